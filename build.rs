@@ -7,16 +7,16 @@ use std::{env, fs};
 mod join;
 
 /// The scripts, one an operation.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 15] = [
     "acquire", "renew", "keep", "check", "release", "force", "stop", "freeze", "thaw", "skip",
-    "history", "inspect",
+    "history", "inspect", "guard", "leave", "pass",
 ];
 
 /// Those whose answers count only when the replicas that have to have what they wrote do.
-const COUNT_WHEN_REPLICATED: [&str; 2] = ["acquire", "renew"];
+const COUNT_WHEN_REPLICATED: [&str; 3] = ["acquire", "renew", "guard"];
 
 /// Those that are wanted also when they come late.
-const MAY_ARRIVE_LATE: [&str; 1] = ["release"];
+const MAY_ARRIVE_LATE: [&str; 2] = ["release", "leave"];
 
 fn main() {
     let directory = Path::new("src/protocol");

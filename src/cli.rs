@@ -210,6 +210,8 @@ fn names_come_first(found: &ArgMatches) -> Result<(), clap::Error> {
 
 commands! {
     Run "run" "Run a command while holding a lock";
+    Guard "guard" "Run a command elsewhere under a lock that this job holds";
+    Pass "pass" "Print a pass, by which work elsewhere guards a lock of this job";
     Acquire "acquire" "Acquire a lock and return (for scripts)";
     Extend "extend" "Extend a lock held by this job";
     Check "check" "Check that this job still holds a lock";
@@ -489,6 +491,64 @@ pub enum OnUnreachable {
     Fail,
     /// Run COMMAND without a lock
     Run,
+}
+
+/// Run a command elsewhere under a lock that this job holds
+///
+/// For work that the run can't stop itself: over ssh, in a container. COMMAND is stopped, and dead before the lease
+/// ends, when the lock is lost or the run is over; until it has ended, the lock is not handed on. Nothing is acquired or
+/// renewed: without a lock to guard the status is 79.
+///
+/// The lock is known from $REDLOCK_HELD, where that can be passed on (`docker run -e REDLOCK_HELD …`), or by a pass:
+/// `ssh web-1 redlock guard --pass "$(redlock pass)" -- ./switch.sh`.
+#[derive(Debug, Args)]
+pub struct Guard {
+    /// Lock name [default: all that $REDLOCK_HELD names]
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+
+    /// Command to run, and its arguments
+    #[arg(value_name = "COMMAND", last = true, required_unless_present = "shell")]
+    pub command: Vec<OsString>,
+
+    /// What `redlock pass` has printed for this job
+    #[arg(long, value_name = "PASS", conflicts_with = "names")]
+    pub pass: Option<String>,
+
+    /// Terminate COMMAND after this long (status 124)
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
+    pub timeout: Option<Duration>,
+
+    /// Time between SIGTERM and SIGKILL
+    ///
+    /// The grace when COMMAND is terminated, for whatever reason; capped at half the TTL.
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration)]
+    pub kill_after: Duration,
+
+    /// Guard until all processes of COMMAND end
+    #[arg(long)]
+    pub wait_tree: bool,
+
+    #[command(flatten)]
+    pub sync: SyncOptions,
+
+    /// Run `sh -c SCRIPT` instead of COMMAND
+    #[arg(short = 'c', long, value_name = "SCRIPT", value_parser = script(), conflicts_with = "command")]
+    pub shell: Option<OsString>,
+}
+
+/// Print a pass, by which work elsewhere guards a lock of this job
+///
+/// For hosts to which $REDLOCK_HELD can't be passed on, as with ssh. A pass admits one `redlock guard`, once, within a
+/// minute, and is worthless after that.
+#[derive(Debug, Args)]
+pub struct Pass {
+    #[command(flatten)]
+    pub ours: OwnLock,
+
+    /// How many guards it admits
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value = "1", value_parser = number(1_u32, 100))]
+    pub times: u32,
 }
 
 /// Wait until a lock is free, without acquiring it
@@ -821,10 +881,18 @@ pub const ONLY_WITH: [(&str, &str); 6] = [
 ];
 
 /// The commands whose options can all be set by variables, which are named after them.
-pub const WITH_SETTINGS: [&str; 5] = ["run", "acquire", "wait", "extend", "doctor"];
+pub const WITH_SETTINGS: [&str; 6] = ["run", "guard", "acquire", "wait", "extend", "doctor"];
 
 /// The options that say what to run or for which process: only what is typed says that.
-const WITHOUT_VARIABLE: [&str; 6] = ["shell", "unless", "while-pid", "token-file", "json", "help"];
+const WITHOUT_VARIABLE: [&str; 7] = [
+    "shell",
+    "unless",
+    "while-pid",
+    "token-file",
+    "pass",
+    "json",
+    "help",
+];
 
 /// The variable that sets an option: `REDLOCK_KILL_AFTER` for `kill-after`; `None` where there is none.
 pub fn variable(option: &str) -> Option<String> {
@@ -862,7 +930,7 @@ fn in_groups(command: &clap::Command) -> clap::Command {
     // clap keeps names as static text, and help is shown once.
     let name: &'static str = command.get_name().to_owned().leak();
     let has_settings = WITH_SETTINGS.contains(&name);
-    let has_groups = has_settings && !["wait", "extend", "doctor"].contains(&name);
+    let has_groups = has_settings && !["guard", "wait", "extend", "doctor"].contains(&name);
     let mut arguments: Vec<Arg> = command.get_arguments().cloned().collect();
     for argument in &mut arguments {
         let option = argument.get_long().map(str::to_owned);

@@ -12,6 +12,7 @@ mod freeze;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/command.rs"]
 pub mod fuzz;
+mod guard;
 mod history;
 mod identity;
 mod job;
@@ -33,6 +34,7 @@ pub use self::doctor::doctor;
 pub use self::extend::{check, extend};
 pub use self::fence::fence;
 pub use self::freeze::{freeze, thaw};
+pub use self::guard::{guard, pass};
 pub use self::history::history;
 pub use self::mistakes::{no_command, usage};
 pub use self::release::release;

@@ -67,7 +67,16 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
         claim.release_or_retry(client, &ReleaseMode::ByJob, patience, None, || {})?;
     client.refuse_replica()?;
     match released {
-        Released::Kept(_) => Ok(Exit::Success),
+        Released::Kept { left, for_guards } => {
+            if for_guards {
+                settings.verbosity.info(format_args!(
+                    "lock \"{}\" is kept until its guards have ended, for {} at most",
+                    claim.lock().name(),
+                    report::format_duration(left)
+                ));
+            }
+            Ok(Exit::Success)
+        }
         Released::Now => {
             settings
                 .verbosity
@@ -242,7 +251,7 @@ fn agrees(found: &Inspected) -> Result<bool> {
 /// Whether a process watches over the hold, and will notice that it lost the lock.
 fn is_watched(hold: &Hold) -> bool {
     let holder = hold.holder.as_ref();
-    holder.is_some_and(|holder| !holder.kept && holder.who.instance.is_some())
+    holder.is_some_and(|holder| holder.kept.is_none() && holder.who.instance.is_some())
 }
 
 /// What becomes of the work of those that lost the lock.
@@ -253,7 +262,11 @@ fn aftermath(holds: &[&Hold]) -> String {
         return format!("; {not_renewed}: make sure that its command is dead");
     }
     let watched = holds.iter().filter(|hold| is_watched(hold)).count();
-    let is_kept = |hold: &&Hold| hold.holder.as_ref().is_some_and(|holder| holder.kept);
+    let is_kept = |hold: &&Hold| {
+        hold.holder
+            .as_ref()
+            .is_some_and(|holder| holder.kept.is_some())
+    };
     if holds.iter().all(is_kept) {
         return String::new();
     }

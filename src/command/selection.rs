@@ -92,6 +92,7 @@ mod tests {
             id: (*id).into(),
             left: None,
             holder: None,
+            guards: Vec::new(),
         };
         let waiting = |id: &&str| Waiting {
             id: (*id).into(),

@@ -15,7 +15,8 @@ use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{
-    Client, Error, Hold, HoldOutcome, Inspected, Key, Limit, Lock, Name, StopReply, Who,
+    Client, Error, GuardEntry, Hold, HoldOutcome, Inspected, Kept, Key, Limit, Lock, Name,
+    StopReply, Who,
 };
 use crate::report;
 
@@ -138,7 +139,8 @@ fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
     let (name, id) = (&found.name, &hold.id);
     let force = report::typed(&["release", "--force", "--id", id], name);
     match &hold.holder {
-        Some(holder) if holder.kept => {
+        Some(holder) if holder.kept == Some(Kept::ForGuards) => None,
+        Some(holder) if holder.kept.is_some() => {
             let (whom, left) = (
                 report::client_in_words(&holder.who),
                 hold.left.unwrap_or_default(),
@@ -203,9 +205,18 @@ fn wait_until_gone(
             report::status_line(None);
             return Ok(found);
         }
+        let guards: Vec<&GuardEntry> = asked.iter().flat_map(|hold| &hold.guards).collect();
+        let is_over = asked.iter().all(|hold| {
+            let holder = hold.holder.as_ref();
+            holder.is_some_and(|holder| holder.kept == Some(Kept::ForGuards))
+        });
+        let waited_for = match guards.first() {
+            Some(first) if is_over => guards_in_words(first, guards.len()),
+            _ => whom.to_owned(),
+        };
         let line = |at: Moment| {
             let (name, lasting) = (&found.name, in_seconds(at.since(began)));
-            format!("waiting, {lasting} so far, for {whom} to stop under \"{name}\"")
+            format!("waiting, {lasting} so far, for {waited_for} to stop under \"{name}\"")
         };
         looks.wait_until(looked.at + every, ("", None), line)?;
     }
@@ -265,9 +276,19 @@ fn no_sign_of_life(name: &Name, hold: &Hold) -> Option<String> {
     ))
 }
 
-/// Its command has ended, whatever keeps the lock.
+/// The work elsewhere that is waited for: `the guard root@web-1 (pid 312)`.
+fn guards_in_words(first: &GuardEntry, count: usize) -> String {
+    let whom = report::client_in_words(&first.who);
+    match count {
+        1 => format!("the guard {whom} (pid {})", first.who.pid),
+        more => format!("the guard {whom} and {} more", more - 1),
+    }
+}
+
+/// Its command has ended, and so has all that guards it, whatever keeps the lock.
 fn is_kept(hold: &Hold) -> bool {
-    hold.holder.as_ref().is_some_and(|holder| holder.kept)
+    let holder = hold.holder.as_ref();
+    holder.is_some_and(|holder| holder.kept == Some(Kept::AtLeast))
 }
 
 /// `1.2s`, and from ten seconds on without the tenths.

@@ -273,7 +273,7 @@ mod tests {
                 with_option.push(&typed);
                 for line in [&mut line, &mut with_option] {
                     line.push("a");
-                    if name == "run" {
+                    if ["run", "guard"].contains(&name) {
                         line.extend(["--", "true"]);
                     }
                 }

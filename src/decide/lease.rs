@@ -92,6 +92,8 @@ pub struct Lease {
     clock_skew: Duration,
     /// It was given to us by the server itself, and isn't confirmed yet.
     is_grant: bool,
+    /// Another run renews it, and we follow that.
+    is_shared: bool,
     valid_from: Moment,
     renew_at: Moment,
 }
@@ -128,8 +130,18 @@ impl Lease {
             kill_after,
             clock_skew,
             is_grant: false,
+            is_shared: false,
             valid_from: sent,
             renew_at: sent + (ttl / 3).min(FIRST_RENEWAL),
+        }
+    }
+
+    /// The lease of another run's hold, which we guard: by a request sent at `sent`, `left` of it is left.
+    pub fn of_another(sent: Moment, left: Duration, terms: Terms) -> Self {
+        Self {
+            length: left,
+            is_shared: true,
+            ..Self::new(sent, terms)
         }
     }
 
@@ -166,9 +178,9 @@ impl Lease {
         self.length
     }
 
-    /// How long it is by a renewal, and how much of that can be used.
-    pub fn by_renewal(&self) -> (Duration, Duration) {
-        (self.ttl, self.usable(self.ttl))
+    /// How long it is by a renewal of ours, if there is any, and how much of that can be used.
+    pub fn by_renewal(&self) -> Option<(Duration, Duration)> {
+        (!self.is_shared).then(|| (self.ttl, self.usable(self.ttl)))
     }
 
     /// When to ask COMMAND to stop, so that its grace ends at the deadline.
@@ -231,6 +243,12 @@ impl Lease {
         if left > self.ttl {
             self.lengthen(sent, left);
         }
+    }
+
+    /// The server said, asked at `sent`, that the hold that we guard lasts for `left` more.
+    pub fn followed(&mut self, sent: Moment, left: Duration) {
+        self.lengthen(sent, left);
+        self.renew_at = sent + self.renewal_interval();
     }
 
     /// The lease lasts for `left` from `sent`, or as long as it does already.
@@ -391,6 +409,25 @@ mod tests {
         let next = lease.renew_at().since(START + FIRST_RENEWAL);
         assert_eq!(next, patience / 2);
         assert!(next < SECOND * 2);
+    }
+
+    #[test]
+    fn the_lease_of_another_run_is_as_long_as_was_heard_and_grows_with_what_is_heard() {
+        let left = SECOND * 9;
+        let mut lease = Lease::of_another(START, left, terms(30, 5));
+        let to_die = |left: Duration| (left / 50).min(Duration::from_millis(200));
+        let usable = |left: Duration| left - to_die(left) - drift(left);
+        assert_eq!(lease.deadline(), START + usable(left));
+        assert_eq!(lease.renew_at(), START + FIRST_RENEWAL);
+        assert_eq!(lease.by_renewal(), None, "it is never renewed by us");
+        let heard = START + SECOND;
+        lease.followed(heard, SECOND * 20);
+        assert_eq!(lease.deadline(), heard + usable(SECOND * 20));
+        assert!(lease.renew_at() > heard && lease.renew_at() <= heard + SECOND * 10);
+        // It was heard before that there is more.
+        let until = lease.deadline();
+        lease.followed(heard + SECOND, SECOND * 3);
+        assert_eq!(lease.deadline(), until);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::decide::lease::{Lease, LeaseEvent, confirm_timeout, try_timeout};
 use crate::decide::wait::Pace;
-use crate::protocol::{Claim, Error, LeaseState, Loss, Name, Who};
+use crate::protocol::{Claim, Error, Guard, LeaseState, Loss, Name, Who};
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,10 @@ pub enum Report {
     RenewedInPart,
     /// By a check at this moment, all that are still ours are so for this much longer.
     Confirmed(Moment, Duration),
+    /// The holds that we guard last for this much longer, asked at this moment.
+    Followed(Moment, Duration),
+    /// The run whose hold we guard is over.
+    Over(Name),
     /// A newer run wants this one to end.
     Cancelled(Name, Box<Who>),
     /// This lock is not ours any more.
@@ -46,7 +50,7 @@ impl Report {
     fn in_part(self) -> Option<Self> {
         match self {
             Self::Renewed(_) => Some(Self::RenewedInPart),
-            Self::Confirmed(..) => None,
+            Self::Confirmed(..) | Self::Followed(..) => None,
             of_one => Some(of_one),
         }
     }
@@ -68,6 +72,19 @@ pub fn reports_of_renewal(claims: &[Claim], states: Vec<LeaseState>, sent: Momen
 pub fn reports_of_check(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
     let confirmed = shortest(&states).map(|left| Report::Confirmed(sent, left));
     in_order(confirmed, of_each(claims, states)).collect()
+}
+
+/// What guards of these holds have found, asked at this moment.
+pub fn reports_of_guards(guards: &[Guard], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
+    let followed = shortest(&states).map(|left| Report::Followed(sent, left));
+    let claims: Vec<Claim> = guards.iter().map(|guard| guard.claim().clone()).collect();
+    let each = of_each(&claims, states)
+        .into_iter()
+        .map(|report| match report {
+            Report::Released(name) => Report::Over(name),
+            report => report,
+        });
+    in_order(followed, each.collect()).collect()
 }
 
 /// The end of the first lease among those that are still ours.
@@ -140,6 +157,11 @@ impl Renewals {
         }
     }
 
+    /// The leases are of this length by each renewal.
+    pub fn be_of(&mut self, ttl: Duration) {
+        self.ttl = ttl;
+    }
+
     /// The lease of all that is held.
     pub fn lease(&self) -> Option<Lease> {
         self.lease
@@ -184,19 +206,28 @@ impl Renewals {
                 Report::Renewed(sent) => lease.renewed(*sent),
                 Report::RenewedInPart => lease.renewed_in_part(now),
                 Report::Confirmed(sent, left) => lease.confirmed(*sent, *left),
-                Report::Failed(_) => lease.renewal_failed(now),
+                Report::Followed(sent, left) => lease.followed(*sent, *left),
+                // That it is over is learned each time until the work has ended.
+                Report::Failed(_) | Report::Over(_) => lease.renewal_failed(now),
                 Report::Lost(..) => self.lease = None,
                 Report::Cancelled(..) | Report::Released(_) => {}
             }
         }
         match (report, before) {
-            (Report::Renewed(sent) | Report::Confirmed(sent, _), Some(lease)) => {
-                (*sent >= lease.deadline()).then_some(LeaseEvent::TooLate(lease))
-            }
+            (
+                Report::Renewed(sent) | Report::Confirmed(sent, _) | Report::Followed(sent, _),
+                Some(lease),
+            ) => (*sent >= lease.deadline()).then_some(LeaseEvent::TooLate(lease)),
             (Report::Lost(..), Some(lease)) => Some(LeaseEvent::Lost(lease)),
-            (Report::Cancelled(..), _) => Some(LeaseEvent::Cancelled),
+            (Report::Cancelled(..) | Report::Over(_), _) => Some(LeaseEvent::Cancelled),
             (Report::Released(_), _) => Some(LeaseEvent::Released),
-            (Report::Renewed(_) | Report::Confirmed(..) | Report::Lost(..), None)
+            (
+                Report::Renewed(_)
+                | Report::Confirmed(..)
+                | Report::Followed(..)
+                | Report::Lost(..),
+                None,
+            )
             | (Report::RenewedInPart | Report::Failed(_), _) => None,
         }
     }
@@ -256,7 +287,7 @@ impl Renewals {
     pub fn end(&mut self, found: Vec<Report>, wants_new_password: bool) -> Vec<Report> {
         self.is_under_way = false;
         let renewal = |report: &Report| match report {
-            Report::Renewed(sent) => Some(*sent),
+            Report::Renewed(sent) | Report::Followed(sent, _) => Some(*sent),
             _ => None,
         };
         self.reconnect_due = found

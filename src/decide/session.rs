@@ -351,7 +351,7 @@ impl Session {
     pub fn by_renewal(&self, lease: Option<Lease>) -> Option<Duration> {
         match self.protection(lease) {
             Protection::Held(lease) => {
-                let (ttl, usable) = lease.by_renewal();
+                let (ttl, usable) = lease.by_renewal()?;
                 Some(usable.saturating_sub(self.killing_time(ttl)))
             }
             Protection::Lost | Protection::NotNeeded => None,

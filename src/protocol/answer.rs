@@ -103,8 +103,12 @@ pub struct Loss {
 #[derive(Clone, Debug)]
 pub enum Released {
     Now,
-    /// It stays ours for this duration.
-    Kept(Duration),
+    /// It stays taken for this duration.
+    Kept {
+        left: Duration,
+        /// At most, and no longer than its guards live.
+        for_guards: bool,
+    },
     /// Our own job had released it.
     Before,
     /// It wasn't ours (any more).
@@ -164,7 +168,10 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
 pub fn released(answer: Value) -> Result<Released, Error> {
     match array(answer)?.as_slice() {
         [Value::Int(1)] => Ok(Released::Now),
-        [Value::Int(3), rest] => Ok(Released::Kept(left(rest)?)),
+        [Value::Int(3), rest, for_guards] => Ok(Released::Kept {
+            left: left(rest)?,
+            for_guards: flag(for_guards)?,
+        }),
         [Value::Int(2)] => Ok(Released::Before),
         [Value::Int(0), by, entry] => Ok(Released::NotOurs(loss(by, entry)?)),
         other => Err(unexpected_reply(other)),

@@ -284,7 +284,7 @@ fn shown(key: &[u8]) -> String {
 
 impl Lock {
     /// Its keys and the index, each with the type that it has.
-    pub(super) fn typed_keys(&self) -> [(&[u8], &'static str); 11] {
+    pub(super) fn typed_keys(&self) -> [(&[u8], &'static str); 12] {
         let keys = &self.keys;
         [
             (&keys.lock, "string"),
@@ -297,6 +297,7 @@ impl Lock {
             (&keys.history, "list"),
             (&keys.skips, "list"),
             (&keys.notices, "hash"),
+            (&keys.guards, "hash"),
             (&keys.index, "zset"),
         ]
         .map(|(key, kind)| (key.as_slice(), kind))

@@ -12,6 +12,8 @@ local left = redis.call('PTTL', lock)
 if value ~= token then left = tonumber(redis.call('ZSCORE', holders, token)) - now_ms end
 local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then entry = '' end
+-- It was released, and is kept for its guards.
+if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept:') and (ttl > 0 or notice('released', token)) then return {2} end
 -- Only a job asks for the rest; a run knows it.
 if ttl > 0 then return {1, credible(left, ttl, entry), cancelled_by(token, entry) or false, 0} end
 left = left >= 0 and math.max(0, left - skew_of(entry)) or left

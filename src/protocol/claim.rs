@@ -419,7 +419,7 @@ impl Claim {
             outcome.into(),
             keep_for.as_millis().to_string().into(),
         ];
-        self.lock.call(&RELEASE, args)
+        self.lock.call_with_guards(&RELEASE, args)
     }
 
     /// The same, and once more over a fresh connection where that fails over the one that there was,

@@ -6,8 +6,7 @@
 -- ARGV[7] the same in the queue
 -- Returns {1, entry of a holder or nil, how many, how many still hold it} when freed; {0} when free; {2, id, entry or nil} when others hold it; {3, entry of a waiter or nil} when that left the queue; {4, where the search goes on among the holders, and in the queue} when others are to be compared
 -- @include lock
--- @include queue
--- @include names
+-- @include guards
 -- @include search
 local FORCED = 200 -- from how many holders one call takes it
 
@@ -49,6 +48,17 @@ if #out == 0 then
   if not value or value == FROZEN then return {0} end
   local holder = is_group and redis.call('ZRANGE', holders, 0, 0)[1] or value
   return {2, id(holder), redis.call('HGET', meta, holder)}
+end
+
+-- The process of a hold is known to be dead, but not its guards.
+if by == '' and #out == 1 then
+  local entry = redis.call('HGET', meta, out[1])
+  local guarded = guarded_for(out[1], entry)
+  if guarded > 0 then
+    keep_hold(out[1], value, entry, guarded, now_ms)
+    record_end(out[1], entry, now_ms, 'expired', '')
+    return {1, entry, 1, 0}
+  end
 end
 
 local left = redis.call('PTTL', lock)

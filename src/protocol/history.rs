@@ -113,6 +113,8 @@ pub struct HistoryEntry {
     pub waited: Duration,
     /// When it ended; `None` while it lasts.
     pub ended_ms: Option<u64>,
+    /// How many guards it has had.
+    pub guards: u32,
     pub outcome: HoldOutcome,
 }
 
@@ -240,7 +242,7 @@ impl Lock {
             who.to_json(),
             by.map(|by| by.to_json()).unwrap_or_default(),
         ];
-        let mut call = self.call(&SKIP, args);
+        let mut call = self.call_with_guards(&SKIP, args);
         call.keys.push(self.keys.skips.clone());
         client.limit_to(SKIP_WITHIN);
         let noted = client.call(call, |fields| match fields {
@@ -328,7 +330,7 @@ impl Locks {
     fn history_calls(&self, names: &[Name], with_skips: bool) -> Vec<Call> {
         let call = |name: &Name| {
             let lock = self.lock(name.clone());
-            let mut call = lock.call(&HISTORY, Vec::new());
+            let mut call = lock.call_with_guards(&HISTORY, Vec::new());
             if with_skips {
                 call.keys.push(lock.keys.skips);
             }
@@ -450,6 +452,7 @@ fn entry_of(
         since_ms: holder.since_ms,
         waited: holder.waited,
         ended_ms,
+        guards: holder.guards,
         outcome,
     })
 }

@@ -6,13 +6,14 @@
 -- KEYS[5] queue
 -- KEYS[6] waiters
 -- KEYS[7] history
+-- KEYS[11] guards
 -- ARGV[1] of how many of the newest holds to return how long they lasted, if they succeeded
 -- ARGV[2] where the list of holders goes on ('0' at first, '' when all are known)
 -- ARGV[3] the score in the queue from which the list of waiters goes on ('-inf' at first, '' when all are known)
--- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}}
+-- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
-local from_holder, from_score = ARGV[2], ARGV[3]
+local from_holder, from_score, guards = ARGV[2], ARGV[3], KEYS[11]
 local PAGE = 500 -- how many holders, and how many waiters, one call returns
 
 local function id(token) return string.sub(redis.sha1hex(token), 1, 12) end
@@ -20,6 +21,37 @@ local function id(token) return string.sub(redis.sha1hex(token), 1, 12) end
 local kind = redis.call('TYPE', lock).ok
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local MOST_GUARDS = 100 -- how many are shown of a hold
+
+-- The guards that live of all holds, by the ids of these; read once, and where there are any.
+local alive = nil
+local function guards_of(hold, entry)
+  if not string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ guarded:') and not string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept:') then
+    return {}
+  end
+  local cursor = not alive and '0'
+  alive = alive or {}
+  while cursor do
+    local next, fields = unpack(redis.pcall('HSCAN', guards, cursor, 'COUNT', 1000))
+    for n = 2, #(fields or {}), 2 do
+      local until_ms, whose = string.match(fields[n], '^(%d+) (%x+) ')
+      if whose and tonumber(until_ms) > now_ms then
+        local its = alive[whose] or {}
+        if #its < MOST_GUARDS then its[#its + 1] = fields[n] end
+        alive[whose] = its
+      end
+    end
+    cursor = next and next ~= '0' and next
+  end
+  return alive[hold] or {}
+end
+
+-- A hold as it is shown.
+local function shown(token, left)
+  local entry = redis.call('HGET', meta, token)
+  return {id(token), left, entry, guards_of(id(token), entry)}
+end
 
 local held, next_holder = {}, '0'
 if kind == 'string' then
@@ -30,14 +62,14 @@ if kind == 'string' then
     for n = 1, #all, 2 do
       local left = tonumber(all[n + 1]) - now_ms
       if left > 0 then
-        held[#held + 1] = {id(all[n]), left, redis.call('HGET', meta, all[n])}
+        held[#held + 1] = shown(all[n], left)
       end
     end
     if #held == 0 and from_holder == '0' and next_holder == '0' then kind = 'none' end
   elseif value == 'redlock:frozen' then
     kind = 'none'
   else
-    held[1] = {id(value), redis.call('PTTL', lock), redis.call('HGET', meta, value)}
+    held[1] = shown(value, redis.call('PTTL', lock))
   end
 end
 

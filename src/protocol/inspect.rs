@@ -7,6 +7,7 @@ use redis::Value;
 
 use super::answer::Busy;
 use super::client::Client;
+use super::guard::GuardEntry;
 use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
 use super::lock::Lock;
 use super::locks::Locks;
@@ -60,6 +61,8 @@ pub struct Hold {
     pub left: Option<Duration>,
     /// `None`: another client's lock.
     pub holder: Option<Holder>,
+    /// Its guards that live, the oldest first.
+    pub guards: Vec<GuardEntry>,
 }
 
 /// A place in the queue.
@@ -92,7 +95,11 @@ impl Hold {
     /// When its lease was renewed. A run renews after each third of the TTL: after a half of it
     /// something is wrong.
     pub fn renewal(&self) -> Renewal {
-        let Some(holder) = self.holder.as_ref().filter(|it| !it.kept && !it.granted) else {
+        let Some(holder) = self
+            .holder
+            .as_ref()
+            .filter(|it| it.kept.is_none() && !it.granted)
+        else {
             return Renewal::Unknown;
         };
         if holder.who.instance.is_none() {
@@ -253,8 +260,8 @@ impl Locks {
 
     /// The call that looks at a page of a lock, and at how long this many of its newest holds lasted.
     pub(super) fn inspect_call(&self, name: &Name, newest: usize, page: &Page) -> Call {
-        let mut call = self.lock(name.clone()).call(&INSPECT, Vec::new());
-        call.keys.truncate(7);
+        let lock = self.lock(name.clone());
+        let mut call = lock.call_with_guards(&INSPECT, Vec::new());
         call.args = vec![
             newest.to_string().into(),
             page.holders.clone(),
@@ -337,6 +344,17 @@ const PAGE: usize = 1000;
 /// More names than this are no list of locks.
 const MOST_NAMES: usize = 1_000_000;
 
+/// The guards of a hold, the oldest first.
+fn living(guards: &Value) -> Result<Vec<GuardEntry>, Error> {
+    let entries = array(guards.clone())?;
+    let mut guards = Vec::new();
+    for entry in &entries {
+        guards.extend(some_text(entry)?.and_then(GuardEntry::parse));
+    }
+    guards.sort_by_key(|guard| guard.since_ms);
+    Ok(guards)
+}
+
 /// Pairs, as RESP3 has them, one after the other.
 fn flat(values: Vec<Value>) -> Vec<Value> {
     let each = values.into_iter().flat_map(|value| match value {
@@ -391,10 +409,11 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), 
     let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
         "string" => Key::Held(all(held, |fields| match fields {
-            [id, left, entry] => Ok(Some(Hold {
+            [id, left, entry, guards] => Ok(Some(Hold {
                 id: scripts::id(id)?,
                 left: milliseconds(left)?,
                 holder: holder(entry)?,
+                guards: living(guards)?,
             })),
             _ => Err(unexpected_reply(fields)),
         })?),

@@ -50,7 +50,7 @@ impl Lock {
         let (mut freed, mut last) = (0_u32, None);
         for _ in 0..MOST_PARTS {
             let args = vec![id.into(), by.clone(), among_holders, in_queue];
-            let part = client.call(self.call(&FORCE, args), |fields| {
+            let part = client.call(self.call_with_guards(&FORCE, args), |fields| {
                 Ok(match fields {
                     [Value::Int(1), entry, many, others] => {
                         ForcedPart::Freed(holder(entry)?, count(many)?, count(others)?)
@@ -141,7 +141,14 @@ impl Lock {
         })
     }
 
-    /// A call with all keys of this lock; what all scripts need comes before the arguments.
+    /// The same as [`Self::call`], for a script that knows of guards.
+    pub(super) fn call_with_guards(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
+        let mut call = self.call(script, args);
+        call.keys.push(self.keys.guards.clone());
+        call
+    }
+
+    /// A call with all keys of this lock, but for the guards; what all scripts need comes before the arguments.
     pub(super) fn call(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
         let keys = &self.keys;
         let common = [

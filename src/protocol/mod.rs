@@ -6,8 +6,8 @@
 //! (shared, slots) it contains a value that keeps such clients out, and the members are in `holders`, their
 //! slots and limits in `slots`.
 //! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze), `meta` (the holders'
-//! entries), `queue` and `waiters` (the waiters, in the order of their turns), `notices` (what runs are to learn
-//! with their next request), `history` (the holds that are over), `skips` (the runs that ended without the lock),
+//! entries), `guards` (work elsewhere under the holds), `queue` and `waiters` (the waiters, in the order of their turns),
+//! `notices` (what runs are to learn with their next request), `history` (the holds that are over), `skips` (the runs that ended without the lock),
 //! and a channel for each waiter; and for each prefix one `index` of the names in use, so that no client has to
 //! walk the keyspace.
 //!
@@ -41,6 +41,8 @@
 //! - `keep.lua` does that with the lock's key alone, while a cluster moves the keys to another node.
 //! - `check.lua` answers whether a lock is still ours.
 //! - `release.lua` frees our lock, or leaves its queue, and hands the lock on.
+//! - `guard.lua` admits work elsewhere under a hold, by the hold's token or a pass of `pass.lua`, and extends its lease to
+//!   the hold's; `leave.lua` says that it has ended. A lock whose run is over is kept for its guards.
 //! - `force.lua` frees another client's lock, and leaves a notice that names the run that did it; or it takes
 //!   a waiter out of the queue.
 //! - `stop.lua` leaves a notice for a holder that it is to end.
@@ -76,6 +78,7 @@ mod deadlock;
 #[path = "../../tests/fuzz/lock.rs"]
 pub mod fuzz;
 mod grant;
+mod guard;
 mod history;
 mod inspect;
 mod lock;
@@ -98,6 +101,7 @@ pub use self::claim::{Claim, Place, QueueOptions, Reentry, ReleaseMode, Request,
 pub use self::client::{Client, Incoming};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
+pub use self::guard::{Admission, Admitted, Guard, GuardEntry, Guarded, Pass, PassGiven};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, Renewal, Waiting, Which};
 pub use self::lock::{Forced, Lock, StopReply};
@@ -105,7 +109,7 @@ pub use self::locks::{Access, Locks};
 pub use self::name::Name;
 pub use self::token::Token;
 pub use self::trial::{Messages, Rehearsal, Trial};
-pub use self::who::{Frozen, Holder, Limit, Restarted, Waiter, Who};
+pub use self::who::{Frozen, Holder, Kept, Limit, Restarted, Waiter, Who};
 pub use crate::redis::error::{Error, ErrorKind};
 pub use crate::redis::nodes::KnownReplica;
 pub use crate::redis::password::{PasswordCommand, PasswordSource};

@@ -74,6 +74,7 @@ pub(super) struct Keys {
     pub(super) history: Vec<u8>,
     pub(super) skips: Vec<u8>,
     pub(super) notices: Vec<u8>,
+    pub(super) guards: Vec<u8>,
     /// What the channel of each waiter begins with.
     pub(super) channels: Vec<u8>,
     /// The names of the locks in use below this prefix.
@@ -100,6 +101,7 @@ impl Keys {
             history: format!("{tag}:history").into(),
             skips: format!("{tag}:skips").into(),
             notices: format!("{tag}:notices").into(),
+            guards: format!("{tag}:guards").into(),
             channels: format!("{tag}:").into(),
             index: index_key(prefix),
             lock: lock.into(),
@@ -197,11 +199,13 @@ mod tests {
                     history,
                     skips,
                     notices,
+                    guards,
                     channels,
                     ..
                 } = &keys;
                 for key in [
-                    state, meta, holders, queue, waiters, slots, history, skips, notices, channels,
+                    state, meta, holders, queue, waiters, slots, history, skips, notices, guards,
+                    channels,
                 ] {
                     let text = String::from_utf8_lossy(key);
                     assert_eq!(
@@ -229,13 +233,14 @@ mod tests {
                     history,
                     skips,
                     notices,
+                    guards,
                     channels,
                     index,
                 } = Keys::new(prefix, &name.parse().unwrap());
                 let blocked = blocked_key(prefix, "0123456789ab");
                 for key in [
                     lock, state, meta, holders, queue, waiters, slots, history, skips, notices,
-                    channels, index, blocked,
+                    guards, channels, index, blocked,
                 ] {
                     let text = String::from_utf8_lossy(&key);
                     assert_eq!(

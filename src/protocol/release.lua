@@ -3,7 +3,7 @@
 -- ARGV[5] by_job (1: released by its own job, so that its run goes on without it; 0)
 -- ARGV[6] how the run ended ('' when there was none)
 -- ARGV[7] keep (ms that the lock stays ours, counted from when we got it, or 0)
--- Returns {1} when released; {3, ms left} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them
+-- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them
 -- @include lock
 
 -- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
@@ -75,7 +75,7 @@ end
 -- look them up itself, that would take a short script more time than its commands.
 return (function()
 
--- @include lease
+-- @include guards
 
 local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 
@@ -83,6 +83,7 @@ local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then entry = false end
 local value = lock_value(how ~= '' and token)
 local ours = is_held(token, value)
+local lease = by_job == '1' and redis.call('PTTL', lock)
 
 -- Records the end of a hold: in the history, where a repeated request finds that the first one was done.
 local function note_end()
@@ -98,8 +99,15 @@ local function note_end()
   -- Its confirmation may have been lost on its way.
   if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]') then note_order(entry) end
   -- What is kept was released before: a repetition is no later success.
-  local is_new = ours and not string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept ')
+  local is_new = ours and not string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept[: ]')
   if how == 'status:0' and is_new then set_state('succeeded', int_text(now_ms)) end
+end
+
+-- The job has released the lock, and its run goes on. Only a process that watches over the lock would read it.
+local function note_for_run()
+  if by_job == '1' and string.find(entry or '', '"instance":"', 1, true) then
+    post_to_holder('released', token, '', lease)
+  end
 end
 
 -- Its call was repeated: it may be that dead waiters were left. Returns whether some still are.
@@ -109,42 +117,22 @@ local function removes_more(value)
   return more
 end
 
--- Kept for a while, although no process is left that could be found dead.
+-- The lock is kept as long as the run wants, and as long as its guards may live.
 local start, since = string.match(entry or '', '^(%d+ (%d+) %d+ %d+ %d+) ')
-local left = math.min(keep, tonumber(since or 0) + keep - now_ms)
-if ours and start and left > 0 then
-  if value == token then
-    redis.call('PEXPIRE', lock, int_text(left))
-    redis.call('PEXPIRE', meta, int_text(left + RETENTION))
-  else
-    extend_expiry(holders, left + RETENTION)
-    redis.call('PEXPIRE', lock, int_text(math.max(left, redis.call('PTTL', lock))))
-    redis.call('ZADD', holders, int_text(now_ms + left), token)
-  end
-  local who = string.gsub(string.match(entry, '({.*)$') or '{}', ',?"instance":"[^"]*"', '')
-  redis.call('HSET', meta, token, start .. ' kept ' .. who)
+local left = math.max(0, math.min(keep, tonumber(since or 0) + keep - now_ms))
+local guarded = ours and guarded_for(token, entry) or 0
+if ours and start and math.max(left, guarded) > 0 then
+  keep_hold(token, value, entry, math.max(left, guarded), guarded > 0 and now_ms + left or nil)
   note_end()
-  index_name(left)
-  -- The first in the queue expects the lock to end at another time.
-  local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  if head then send_message(id(head), redis.pcall('HGET', waiters, head), 'kept') end
-  return {3, left}
+  note_for_run()
+  return {3, math.max(left, guarded), guarded > 0 and 1 or 0}
 end
 
 local granted, more = false, false
 local place = not ours and redis.call('ZSCORE', queue, token)
-local lease = by_job == '1' and redis.call('PTTL', lock)
 if ours then
   -- How many are notified of the grant: the longer the hold was, the more.
-  local notify = math.floor((now_ms - tonumber(since or now_ms)) / 20)
-  if value == token then
-    -- The next holder comes first; what it doesn't overwrite is removed after that.
-    granted, more = grant_next(false, nil, notify)
-    if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
-  else
-    remove_member(token)
-    granted, more = grant_next(after_leaving(value), nil, notify)
-  end
+  granted, more = end_hold(token, value, math.floor((now_ms - tonumber(since or now_ms)) / 20))
 elseif place then
   -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
   dequeue(token, place, how == '' and '1' or '0')
@@ -159,7 +147,7 @@ else
   end
   if answer[1] == 0 then
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
-    if how == '' or string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept ') then
+    if how == '' or string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then
       note_end()
       return removes_more(value) and {4} or {1}
     end
@@ -182,10 +170,7 @@ else
   return answer
 end
 note_end()
--- Only a process that watches over the lock would read it.
-if by_job == '1' and string.find(entry or '', '"instance":"', 1, true) then
-  post_to_holder('released', token, '', lease)
-end
+note_for_run()
 if not granted and type(value) ~= 'table' then retire_name(value == token) end
 return more and {4} or {1}
 

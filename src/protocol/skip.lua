@@ -1,5 +1,5 @@
 -- skip: note that a run ended without the lock. Not part of the lock: nothing depends on it.
--- KEYS[11] skips: the runs that ended without the lock, the newest first
+-- KEYS[12] skips: the runs that ended without the lock, the newest first
 -- ARGV[4] why ('recent', 'unless', 'busy', 'timeout', 'frozen', 'superseded', 'removed', 'deadlock' or 'joined')
 -- ARGV[5] ms (that the run waited; with 'recent', that a success was ago)
 -- ARGV[6] who (JSON)
@@ -7,7 +7,7 @@
 -- Returns {1, the host that had the success or nil}
 -- @include lock
 -- @include text
-local skips, why, ms, who, by = KEYS[11], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local skips, why, ms, who, by = KEYS[12], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 if history_size == 0 then
   redis.call('UNLINK', skips)
   return {1}

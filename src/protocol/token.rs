@@ -18,12 +18,7 @@ impl Token {
     /// A fresh one: 128 random bits, then the host and process, so that `redis-cli GET` names the
     /// owner.
     pub(super) fn new(who: &Who) -> Result<Self, Error> {
-        let mut random = [0; 16];
-        getrandom::fill(&mut random).map_err(|error| {
-            Error::new(ErrorKind::Internal, format!("no random numbers: {error}"))
-        })?;
-        let random = u128::from_be_bytes(random);
-        let token = format!("{random:032x}:{}:{}", who.host, who.pid);
+        let token = format!("{:032x}:{}:{}", random_bits()?, who.host, who.pid);
         Ok(Self(token.into()))
     }
 
@@ -56,6 +51,14 @@ impl Token {
         digits.truncate(12);
         digits
     }
+}
+
+/// 128 random bits.
+pub(super) fn random_bits() -> Result<u128, Error> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("no random numbers: {error}")))?;
+    Ok(u128::from_be_bytes(random))
 }
 
 impl fmt::Debug for Token {

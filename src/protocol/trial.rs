@@ -223,7 +223,7 @@ impl Rehearsal {
         let wait = || waiter.acquire_call(&request, Some(&place), needs);
         let who = self.who.to_json();
         let ttl = TTL.as_millis().to_string();
-        let mut skip = lock.call(
+        let mut skip = lock.call_with_guards(
             &SKIP,
             vec!["busy".into(), "0".into(), who.clone(), Vec::new()],
         );
@@ -231,7 +231,7 @@ impl Rehearsal {
         let stop = lock.call(&STOP, vec![holder.id().into(), who.clone()]);
         let freeze = lock.call(&FREEZE, vec![ttl.into(), who]);
         let release = holder.release_call(&ReleaseMode::Unused);
-        let force = lock.call(&FORCE, vec![Vec::new(), Vec::new()]);
+        let force = lock.call_with_guards(&FORCE, vec![Vec::new(), Vec::new()]);
         let one = |name, call, read| Step { name, call, read };
         vec![
             one(

@@ -196,12 +196,23 @@ pub struct Holder {
     pub slot: u32,
     /// How long it had waited for the lock.
     pub waited: Duration,
-    /// Its run is over; the lock is only kept for a while.
-    pub kept: bool,
+    /// Its run is over, and why the lock is kept for a while.
+    pub kept: Option<Kept>,
     /// It was granted, and isn't confirmed yet: its waiter may not know of it, or the replicas that have to have it may
     /// not.
     pub granted: bool,
+    /// How many guards it has had.
+    pub guards: u32,
     pub who: Who,
+}
+
+/// Why a lock is kept although the run that had it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// That run wanted it (`--hold-at-least`).
+    AtLeast,
+    /// Work elsewhere guards it that hasn't ended yet.
+    ForGuards,
 }
 
 impl Holder {
@@ -220,14 +231,24 @@ impl Holder {
         let slot = parts.next()?.parse().ok().filter(|slot| *slot <= SLOTS)?;
         let waited = Duration::from_millis(number(parts.next()?)?);
         let phase = parts.next()?;
+        let is_replicating = phase == "held:";
+        let (phase, number_of) = phase.split_once(':').unwrap_or((phase, ""));
         Some(Self {
             fence,
             since_ms,
             limit,
             slot,
             waited,
-            kept: phase == "kept",
-            granted: phase.starts_with("granted") || phase == "held:",
+            kept: match (phase, number_of) {
+                ("kept", "") => Some(Kept::AtLeast),
+                ("kept", _) => Some(Kept::ForGuards),
+                _ => None,
+            },
+            granted: phase == "granted" || is_replicating,
+            guards: match phase {
+                "guarded" => number_of.parse().unwrap_or(1),
+                _ => 0,
+            },
             who: Who::parse(parts.next()?.as_bytes())?,
         })
     }
@@ -496,7 +517,10 @@ mod tests {
             Holder::parse(br#"7 8 3 2 40 kept {"host":"h","pid":3,"later":true}"#).unwrap();
         assert_eq!((holder.fence, holder.since_ms, holder.who.pid), (7, 8, 3));
         assert_eq!((holder.limit.mode(), holder.slot), ("slots", 2));
-        assert_eq!((holder.waited.as_millis(), holder.kept), (40, true));
+        assert_eq!(
+            (holder.waited.as_millis(), holder.kept),
+            (40, Some(Kept::AtLeast))
+        );
         let waiter = Waiter::parse(br#"9 1000000000 8 -5 1 {"host":"h h"}"#).unwrap();
         assert_eq!((waiter.limit, waiter.priority), (Limit::SHARED, -5));
         assert_eq!((waiter.listens, waiter.who.host.as_str()), (true, "h h"));

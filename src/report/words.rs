@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::text::{columns, ordinal, shorten};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
-use crate::protocol::{Busy, ErrorKind, Frozen, Hold, Holder, Loss, Name, Renewal, Restarted, Who};
+use crate::protocol::{
+    Busy, ErrorKind, Frozen, Hold, Holder, Kept, Loss, Name, Renewal, Restarted, Who,
+};
 
 /// The command or its label, and its reason in parentheses.
 pub fn command_and_reason(who: &Who) -> String {
@@ -137,7 +139,16 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
     let whom = holders(busy);
     match &busy.holder {
         _ if busy.holders == 0 => format!("lock \"{name}\" is being handed on{}", ahead(busy)),
-        Some(Holder { kept: true, .. }) => {
+        Some(Holder {
+            kept: Some(Kept::ForGuards),
+            ..
+        }) => {
+            let left = format_duration(busy.left.unwrap_or_default());
+            format!(
+                "lock \"{name}\" is kept for the guards of {whom}, which has ended: until they end, for {left} at most"
+            )
+        }
+        Some(Holder { kept: Some(_), .. }) => {
             let left = format_duration(busy.left.unwrap_or_default());
             format!(
                 "lock \"{name}\" is kept for {left} more after {whom} has ended (--hold-at-least)"
@@ -243,7 +254,24 @@ fn waiting_line_within(
             );
             (format!(", held by {}{left}", holders(busy)), String::new())
         }
-        (None, Some(Holder { kept: true, .. })) => {
+        (
+            None,
+            Some(Holder {
+                kept: Some(Kept::ForGuards),
+                ..
+            }),
+        ) => {
+            let left = busy.left.unwrap_or_default().saturating_sub(old);
+            (
+                format!(
+                    ", kept for the guards of {}, for {} at most",
+                    holders(busy),
+                    format_duration(left)
+                ),
+                String::new(),
+            )
+        }
+        (None, Some(Holder { kept: Some(_), .. })) => {
             let left = busy.left.unwrap_or_default().saturating_sub(old);
             let whom = holders(busy);
             (
@@ -423,8 +451,9 @@ mod tests {
                 limit: crate::protocol::Limit::EXCLUSIVE,
                 slot: 1,
                 waited: Duration::ZERO,
-                kept: false,
+                kept: None,
                 granted: false,
+                guards: 0,
                 who: who.clone(),
             }),
             frozen,
@@ -471,7 +500,8 @@ mod tests {
                 limit: crate::protocol::Limit::EXCLUSIVE,
                 slot: 1,
                 waited: Duration::ZERO,
-                kept: false,
+                kept: None,
+                guards: 0,
                 granted: false,
                 who,
             }),

@@ -11,10 +11,10 @@ use super::environment::{JobLock, origin_of};
 use crate::clock::{Moment, now};
 use crate::decide::lease::{Lease, LeaseEvent};
 use crate::decide::renewals::{Renewals, Report, Task};
-use crate::protocol::{Claim, Client, Error, Incoming, Loss, Name, Who};
+use crate::protocol::{Claim, Client, Error, Guard, Incoming, Loss, Name, Who};
 use crate::supervise::child::Child;
 use crate::supervise::process;
-use crate::supervise::renewer::{self, Completed, Renewer};
+use crate::supervise::renewer::{self, Completed, Held, Renewer};
 use crate::supervise::tree::{self, IsMarked, Origin, Process};
 use crate::supervise::watchdog::Watchdog;
 
@@ -29,6 +29,8 @@ pub struct HeldLock {
     pub slot: u32,
     /// It was taken by an outer run, which will release it.
     pub reentrant: bool,
+    /// That run can't stop our work, which guards its hold.
+    pub guard: Option<Guard>,
     /// How long it was waited for; zero when it was free.
     pub waited: Duration,
     /// When a run last succeeded under it, as far as that was asked.
@@ -54,6 +56,8 @@ pub enum LockTrouble {
     Lost(Name, Loss),
     Cancelled(Name, Box<Who>),
     Released(Name),
+    /// The run whose hold is guarded is over.
+    Over(Name),
 }
 
 /// All locks of a run, in the order in which they were taken.
@@ -101,6 +105,17 @@ impl HeldLocks {
     pub fn add(&mut self, hold: HeldLock, lease: Lease) {
         self.renewals.add(lease);
         self.all.push(hold);
+    }
+
+    /// A hold of another run is ours to guard; its leases are of this length by that run's renewals.
+    pub fn follow(&mut self, hold: HeldLock, lease: Lease, ttl: Duration) {
+        self.ttl = if self.all.is_empty() {
+            ttl
+        } else {
+            self.ttl.min(ttl)
+        };
+        self.renewals.be_of(self.ttl);
+        self.add(hold, lease);
     }
 
     /// The lease of all together: it ends when the first of them does.
@@ -154,7 +169,10 @@ impl HeldLocks {
         }
         let event = self.renewals.learn(&report, now());
         let trouble = match report {
-            Report::Renewed(_) | Report::RenewedInPart | Report::Confirmed(..) => None,
+            Report::Renewed(_)
+            | Report::RenewedInPart
+            | Report::Confirmed(..)
+            | Report::Followed(..) => None,
             Report::Failed(error) => Some(LockTrouble::Unreachable(error)),
             Report::Cancelled(name, by) => Some(LockTrouble::Cancelled(name, by)),
             Report::Lost(name, loss) => {
@@ -169,6 +187,7 @@ impl HeldLocks {
                 self.forget(&name);
                 Some(LockTrouble::Released(name))
             }
+            Report::Over(name) => Some(LockTrouble::Over(name)),
         };
         if self.all.is_empty() {
             self.renewals.forget_lease();
@@ -250,18 +269,32 @@ impl HeldLocks {
             return;
         }
         let limit = self.renewals.start();
-        let claims: Vec<Claim> = self.all.iter().map(|hold| hold.claim.clone()).collect();
+        let held = self.as_held();
         let mut client = self.client.hand_over();
         let on_renewal = self.watchdog.as_ref().zip(self.by_renewal);
         let on_renewal = on_renewal.map(|(watchdog, lasting)| watchdog.tells_renewal(lasting));
         if let Ok(renewer) = self.renewer() {
             client.limit_to(limit);
-            renewer.start_task(task, client, claims, on_renewal);
+            renewer.start_task(task, client, held, on_renewal);
         } else {
             // At a limit of processes. Nothing is decided meanwhile, so that it may take no more than a part of a lease.
             let left = self.dead_by.map_or(limit, |at| at.since(now()));
             client.limit_to(limit.min(left / WITHOUT_THREAD));
-            self.completed = Some(renewer::carry_out(task, client, claims, self.ttl));
+            self.completed = Some(renewer::carry_out(task, client, held, self.ttl));
+        }
+    }
+
+    /// What is to be renewed, or followed.
+    fn as_held(&self) -> Held {
+        let guards: Vec<Guard> = self
+            .all
+            .iter()
+            .filter_map(|hold| hold.guard.clone())
+            .collect();
+        if guards.is_empty() {
+            Held::Own(self.all.iter().map(|hold| hold.claim.clone()).collect())
+        } else {
+            Held::Guarded(guards)
         }
     }
 

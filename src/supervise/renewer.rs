@@ -18,15 +18,23 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
 use crate::decide::renewals::{self, Report, Task};
-use crate::protocol::{Claim, Client, Error, LeaseState};
+use crate::protocol::{Claim, Client, Error, Guard, LeaseState};
 use crate::sys;
 
 /// A task with what is needed for it.
 struct RenewalTask {
     task: Task,
     client: Client,
-    claims: Vec<Claim>,
+    held: Held,
     on_renewal: Option<OnRenewal>,
+}
+
+/// What a task is for.
+pub enum Held {
+    /// Our own holds, and those of runs around this one.
+    Own(Vec<Claim>),
+    /// Holds of runs elsewhere, which renew them.
+    Guarded(Vec<Guard>),
 }
 
 /// What the thread is to do.
@@ -103,12 +111,12 @@ impl Renewer {
         })
     }
 
-    /// Has a task carried out for these claims, each step within the limit of the client.
+    /// Has a task carried out for what is held, each step within the limit of the client.
     pub fn start_task(
         &mut self,
         task: Task,
         client: Client,
-        claims: Vec<Claim>,
+        held: Held,
         on_renewal: Option<OnRenewal>,
     ) {
         // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
@@ -120,7 +128,7 @@ impl Renewer {
         let job = RenewalTask {
             task,
             client,
-            claims,
+            held,
             on_renewal,
         };
         // A thread that is gone does nothing; the deadline takes care of that.
@@ -183,11 +191,11 @@ impl Drop for Renewer {
 }
 
 /// Carries a task out in this thread, where no other can be started: late is better than never.
-pub fn carry_out(task: Task, client: Client, claims: Vec<Claim>, ttl: Duration) -> Completed {
+pub fn carry_out(task: Task, client: Client, held: Held, ttl: Duration) -> Completed {
     let job = RenewalTask {
         task,
         client,
-        claims,
+        held,
         on_renewal: None,
     };
     job.carry_out(ttl)
@@ -228,7 +236,7 @@ impl RenewalTask {
         let Self {
             task,
             client,
-            claims,
+            held,
             on_renewal,
         } = self;
         client.follow_locks();
@@ -238,6 +246,14 @@ impl RenewalTask {
         }
         let sent = now();
         client.open()?;
+        let claims = match held {
+            Held::Own(claims) => claims,
+            Held::Guarded(guards) => {
+                let states = Guard::extend_all(guards, client)?;
+                reports.extend(renewals::reports_of_guards(guards, states, sent));
+                return Ok(());
+            }
+        };
         if *task == Task::Renew {
             let (states, tracked) = Claim::renew_all(claims, client, ttl)?;
             let left = renewals::shortest(&states);
@@ -281,7 +297,12 @@ mod tests {
         let locks = Locks::new(access, None, 0).unwrap();
         let mut client = locks.client();
         client.limit_to(Duration::from_millis(200));
-        let done = carry_out(Task::Renew, client, Vec::new(), Duration::from_secs(1));
+        let done = carry_out(
+            Task::Renew,
+            client,
+            Held::Own(Vec::new()),
+            Duration::from_secs(1),
+        );
         assert!(matches!(done.reports[..], [Report::Failed(_)]));
         assert_eq!(done.client.longest(1), Duration::from_secs(20));
     }

@@ -430,6 +430,9 @@ impl Supervision<'_> {
         match &self.trouble {
             Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
             Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
+            Some(LockTrouble::Over(name)) => {
+                format!("the run that held lock \"{name}\" is over")
+            }
             Some(LockTrouble::Unreachable(error)) => {
                 format!("{what} not renewed in time: {error}")
             }
@@ -575,7 +578,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
 
     /// What only matters for messages is kept.
     fn on_report(&mut self, report: Report) -> Step {
-        let is_renewal = matches!(report, Report::Renewed(_));
+        let is_renewal = matches!(report, Report::Renewed(_) | Report::Followed(..));
         let (event, trouble) = self.watch.holds.record(report);
         let verbosity = self.terms.verbosity;
         match trouble {
@@ -583,7 +586,11 @@ impl<'a> Executor<'a> for Supervision<'a> {
             Some(LockTrouble::Released(name)) => {
                 verbosity.verbose(format_args!("the command released lock \"{name}\""));
             }
-            Some(trouble @ (LockTrouble::Lost(..) | LockTrouble::Cancelled(..))) => {
+            Some(
+                trouble @ (LockTrouble::Lost(..)
+                | LockTrouble::Cancelled(..)
+                | LockTrouble::Over(_)),
+            ) => {
                 self.trouble = Some(trouble);
             }
             None => {}

@@ -23,8 +23,9 @@ use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
 use crate::protocol::answer::{acquired, checked, released, renewed};
 use crate::protocol::claim::Needs;
 use crate::protocol::grant::Grant;
+use crate::protocol::guard::extended;
 use crate::protocol::{
-    self, Claim, Error, ErrorKind, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
+    self, Claim, Error, ErrorKind, Guard, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
 };
 use crate::signal::SIGTERM;
 use crate::sys::ReceivedSignal;
@@ -64,10 +65,19 @@ pub struct Setup {
     pub answers_take: Duration,
     /// How long it takes until a command is dead that is killed.
     pub kills_take: Duration,
+    /// It guards the hold of another run.
+    pub guards: Option<Guarding>,
     /// `acquire --while-pid`: what works under the lock is a script that outlives its keeper.
     pub is_keeper: bool,
     pub host: &'static str,
     pub defects: Defects,
+}
+
+/// The run whose hold is guarded, by its number.
+#[derive(Clone)]
+pub struct Guarding {
+    pub run: usize,
+    pub guard: Guard,
 }
 
 /// The same in all states of a run, of which `Debug` tells what differs.
@@ -81,6 +91,8 @@ impl fmt::Debug for Setup {
 #[derive(Clone, Debug)]
 pub enum Stage {
     New,
+    /// A guard asks to be admitted.
+    Joining,
     Waiting(Wait<'static>),
     /// Its command was started.
     Running(Session),
@@ -97,6 +109,7 @@ pub enum Stage {
 /// What the renewer is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
+    Join,
     Renew,
     Check,
     Release,
@@ -163,7 +176,9 @@ impl Client {
             Stage::Releasing { .. } => {
                 digest_of_debug(&(&self.stage, self.is_stopped, self.pending))
             }
-            Stage::New | Stage::Waiting(_) | Stage::Running(_) => self.exact_digest(),
+            Stage::New | Stage::Joining | Stage::Waiting(_) | Stage::Running(_) => {
+                self.exact_digest()
+            }
         })
     }
 
@@ -208,7 +223,9 @@ impl Client {
                 let due = session.due(self.renewals.lease()).into_iter();
                 due.chain(self.renewals.due()).min()
             }
-            Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => None,
+            Stage::New | Stage::Joining | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {
+                None
+            }
         };
         let pending = self.pending.map(|pending| pending.until);
         own.into_iter().chain(pending).chain(self.dies_at).min()
@@ -219,9 +236,19 @@ impl Client {
         Some(self.lease?.deadline() + self.setup.kills_take)
     }
 
-    /// `redlock run` is started.
+    /// The number of the run whose lock its command works under.
+    pub fn unit(&self) -> usize {
+        let guards = self.setup.guards.as_ref();
+        guards.map_or(self.number, |guarding| guarding.run)
+    }
+
+    /// `redlock run`, or `redlock guard`, is started.
     pub fn start(&mut self, now: Moment, network: &mut Network) {
         let setup = Rc::clone(&self.setup);
+        if setup.guards.is_some() {
+            self.stage = Stage::Joining;
+            return self.ask(Task::Join, now, network);
+        }
         let policy = wait::Policy {
             limit: setup.limit,
             terms: setup.terms,
@@ -246,7 +273,7 @@ impl Client {
         match self.stage {
             Stage::Waiting(_) => self.on_wait(wait::Event::Tick, now, network),
             Stage::Running(_) => self.on_session(session::Event::Tick, now, network),
-            Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {}
+            Stage::New | Stage::Joining | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {}
         }
         if self.dies_at.is_some_and(|at| now >= at) {
             self.dies_at = None;
@@ -269,7 +296,7 @@ impl Client {
                 };
                 self.on_session(session::Event::Signal(signal), now, network);
             }
-            Stage::New | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {}
+            Stage::New | Stage::Joining | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {}
         }
     }
 
@@ -332,6 +359,7 @@ impl Client {
                 };
                 self.on_wait(event, now, network);
             }
+            Stage::Joining => self.receive_joining(incoming, now, network),
             Stage::Running(_) => self.receive_running(incoming, now, network),
             Stage::Releasing { is_second_try, .. } => {
                 let is_second_try = *is_second_try;
@@ -368,14 +396,35 @@ impl Client {
         }
     }
 
+    /// Its command is started where it is admitted.
+    fn receive_joining(&mut self, incoming: Incoming, now: Moment, network: &mut Network) {
+        let Some(pending) = self.pending.take() else {
+            return;
+        };
+        match incoming {
+            Incoming::Answer(value) => match answer(value).and_then(extended) {
+                Ok(LeaseState::Held { left, .. }) => {
+                    let lease = Lease::of_another(pending.sent, left, self.setup.terms);
+                    self.run(lease, (0, 0), now, network);
+                }
+                Ok(LeaseState::Released | LeaseState::Lost(_)) | Err(_) => self.end(network),
+            },
+            Incoming::NotReplicated | Incoming::Closed => {
+                self.release(ReleaseMode::Unused, now, network);
+            }
+            Incoming::Message(_) | Incoming::KeyChanged => self.pending = Some(pending),
+        }
+    }
+
     fn receive_running(&mut self, incoming: Incoming, now: Moment, network: &mut Network) {
         match (incoming, self.pending) {
             (Incoming::Answer(value), Some(pending)) => {
                 self.pending = None;
                 let state = match pending.task {
+                    _ if self.setup.guards.is_some() => answer(value).and_then(extended),
                     Task::Renew => answer(value).and_then(renewed),
                     Task::Check => answer(value).and_then(checked),
-                    Task::Release => return,
+                    Task::Join | Task::Release => return,
                 };
                 self.on_state(pending, state, now, network);
             }
@@ -413,9 +462,15 @@ impl Client {
             return self.fail_task(now, network);
         };
         let claims = std::slice::from_ref(&self.setup.claim);
-        let found = match pending.task {
-            Task::Renew => renewals::reports_of_renewal(claims, vec![state], sent),
-            Task::Check | Task::Release => renewals::reports_of_check(claims, vec![state], sent),
+        let found = match (&self.setup.guards, pending.task) {
+            (Some(guarding), _) => {
+                let guards = std::slice::from_ref(&guarding.guard);
+                renewals::reports_of_guards(guards, vec![state], sent)
+            }
+            (None, Task::Renew) => renewals::reports_of_renewal(claims, vec![state], sent),
+            (None, Task::Check | Task::Join | Task::Release) => {
+                renewals::reports_of_check(claims, vec![state], sent)
+            }
         };
         self.end_task(found, now, network);
     }
@@ -462,8 +517,9 @@ impl Client {
                     Task::Release,
                 ) => self.end(network),
                 (Stage::Releasing { .. }, _) => self.release_again(now, network),
+                (Stage::Joining, _) => self.release(ReleaseMode::Unused, now, network),
                 (_, Task::Renew | Task::Check) => self.fail_task(now, network),
-                (_, Task::Release) => {}
+                (_, Task::Join | Task::Release) => {}
             }
         }
         self.go_on_with_tasks(now, network);
@@ -472,10 +528,15 @@ impl Client {
     fn ask(&mut self, task: Task, now: Moment, network: &mut Network) {
         let (claim, ttl) = (&self.setup.claim, self.setup.terms.ttl);
         let mut limit = || self.renewals.start().min(ANSWER_WITHIN);
-        let (call, within) = match task {
-            Task::Renew => (claim.renewal(ttl, None, false), limit()),
-            Task::Check => (claim.check_call(ttl), limit()),
-            Task::Release => {
+        let guard = self.setup.guards.as_ref().map(|guarding| &guarding.guard);
+        let (call, within) = match (task, guard) {
+            (Task::Release, Some(guard)) => (guard.leave_call(), ANSWER_WITHIN),
+            (Task::Join, Some(guard)) => (guard.extension(), ANSWER_WITHIN),
+            (Task::Renew | Task::Check, Some(guard)) => (guard.extension(), limit()),
+            (Task::Join, None) => return,
+            (Task::Renew, None) => (claim.renewal(ttl, None, false), limit()),
+            (Task::Check, None) => (claim.check_call(ttl), limit()),
+            (Task::Release, None) => {
                 let Stage::Releasing { mode, .. } = &self.stage else {
                     return;
                 };
@@ -492,7 +553,7 @@ impl Client {
             Request {
                 asked: Asked::new(call),
                 subscribes: false,
-                tracks: task != Task::Release,
+                tracks: !matches!(task, Task::Join | Task::Release),
             },
         );
     }

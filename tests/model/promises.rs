@@ -1,5 +1,6 @@
 //! What is promised, and whether a state keeps it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
@@ -109,6 +110,11 @@ impl Facts {
             frozen_until: None,
             idle_since: None,
         }
+    }
+
+    /// Whether the command of this run was ever started.
+    pub fn has_started(&self, c: usize) -> bool {
+        self.started.contains(&c)
     }
 
     /// Another run comes in the place of one that is over.
@@ -261,7 +267,11 @@ impl Facts {
         (self.lost_data, self.succeeded_at, frozen_until).hash(hasher);
         self.newest.hash(hasher);
         self.idle_since.hash(hasher);
-        for c in (0..clients.len()).filter(|c| !is_over(*c)) {
+        let is_guarded = |c: usize| {
+            let mut guards = clients.iter().filter(|client| client.number != c);
+            guards.any(|client| client.unit() == c)
+        };
+        for c in (0..clients.len()).filter(|c| !is_over(*c) || is_guarded(*c)) {
             self.started.contains(&c).hash(hasher);
             (self.superseded[c], self.has_superseded[c]).hash(hasher);
         }
@@ -278,7 +288,8 @@ impl Facts {
         let asked = |promise: Promise| promises.contains(&promise);
         for client in clients {
             let c = client.number;
-            if client.has_command && !self.started.contains(&c) {
+            let is_run = client.unit() == c;
+            if is_run && client.has_command && !self.started.contains(&c) {
                 let own = self.place(client.fence);
                 // Of those that are granted together only the last is known.
                 let is_out_of_order = |&other: &u64| {
@@ -359,7 +370,10 @@ impl Facts {
                 .filter(|client| client.has_command)
                 .filter(counts)
                 .collect();
-            let slots: Vec<u32> = running.iter().map(|client| client.slot).collect();
+            let own = running
+                .iter()
+                .filter(|client| client.unit() == client.number);
+            let slots: Vec<u32> = own.map(|client| client.slot).collect();
             let twice = (1..slots.len()).find(|&n| slots[n] > 0 && slots[..n].contains(&slots[n]));
             if let (Promise::OwnSlot, Some(n)) = (promise, twice) {
                 let what = format!("two commands in slot {}", slots[n]);
@@ -371,9 +385,11 @@ impl Facts {
             let limits = running
                 .iter()
                 .map(|client| client.setup.wish.limit.number());
+            // What works elsewhere under a hold is a part of it.
+            let units: BTreeSet<usize> = running.iter().map(|client| client.unit()).collect();
             let conflict = limits
                 .min()
-                .is_some_and(|limit| running.len() > limit as usize);
+                .is_some_and(|limit| units.len() > limit as usize);
             if conflict {
                 let names: Vec<String> = running.iter().map(|c| c.number.to_string()).collect();
                 // The one that was started last has the largest fence.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::client::{Defects, Setup};
+use super::client::{Defects, Guarding, Setup};
 use super::explore::{Explored, Order, check_same, explore, told};
 use super::figure::picture;
 use super::network::Asked;
@@ -17,8 +17,8 @@ use crate::decide::lease::Terms;
 use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::QueueOptions;
 use crate::protocol::name::Keys;
-use crate::protocol::scripts::{ACQUIRE, FORCE, FREEZE, RELEASE, RENEW, THAW};
-use crate::protocol::{Claim, Limit, Lock, Request, Supersede, Token, Who};
+use crate::protocol::scripts::{ACQUIRE, FORCE, FREEZE, GUARD, LEAVE, RELEASE, RENEW, THAW};
+use crate::protocol::{Claim, Guard, Limit, Lock, Request, Supersede, Token, Who};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(3);
@@ -32,7 +32,7 @@ fn lock() -> Lock {
     }
 }
 
-fn who(host: &str) -> Who {
+pub fn who(host: &str) -> Who {
     Who {
         host: host.into(),
         user: "ci".into(),
@@ -41,7 +41,7 @@ fn who(host: &str) -> Who {
     }
 }
 
-const HOSTS: [&str; 4] = ["one", "two", "three", "four"];
+pub const HOSTS: [&str; 6] = ["one", "two", "three", "four", "five", "six"];
 
 /// The run with this number, as it is by default.
 fn run(number: usize) -> Setup {
@@ -70,6 +70,7 @@ fn run(number: usize) -> Setup {
         polls: false,
         answers_take: Duration::ZERO,
         kills_take: Duration::ZERO,
+        guards: None,
         is_keeper: false,
         host,
         defects: Defects::default(),
@@ -543,10 +544,64 @@ fn cut_with_a_sentinel() -> Rules {
     }
 }
 
+/// Work elsewhere under the hold of the first run, and whatever happens to it and to that run, while another one waits.
+fn guarded(name: &'static str) -> Rules {
+    let mut rules = rules(name, 3);
+    rules.are_alike = false;
+    let run = rules.clients[0].claim.clone();
+    let guard = Guard::of(run, "0123456789ab", &who(HOSTS[1]));
+    rules.clients[1].guards = Some(Guarding { run: 0, guard });
+    rules.kinds = USUAL.to_vec();
+    rules.faults = 1;
+    rules.victims = 2;
+    rules.promises = vec![Promise::OneLease, Promise::EndsWithLease];
+    rules
+}
+
+/// Nothing goes wrong, so that no two commands run at any time, and the lock is handed on as soon as the guard has ended.
+fn guarded_without_faults() -> Rules {
+    let mut rules = guarded("a guard, and no fault");
+    rules.faults = 0;
+    rules.promises = vec![
+        Promise::OneCommand,
+        Promise::EndsWithLease,
+        Promise::Served(Duration::from_millis(10)),
+    ];
+    rules
+}
+
+/// The same for a reader, beside which there is another one, and a writer.
+fn guarded_reader() -> Rules {
+    let mut rules = guarded("a guard of a reader");
+    rules.clients.push(run(3));
+    for reader in [0, 1, 3] {
+        rules.clients[reader].wish.limit = Limit::SHARED;
+    }
+    rules.kinds = vec![Kind::Cut, Kind::Kill];
+    rules.horizon = 3 * SECOND;
+    rules
+}
+
+/// A primary that knows of the guard is replaced.
+fn guarded_failover() -> Rules {
+    let mut rules = guarded("a guard, and a failover");
+    let guards = rules.clients[1].guards.take();
+    rules.clients = failover_runs(3, Sync::All);
+    rules.clients[1].guards = guards;
+    Rules {
+        horizon: 5 * SECOND,
+        nodes: vec![0, 1000, -1000],
+        sync: Sync::All,
+        kinds: vec![Kind::FailOver],
+        ..rules
+    }
+}
+
 /// All scenarios in which the promises have to hold, the small ones first.
 fn all() -> Vec<Rules> {
     vec![
         handed_on(),
+        guarded_without_faults(),
         dead_waiters(),
         late_answers(),
         polling(),
@@ -571,6 +626,9 @@ fn all() -> Vec<Rules> {
         slots(),
         failover_and_more(),
         failover_of_three(),
+        guarded_failover(),
+        guarded_reader(),
+        guarded("a guard"),
         two_runs_and_a_plain_client(),
         three_runs(),
         shared(),
@@ -758,6 +816,34 @@ fn defects() -> Vec<Defect> {
         ..polling()
     };
     let served_by_a_look = not_told_to_poll.promises[not_told_to_poll.promises.len() - 1];
+    let lives = "last = math.max(last, tonumber(until_ms) - now_ms)";
+    let forgotten_guard = Rules {
+        replaced: vec![(RELEASE.hash, with(RELEASE.source, &[(lives, "")]))],
+        faults: 0,
+        ..guarded("a release that forgets a guard")
+    };
+    let mut free_guard = Rules {
+        replaced: vec![(
+            GUARD.hash,
+            with(
+                GUARD.source,
+                &[(
+                    "return {1, math.max(0, left - skew_of(entry))",
+                    "return {1, 9000",
+                )],
+            ),
+        )],
+        kinds: vec![Kind::Kill, Kind::Late],
+        ..guarded("a guard that outlives the hold")
+    };
+    free_guard.promises = vec![Promise::OneLease, Promise::OneCommand];
+    let kept_on = Rules {
+        replaced: vec![(
+            LEAVE.hash,
+            "redis.call('HDEL', KEYS[11], ARGV[5]) return {1}",
+        )],
+        ..guarded_without_faults()
+    };
     let defect = |name, rules, promise, is_near| Defect {
         name,
         rules,
@@ -826,6 +912,19 @@ fn defects() -> Vec<Defect> {
             "nobody is told to poll",
             not_told_to_poll,
             served_by_a_look,
+            true,
+        ),
+        defect("a guard that is forgotten", forgotten_guard, one, true),
+        defect(
+            "a guard that outlives the hold",
+            free_guard,
+            Promise::OneCommand,
+            false,
+        ),
+        defect(
+            "a lock that nobody frees after its guard",
+            kept_on,
+            Promise::Served(Duration::from_millis(10)),
             true,
         ),
         defect("--sync 1 of two replicas", one_of_two, one, true),

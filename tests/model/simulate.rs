@@ -8,12 +8,12 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::client::{Client, Stage};
+use super::client::{Client, Guarding, Stage};
 use super::network::Delay;
 use super::promises::{Broken, Promise};
-use super::scenarios;
+use super::scenarios::{self, HOSTS};
 use super::world::{Plain, Replaced, Step, World};
-use crate::protocol::{Claim, Limit, Supersede, Token};
+use crate::protocol::{Claim, Guard, Limit, Supersede, Token};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -65,6 +65,8 @@ pub struct Simulated {
     pub steps: u64,
     /// Commands that were started.
     pub holds: u64,
+    /// And those of guards.
+    pub guards: u64,
     pub faults: u64,
     /// The longest time that a lock was free, or held by nobody alive, while somebody waited.
     pub longest_idle: Duration,
@@ -89,6 +91,7 @@ pub struct Simulation {
 #[derive(Clone, Copy, Debug)]
 enum Planned {
     Start(usize),
+    Guard(usize),
     End(usize),
     Interrupt(usize),
     Resume(usize),
@@ -101,12 +104,17 @@ enum Planned {
 /// How many runs there are at a time.
 const RUNS: usize = 4;
 
+/// Who works elsewhere under the holds of these.
+const GUARDS: [usize; 2] = [RUNS, RUNS + 1];
+
+const ALL: usize = RUNS + GUARDS.len();
+
 /// How many of the last steps a failure shows.
 const SHOWN: usize = 120;
 
 impl Simulation {
     pub fn new(seed: u64, mode: Mode, replaced: Replaced) -> Self {
-        let mut rules = scenarios::rules("simulated", RUNS);
+        let mut rules = scenarios::rules("simulated", ALL);
         rules.replaced = replaced;
         rules.deeds = scenarios::freeze_and_thaw(20 * SECOND);
         rules.horizon = Duration::MAX;
@@ -136,6 +144,9 @@ impl Simulation {
         };
         for c in 0..RUNS {
             simulation.come_again(c);
+        }
+        for guard in GUARDS {
+            simulation.plan(20 * SECOND, Planned::Guard(guard));
         }
         simulation.plan(10 * SECOND, Planned::Plain);
         simulation.plan(60 * SECOND, Planned::Person);
@@ -182,6 +193,41 @@ impl Simulation {
         self.world.clients[c] = Rc::new(Client::new(c, setup));
         self.world.facts.begins_again(c);
         self.plan(30 * SECOND, Planned::Start(c));
+    }
+
+    /// Work elsewhere begins under the hold of a run, if one has a command.
+    fn guard(&mut self, c: usize) -> Result<(), Broken> {
+        self.plan(30 * SECOND, Planned::Guard(c));
+        let is_guarding = !matches!(self.world.clients[c].stage, Stage::New) && !self.is_over(c);
+        let holders: Vec<usize> = (0..RUNS)
+            .filter(|&run| self.world.clients[run].has_command)
+            .collect();
+        if is_guarding || holders.is_empty() {
+            return Ok(());
+        }
+        let run = self.dice.pick(&holders);
+        self.runs += 1;
+        let mut setup = (*self.world.clients[run].setup).clone();
+        let id = format!("{:012x}", self.runs);
+        let guard = Guard::of(setup.claim.clone(), &id, &scenarios::who(HOSTS[c]));
+        setup.guards = Some(Guarding { run, guard });
+        setup.host = HOSTS[c];
+        setup.is_keeper = false;
+        self.world.network.close(c);
+        self.world.network.delays[c] = Delay::None;
+        self.world.clients[c] = Rc::new(Client::new(c, setup));
+        self.take(Step::Start(c))
+    }
+
+    fn is_over(&self, c: usize) -> bool {
+        let client = &self.world.clients[c];
+        matches!(client.stage, Stage::Over | Stage::Dead) && !client.has_command
+    }
+
+    /// Whether work elsewhere goes on under the hold of a run.
+    fn is_guarded(&self, run: usize) -> bool {
+        let mut guards = GUARDS.into_iter();
+        guards.any(|guard| self.world.clients[guard].unit() == run && !self.is_over(guard))
     }
 
     /// Lets so many minutes pass.
@@ -239,19 +285,20 @@ impl Simulation {
         self.world.faults_left = u8::MAX;
         self.world.apply(step)?;
         let after = self.commands();
-        for c in 0..RUNS {
+        for c in 0..ALL {
             if after[c] && !before[c] {
-                self.done.holds += 1;
+                self.done.holds += u64::from(c < RUNS);
+                self.done.guards += u64::from(c >= RUNS);
                 let fence = self.world.clients[c].fence;
                 fence.hash(&mut self.hasher);
                 self.plan(60 * SECOND, Planned::End(c));
             }
-            let is_over = matches!(self.world.clients[c].stage, Stage::Over | Stage::Dead);
             let is_planned = self
                 .agenda
                 .iter()
                 .any(|(_, planned)| matches!(planned, Planned::Start(of) if *of == c));
-            if is_over && !is_planned && !self.world.clients[c].has_command {
+            // What guards it is told from another run by its number.
+            if c < RUNS && self.is_over(c) && !is_planned && !self.is_guarded(c) {
                 self.come_again(c);
             }
         }
@@ -274,6 +321,7 @@ impl Simulation {
                     return self.take(Step::Start(c));
                 }
             }
+            Planned::Guard(c) => return self.guard(c),
             Planned::End(c) => {
                 if self.world.clients[c].has_command {
                     return self.take(Step::CommandEnds(c));
@@ -316,7 +364,7 @@ impl Simulation {
     }
 
     fn go_wrong(&mut self) -> Result<(), Broken> {
-        let c = self.dice.below(RUNS);
+        let c = self.dice.below(ALL);
         let is_active = self.world.clients[c].is_active();
         let has_link = self.world.network.links[c].is_some();
         let is_asking = self.world.network.links[c]
@@ -339,7 +387,7 @@ impl Simulation {
             }
             // The server stands still: for all.
             11 | 12 => {
-                for c in 0..RUNS {
+                for c in 0..ALL {
                     self.plan(5 * SECOND, Planned::LetThrough(c));
                     self.take(Step::HoldUp(c, Delay::All))?;
                 }
@@ -403,14 +451,16 @@ fn simulations_keep_the_promises_and_a_seed_replays_to_the_byte() {
             }
             all.steps += done.steps;
             all.holds += done.holds;
+            all.guards += done.guards;
             all.faults += done.faults;
             all.longest_idle = all.longest_idle.max(done.longest_idle);
         }
         let hours = seeds * u64::from(minutes) / 60;
         let line = format!(
-            "{mode:?}: {hours} virtual hours, {} steps, {} holds, {} faults; nobody had a lock that was waited for during at most {:.1} s",
+            "{mode:?}: {hours} virtual hours, {} steps, {} holds, {} guards, {} faults; nobody had a lock that was waited for during at most {:.1} s",
             all.steps,
             all.holds,
+            all.guards,
             all.faults,
             all.longest_idle.as_secs_f64()
         );
@@ -420,5 +470,6 @@ fn simulations_keep_the_promises_and_a_seed_replays_to_the_byte() {
         assert!(mode == Mode::Lost || all.longest_idle < bound, "{line}");
         // A simulation in which nothing happens finds nothing.
         assert!(all.holds > seeds * u64::from(minutes) / 2, "{line}");
+        assert!(all.guards > seeds * u64::from(minutes) / 10, "{line}");
     }
 }

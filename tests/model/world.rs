@@ -19,7 +19,7 @@ use super::redis::{Bytes, Data, Interpreter};
 use super::same::{digest_of_data, last_fence};
 use crate::clock::Moment;
 use crate::protocol::Lock;
-use crate::protocol::scripts::{ACQUIRE, RENEW, Script};
+use crate::protocol::scripts::{ACQUIRE, Script};
 
 /// When the servers' clocks start, in milliseconds since 1970: in the year 2020.
 pub const START_MS: i64 = 1_577_836_800_000;
@@ -433,7 +433,12 @@ impl World {
             let c = client.number;
             // Runs that differ in nothing but their names start in the order of these.
             let is_next = c == 0 || !matches!(self.clients[c - 1].stage, Stage::New);
-            if let (Stage::New, true) = (&client.stage, is_next || !self.rules.are_alike) {
+            // What guards a hold comes from its command.
+            let is_asked = client.unit() == c || self.facts.has_started(client.unit());
+            if let (Stage::New, true) = (
+                &client.stage,
+                (is_next || !self.rules.are_alike) && is_asked,
+            ) {
                 steps.push(Step::Start(c));
             }
             if client.due().is_some_and(|due| due <= now) {
@@ -864,10 +869,9 @@ impl World {
 
     /// Whether what a client has now counts, by how many replicas have to have it.
     fn replicate(&mut self, node: usize, request: &Request, value: &Value, by: usize) -> bool {
-        let hash = request.asked.call.script.hash;
         let is_ours =
             matches!(value, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
-        if !is_ours || ![ACQUIRE.hash, RENEW.hash].contains(&hash) {
+        if !is_ours || !request.asked.call.script.counts_when_replicated {
             return true;
         }
         let followers: Vec<usize> = self.followers(node).collect();

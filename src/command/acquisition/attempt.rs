@@ -565,6 +565,7 @@ impl<'a> Attempt<'a> {
                     fence,
                     slot,
                     reentrant: false,
+                    guard: None,
                     waited,
                     success,
                 };
@@ -584,6 +585,7 @@ impl<'a> Attempt<'a> {
                     fence,
                     slot: grant.slot,
                     reentrant: false,
+                    guard: None,
                     waited,
                     success: None,
                 };
@@ -674,7 +676,9 @@ impl<'a> Attempt<'a> {
         let what = match trouble {
             Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
             Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
-            Some(LockTrouble::Released(name)) => format!("lock \"{name}\" was released"),
+            Some(LockTrouble::Released(name) | LockTrouble::Over(name)) => {
+                format!("lock \"{name}\" was released")
+            }
             Some(LockTrouble::Unreachable(_)) | None => {
                 "the locks held so far were not renewed in time".into()
             }

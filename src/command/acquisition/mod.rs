@@ -34,10 +34,19 @@ use crate::supervise::process::{self, ProcessFd};
 use crate::supervise::tree::RELEASER;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys;
-use crate::sys::poll::{self, sleep};
+use crate::sys::poll::{self, PollFd, sleep};
 
 /// How many inherited locks are believed to be held without a look.
 const MANY_INHERITED: usize = 32;
+
+/// Locks that may not be free yet after their release.
+#[derive(Default)]
+struct Unreleased {
+    /// Of a run that is over: a server that takes over may not know that.
+    unsure: Vec<Claim>,
+    /// Kept for their guards.
+    guarded: Vec<Claim>,
+}
 
 /// The acquisition of locks, and what is known of it from the start.
 pub struct Acquisition<'a> {
@@ -228,8 +237,7 @@ impl<'a> Acquisition<'a> {
                 report::error(line);
                 Exit::Lost
             }
-            Reason::Interrupted(signal) if is_passed_up(signal) => Exit::Interrupted(signal),
-            Reason::Interrupted(signal) => Exit::Signal(signal),
+            Reason::Interrupted(signal) => ended_by(signal),
         }
     }
 
@@ -307,6 +315,7 @@ impl<'a> Acquisition<'a> {
             // The only holder has the first of however many slots.
             slot: slot.max(1),
             reentrant: true,
+            guard: None,
             waited: Duration::ZERO,
             success: None,
         };
@@ -333,9 +342,57 @@ impl<'a> Acquisition<'a> {
         // The server answers us before it notifies the next holder. Waking us would delay that one; we
         // have nothing urgent left.
         sys::yield_cpu();
-        let left = self.release_each(holds, mode, signals);
-        if !left.is_empty() {
-            self.leave_releaser(&left, holds, mode);
+        let Unreleased { unsure, guarded } = self.release_each(holds, mode, signals);
+        for claim in &guarded {
+            self.await_guards(claim, holds, mode, signals);
+        }
+        if !unsure.is_empty() {
+            self.leave_releaser(&unsure, holds, mode);
+        }
+    }
+
+    /// Waits until the work elsewhere that guards a lock has ended, or may live no longer. Another one of these signals
+    /// ends that.
+    fn await_guards(
+        &self,
+        claim: &Claim,
+        holds: &mut HeldLocks,
+        mode: &ReleaseMode,
+        signals: Option<&Signals>,
+    ) {
+        let name = claim.lock().name();
+        let client = &mut holds.client;
+        let mut is_said = false;
+        let began = now();
+        loop {
+            // Else it is looked for now and then.
+            let _ = self
+                .settings
+                .locks
+                .track(client, std::slice::from_ref(name));
+            let asked = claim.release(client, mode, || {});
+            let Ok(Released::Kept {
+                left,
+                for_guards: true,
+            }) = asked
+            else {
+                return;
+            };
+            if !is_said && now().since(began) >= GUARDS_LOOKED_FOR {
+                is_said = true;
+                self.verbosity().info(format_args!(
+                    "lock \"{name}\" is kept until its guards have ended, for {} at most; interrupt redlock to leave it to them",
+                    report::format_duration(left)
+                ));
+            }
+            let fds = client.fds().chain(signals.map(AsFd::as_fd));
+            let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
+            let slept = poll::wait(&mut fds, Some(left.min(GUARDS_LOOKED_FOR)));
+            let ended = signals.map_or(Ok(None), Signals::next_ending);
+            if slept.is_err() || !matches!(ended, Ok(None)) {
+                return;
+            }
+            while let Ok(Some(_)) = client.receive() {}
         }
     }
 
@@ -385,17 +442,17 @@ impl<'a> Acquisition<'a> {
         self.release_each(holds, mode, signals);
     }
 
-    /// The same; returns the locks of a run that is over, if a server that takes over may not know that they are free.
+    /// The same; returns those that may not be free yet.
     fn release_each(
         &self,
         holds: &mut HeldLocks,
         mode: &ReleaseMode,
         signals: Option<&Signals>,
-    ) -> Vec<Claim> {
+    ) -> Unreleased {
         let within = self.farewell(signals).map(|all| all / 4);
         holds.reclaim_client(within, || self.let_through(signals));
         let until = self.release_until(holds, mode);
-        let mut left = Vec::new();
+        let mut unreleased = Unreleased::default();
         while let Some(hold) = holds.all.pop() {
             if hold.reentrant {
                 continue;
@@ -431,10 +488,13 @@ impl<'a> Acquisition<'a> {
                 ));
             }
             match released.map(|(released, _)| released) {
+                Ok(Released::Kept {
+                    for_guards: true, ..
+                }) => unreleased.guarded.push(hold.claim.clone()),
                 Ok(Released::Now) => self
                     .verbosity()
                     .verbose(format_args!("lock \"{name}\" released")),
-                Ok(Released::Kept(left)) => self.verbosity().verbose(format_args!(
+                Ok(Released::Kept { left, .. }) => self.verbosity().verbose(format_args!(
                     "lock \"{name}\" is kept for another {}",
                     report::format_duration(left)
                 )),
@@ -450,11 +510,11 @@ impl<'a> Acquisition<'a> {
                 )),
             }
             if is_repeated {
-                left.push(hold.claim);
+                unreleased.unsure.push(hold.claim);
             }
         }
         self.collect_again(signals);
-        left
+        unreleased
     }
 
     /// Until when the release of locks is repeated that were used, where another server may take over: for as long as
@@ -509,6 +569,15 @@ impl<'a> Acquisition<'a> {
         if let Some(Err(error)) = signals.map(Signals::collect_again) {
             self.verbosity().verbose(error);
         }
+    }
+}
+
+/// The end by a signal before any work was started.
+pub fn ended_by(signal: i32) -> Exit {
+    if is_passed_up(signal) {
+        Exit::Interrupted(signal)
+    } else {
+        Exit::Signal(signal)
     }
 }
 
@@ -567,6 +636,9 @@ pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
         | Exit::NotFound => protocol::HoldOutcome::Status(exit.code()),
     }
 }
+
+/// After this time it is said that guards are waited for, and looked again where the server doesn't notify us.
+const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
 
 /// The pause before a process in the background tries to release a lock again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);

@@ -303,6 +303,8 @@ struct ItemJson<'a> {
     status: Option<u8>,
     signal: Option<i32>,
     by: Option<By<'a>>,
+    /// How many guards it has had.
+    guards: u32,
     /// Why it ended without the lock.
     why: Option<&'static str>,
     /// How long ago the success was that was recent enough.
@@ -353,6 +355,7 @@ impl<'a> ItemJson<'a> {
             waited_ms: 0,
             ran_ms: 0,
             end: "skipped",
+            guards: 0,
             why: None,
             success_ago_ms: None,
             status: None,
@@ -376,6 +379,7 @@ impl<'a> ItemJson<'a> {
                 waited_ms: milliseconds(entry.waited),
                 ran_ms: milliseconds(ran(entry, now_ms)),
                 end: entry.outcome.kind(),
+                guards: entry.guards,
                 status: match entry.outcome {
                     HoldOutcome::Status(status) => Some(status),
                     _ => None,
@@ -441,6 +445,7 @@ pub mod tests {
             since_ms: since * 1000,
             waited: Duration::from_secs(2),
             ended_ms: until.map(|until| until * 1000),
+            guards: 0,
             outcome,
         }
     }

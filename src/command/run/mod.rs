@@ -128,7 +128,7 @@ const BUILTINS: [&str; 49] = [
 ];
 
 /// Reports that a command can't be started.
-fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
+pub(super) fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
     let program = command.first().cloned().unwrap_or_default();
     let program = program.display();
     match error {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::picture::{Kind, Picture};
 use super::table::{GRANTED, NOT_CONFIRMED, NOT_RENEWED};
-use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Waiting, Who};
+use crate::protocol::{
+    Frozen, GuardEntry, Hold, Holder, Inspected, Kept, Key, Limit, Renewal, Waiting, Who,
+};
 use crate::report::{
     Line, Style, client_in_words, columns, command_line, escaped, expectation, format_duration,
     held_back, padded, typed,
@@ -170,16 +172,32 @@ impl Block {
         if let Some(holder) = &hold.holder {
             self.job(id, &holder.who);
         }
+        for guard in &hold.guards {
+            self.guard(lock, guard);
+        }
         let is_watched = hold
             .holder
             .as_ref()
-            .is_some_and(|holder| !holder.kept && holder.who.instance.is_some());
+            .is_some_and(|holder| holder.kept.is_none() && holder.who.instance.is_some());
         if is_watched {
             let stop = typed(&["stop", "--id", id], &lock.name);
             self.fact(id, "to stop it", Style::Plain, &stop);
         }
         let free = typed(&["release", "--force", "--id", id], &lock.name);
         self.fact(id, "to free it", Style::Plain, &free);
+    }
+
+    /// Work elsewhere under a hold.
+    fn guard(&mut self, lock: &Inspected, guard: &GuardEntry) {
+        let who = &guard.who;
+        let since = format_duration(age(lock, guard.since_ms));
+        let text = format!(
+            "{}, pid {}, for {since}: {}",
+            client_in_words(who),
+            who.pid,
+            command_line(&who.command)
+        );
+        self.fact(&guard.hold, "guard", Style::Plain, &text);
     }
 
     /// One that isn't a holder before its grant is confirmed.
@@ -214,7 +232,13 @@ impl Block {
         let running = age(lock, holder.since_ms);
         let text = format_duration(running);
         match lock.usual {
-            _ if holder.kept => {
+            _ if holder.kept == Some(Kept::ForGuards) => {
+                self.field(
+                    "acquired",
+                    &format!("{text} ago; its run is over, and its guards are not"),
+                );
+            }
+            _ if holder.kept.is_some() => {
                 self.field(
                     "acquired",
                     &format!("{text} ago; its run is over (--hold-at-least)"),
@@ -293,7 +317,7 @@ fn turn(lock: &Inspected, position: u32) -> String {
     let (Some(usual), Some(holder)) = (lock.usual, &hold.holder) else {
         return String::new();
     };
-    if holder.kept
+    if holder.kept.is_some()
         || lock.frozen.is_some()
         || !until_then.all(|it| it.waiter.limit == Limit::EXCLUSIVE)
     {

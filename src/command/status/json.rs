@@ -86,9 +86,19 @@ struct HolderEntry<'a> {
     ttl_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<u32>,
-    /// Its run is over (`--hold-at-least`).
+    /// Its run is over (`--hold-at-least`, or its guards aren't).
     kept: bool,
+    guards: Vec<GuardJson<'a>>,
     foreign: bool,
+}
+
+/// Work elsewhere under a hold.
+#[derive(Serialize)]
+struct GuardJson<'a> {
+    #[serde(flatten)]
+    who: WhoEntry<'a>,
+    since: Option<String>,
+    ttl_ms: u64,
 }
 
 #[derive(Serialize)]
@@ -189,7 +199,16 @@ impl<'a> HolderEntry<'a> {
             slot: holder
                 .filter(|holder| holder.limit.as_slots().is_some())
                 .map(|holder| holder.slot),
-            kept: holder.is_some_and(|holder| holder.kept),
+            kept: holder.is_some_and(|holder| holder.kept.is_some()),
+            guards: hold
+                .guards
+                .iter()
+                .map(|guard| GuardJson {
+                    who: WhoEntry::new(Some(&guard.who)),
+                    since: timestamp(guard.since_ms),
+                    ttl_ms: guard.until_ms.saturating_sub(now_ms),
+                })
+                .collect(),
             foreign: holder.is_none(),
         }
     }

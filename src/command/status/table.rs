@@ -231,13 +231,13 @@ fn holding(lock: &Inspected, hold: &Hold, on_terminal: bool) -> Row {
         return row;
     };
     let mode = match holder.limit.as_slots() {
-        _ if holder.kept => "kept".to_owned(),
+        _ if holder.kept.is_some() => "kept".to_owned(),
         Some(slots) => format!("slot {}/{slots}", holder.slot),
         None => holder.limit.mode().to_owned(),
     };
     let mut row = Row::about(lock, mode, &holder.who, holder.since_ms, on_terminal);
     row.cells[ID].clone_from(&hold.id);
-    if let Some(usual) = lock.usual.filter(|_| !holder.kept) {
+    if let Some(usual) = lock.usual.filter(|_| holder.kept.is_none()) {
         row.cells[FOR] = format!("{} (usually {})", row.short_for, format_duration(usual));
     }
     row.cells[LEFT] = match hold.renewal() {

@@ -57,6 +57,20 @@ fn what_is_lost_is_reported_before_the_lease_of_the_others_and_all_else_after_it
 }
 
 #[test]
+fn a_guard_ends_with_the_run_and_asks_no_more_often_for_that_than_after_a_failure() {
+    let mut renewals = Renewals::new(TERMS.ttl);
+    renewals.add(Lease::of_another(START, TERMS.ttl, TERMS));
+    let now = START + 100 * MS;
+    assert!(renewals.renewal_is_due(now));
+    let before = renewals.lease();
+    let event = renewals.learn(&Report::Over(name("a")), now);
+    assert!(matches!(event, Some(LeaseEvent::Cancelled)), "{event:?}");
+    assert!(!renewals.renewal_is_due(now));
+    let deadline = |lease: Option<Lease>| lease.map(|lease| lease.deadline());
+    assert_eq!(deadline(renewals.lease()), deadline(before));
+}
+
+#[test]
 fn a_renewal_lasts_as_long_as_was_asked_for_and_a_check_as_long_as_the_first_of_all() {
     let claims = [claim(0), claim(1), claim(2)];
     let states = || vec![held(MS * 700), LeaseState::Released, held(MS * 500)];

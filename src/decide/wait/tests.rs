@@ -62,7 +62,8 @@ fn holder(host: &str) -> Holder {
         limit: Limit::EXCLUSIVE,
         slot: 1,
         waited: Duration::ZERO,
-        kept: false,
+        kept: None,
+        guards: 0,
         granted: false,
         who: Who {
             host: host.into(),

@@ -1,6 +1,7 @@
 //! What a claim sends, word by word, and what it believes of an answer.
 
 use super::super::answer::{Acquired, Busy, acquired};
+use super::super::guard::extended;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -216,7 +217,7 @@ fn a_grant_is_believed_only_in_its_own_shape() {
 }
 
 /// Answers of renew, check and release, one of each shape.
-fn shapes() -> [(&'static str, Value); 7] {
+fn shapes() -> [(&'static str, Value); 8] {
     let ms = Value::Int(900);
     let number = Value::Int(1);
     let renewal = [
@@ -224,11 +225,22 @@ fn shapes() -> [(&'static str, Value); 7] {
         &[number.clone(), number.clone(), Value::Nil][..],
     ];
     let check = [Value::Int(1), ms.clone(), Value::Nil, Value::Int(0)];
+    let guarding = [
+        Value::Int(1),
+        ms.clone(),
+        Value::Int(30_000),
+        Value::Int(7),
+        Value::Int(1),
+        Value::Int(1),
+        Value::Nil,
+        Value::BulkString(b"token".to_vec()),
+    ];
     [
         ("renewed", fields(&renewal.concat())),
         ("checked", fields(&check)),
+        ("guarded", fields(&guarding)),
         ("released", fields(&[Value::Int(1)])),
-        ("kept", fields(&[Value::Int(3), ms])),
+        ("kept", fields(&[Value::Int(3), ms, Value::Int(0)])),
         ("before", fields(&[Value::Int(2)])),
         ("lost", fields(&[Value::Int(0), Value::Nil, Value::Nil])),
         ("nothing", fields(&[])),
@@ -238,6 +250,11 @@ fn shapes() -> [(&'static str, Value); 7] {
 #[test]
 fn no_operation_takes_the_answer_of_another_for_its_own() {
     for (name, answer) in shapes() {
+        let guarding = extended(answer.clone());
+        assert_eq!(
+            matches!(guarding, Ok(LeaseState::Held { .. })),
+            name == "guarded"
+        );
         let renewal = renewed(answer.clone());
         let check = checked(answer.clone());
         let release = released(answer);
@@ -255,13 +272,13 @@ fn no_operation_takes_the_answer_of_another_for_its_own() {
         }
         let is = match release {
             Ok(Released::Now) => "released",
-            Ok(Released::Kept(left)) if left == Duration::from_millis(900) => "kept",
+            Ok(Released::Kept { left, .. }) if left == Duration::from_millis(900) => "kept",
             Ok(Released::Before) => "before",
             Ok(Released::NotOurs(_)) => "lost",
             _ => "no answer",
         };
         let expected = match name {
-            "renewed" | "checked" | "nothing" => "no answer",
+            "renewed" | "checked" | "guarded" | "nothing" => "no answer",
             own => own,
         };
         assert_eq!(is, expected);

@@ -13,7 +13,7 @@ local function lasting(token, left, ttl)
   local _, phase = string.match(entry, PHASE)
   -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
   if phase == 'granted' then return ttl end
-  local asked = phase == 'held' and ttl_of(entry)
+  local asked = (phase == 'held' or phase == 'guarded') and ttl_of(entry)
   return asked and credible(left, math.max(ttl, asked), entry) or left
 end
 

@@ -3,8 +3,9 @@
 -- @include state
 
 -- The entry of a hold in meta, "<fence> <since> <limit> <slot> <waited> <phase> <who>":
--- granted (and not confirmed yet), held: (the replicas may not have it yet), held, or kept (its run is over). The ticket of
--- a waiter that may not know it is added to its grant: granted:<ticket>.
+-- granted (and not confirmed yet), held: (the replicas may not have it yet), held, guarded (work elsewhere has joined it) or
+-- kept (its run is over). A number may be added: granted:<ticket> of a waiter that may not know it, guarded:<how many>, and
+-- kept:<until when at least (ms)> where it is kept for its guards.
 local PHASE = '^(%d+ %d+ %d+ %d+ %d+) (%l+):?(%d*) '
 
 -- Up to `most` of the holds that stand in `meta`, the oldest first: the token, the entry, and until when its lease
@@ -32,7 +33,7 @@ end
 -- Writes the end of a hold into the history. `how` is one of the ends that the manual lists, `by` (JSON
 -- or '') the run that ended it. The caller also removes the entry, so it is written once.
 local function record_end(token, entry, ended, how, by)
-  if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept ') then return end
+  if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then return end
   if history_size == 0 then
     -- The last end is kept for a release that is repeated.
     redis.call('UNLINK', history)
@@ -60,6 +61,6 @@ end
 local function record_vanished(token, entry, lease_end)
   local _, phase = string.match(entry or '', PHASE)
   keep_ticket(token, entry)
-  if phase ~= 'held' then return end
+  if phase ~= 'held' and phase ~= 'guarded' then return end
   record_end(token, entry, math.min(lease_end, now_ms), lease_end > now_ms and 'lost' or 'expired', '')
 end

@@ -147,6 +147,19 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("how", Some("status:0")),
             ("keep", Some("0")),
         ],
+        "guard" => &[
+            ("token", None),
+            ("guard", None),
+            ("who", Some("{g1}")),
+            ("pass", Some("")),
+        ],
+        "leave" => &[("token", None), ("guard", None)],
+        "pass" => &[
+            ("token", None),
+            ("pass", None),
+            ("times", Some("1")),
+            ("long", Some("60000")),
+        ],
         "keep" => &[("token", None), ("ttl", Some("10s"))],
         "force" => &[
             ("id", None),

@@ -37,6 +37,7 @@
 //! | `privacy` | what of a command others can see, and that its secrets aren't stored |
 //! | `release` | releasing by token, and by force |
 //! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
+//! | `guards` | work elsewhere under a lock: it ends with the run that has it, which is handed on after that |
 //! | `fencing` | a fence file rejects every stale writer |
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
 //! | `cron` | running once: --hold-at-least, --once-per, --unless, --jitter, and silence |
@@ -79,6 +80,7 @@ mod fencing;
 mod frozen;
 mod full;
 mod groups;
+mod guards;
 mod history;
 mod keeper;
 mod keys;

@@ -225,7 +225,7 @@ fn until(redis: &Redis, time: (&str, &str), uptime: &str, grace: &str) -> u64 {
         "token", "30000", "1", WHO, "", "", "0", "fifo", "0", "", "0", "0", grace,
     ];
     let common = ["a", "{redlock:a}:", "200"];
-    let words = [&["EVAL", &script, "10"], &KEYS[..], &common, &rest].concat();
+    let words = [&["EVAL", &script, "11"], &KEYS[..], &common, &rest].concat();
     let answer = redis.cli(&words);
     if answer.starts_with("1\n") {
         return 0;

@@ -102,7 +102,8 @@ fn the_json_is_that_of_the_manual() {
                 "id": null, "host": host(), "user": "ci", "pid": run.pid(),
                 "command": ["sh", "-c", "echo ready; exec sleep 60"], "since": null,
                 "renewed_at": null, "ttl_ms": null,
-                "reason": "release 7", "url": null, "kept": false, "foreign": false,
+                "reason": "release 7", "url": null, "kept": false, "guards": [],
+                "foreign": false,
             }],
             "waiters": [],
         }])

@@ -16,9 +16,9 @@ macro_rules! scripts {
 }
 
 /// The scripts by their names, as they are sent.
-pub const SCRIPTS: [(&str, &str); 12] = scripts![
+pub const SCRIPTS: [(&str, &str); 15] = scripts![
     "acquire", "renew", "keep", "check", "release", "force", "stop", "freeze", "thaw", "skip",
-    "history", "inspect"
+    "history", "inspect", "guard", "leave", "pass"
 ];
 
 /// The script of this name.
@@ -28,7 +28,7 @@ pub fn source(name: &str) -> &'static str {
 }
 
 /// The keys of the lock "a", as the scripts take them.
-pub const KEYS: [&str; 10] = [
+pub const KEYS: [&str; 11] = [
     "redlock:a",
     "{redlock:a}:state",
     "{redlock:a}:meta",
@@ -39,6 +39,7 @@ pub const KEYS: [&str; 10] = [
     "{redlock:}:index",
     "{redlock:a}:slots",
     "{redlock:a}:notices",
+    "{redlock:a}:guards",
 ];
 
 /// A run that watches over its lock.
@@ -49,7 +50,7 @@ pub const SHARED: &str = "1000000000";
 
 /// Calls a script on the lock "a"; its answer, a line for each field, in which nil is an empty one.
 pub fn call(redis: &Redis, name: &str, args: &[&str]) -> Vec<String> {
-    let command = ["EVAL", source(name), "10"];
+    let command = ["EVAL", source(name), "11"];
     let common = ["a", "{redlock:a}:", "200"];
     let answer = redis.cli(&[&command[..], &KEYS, &common, args].concat());
     assert!(!answer.contains("ERR"), "{answer}");

@@ -1393,6 +1393,7 @@ fn what_is_stored_under_a_name_is_said() {
             id: "0123".into(),
             left,
             holder: None,
+            guards: Vec::new(),
         }])
     };
     let named = |found: Option<Inspected>, strangers: Vec<Stranger>| Evidence {

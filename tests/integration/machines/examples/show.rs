@@ -179,9 +179,9 @@ impl Names {
 }
 
 /// What the keys are called here.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "lock", "state", "meta", "holders", "queue", "waiters", "history", "index", "slots", "notices",
-    "skips",
+    "guards", "skips",
 ];
 
 /// Who asks, in JSON, of what stands between the brackets: a name, and any other fields. One that is `unwatched`
@@ -358,8 +358,26 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
         ("renew" | "check" | "release", 0) => ("lost", &["forced out by", "a holder"]),
         ("check", 1) => ("held", &["left", "cancelled by", "to be confirmed"]),
         ("release", 1) => ("released", &[]),
-        ("release", 3) => ("kept", &["left"]),
+        ("release", 3) => ("kept", &["left", "for guards"]),
         ("release", 4) => ("released, and dead waiters are left", &[]),
+        ("guard", 1) => (
+            "guards",
+            &[
+                "left",
+                "the run's ttl",
+                "fence",
+                "limit",
+                "slot",
+                "cancelled by",
+                "token",
+            ],
+        ),
+        ("guard" | "pass", 2) => ("the run is over", &[]),
+        ("guard" | "pass", 0) => ("lost", &["forced out by", "a holder"]),
+        ("guard" | "pass", 3) => ("too many", &[]),
+        ("guard", 4) => ("admits nobody", &[]),
+        ("pass", 1) => ("admits", &[]),
+        ("leave", 1) => ("left", &[]),
         ("keep", 1) => ("extended", &[]),
         ("keep", 0) => ("not ours alone", &[]),
         ("force", 1) => ("freed", &["a holder", "holders", "others"]),

@@ -51,9 +51,9 @@ impl Deed {
 }
 
 /// The keys of the lock "a", and the runs that ended without it.
-pub const KEYS: [&str; 11] = {
-    let [a, b, c, d, e, f, g, h, i, j] = lua::KEYS;
-    [a, b, c, d, e, f, g, h, i, j, "{redlock:a}:skips"]
+pub const KEYS: [&str; 12] = {
+    let [a, b, c, d, e, f, g, h, i, j, k] = lua::KEYS;
+    [a, b, c, d, e, f, g, h, i, j, k, "{redlock:a}:skips"]
 };
 
 const TOKENS: [&str; 4] = ["t1", "t2", "t3", "t4"];
@@ -379,6 +379,7 @@ fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
     let ttl = || one_of(&["1000", "2500", "10000", "7", "30001"]);
     let who = || one_of(&WHOS);
     let flag = || one_of(&["0", "1"]);
+    let guard = || one_of(&["aaaaaaaaaaaa", "bbbbbbbbbbbb"]);
     let id = || prop_oneof![4 => one_of(&IDS), 1 => one_of(&["", "x"])].boxed();
     let mut words = vec![
         one_of(&["a"]),
@@ -420,6 +421,19 @@ fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
             prop_oneof![who(), one_of(&[""])].boxed(),
             one_of(&["0", "0", ""]),
             one_of(&["0"]),
+        ],
+        "guard" => vec![
+            prop_oneof![token(), one_of(&[""])].boxed(),
+            guard(),
+            who(),
+            one_of(&["", "", "word", "other"]),
+        ],
+        "leave" => vec![token(), guard()],
+        "pass" => vec![
+            token(),
+            one_of(&["word", "other"]),
+            one_of(&["1", "2"]),
+            one_of(&["5000"]),
         ],
         "stop" => vec![id(), who(), one_of(&["0"])],
         "freeze" => vec![ttl(), who()],

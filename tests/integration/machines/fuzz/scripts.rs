@@ -335,7 +335,9 @@ pub fn read(script: Option<&'static str>, value: &Value) -> Result<Answer, Strin
         ("renew" | "check" | "release", [Value::Int(2)]) => Answer::Returned,
         ("renew" | "check" | "release", [Value::Int(0), ..]) => Answer::Lost,
         ("release", [Value::Int(1)]) => Answer::Released,
-        ("release", [Value::Int(3), Value::Int(left)]) => Answer::Kept { left: *left },
+        ("release", [Value::Int(3), Value::Int(left), Value::Int(_)]) => {
+            Answer::Kept { left: *left }
+        }
         ("force" | "freeze" | "thaw" | "history" | "inspect", [_, ..]) => Answer::Other,
         _ => return odd(),
     })

@@ -1,0 +1,290 @@
+//! `redlock guard`: run COMMAND under a lock that this job holds, where the run that holds it can't stop it; and
+//! `redlock pass`, which admits a guard that doesn't get the token.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::unistd::{getpid, getsid};
+
+use super::acquisition;
+use super::identity::{own_identity, shortened};
+use super::job;
+use super::run::cannot_run;
+use super::usage::{BadUsage, name, parse_names};
+use crate::cli;
+use crate::clock::now;
+use crate::config::Settings;
+use crate::decide::exit::Exit;
+use crate::decide::lease::{Lease, Terms};
+use crate::decide::session::Policy;
+use crate::protocol::{
+    Admission, Admitted, Claim, Guard, Guarded, LeaseState, Loss, Name, Pass, PassGiven, Token, Who,
+};
+use crate::report;
+use crate::signal::on_terminal;
+use crate::stderr;
+use crate::supervise::child::Prepared;
+use crate::supervise::environment;
+use crate::supervise::run::{EventSources, Terms as RunTerms, Work, WorkResult, supervise};
+use crate::supervise::{HeldLock, HeldLocks};
+use crate::sys::SpawnError;
+use crate::variables::VARIABLES;
+
+/// How long a pass admits guards.
+const PASS_LASTS: Duration = Duration::from_secs(60);
+
+/// Runs COMMAND under locks of this job.
+pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
+    let settings = &settings.replicated(&options.sync)?;
+    let wanted = match wanted(options)? {
+        Ok(wanted) => wanted,
+        Err(line) => {
+            report::error(line);
+            return Ok(Exit::Lost);
+        }
+    };
+    let words: Vec<OsString> = match options.shell.clone() {
+        Some(script) => vec!["sh".into(), "-c".into(), script],
+        None => options.command.clone(),
+    };
+    let prepared = match Prepared::new(&words, &VARIABLES) {
+        Ok(prepared) => prepared,
+        Err(error) => return Ok(cannot_run(&words, &SpawnError::CannotExecute(error))),
+    };
+    let who = Who {
+        command: shortened(words.iter().map(|word| word.to_string_lossy())),
+        ..own_identity(settings)
+    };
+    let on_terminal = on_terminal();
+    let mut sources = EventSources::new(on_terminal)?;
+    let mut holds = HeldLocks::none(settings.locks.client(), Duration::ZERO);
+    let _unread = stderr::Guard::new();
+    if let Some(signal) = acquisition::open(&mut holds.client, &sources.signals)? {
+        return Ok(acquisition::ended_by(signal));
+    }
+    let names: Vec<Name> = wanted.iter().map(|(name, _)| name.clone()).collect();
+    let admitted = admit_all(&wanted, &who, options, settings, &mut holds);
+    let exit = match (admitted, sources.signals.next_ending()?) {
+        (Ok(Ok(work)), None) => {
+            let work = Work {
+                is_service: true,
+                words,
+                prepared,
+                environment: work,
+                timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
+            };
+            let terms = RunTerms {
+                policy: Policy {
+                    on_terminal,
+                    leads_session: getsid(None) == Ok(getpid()),
+                    only_warn: false,
+                    wait_tree: options.wait_tree,
+                    kill_after: options.kill_after,
+                    timeout_at: None,
+                },
+                wait_is_limited: true,
+                names: &names,
+                locks: &settings.locks,
+                who: &who,
+                verbosity: settings.verbosity,
+            };
+            let done = supervise(&terms, &work, &mut holds, &mut sources);
+            let WorkResult { exit, .. } = done.unwrap_or_else(|error| WorkResult {
+                exit: cannot_run(&work.words, &error),
+                signal: None,
+            });
+            Ok(exit)
+        }
+        (Ok(Ok(_)), Some(signal)) => Ok(acquisition::ended_by(signal)),
+        (Ok(Err(line)), _) => {
+            report::error(line);
+            Ok(Exit::Lost)
+        }
+        (Err(error), _) => Err(error),
+    };
+    leave_all(&mut holds, settings);
+    exit
+}
+
+/// The locks that are to be guarded, and by what we are admitted; else why there is none.
+fn wanted(options: &cli::Guard) -> Result<Result<Vec<(Name, Admission)>, String>> {
+    if let Some(text) = &options.pass {
+        let Some(pass) = Pass::parse(text) else {
+            let line = "--pass: that is no pass, which `redlock pass` prints";
+            return Err(BadUsage(line.into()).into());
+        };
+        let admission = Admission::Pass(pass.word);
+        let each = pass.names.into_iter();
+        return Ok(Ok(each.map(|name| (name, admission.clone())).collect()));
+    }
+    let held = held_by_job();
+    if options.names.is_empty() && held.is_empty() {
+        return Ok(Err("no lock to guard: REDLOCK_HELD isn't set here; pass it on, or use --pass \"$(redlock pass)\"".into()));
+    }
+    if options.names.is_empty() {
+        let each = held.into_iter();
+        return Ok(Ok(each
+            .map(|(name, token)| (name, Admission::Token(token)))
+            .collect()));
+    }
+    let names = parse_names(&options.names)?;
+    let mut wanted = Vec::new();
+    for name in names {
+        let Some((_, token)) = held.iter().find(|(of, _)| *of == name) else {
+            return Ok(Err(format!(
+                "no lock to guard: this job doesn't hold \"{name}\"; a guard never acquires a lock"
+            )));
+        };
+        wanted.push((name, Admission::Token(token.clone())));
+    }
+    Ok(Ok(wanted))
+}
+
+/// The locks that the environment names with their tokens, each once; of a lock that is there twice the innermost.
+fn held_by_job() -> Vec<(Name, Token)> {
+    let mut held: Vec<(Name, Token)> = Vec::new();
+    let of_run = environment::names().unwrap_or_default();
+    let of_run: Vec<&str> = of_run.split_whitespace().collect();
+    let own = of_run.iter().filter_map(|text| {
+        let name = name(text).ok()?;
+        let token = environment::token_of(&name, &of_run)?;
+        Some((name, token))
+    });
+    for (name, token) in environment::inherited().into_iter().chain(own) {
+        held.retain(|(of, _)| *of != name);
+        held.push((name, token));
+    }
+    held
+}
+
+/// Has all locks guarded; what COMMAND finds in its environment, or why it isn't run.
+fn admit_all(
+    wanted: &[(Name, Admission)],
+    who: &Who,
+    options: &cli::Guard,
+    settings: &Settings,
+    holds: &mut HeldLocks,
+) -> Result<Result<environment::Environment, String>> {
+    let mut has_slots = false;
+    for (name, by) in wanted {
+        let lock = settings.locks.lock(name.clone());
+        let sent = now();
+        let guarded = match Guard::admit(&lock, by, who, &mut holds.client)? {
+            Admitted::Guards(guarded) => guarded,
+            refused => return Ok(Err(refusal(name, &refused))),
+        };
+        let Guarded {
+            guard,
+            hold,
+            left,
+            ttl,
+        } = guarded;
+        let terms = Terms {
+            ttl,
+            kill_after: options.kill_after,
+            // The server has taken it off.
+            clock_skew: Duration::ZERO,
+        };
+        has_slots |= hold.limit.as_slots().is_some();
+        let held = HeldLock {
+            claim: guard.claim().clone(),
+            fence: hold.fence,
+            slot: hold.slot.max(1),
+            reentrant: true,
+            guard: Some(guard),
+            waited: Duration::ZERO,
+            success: None,
+        };
+        holds.follow(held, Lease::of_another(sent, left, terms), ttl);
+    }
+    let names: Vec<Name> = wanted.iter().map(|(name, _)| name.clone()).collect();
+    // COMMAND's own children reenter what it works under, and release nothing of it.
+    let mut around = environment::inherited();
+    for hold in &holds.all {
+        let held = (hold.claim.lock().name().clone(), hold.claim.token().clone());
+        if !around.contains(&held) {
+            around.push(held);
+        }
+    }
+    let locks: Vec<_> = holds.all.iter().map(|hold| hold.as_job_lock(who)).collect();
+    Ok(Ok(environment::of_job(
+        &names, &locks, &around, 0, has_slots,
+    )))
+}
+
+/// Why a lock isn't guarded.
+fn refusal(name: &Name, refused: &Admitted) -> String {
+    match refused {
+        Admitted::NotHeld(LeaseState::Lost(loss)) => report::not_held(name, loss),
+        Admitted::NotHeld(_) | Admitted::Guards(_) => {
+            format!("the run that held lock \"{name}\" is over; nothing was started")
+        }
+        Admitted::TooMany => {
+            format!("lock \"{name}\" has as many guards as it may have; nothing was started")
+        }
+        Admitted::UnknownPass => format!(
+            "the pass for lock \"{name}\" admits nobody: it was used before, is older than a minute, or is for another prefix or Redis; nothing was started"
+        ),
+    }
+}
+
+/// Says that the work is over, so that the lock can be handed on. Where that fails, the guard's lease ends by itself.
+fn leave_all(holds: &mut HeldLocks, settings: &Settings) {
+    holds.reclaim_client(None, || {});
+    while let Some(hold) = holds.all.pop() {
+        let Some(guard) = hold.guard else { continue };
+        let left = guard.leave(&mut holds.client).or_else(|_| {
+            // The connection may be broken.
+            holds.client.disconnect();
+            guard.leave(&mut holds.client)
+        });
+        if let Err(error) = left {
+            settings.verbosity.info(format_args!(
+                "lock \"{}\" may not be handed on before its lease ends: {error}",
+                hold.claim.lock().name()
+            ));
+        }
+    }
+}
+
+/// Prints a pass for the locks of this job.
+pub fn pass(options: &cli::Pass, settings: &Settings) -> Result<Exit> {
+    let claims: Vec<Claim> = match &options.ours.name {
+        None if options.ours.token_file.is_none() => held_by_job()
+            .into_iter()
+            .map(|(name, token)| Claim::resume(settings.locks.lock(name), token))
+            .collect(),
+        _ => match job::held(&options.ours, settings)? {
+            job::Held::Claims(claims) => claims,
+            job::Held::Unknown(name) => {
+                report::error(report::not_held(&name, &Loss::default()));
+                return Ok(Exit::Lost);
+            }
+        },
+    };
+    if claims.is_empty() {
+        report::error("no lock to give a pass for: REDLOCK_HELD isn't set here");
+        return Ok(Exit::Lost);
+    }
+    let names = claims.iter().map(|claim| claim.lock().name().clone());
+    let pass = Pass::new(names.collect())?;
+    let mut client = settings.locks.open()?;
+    for claim in &claims {
+        let name = claim.lock().name();
+        let given = claim.give_pass(&mut client, &pass.word, options.times, PASS_LASTS)?;
+        let line = match given {
+            PassGiven::Yes => continue,
+            PassGiven::NotHeld(LeaseState::Lost(loss)) => report::not_held(name, &loss),
+            PassGiven::NotHeld(_) => format!("the run that held lock \"{name}\" is over"),
+            PassGiven::TooMany => {
+                format!("lock \"{name}\" has as many guards and passes as it may have")
+            }
+        };
+        report::error(line);
+        return Ok(Exit::Lost);
+    }
+    writeln!(std::io::stdout(), "{pass}").context("can't write the pass")?;
+    Ok(Exit::Success)
+}

@@ -1,0 +1,61 @@
+-- guard: admit work elsewhere under a hold, or extend its lease: until the hold's ends, and never longer.
+-- ARGV[4] token of the hold ('' with a pass)
+-- ARGV[5] id of the guard
+-- ARGV[6] who guards (JSON)
+-- ARGV[7] pass ('' none)
+-- Returns {1, ms left (less the clock skew of the run), ms that the run asks for, fence, limit, slot, who wants the run to end or nil, token} when held; {2} when the run is over; {0, who forced it out or nil, entry of a holder or nil} when lost; {3} when there are too many guards; {4} when the pass admits nobody any more
+-- @include lock
+
+return (function()
+
+-- @include guards
+
+local token, guard, who, pass = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+
+-- The token of the hold that a pass is for, if it admits this guard. A request that is repeated is admitted once.
+local function admitted()
+  local field = 'pass:' .. redis.sha1hex(pass)
+  local known = redis.pcall('HGET', guards, field)
+  local until_ms, more, of, used = string.match(type(known) == 'string' and known or '', '^(%d+) (%d+) (%S+) (.*)$')
+  if not until_ms then return nil end
+  if string.find(used, guard .. ' ', 1, true) then return of end
+  if tonumber(until_ms) <= now_ms or more == '0' then return nil end
+  redis.call('HSET', guards, field, table.concat({until_ms, int_text(more - 1), of, used .. guard .. ' '}, ' '))
+  return of
+end
+
+if pass ~= '' then
+  token = admitted()
+  if not token then return {4} end
+end
+local value = redis.pcall('GET', lock)
+if not is_held(token, value) then return not_held(token, value) end
+local known = redis.pcall('HGET', meta, token)
+-- Without its entry its release would know of no guard.
+if type(known) ~= 'string' then return {0, false, false} end
+if string.match(known, '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then return {2} end
+
+local left = value == token and redis.call('PTTL', lock) or tonumber(redis.call('ZSCORE', holders, token)) - now_ms
+left = math.max(0, left)
+local before = redis.pcall('HGET', guards, guard)
+-- A key of another type isn't ours.
+before = type(before) == 'string' and before
+if before then
+  keep_guards(left)
+elseif not has_room() then
+  return {3}
+end
+-- That the token has come here says that the run knows of its grant.
+local entry = confirm(token, value, ttl_of(known) or FIRST_BEAT)
+local start, phase, count = string.match(entry, PHASE)
+if not before then
+  count = phase == 'guarded' and count + 1 or 1
+  redis.call('HSET', meta, token, start .. ' guarded:' .. int_text(count) .. ' ' .. string.match(entry, '({.*)$'))
+end
+local since = string.match(before or '', '^%d+ %x+ (%d+) ') or int_text(now_ms)
+redis.call('HSET', guards, guard, table.concat({int_text(now_ms + left), id(token), since, who}, ' '))
+keep_guards(left)
+local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
+return {1, math.max(0, left - skew_of(entry)), ttl_of(entry) or left, tonumber(fence), tonumber(limit), tonumber(slot), cancelled_by(token, entry) or false, token}
+
+end)()

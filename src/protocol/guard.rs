@@ -1,0 +1,416 @@
+//! Work elsewhere under a hold: on another host, in a container, wherever the hold's run can't stop it.
+//!
+//! A guard is admitted by the token of the hold, or by a pass that the job has asked for. It has a lease of its own,
+//! which never ends after the hold's, and which it extends as the hold is renewed. It renews nothing itself. Once the
+//! hold's run is over, the lock is kept until the last guard has left, or its lease has ended.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::answer::{LeaseState, not_ours};
+use super::claim::{Claim, Reentry};
+use super::client::Client;
+use super::lock::Lock;
+use super::name::Name;
+use super::scripts::{
+    self, GUARD, LEAVE, PASS, array, count, left, lossy_text, number, slot, unexpected_reply,
+};
+use super::token::{Token, random_bits};
+use super::who::{Limit, Who};
+use crate::redis::call::Call;
+use crate::redis::error::{Error, ErrorKind};
+
+/// A guard of a hold.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// The hold, by its token.
+    claim: Claim,
+    id: String,
+    who: Vec<u8>,
+}
+
+/// By what a guard is admitted.
+#[derive(Clone, Debug)]
+pub enum Admission {
+    Token(Token),
+    Pass(String),
+}
+
+/// What became of the wish to guard a hold.
+#[derive(Debug)]
+pub enum Admitted {
+    Guards(Guarded),
+    /// The run is over, or its lock is lost.
+    NotHeld(LeaseState),
+    /// The lock has as many guards as it may have.
+    TooMany,
+    /// The pass is used up, or too old, or was never given out for this lock.
+    UnknownPass,
+}
+
+/// A guard that was admitted, and what it knows of the hold.
+#[derive(Debug)]
+pub struct Guarded {
+    pub guard: Guard,
+    pub hold: Reentry,
+    /// What is left of the lease, from when the question was sent.
+    pub left: Duration,
+    /// The TTL that the hold's run asks for.
+    pub ttl: Duration,
+}
+
+impl Guard {
+    /// Asks to guard a hold of this lock. What is lost on its way is asked for once more: that admits no second guard.
+    pub fn admit(
+        lock: &Lock,
+        by: &Admission,
+        who: &Who,
+        client: &mut Client,
+    ) -> Result<Admitted, Error> {
+        let mut id = format!("{:032x}", random_bits()?);
+        id.truncate(12);
+        let who = who.to_json();
+        let ask = |client: &mut Client| {
+            client.call(guard_call(lock, by, &id, &who), |fields| {
+                admitted(lock, &id, &who, fields)
+            })
+        };
+        let asked = match ask(client) {
+            Err(error) if error.kind == ErrorKind::Unreachable => {
+                client.disconnect();
+                ask(client)
+            }
+            answer => answer,
+        };
+        if asked.is_err() {
+            // It may have been admitted all the same.
+            let token = match by {
+                Admission::Token(token) => token.as_bytes().to_vec(),
+                Admission::Pass(_) => Vec::new(),
+            };
+            let _ = leave(leave_call(lock, token, &id), client);
+        }
+        asked
+    }
+
+    /// A guard that was admitted before.
+    #[cfg(test)]
+    pub(super) fn of(claim: Claim, id: &str, who: &Who) -> Self {
+        let (id, who) = (id.to_owned(), who.to_json());
+        Self { claim, id, who }
+    }
+
+    /// The hold.
+    pub fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// Extends the leases of several guards to those of their holds, in one round trip; the server notifies us from
+    /// then on when one of the locks changes, where it can.
+    pub fn extend_all(guards: &[Self], client: &mut Client) -> Result<Vec<LeaseState>, Error> {
+        let states = client.with_connection(|connection, within| {
+            let locks = guards.iter().map(|guard| guard.claim.lock());
+            connection.track_keys(locks.map(|lock| lock.keys.lock.as_slice()))?;
+            let calls = guards.iter().map(Self::extension);
+            connection.pipeline(calls.collect(), within, extended)
+        })?;
+        client.judge(&states)?;
+        Ok(states)
+    }
+
+    pub(super) fn extension(&self) -> Call {
+        let by = Admission::Token(self.claim.token().clone());
+        guard_call(self.claim.lock(), &by, &self.id, &self.who)
+    }
+
+    /// The work is over. Safe to repeat; where it fails, the lease ends by itself.
+    pub fn leave(&self, client: &mut Client) -> Result<(), Error> {
+        leave(self.leave_call(), client)
+    }
+
+    pub(super) fn leave_call(&self) -> Call {
+        let token = self.claim.token().as_bytes().to_vec();
+        leave_call(self.claim.lock(), token, &self.id)
+    }
+}
+
+fn leave(call: Call, client: &mut Client) -> Result<(), Error> {
+    client.open_to_release()?;
+    client.call(call, |fields| match fields {
+        [Value::Int(1)] => Ok(()),
+        other => Err(unexpected_reply(other)),
+    })
+}
+
+fn leave_call(lock: &Lock, token: Vec<u8>, id: &str) -> Call {
+    lock.call_with_guards(&LEAVE, vec![token, id.into()])
+}
+
+fn guard_call(lock: &Lock, by: &Admission, id: &str, who: &[u8]) -> Call {
+    let (token, pass) = match by {
+        Admission::Token(token) => (token.as_bytes().to_vec(), Vec::new()),
+        Admission::Pass(pass) => (Vec::new(), pass.clone().into()),
+    };
+    lock.call_with_guards(&GUARD, vec![token, id.into(), who.to_vec(), pass])
+}
+
+fn admitted(lock: &Lock, id: &str, who: &[u8], fields: &[Value]) -> Result<Admitted, Error> {
+    match fields {
+        [
+            Value::Int(1),
+            more,
+            ttl,
+            fence,
+            limit,
+            place,
+            _,
+            Value::BulkString(token),
+        ] => {
+            let token = Token::read(token.clone()).ok_or_else(|| unexpected_reply(fields))?;
+            Ok(Admitted::Guards(Guarded {
+                guard: Guard {
+                    claim: Claim::resume(lock.clone(), token),
+                    id: id.to_owned(),
+                    who: who.to_vec(),
+                },
+                hold: Reentry {
+                    fence: number(fence)?,
+                    limit: Limit::of(count(limit)?),
+                    slot: slot(place)?,
+                },
+                left: left(more)?,
+                ttl: left(ttl)?,
+            }))
+        }
+        [Value::Int(3)] => Ok(Admitted::TooMany),
+        [Value::Int(4)] => Ok(Admitted::UnknownPass),
+        other => not_ours(other).map(Admitted::NotHeld),
+    }
+}
+
+/// Reads the answer to [`Guard::extend_all`].
+pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
+    match array(answer)?.as_slice() {
+        [
+            Value::Int(1),
+            more,
+            ttl,
+            fence,
+            limit,
+            place,
+            by,
+            Value::BulkString(_),
+        ] => {
+            left(ttl)?;
+            number(fence)?;
+            count(limit)?;
+            slot(place)?;
+            Ok(LeaseState::Held {
+                left: left(more)?,
+                cancelled_by: scripts::who(by)?.map(Box::new),
+                is_grant: false,
+            })
+        }
+        other => not_ours(other),
+    }
+}
+
+/// What [`Claim::give_pass`] found.
+#[derive(Debug)]
+pub enum PassGiven {
+    Yes,
+    /// The run is over, or its lock is lost.
+    NotHeld(LeaseState),
+    /// The lock has as many guards and passes as it may have.
+    TooMany,
+}
+
+impl Claim {
+    /// Has this word admit so many guards of our hold, for a time.
+    pub fn give_pass(
+        &self,
+        client: &mut Client,
+        word: &str,
+        times: u32,
+        lasting: Duration,
+    ) -> Result<PassGiven, Error> {
+        let args = vec![
+            self.token().as_bytes().to_vec(),
+            word.into(),
+            times.to_string().into(),
+            lasting.as_millis().to_string().into(),
+        ];
+        let call = self.lock().call_with_guards(&PASS, args);
+        client.call(call, |fields| match fields {
+            [Value::Int(1)] => Ok(PassGiven::Yes),
+            [Value::Int(3)] => Ok(PassGiven::TooMany),
+            other => not_ours(other).map(PassGiven::NotHeld),
+        })
+    }
+}
+
+/// What admits guards to one or several locks of a job, as it is typed: `deploy~k7x2m9q4w8ztr3h5`. No shell takes any
+/// of it for anything but a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    pub names: Vec<Name>,
+    pub word: String,
+}
+
+/// How long the word of a pass is. With five bits each, nobody guesses one.
+const LETTERS: usize = 20;
+
+/// Without those that are taken for others.
+const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+
+impl Pass {
+    /// A fresh one for these locks.
+    pub fn new(names: Vec<Name>) -> Result<Self, Error> {
+        let mut random = random_bits()?;
+        let word = (0..LETTERS).map(|_| {
+            let letter = ALPHABET[usize::try_from(random % 32).unwrap_or_default()];
+            random /= 32;
+            char::from(letter)
+        });
+        Ok(Self {
+            word: word.collect(),
+            names,
+        })
+    }
+
+    /// Reads what was typed; `None` for anything that isn't a pass.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (names, word) = text.trim().rsplit_once('~')?;
+        let is_word = word.len() == LETTERS && word.bytes().all(|byte| ALPHABET.contains(&byte));
+        let names: Option<Vec<Name>> = names
+            .split(',')
+            .map(|name| decoded(name)?.parse().ok())
+            .collect();
+        Some(Self {
+            names: names?,
+            word: is_word.then(|| word.to_owned())?,
+        })
+    }
+}
+
+impl std::fmt::Display for Pass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<String> = self
+            .names
+            .iter()
+            .map(|name| encoded(name.as_str()))
+            .collect();
+        write!(f, "{}~{}", names.join(","), self.word)
+    }
+}
+
+/// A name with each byte that a shell might take for something else as `%` and two digits.
+fn encoded(name: &str) -> String {
+    let mut text = String::new();
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_./:@+".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02x}");
+        }
+    }
+    text
+}
+
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            let digits = std::str::from_utf8(&digits).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// A living guard, as others see it.
+#[derive(Clone, Debug)]
+pub struct GuardEntry {
+    /// Of the hold that it guards.
+    pub hold: String,
+    /// Since when, in milliseconds since 1970 by the server's clock.
+    pub since_ms: u64,
+    /// Until when it lives at the longest, by the same clock.
+    pub until_ms: u64,
+    pub who: Who,
+}
+
+impl GuardEntry {
+    /// Reads `"<until> <id of the hold> <since> <who as JSON>"`; `None` for anything else.
+    pub(super) fn parse(entry: &[u8]) -> Option<Self> {
+        let text = lossy_text(&Value::BulkString(entry.to_vec()));
+        let mut parts = text.splitn(4, ' ');
+        let until_ms = parts.next()?.parse().ok()?;
+        let hold = parts.next().filter(|id| scripts::is_id(id))?.to_owned();
+        Some(Self {
+            hold,
+            since_ms: parts.next()?.parse().ok()?,
+            until_ms,
+            who: Who::parse(parts.next()?.as_bytes())?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_pass_is_one_word_for_each_shell_and_is_read_as_it_was_written() {
+        for names in [
+            vec!["deploy"],
+            vec!["deploy:prod", "db/main"],
+            vec!["$(reboot)", "a;b", "it's", "ü~,%"],
+        ] {
+            let pass = Pass::new(names.into_iter().map(name).collect()).unwrap();
+            let text = pass.to_string();
+            let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@+%,~".contains(&byte);
+            assert!(text.bytes().all(is_safe), "{text}");
+            assert_eq!(Pass::parse(&text), Some(pass.clone()));
+            assert_eq!(Pass::parse(&format!("{text}\n")), Some(pass));
+        }
+    }
+
+    #[test]
+    fn no_two_passes_are_the_same() {
+        let words = (0..100).map(|_| Pass::new(vec![name("a")]).unwrap().word);
+        let words: std::collections::BTreeSet<String> = words.collect();
+        assert_eq!(words.len(), 100);
+        assert!(words.iter().all(|word| word.len() == LETTERS));
+    }
+
+    #[test]
+    fn a_text_that_no_pass_has_is_none() {
+        let word = "a".repeat(LETTERS);
+        assert!(Pass::parse(&format!("a~{word}")).is_some());
+        for text in [
+            String::new(),
+            "deploy".into(),
+            "deploy~".into(),
+            format!("~{word}"),
+            format!("a~{word}a"),
+            format!("a~{}1", &word[1..]),
+            format!("a,~{word}"),
+            format!("%zz~{word}"),
+            format!("%~{word}"),
+            format!("%ff~{word}"),
+        ] {
+            assert_eq!(Pass::parse(&text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+-- leave: a guard has ended. Where it is the last one, and the hold's run is over, that frees the lock.
+-- ARGV[4] token of the hold
+-- ARGV[5] id of the guard
+-- Returns {1}
+-- @include lock
+
+return (function()
+
+-- @include guards
+
+local token, guard = ARGV[4], ARGV[5]
+
+redis.pcall('HDEL', guards, guard)
+local entry = redis.pcall('HGET', meta, token)
+if type(entry) ~= 'string' then return {1} end
+local value = lock_value()
+local since, at_least = string.match(entry, '^%d+ (%d+) %d+ %d+ %d+ kept:(%d+) ')
+if not at_least or not is_held(token, value) or guarded_for(token, entry) > 0 then return {1} end
+local left = tonumber(at_least) - now_ms
+if left > 0 then
+  keep_hold(token, value, entry, left)
+else
+  local granted = end_hold(token, value, math.floor((now_ms - since) / 20))
+  if not granted then retire_name(value == token) end
+end
+return {1}
+
+end)()

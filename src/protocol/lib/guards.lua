@@ -1,0 +1,78 @@
+-- Guards: work elsewhere under a hold. Each has a lease of its own, which never ends after that of the hold; and once
+-- the hold's run is over, the lock is kept until the last of them has ended, or its lease is over.
+-- KEYS[11] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard, and the passes:
+--   "<until (ms)> <how many more it admits> <token of the hold> <guards that it has admitted>" by pass:<hash>
+-- @include lease
+
+local guards = KEYS[11]
+local MOST_GUARDS = 1000 -- how many guards and passes a lock has at most
+
+-- Calls `look` with each field of a hash of guards, and its value. A key of another type has none.
+local function each_guard(look)
+  local cursor = '0'
+  repeat
+    local next, fields = unpack(redis.pcall('HSCAN', guards, cursor, 'COUNT', MOST_GUARDS))
+    for n = 1, #(fields or {}), 2 do look(fields[n], fields[n + 1]) end
+    cursor = next or '0'
+  until cursor == '0'
+end
+
+-- How much longer the guards of a hold may live, ms; 0 where none lives. Its entry says whether it ever had one.
+local function guarded_for(token, entry)
+  local _, phase, digits = string.match(entry or '', PHASE)
+  if digits == '' or (phase ~= 'guarded' and phase ~= 'kept') then return 0 end
+  local last, hold = 0, id(token)
+  each_guard(function(_, guard)
+    local until_ms, whose = string.match(guard, '^(%d+) (%x+) ')
+    if whose == hold then last = math.max(last, tonumber(until_ms) - now_ms) end
+  end)
+  return last
+end
+
+-- Makes room for one more guard or pass: removes those that are over. Returns whether there is any.
+local function has_room()
+  local alive, over = 0, {}
+  each_guard(function(field, guard)
+    if tonumber(string.match(guard, '^%d+') or 0) > now_ms then alive = alive + 1 else over[#over + 1] = field end
+  end)
+  if #over > 0 then redis.call('HDEL', guards, unpack(over)) end
+  return alive < MOST_GUARDS
+end
+
+-- Makes what is known of guards outlive this many milliseconds.
+local function keep_guards(ms)
+  redis.call('PEXPIRE', guards, int_text(math.max(redis.call('PTTL', guards), ms + A_WHILE)))
+end
+
+-- Keeps the lock for `left` ms more, although the run of this hold is over: as long as its guards may live, or until the
+-- moment `at_least` that the run has asked for. Without guards it is kept to its end (`at_least` is nil).
+local function keep_hold(token, value, entry, left, at_least)
+  if value == token then
+    redis.call('PEXPIRE', lock, int_text(left))
+    redis.call('PEXPIRE', meta, int_text(left + RETENTION))
+  else
+    extend_expiry(holders, left + RETENTION)
+    redis.call('PEXPIRE', lock, int_text(math.max(left, redis.call('PTTL', lock))))
+    redis.call('ZADD', holders, int_text(now_ms + left), token)
+  end
+  -- No process is left that could be found dead.
+  local who = string.gsub(string.match(entry, '({.*)$') or '{}', ',?"instance":"[^"]*"', '')
+  local kept = at_least and ' kept:' .. int_text(at_least) .. ' ' or ' kept '
+  redis.call('HSET', meta, token, string.match(entry, PHASE) .. kept .. who)
+  index_name(left)
+  -- The first in the queue expects the lock to end at another time.
+  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  if head then send_message(id(head), redis.pcall('HGET', waiters, head), 'kept') end
+end
+
+-- Ends a hold, and hands the lock on; `notify` as for grant_next. Returns the same as that.
+local function end_hold(token, value, notify)
+  if value ~= token then
+    remove_member(token)
+    return grant_next(after_leaving(value), nil, notify)
+  end
+  -- The next holder comes first; what it doesn't overwrite is removed after that.
+  local granted, more = grant_next(false, nil, notify)
+  if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
+  return granted, more
+end

@@ -1,0 +1,471 @@
+//! Work elsewhere under a lock: it ends with the run that holds the lock, which is handed on only after that.
+//!
+//! The guards here are started by the test, so that they are no part of the run's tree, as over ssh or in a container.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::lua;
+use crate::support::proxy::{Action, Proxy};
+use crate::support::{
+    Cluster, Gated, Redis, Replicated, Running, assert_nothing_left, is_alive, now, outcome,
+    queued, wait_until,
+};
+
+/// A run of lock "a" whose COMMAND says by what its lock can be guarded, and ends when it is told to.
+struct Holder {
+    run: Running,
+    held: String,
+}
+
+const SAYS_HELD: &str = r#"echo "$REDLOCK_HELD"; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
+
+impl Holder {
+    fn start(redis: &Redis, options: &[&str]) -> Self {
+        let words = [&["run"], options, &["-c", SAYS_HELD]].concat();
+        let mut run = Running::start(&mut redis.redlock(&words));
+        let held = run.line();
+        Self { run, held }
+    }
+
+    /// A guard of its lock.
+    fn guard(&self, redis: &Redis, options: &[&str], script: &str) -> Running {
+        let words = [&["guard"], options, &["-c", script]].concat();
+        let mut command = redis.redlock(&words);
+        Running::start(command.env("REDLOCK_HELD", &self.held))
+    }
+
+    /// Lets COMMAND end.
+    fn let_end(redis: &Redis) {
+        fs::write(redis.dir.path().join("end"), "").unwrap();
+    }
+}
+
+/// Work that says when it is asked to stop, and ends when the test wants it to.
+const TAKES_ITS_TIME: &str = r#"
+    trap 'echo asked' TERM
+    echo started
+    while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done
+    echo over"#;
+
+fn let_guards_end(redis: &Redis) {
+    fs::write(redis.dir.path().join("over"), "").unwrap();
+}
+
+/// A field of the only holder of lock "a".
+fn holder(redis: &Redis, field: &str) -> serde_json::Value {
+    let shown = outcome(&mut redis.redlock(&["status", "--json", "a"]));
+    let all: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+    all[0]["holders"][0][field].clone()
+}
+
+fn guards(redis: &Redis) -> usize {
+    holder(redis, "guards").as_array().map_or(0, Vec::len)
+}
+
+#[test]
+fn the_next_holder_starts_after_the_last_guard_has_ended_and_the_run_returns_after_it() {
+    let redis = Redis::start();
+    let mut holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
+    Holder::let_end(&redis);
+    guard.expect_line("asked");
+    wait_until("the run is over for the server", || {
+        self::holder(&redis, "kept") == true
+    });
+    assert!(!waiter.has_ended() && !holder.run.has_ended());
+    assert_eq!(guards(&redis), 1);
+    let_guards_end(&redis);
+    guard.expect_line("over");
+    waiter.expect_line("ran");
+    waiter.finish().assert_exited(0);
+    holder.run.finish().assert_exited(0);
+    let end = guard.finish();
+    end.assert_exited(79)
+        .assert_says("the run that held lock \"a\" is over");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_guard_that_ends_by_itself_changes_nothing_for_the_run() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["a"]);
+    let guard = holder.guard(&redis, &[], "exit 5");
+    guard.finish().assert_exited(5).assert_silent();
+    assert_eq!(
+        (self::holder(&redis, "kept"), guards(&redis)),
+        (false.into(), 0)
+    );
+    Holder::let_end(&redis);
+    holder.run.finish().assert_exited(0).assert_silent();
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn guarded_work_finds_the_lock_and_what_it_starts_reenters_it_and_releases_nothing() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["a"]);
+    let script = r#"
+        redlock check a && echo "checked $REDLOCK_NAME $REDLOCK_FENCE"
+        redlock run -n a -- echo nested
+        redlock guard -- echo "guarded again"
+        redlock release; echo "released $?""#;
+    let mut guard = holder.guard(&redis, &[], script);
+    let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
+    guard.expect_line(&format!("checked a {fence}"));
+    for line in ["nested", "guarded again", "released 0"] {
+        guard.expect_line(line);
+    }
+    guard.finish().assert_exited(0);
+    assert_eq!(redis.holder("a"), Some(holder.run.pid()));
+    Holder::let_end(&redis);
+    holder.run.finish().assert_exited(0);
+}
+
+#[test]
+fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
+    let redis = Redis::start();
+    let refused = |held: &str, options: &[&str], says: &str| {
+        let words = [&["guard"], options, &["--", "echo", "never"]].concat();
+        let mut command = redis.redlock(&words);
+        let end = outcome(command.env("REDLOCK_HELD", held));
+        end.assert_exited(79).assert_says(says);
+        assert_eq!(end.stdout, "");
+    };
+    refused("", &[], "REDLOCK_HELD isn't set here");
+    refused("a=no-such-token", &[], "is not held");
+    assert_eq!(redis.holder("a"), None);
+    let holder = Holder::start(&redis, &["a"]);
+    refused(&holder.held, &["b"], "this job doesn't hold \"b\"");
+    refused("a=another-token", &["a"], "holds it now");
+    let unknown = format!("a~{}", "k".repeat(20));
+    refused("", &["--pass", &unknown], "admits nobody");
+    Holder::let_end(&redis);
+    let Holder { run, held } = holder;
+    run.finish().assert_exited(0);
+    refused(&held, &[], "lock \"a\"");
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_pass_admits_as_many_guards_as_it_was_asked_for_and_says_nothing_of_the_token() {
+    let redis = Redis::start();
+    let script =
+        r#"redlock pass; redlock pass --times 2; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
+    let mut run = Running::start(&mut redis.run("a", script));
+    let token = |redis: &Redis| redis.cli(&["GET", "redlock:a"]);
+    for times in [1, 2] {
+        let pass = run.line();
+        assert!(!pass.contains(&token(&redis)[..8]), "{pass}");
+        let admitted = |expected: i32| {
+            let words = ["guard", "--pass", &pass, "--", "printenv", "REDLOCK_TOKEN"];
+            let end = outcome(&mut redis.redlock(&words));
+            end.assert_exited(expected);
+            end.stdout.trim().to_owned()
+        };
+        for _ in 0..times {
+            assert_eq!(admitted(0), token(&redis));
+        }
+        assert_eq!(admitted(79), "");
+    }
+    Holder::let_end(&redis);
+    run.finish().assert_exited(0);
+}
+
+#[test]
+fn one_pass_is_for_all_locks_of_the_job() {
+    let redis = Redis::start();
+    let script = r#"redlock pass; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
+    let mut run = Running::start(&mut redis.run("b a$c", script));
+    let pass = run.line();
+    let script = r#"for lock in $REDLOCK_NAME; do redlock check "$lock" && echo "$lock"; done"#;
+    let words = ["guard", "--pass", &pass, "-c", script];
+    let end = outcome(&mut redis.redlock(&words));
+    end.assert_exited(0);
+    let mut names: Vec<&str> = end.stdout.lines().collect();
+    names.sort_unstable();
+    assert_eq!(names, ["a$c", "b"]);
+    Holder::let_end(&redis);
+    run.finish().assert_exited(0);
+}
+
+#[test]
+fn stop_ends_the_guards_with_the_run_and_returns_after_the_last_of_them() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    let mut stop = Running::start(&mut redis.redlock(&["stop", "--reason", "hung", "a"]));
+    guard.expect_line("asked");
+    wait_until("the run is over for the server", || {
+        self::holder(&redis, "kept") == true
+    });
+    assert!(!stop.has_ended());
+    let_guards_end(&redis);
+    stop.finish().assert_exited(0);
+    guard.finish().assert_exited(79);
+    holder.run.finish().assert_exited(79);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_lock_that_is_lost_stops_the_guards() {
+    let redis = Redis::start();
+    for lose in [
+        &["DEL", "redlock:a"][..],
+        &["SET", "redlock:a", "theirs", "PX", "100000"],
+    ] {
+        let holder = Holder::start(&redis, &["a"]);
+        let mut guard = holder.guard(&redis, &[], "echo started; sleep 60");
+        guard.expect_line("started");
+        redis.cli(lose);
+        guard
+            .finish()
+            .assert_exited(79)
+            .assert_says("lock \"a\" was");
+        holder.run.finish().assert_exited(79);
+        redis.cli(&["DEL", "redlock:a"]);
+    }
+}
+
+#[test]
+fn guarded_work_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
+    let redis = Redis::start();
+    let mut holder = Holder::start(&redis, &["--ttl", "3s", "-k", "500ms", "a"]);
+    let script = r#"trap '' TERM; echo $$; while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done"#;
+    let mut guard = holder.guard(&redis, &["-k", "500ms"], script);
+    let pid: i32 = guard.line().parse().unwrap();
+    redis.stall();
+    let lease_ends = now() + Duration::from_secs(3);
+    wait_until("the work is dead", || !is_alive(pid));
+    let last = fs::read_to_string(redis.dir.path().join("life")).unwrap();
+    let last = Duration::from_nanos(last.trim().parse().unwrap());
+    assert!(last < lease_ends, "{last:?} {lease_ends:?}");
+    redis.resume();
+    guard.finish().assert_exited(79);
+    wait_until("the run has ended, too", || holder.run.has_ended());
+}
+
+#[test]
+fn a_guard_that_was_killed_takes_its_work_along_and_delays_the_next_holder_for_a_lease_at_most() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["--ttl", "3s", "a"]);
+    let mut guard = holder.guard(&redis, &[], "echo $$; exec sleep 60");
+    let pid: i32 = guard.line().parse().unwrap();
+    guard.kill();
+    wait_until("the work is dead", || !is_alive(pid));
+    let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
+    Holder::let_end(&redis);
+    wait_until("the run is over for the server", || {
+        self::holder(&redis, "kept") == true
+    });
+    let kept = Instant::now();
+    waiter.expect_line("ran");
+    assert!(
+        kept.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        kept.elapsed()
+    );
+    holder.run.finish().assert_exited(0);
+    waiter.finish().assert_exited(0);
+}
+
+#[test]
+fn a_lock_that_is_taken_from_a_dead_holder_is_kept_for_its_guards() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
+    let id = self::holder(&redis, "id");
+    // As a waiter on the holder's host does, which sees that its process is gone. What was killed would take its work on
+    // this host along, this guard's included.
+    holder.run.suspend();
+    let taken = lua::call(&redis, "force", &[id.as_str().unwrap(), "", "0", "0"]);
+    assert_eq!(taken[0], "1");
+    guard.expect_line("asked");
+    assert_eq!(guards(&redis), 1);
+    assert!(!waiter.has_ended());
+    let_guards_end(&redis);
+    waiter.expect_line("ran");
+    waiter.finish().assert_exited(0);
+    guard.finish().assert_exited(79);
+    holder.run.resume();
+    holder.run.finish().assert_exited(79);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn guards_of_one_reader_or_slot_concern_that_one_alone() {
+    let redis = Redis::start();
+    for mode in [&["--shared"][..], &["--slots", "2"]] {
+        let _ = fs::remove_file(redis.dir.path().join("end"));
+        let _ = fs::remove_file(redis.dir.path().join("over"));
+        let options = [&["--ttl", "120s"], mode, &["a"]].concat();
+        let first = Holder::start(&redis, &options);
+        let second = Gated::start(&redis, &options).ready();
+        let mut guard = first.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+        guard.expect_line("started");
+        second.end();
+        let mut exclusive = queued(&redis, &["run", "a", "--", "echo", "ran"]);
+        Holder::let_end(&redis);
+        guard.expect_line("asked");
+        assert!(!exclusive.has_ended());
+        let_guards_end(&redis);
+        exclusive.expect_line("ran");
+        exclusive.finish().assert_exited(0);
+        first.run.finish().assert_exited(0);
+        guard.finish().assert_exited(79);
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn a_script_that_has_acquired_the_lock_is_guarded_like_a_run() {
+    let redis = Redis::start();
+    let script = r#"
+        eval "$(redlock acquire --ttl 120s --while-pid $$ a)"
+        echo "$REDLOCK_HELD"
+        while [ ! -e "$HOME/end" ]; do sleep 0.01; done
+        redlock release
+        while [ ! -e "$HOME/over" ]; do sleep 0.01; done"#;
+    let mut command = crate::support::directly(&redis, &["sh", "-c", script]);
+    let mut run = Running::start(&mut command);
+    let held = run.line();
+    let holder = Holder { run, held };
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
+    Holder::let_end(&redis);
+    guard.expect_line("asked");
+    assert!(!waiter.has_ended());
+    let_guards_end(&redis);
+    waiter.expect_line("ran");
+    waiter.finish().assert_exited(0);
+    let end = holder.run.finish();
+    end.assert_exited(0)
+        .assert_says("is kept until its guards have ended");
+    guard.finish().assert_exited(79);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn another_signal_leaves_the_lock_to_the_guards() {
+    let redis = Redis::start();
+    let mut holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    holder.run.signal(Signal::SIGTERM);
+    guard.expect_line("asked");
+    wait_until("the run is over for the server", || {
+        self::holder(&redis, "kept") == true
+    });
+    assert!(!holder.run.has_ended());
+    holder.run.signal(Signal::SIGTERM);
+    holder.run.finish().assert_killed_by(libc::SIGTERM);
+    assert_eq!(guards(&redis), 1);
+    let_guards_end(&redis);
+    guard.finish().assert_exited(79);
+    wait_until("it is free", || redis.cli(&["GET", "redlock:a"]).is_empty());
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_guard_whose_answer_was_lost_is_admitted_once() {
+    let redis = Redis::start();
+    let script = r#"redlock pass; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
+    let mut run = Running::start(&mut redis.run("a", script));
+    let pass = run.line();
+    let mut lost = false;
+    let proxy = Proxy::with(&redis, move |request| {
+        if request.operation == "guard" && !std::mem::replace(&mut lost, true) {
+            Action::ResetReply
+        } else {
+            Action::Pass
+        }
+    });
+    let words = [
+        "-u",
+        &proxy.url(),
+        "guard",
+        "--pass",
+        &pass,
+        "-c",
+        "echo ran; redlock status --json a",
+    ];
+    let end = outcome(&mut redis.redlock(&words));
+    end.assert_exited(0);
+    let (ran, shown) = end.stdout.split_once('\n').unwrap();
+    assert_eq!(ran, "ran");
+    let all: serde_json::Value = serde_json::from_str(shown).unwrap();
+    assert_eq!(all[0]["holders"][0]["guards"].as_array().unwrap().len(), 1);
+    Holder::let_end(&redis);
+    run.finish().assert_exited(0);
+}
+
+#[test]
+fn work_is_guarded_in_a_cluster() {
+    let cluster = Cluster::start(&[]);
+    let mut run = Running::start(&mut cluster.redlock(&["run", "a", "-c", SAYS_HELD]));
+    let held = run.line();
+    let mut command = cluster.redlock(&["guard", "-c", "echo started; sleep 60"]);
+    let mut guard = Running::start(command.env("REDLOCK_HELD", held));
+    guard.expect_line("started");
+    fs::write(cluster.home.path().join("end"), "").unwrap();
+    run.finish().assert_exited(0);
+    guard.finish().assert_exited(79).assert_says("is over");
+}
+
+#[test]
+fn with_sync_a_guard_starts_nothing_before_the_replicas_know_of_it() {
+    let set = Replicated::start();
+    let mut run = Running::start(
+        &mut set.redlock(&["run", "--sync", "all", "--ttl", "60s", "a", "-c", SAYS_HELD]),
+    );
+    let held = run.line();
+    let replica = (0..3).find(|&node| node != set.primary()).unwrap();
+    let guard = |script: &str| {
+        let words = [
+            "guard",
+            "--sync",
+            "all",
+            "--sync-timeout",
+            "200ms",
+            "-c",
+            script,
+        ];
+        let mut command = set.redlock(&words);
+        Running::start(command.env("REDLOCK_HELD", &held))
+    };
+    guard("echo ran").finish().assert_exited(0);
+    set.servers[replica].stall();
+    let end = guard("echo never").finish();
+    end.assert_exited(69);
+    assert_eq!(end.stdout, "");
+    set.servers[replica].resume();
+    fs::write(set.home.path().join("end"), "").unwrap();
+    run.finish().assert_exited(0);
+}
+
+#[test]
+fn status_names_each_guard_with_its_command() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["a"]);
+    let mut guard = holder.guard(&redis, &[], "echo started; sleep 60");
+    guard.expect_line("started");
+    let shown = outcome(&mut redis.redlock(&["status", "a"]));
+    let line = shown.stdout.lines().find(|line| line.starts_with("guard:"));
+    let line = line.expect("a line for the guard");
+    assert!(line.contains(&format!("pid {}", guard.pid())), "{line}");
+    assert!(line.contains("sleep 60"), "{line}");
+    Holder::let_end(&redis);
+    holder.run.finish().assert_exited(0);
+    guard.finish().assert_exited(79);
+    let history = outcome(&mut redis.redlock(&["history", "--json", "a"]));
+    let all: serde_json::Value = serde_json::from_str(&history.stdout).unwrap();
+    assert_eq!(all[0]["guards"], 1);
+}
