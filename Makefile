@@ -44,7 +44,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
     --remap-path-prefix=$(CARGO_DIRECTORY)=/cargo --remap-path-prefix=$$(rustc --print sysroot)=/rust
 
 # Most tests wait most of the time.
-TEST_THREADS ?= 5
+TEST_THREADS ?= 6
 
 .PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate hot
 
