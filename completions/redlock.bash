@@ -113,10 +113,11 @@ _redlock() {
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         freeze:-*) _redlock_words "--reason --for $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
+        local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-*) _redlock_words "$common" ;;
         :*)
             _redlock_words "run acquire extend check release stop wait status history freeze thaw fence
-                doctor --version $common"
+                doctor local --version $common"
             ;;
         run:*)
             ((names)) && [[ ! $cur ]] && COMPREPLY=(--)
@@ -131,6 +132,7 @@ _redlock() {
             esac
             ;;
         fence:*) ((names)) || _redlock_files ;;
+        local:*) ((names)) || _redlock_words 'status stop' ;;
         esac
         ;;
     esac

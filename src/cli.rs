@@ -65,7 +65,7 @@ pub struct Cli {
 // description of each command that these options are added to.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Redis server: redis://, rediss://, unix://, redis-sentinel:// or redis-cluster:// [env: REDLOCK_URL] [default: redis://127.0.0.1:6379]
+    /// Redis server: redis://, rediss://, unix://, redis-sentinel://, redis-cluster://, or local: for this host alone [env: REDLOCK_URL] [default: redis://127.0.0.1:6379]
     #[arg(short, long, value_name = "URL", help_heading = CONNECTION, hide_short_help = true)]
     pub url: Option<String>,
 
@@ -224,6 +224,7 @@ commands! {
     Thaw "thaw" "Undo `redlock freeze`";
     Fence "fence" "Reject stale writes, using a fence file";
     Doctor "doctor" "Check that this Redis is fit to hold locks";
+    Local "local" "Show or stop the server that local: uses";
 }
 
 /// The exit status when a lock stays busy.
@@ -868,6 +869,33 @@ pub struct Doctor {
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Show or stop the server that local: uses
+///
+/// With the URL `local:`, or `local:user`, redlock uses a redis-server or valkey-server of this host, and starts it when it is
+/// first needed. It listens at a socket only, and ends when nobody has used it for an hour and no lock is held or frozen.
+/// Without such a URL this is about `local:` for root and the group redlock, and about `local:user` for others.
+#[derive(Debug, Args)]
+pub struct Local {
+    /// What to do
+    #[arg(value_name = "ACTION", value_enum)]
+    pub action: LocalAction,
+
+    /// With stop: also while locks are in use
+    ///
+    /// Whoever uses one starts the server again, which has forgotten nothing.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What `redlock local` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LocalAction {
+    /// Show whether it runs, and where; status 69 if it doesn't
+    Status,
+    /// Stop it; the next command that needs it starts it again
+    Stop,
 }
 
 /// The options that mean something only beside another one, each with that one.

@@ -36,8 +36,8 @@
 //!
 //! # Invariants
 //!
-//! 1. `redis` and `protocol` alone name the redis crate; `supervise/child` alone spawns what is supervised, and `output` what
-//!    works for redlock itself; `sys` alone is unsafe.
+//! 1. `redis` and `protocol` alone name the redis crate; `supervise/child` alone spawns what is supervised, `output` what
+//!    works for redlock itself, and `redis/local` the server of this host; `sys` alone is unsafe.
 //! 2. `decide`, `ci`, `pattern` and what draws the history never read a clock, do I/O or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
 //! 4. Nothing is signalled after it was reaped, nor its group; nothing is released before its child
@@ -160,6 +160,7 @@ fn dispatch(
         Command::History(options) => command::history(&options, &settings()?),
         Command::Freeze(options) => command::freeze(&options, &settings()?),
         Command::Thaw(options) => command::thaw(&options, &settings()?),
+        Command::Local(options) => command::local(&options, &settings()?),
         Command::Fence(options) => command::fence(&options),
         Command::Doctor(options) => command::doctor(&options, &settings()?),
     }

@@ -25,7 +25,7 @@ pub use self::text::{
     columns, escaped, escaped_json, format_wait, padded, shorten, size, timestamp, truncate, width,
 };
 pub use self::words::{
-    Outlook, busy_line, cancelled, client_and_reason, client_in_words, client_name,
+    Outlook, THIS_HOST_ONLY, busy_line, cancelled, client_and_reason, client_in_words, client_name,
     command_and_reason, describe_job, expectation, held_back, holder, holder_and_others, lost,
     not_held, not_renewed, outage_line, quoted, superseded, typed, waiting_line,
 };

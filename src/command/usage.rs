@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
-use crate::protocol::{self, Name};
+use crate::protocol::{self, NOT_INSTALLED, Name, is_for_host};
 use crate::report;
 use crate::typed::Typed;
 
@@ -99,15 +99,33 @@ const STARTS: [(&str, &str); 9] = [
     ),
 ];
 
-/// The line that starts a server here, as the end of the message of an error: nothing listens, and nobody has said where.
+/// What starts a server that is installed here by an installation.
+const AFTER_INSTALLATION: &str = " && ";
+
+/// The line that installs or starts a server here, as the end of the message of an error: nothing is installed that `local:`
+/// could start, or nothing listens, and nobody has said where.
 fn how_to_start(message: &str, is_installed: impl Fn(&str) -> bool) -> String {
+    if message.contains(NOT_INSTALLED) {
+        let is_package = |line: &str| !line.contains("--daemonize") && !line.contains(" run ");
+        let mut installs = STARTS.iter().map(|(program, line)| {
+            let install = line.split(AFTER_INSTALLATION).next().unwrap_or(line);
+            (program, install)
+        });
+        let install = installs.find(|(program, line)| is_package(line) && is_installed(program));
+        return install.map_or(String::new(), |(_, line)| format!("; `{line}` installs it"));
+    }
     let is_about_default = message.contains("no --url or REDLOCK_URL was given");
     if !is_about_default || !message.contains("connection refused") {
         return String::new();
     }
     let start = STARTS.iter().find(|(program, _)| is_installed(program));
+    let local = if is_for_host() {
+        "local:"
+    } else {
+        "local:user"
+    };
     start.map_or(String::new(), |(_, line)| {
-        format!("; `{line}` starts one here")
+        format!("; `{line}` starts one here, or -u {local} uses one of this host alone")
     })
 }
 

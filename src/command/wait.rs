@@ -83,6 +83,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
             look_at = look_at.min(end);
         }
         let outlook = report::Outlook {
+            is_local: settings.locks.are_local(),
             usual,
             queues: false,
         };

@@ -13,6 +13,7 @@ use crate::redis::password::PasswordSource;
 use crate::redis::replication::{Quorum, Replication};
 use crate::redis::server::UrlOrigin;
 use crate::redis::tls::TlsFiles;
+use crate::redis::url::Scope;
 
 /// Where Redis is, our credentials there, and how long we wait for it.
 #[derive(Default)]
@@ -103,6 +104,21 @@ impl Locks {
             name,
             history: self.history,
         }
+    }
+
+    /// Whose server of this host has them, where they exclude nobody on another one.
+    pub fn local_scope(&self) -> Option<Scope> {
+        self.deployment.local_scope()
+    }
+
+    /// Whether they exclude nobody on another host.
+    pub fn are_local(&self) -> bool {
+        self.local_scope().is_some()
+    }
+
+    /// Whether the URL was typed, and not set.
+    pub fn has_typed_url(&self) -> bool {
+        self.deployment.server().has_typed_url()
     }
 
     /// Whether another server may take over from the one that granted a lock, with a clock of its own.

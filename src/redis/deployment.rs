@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
 use super::connection::Connection;
+use super::local::Local;
 use super::password::PasswordSource;
 use super::replication::Replication;
 use super::sentinel::Sentinels;
 use super::server::{Part, Server, UrlOrigin};
 use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;
-use super::url::{Place, Url};
+use super::url::{Address, Place, Scope, Url};
 use super::{Error, ErrorKind};
 use crate::file;
 use crate::reason::reason;
@@ -69,7 +70,9 @@ impl Deployment {
             (_, Some(prefix)) => prefix.to_owned(),
             (Place::Cluster { tag: Some(tag), .. }, None) => format!("{{{tag}}}:"),
             (Place::Cluster { tag: None, .. }, None) => CLUSTER_PREFIX.to_owned(),
-            (Place::Server(_) | Place::Sentinels { .. }, None) => PREFIX.to_owned(),
+            (Place::Server(_) | Place::Local(_) | Place::Sentinels { .. }, None) => {
+                PREFIX.to_owned()
+            }
         };
         let server = |place, login, database| {
             let (origin, tls) = (origin.clone(), tls.clone());
@@ -78,6 +81,12 @@ impl Deployment {
         let (kind, current) = match place {
             Place::Server(address) => {
                 (Kind::Single, server((address, Part::Only), login, database))
+            }
+            Place::Local(scope) => {
+                let local = Local::new(scope);
+                let address = Address::Unix(local.socket());
+                let server = server((address, Part::Only), login, database);
+                (Kind::Single, server.of_this_host(local))
             }
             Place::Sentinels {
                 nodes,
@@ -110,8 +119,11 @@ impl Deployment {
         })
     }
 
-    /// Uses this password, in place of the URL's.
+    /// Uses this password, in place of the URL's. The server of this host has none: it is another one's.
     pub fn set_password(&mut self, password: PasswordSource) {
+        if self.local_scope().is_some() {
+            return;
+        }
         if let Some(server) = Arc::get_mut(&mut self.lock()) {
             server.set_password(password);
         }
@@ -124,6 +136,11 @@ impl Deployment {
     /// The server that was used last, or is tried first.
     pub fn server(&self) -> Arc<Server> {
         Arc::clone(&self.lock())
+    }
+
+    /// Whose server of this host it is, if it is one.
+    pub fn local_scope(&self) -> Option<Scope> {
+        self.server().local_scope()
     }
 
     /// Whether another server may take over from the one that has the locks.

@@ -6,7 +6,7 @@
 //! in this whole program, and `crate::redis` is this room.
 //!
 //! From the ground up: `error` and `url` are plain data, `nodes` and `slot` pure rules, `resp` and `reply` read what
-//! comes in. A `server` is one address with its credentials; `refusal` says in words what it refuses. A `connection`
+//! comes in. A `server` is one address with its credentials, and `local` starts that of this host; `refusal` says in words what it refuses. A `connection`
 //! talks to one server over its `wire`; `sentinel` and `cluster` find the server to connect to, and a `deployment` is
 //! what one URL stands for.
 
@@ -16,6 +16,7 @@ mod confirming;
 pub mod connection;
 pub mod deployment;
 pub mod error;
+pub mod local;
 pub mod nodes;
 pub mod password;
 pub mod pushes;

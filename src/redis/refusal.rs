@@ -304,6 +304,11 @@ fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
             ErrorKind::NotNow,
             "it has no memory left (maxmemory), so it admits no new lock; free some or raise its limit (locks that are held are not affected)".into(),
         ),
+        _ if said.contains("AOF file: ") => {
+            let why = said.split("AOF file: ").nth(1).unwrap_or_default();
+            let line = format!("it can't write its append-only file, and so refuses to change anything: {}", quoted(why.trim_end()));
+            (ErrorKind::NotNow, line.into())
+        }
         _ if said.contains("MISCONF ") => (
             ErrorKind::NotNow,
             "it can't save its data to disk and so refuses to change it; its log says why (stop-writes-on-bgsave-error)".into(),

@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
+use super::local::{Local, NotOpen};
 use super::password::{PasswordCommand, PasswordSource};
 use super::redis_cli::RedisCli;
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
 use super::transport::Transport;
-use super::url::{Address, Login};
+use super::url::{Address, Login, Scope};
 use super::{Error, ErrorKind};
 use crate::reason::reason;
 
@@ -69,6 +70,8 @@ const SETTLED: Duration = Duration::from_secs(5);
 pub struct Server {
     address: Address,
     part: Part,
+    /// It is the server of this host, which is started where it doesn't run.
+    local: Option<Arc<Local>>,
     pub database: i64,
     pub username: Option<String>,
     pub password: Option<String>,
@@ -113,6 +116,7 @@ impl Server {
         Self {
             address,
             part,
+            local: None,
             database,
             username: login.username,
             password: login.password,
@@ -133,6 +137,19 @@ impl Server {
         }
     }
 
+    /// The server of this host.
+    pub(super) fn of_this_host(self, local: Local) -> Self {
+        Self {
+            local: Some(Arc::new(local)),
+            ..self
+        }
+    }
+
+    /// Whose server of this host it is, if it is one.
+    pub fn local_scope(&self) -> Option<Scope> {
+        self.local.as_ref().map(|local| local.scope())
+    }
+
     /// Another server of the same URL, with the same credentials.
     pub(super) fn at(&self, address: Address) -> Self {
         let is_same = address == self.address;
@@ -148,6 +165,7 @@ impl Server {
         Self {
             address,
             part: self.part,
+            local: self.local.clone().filter(|_| is_same),
             database: self.database,
             username: self.username.clone(),
             password: self.password.clone(),
@@ -442,7 +460,14 @@ impl Server {
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         let stream = match &self.address {
             Address::Unix(path) => {
-                Stream::Unix(open_unix(path, until).map_err(|error| self.no_socket(path, &error))?)
+                let opened = match &self.local {
+                    Some(local) => local.open(until),
+                    None => open_unix(path, until).map_err(NotOpen::Socket),
+                };
+                Stream::Unix(opened.map_err(|error| match error {
+                    NotOpen::Socket(error) => self.no_socket(path, &error),
+                    NotOpen::Other(error) => error.with_origin(self.url_origin()),
+                })?)
             }
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;

@@ -29,12 +29,32 @@ pub struct Login {
     pub password: Option<String>,
 }
 
+/// Whose server of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// That of root and of the group `redlock`.
+    Host,
+    /// That of the user.
+    User,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "local:",
+            Self::User => "local:user",
+        })
+    }
+}
+
 /// Where the locks are.
 #[derive(PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub enum Place {
     /// On this server.
     Server(Address),
+    /// On a server of this host alone, which redlock starts.
+    Local(Scope),
     /// On the primary that these sentinels know by this name.
     Sentinels {
         nodes: Vec<Address>,
@@ -60,7 +80,7 @@ pub struct Url {
     pub login: Login,
 }
 
-const SCHEMES: &str = "redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://";
+const SCHEMES: &str = "redis://, rediss://, unix://, redis-sentinel://, redis-cluster:// or local:";
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
@@ -69,6 +89,9 @@ impl Url {
     /// secret, is no part of it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
+        if let Some(rest) = text.strip_prefix("local:") {
+            return local(rest);
+        }
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("it must begin with {SCHEMES}"));
         };
@@ -110,9 +133,31 @@ pub fn passwords(url: &str) -> (bool, Option<PathBuf>) {
             password_file,
             ..
         } => (login.password, password_file),
-        Place::Server(_) | Place::Cluster { .. } => (None, None),
+        Place::Server(_) | Place::Local(_) | Place::Cluster { .. } => (None, None),
     };
     (login.password.or(theirs).is_some(), file)
+}
+
+/// `local:` or `local:user`
+fn local(rest: &str) -> Result<Url, String> {
+    let scope = match rest {
+        "" => Scope::Host,
+        "user" => Scope::User,
+        _ => return Err("it is local: for root and the group redlock, or local:user for this user; nothing else may follow".into()),
+    };
+    Ok(Url {
+        place: Place::Local(scope),
+        database: 0,
+        login: Login::default(),
+    })
+}
+
+/// Whose server of this host a URL names, if it does.
+pub fn local_scope(url: &str) -> Option<Scope> {
+    match Url::parse(url).ok()?.place {
+        Place::Local(scope) => Some(scope),
+        Place::Server(_) | Place::Sentinels { .. } | Place::Cluster { .. } => None,
+    }
 }
 
 /// The parts of `[user[:password]@]hosts[/path][?options]`, with the credentials decoded.
@@ -503,6 +548,18 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_this_host_is_the_hosts_or_the_users() {
+        for (text, scope) in [
+            ("local:", Some(Scope::Host)),
+            (" local:user\n", Some(Scope::User)),
+            ("local:hunter2", None),
+            ("redis://local:6379", None),
+        ] {
+            assert_eq!(local_scope(text), scope, "{text}");
+        }
+    }
+
+    #[test]
     fn white_space_around_a_url_is_no_part_of_it() {
         let url = "redis://u:p@h:7/3";
         for text in [
@@ -569,6 +626,8 @@ mod tests {
             ("unix:///r?db=x", "the database must be a number"),
             ("unix:///r?password=hunter2", "unknown option"),
             ("redis://%ff@h", "the user name isn't UTF-8"),
+            ("local:hunter2", "nothing else may follow"),
+            ("local://", "nothing else may follow"),
         ] {
             let why = Url::parse(text).map(drop).unwrap_err();
             assert!(why.contains(says), "{text}: {why}");

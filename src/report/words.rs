@@ -188,9 +188,14 @@ fn expiry(left: Option<Duration>) -> String {
     )
 }
 
+/// What begins each account of locks that exclude nobody on another host.
+pub const THIS_HOST_ONLY: &str = "this host only";
+
 /// What a waiter may expect.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outlook {
+    /// The lock excludes nobody on another host.
+    pub is_local: bool,
     /// How long a hold of the lock usually lasts.
     pub usual: Option<Duration>,
     /// It has a place in the queue, and doesn't only look on.
@@ -227,7 +232,12 @@ fn waiting_line_within(
     old: Duration,
     outlook: Outlook,
 ) -> String {
-    let start = format!("waiting for \"{name}\"");
+    let place = if outlook.is_local {
+        format!("{THIS_HOST_ONLY}: ")
+    } else {
+        String::new()
+    };
+    let start = format!("{place}waiting for \"{name}\"");
     // What to expect, in full and shortened; the holder, shortened.
     let (mut full, mut brief, mut short) = (String::new(), String::new(), None);
     let (whom, what) = match (&busy.frozen, &busy.holder) {
@@ -512,6 +522,7 @@ mod tests {
         };
         let line = |width: usize, usual: Option<u64>| {
             let outlook = Outlook {
+                is_local: false,
                 usual: usual.map(Duration::from_secs),
                 queues: true,
             };
@@ -563,6 +574,7 @@ mod tests {
         );
         let line = |width| {
             let outlook = Outlook {
+                is_local: false,
                 usual: None,
                 queues: true,
             };

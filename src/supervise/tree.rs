@@ -527,7 +527,8 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It has the name of a [`sys::Waker`], or of a watchdog.
     is_named_helper: bool,
-    /// It has the name of the keeper of a lock, of a [`sys::Witness`], or of what [`sys::adopter`] makes.
+    /// It has the name of the keeper of a lock or of this host's server, of a [`sys::Witness`], or of what
+    /// [`sys::adopter`] makes.
     is_named_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
@@ -638,9 +639,15 @@ impl Stat {
             is_named_helper: [sys::WAKER, WATCHDOG]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
-            is_named_keeper: [KEEPER, RELEASER, sys::WITNESS, sys::ORPHAN]
-                .map(CStr::to_bytes)
-                .contains(&name.as_bytes()),
+            is_named_keeper: [
+                KEEPER,
+                RELEASER,
+                sys::SERVER_KEEPER,
+                sys::WITNESS,
+                sys::ORPHAN,
+            ]
+            .map(CStr::to_bytes)
+            .contains(&name.as_bytes()),
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
                 ignored & (1 << (SIGINT - 1)) != 0

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod arena;
+mod daemon;
 mod environment;
 mod local;
 pub mod poll;
@@ -31,6 +32,7 @@ use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 
+pub use self::daemon::{become_program, leave_behind, peer_user, try_lock};
 pub use self::environment::variables;
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
@@ -606,6 +608,9 @@ struct Question {
     /// For how long it waits for the signal.
     patience: libc::timespec,
 }
+
+/// The name of a process that watches over the server of this host. People look for "redlock", and are not to find it.
+pub const SERVER_KEEPER: &CStr = c"rl-local";
 
 /// The name of such a process. People look for "redlock", and are not to find it.
 pub const WITNESS: &CStr = c"rl-witness";

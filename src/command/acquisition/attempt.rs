@@ -396,6 +396,7 @@ impl<'a> Attempt<'a> {
 
     fn show_line(&self, busy: &Busy, age: Duration) {
         let outlook = Outlook {
+            is_local: self.acquisition.settings.locks.are_local(),
             usual: self.usual,
             queues: !self.acquisition.joins,
         };

@@ -29,6 +29,8 @@ pub struct Host {
     pub refused: Vec<Exposure>,
     /// Secrets that every user of this host can read.
     pub exposed: Vec<Exposure>,
+    /// How jobs of this host exclude each other only in part.
+    pub split: Option<String>,
 }
 
 /// What /proc shows.
@@ -57,6 +59,7 @@ impl Host {
             proc: proc(),
             refused: settings.refused.clone(),
             exposed: settings.exposed.clone(),
+            split: settings.split.clone(),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::checks::{Verdict, counted, not_known, short, verdict};
 use super::evidence::{Evidence, Unknown};
 use super::finding::{Finding, Group, Level};
 use super::fix::Fix;
-use crate::report::{Line, Style, columns, escaped, format_duration, padded};
+use crate::report::{Line, Style, THIS_HOST_ONLY, columns, escaped, format_duration, padded};
 
 /// What is drawn, and for how wide a terminal; `None` without one, where no line is broken.
 pub struct Page<'a> {
@@ -50,7 +50,12 @@ impl Page<'_> {
             return lines;
         }
         let Evidence { place, prefix, .. } = self.evidence;
-        let heading = format!("Redis at {place}");
+        let only = if self.evidence.is_local {
+            format!("{THIS_HOST_ONLY}: ")
+        } else {
+            String::new()
+        };
+        let heading = format!("{only}Redis at {place}");
         let rest = format!(", keys {prefix}*, TTL {}", format_duration(self.ttl));
         let mut lines =
             vec![Line::of(Style::Bold, escaped(&heading)).and(Style::Plain, &escaped(&rest))];

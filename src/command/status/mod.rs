@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::json::LockJson;
-use self::picture::Picture;
+use self::picture::{Entry, Kind, Picture};
 use self::questioner::{Answer, Questioner};
 use super::asked::Asked;
 use super::usage::{BadUsage, name};
@@ -27,7 +27,7 @@ use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{Client, Error, Inspected, Locks, Which};
-use crate::report::{self, Verbosity, escaped, escaped_json, lines_of, print};
+use crate::report::{self, Line, Style, THIS_HOST_ONLY, escaped, escaped_json, lines_of, print};
 use crate::signal;
 
 /// Shows locks, once or again and again.
@@ -47,7 +47,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         let found = find(&asked, &mut client, &settings.locks)?;
         settings.warn_of_replica(&client);
         settings.warn_of_lone_primary(&client);
-        show(found, &asked, options, settings.verbosity)?;
+        show(found, &asked, options, settings)?;
         return Ok(Exit::Success);
     };
     let on_screen = std::io::stdout().is_terminal() && !report::is_dumb();
@@ -94,7 +94,7 @@ fn repeat(
             settings.warn_of_replica(&client);
             settings.warn_of_lone_primary(&client);
         }
-        let read = show(found, &asked, options, settings.verbosity)?;
+        let read = show(found, &asked, options, settings)?;
         if !read || received.recv_timeout(interval).err() != Some(RecvTimeoutError::Timeout) {
             return Ok(Exit::Success);
         }
@@ -133,7 +133,17 @@ fn find(asked: &Asked, client: &mut Client, locks: &Locks) -> Result<Vec<Inspect
 }
 
 /// How people see them. `width`: that of the terminal, if there is one.
-fn shown(asked: &Asked, found: &[Inspected], width: Option<usize>) -> Picture {
+fn shown(asked: &Asked, found: &[Inspected], width: Option<usize>, is_local: bool) -> Picture {
+    let mut picture = drawing(asked, found, width);
+    if is_local {
+        let lines = vec![Line::of(Style::Bold, THIS_HOST_ONLY)];
+        let kind = Kind::Heading;
+        picture.entries.insert(0, Entry { lines, kind });
+    }
+    picture
+}
+
+fn drawing(asked: &Asked, found: &[Inspected], width: Option<usize>) -> Picture {
     if is_detailed(asked) {
         return detail::picture(found, width);
     }
@@ -165,18 +175,18 @@ fn show(
     found: Vec<Inspected>,
     asked: &Asked,
     options: &cli::Status,
-    verbosity: Verbosity,
+    settings: &Settings,
 ) -> Result<bool> {
     if options.names_only {
         let names = found.iter().map(|lock| lock.name.as_str());
-        return Ok(print(&lines_of(names, verbosity))?);
+        return Ok(print(&lines_of(names, settings.verbosity))?);
     }
     if options.json {
         let entries: Vec<LockJson> = found.iter().map(LockJson::new).collect();
         let json = serde_json::to_string(&entries)?;
         return Ok(print(&(escaped_json(&json).into_owned() + "\n"))?);
     }
-    let picture = shown(asked, &found, report::width());
+    let picture = shown(asked, &found, report::width(), settings.locks.are_local());
     drop(found);
     for text in picture.texts(report::has_colors()) {
         if !print(&text)? {

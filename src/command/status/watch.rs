@@ -53,6 +53,7 @@ pub fn watch(
     settings.warn_of_lone_primary(&client);
     let mut view = View {
         asked,
+        is_local: settings.locks.are_local(),
         picture: Picture::default(),
         previous: None,
         found,
@@ -94,6 +95,7 @@ fn enter(screen: &Screen, signals: &Signals) -> Result<Option<Exit>> {
 /// What is shown.
 struct View {
     asked: Arc<Asked>,
+    is_local: bool,
     picture: Picture,
     /// The picture before it, until the next answer.
     previous: Option<Picture>,
@@ -173,7 +175,7 @@ impl View {
 
     /// After an answer: what it changed stands out until the next one.
     fn draw_anew(&mut self) {
-        let picture = shown(&self.asked, &self.found, report::width());
+        let picture = shown(&self.asked, &self.found, report::width(), self.is_local);
         let before = std::mem::replace(&mut self.picture, picture);
         self.previous = (!before.entries.is_empty()).then_some(before);
     }
@@ -182,7 +184,7 @@ impl View {
     fn show(&mut self, screen: &Screen) -> io::Result<()> {
         let (width, height) = report::size().unwrap_or((80, 24));
         // The window may have another size than when the answer came.
-        self.picture = shown(&self.asked, &self.found, Some(width));
+        self.picture = shown(&self.asked, &self.found, Some(width), self.is_local);
         let mut lines = vec![self.head(width)];
         let room = height.saturating_sub(1);
         lines.extend(

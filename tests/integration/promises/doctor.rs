@@ -156,6 +156,7 @@ fn a_good_server_is_fit_all_checks_have_names_and_nothing_is_left_there() {
             "tls",
             "tracking",
             "uptime",
+            "url",
             "writes",
         ]
     );

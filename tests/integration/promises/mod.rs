@@ -59,6 +59,7 @@
 //! | `sentinel` | a primary with replicas, watched over by sentinels: no failover loses or doubles a lock |
 //! | `sync` | replicas that confirm what is granted: what `--sync` promises, and clocks that differ |
 //! | `config` | settings, passwords, TLS |
+//! | `local` | a server of this host, started once by whoever needs it first, and what becomes of its locks |
 //! | `password` | a command that prints the password, and locks that outlive their passwords |
 //! | `suspend` | leases are counted on a clock that runs while the machine is suspended |
 
@@ -84,6 +85,7 @@ mod guards;
 mod history;
 mod keeper;
 mod keys;
+mod local;
 mod loss;
 mod nesting;
 mod packages;

@@ -790,8 +790,8 @@ fn where_nothing_listens_and_no_url_was_given_the_line_that_starts_a_server_here
         ("redis-server", "`redis-server --daemonize yes`"),
     ] {
         script(programs.path(), program, "");
-        let said = format!("{default}; {line} starts one here");
-        assert_line(&status(""), 69, &[&said]);
+        let said = format!("{default}; {line} starts one here, or -u local");
+        assert_line(&status(""), 69, &[&said, " uses one of this host alone"]);
     }
     let given = status("-u redis://127.0.0.1:6379");
     assert_line(&given, 69, &["connection refused"]);

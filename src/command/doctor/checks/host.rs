@@ -9,7 +9,7 @@ use super::with_notes;
 use crate::config::Exposure;
 use crate::report::format_duration;
 
-pub(super) fn this_host(host: &Host) -> [Finding; 7] {
+pub(super) fn this_host(host: &Host) -> [Finding; 8] {
     let judge = |check, ok: &str, result: &Result<(), String>, without: &str, fix: &str| {
         let check = Check(check, Group::Host);
         match result {
@@ -71,6 +71,7 @@ pub(super) fn this_host(host: &Host) -> [Finding; 7] {
         },
         settings(&host.refused),
         secrets(&host.exposed),
+        one_server(host.split.as_deref()),
     ]
 }
 
@@ -79,6 +80,14 @@ fn settings(refused: &[Exposure]) -> Finding {
     match refused {
         [] => check.moot("nobody else may write the configuration files that are used"),
         _ => check.fail(what(refused), end(refused, Repair::OwnSettings)),
+    }
+}
+
+fn one_server(split: Option<&str>) -> Finding {
+    let check = Check("url", Group::Host);
+    match split {
+        None => check.moot("the settings of this host don't name local: beside another server"),
+        Some(split) => check.fail(split, "set one URL for all jobs of this host"),
     }
 }
 

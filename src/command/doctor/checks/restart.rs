@@ -57,6 +57,9 @@ pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
                 Some(Ok(fsync)) if fsync == "everysec" => {
                     " (appendfsync everysec): a crash may forget its last second".to_owned()
                 }
+                Some(Ok(fsync)) if fsync == "no" => {
+                    " (appendfsync no): a crash of its host may forget the last 30s".to_owned()
+                }
                 Some(Ok(fsync)) => format!(" (appendfsync {fsync})"),
                 _ => String::new(),
             };

@@ -47,6 +47,7 @@ pub fn healthy() -> Evidence {
     let config = [("save", ""), ("appendfsync", "everysec"), ("timeout", "0")];
     Evidence {
         place: "redis.internal:6379".into(),
+        is_local: false,
         redis_cli: redis_cli("redis.internal", 6379, Some("jobs")),
         is_typed: false,
         prefix: "redlock:".into(),
@@ -95,6 +96,7 @@ fn host() -> Host {
         proc: Proc::All,
         refused: Vec::new(),
         exposed: Vec::new(),
+        split: None,
     }
 }
 

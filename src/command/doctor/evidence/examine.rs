@@ -171,6 +171,7 @@ fn nothing_known(locks: &Locks) -> Evidence {
     let slot = locks.hash_slot();
     Evidence {
         place: server.to_string(),
+        is_local: locks.are_local(),
         redis_cli: about.redis_cli,
         is_typed: about.is_typed,
         prefix: locks.prefix().to_owned(),

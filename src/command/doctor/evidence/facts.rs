@@ -41,10 +41,13 @@ impl fmt::Display for Unknown {
 }
 
 /// Everything that was found out.
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 #[derive(Debug)]
 pub struct Evidence {
     /// The server, as messages name it.
     pub place: String,
+    /// Its locks exclude nobody on another host.
+    pub is_local: bool,
     /// How redis-cli reaches that server.
     pub redis_cli: RedisCli,
     /// The URL was typed, so that a command without it goes elsewhere.
