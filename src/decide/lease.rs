@@ -416,7 +416,7 @@ mod tests {
         let left = SECOND * 9;
         let mut lease = Lease::of_another(START, left, terms(30, 5));
         let to_die = |left: Duration| (left / 50).min(Duration::from_millis(200));
-        let usable = |left: Duration| left - to_die(left) - drift(left);
+        let usable = |left: Duration| left.saturating_sub(to_die(left) + drift(left));
         assert_eq!(lease.deadline(), START + usable(left));
         assert_eq!(lease.renew_at(), START + FIRST_RENEWAL);
         assert_eq!(lease.by_renewal(), None, "it is never renewed by us");

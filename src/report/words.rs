@@ -224,6 +224,16 @@ pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: Outlook) -
     waiting_line_within(line_width(), name, busy, old, outlook)
 }
 
+/// For how long a lock is kept whose run has ended.
+fn kept_line(kept: Kept, busy: &Busy, old: Duration) -> String {
+    let left = format_duration(busy.left.unwrap_or_default().saturating_sub(old));
+    let whom = holders(busy);
+    match kept {
+        Kept::ForGuards => format!(", kept for the guards of {whom}, for {left} at most"),
+        Kept::AtLeast => format!(", kept for {left} more after {whom} has ended"),
+    }
+}
+
 /// The same in a line of this many columns.
 fn waiting_line_within(
     width: usize,
@@ -267,31 +277,9 @@ fn waiting_line_within(
         (
             None,
             Some(Holder {
-                kept: Some(Kept::ForGuards),
-                ..
+                kept: Some(kept), ..
             }),
-        ) => {
-            let left = busy.left.unwrap_or_default().saturating_sub(old);
-            (
-                format!(
-                    ", kept for the guards of {}, for {} at most",
-                    holders(busy),
-                    format_duration(left)
-                ),
-                String::new(),
-            )
-        }
-        (None, Some(Holder { kept: Some(_), .. })) => {
-            let left = busy.left.unwrap_or_default().saturating_sub(old);
-            let whom = holders(busy);
-            (
-                format!(
-                    ", kept for {} more after {whom} has ended",
-                    format_duration(left)
-                ),
-                String::new(),
-            )
-        }
+        ) => (kept_line(*kept, busy, old), String::new()),
         (None, Some(Holder { since_ms, who, .. })) => {
             let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
             if let Some(usual) = outlook.usual {

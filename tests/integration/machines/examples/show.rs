@@ -355,7 +355,9 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
             &["left", "fence", "limit", "slot", "cancelled by"],
         ),
         ("renew" | "check" | "release", 2) => ("released before", &[]),
-        ("renew" | "check" | "release", 0) => ("lost", &["forced out by", "a holder"]),
+        ("renew" | "check" | "release" | "guard" | "pass", 0) => {
+            ("lost", &["forced out by", "a holder"])
+        }
         ("check", 1) => ("held", &["left", "cancelled by", "to be confirmed"]),
         ("release", 1) => ("released", &[]),
         ("release", 3) => ("kept", &["left", "for guards"]),
@@ -373,7 +375,6 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
             ],
         ),
         ("guard" | "pass", 2) => ("the run is over", &[]),
-        ("guard" | "pass", 0) => ("lost", &["forced out by", "a holder"]),
         ("guard" | "pass", 3) => ("too many", &[]),
         ("guard", 4) => ("admits nobody", &[]),
         ("pass", 1) => ("admits", &[]),
