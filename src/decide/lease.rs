@@ -247,7 +247,10 @@ impl Lease {
 
     /// The server said, asked at `sent`, that the hold that we guard lasts for `left` more.
     pub fn followed(&mut self, sent: Moment, left: Duration) {
-        self.lengthen(sent, left);
+        // Where its run hasn't renewed it, it is the same lease, of which less is left, and COMMAND keeps its grace.
+        if sent + left > self.valid_from + self.length + drift(self.length) {
+            self.lengthen(sent, left);
+        }
         self.renew_at = sent + self.renewal_interval();
     }
 
@@ -371,6 +374,24 @@ mod tests {
             Duration::from_millis(25_000 - 502)
         );
         assert_eq!(lease.renew_at(), START + FIRST_RENEWAL);
+    }
+
+    #[test]
+    fn followed_work_keeps_its_grace_where_its_run_renews_no_more() {
+        let length = 10 * SECOND;
+        let mut lease = Lease::of_another(START, length, terms(10, 4));
+        let stop_at = lease.stop_at();
+        for _ in 0..100 {
+            let sent = lease.renew_at();
+            if sent >= stop_at {
+                break;
+            }
+            lease.followed(sent, length.saturating_sub(sent.since(START)));
+            assert!(lease.renew_at().since(sent) >= SECOND / 10);
+        }
+        assert_eq!(lease.stop_at(), stop_at);
+        lease.followed(stop_at, length);
+        assert_eq!(lease.stop_at().since(stop_at), stop_at.since(START));
     }
 
     #[test]
