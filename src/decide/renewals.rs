@@ -76,7 +76,10 @@ pub fn reports_of_check(claims: &[Claim], states: Vec<LeaseState>, sent: Moment)
 
 /// What guards of these holds have found, asked at this moment.
 pub fn reports_of_guards(guards: &[Guard], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
-    let followed = shortest(&states).map(|left| Report::Followed(sent, left));
+    // What is over for one of them ends the work, which lives no longer by what the others say.
+    let is_over = |state: &LeaseState| matches!(state, LeaseState::Released);
+    let left = shortest(&states).filter(|_| !states.iter().any(is_over));
+    let followed = left.map(|left| Report::Followed(sent, left));
     let claims: Vec<Claim> = guards.iter().map(|guard| guard.claim().clone()).collect();
     let each = of_each(&claims, states)
         .into_iter()

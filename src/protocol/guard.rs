@@ -97,7 +97,7 @@ impl Guard {
 
     /// A guard that was admitted before.
     #[cfg(test)]
-    pub(super) fn of(claim: Claim, id: &str, who: &Who) -> Self {
+    pub fn of(claim: Claim, id: &str, who: &Who) -> Self {
         let (id, who) = (id.to_owned(), who.to_json());
         Self { claim, id, who }
     }

@@ -71,6 +71,25 @@ fn a_guard_ends_with_the_run_and_asks_no_more_often_for_that_than_after_a_failur
 }
 
 #[test]
+fn work_that_guards_a_hold_that_is_over_lives_no_longer_by_another_one() {
+    let who = Who {
+        host: "h".into(),
+        ..Who::default()
+    };
+    let guards = [0, 1].map(|number| Guard::of(claim(number), "aaaaaaaaaaaa", &who));
+    let found = |states| reports_of_guards(&guards, states, START);
+    let [short, long] = [MS * 100, MS * 200];
+    assert!(matches!(
+        found(vec![held(long), held(short)])[..],
+        [Report::Followed(START, left)] if left == short
+    ));
+    assert!(matches!(
+        found(vec![LeaseState::Released, held(long)])[..],
+        [Report::Over(_)]
+    ));
+}
+
+#[test]
 fn a_renewal_lasts_as_long_as_was_asked_for_and_a_check_as_long_as_the_first_of_all() {
     let claims = [claim(0), claim(1), claim(2)];
     let states = || vec![held(MS * 700), LeaseState::Released, held(MS * 500)];
