@@ -36,7 +36,8 @@ if type(known) ~= 'string' then return {0, false, false} end
 if string.match(known, '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then return {2} end
 
 local left = value == token and redis.call('PTTL', lock) or tonumber(redis.call('ZSCORE', holders, token)) - now_ms
-left = math.max(0, left)
+-- No more than the run itself counts on: the server's clock may have been set back, or the hold be a mere grant.
+left = math.max(0, credible(left, ttl_of(known) or left, known))
 local before = redis.pcall('HGET', guards, guard)
 -- A key of another type isn't ours.
 before = type(before) == 'string' and before

@@ -469,3 +469,26 @@ fn status_names_each_guard_with_its_command() {
     let all: serde_json::Value = serde_json::from_str(&history.stdout).unwrap();
     assert_eq!(all[0]["guards"], 1);
 }
+
+#[test]
+fn a_guard_counts_on_no_more_of_a_lease_than_its_run_where_the_clock_was_set_back() {
+    let redis = Redis::start();
+    for mode in ["1", lua::SHARED] {
+        redis.cli(&["FLUSHALL"]);
+        let who = lua::WHO.replacen('{', "{\"ttl\":30000,", 1);
+        let request = [
+            "mine", "30000", mode, &who, "", "", "0", "fifo", "0", "", "0", "0",
+        ];
+        assert_eq!(lua::call(&redis, "acquire", &request)[0], "1");
+        // What is left grows by as much as the clock goes back.
+        redis.cli(&["PEXPIRE", "redlock:a", "3600000"]);
+        if mode != "1" {
+            let time = redis.cli(&["TIME"]);
+            let seconds: u64 = time.lines().next().unwrap().parse().unwrap();
+            let later = (seconds * 1000 + 3_600_000).to_string();
+            redis.cli(&["ZADD", "{redlock:a}:holders", &later, "mine"]);
+        }
+        let guarded = lua::call(&redis, "guard", &["mine", "aaaaaaaaaaaa", lua::WHO, ""]);
+        assert_eq!(guarded[..3], ["1", "30000", "30000"]);
+    }
+}
