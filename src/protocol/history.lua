@@ -10,7 +10,7 @@ local value = redis.pcall('GET', lock)
 local live = {}
 for _, hold in ipairs(some_holds(LIVE)) do
   local _, phase = string.match(hold.entry, PHASE)
-  if phase == 'held' then
+  if phase == 'held' or phase == 'guarded' then
     local how, ended = 1, hold.lease_end
     if not is_held(hold.token, value) then
       how, ended = ended > now_ms and 2 or 0, math.min(ended, now_ms)

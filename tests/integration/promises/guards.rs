@@ -492,3 +492,15 @@ fn a_guard_counts_on_no_more_of_a_lease_than_its_run_where_the_clock_was_set_bac
         assert_eq!(guarded[..3], ["1", "30000", "30000"]);
     }
 }
+
+#[test]
+fn the_history_shows_a_guarded_hold_while_it_lasts() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["a"]);
+    holder.guard(&redis, &[], "true").finish().assert_exited(0);
+    let history = outcome(&mut redis.redlock(&["history", "--json", "a"]));
+    let all: serde_json::Value = serde_json::from_str(&history.stdout).unwrap();
+    assert_eq!(all[0]["guards"], 1);
+    Holder::let_end(&redis);
+    holder.run.finish().assert_exited(0);
+}
