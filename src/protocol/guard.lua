@@ -16,11 +16,11 @@ local token, guard, who, pass = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local function admitted()
   local field = 'pass:' .. redis.sha1hex(pass)
   local known = redis.pcall('HGET', guards, field)
-  local until_ms, more, of, used = string.match(type(known) == 'string' and known or '', '^(%d+) (%d+) (%S+) (.*)$')
+  local until_ms, more, used, of = string.match(type(known) == 'string' and known or '', '^(%d+) (%d+) ([%x,]*) (.*)$')
   if not until_ms then return nil end
-  if string.find(used, guard .. ' ', 1, true) then return of end
+  if string.find(used, guard .. ',', 1, true) then return of end
   if tonumber(until_ms) <= now_ms or more == '0' then return nil end
-  redis.call('HSET', guards, field, table.concat({until_ms, int_text(more - 1), of, used .. guard .. ' '}, ' '))
+  redis.call('HSET', guards, field, table.concat({until_ms, int_text(more - 1), used .. guard .. ',', of}, ' '))
   return of
 end
 

@@ -18,7 +18,7 @@ local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then return {0, false, false} end
 if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then return {2} end
 if not has_room() then return {3} end
-redis.call('HSET', guards, 'pass:' .. redis.sha1hex(pass), table.concat({int_text(now_ms + lasts), most, token, ''}, ' '))
+redis.call('HSET', guards, 'pass:' .. redis.sha1hex(pass), table.concat({int_text(now_ms + lasts), most, '', token}, ' '))
 keep_guards(lasts)
 return {1}
 

@@ -1,7 +1,7 @@
 -- Guards: work elsewhere under a hold. Each has a lease of its own, which never ends after that of the hold; and once
 -- the hold's run is over, the lock is kept until the last of them has ended, or its lease is over.
 -- KEYS[11] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard, and the passes:
---   "<until (ms)> <how many more it admits> <token of the hold> <guards that it has admitted>" by pass:<hash>
+--   "<until (ms)> <how many more it admits> <guards that it has admitted> <token of the hold>" by pass:<hash>
 -- @include lease
 
 local guards = KEYS[11]

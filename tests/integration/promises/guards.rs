@@ -504,3 +504,33 @@ fn the_history_shows_a_guarded_hold_while_it_lasts() {
     Holder::let_end(&redis);
     holder.run.finish().assert_exited(0);
 }
+
+#[test]
+fn a_pass_is_for_a_hold_of_a_host_whose_name_has_a_space_too() {
+    let redis = Redis::start();
+    let token = "t:my host:1";
+    let request = [
+        token,
+        "30000",
+        "1",
+        lua::WHO,
+        "",
+        "",
+        "0",
+        "fifo",
+        "0",
+        "",
+        "0",
+        "0",
+    ];
+    assert_eq!(lua::call(&redis, "acquire", &request)[0], "1");
+    lua::call(&redis, "pass", &[token, "word", "1", "60000"]);
+    let admitted = |id: &str| lua::call(&redis, "guard", &["", id, lua::WHO, "word"]);
+    for (id, answer) in [
+        ("aaaaaaaaaaaa", "1"),
+        ("aaaaaaaaaaaa", "1"),
+        ("bbbbbbbbbbbb", "4"),
+    ] {
+        assert_eq!(admitted(id)[0], answer);
+    }
+}
