@@ -97,12 +97,13 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
             });
             Ok(exit)
         }
-        (Ok(Ok(_)), Some(signal)) => Ok(acquisition::ended_by(signal)),
+        // Whatever became of the admission.
+        (Ok(Ok(_)) | Err(_), Some(signal)) => Ok(acquisition::ended_by(signal)),
         (Ok(Err(line)), _) => {
             report::error(line);
             Ok(Exit::Lost)
         }
-        (Err(error), _) => Err(error),
+        (Err(error), None) => Err(error),
     };
     leave_all(&mut holds, settings);
     exit

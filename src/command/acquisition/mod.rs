@@ -387,7 +387,12 @@ impl<'a> Acquisition<'a> {
             }
             let fds = client.fds().chain(signals.map(AsFd::as_fd));
             let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
-            let slept = poll::wait(&mut fds, Some(left.min(GUARDS_LOOKED_FOR)));
+            let pause = if is_said {
+                GUARDS_LOOKED_FOR_AGAIN
+            } else {
+                GUARDS_LOOKED_FOR
+            };
+            let slept = poll::wait(&mut fds, Some(left.min(pause)));
             let ended = signals.map_or(Ok(None), Signals::next_ending);
             if slept.is_err() || !matches!(ended, Ok(None)) {
                 return;
@@ -637,8 +642,11 @@ pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
     }
 }
 
-/// After this time it is said that guards are waited for, and looked again where the server doesn't notify us.
+/// After this time it is said that guards are waited for.
 const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
+
+/// How often it is looked for them after that, where the server doesn't notify us.
+const GUARDS_LOOKED_FOR_AGAIN: Duration = Duration::from_secs(5);
 
 /// The pause before a process in the background tries to release a lock again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
