@@ -59,7 +59,7 @@ _redlock() {
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -w | --wait | -E | --conflict-exit-code | \
             --slots | --priority | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --clock-skew | --restart-grace | -c | --shell | \
-            --format | --while-pid | --token-file | --for | --id | --last | --since | --svg)
+            --format | --while-pid | --token-file | --for | --id | --last | --since | --svg | --pass | --times)
             ((++i))
             ;;
         # Elsewhere -n takes nothing.
@@ -93,13 +93,15 @@ _redlock() {
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
     --url | -u | --prefix | --history-size | --slots | --priority | --order | --reason | --label | --id | -E | \
-        --conflict-exit-code | -c | --shell | --unless | --last) ;;
+        --conflict-exit-code | -c | --shell | --unless | --last | --pass | --times) ;;
     *)
         case $command:$cur in
         run:-*)
             _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once-per --unless
                 --wait-tree --join --jitter --shell -- $common"
             ;;
+        guard:-*) _redlock_words "--pass --timeout --kill-after --wait-tree --shell $replicas -- $common" ;;
+        pass:-*) _redlock_words "--token-file --times $common" ;;
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
         extend:-*) _redlock_words "--token-file $replicas $common" ;;
         check:-*) _redlock_words "--token-file --for $common" ;;
@@ -116,15 +118,15 @@ _redlock() {
         local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-*) _redlock_words "$common" ;;
         :*)
-            _redlock_words "run acquire extend check release stop wait status history freeze thaw fence
+            _redlock_words "run guard pass acquire extend check release stop wait status history freeze thaw fence
                 doctor local --version $common"
             ;;
-        run:*)
+        run:* | guard:*)
             ((names)) && [[ ! $cur ]] && COMPREPLY=(--)
             _redlock_names "${server[@]}"
             ;;
         wait:* | status:* | history:*) _redlock_names "${server[@]}" ;;
-        acquire:* | check:* | release:* | stop:* | freeze:* | thaw:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
+        acquire:* | pass:* | check:* | release:* | stop:* | freeze:* | thaw:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         extend:*)
             case $names in
             0) _redlock_names "${server[@]}" ;;

@@ -69,21 +69,23 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run acquire extend check release stop wait status history freeze thaw fence doctor local
+set -g __redlock_commands run guard pass acquire extend check release stop wait status history freeze thaw fence doctor local
 # Of these, the commands that take any number of names of live locks, and those that take one.
-set -g __redlock_many_names run wait status
-set -g __redlock_one_name acquire extend check release stop freeze thaw doctor
+set -g __redlock_many_names run guard wait status
+set -g __redlock_one_name acquire pass extend check release stop freeze thaw doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --clock-skew --restart-grace -c --shell --format \
-    --while-pid --token-file --for --id --last --since --svg
+    --while-pid --token-file --for --id --last --since --svg --pass --times
 
 function __redlock_no_command
     not __redlock_is $__redlock_commands; and not __redlock_after_dashes
 end
 
 complete -c redlock -n __redlock_no_command -a run -d 'Run a command while holding a lock'
+complete -c redlock -n __redlock_no_command -a guard -d 'Run a command elsewhere under a lock that this job holds'
+complete -c redlock -n __redlock_no_command -a pass -d 'Print a pass, by which work elsewhere guards a lock of this job'
 complete -c redlock -n __redlock_no_command -a acquire -d 'Acquire a lock and return (for scripts)'
 complete -c redlock -n __redlock_no_command -a extend -d 'Extend a lock held by this job'
 complete -c redlock -n __redlock_no_command -a check -d 'Check that this job still holds a lock'
@@ -118,7 +120,7 @@ for command in run acquire wait
     complete -c redlock -n "__redlock_is $command" -s E -l conflict-exit-code -x -d 'Status when the lock stays busy'
 end
 
-for command in run acquire extend
+for command in run guard acquire extend
     complete -c redlock -n "__redlock_is $command" -l sync -x -a 'all 1 2' -d 'Replicas that must have the lock before it counts'
     complete -c redlock -n "__redlock_is $command" -l sync-timeout -x -d 'How long replicas may take to confirm it'
 end
@@ -152,11 +154,19 @@ complete -c redlock -n '__redlock_is run' -l join -d 'Wait for a run in progress
 complete -c redlock -n '__redlock_is run' -l jitter -x -d 'Sleep a random time first'
 complete -c redlock -n '__redlock_is run' -s c -l shell -x -d 'Run a shell script instead of a command'
 
+complete -c redlock -n '__redlock_is guard' -l pass -x -d 'What redlock pass has printed'
+complete -c redlock -n '__redlock_is guard' -s t -l timeout -x -d 'Terminate the command after this long'
+complete -c redlock -n '__redlock_is guard' -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
+complete -c redlock -n '__redlock_is guard' -l wait-tree -d 'Guard until all processes of the command have ended'
+complete -c redlock -n '__redlock_is guard' -s c -l shell -x -d 'Run a shell script instead of a command'
+
+complete -c redlock -n '__redlock_is pass' -l times -x -d 'How many guards it admits'
+
 complete -c redlock -n '__redlock_is acquire' -l format -x -a 'env json token github' -d 'What to print'
 complete -c redlock -n '__redlock_is acquire' -l while-pid -x -a '(__fish_complete_pids)' -d 'Keep the lock while this process lives'
 complete -c redlock -n '__redlock_is acquire' -l wait-tree -d 'Keep the lock until all processes started by it have ended'
 
-complete -c redlock -n '__redlock_is extend check release' -l token-file -r -F -d 'File with the token'
+complete -c redlock -n '__redlock_is pass extend check release' -l token-file -r -F -d 'File with the token'
 complete -c redlock -n '__redlock_is check' -l for -x -d 'For at least this long from now'
 complete -c redlock -n '__redlock_is release' -l force -d 'Free the lock regardless of its holder'
 complete -c redlock -n '__redlock_is release stop' -l id -x -d 'Only the one with this id'

@@ -497,11 +497,11 @@ pub enum OnUnreachable {
 /// Run a command elsewhere under a lock that this job holds
 ///
 /// For work that the run can't stop itself: over ssh, in a container. COMMAND is stopped, and dead before the lease
-/// ends, when the lock is lost or the run is over; until it has ended, the lock is not handed on. Nothing is acquired or
-/// renewed: without a lock to guard the status is 79.
+/// ends, when the lock is lost or the run is over; the lock is handed on after that. A guard acquires and renews
+/// nothing: without a lock to guard it starts nothing, and the status is 79.
 ///
-/// The lock is known from $REDLOCK_HELD, where that can be passed on (`docker run -e REDLOCK_HELD …`), or by a pass:
-/// `ssh web-1 redlock guard --pass "$(redlock pass)" -- ./switch.sh`.
+/// A guard finds the lock in $REDLOCK_HELD, where the environment can be passed on (`docker run -e REDLOCK_HELD …`), or
+/// by a pass: `ssh web-1 redlock guard --pass "$(redlock pass)" -- ./switch.sh`.
 #[derive(Debug, Args)]
 pub struct Guard {
     /// Lock name [default: all that $REDLOCK_HELD names]
@@ -512,7 +512,7 @@ pub struct Guard {
     #[arg(value_name = "COMMAND", last = true, required_unless_present = "shell")]
     pub command: Vec<OsString>,
 
-    /// What `redlock pass` has printed for this job
+    /// Pass that `redlock pass` has printed for this job
     #[arg(long, value_name = "PASS", conflicts_with = "names")]
     pub pass: Option<String>,
 

@@ -7,6 +7,7 @@
 //! ```text
 //! main → cli, config, command              what was typed, what is set, what to do
 //! command/run → acquisition, supervise     a run, from its options to its status
+//! command/guard → protocol, supervise      work elsewhere, under a lock of its job
 //! command/acquire → acquisition, supervise a lock for a script
 //! command/acquisition → protocol, decide,  acquiring locks
 //!                       supervise

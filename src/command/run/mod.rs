@@ -59,7 +59,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     };
     if let Some(program) = client_of_a_daemon(&command) {
         settings.verbosity.verbose(format_args!(
-            "what {program} starts elsewhere isn't stopped with this run; take the lock there (\"WORK ELSEWHERE\" in redlock-run(1))"
+            "what {program} starts elsewhere isn't stopped with this run, unless `redlock guard` runs it there (\"WORK ELSEWHERE\" in redlock-run(1))"
         ));
     }
     let words = || command.iter().map(|word| word.to_string_lossy());
@@ -105,10 +105,12 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
 /// Programs that have a daemon do the work, here or on another host.
 const CLIENTS: [&str; 5] = ["ssh", "docker", "podman", "kubectl", "systemd-run"];
 
-/// The program of a command whose work isn't part of its tree.
+/// The program of a command whose work isn't part of its tree, unless a guard is part of that.
 fn client_of_a_daemon(command: &[OsString]) -> Option<&'static str> {
     let program = Path::new(command.first()?).file_name()?;
-    CLIENTS.into_iter().find(|client| program == *client)
+    let client = CLIENTS.into_iter().find(|client| program == *client)?;
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    (!words.join(" ").contains("redlock guard ")).then_some(client)
 }
 
 /// What a run knows from its start.

@@ -251,6 +251,32 @@ fn guarded_work_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
 }
 
 #[test]
+fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews() {
+    let redis = Redis::start();
+    let script = r#"
+        eval "$(redlock acquire --ttl 3s a)"
+        redlock guard -c 'trap "echo asked" TERM
+            while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done'
+        echo "status $?""#;
+    let begun = now();
+    let mut command = crate::support::directly(&redis, &["sh", "-c", script]);
+    let mut run = Running::start(&mut command);
+    run.expect_line("asked");
+    let asked = now();
+    run.expect_line("status 79");
+    let last = fs::read_to_string(redis.dir.path().join("life")).unwrap();
+    let last = Duration::from_nanos(last.trim().parse().unwrap());
+    // The lease was asked for after the test had looked at the clock; it ends no sooner than this.
+    let lease_ends = begun + Duration::from_secs(3);
+    assert!(
+        asked < lease_ends - Duration::from_secs(1),
+        "{asked:?} {lease_ends:?}"
+    );
+    assert!(last < lease_ends, "{last:?} {lease_ends:?}");
+    run.finish().assert_exited(0);
+}
+
+#[test]
 fn a_guard_that_was_killed_takes_its_work_along_and_delays_the_next_holder_for_a_lease_at_most() {
     let redis = Redis::start();
     let holder = Holder::start(&redis, &["--ttl", "3s", "a"]);

@@ -7,7 +7,8 @@
 //! daemon, or doesn't let us hide its own crontabs from it, the crontab is run line by line: cron
 //! changes to the crontab's user, which only root may do, also in a namespace of its own. Where it
 //! has no systemd, the units aren't checked; where it has no namespaces, the pod isn't process 1; where it has no
-//! ksh93, nothing is run in it.
+//! ksh93, nothing is run in it. `ssh`, `docker`, `kubectl` and `ansible-playbook` are small programs in Python that have another
+//! process do the work, as the real ones do, with no more of the environment than those hand on.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +23,7 @@ use crate::promises::keeper::keeper;
 use crate::promises::packages::{GithubJob, Releases, gitlab_job, gitlab_shell};
 use crate::support::{
     Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, children, is_alive, moment,
-    outcome, path, script, wait_until, without_terminal,
+    outcome, path, queued, script, wait_until, without_terminal,
 };
 
 /// The code blocks of a recipe: the language and the text.
@@ -623,6 +624,255 @@ fn kubernetes_cronjob() {
     pod.finish().assert_code(128 + 9);
     assert!(std::time::Instant::now() < end);
     assert_eq!(sandbox.status()[0]["holders"][0]["kept"], true);
+}
+
+/// Does what others ask for, like sshd or dockerd: its processes are no descendants of theirs, and live on without them.
+const DAEMON: &str = r#"
+import json, os, socket, subprocess, threading
+server = socket.socket(socket.AF_UNIX)
+server.bind("daemon.sock")
+server.listen(9)
+print("listening", flush=True)
+
+def serve(client):
+    stream = client.makefile("rw")
+    job = json.loads(stream.readline())
+    status = subprocess.run(job["words"], env={**os.environ, **job["env"]}).returncode
+    try:
+        print(status if status >= 0 else 128 - status, file=stream, flush=True)
+    except BrokenPipeError:
+        pass
+
+while True:
+    client, _ = server.accept()
+    threading.Thread(target=serve, args=[client], daemon=True).start()
+"#;
+
+/// What the clients of the daemon have in common: has it run these words, and returns their status.
+const CLIENT: &str = r#"#!/usr/bin/env python3
+import json, os, re, signal, socket, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+def begin(words, **env):
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(os.path.join(os.path.dirname(__file__), "..", "daemon.sock"))
+    stream = client.makefile("rw")
+    print(json.dumps({"words": words, "env": env}), file=stream, flush=True)
+    return stream
+
+def have(words, **env):
+    return int(begin(words, **env).readline())
+
+def there(arguments):
+    end = arguments.index("--")
+    return arguments[end + 1:]
+"#;
+
+/// The programs that a recipe calls to have work done elsewhere, and how each does it.
+const CLIENTS: [(&str, &str); 4] = [
+    (
+        // The shell of the other side reads the words again; no variable gets there.
+        "ssh",
+        r#"
+host, *words = sys.argv[1:]
+sys.exit(have(["sh", "-c", " ".join(words)], SSH_HOST=host))
+"#,
+    ),
+    (
+        // Has the variables that it names, and a Redis where this one is.
+        "docker",
+        r#"
+assert sys.argv[1:3] == ["run", "--rm"], sys.argv
+rest, env = sys.argv[3:], {}
+while rest[0] == "-e":
+    env[rest[1]] = os.environ[rest[1]]
+    rest = rest[2:]
+image, *words = rest
+sys.exit(have(words, **env))
+"#,
+    ),
+    (
+        "kubectl",
+        r#"
+assert sys.argv[1:3] == ["exec", "deploy/web"], sys.argv
+sys.exit(have(there(sys.argv)))
+"#,
+    ),
+    (
+        // Each host gets its own value of an expression.
+        "ansible-playbook",
+        r#"
+import yaml
+def pipe(found):
+    asked = subprocess.run(found[1], shell=True, stdout=subprocess.PIPE, text=True, check=True)
+    return asked.stdout.rstrip("\n")
+[play] = yaml.safe_load(open(sys.argv[1]))
+begun = []
+for host in ["web-1", "web-2", "web-3"]:
+    for task in play["tasks"]:
+        words = task["ansible.builtin.command"]["argv"]
+        words = [re.sub(r"\{\{ lookup\('pipe', '(.*)'\) \}\}", pipe, word) for word in words]
+        begun.append(begin(words, SSH_HOST=host))
+sys.exit(max(int(stream.readline()) for stream in begun) and 2)
+"#,
+    ),
+];
+
+/// A sandbox with a daemon that does what `ssh` and others ask for, and says what that prints.
+struct Elsewhere {
+    sandbox: Sandbox,
+    daemon: Running,
+}
+
+impl Elsewhere {
+    fn new(sandbox: Sandbox) -> Self {
+        fs::create_dir(sandbox.dir().join("bin")).unwrap();
+        for (name, body) in CLIENTS {
+            script(
+                &sandbox.dir().join("bin"),
+                name,
+                &format!("{CLIENT}\n{body}"),
+            );
+        }
+        let mut daemon = Running::start(&mut sandbox.command(&["python3", "-c", DAEMON], &[]));
+        daemon.expect_line("listening");
+        Self { sandbox, daemon }
+    }
+
+    fn path(&self) -> String {
+        format!("{}:{}", self.sandbox.dir().join("bin").display(), path())
+    }
+
+    /// A text as a script that is called by its path.
+    fn script(&self, name: &str, text: &str) -> Command {
+        let mut command = self.sandbox.script(name, text);
+        command.env("PATH", self.path());
+        command
+    }
+
+    fn sh(&self, text: &str) -> Command {
+        let mut command = self.sandbox.sh(text);
+        command.env("PATH", self.path());
+        command
+    }
+
+    /// Waits until so much work is done elsewhere, and has said where and under which lock; in any order.
+    fn expect(&mut self, lines: &[&str]) {
+        let mut seen: Vec<String> = lines.iter().map(|_| self.daemon.line()).collect();
+        seen.sort();
+        assert_eq!(seen, lines);
+    }
+
+    fn guards(&self) -> usize {
+        let status = self.sandbox.status();
+        status[0]["holders"][0]["guards"].as_array().unwrap().len()
+    }
+
+    /// All went well, and the lock is free.
+    fn is_over(&self, run: Running, status: i32) {
+        let end = run.finish();
+        end.assert_code(status);
+        assert_eq!(self.sandbox.status(), Value::Array(Vec::new()), "{end:?}");
+    }
+}
+
+/// Says where it is and what it is under, and goes on until the gate is open.
+const UNDER_THE_LOCK: &str = r#"redlock check && echo "$SSH_HOST under $REDLOCK_NAME"
+    until test -e go; do sleep 0.02; done; ! test -e broken"#;
+
+#[test]
+fn several_hosts_over_ssh() {
+    let sandbox = Sandbox::new().with("switch.sh", UNDER_THE_LOCK);
+    let mut elsewhere = Elsewhere::new(sandbox);
+    let text = block("Several hosts over ssh");
+    let hosts = ["web-1", "web-2", "web-3"].map(|host| format!("{host} under deploy"));
+    let hosts = hosts.each_ref().map(String::as_str);
+    for (is_broken, status) in [(false, 0), (true, 123)] {
+        if is_broken {
+            fs::write(elsewhere.sandbox.dir().join("broken"), "").unwrap();
+        }
+        let _ = fs::remove_file(elsewhere.sandbox.dir().join("go"));
+        let run = Running::start(&mut elsewhere.script("deploy", &text));
+        elsewhere.expect(&hosts);
+        assert_eq!(elsewhere.guards(), 3);
+        elsewhere.sandbox.open_the_gate();
+        elsewhere.is_over(run, status);
+    }
+    // Without its lock it goes nowhere.
+    let mut nowhere = elsewhere.script("deploy", &text);
+    outcome(nowhere.env("REDLOCK_URL", "redis://127.0.0.1:1")).assert_code(69);
+    assert_eq!(elsewhere.sandbox.log().len(), 6);
+}
+
+#[test]
+fn a_container() {
+    let sandbox = Sandbox::new()
+        .with("import.sh", UNDER_THE_LOCK)
+        .with("migrate.sh", UNDER_THE_LOCK);
+    let mut elsewhere = Elsewhere::new(sandbox);
+    let [(_, docker), (_, kubectl)] = <[_; 2]>::try_from(blocks("A container")).unwrap();
+    let import = Running::start(&mut elsewhere.sh(&docker));
+    elsewhere.expect(&[" under import"]);
+    let migrate = Running::start(&mut elsewhere.script("migrate", &kubectl));
+    elsewhere.expect(&[" under migrate"]);
+    assert_eq!(elsewhere.guards(), 1);
+    elsewhere.sandbox.open_the_gate();
+    import.finish().assert_code(0);
+    elsewhere.is_over(migrate, 0);
+}
+
+#[test]
+fn ansible() {
+    let sandbox = Sandbox::new().with("switch.sh", UNDER_THE_LOCK);
+    let mut elsewhere = Elsewhere::new(sandbox);
+    let [(_, playbook), (_, text)] = <[_; 2]>::try_from(blocks("Ansible")).unwrap();
+    let file = playbook.lines().next().unwrap().trim_start_matches("# ");
+    fs::write(elsewhere.sandbox.dir().join(file), &playbook).unwrap();
+    let run = Running::start(&mut elsewhere.sh(&text));
+    elsewhere.expect(&[
+        "web-1 under deploy",
+        "web-2 under deploy",
+        "web-3 under deploy",
+    ]);
+    assert_eq!(elsewhere.guards(), 3);
+    elsewhere.sandbox.open_the_gate();
+    elsewhere.is_over(run, 0);
+}
+
+#[test]
+fn a_ci_job_that_is_cancelled() {
+    let work = "trap 'echo stopping; until test -e over; do sleep 0.02; done; exit' TERM
+        echo ready; while :; do sleep 0.02; done";
+    let mut elsewhere = Elsewhere::new(Sandbox::new().with("switch.sh", work));
+    let workflow = yaml(&block("A CI job that is cancelled"));
+    let job = &workflow["jobs"]["deploy"];
+    let step = &job["steps"][0];
+    assert_eq!(step["uses"], "example/redlock@v0.1.0");
+    let releases = Releases::new();
+    let (url, here) = (elsewhere.sandbox.redis.url(), releases.url());
+    let secrets = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &here)];
+    let machine = GithubJob::new(elsewhere.sandbox.dir(), &secrets);
+    let bin = elsewhere.sandbox.dir().join("bin");
+    fs::write(machine.temporary().join("path"), bin.to_str().unwrap()).unwrap();
+    let with = |name: &str| step["with"][name].as_str().unwrap();
+    let inputs = ["name", "run"].map(|name| (name, with(name)));
+    let mut run = Running::start(&mut machine.uses(&inputs));
+    elsewhere.expect(&["ready"]);
+    let mut next = queued(
+        &elsewhere.sandbox.redis,
+        &["run", "deploy", "--", "echo", "next"],
+    );
+    run.signal(Signal::SIGINT);
+    elsewhere.expect(&["stopping"]);
+    wait_until("the run is over for the server", || {
+        elsewhere.sandbox.status()[0]["holders"][0]["kept"] == true
+    });
+    // The runner loses patience.
+    run.kill();
+    assert!(!next.has_ended());
+    fs::write(elsewhere.sandbox.dir().join("over"), "").unwrap();
+    next.expect_line("next");
+    elsewhere.is_over(next, 0);
 }
 
 #[test]

@@ -813,21 +813,22 @@ fn a_background_process_that_outlives_command_does_not_keep_redlock() {
 }
 
 #[test]
-fn a_client_of_a_daemon_is_said_not_to_be_all_of_the_work() {
+fn a_client_of_a_daemon_is_said_not_to_be_all_of_the_work_unless_that_is_guarded() {
     let redis = Redis::start();
     let programs = redis.dir.path().join("programs");
     fs::create_dir(&programs).unwrap();
     for program in ["ssh", "docker", "podman", "kubectl", "systemd-run"] {
         let path = crate::support::script(&programs, program, "#!/bin/sh\n");
-        for (words, is_said) in [
-            (
-                &["run", "-v", "a", "--", path.to_str().unwrap(), "x"][..],
-                true,
-            ),
-            (&["run", "a", "--", path.to_str().unwrap(), "x"], false),
-            (&["run", "-v", "a", "--", "echo", program], false),
+        let path = path.to_str().unwrap();
+        for (options, command, is_said) in [
+            (&["-v"][..], &[path, "x"][..], true),
+            (&[], &[path, "x"], false),
+            (&["-v"], &["echo", program], false),
+            (&["-v"], &[path, "x", "redlock", "guard", "--", "y"], false),
+            (&["-v"], &[path, "x", "redlock guard -- y"], false),
         ] {
-            let end = outcome(&mut redis.redlock(words));
+            let words = [&["run"], options, &["a", "--"], command].concat();
+            let end = outcome(&mut redis.redlock(&words));
             end.assert_code(0);
             let line = format!("what {program} starts elsewhere isn't stopped with this run");
             assert_eq!(end.stderr.contains(&line), is_said, "{end:?}");
