@@ -30,7 +30,7 @@ use crate::supervise::environment;
 use crate::supervise::run::{EventSources, Terms as RunTerms, Work, WorkResult, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::SpawnError;
-use crate::variables::VARIABLES;
+use crate::variables::{HELD, VARIABLES};
 
 /// How long a pass admits guards.
 const PASS_LASTS: Duration = Duration::from_secs(60);
@@ -122,7 +122,9 @@ fn wanted(options: &cli::Guard) -> Result<Result<Vec<(Name, Admission)>, String>
     }
     let held = held_by_job();
     if options.names.is_empty() && held.is_empty() {
-        return Ok(Err("no lock to guard: REDLOCK_HELD isn't set here; pass it on, or use --pass \"$(redlock pass)\"".into()));
+        return Ok(Err(format!(
+            "no lock to guard: {HELD} isn't set here; pass it on, or use --pass \"$(redlock pass)\""
+        )));
     }
     if options.names.is_empty() {
         let each = held.into_iter();
@@ -266,7 +268,9 @@ pub fn pass(options: &cli::Pass, settings: &Settings) -> Result<Exit> {
         },
     };
     if claims.is_empty() {
-        report::error("no lock to give a pass for: REDLOCK_HELD isn't set here");
+        report::error(format_args!(
+            "no lock to give a pass for: {HELD} isn't set here"
+        ));
         return Ok(Exit::Lost);
     }
     let names = claims.iter().map(|claim| claim.lock().name().clone());

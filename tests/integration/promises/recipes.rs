@@ -23,7 +23,7 @@ use crate::promises::keeper::keeper;
 use crate::promises::packages::{GithubJob, Releases, gitlab_job, gitlab_shell};
 use crate::support::{
     Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, children, is_alive, moment,
-    outcome, path, queued, script, wait_until, without_terminal,
+    outcome, path, script, wait_until, without_terminal,
 };
 
 /// The code blocks of a recipe: the language and the text.
@@ -853,15 +853,17 @@ fn a_ci_job_that_is_cancelled() {
     let secrets = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &here)];
     let machine = GithubJob::new(elsewhere.sandbox.dir(), &secrets);
     let bin = elsewhere.sandbox.dir().join("bin");
-    fs::write(machine.temporary().join("path"), bin.to_str().unwrap()).unwrap();
+    let added = format!("{}\n", bin.display());
+    fs::write(machine.temporary().join("path"), added).unwrap();
     let with = |name: &str| step["with"][name].as_str().unwrap();
     let inputs = ["name", "run"].map(|name| (name, with(name)));
     let mut run = Running::start(&mut machine.uses(&inputs));
     elsewhere.expect(&["ready"]);
-    let mut next = queued(
-        &elsewhere.sandbox.redis,
-        &["run", "deploy", "--", "echo", "next"],
-    );
+    let words = ["run", "deploy", "--", "echo", "next"];
+    let mut next = Running::start(&mut elsewhere.sandbox.redis.redlock(&words));
+    wait_until("it stands in the queue", || {
+        !elsewhere.sandbox.redis.queue("deploy").is_empty()
+    });
     run.signal(Signal::SIGINT);
     elsewhere.expect(&["stopping"]);
     wait_until("the run is over for the server", || {
