@@ -38,6 +38,7 @@
 //! | `release` | releasing by token, and by force |
 //! | `scripts` | locks of scripts that aren't wrapped: acquire, extend, check, release |
 //! | `guards` | work elsewhere under a lock: it ends with the run that has it, which is handed on after that |
+//! | `elsewhere` | guarded work on hosts behind ssh and in a daemon's containers: no two holders' work beats at once |
 //! | `fencing` | a fence file rejects every stale writer |
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
 //! | `cron` | running once: --hold-at-least, --once-per, --unless, --jitter, and silence |
@@ -75,6 +76,7 @@ mod cron;
 mod distance;
 mod doctor;
 mod doctor_fixes;
+mod elsewhere;
 mod exclusion;
 mod exit;
 mod fencing;

@@ -1,0 +1,458 @@
+//! Guarded work where it really is: on hosts that a deploy reaches over ssh, and in containers that a daemon starts.
+//! However the connection, the run, the guard or Redis fails, the work of two holders never beats at once.
+//!
+//! The hosts are one sshd, which runs as the user of the tests and so can't use PAM; where namespaces aren't permitted
+//! the daemon's containers are plain processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::{
+    REDLOCK, Redis, Running, directly, free_port, is_alive, is_permitted, now, outcome, path,
+    queued, script, send, wait_until, watchdog,
+};
+
+const HOSTS: [&str; 3] = ["web-1", "web-2", "web-3"];
+
+/// The work on a host. Only SIGKILL or the test ends it, and no end of a stream: nothing else than its guard stops it.
+const WORK: &str = r#"#!/bin/sh
+trap '' TERM HUP PIPE
+beat() { date +%s%N >>"$SITE/beats.$REDLOCK_FENCE.$1"; }
+beat "$1"
+echo "$$ $PPID" >"$SITE/at.draft.$1"; mv "$SITE/at.draft.$1" "$SITE/at.$1"
+while [ ! -e "$SITE/over" ]; do beat "$1"; sleep 0.01; done
+"#;
+
+/// A deploy to all hosts at once, which says the pid of each client.
+const OVER_SSH: &str = r#"
+    for host in web-1 web-2 web-3; do
+        ssh -F "$SITE/ssh" "$host" redlock guard -k 200ms --pass "$(redlock pass)" -- '"$SITE/work"' "$host" &
+        echo $!
+    done
+    wait"#;
+
+/// The same by a daemon that gets the lock in an environment.
+const BY_DAEMON: &str = r#"
+    for host in web-1 web-2 web-3; do
+        python3 "$SITE/client" redlock guard -k 200ms -- "$SITE/work" "$host" &
+        echo $!
+    done
+    wait"#;
+
+/// Starts what clients ask for, as children of its own, and answers with their statuses.
+const DAEMON: &str = r"
+import json, os, socketserver, subprocess, sys
+class Request(socketserver.StreamRequestHandler):
+    def handle(self):
+        words, environment = json.loads(self.rfile.readline())
+        status = subprocess.run(sys.argv[1:] + words, env=dict(os.environ, **environment)).returncode
+        try: self.wfile.write(b'%d\n' % status)
+        except OSError: pass
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    request_queue_size = 10
+with Server(os.environ['SITE'] + '/daemon.sock', Request) as server:
+    print('ready', flush=True)
+    server.serve_forever()
+";
+
+const CLIENT: &str = r"
+import json, os, socket, sys
+daemon = socket.socket(socket.AF_UNIX)
+daemon.connect(os.environ['SITE'] + '/daemon.sock')
+request = [sys.argv[1:], {'REDLOCK_HELD': os.environ['REDLOCK_HELD']}]
+daemon.sendall(json.dumps(request).encode() + b'\n')
+sys.exit(int(daemon.makefile().readline() or 255))
+";
+
+/// Hosts with a Redis that all of them reach.
+struct Site {
+    redis: Redis,
+    server: Running,
+}
+
+impl Site {
+    fn dir(&self) -> &Path {
+        self.redis.dir.path()
+    }
+
+    /// Hosts that are reached over ssh.
+    fn over_ssh() -> Self {
+        let redis = Redis::start();
+        let dir = redis.dir.path().to_owned();
+        script(&dir, "work", WORK);
+        for key in ["host-key", "key"] {
+            let path = dir.join(key);
+            let mut keygen = Command::new("ssh-keygen");
+            let keygen = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
+            outcome(keygen.arg(path)).assert_code(0);
+        }
+        let sshd = sshd();
+        // A service of the system would make it, where sshd insists on it.
+        if nix::unistd::geteuid().is_root() && Path::new("/run").is_dir() {
+            let mut builder = fs::DirBuilder::new();
+            let _ = builder.mode(0o755).create("/run/sshd");
+        }
+        // With that level bash doesn't read the user's .bashrc.
+        let config = format!(
+            "ListenAddress 127.0.0.1\nHostKey {dir}/host-key\nPidFile none\nStrictModes no\n\
+             PermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
+             AuthorizedKeysFile {dir}/key.pub\nMaxStartups 100\n\
+             SetEnv SHLVL=1 PATH={path} SITE={dir} REDLOCK_URL={url}\n",
+            dir = dir.display(),
+            path = path(),
+            url = redis.url(),
+        );
+        fs::write(dir.join("sshd"), config).unwrap();
+        let user = nix::unistd::User::from_uid(nix::unistd::getuid())
+            .unwrap()
+            .expect("the user of the tests has a name");
+        let (server, port) = loop {
+            let port = free_port();
+            let mut command = Command::new(&sshd);
+            command.args(["-D", "-e", "-p", &port.to_string(), "-f"]);
+            let mut server = Running::start(command.arg(dir.join("sshd")));
+            let answers = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+            wait_until("sshd listens, or has ended", || {
+                server.has_ended() || answers()
+            });
+            if !server.has_ended() {
+                break (server, port);
+            }
+            let end = server.finish();
+            end.assert_says("Address already in use");
+        };
+        let config = format!(
+            "Host web-*\n HostName 127.0.0.1\n Port {port}\n User {user}\n IdentityFile {dir}/key\n \
+             IdentitiesOnly yes\n BatchMode yes\n StrictHostKeyChecking no\n \
+             UserKnownHostsFile /dev/null\n GlobalKnownHostsFile /dev/null\n LogLevel ERROR\n",
+            user = user.name,
+            dir = dir.display(),
+        );
+        fs::write(dir.join("ssh"), config).unwrap();
+        Self { redis, server }
+    }
+
+    /// Hosts that are containers of a daemon on this one.
+    fn by_daemon() -> Self {
+        let redis = Redis::start();
+        let dir = redis.dir.path().to_owned();
+        script(&dir, "work", WORK);
+        fs::write(dir.join("daemon"), DAEMON).unwrap();
+        fs::write(dir.join("client"), CLIENT).unwrap();
+        let program = dir.join("daemon");
+        let words = ["python3", program.to_str().unwrap()];
+        let words = [&words[..], &apart()].concat();
+        let mut command = directly(&redis, &words);
+        let mut server = Running::start(command.env("SITE", &dir));
+        server.expect_line("ready");
+        Self { redis, server }
+    }
+
+    /// A deploy under lock "a" whose work has begun on each host, and the clients that it reaches them by.
+    fn deploy(&self, options: &[&str], deploy: &str) -> (Running, Vec<i32>) {
+        self.deploy_from(&[], options, deploy)
+    }
+
+    /// The same from where the words before its own put the run.
+    fn deploy_from(&self, before: &[&str], options: &[&str], deploy: &str) -> (Running, Vec<i32>) {
+        let words = [before, &[REDLOCK, "run"], options, &["a", "-c", deploy]].concat();
+        let mut command = directly(&self.redis, &words);
+        let mut run = Running::start(command.env("SITE", self.dir()));
+        let clients = HOSTS.map(|_| run.line().parse().unwrap()).to_vec();
+        wait_until("the work has begun on each host", || {
+            HOSTS.iter().all(|host| self.at(host).exists())
+        });
+        (run, clients)
+    }
+
+    /// The file in which the work on a host says its pid and its guard's.
+    fn at(&self, host: &str) -> PathBuf {
+        self.dir().join(format!("at.{host}"))
+    }
+
+    fn pids(&self, host: &str) -> (i32, i32) {
+        let text = fs::read_to_string(self.at(host)).unwrap();
+        let (work, guard) = text.trim().split_once(' ').unwrap();
+        (work.parse().unwrap(), guard.parse().unwrap())
+    }
+
+    fn let_work_end(&self) {
+        fs::write(self.dir().join("over"), "").unwrap();
+    }
+
+    /// The next deploy, in the queue. Its work begins with its turn.
+    fn next(&self) -> Running {
+        let turn = r#"date +%s%N >"$HOME/beats.$REDLOCK_FENCE.next"; echo turn"#;
+        queued(&self.redis, &["run", "-q", "a", "-c", turn])
+    }
+
+    /// Whether the lock is kept for the guards of a run that is over.
+    fn is_kept(&self) -> bool {
+        let shown = outcome(&mut self.redis.redlock(&["status", "--json", "a"]));
+        let all: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+        all[0]["holders"][0]["kept"] == true
+    }
+
+    /// When work has beaten: by its fence, and its host.
+    fn beats(&self) -> BTreeMap<u64, BTreeMap<String, Vec<Duration>>> {
+        let mut beats: BTreeMap<u64, BTreeMap<String, Vec<Duration>>> = BTreeMap::new();
+        for file in fs::read_dir(self.dir()).unwrap() {
+            let file = file.unwrap();
+            let name = file.file_name().into_string().unwrap();
+            let Some((fence, host)) = name
+                .strip_prefix("beats.")
+                .and_then(|rest| rest.split_once('.'))
+            else {
+                continue;
+            };
+            let text = fs::read_to_string(file.path()).unwrap();
+            let moments = text.lines().map(crate::support::moment).collect();
+            let of_fence = beats.entry(fence.parse().unwrap()).or_default();
+            of_fence.insert(host.to_owned(), moments);
+        }
+        beats
+    }
+
+    /// Waits for the next deploy's turn. All work of this one was over before it.
+    #[track_caller]
+    fn assert_hands_on(&self, mut next: Running) {
+        next.expect_line("turn");
+        next.finish().assert_exited(0);
+        // What should have been dead before gets the time to show that it isn't.
+        for host in HOSTS {
+            let (work, _) = self.pids(host);
+            wait_until("the work is dead", || !self.is_on_this_host(work));
+        }
+        let beats = self.beats();
+        let hosts: Vec<BTreeSet<&str>> = beats
+            .values()
+            .map(|of_fence| of_fence.keys().map(String::as_str).collect())
+            .collect();
+        assert_eq!(hosts, [BTreeSet::from(HOSTS), BTreeSet::from(["next"])]);
+        let mut each = beats.values();
+        let last = each.next().unwrap().values().flatten().max().unwrap();
+        let turn = each.next().unwrap().values().flatten().min().unwrap();
+        assert!(
+            last < turn,
+            "work went on for {:?} after the next deploy's turn",
+            last.saturating_sub(*turn)
+        );
+    }
+
+    /// No guard is left in Redis; passes are remembered for their minute.
+    #[track_caller]
+    fn assert_all_have_left(&self) {
+        let fields = self.redis.cli(&["HKEYS", "{redlock:a}:guards"]);
+        let mut guards = fields.lines().filter(|field| !field.starts_with("pass:"));
+        assert_eq!(guards.next(), None, "no guard is left");
+    }
+
+    /// Whether a process lives that was seen by its pid on this host; in a container it has another one.
+    fn is_on_this_host(&self, pid: i32) -> bool {
+        self.dir().join("sshd").exists() && is_alive(pid)
+    }
+
+    /// What sshd has started for the connection to a host.
+    fn connection(&self, host: &str) -> i32 {
+        let (_, guard) = self.pids(host);
+        let mut process = guard;
+        loop {
+            let above = parent(process);
+            assert!(above > 1, "the guard isn't sshd's");
+            if above == self.server.pid() {
+                return process;
+            }
+            process = above;
+        }
+    }
+}
+
+/// What a command begins with that sees no process of this host, as in a container. It dies at once with all it started.
+fn apart() -> Vec<&'static str> {
+    let unshare = "unshare --user --map-root-user --pid --fork --kill-child --mount-proc";
+    let mut words: Vec<&str> = unshare.split(' ').collect();
+    if !is_permitted(&[&words[..], &["true"]].concat()) {
+        words.clear();
+    }
+    words
+}
+
+/// sshd re-executes itself, and needs its whole path.
+fn sshd() -> PathBuf {
+    let dirs = format!("{}:/usr/sbin:/usr/local/sbin:/sbin", path());
+    let mut each = dirs.split(':').map(|dir| Path::new(dir).join("sshd"));
+    let executable = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o111 != 0)
+    };
+    each.find(executable).expect("sshd is installed")
+}
+
+fn parent(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    fields.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_deploy_over_ssh_to_three_hosts_hands_its_lock_on_after_the_work_on_each() {
+    let site = Site::over_ssh();
+    let (run, _) = site.deploy(&["--ttl", "60s"], OVER_SSH);
+    let next = site.next();
+    site.let_work_end();
+    run.finish().assert_exited(0);
+    site.assert_hands_on(next);
+    site.assert_all_have_left();
+}
+
+#[test]
+fn work_whose_ssh_client_was_killed_ends_before_the_next_turn() {
+    let site = Site::over_ssh();
+    let (run, clients) = site.deploy(&["--ttl", "60s"], OVER_SSH);
+    let next = site.next();
+    send(clients[0], libc::SIGTERM);
+    send(clients[1], libc::SIGKILL);
+    // The rest of the deploy goes on, and what lost its connection is part of it.
+    wait_until("two clients are gone", || {
+        !is_alive(clients[0]) && !is_alive(clients[1])
+    });
+    for host in HOSTS {
+        assert!(is_alive(site.pids(host).0), "{host}");
+    }
+    send(clients[2], libc::SIGKILL);
+    run.finish().assert_exited(0);
+    site.assert_hands_on(next);
+    site.assert_all_have_left();
+}
+
+#[test]
+fn work_whose_sshd_was_killed_ends_before_the_next_turn() {
+    let site = Site::over_ssh();
+    let (run, _) = site.deploy(&["--ttl", "60s"], OVER_SSH);
+    let next = site.next();
+    for host in HOSTS {
+        send(site.connection(host), libc::SIGKILL);
+    }
+    run.finish().assert_exited(0);
+    site.assert_hands_on(next);
+    site.assert_all_have_left();
+}
+
+#[test]
+fn a_guard_that_is_suspended_on_its_host_delays_the_next_turn_for_a_lease_at_most() {
+    let site = Site::over_ssh();
+    let (run, clients) = site.deploy(&["--ttl", "4s"], OVER_SSH);
+    let next = site.next();
+    let (_, guard) = site.pids(HOSTS[0]);
+    wait_until("it has a watchdog", || watchdog(guard).is_some());
+    send(guard, libc::SIGSTOP);
+    let suspended = Instant::now();
+    for client in clients {
+        send(client, libc::SIGKILL);
+    }
+    wait_until("the run is over for the server", || site.is_kept());
+    site.assert_hands_on(next);
+    let took = suspended.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    send(guard, libc::SIGCONT);
+    run.finish().assert_exited(0);
+}
+
+#[test]
+fn stop_ends_the_work_on_all_hosts_and_returns_after_it() {
+    let site = Site::over_ssh();
+    let (run, _) = site.deploy(&["--ttl", "60s"], OVER_SSH);
+    let next = site.next();
+    outcome(&mut site.redis.redlock(&["stop", "a"])).assert_exited(0);
+    for host in HOSTS {
+        assert!(!is_alive(site.pids(host).0), "{host}");
+    }
+    run.finish().assert_exited(79);
+    site.assert_hands_on(next);
+    site.assert_all_have_left();
+}
+
+#[test]
+fn work_on_all_hosts_is_dead_when_the_lease_of_a_holder_ends_whose_host_died() {
+    let site = Site::over_ssh();
+    // From where the run is, its watchdog and the next deploy can't find the work by the token.
+    let (mut run, _) = site.deploy_from(&apart(), &["--ttl", "5s"], OVER_SSH);
+    let next = site.next();
+    run.kill();
+    site.assert_hands_on(next);
+}
+
+#[test]
+fn work_on_all_hosts_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
+    let site = Site::over_ssh();
+    let (mut run, _) = site.deploy(&["--ttl", "4s", "-k", "200ms"], OVER_SSH);
+    let next = site.next();
+    site.redis.stall();
+    let lease_ends = now() + Duration::from_secs(4);
+    for host in HOSTS {
+        let (work, _) = site.pids(host);
+        wait_until("the work is dead", || !is_alive(work));
+    }
+    let last = site.beats().into_values().flat_map(BTreeMap::into_values);
+    let last = last.flatten().max().unwrap();
+    assert!(
+        last < lease_ends,
+        "{:?} too long",
+        last.saturating_sub(lease_ends)
+    );
+    site.redis.resume();
+    wait_until("the run has ended, too", || run.has_ended());
+    site.assert_hands_on(next);
+}
+
+#[test]
+fn a_ci_job_that_is_cancelled_and_then_killed_leaves_its_lock_to_the_work_on_its_hosts() {
+    let site = Site::over_ssh();
+    // The guards' work takes its time.
+    let deploy = OVER_SSH.replace("-k 200ms", "-k 25s");
+    let (mut run, _) = site.deploy(&["--ttl", "60s"], &deploy);
+    let mut next = site.next();
+    run.signal(Signal::SIGTERM);
+    wait_until("the run is over for the server", || site.is_kept());
+    assert!(!run.has_ended(), "it waits for its guards");
+    run.kill();
+    for host in HOSTS {
+        assert!(is_alive(site.pids(host).0), "{host}");
+    }
+    assert!(!next.has_ended());
+    site.let_work_end();
+    site.assert_hands_on(next);
+    site.assert_all_have_left();
+}
+
+#[test]
+fn what_a_daemon_has_started_in_containers_ends_before_the_next_turn() {
+    for end in ["stop", "cut", "kill"] {
+        let site = Site::by_daemon();
+        let (mut run, clients) = site.deploy(&["--ttl", "6s"], BY_DAEMON);
+        let next = site.next();
+        match end {
+            "stop" => {
+                outcome(&mut site.redis.redlock(&["stop", "a"])).assert_exited(0);
+                run.finish().assert_exited(79);
+            }
+            "cut" => {
+                for client in clients {
+                    send(client, libc::SIGKILL);
+                }
+                run.finish().assert_exited(0);
+            }
+            _ => run.kill(),
+        }
+        site.assert_hands_on(next);
+        // The watchdog of a killed run kills all on its own host that has its token, guards as well.
+        if end != "kill" {
+            site.assert_all_have_left();
+        }
+    }
+}
