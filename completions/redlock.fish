@@ -84,8 +84,8 @@ function __redlock_no_command
 end
 
 complete -c redlock -n __redlock_no_command -a run -d 'Run a command while holding a lock'
-complete -c redlock -n __redlock_no_command -a guard -d 'Run a command elsewhere under a lock that this job holds'
-complete -c redlock -n __redlock_no_command -a pass -d 'Print a pass, by which work elsewhere guards a lock of this job'
+complete -c redlock -n __redlock_no_command -a guard -d 'Run a command elsewhere under a lock of this job'
+complete -c redlock -n __redlock_no_command -a pass -d 'Print a pass that admits a guard of this job'
 complete -c redlock -n __redlock_no_command -a acquire -d 'Acquire a lock and return (for scripts)'
 complete -c redlock -n __redlock_no_command -a extend -d 'Extend a lock held by this job'
 complete -c redlock -n __redlock_no_command -a check -d 'Check that this job still holds a lock'

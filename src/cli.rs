@@ -210,8 +210,8 @@ fn names_come_first(found: &ArgMatches) -> Result<(), clap::Error> {
 
 commands! {
     Run "run" "Run a command while holding a lock";
-    Guard "guard" "Run a command elsewhere under a lock that this job holds";
-    Pass "pass" "Print a pass, by which work elsewhere guards a lock of this job";
+    Guard "guard" "Run a command elsewhere under a lock of this job";
+    Pass "pass" "Print a pass that admits a guard of this job";
     Acquire "acquire" "Acquire a lock and return (for scripts)";
     Extend "extend" "Extend a lock held by this job";
     Check "check" "Check that this job still holds a lock";
@@ -494,7 +494,7 @@ pub enum OnUnreachable {
     Run,
 }
 
-/// Run a command elsewhere under a lock that this job holds
+/// Run a command elsewhere under a lock of this job
 ///
 /// For work that the run can't stop itself: over ssh, in a container. COMMAND is stopped, and dead before the lease
 /// ends, when the lock is lost or the run is over; the lock is handed on after that. A guard acquires and renews
@@ -538,7 +538,7 @@ pub struct Guard {
     pub shell: Option<OsString>,
 }
 
-/// Print a pass, by which work elsewhere guards a lock of this job
+/// Print a pass that admits a guard of this job
 ///
 /// For hosts to which $REDLOCK_HELD can't be passed on, as with ssh. A pass admits one `redlock guard`, once, within a
 /// minute, and is worthless after that.

@@ -836,7 +836,7 @@ fn defects() -> Vec<Defect> {
         kinds: vec![Kind::Kill, Kind::Late],
         ..guarded("a guard that outlives the hold")
     };
-    free_guard.promises = vec![Promise::OneLease, Promise::OneCommand];
+    free_guard.promises = vec![Promise::OneLease];
     let kept_on = Rules {
         replaced: vec![(
             LEAVE.hash,
@@ -915,12 +915,7 @@ fn defects() -> Vec<Defect> {
             true,
         ),
         defect("a guard that is forgotten", forgotten_guard, one, true),
-        defect(
-            "a guard that outlives the hold",
-            free_guard,
-            Promise::OneCommand,
-            false,
-        ),
+        defect("a guard that outlives the hold", free_guard, one, false),
         defect(
             "a lock that nobody frees after its guard",
             kept_on,
