@@ -42,8 +42,9 @@ fn status(local: &Local) -> Result<Exit> {
         LocalState::Running(running) => {
             let up_for = format_duration(running.up_for);
             let line = format!(
-                "{} runs at {socket} (pid {}, up for {up_for}); its data is in {}",
+                "{} runs at {} (pid {}, up for {up_for}); its data is in {}",
                 running.version,
+                running.socket.display(),
                 running.pid,
                 local.data().display()
             );

@@ -11,7 +11,7 @@ mod home;
 mod life;
 mod talk;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -23,8 +23,8 @@ use nix::unistd::{geteuid, pipe2};
 use redis::cmd;
 
 use self::holders::holders;
-use self::home::Home;
 pub use self::home::is_for_host;
+use self::home::{Home, read_plain};
 use self::talk::{Facts, ask};
 use super::error::{Error, ErrorKind};
 use super::stream::open_unix;
@@ -70,6 +70,8 @@ pub struct Running {
     pub version: String,
     pub pid: u64,
     pub up_for: Duration,
+    /// Where it listens.
+    pub socket: PathBuf,
 }
 
 impl Local {
@@ -122,8 +124,8 @@ impl Local {
     pub fn state(&self, until: Instant) -> Result<State, Error> {
         self.home.expect_usable()?;
         let why = match self.connect(until) {
-            Ok(stream) => match Facts::ask(&stream, until) {
-                Ok(facts) => return Ok(State::Running(running(&facts))),
+            Ok((stream, socket)) => match Facts::ask(&stream, until) {
+                Ok(facts) => return Ok(State::Running(running(&facts, socket))),
                 Err(error) => format!("it gives no answer ({})", reason(&error)),
             },
             Err(error) if is_closed(&error) => return Err(self.home.closed()),
@@ -137,13 +139,15 @@ impl Local {
         }
     }
 
-    fn connect(&self, until: Instant) -> io::Result<UnixStream> {
-        let opened = open_unix(&self.home.socket(), until);
-        match (opened, self.home.other_socket()) {
-            (Err(error), Some(other)) if is_absent(&error) => {
-                open_unix(&other, until).map_err(|_| error)
-            }
-            (opened, _) => opened,
+    /// A connection, and the socket that it is to.
+    fn connect(&self, until: Instant) -> io::Result<(UnixStream, PathBuf)> {
+        let socket = self.home.socket();
+        match (open_unix(&socket, until), self.home.other_socket()) {
+            (Err(error), Some(other)) if is_absent(&error) => match open_unix(&other, until) {
+                Ok(stream) => Ok((stream, other)),
+                Err(_) => Err(error),
+            },
+            (opened, _) => Ok((opened?, socket)),
         }
     }
 
@@ -153,7 +157,7 @@ impl Local {
         self.home.expect_usable()?;
         let mut until = Instant::now() + ENDS_WITHIN;
         let (mut was_there, mut is_asked) = (false, false);
-        if let Ok(stream) = self.connect(until) {
+        if let Ok((stream, _)) = self.connect(until) {
             was_there = true;
             // It closes the connection.
             let answer = ask(&stream, &cmd("SHUTDOWN"), Instant::now() + ENDS_WITHIN / 2);
@@ -302,7 +306,7 @@ fn not_installed(scope: Scope) -> Error {
 
 /// The error for a server that has ended instead of answering, by the end of its log.
 fn ended(home: &Home) -> Error {
-    let log = fs::read_to_string(home.log()).unwrap_or_default();
+    let log = read_plain(&home.log()).unwrap_or_default();
     let last = log.lines().rev().find(|line| !line.trim().is_empty());
     // Before that stand its number and the time.
     let last = last.map(|line| line.split_once(" # ").map_or(line, |(_, said)| said));
@@ -348,7 +352,7 @@ fn not_ready(home: &Home) -> Error {
     Error::new(ErrorKind::Loading, why)
 }
 
-fn running(facts: &Facts) -> Running {
+fn running(facts: &Facts, socket: PathBuf) -> Running {
     let version = match facts.text("valkey_version") {
         Some(version) => format!("Valkey {version}"),
         None => format!("Redis {}", facts.text("redis_version").unwrap_or("?")),
@@ -358,5 +362,6 @@ fn running(facts: &Facts) -> Running {
         version,
         pid: facts.number("process_id").unwrap_or_default(),
         up_for: Duration::from_secs(up_for),
+        socket,
     }
 }

@@ -414,6 +414,31 @@ pub fn raise_file_limit() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
+/// Lifts what limits this process in size and time, as far as it may: whoever has set that meant a job of theirs.
+pub fn lift_limits() {
+    let unlimited = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    for resource in [
+        libc::RLIMIT_CPU,
+        libc::RLIMIT_FSIZE,
+        libc::RLIMIT_DATA,
+        libc::RLIMIT_AS,
+    ] {
+        let mut limit = unlimited;
+        // SAFETY: the structures are ours to read and to write.
+        unsafe {
+            if libc::setrlimit(resource, &raw const unlimited) != 0
+                && libc::getrlimit(resource, &raw mut limit) == 0
+            {
+                limit.rlim_cur = limit.rlim_max;
+                libc::setrlimit(resource, &raw const limit);
+            }
+        }
+    }
+}
+
 /// Forks a process that does this work with a descriptor, and nothing after it. It has a new session, nothing else open but
 /// `/dev/null` for the standard streams, this name, and the signals of the thread that calls this.
 pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {

@@ -50,12 +50,12 @@ fn has_lock(process: &Path, file: (u64, u64)) -> bool {
         return false;
     };
     open.flatten().any(|entry| {
-        let target = fs::metadata(entry.path());
-        let is_it = target.is_ok_and(|target| (target.dev(), target.ino()) == file);
-        let info = || fs::read_to_string(process.join("fdinfo").join(entry.file_name()));
-        is_it
-            && info()
-                .is_ok_and(|info| is_kept(&info) && (is_inherited(&info) || is_keeper(process)))
+        let info = fs::read_to_string(process.join("fdinfo").join(entry.file_name()));
+        let is_held =
+            info.is_ok_and(|info| is_kept(&info) && (is_inherited(&info) || is_keeper(process)));
+        // That may wait for a file system which doesn't answer.
+        let target = || fs::metadata(entry.path());
+        is_held && target().is_ok_and(|target| (target.dev(), target.ino()) == file)
     })
 }
 

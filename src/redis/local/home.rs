@@ -5,7 +5,7 @@
 
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind as IoErrorKind, Write};
+use std::io::{self, ErrorKind as IoErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -31,6 +31,9 @@ const GROUP: &str = "redlock";
 /// As whom that server runs where there is such a group, the first that there is: whoever reaches a server can have it
 /// write files, and is not to write root's.
 const SERVER_USERS: [&str; 4] = ["redlock", "redis", "valkey", "nobody"];
+
+/// How much is read of a file.
+const READ_AT_MOST: u64 = 1 << 20;
 
 /// Where the server of a user or the host is.
 #[derive(Clone, Debug)]
@@ -116,7 +119,7 @@ impl Home {
 
     /// At which other socket the server of this data listens, by what was noted.
     pub fn other_socket(&self) -> Option<PathBuf> {
-        let noted = PathBuf::from(fs::read_to_string(self.note()).ok()?);
+        let noted = PathBuf::from(read_plain(&self.note()).ok()?);
         (noted != self.socket()).then_some(noted)
     }
 
@@ -174,8 +177,14 @@ impl Home {
         ))
     }
 
-    /// The error for a member of the group who may not reach the socket.
+    /// The error for somebody who may use the server and may not reach its socket.
     pub fn closed(&self) -> Error {
+        if self.scope == Scope::User {
+            return bad(format!(
+                "can't open {}: its directory is another user's; set XDG_RUNTIME_DIR to a directory of this user",
+                self.socket().display()
+            ));
+        }
         bad(format!(
             "can't open {}: the server there was started before the group redlock could use it; `sudo redlock local stop`, and the next command of root's with -u local: starts it for the group",
             self.socket().display()
@@ -245,7 +254,10 @@ impl Home {
         let found = fs::symlink_metadata(path).map_err(failed)?;
         let ours = [0, owner.user.as_raw()];
         let is_ours = found.is_dir() && ours.contains(&found.uid());
-        if !is_ours || (self.scope == Scope::User && found.mode() & 0o022 != 0) {
+        if !is_ours || found.mode() & 0o022 != 0 {
+            if found.is_dir() && self.scope == Scope::Host && !owner.user.is_root() && !is_ours {
+                return Err(bad(belongs_to_other(path, found.uid(), owner.user)));
+            }
             return Err(bad(format!(
                 "{} isn't used, as others may write there: it has to be a directory of this user that nobody else may write",
                 path.display()
@@ -317,6 +329,32 @@ fn hand_over(path: &Path, user: Uid) -> io::Result<()> {
     std::os::unix::fs::lchown(path, Some(user.as_raw()), None)
 }
 
+/// Why a directory isn't used that was made when the server ran as another user.
+fn belongs_to_other(path: &Path, found: u32, owner: Uid) -> String {
+    let name = |user: Uid| {
+        let found = User::from_uid(user).ok().flatten();
+        found.map_or_else(|| user.to_string(), |user| user.name)
+    };
+    let (found, owner) = (name(Uid::from_raw(found)), name(owner));
+    format!(
+        "{} belongs to the user {found}, and the server is to run as {owner}: `sudo chown -R {owner} {HOST_RUN} {HOST_DATA}` gives it the directories",
+        path.display()
+    )
+}
+
+/// Reads a small file from a directory of the server's user, who may have put anything in its place.
+pub fn read_plain(path: &Path) -> io::Result<String> {
+    let mut options = OpenOptions::new();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = options.read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(IoErrorKind::InvalidInput.into());
+    }
+    let mut text = Vec::new();
+    file.take(READ_AT_MOST).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
 fn bad(why: String) -> Error {
     Error::new(ErrorKind::Config, why)
 }
@@ -345,12 +383,24 @@ fn directory(name: &str) -> Option<PathBuf> {
         .filter(|path| path.is_absolute())
 }
 
+/// Whether this is a directory of this user's. After `su` or `sudo -E` a variable may name another user's: who could
+/// replace there whatever we have checked.
+fn is_own(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw())
+}
+
+/// Whether the directory, or the one that it is to be made in, is this user's or root's.
+fn is_nobody_elses(path: &Path) -> bool {
+    let found = path.ancestors().find_map(|path| fs::metadata(path).ok());
+    found.is_some_and(|found| [0, geteuid().as_raw()].contains(&found.uid()))
+}
+
 /// The runtime directory of this user's server. That of the login is gone after a logout, and a cron job has none.
 fn user_run() -> PathBuf {
     let user = geteuid();
     let usual = Some(PathBuf::from(format!("/run/user/{user}")));
     let mut found = [directory("XDG_RUNTIME_DIR"), usual].into_iter().flatten();
-    match found.find(|path| path.is_dir()) {
+    match found.find(|path| is_own(path)) {
         Some(path) => path.join("redlock"),
         None => format!("/tmp/redlock-{user}").into(),
     }
@@ -361,11 +411,12 @@ fn user_data() -> PathBuf {
     let home = || {
         let is_there = |home: &PathBuf| home.is_dir();
         let listed = || Some(User::from_uid(geteuid()).ok()??.dir).filter(is_there);
-        let home = directory("HOME").filter(is_there).or_else(listed)?;
-        Some(home.join(".local/state"))
+        let named = directory("HOME").filter(|home| is_own(home));
+        Some(named.or_else(listed)?.join(".local/state"))
     };
     let host = gethostname().unwrap_or_default();
-    match directory("XDG_STATE_HOME").or_else(home) {
+    let named = directory("XDG_STATE_HOME").filter(|path| is_nobody_elses(path));
+    match named.or_else(home) {
         Some(state) => state.join("redlock").join(host),
         None => user_run().join("data"),
     }

@@ -134,6 +134,8 @@ struct Uses {
 impl Life {
     fn run(&self, owner: Owner, locked: &Locked) -> io::Result<()> {
         umask(Mode::from_bits_truncate(0o077));
+        // While we may.
+        sys::lift_limits();
         if owner.user != geteuid() {
             let group = owner.group.unwrap_or_else(getegid);
             setgroups(&[])?;
@@ -164,7 +166,10 @@ impl Life {
 
     fn become_server(&self, kept: &[BorrowedFd]) -> io::Result<()> {
         // That of the last start only: it never grows without end.
-        let log = File::create(self.home.log())?;
+        // A pipe in its place would be waited for.
+        let log = self.home.log();
+        let _ = fs::remove_file(&log);
+        let log = File::create_new(log)?;
         let path = OsString::from("PATH=/usr/local/bin:/usr/bin:/bin");
         let variables = [CString::new(path.into_vec())?];
         let program = &self.words[0];

@@ -898,6 +898,106 @@ fn a_directory_that_others_may_write_is_not_used() {
 }
 
 #[test]
+fn a_directory_of_another_user_that_the_environment_names_is_passed_over() {
+    // As after `sudo -E`, and after `su` by root.
+    let Some(host) = with_group() else { return };
+    host.shell("mkdir theirs && chown 54322 theirs && mkdir anns && chown 54321 anns");
+    let theirs = host.path("theirs");
+    for name in ["HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"] {
+        let mut run = host.users(&["run", "a", "--", "true"]);
+        outcome(run.env(name, &theirs)).assert_code(0);
+        assert_eq!(host.shell("ls -A theirs"), "", "{name}");
+    }
+    let text = format!(
+        "HOME='{}' XDG_RUNTIME_DIR=/run/user/0 exec setpriv --reuid 54321 --regid 54321 --clear-groups \
+         ./redlock -u local:user run a -- true",
+        host.path("anns")
+    );
+    let end = outcome(&mut host.sh(&text));
+    assert!(!end.stderr.contains("/run/user/0"), "{end:?}");
+    assert!(!end.stderr.contains("group redlock"), "{end:?}");
+}
+
+#[test]
+fn a_directory_of_roots_that_others_may_write_is_not_handed_over() {
+    let Some(host) = with_group() else { return };
+    host.shell("chmod 777 /run/redlock && ln -s /etc/passwd /run/redlock/planted");
+    host.end(&["run", "a", "--", "true"])
+        .assert_code(78)
+        .assert_says("/run/redlock isn't used, as others may write there");
+    assert_eq!(
+        host.shell("stat -c %u /run/redlock /run/redlock/planted"),
+        "0\n0"
+    );
+}
+
+#[test]
+fn whoever_finds_the_directories_of_an_earlier_user_of_the_server_is_told_what_to_type() {
+    let Some(host) = with_group() else { return };
+    host.end(&["freeze", "x", "--reason", "release"])
+        .assert_code(0);
+    host.end(&["local", "stop"]).assert_code(0);
+    host.shell("echo 'redlock:x:54399:54399::/:/bin/sh' >>passwd.new");
+    let line = "sudo chown -R redlock /run/redlock /var/lib/redlock";
+    host.end(&["status"])
+        .assert_code(78)
+        .assert_says("/run/redlock belongs to the user ")
+        .assert_says(&format!("is to run as redlock: `{line}`"));
+    host.shell(line.trim_start_matches("sudo "));
+    host.end(&["run", "-n", "x", "--", "true"])
+        .assert_code(75)
+        .assert_says("is frozen");
+}
+
+#[test]
+fn what_the_servers_user_puts_into_its_directories_neither_shows_roots_files_nor_stops_root() {
+    let Some(host) = with_group() else { return };
+    host.end(&["run", "a", "--", "true"]).assert_code(0);
+    host.end(&["local", "stop"]).assert_code(0);
+    host.shell("cd /var/lib/redlock && rm socket && mkfifo socket && chown $(stat -c %u .) socket");
+    host.end(&["local", "status"]).assert_code(69);
+    host.shell("cd /var/lib/redlock && rm server.log && mkfifo server.log");
+    host.end(&["run", "a", "--", "true"]).assert_code(0);
+    host.end(&["local", "stop"]).assert_code(0);
+    // The server can't start, and the link is what is left of its log.
+    host.shell("echo hunter2 >secret && chmod 600 secret");
+    host.start_servers_with(
+        "exec 1>&- 2>&-; cd /var/lib/redlock; rm server.log; ln -s \"${0%/bin/*}/secret\" server.log; exit 1",
+        "",
+    );
+    let end = host.end(&["run", "a", "--", "true"]);
+    end.assert_code(69);
+    assert!(!end.stderr.contains("hunter2"), "{end:?}");
+}
+
+#[test]
+fn the_limits_of_whoever_starts_the_server_are_not_its_own() {
+    let Some(host) = Host::new() else { return };
+    host.shell(&format!(
+        "ulimit -S -f 8; ulimit -S -t 9; {REDLOCK} -u local: status"
+    ));
+    let limits = host.shell(&format!("cat /proc/{}/limits", host.server()));
+    for name in ["Max cpu time", "Max file size"] {
+        let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line.contains("unlimited"), "{line}");
+    }
+}
+
+#[test]
+fn status_says_where_the_server_listens_that_another_environment_has_started() {
+    let Some(host) = Host::new() else { return };
+    outcome(&mut host.users(&["status"])).assert_code(0);
+    let mut status = host.users(&["local", "status"]);
+    let status = outcome(status.env_remove("XDG_RUNTIME_DIR"));
+    status.assert_code(0);
+    let socket = host.path("runtime/redlock/server.sock");
+    assert!(
+        status.stdout.contains(&format!("runs at {socket} ")),
+        "{status:?}"
+    );
+}
+
+#[test]
 fn the_server_of_another_user_is_not_used_in_place_of_this_users() {
     let Some(host) = with_group() else { return };
     let socket = host.path("runtime/redlock/server.sock");
