@@ -38,8 +38,8 @@ local token, ttl, instance, notify = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7
 -- A key that isn't a string any more isn't our lock either.
 local value = redis.pcall('GET', lock)
 if not is_held(token, value) then return not_held(token, value) end
--- Its run is over, and this request comes late.
-if string.match(redis.call('HGET', meta, token) or '', '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then return {2} end
+-- Its run is over, and it is kept for its guards, which no late request is to prolong.
+if string.match(redis.call('HGET', meta, token) or '', '^%d+ %d+ %d+ %d+ %d+ kept:') then return {2} end
 -- The job is to have it for that long, also where a server whose clock is ahead takes over.
 if notify == '1' then ttl = math.max(ttl, math.min(YEAR, ttl + skew_of(redis.call('HGET', meta, token) or ''))) end
 local left = extend_lease(token, value, ttl)

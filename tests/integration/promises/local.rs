@@ -766,7 +766,7 @@ fn a_run_whose_server_cant_come_back_stops_its_command_and_says_why() {
 
 #[test]
 fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
-    let setup = "mount -t tmpfs -o size=1m none /var/lib/redlock";
+    let setup = "mount -t tmpfs -o size=1m,mode=700 none /var/lib/redlock";
     let Some(host) = Host::with(setup) else {
         return;
     };
@@ -871,7 +871,7 @@ fn in_a_container_it_is_refused_unless_its_directory_is_mounted() {
     run("true", "local:user")
         .assert_code(78)
         .assert_says("this is a container");
-    run("mount -t tmpfs none /run/redlock", "local:")
+    run("mount -t tmpfs -o mode=700 none /run/redlock", "local:")
         .assert_code(0)
         .assert_silent();
     let mount = format!("mount -t tmpfs -o mode=700 none '{}'", dir.path().display());
