@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 use crate::support::lua;
 use crate::support::proxy::{Action, Proxy};
 use crate::support::{
-    Cluster, Gated, Redis, Replicated, Running, assert_nothing_left, is_alive, now, outcome,
-    queued, wait_until,
+    Cluster, Gated, Redis, Replicated, Running, assert_nothing_left, is_alive, moment, now,
+    outcome, queued, wait_until,
 };
 
 /// A run of lock "a" whose COMMAND says by what its lock can be guarded, and ends when it is told to.
@@ -254,25 +254,21 @@ fn guarded_work_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
 fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews() {
     let redis = Redis::start();
     let script = r#"
-        eval "$(redlock acquire --ttl 3s a)"
-        redlock guard -c 'trap "echo asked" TERM
+        eval "$(redlock acquire --ttl 5s a)"
+        redlock guard -k 1s -c 'trap "date +%s%N" TERM; echo started
             while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done'
         echo "status $?""#;
-    let begun = now();
     let mut command = crate::support::directly(&redis, &["sh", "-c", script]);
     let mut run = Running::start(&mut command);
-    run.expect_line("asked");
+    run.expect_line("started");
     let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let lease_ends = asked + Duration::from_millis(left);
+    let terminated = moment(&run.line());
     run.expect_line("status 79");
     let last = fs::read_to_string(redis.dir.path().join("life")).unwrap();
-    let last = Duration::from_nanos(last.trim().parse().unwrap());
-    // The lease was asked for after the test had looked at the clock; it ends no sooner than this.
-    let lease_ends = begun + Duration::from_secs(3);
-    assert!(
-        asked + Duration::from_secs(1) < lease_ends,
-        "{asked:?} {lease_ends:?}"
-    );
-    assert!(last < lease_ends, "{last:?} {lease_ends:?}");
+    assert!(terminated < lease_ends, "{terminated:?} {lease_ends:?}");
+    assert!(moment(&last) < lease_ends, "{last} {lease_ends:?}");
     run.finish().assert_exited(0);
 }
 
