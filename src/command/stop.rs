@@ -280,7 +280,7 @@ fn no_sign_of_life(name: &Name, hold: &Hold) -> Option<String> {
 fn guards_in_words(first: &GuardEntry, count: usize) -> String {
     let whom = report::client_in_words(&first.who);
     match count {
-        1 => format!("the guard {whom} (pid {})", first.who.pid),
+        1 => format!("the guard {whom}"),
         more => format!("the guard {whom} and {} more", more - 1),
     }
 }

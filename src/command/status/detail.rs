@@ -192,9 +192,8 @@ impl Block {
         let who = &guard.who;
         let since = format_duration(age(lock, guard.since_ms));
         let text = format!(
-            "{}, pid {}, for {since}: {}",
+            "{}, for {since}: {}",
             client_in_words(who),
-            who.pid,
             command_line(&who.command)
         );
         self.fact(&guard.hold, "guard", Style::Plain, &text);
