@@ -125,6 +125,15 @@ pub fn ended(outcome: &HoldOutcome, brief: bool) -> String {
     }
 }
 
+/// How many guards a hold has had, where it has had any; `brief`: not said.
+fn guards(count: u32, brief: bool) -> String {
+    match count {
+        count if brief || count == 0 => String::new(),
+        1 => ", 1 guard".into(),
+        more => format!(", {more} guards"),
+    }
+}
+
 /// Why a run ended without the lock, in words; `brief`: in one or two.
 fn skipped(skip: &Skip, brief: bool) -> String {
     let with = |what: &str, how: &str| match &skip.by {
@@ -253,7 +262,7 @@ impl Form {
             (WAITED, Item::Skip(skip)) => format_duration(waited(skip)),
             (RAN, Item::Hold(entry)) => format_duration(ran(entry, now_ms)),
             (RAN, Item::Skip(_)) => "-".into(),
-            (END, Item::Hold(entry)) => ended(&entry.outcome, brief),
+            (END, Item::Hold(entry)) => ended(&entry.outcome, brief) + &guards(entry.guards, brief),
             (END, Item::Skip(skip)) => skipped(skip, brief),
             (WHO, _) if brief && who.known_as.is_none() => who.host.clone(),
             (WHO, _) => client_name(who),

@@ -490,6 +490,8 @@ fn status_names_each_guard_with_its_command() {
     let history = outcome(&mut redis.redlock(&["history", "--json", "a"]));
     let all: serde_json::Value = serde_json::from_str(&history.stdout).unwrap();
     assert_eq!(all[0]["guards"], 1);
+    let shown = outcome(&mut redis.redlock(&["history", "a"]));
+    assert!(shown.stdout.contains("1 guard"), "{shown:?}");
 }
 
 #[test]
