@@ -168,8 +168,8 @@ else
   if ticket == '' then
     ticket = notice('left', token) or ''
     -- Its grant has run out, and another client has got the lock since.
-    local _, _, granted = string.match(redis.call('HGET', meta, token) or '', PHASE)
-    if granted and granted ~= '' then ticket = granted end
+    local _, phase, granted = string.match(redis.call('HGET', meta, token) or '', PHASE)
+    if phase == 'granted' and granted ~= '' then ticket = granted end
   end
 end
 -- Another run has a larger number in the outside order: the last holder, or a waiter, also one that has got a

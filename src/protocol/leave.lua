@@ -10,7 +10,9 @@ return (function()
 
 local token, guard = ARGV[4], ARGV[5]
 
-redis.pcall('HDEL', guards, guard)
+local gone = redis.pcall('HDEL', guards, guard)
+-- A key of another type isn't ours. Of a server that has become a replica this is to be asked on its primary.
+if type(gone) == 'table' and not string.find(gone.err, 'WRONGTYPE', 1, true) then return gone end
 local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then return {1} end
 local value = lock_value()

@@ -26,7 +26,8 @@ local function guarded_for(token, entry)
     local until_ms, whose = string.match(guard, '^(%d+) (%x+) ')
     if whose == hold then last = math.max(last, tonumber(until_ms) - now_ms) end
   end)
-  return last
+  -- None of them was given more, unless the clock was set back since then.
+  return credible(last, ttl_of(entry) or last, entry)
 end
 
 -- Makes room for one more guard or pass: removes those that are over. Returns whether there is any.

@@ -26,8 +26,8 @@ end
 
 -- A grant was taken away: its confirmation, with nothing but the token, may be under way.
 local function keep_ticket(token, entry)
-  local _, _, ticket = string.match(entry or '', PHASE)
-  if ticket and ticket ~= '' then post_notice('left', token, ticket, A_WHILE) end
+  local _, phase, ticket = string.match(entry or '', PHASE)
+  if phase == 'granted' and ticket ~= '' then post_notice('left', token, ticket, A_WHILE) end
 end
 
 -- Writes the end of a hold into the history. `how` is one of the ends that the manual lists, `by` (JSON

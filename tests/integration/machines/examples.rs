@@ -290,6 +290,9 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
     if let Some(token) = given.get("token") {
         names.know(token);
     }
+    if let Some(word) = given.get("pass").filter(|word| !word.is_empty()) {
+        names.know_pass(word);
+    }
     let mut args = Vec::new();
     if !["keep", "inspect"].contains(&script) {
         let history = given.get("history").map_or("200", String::as_str);
