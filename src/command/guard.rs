@@ -29,7 +29,7 @@ use crate::supervise::child::Prepared;
 use crate::supervise::environment;
 use crate::supervise::run::{EventSources, Terms as RunTerms, Work, WorkResult, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
-use crate::sys::SpawnError;
+use crate::sys::{self, SpawnError};
 use crate::variables::{HELD, VARIABLES};
 
 /// How long a pass admits guards.
@@ -254,6 +254,10 @@ fn leave_all(holds: &mut HeldLocks, settings: &Settings) {
 
 /// Prints a pass for the locks of this job.
 pub fn pass(options: &cli::Pass, settings: &Settings) -> Result<Exit> {
+    if sys::stream_was_closed(1) {
+        let why = "standard output is closed, so the pass would be lost";
+        return Err(BadUsage(why.into()).into());
+    }
     let claims: Vec<Claim> = match &options.ours.name {
         None if options.ours.token_file.is_none() => held_by_job()
             .into_iter()

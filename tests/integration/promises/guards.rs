@@ -177,6 +177,14 @@ fn a_pass_admits_as_many_guards_as_it_was_asked_for_and_says_nothing_of_the_toke
 }
 
 #[test]
+fn a_pass_that_nobody_could_read_is_refused() {
+    let redis = Redis::start();
+    let end = outcome(&mut redis.run("a", "redlock pass >&-"));
+    end.assert_exited(64);
+    assert!(end.stderr.contains("standard output is closed"), "{end:?}");
+}
+
+#[test]
 fn one_pass_is_for_all_locks_of_the_job() {
     let redis = Redis::start();
     let script = r#"redlock pass; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
