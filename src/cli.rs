@@ -874,7 +874,8 @@ pub struct Doctor {
 /// Show or stop the server that local: uses
 ///
 /// With the URL `local:`, or `local:user`, redlock uses a redis-server or valkey-server of this host, and starts it when it is
-/// first needed. It listens at a socket only, and ends when nobody has used it for an hour and no lock is held or frozen.
+/// first needed. It listens at a socket only, and ends when nobody has used it for an hour and no lock is held or frozen;
+/// a server that the group redlock may use stays.
 /// Without such a URL this is about `local:` for root and the group redlock, and about `local:user` for others.
 #[derive(Debug, Args)]
 pub struct Local {

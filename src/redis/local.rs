@@ -207,7 +207,7 @@ impl Local {
 /// Starts the server, or waits for whoever does.
 fn bring_up(home: &Home, until: Instant) -> Result<UnixStream, NotOpen> {
     home.expect_startable()?;
-    let owner = home.owner();
+    let owner = home.owner()?;
     home.prepare(owner)?;
     let mut nothing_there = None;
     loop {

@@ -28,9 +28,9 @@ const HOST_DATA: &str = "/var/lib/redlock";
 /// The group whose members use the host's server.
 const GROUP: &str = "redlock";
 
-/// As whom that server runs where there is such a group, the first that there is: whoever reaches a server can have it
-/// write files, and is not to write root's.
-const SERVER_USERS: [&str; 4] = ["redlock", "redis", "valkey", "nobody"];
+/// The user of that server where there is such a group. Whoever reaches a server can have it write files: root's and
+/// those of another service are out of reach.
+const SERVER_USER: &str = "redlock";
 
 /// How much is read of a file.
 const READ_AT_MOST: u64 = 1 << 20;
@@ -191,21 +191,29 @@ impl Home {
         ))
     }
 
-    /// Whom the server is to belong to.
-    pub fn owner(&self) -> Owner {
-        let none = Owner {
-            user: geteuid(),
-            group: None,
+    /// The owner that the server is to have.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] where the group has no user for it.
+    pub fn owner(&self) -> Result<Owner, Error> {
+        let host_group = match self.scope {
+            Scope::User => None,
+            Scope::Host => group(),
         };
-        if self.scope == Scope::User {
-            return none;
-        }
-        let Some(group) = group() else { return none };
-        let mut users = SERVER_USERS.iter();
-        let user = users.find_map(|name| User::from_name(name).ok().flatten());
-        user.map_or(none, |user| Owner {
-            user: user.uid,
-            group: Some(group),
+        let user = match host_group {
+            None => geteuid(),
+            Some(_) => match User::from_name(SERVER_USER).ok().flatten() {
+                Some(user) => user.uid,
+                None => {
+                    return Err(bad(format!(
+                        "this host has the group {GROUP} and no user {SERVER_USER}, as which the server for local: runs: `sudo useradd -r -g {GROUP} {SERVER_USER}`"
+                    )));
+                }
+            },
+        };
+        Ok(Owner {
+            user,
+            group: host_group,
         })
     }
 

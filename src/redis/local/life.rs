@@ -1,6 +1,7 @@
 //! The life of a server of this host: its keeper starts it, shows it once it is ready, and starts it again when it is killed.
 //! Once a minute the keeper looks whether anyone uses it, and ends it when for an hour nobody has, and nothing is kept
-//! there. If the keeper is killed the server stays, until it is stopped.
+//! there. It never ends a server of the group, whose members couldn't start it again. If the keeper is killed the server
+//! stays, until it is stopped.
 
 use std::env;
 use std::ffi::{CString, OsString};
@@ -65,7 +66,7 @@ pub fn begin(
     let life = Life {
         words: words(program, home, owner)?,
         home: home.clone(),
-        unused: unused.unwrap_or(UNUSED),
+        unused: owner.group.is_none().then(|| unused.unwrap_or(UNUSED)),
     };
     let [beside_socket, beside_data] = &locked.0;
     let kept = [beside_socket.as_fd(), beside_data.as_fd(), pipe.as_fd()];
@@ -110,8 +111,8 @@ fn words(program: &Path, home: &Home, owner: Owner) -> io::Result<Vec<CString>> 
 struct Life {
     words: Vec<CString>,
     home: Home,
-    /// How long the server lives that nobody uses.
-    unused: Duration,
+    /// How long an unused server lives; `None`: until it is stopped.
+    unused: Option<Duration>,
 }
 
 /// How a server has ended.
@@ -200,9 +201,9 @@ impl Life {
             }
         }
         let ready_at = Instant::now();
-        let every = LOOK_EVERY
-            .min(self.unused / 4)
-            .max(Duration::from_millis(1));
+        let every = self.unused.map_or(LOOK_EVERY, |unused| {
+            (unused / 4).clamp(Duration::from_millis(1), LOOK_EVERY)
+        });
         let (mut used_at, mut before) = (Instant::now(), None);
         loop {
             match ends_within(every) {
@@ -210,6 +211,7 @@ impl Life {
                 Some(End::Killed) if ready_at.elapsed() >= LIVES_AT_LEAST => return End::Killed,
                 Some(_) => return End::Meant,
             }
+            let Some(unused) = self.unused else { continue };
             let uses = self.uses(&mut stream);
             if uses
                 .as_ref()
@@ -218,7 +220,7 @@ impl Life {
                 used_at = Instant::now();
             }
             before = uses;
-            if used_at.elapsed() >= self.unused && self.is_left(&mut stream, before.as_ref()) {
+            if used_at.elapsed() >= unused && self.is_left(&mut stream, before.as_ref()) {
                 let _ = sys::kill(server.as_raw(), sys::SIGTERM);
                 let _ = waitpid(server, None);
                 return End::Meant;

@@ -491,6 +491,35 @@ fn a_server_ends_when_nobody_uses_it_and_nothing_is_kept() {
 }
 
 #[test]
+fn a_server_of_the_group_stays_as_a_member_could_not_start_it() {
+    let Some(host) = with_group() else { return };
+    let mut command = host.redlock(&["run", "a", "--", "true"]);
+    outcome(command.env(UNUSED_MS, "100")).assert_code(0);
+    let server = host.server();
+    // One of a user, who can start it, shows when an unused one ends.
+    let mut command = host.users(&["run", "a", "--", "true"]);
+    outcome(command.env(UNUSED_MS, "600")).assert_code(0);
+    wait_until("the user's server ends", || {
+        host.named("redis-server").len() == 1
+    });
+    assert_eq!(host.server(), server);
+    host.by_ann(&["-u", "local:", "run", "a", "--", "true"])
+        .assert_code(0)
+        .assert_silent();
+}
+
+#[test]
+fn a_group_without_a_user_for_its_server_is_told_how_to_make_one() {
+    let Some(host) = with_group() else { return };
+    host.shell(
+        "grep -v ^redlock: passwd.new >passwd.without && cat passwd.without >passwd.new; true",
+    );
+    let line = "sudo useradd -r -g redlock redlock";
+    host.end(&["status"]).assert_code(78).assert_says(line);
+    assert!(host.named("redis-server").is_empty());
+}
+
+#[test]
 fn a_server_stays_while_a_lock_is_held_kept_or_frozen() {
     let Some(host) = Host::new() else { return };
     let start = |words: &[&str]| {
@@ -592,7 +621,7 @@ fn every_account_of_such_locks_begins_with_this_host_only() {
 /// In the setup of a host: a group `redlock`, of which the user 54321 ("ann") is a member, and another user ("bob").
 const GROUP: &str = "cp /etc/group /etc/passwd . && chmod 644 group passwd &&
     { grep -v '^redlock:' group; echo 'redlock:x:54399:ann'; } >group.new &&
-    { grep -v '^redlock:' passwd; echo 'ann:x:54321:54321::/:/bin/sh'; echo 'bob:x:54322:54322::/:/bin/sh'; } >passwd.new &&
+    { grep -v '^redlock:' passwd; echo 'redlock:x:54399:54399::/:/bin/sh'; echo 'ann:x:54321:54321::/:/bin/sh'; echo 'bob:x:54322:54322::/:/bin/sh'; } >passwd.new &&
     mount --bind group.new /etc/group && mount --bind passwd.new /etc/passwd && cp \"$REDLOCK\" redlock";
 
 /// A host with these, and a redlock that they may execute.
@@ -937,11 +966,14 @@ fn whoever_finds_the_directories_of_an_earlier_user_of_the_server_is_told_what_t
     host.end(&["freeze", "x", "--reason", "release"])
         .assert_code(0);
     host.end(&["local", "stop"]).assert_code(0);
-    host.shell("echo 'redlock:x:54399:54399::/:/bin/sh' >>passwd.new");
+    // The user was removed and made anew.
+    host.shell(
+        "sed s/^redlock:x:54399/redlock:x:54400/ passwd.new >passwd.other && cat passwd.other >passwd.new",
+    );
     let line = "sudo chown -R redlock /run/redlock /var/lib/redlock";
     host.end(&["status"])
         .assert_code(78)
-        .assert_says("/run/redlock belongs to the user ")
+        .assert_says("/run/redlock belongs to the user 54399")
         .assert_says(&format!("is to run as redlock: `{line}`"));
     host.shell(line.trim_start_matches("sudo "));
     host.end(&["run", "-n", "x", "--", "true"])
