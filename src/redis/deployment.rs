@@ -159,7 +159,8 @@ impl Deployment {
         }
     }
 
-    /// Whether another server than the one that was used last may be the primary, by the sentinels, which are asked.
+    /// Whether another server than the one that was used last may be the primary, by the sentinels, which are asked. A
+    /// node of a cluster that can't reach most others refuses requests before its replica takes over.
     pub fn is_alone(&self, within: Duration) -> bool {
         match &self.kind {
             Kind::Single | Kind::Cluster(_) => false,
