@@ -282,6 +282,7 @@ impl Facts {
         &mut self,
         clients: &[Rc<Client>],
         plain: Plain,
+        someone_waits: bool,
         (now, now_ms): (Duration, i64),
         promises: &[Promise],
     ) -> Result<(), Broken> {
@@ -347,7 +348,7 @@ impl Facts {
             }
         }
         self.look_for_two(clients, plain, now, promises)?;
-        self.look_whether_served(clients, plain, now, promises)
+        self.look_whether_served(clients, plain, someone_waits, now, promises)
     }
 
     fn look_for_two(
@@ -424,6 +425,7 @@ impl Facts {
         &mut self,
         clients: &[Rc<Client>],
         plain: Plain,
+        someone_waits: bool,
         now: Duration,
         promises: &[Promise],
     ) -> Result<(), Broken> {
@@ -434,9 +436,6 @@ impl Facts {
         let Some(bound) = bound else {
             return Ok(());
         };
-        let someone_waits = clients
-            .iter()
-            .any(|client| client.waits() && !client.is_stopped);
         let is_used =
             clients.iter().any(|client| client.has_command) || matches!(plain, Plain::Holds(_));
         if is_used || !someone_waits {

@@ -410,10 +410,8 @@ impl Simulation {
     }
 
     fn watch_idleness(&mut self) {
+        let waits = self.world.someone_waits();
         let clients = &self.world.clients;
-        let waits = clients.iter().enumerate().any(|(c, client)| {
-            client.waits() && !client.is_stopped && self.world.network.delays[c] == Delay::None
-        });
         let is_used = clients.iter().any(|client| client.has_command)
             || matches!(self.world.plain, Plain::Holds(_));
         if is_used || !waits || self.world.facts.is_frozen(self.world.server_ms()) {

@@ -816,6 +816,7 @@ impl World {
             Step::Reset => self.split = Some(Split { is_reset: true }),
         }
         let now_ms = self.server_ms();
+        let someone_waits = self.someone_waits();
         let Self {
             facts,
             clients,
@@ -824,7 +825,16 @@ impl World {
             now,
             ..
         } = self;
-        facts.look(clients, *plain, (*now, now_ms), &rules.promises)
+        let moments = (*now, now_ms);
+        facts.look(clients, *plain, someone_waits, moments, &rules.promises)
+    }
+
+    /// Whether there is a waiter that runs and can reach the servers.
+    pub fn someone_waits(&self) -> bool {
+        self.clients.iter().any(|client| {
+            let is_held_up = self.network.delays[client.number] != Delay::None;
+            client.waits() && !client.is_stopped && !is_held_up
+        })
     }
 
     fn receive(&mut self, c: usize) {
