@@ -350,6 +350,20 @@ impl Sharded {
         });
     }
 
+    /// Ends what is left of a move on a node that didn't hear that it was given up: such a node takes no news of the
+    /// slot's owner from the others.
+    fn close_moves(&self) {
+        let is_open = |number: &usize| {
+            let view = self.view(*number);
+            view.is_some_and(|view| view.is_moving(&self.slot))
+        };
+        if self.moving.is_none() {
+            for number in (0..NODES).filter(is_open) {
+                self.set_slot(number, &["STABLE"]);
+            }
+        }
+    }
+
     /// Gives the slot to a primary where it is nobody's: a node that had just got it was replaced by a replica that
     /// didn't know of it, and may still count itself as its owner. A person would do that with `redis-cli --cluster fix`.
     fn adopt_slot(&mut self) {
@@ -453,6 +467,13 @@ impl View {
         let mut nodes = self.0.iter();
         let owner = nodes.find(|words| words.iter().skip(8).any(has))?;
         Some(owner[0].clone())
+    }
+
+    /// Whether the node itself gives or takes the slot: `[SLOT->-ID]`, `[SLOT-<-ID]`.
+    fn is_moving(&self, slot: &str) -> bool {
+        let start = format!("[{slot}-");
+        let mut words = self.0.iter().flat_map(|words| words.iter().skip(8));
+        words.any(|word| word.starts_with(&start))
     }
 
     /// The primary of the node itself, if it is a replica.
@@ -635,6 +656,7 @@ impl Topology for Sharded {
         if self.looked.elapsed() < LOOKING {
             return;
         }
+        self.close_moves();
         self.adopt_slot();
         self.notice();
         if self.missing != [None; NODES] && self.lacking().is_none() {
