@@ -42,7 +42,7 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The recipes of the README as a page of the manual.
+/// docs/recipes.md as a page of the manual.
 fn recipes_page() -> (String, String) {
     let version = env!("CARGO_PKG_VERSION");
     let mut text = format!(
@@ -57,11 +57,15 @@ fn recipes_page() -> (String, String) {
             text += if in_code { ".PP\n.nf\n" } else { ".fi\n" };
         } else if in_code {
             writeln!(text, "{}", roff(line)).unwrap();
-        } else if let Some(heading) = line.strip_prefix("### ") {
+        } else if let Some(heading) = line.strip_prefix("## ") {
             writeln!(text, ".SH {}", roff(heading).to_uppercase()).unwrap();
         } else if line.is_empty() {
             text += ".PP\n";
         } else {
+            let line = line.strip_prefix("- ").map_or(line.trim_start(), |item| {
+                text += ".IP \\(bu 2\n";
+                item
+            });
             // What stands between backquotes is bold.
             let parts = roff(line);
             let parts = parts.split('`').enumerate();
@@ -79,7 +83,9 @@ fn recipes_page() -> (String, String) {
             .replace(".PP\n.PP\n", ".PP\n")
             .replace(".PP\n.SH", ".SH");
     }
-    let text = text.replace("DESCRIPTION\n.PP\n", "DESCRIPTION\n");
+    let text = text
+        .replace(".PP\n.IP", ".IP")
+        .replace("DESCRIPTION\n.PP\n", "DESCRIPTION\n");
     ("redlock-recipes.7".into(), text)
 }
 
@@ -93,11 +99,11 @@ fn roff(line: &str) -> String {
     }
 }
 
-/// The README's section of recipes, without its heading.
+/// docs/recipes.md without its title.
 pub fn recipes() -> String {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, rest) = readme.split_once("\n## Recipes\n").expect("the section");
-    rest.split_once("\n## ").expect("another").0.to_owned()
+    let page = fs::read_to_string(root().join("docs/recipes.md")).unwrap();
+    let (_, rest) = page.split_once("# Recipes\n").expect("the title");
+    rest.to_owned()
 }
 
 /// What `clap_mangen` begins each part of a page with.

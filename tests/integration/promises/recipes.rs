@@ -1,4 +1,4 @@
-//! Each recipe of the README, run as it stands there.
+//! Each recipe of docs/recipes.md, run as it stands there.
 //!
 //! Only paths of the machine are put elsewhere: `/opt`, `/srv`, `/backups` and the installed binary. What
 //! GitHub, GitLab, Jenkins and Kubernetes do with a document is not tested, only the commands in it
@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::generated::recipes;
+use crate::pages::markdown;
 use crate::promises::keeper::keeper;
 use crate::promises::packages::{GithubJob, Releases, gitlab_job, gitlab_shell};
 use crate::support::{
@@ -30,9 +31,9 @@ use crate::support::{
 pub fn blocks(heading: &str) -> Vec<(String, String)> {
     let all = recipes();
     let (_, rest) = all
-        .split_once(&format!("### {heading}\n"))
+        .split_once(&format!("\n## {heading}\n"))
         .unwrap_or_else(|| panic!("no recipe {heading}"));
-    let recipe = rest.split("\n### ").next().unwrap();
+    let recipe = rest.split("\n## ").next().unwrap();
     let parts: Vec<&str> = recipe.split("```").collect();
     let code = parts.chunks(2).filter_map(|two| two.get(1));
     code.map(|code| {
@@ -1271,10 +1272,11 @@ fn the_rest_of_a_subshell_in_ksh93_is_a_process_after_the_line_for_it() {
 #[test]
 fn all_shell_snippets_pass_shellcheck() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let mut snippets: Vec<(String, String)> = Vec::new();
-    for code in readme.split("```sh\n").skip(1) {
-        snippets.push(("README.md".into(), code.split("```").next().unwrap().into()));
+    for (page, text) in markdown() {
+        for code in text.split("```sh\n").skip(1) {
+            snippets.push((page.clone(), code.split("```").next().unwrap().into()));
+        }
     }
     for (heading, field) in [("GitHub Actions", "run"), ("GitLab CI", "script")] {
         for (_, text) in blocks(heading) {
