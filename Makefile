@@ -16,10 +16,11 @@
 # make mutants-lua  each script with one mistake after the other (ONLY=lib/queue): an example or the fuzz notices
 # make mutants  break what decides about locks, one place at a time (FILES=...): the unit tests notice
 # make mutants-named  break one promise after the other (NAMES=...): the tests named for it notice
-# make bench    the figures of the README
+# make bench    the figures of docs/benchmarks.md
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
 # make generate rewrite the generated man pages
+# make pictures draw docs/history.svg and docs/status.svg anew, by redlock itself
 # make hot      list anew the functions that a short run calls, which are placed side by side
 
 PREFIX ?= /usr/local
@@ -46,7 +47,7 @@ REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(T
 # Most tests wait most of the time.
 TEST_THREADS ?= 6
 
-.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate hot
+.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate pictures hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -185,10 +186,16 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/hot scripts/dist scripts/dist-check ci/install.sh .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check ci/install.sh .ci/run completions/redlock.bash; fi
 
 generate:
 	UPDATE=1 $(CARGO) test --locked --test integration generated::the_man_pages_are_those
+
+# Its times and pids are new each time, so no test compares it.
+pictures:
+	@scripts/setup pictures
+	@$(MAKE) --no-print-directory build
+	scripts/pictures "$(REDLOCK)"
 
 hot:
 	@scripts/setup hot
