@@ -1,4 +1,4 @@
-//! The measurements of the README's figures: whole processes, from spawn to reaped, in turns.
+//! The measurements of the figures in docs/benchmarks.md: whole processes, from spawn to reaped, in turns.
 //!
 //! `make bench` runs it with the release binary in `REDLOCK_BIN`. It reports and judges no times:
 //! machines differ, so only the ratios within one run count.

@@ -580,7 +580,7 @@ fn a_server_that_stalls_is_not_waited_for_at_a_tab() {
     assert!(started.elapsed() < Duration::from_secs(5));
 }
 
-/// The commands that make ACL users, as the README or the manual prints them.
+/// The commands that make ACL users, as docs/servers.md or the manual prints them.
 fn acl_commands(file: &str) -> [String; 2] {
     let text = fs::read_to_string(root().join(file)).unwrap();
     let starts = text
@@ -603,14 +603,14 @@ fn acl_commands(file: &str) -> [String; 2] {
         .expect("two commands")
 }
 
-/// Makes the ACL users that the README prints, with the password "secret".
+/// Makes the ACL users that docs/servers.md prints, with the password "secret".
 pub fn make_acl_users(redis: &Redis) {
     make_acl_users_after(redis, "");
 }
 
 /// The same, after this line in the same shell.
 fn make_acl_users_after(redis: &Redis, line: &str) {
-    let commands = acl_commands("README.md");
+    let commands = acl_commands("docs/servers.md");
     assert_eq!(commands, acl_commands("man/redlock-protocol.7"));
     let cli = format!(
         "#!/bin/sh\nexec redis-cli -s {} \"$@\"\n",
@@ -642,12 +642,12 @@ fn make_acl_users_after(redis: &Redis, line: &str) {
 }
 
 #[test]
-fn the_acl_users_of_the_readme_can_be_made_on_a_server_with_a_password() {
+fn the_printed_acl_users_can_be_made_on_a_server_with_a_password() {
     let redis = Redis::start();
     redis.cli(&["CONFIG", "SET", "requirepass", "hunter2"]);
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/servers.md")).unwrap();
     let export = "export REDISCLI_AUTH=PASSWORD";
-    assert!(readme.contains(&format!("`{export}`")));
+    assert!(page.contains(&format!("`{export}`")));
     make_acl_users_after(&redis, &export.replace("PASSWORD", "hunter2"));
     let url = format!("{}?user=jobs&pass=secret", redis.url());
     outcome(&mut redis.redlock(&["-u", &url, "run", "a", "--", "true"]))
@@ -786,7 +786,7 @@ const DISPENSABLE: [&str; 11] = [
 #[test]
 fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed() {
     let redis = Redis::start();
-    let [rule, _] = acl_commands("README.md");
+    let [rule, _] = acl_commands("docs/servers.md");
     let (_, rule) = rule.split_once("reset on ").unwrap();
     let rules: Vec<&str> = rule
         .split(' ')

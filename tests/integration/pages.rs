@@ -1,10 +1,12 @@
-//! The README and the pages of docs/: each link leads somewhere, and the README's recipes are among those that are run.
+//! The README and the pages of docs/: the README is read in one sitting, each link leads somewhere, the README shows
+//! the lines that redlock prints, and its recipes are among those that are run.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use crate::generated::{recipes, root};
+use crate::support::{Redis, Running, outcome, script, wait_until};
 
 /// The pages for people: where each is, from the root, and its text.
 pub fn markdown() -> Vec<(String, String)> {
@@ -115,4 +117,67 @@ fn each_recipe_of_the_readme_is_run_as_one_of_the_recipes_page() {
     for recipe in shown {
         assert!(all.contains(&recipe), "not in docs/recipes.md:\n{recipe}");
     }
+}
+
+#[test]
+fn the_readme_has_at_most_350_lines() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let lines = readme.lines().count();
+    assert!(lines <= 350, "{lines} lines; the rest belongs into docs/");
+}
+
+/// A line without what differs from run to run: who, how long, numbers and ids.
+fn shape(line: &str) -> String {
+    let shape_of = |word: &str| {
+        let core = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        let is_id = core.len() == 12 && core.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_time = core.starts_with(|c: char| c.is_ascii_digit()) && core.ends_with('s');
+        let is_number = !core.is_empty() && core.bytes().all(|b| b.is_ascii_digit());
+        match core {
+            "" => word.to_owned(),
+            _ if core.contains('@') => word.replace(core, "WHO"),
+            _ if is_id => word.replace(core, "ID"),
+            _ if is_time => word.replace(core, "TIME"),
+            _ if is_number => word.replace(core, "N"),
+            _ => word.to_owned(),
+        }
+    };
+    let words = line.split_whitespace().map(shape_of);
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_transcript_at_the_top_of_the_readme_is_what_redlock_prints() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let shown = code(&readme)[1].trim_start_matches("console\n");
+    let redis = Redis::start();
+    script(redis.dir.path(), "deploy.sh", "#!/bin/sh\nexec sleep 60\n");
+    let run = |options: &[&str]| {
+        let words = [&["run"], options, &["deploy", "--", "./deploy.sh"]].concat();
+        let mut command = redis.redlock(&words);
+        command.current_dir(redis.dir.path());
+        command
+    };
+    let _holder = Running::start(&mut run(&["-q", "--reason", "release-1.2"]));
+    wait_until("it is held", || {
+        redis.cli(&["EXISTS", "redlock:deploy"]) == "1"
+    });
+    let _waiter = Running::start(&mut run(&["-q", "--reason", "release-1.3"]));
+    wait_until("the first waits", || redis.queue("deploy").len() == 1);
+
+    let mut printed = String::from("$ redlock status\n");
+    let mut status = redis.redlock(&["status"]);
+    printed += &outcome(status.env("COLUMNS", "200")).stdout;
+    printed += "$ redlock run --no-wait deploy -- ./deploy.sh\n";
+    printed += &outcome(&mut run(&["--no-wait"])).assert_code(75).stderr;
+    printed += "$ redlock run deploy -- ./deploy.sh\n";
+    // The line comes after a second.
+    let waits = outcome(&mut run(&["--wait", "1500ms"]));
+    printed += waits.assert_code(75).stderr.lines().next().expect("a line");
+
+    let [shown, printed] = [shown, &printed].map(|text| {
+        let lines = text.lines().map(shape);
+        lines.collect::<Vec<_>>().join("\n")
+    });
+    assert_eq!(shown, printed);
 }

@@ -515,11 +515,11 @@ fn the_redis_of_the_models_does_as_a_real_one() {
     assert!(changed > cases * 3 / 4, "{changed} of {cases}");
 }
 
-/// The commands of the access list in the README, for a server and for a node of a cluster.
+/// The commands of the access list in docs/servers.md, for a server and for a node of a cluster.
 fn permitted() -> BTreeSet<String> {
     let mut permitted = BTreeSet::new();
     for page in [
-        include_str!("../../../README.md"),
+        include_str!("../../../docs/servers.md"),
         include_str!("../../../man/redlock-protocol.7"),
     ] {
         let words = page

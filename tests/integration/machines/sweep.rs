@@ -404,7 +404,7 @@ impl Sweep {
             let _ = holder.wait();
         }
         // The kill of the n-th call is for each process that makes so many of them. With its watchdog redlock leaves
-        // COMMAND's tree behind, as docs/reliability.md says.
+        // COMMAND's tree behind, as docs/guarantees.md says.
         let is_alone = fault.is_some() && self.text(&name, "trace").contains(WATCHDOG_KILLED);
         // Processes that the kernel kills are gone a moment later.
         let patience = match fault {

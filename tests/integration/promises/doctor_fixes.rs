@@ -259,7 +259,7 @@ fn with_a_configuration_file(pasted: &Pasted) {
     assert!(!text.contains("allkeys-lru"), "{text}");
 }
 
-/// Users of the access list: an administrator, and the README's user for jobs, where the default user has a
+/// Users of the access list: an administrator, and the user for jobs of docs/servers.md, where the default user has a
 /// password and where it has none.
 fn as_users(pasted: &Pasted) {
     let redis = Redis::start();
@@ -345,7 +345,7 @@ fn certificates(dir: &Path) {
     }
 }
 
-/// The README's configuration with TLS, a user and a password file; and a server that wants to see our certificate.
+/// The configuration of docs/servers.md with TLS, a user and a password file; and a server that wants to see our certificate.
 fn over_tls(pasted: &Pasted) {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();

@@ -51,7 +51,7 @@
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | the holders of a lock, how long each held it, and how that ended |
 //! | `recipes` | each recipe of docs/recipes.md, run as it stands there |
-//! | `second_host` | the README's way to a second host, on two hosts |
+//! | `second_host` | the README's way to a second host, and that to TLS, on two hosts |
 //! | `services` | a service under systemd: its manager knows whether it waits or runs |
 //! | `packages` | tarball, .deb and image; installing by checksum, also in CI: the action and the template |
 //! | `cluster` | Redis Cluster: one slot, whichever node is asked, wherever the slot goes |

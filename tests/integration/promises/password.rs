@@ -14,7 +14,7 @@ use crate::support::{
     with_signals,
 };
 
-/// What the user may do, as the README prints it, and more.
+/// What the user may do, as docs/servers.md prints it, and more.
 const RULES: [&str; 6] = ["reset", "on", "~*", "&*", "+@all", ">one"];
 
 /// A server with the user "jobs", whose password is in a file beside its socket, and a command that says

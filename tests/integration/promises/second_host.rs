@@ -1,21 +1,21 @@
-//! The README's way to a second host, as it stands there, on two hosts made of namespaces: a network of
-//! two, and an `/etc` for each. Where namespaces aren't permitted, there is nothing to test it on.
+//! The README's way to a second host, and the way to TLS in docs/servers.md, as they stand there, on two hosts made
+//! of namespaces: a network of two, and an `/etc` for each. Where namespaces aren't permitted, there is nothing to test it on.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::generated::root;
 use crate::promises::recipes::GATE;
 use crate::support::{
     REDLOCK, Running, SERVER, is_permitted, outcome, path, script, without_terminal,
 };
 
-/// The shell blocks of the README's section.
-fn blocks() -> Vec<String> {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = fs::read_to_string(readme).unwrap();
-    let (_, rest) = readme
-        .split_once("\n## The second host\n")
+/// The shell blocks of a page's section.
+fn blocks(page: &str, heading: &str) -> Vec<String> {
+    let page = fs::read_to_string(root().join(page)).unwrap();
+    let (_, rest) = page
+        .split_once(&format!("\n## {heading}\n"))
         .expect("the section");
     let section = rest.split("\n## ").next().unwrap();
     let code = section.split("```sh\n").skip(1);
@@ -105,8 +105,12 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let link = "ip addr add 10.0.0.6/24 dev v1 && ip link set v1 up";
     outcome(&mut second.sh(link)).assert_code(0);
 
-    let [for_server, for_each, job, tls_for_server, tls_for_each] =
-        blocks().try_into().expect("five blocks");
+    let [for_server, for_each, job] = blocks("README.md", "The second host")
+        .try_into()
+        .expect("three blocks");
+    let [tls_for_server, tls_for_each] = blocks("docs/servers.md", "TLS")
+        .try_into()
+        .expect("two blocks");
     outcome(&mut server.sh(&for_server)).assert_code(0);
     let _server = Kill(&pid_file);
     for host in [&server, &second] {

@@ -452,7 +452,7 @@ fn crowd() -> Finding {
     finding
 }
 
-/// Without `--sync`, a client that is cut off with the old primary runs beside others, as the README says: for as long as
+/// Without `--sync`, a client that is cut off with the old primary runs beside others, as docs/servers.md says: for as long as
 /// it is cut off.
 fn without_sync() -> Finding {
     let mut lab = Lab::sentinel(3, 2, "");
