@@ -53,6 +53,8 @@ local function keep_hold(token, value, entry, left, at_least)
     redis.call('PEXPIRE', meta, int_text(left + RETENTION))
   else
     extend_expiry(holders, left + RETENTION)
+    extend_expiry(meta, left + RETENTION)
+    extend_expiry(slots, left + RETENTION)
     redis.call('PEXPIRE', lock, int_text(math.max(left, redis.call('PTTL', lock))))
     redis.call('ZADD', holders, int_text(now_ms + left), token)
   end
