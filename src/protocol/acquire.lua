@@ -39,6 +39,7 @@ end
 -- lock without waiters and without leftovers. The rest would do just the same.
 local is_usual = #ARGV >= 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
   and frozen == 0
+  and tonumber(ARGV[5]) <= DAY
 local there = is_usual and redis.call('EXISTS', lock, meta, holders, slots, queue, notices)
 if there == 1 then
   -- If it has been told something, a request of its own has been there before this one.
@@ -235,7 +236,8 @@ if not queued then
       post_notice('left', token, newest, DAY)
     end
     touch_memory()
-    index_name()
+    -- It may never be renewed.
+    index_name(ttl > DAY and ttl)
     return {1, fence, slot, success}
   end
 end

@@ -17,6 +17,8 @@ if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', KEYS[1]) == ARGV[4] t
   local fence, limit, slot = string.match(type(entry) == 'string' and entry or '', '^(%d+) %d+ (%d+) (%d+) %d+ held ')
   -- What is remembered for 60 days is refreshed once a day: nothing to do as long as 59 are left.
   local day = 24 * 3600 * 1000
+  -- And the name is to be in use for as long as the lease lasts.
+  if ttl > day then fence = nil end
   if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 59 * day then
     redis.call('PEXPIRE', lock, ttl)
     redis.call('PEXPIRE', meta, string.format('%.0f', ttl + 30 * day))

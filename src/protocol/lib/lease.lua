@@ -47,6 +47,8 @@ local function extend_lease(token, value, ttl)
     touch_memory()
     index_name()
   end
+  -- No renewal may come within that day.
+  if left > DAY then index_name(left) end
   return left
 end
 
