@@ -1040,7 +1040,7 @@ const DURATIONS: &str = "must be a duration such as 500ms, 30s, 1h30m, or a numb
 const NEGATIVE: &str = "a duration can't be negative";
 
 /// A longer duration is a mistake, and would overflow the server's arithmetic.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Reads a duration as `30s`, `500ms` or `1h30m`; a number alone counts seconds, as for flock(1) and
 /// timeout(1).

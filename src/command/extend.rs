@@ -48,7 +48,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     let took = now().since(sent);
     // What the server may have given before its answer was under way is gone by now.
     if took > NEGLIGIBLE {
-        states = Claim::extend_all(&claims, &mut client, more + took * 2)?;
+        states = Claim::extend_all(&claims, &mut client, (more + took * 2).min(cli::LONGEST))?;
     }
     Ok(all_of(&claims, states, |_| None))
 }

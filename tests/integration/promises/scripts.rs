@@ -187,6 +187,25 @@ fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
 }
 
 #[test]
+fn over_a_long_line_an_extension_by_a_year_leaves_the_run_its_lock() {
+    let redis = Redis::start();
+    let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(200));
+    let script = format!(
+        r#"redlock -u {} extend 365d && echo extended; read go <"$HOME/gate"; redlock check && echo ours"#,
+        proxy.url()
+    );
+    let mut gate = Gate::new(&redis);
+    let mut command = redis.run("--ttl 3s -v a", &script);
+    let mut run = Running::start(command.env("PATH", path()));
+    run.expect_line("extended");
+    let before = redis.calls("evalsha");
+    wait_until("it was renewed", || redis.calls("evalsha") > before + 2);
+    gate.open();
+    run.expect_line("ours");
+    run.finish().assert_code(0);
+}
+
+#[test]
 fn what_is_not_ours_any_more_is_not_extended() {
     let redis = Redis::start();
     let script = r#"eval "$(redlock acquire a)" && redlock release --force a
