@@ -7,7 +7,7 @@ use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
 use super::answer::known_replica;
 use super::*;
 use crate::protocol::{
-    Access, Claim, HoldOutcome, LeaseState, Locks, ReleaseMode, Released, Token,
+    Access, Claim, Guard, HoldOutcome, LeaseState, Locks, ReleaseMode, Released, Token, Who,
 };
 use crate::redis::replication::Goal;
 use crate::redis::server::Part;
@@ -812,6 +812,85 @@ fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failo
         matches!(checked.as_deref(), Ok([LeaseState::Lost(_)])),
         "{checked:?}"
     );
+}
+
+#[test]
+fn a_guard_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
+    let server = |answer: &'static str| {
+        serve(move |words| match words[0].as_str() {
+            "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
+            _ => answer.into(),
+        })
+    };
+    let old = server("*8\r\n:1\r\n:900\r\n:1000\r\n:1\r\n:1\r\n:1\r\n$-1\r\n$1\r\nt\r\n");
+    let new = server("*3\r\n:0\r\n$-1\r\n$-1\r\n");
+    let (_, fakes) = three(old, 5);
+    let (locks, claim) = locks(&fakes);
+    let mut client = locks.open().unwrap();
+    let guards = [Guard::of(claim, "a1", &Who::default())];
+    assert!(Guard::extend_all(&guards, &mut client).is_ok());
+    // Most of the sentinels were made anew, say.
+    tell(&fakes, new, 5);
+    client.disconnect();
+    let extended = Guard::extend_all(&guards, &mut client);
+    assert_eq!(extended.map(drop).unwrap_err().kind, ErrorKind::NoPrimary);
+    tell(&fakes, new, 6);
+    let extended = Guard::extend_all(&guards, &mut client);
+    assert!(
+        matches!(extended.as_deref(), Ok([LeaseState::Lost(_)])),
+        "{extended:?}"
+    );
+}
+
+#[test]
+fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_replicas() {
+    let primary = serve(|words| match words[0].as_str() {
+        "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
+        "WAIT" => ":0\r\n".into(),
+        _ => RENEWED.into(),
+    });
+    let (_, fakes) = three(primary, 5);
+    let (locks, claim) = locks(&fakes);
+    let replication = Replication {
+        quorum: Quorum::AtLeast(1),
+        timeout: Duration::from_millis(50),
+    };
+    let locks = locks.replicated(replication).unwrap();
+    let opened = locks.open().unwrap();
+    let claims = [claim];
+    let mut reconnected = locks.open().unwrap();
+    reconnected.reconnect().unwrap();
+    let another = locks.open().unwrap().another();
+    let handed_over = locks.open().unwrap().hand_over();
+    for (way, mut client) in [
+        ("opened", opened),
+        ("reconnected", reconnected),
+        ("another", another),
+        ("handed over", handed_over),
+    ] {
+        let renewed = Claim::renew_all(&claims, &mut client, Duration::from_secs(1));
+        let kind = renewed.map(drop).unwrap_err().kind;
+        assert_eq!(kind, ErrorKind::NotReplicated, "{way}");
+    }
+}
+
+#[test]
+fn a_primary_that_most_sentinels_do_not_name_in_time_may_have_been_replaced() {
+    let (primary, other) = (role(true), role(true));
+    let (sentinels, fakes) = three(primary, 5);
+    let connection = open(&sentinels, None).unwrap();
+    let is_alone = || sentinels.is_alone(connection.server(), LONG);
+    assert!(!is_alone());
+    tell(&fakes[..1], other, 6);
+    assert!(!is_alone());
+    tell(&fakes[1..2], other, 6);
+    assert!(is_alone());
+    tell(&fakes, primary, 7);
+    assert!(!is_alone());
+    for fake in &fakes[..2] {
+        lock(&fake.says).after = LONG;
+    }
+    assert!(is_alone());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::lua;
-use crate::support::proxy::{Action, Proxy};
+use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
     Cluster, Gated, Redis, Replicated, Running, assert_nothing_left, is_alive, moment, now,
     outcome, queued, wait_until,
@@ -256,6 +256,34 @@ fn guarded_work_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
     redis.resume();
     guard.finish().assert_exited(79);
     wait_until("the run has ended, too", || holder.run.has_ended());
+}
+
+#[test]
+fn guarded_work_is_dead_before_the_lease_ends_however_late_its_guard_hears_of_it() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "guard" if request.before > 0 => Action::StallReply(Duration::from_millis(700)),
+        _ => Action::Pass,
+    });
+    // Nobody renews it.
+    let script = r#"
+        eval "$(redlock acquire --ttl 5s a)"
+        redlock -u "$0" guard -k 1s -c 'trap "" TERM; echo started
+            while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done'
+        echo "status $?""#;
+    let url = proxy.url();
+    let mut command = crate::support::directly(&redis, &["sh", "-c", script, &url]);
+    let mut run = Running::start(&mut command);
+    run.expect_line("started");
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let lease_ends = asked + Duration::from_millis(left);
+    run.expect_line("status 79");
+    assert!(proxy.answered("guard") > 1, "{proxy:?}");
+    let last = fs::read_to_string(redis.dir.path().join("life")).unwrap();
+    assert!(moment(&last) < lease_ends, "{last} {lease_ends:?}");
+    run.finish().assert_exited(0);
 }
 
 #[test]

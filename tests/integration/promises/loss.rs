@@ -346,6 +346,21 @@ fn a_lock_that_is_taken_away_after_a_renewal_had_to_be_sent_anew_stops_command_a
 }
 
 #[test]
+fn a_lock_that_is_taken_away_while_its_holder_has_no_connection_stops_command_soon() {
+    let redis = Redis::start();
+    let mut run = Running::start(&mut redis.run("--ttl 60s -k 1s a", IDLE));
+    run.expect_line("ready");
+    wait_until("it is told of changes", || redis.trackers() > 0);
+    let broken = now();
+    redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    redis.cli(&["DEL", "redlock:a"]);
+    run.finish().assert_code(79);
+    // The next renewal is due after 20 s.
+    let took = now().saturating_sub(broken);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+#[test]
 fn what_happens_to_other_locks_is_nothing_to_a_holder() {
     let redis = Redis::start();
     let mut holder = Running::start(&mut redis.run("a", IDLE));
