@@ -583,6 +583,24 @@ fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
 }
 
 #[test]
+fn a_server_that_falls_silent_long_after_the_wait_began_has_as_long_as_one_that_does_so_at_once() {
+    let unlocked = Policy {
+        silence: Some(TERMS.ttl),
+        ..policy()
+    };
+    let mut waiter = Waiter::queued(unlocked, &busy());
+    let silent = || {
+        let error = protocol::Error::new(ErrorKind::Unreachable, String::new());
+        Event::Failed(error)
+    };
+    let asked = waiter.on(60_000, silent());
+    assert!(asked.contains("ask"), "{asked}");
+    waiter.sent(60_000);
+    let again = waiter.on(60_001, silent());
+    assert!(again.starts_with("disconnect"), "{again}");
+}
+
+#[test]
 fn a_server_that_will_be_ready_is_waited_for_as_long_as_a_busy_lock() {
     let loading = || Event::Failed(protocol::Error::new(ErrorKind::Loading, String::new()));
     let first = Policy {

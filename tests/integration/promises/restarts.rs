@@ -28,6 +28,15 @@ fn uptime(redis: &Redis) -> i64 {
 /// A run that keeps its command to the last moment, and is cut off while the server restarts without its
 /// data; the pid of its command.
 fn forgotten(redis: &mut Redis) -> (Running, String) {
+    let (run, pid, ()) = forgotten_after(redis, |_, _| ());
+    (run, pid)
+}
+
+/// The same, after something else has been done with the server, and the pid.
+fn forgotten_after<T>(
+    redis: &mut Redis,
+    before: impl FnOnce(&Redis, &str) -> T,
+) -> (Running, String, T) {
     let proxy = Proxy::new(redis);
     let url = proxy.url();
     let script = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
@@ -36,15 +45,21 @@ fn forgotten(redis: &mut Redis) -> (Running, String) {
     let mut run = Running::start(&mut redis.redlock(&words));
     let pid = run.line();
     wait_until("it is renewed", || proxy.answered("renew") > 0);
+    let done = before(redis, &pid);
     proxy.vanish();
     redis.kill();
     redis.start_again();
-    (run, pid)
+    (run, pid, done)
+}
+
+/// Says whether that process lives.
+fn says_whether_alive(pid: &str) -> String {
+    format!("if kill -0 {pid} 2>/dev/null; then echo both; else echo alone; fi")
 }
 
 /// Whether another run's command starts while that process lives.
 fn overlaps(redis: &Redis, options: &[&str], pid: &str) -> bool {
-    let script = format!("if kill -0 {pid} 2>/dev/null; then echo both; else echo alone; fi");
+    let script = says_whether_alive(pid);
     let words = [&["run", "-q"], options, &["a", "--", "sh", "-c", &script]].concat();
     let end = redlock(redis, &words);
     end.assert_code(0);
@@ -58,6 +73,20 @@ fn the_next_command_starts_when_that_of_a_forgotten_holder_is_dead() {
     assert!(!overlaps(&redis, &GRACE, &pid));
     run.finish().assert_code(79);
     assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_run_that_waited_before_the_restart_starts_when_the_command_of_a_forgotten_holder_is_dead() {
+    let mut redis = Redis::start();
+    let (run, _, waiter) = forgotten_after(&mut redis, |redis, pid| {
+        let script = says_whether_alive(pid);
+        let words = [&["run"], &GRACE[..], &["a", "--", "sh", "-c", &script]].concat();
+        queued(redis, &words)
+    });
+    let end = waiter.finish();
+    end.assert_exited(0);
+    assert_eq!(end.stdout, "alone\n");
+    run.finish().assert_code(79);
 }
 
 #[test]
