@@ -75,11 +75,10 @@ _redlock() {
     fi
 
     local common='--url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key
-        --connect-timeout --history-size --quiet --verbose --help'
+        --connect-timeout --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
-    local replicas='--sync --sync-timeout'
-    local taking="--ttl $patience $replicas --shared --slots --exclusive --priority --lifo --supersede --order
-        --cancel-running --repair-ttl --clock-skew --restart-grace --reason --label --kill-after --on-lost"
+    local taking="--ttl $patience --shared --slots --priority --supersede --order --cancel-running
+        --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     case $prev in
     --sync) _redlock_words 'all 1 2' ;;
@@ -100,18 +99,18 @@ _redlock() {
             _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once-per --unless
                 --wait-tree --join --jitter --shell -- $common"
             ;;
-        guard:-*) _redlock_words "--pass --timeout --kill-after --wait-tree --shell $replicas -- $common" ;;
+        guard:-*) _redlock_words "--pass --timeout --kill-after --wait-tree --shell -- $common" ;;
         pass:-*) _redlock_words "--token-file --times $common" ;;
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
-        extend:-*) _redlock_words "--token-file $replicas $common" ;;
+        extend:-*) _redlock_words "--token-file $common" ;;
         check:-*) _redlock_words "--token-file --for $common" ;;
         wait:-*) _redlock_words "$patience $common" ;;
-        status:-*) _redlock_words "--json --names-only --watch $common" ;;
+        status:-*) _redlock_words "--json --watch $common" ;;
         history:-*)
             _redlock_words "--last --since --skipped --summary --by-host --utc --json --follow --timeline
-                --svg --names-only $common"
+                --svg $common"
             ;;
-        release:-*) _redlock_words "--token-file --force --id --all --reason $common" ;;
+        release:-*) _redlock_words "--token-file --force --yes --id --all --reason $common" ;;
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         freeze:-*) _redlock_words "--reason --for $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;

@@ -90,7 +90,7 @@ complete -c redlock -n __redlock_no_command -a acquire -d 'Acquire a lock and re
 complete -c redlock -n __redlock_no_command -a extend -d 'Extend a lock held by this job'
 complete -c redlock -n __redlock_no_command -a check -d 'Check that this job still holds a lock'
 complete -c redlock -n __redlock_no_command -a release -d 'Release a lock, or force it free'
-complete -c redlock -n __redlock_no_command -a stop -d "Stop the holder's command, so that its lock passes on"
+complete -c redlock -n __redlock_no_command -a stop -d "Stop the holder's command and hand its lock over"
 complete -c redlock -n __redlock_no_command -a wait -d 'Wait until a lock is free'
 complete -c redlock -n __redlock_no_command -a status -d 'Show who holds which lock, and who waits'
 complete -c redlock -n __redlock_no_command -a history -d 'Show who held a lock, for how long, and how it ended'
@@ -109,7 +109,6 @@ complete -c redlock -n 'not __redlock_after_dashes' -l tls-ca -r -F -d 'Trusted 
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-cert -r -F -d 'Client certificate'
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-key -r -F -d 'Client key'
 complete -c redlock -n 'not __redlock_after_dashes' -l connect-timeout -x -d 'Timeout for connecting and for each reply'
-complete -c redlock -n 'not __redlock_after_dashes' -l history-size -x -d 'How many past holds to keep'
 complete -c redlock -n 'not __redlock_after_dashes' -s q -l quiet -d 'Print errors only'
 complete -c redlock -n 'not __redlock_after_dashes' -s v -l verbose -d 'Print every state change'
 complete -c redlock -n 'not __redlock_after_dashes' -s h -l help -d 'Show help'
@@ -120,42 +119,32 @@ for command in run acquire wait
     complete -c redlock -n "__redlock_is $command" -s E -l conflict-exit-code -x -d 'Status when the lock stays busy'
 end
 
-for command in run guard acquire extend
-    complete -c redlock -n "__redlock_is $command" -l sync -x -a 'all 1 2' -d 'Replicas that must have the lock before it counts'
-    complete -c redlock -n "__redlock_is $command" -l sync-timeout -x -d 'How long replicas may take to confirm it'
-end
-
 for command in run acquire
-    complete -c redlock -n "__redlock_is $command" -l ttl -x -d 'Lease duration'
-    complete -c redlock -n "__redlock_is $command" -s s -l shared -d 'Shared (reader) lock'
+    complete -c redlock -n "__redlock_is $command" -l ttl -x -d 'Lease length'
+    complete -c redlock -n "__redlock_is $command" -s s -l shared -d 'Take a shared (read) lock'
     complete -c redlock -n "__redlock_is $command" -l slots -x -d 'Semaphore: up to N holders'
-    complete -c redlock -n "__redlock_is $command" -s x -l exclusive -d 'One holder at a time'
     complete -c redlock -n "__redlock_is $command" -l priority -x -d 'Queue priority; higher goes first'
-    complete -c redlock -n "__redlock_is $command" -l lifo -d 'Newest waiter first'
     complete -c redlock -n "__redlock_is $command" -l supersede -d 'Make all earlier waiters give up'
     complete -c redlock -n "__redlock_is $command" -l order -x -d 'Version of this run, for --supersede'
-    complete -c redlock -n "__redlock_is $command" -l cancel-running -d 'Also terminate the run that holds the lock'
-    complete -c redlock -n "__redlock_is $command" -l repair-ttl -d 'Set a TTL on a lock without an expiry'
-    complete -c redlock -n "__redlock_is $command" -l clock-skew -x -d 'How far apart the clocks of the Redis hosts may be'
-    complete -c redlock -n "__redlock_is $command" -l restart-grace -x -d 'Hold an unknown lock back until Redis is this old'
+    complete -c redlock -n "__redlock_is $command" -l cancel-running -d 'Also stop the run that holds the lock'
     complete -c redlock -n "__redlock_is $command" -l reason -x -d 'Reason, shown to others'
-    complete -c redlock -n "__redlock_is $command" -l label -x -d 'Shown in place of the command line'
+    complete -c redlock -n "__redlock_is $command" -l label -x -d 'Text to show instead of the command line'
     complete -c redlock -n "__redlock_is $command" -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
-    complete -c redlock -n "__redlock_is $command" -l on-lost -x -a 'stop warn' -d 'When the lock is lost'
+    complete -c redlock -n "__redlock_is $command" -l on-lost -x -a 'stop warn' -d 'What to do if the lock is lost'
 end
 
-complete -c redlock -n '__redlock_is run' -s t -l timeout -x -d 'Terminate the command after this long'
-complete -c redlock -n '__redlock_is run' -l on-unreachable -x -a 'fail run' -d 'When Redis is unreachable'
+complete -c redlock -n '__redlock_is run' -s t -l timeout -x -d 'Stop the command after this long'
+complete -c redlock -n '__redlock_is run' -l on-unreachable -x -a 'fail run' -d 'What to do if Redis is unreachable at start'
 complete -c redlock -n '__redlock_is run' -l hold-at-least -x -d 'Keep the lock at least this long'
 complete -c redlock -n '__redlock_is run' -l once-per -x -d 'Skip if a run succeeded within this time'
 complete -c redlock -n '__redlock_is run' -l unless -x -d 'Skip if this script succeeds'
 complete -c redlock -n '__redlock_is run' -l wait-tree -d 'Hold the lock until all processes of the command have ended'
-complete -c redlock -n '__redlock_is run' -l join -d 'Wait for a run in progress and exit with its status'
+complete -c redlock -n '__redlock_is run' -l join -d 'If it is already running, wait for that run and exit with its status'
 complete -c redlock -n '__redlock_is run' -l jitter -x -d 'Sleep a random time first'
 complete -c redlock -n '__redlock_is run' -s c -l shell -x -d 'Run a shell script instead of a command'
 
-complete -c redlock -n '__redlock_is guard' -l pass -x -d 'What redlock pass has printed'
-complete -c redlock -n '__redlock_is guard' -s t -l timeout -x -d 'Terminate the command after this long'
+complete -c redlock -n '__redlock_is guard' -l pass -x -d 'Pass that redlock pass has printed'
+complete -c redlock -n '__redlock_is guard' -s t -l timeout -x -d 'Stop the command after this long'
 complete -c redlock -n '__redlock_is guard' -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
 complete -c redlock -n '__redlock_is guard' -l wait-tree -d 'Guard until all processes of the command have ended'
 complete -c redlock -n '__redlock_is guard' -s c -l shell -x -d 'Run a shell script instead of a command'
@@ -171,26 +160,25 @@ complete -c redlock -n '__redlock_is check' -l for -x -d 'For at least this long
 complete -c redlock -n '__redlock_is release' -l force -d 'Free the lock regardless of its holder'
 complete -c redlock -n '__redlock_is release stop' -l id -x -d 'Only the one with this id'
 complete -c redlock -n '__redlock_is release stop' -l all -d 'All holders, if there are several'
+complete -c redlock -n '__redlock_is release' -s y -l yes -d "With --force: don't ask for confirmation"
 complete -c redlock -n '__redlock_is release stop' -l reason -x -d 'Reason, shown to the run that loses the lock'
-complete -c redlock -n '__redlock_is stop' -s n -l no-wait -d "Don't wait until the lock has passed on"
+complete -c redlock -n '__redlock_is stop' -s n -l no-wait -d "Don't wait until the lock is handed over"
 
 complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
-complete -c redlock -n '__redlock_is status' -l names-only -d 'Print names only'
 complete -c redlock -n '__redlock_is status' -l watch -d 'Refresh until interrupted'
 
 complete -c redlock -n '__redlock_is history' -s n -l last -x -d 'Only the last N, or all'
 complete -c redlock -n '__redlock_is history' -l since -x -d 'Only holds within this time'
 complete -c redlock -n '__redlock_is history' -l skipped -d 'Also runs that ended without the lock'
-complete -c redlock -n '__redlock_is history' -l summary -d 'A line for each lock'
-complete -c redlock -n '__redlock_is history' -l by-host -d 'With --summary: a line for each host'
+complete -c redlock -n '__redlock_is history' -l summary -d 'One line per lock'
+complete -c redlock -n '__redlock_is history' -l by-host -d 'With --summary: one line per host'
 complete -c redlock -n '__redlock_is history' -l utc -d 'Times in UTC'
 complete -c redlock -n '__redlock_is history' -l json -d 'Print JSON'
 complete -c redlock -n '__redlock_is history' -s f -l follow -d 'Follow: print the last ten, and each hold as it ends'
 complete -c redlock -n '__redlock_is history' -l timeline -d 'Draw a chart'
 complete -c redlock -n '__redlock_is history' -l svg -r -F -d 'Write the chart to an SVG file'
-complete -c redlock -n '__redlock_is history' -l names-only -d 'Print names only'
 
-complete -c redlock -n '__redlock_is doctor' -l ttl -x -d 'The TTL of the locks'
+complete -c redlock -n '__redlock_is doctor' -l ttl -x -d 'TTL your jobs use'
 complete -c redlock -n '__redlock_is doctor' -l json -d 'Print JSON'
 
 complete -c redlock -n '__redlock_is local' -l force -d 'With stop: also while locks are in use'

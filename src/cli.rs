@@ -6,7 +6,7 @@
 #![allow(clippy::struct_excessive_bools, clippy::struct_field_names)]
 
 use std::ffi::OsString;
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -18,17 +18,18 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 /// The group of the options that name the server, in each command.
-const CONNECTION: &str = "Connection";
+pub const CONNECTION: &str = "Connection";
 
 /// The groups of options, in the order in which help and man pages show them.
-pub const GROUPS: [&str; 8] = [
+pub const GROUPS: [&str; 9] = [
     "Waiting",
     "Sharing",
     "Only the newest",
-    "Once",
+    "Run once across hosts",
     "The command",
-    "When it goes wrong",
-    "For people",
+    "Script",
+    "Lease and failures",
+    "Description",
     CONNECTION,
 ];
 
@@ -39,14 +40,16 @@ pub const GROUPS: [&str; 8] = [
     disable_version_flag = true,
     disable_help_subcommand = true,
     args_conflicts_with_subcommands = false,
+    subcommand_value_name = "SUBCOMMAND",
+    subcommand_help_heading = "Subcommands",
     after_help = "\
 Start here:
   redlock run deploy -- ./deploy.sh        wait for the lock, run, release
   redlock run -n nightly -- ./backup.sh    skip it if it runs elsewhere
   redlock status                           who holds what
 
-Options that name the Redis server: redlock --help. Settings are also read from
-REDLOCK_… variables, ~/.config/redlock.env and /etc/redlock.env.",
+`redlock --help` shows the other options for the Redis server. Settings are also
+read from REDLOCK_… variables, ~/.config/redlock.env and /etc/redlock.env.",
     max_term_width = 80
 )]
 pub struct Cli {
@@ -65,11 +68,13 @@ pub struct Cli {
 // description of each command that these options are added to.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Redis server: redis://, rediss://, unix://, redis-sentinel://, redis-cluster://, or local: for this host alone [env: REDLOCK_URL] [default: redis://127.0.0.1:6379]
-    #[arg(short, long, value_name = "URL", help_heading = CONNECTION, hide_short_help = true)]
+    /// Redis server [env: REDLOCK_URL]
+    ///
+    /// redis://, rediss://, unix://, redis-sentinel://, redis-cluster://, or local: for this host alone [default: redis://127.0.0.1:6379]
+    #[arg(short, long, value_name = "URL", help_heading = CONNECTION)]
     pub url: Option<String>,
 
-    /// Key prefix [env: REDLOCK_PREFIX] [default: redlock:, in a cluster {redlock}:]
+    /// Key prefix [env: REDLOCK_PREFIX] [default: redlock:, or {redlock}: in a cluster]
     #[arg(long, value_name = "TEXT", help_heading = CONNECTION, hide_short_help = true)]
     pub prefix: Option<String>,
 
@@ -98,7 +103,7 @@ pub struct Common {
     pub connect_timeout: Option<Duration>,
 
     /// How many past holds of each lock to keep for `redlock history`; 0: none [env: REDLOCK_HISTORY_SIZE] [default: 200]
-    #[arg(long = "history-size", value_name = "N", allow_negative_numbers = true, value_parser = history_size, help_heading = CONNECTION, hide_short_help = true)]
+    #[arg(long = "history-size", value_name = "N", allow_negative_numbers = true, value_parser = history_size, help_heading = CONNECTION, hide = true)]
     pub history_size: Option<u32>,
 
     /// Print errors only [env: REDLOCK_QUIET]
@@ -202,7 +207,7 @@ fn names_come_first(found: &ArgMatches) -> Result<(), clap::Error> {
     let mut names = found.indices_of("names").into_iter().flatten();
     let is_before = names.next() < script;
     if is_before && names.next_back() > script {
-        let line = "a lock NAME after -c SCRIPT; names come before it, and a script with arguments is: redlock run NAME -- sh -c SCRIPT sh ARG";
+        let line = "a lock NAME stands after -c SCRIPT; put names before -c; a script with arguments is: redlock run NAME -- sh -c SCRIPT sh ARG";
         return Err(clap::Error::raw(ErrorKind::TooFewValues, line));
     }
     Ok(())
@@ -216,7 +221,7 @@ commands! {
     Extend "extend" "Extend a lock held by this job";
     Check "check" "Check that this job still holds a lock";
     Release "release" | "unlock" "Release a lock, or force it free";
-    Stop "stop" "Stop the holder's command, so that its lock passes on";
+    Stop "stop" "Stop the holder's command and hand its lock over";
     Wait "wait" "Wait until a lock is free, without acquiring it";
     Status "status" | "ls" | "ps" "Show who holds which lock, and who waits";
     History "history" "Show who held a lock, for how long, and how it ended";
@@ -226,6 +231,10 @@ commands! {
     Doctor "doctor" "Check that this Redis is fit to hold locks";
     Local "local" "Show or stop the server that local: uses";
 }
+
+/// Where to read of the options that no help shows: no job chooses them.
+const ELSEWHERE: &str =
+    "Facts of a deployment, such as --sync, belong into redlock.env: see DEPLOYMENT in redlock(1).";
 
 /// The exit status when a lock stays busy.
 pub const BUSY: u8 = 75;
@@ -248,29 +257,22 @@ pub struct WaitOptions {
     pub conflict_exit_code: Option<u8>,
 }
 
-/// Which replicas have to have a lock before it counts.
+/// The replicas that must acknowledge a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncReplicas {
     All,
     AtLeast(u32),
 }
 
-/// What a failover may not lose.
+/// Protection of a lock against a failover.
 #[derive(Debug, Args)]
 pub struct SyncOptions {
-    /// Replicas that must have the lock before it counts
-    ///
-    /// A grant, a renewal or an extension counts only when so many replicas have confirmed it, so that a failover to
-    /// one of them doesn't lose the lock. all: every replica that could follow the primary, by the list of the sentinels or the cluster, and at
-    /// least one. With a number smaller than that a lost lock is less likely, never impossible. 0: none.
-    #[arg(long, value_name = "all|N", value_parser = sync, help_heading = "When it goes wrong", hide_short_help = true)]
+    /// Replicas that must acknowledge the lock
+    #[arg(long, value_name = "all|N", value_parser = sync, hide = true)]
     pub sync: Option<SyncReplicas>,
 
-    /// How long replicas may take to confirm it
-    ///
-    /// For a renewal at most three quarters of the time that a try has: a fifth of the TTL, 3s or --connect-timeout,
-    /// whichever is shortest.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "1s", value_parser = positive_duration, help_heading = "When it goes wrong", hide_short_help = true)]
+    /// How long replicas may take to acknowledge it
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "1s", value_parser = positive_duration, hide = true)]
     pub sync_timeout: Duration,
 }
 
@@ -285,11 +287,11 @@ fn sync(text: &str) -> Result<SyncReplicas, String> {
 /// How to acquire a lock.
 #[derive(Debug, Args)]
 pub struct AcquireOptions {
-    /// Expiry of a dead holder's lock
+    /// Lease length
     ///
-    /// The lease: while it is renewed in the background the lock stays held, and if the holder dies, it expires within
-    /// this time. At least 1s.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl, help_heading = "When it goes wrong")]
+    /// A dead holder's lock is freed after this time; while the holder lives, the lease is renewed in the background. At
+    /// least 1s.
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl, help_heading = "Lease and failures")]
     pub ttl: Duration,
 
     #[command(flatten)]
@@ -298,7 +300,7 @@ pub struct AcquireOptions {
     #[command(flatten)]
     pub wait: WaitOptions,
 
-    /// Shared (reader) lock, one of any number
+    /// Take a shared (read) lock
     ///
     /// Any number of shared holders at a time, but no exclusive one.
     #[arg(short, long, conflicts_with = "slots", help_heading = "Sharing")]
@@ -313,7 +315,7 @@ pub struct AcquireOptions {
     /// One holder at a time, which is the default
     ///
     /// Overrides a setting of --shared or --slots.
-    #[arg(short = 'x', short_alias = 'e', long, conflicts_with_all = ["shared", "slots"], help_heading = "Sharing", hide_short_help = true)]
+    #[arg(short = 'x', short_alias = 'e', long, conflicts_with_all = ["shared", "slots"], help_heading = "Sharing", hide = true)]
     pub exclusive: bool,
 
     /// Queue priority (-1000 to 1000); higher goes first
@@ -321,8 +323,8 @@ pub struct AcquireOptions {
         help_heading = "Waiting", hide_short_help = true)]
     pub priority: i32,
 
-    /// Newest waiter first, within its priority
-    #[arg(long, help_heading = "Waiting", hide_short_help = true)]
+    /// Queue ahead of earlier waiters of the same priority
+    #[arg(long, help_heading = "Waiting", hide = true)]
     pub lifo: bool,
 
     /// Make all earlier waiters give up
@@ -337,7 +339,7 @@ pub struct AcquireOptions {
     #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "supersede", value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest")]
     pub order: Option<u64>,
 
-    /// With --supersede: also terminate the run that holds the lock
+    /// With --supersede: also stop the run that holds the lock
     ///
     /// The status of that run is 79.
     #[arg(
@@ -348,43 +350,36 @@ pub struct AcquireOptions {
     )]
     pub cancel_running: bool,
 
-    /// If another client's lock has no expiry, set this TTL on it
-    #[arg(long, help_heading = "When it goes wrong", hide_short_help = true)]
+    /// If another client's lock has no expiry, set --ttl on it
+    #[arg(long, hide = true)]
     pub repair_ttl: bool,
 
     /// How far apart the clocks of the Redis hosts may be
-    ///
-    /// The lease ends this much sooner, so that what runs under it is dead even if a Redis host whose clock is ahead takes over;
-    /// at most a third of the TTL. [default: 500ms with redis-sentinel:// and redis-cluster:// URLs, otherwise 0]
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "When it goes wrong", hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, hide = true)]
     pub clock_skew: Option<Duration>,
 
-    /// After a restart of Redis, hold an unknown lock back
-    ///
-    /// A lock that Redis has never seen isn't granted until Redis has been up for this long: it may have forgotten a
-    /// holder. Choose the longest TTL in use. 0: never.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = remembered_or_none, help_heading = "When it goes wrong", hide_short_help = true)]
+    /// Grant no lock Redis has no record of until it has been up this long
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", value_parser = remembered_or_none, hide = true)]
     pub restart_grace: Duration,
 
     /// Reason, shown in `redlock status` and to waiters
-    #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "For people")]
+    #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description")]
     pub reason: Option<String>,
 
-    /// Shown in place of the command line, which is then not stored
-    #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "For people", hide_short_help = true)]
+    /// Store and show TEXT instead of the command line
+    #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description", hide_short_help = true)]
     pub label: Option<String>,
 }
 
 /// Run a command while holding a lock
 ///
 /// Acquires the lock NAME, runs COMMAND while the lease is renewed in the background, and releases
-/// the lock when COMMAND ends. If the lease can't be renewed, COMMAND is terminated before another
+/// the lock when COMMAND ends. If the lease can't be renewed, COMMAND is stopped before another
 /// client can acquire the lock. The exit status is COMMAND's. With several names, COMMAND runs once all
 /// of them are held.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "redlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME... -c SCRIPT",
-    after_help = "`redlock run --help` explains these and all other options, with examples.",
     after_long_help = "\
 NAME has 1 to 200 bytes of UTF-8 without white space, control characters or unbalanced braces, and begins with no -.
 DURATION is 500ms, 30s, 5m, 1h30m or 2d; a number without a unit counts seconds: 10, 0.5.
@@ -394,10 +389,23 @@ Examples:
   redlock run -w 10m -E 0 nightly -- ./backup   skip it after 10 minutes
   redlock run --slots 3 -t 1h report -c 'make report >report.log'
 
-Each option marked [env: …] can be set as REDLOCK_… in the environment, ~/.config/redlock.env or /etc/redlock.env."
+Exit status: COMMAND's own, 128+N if signal N killed it, or
+  64   wrong usage
+  69   Redis is unreachable or not ready, or too few replicas have the lock
+  75   the lock stayed busy (-E changes it)
+  77   Redis denied access
+  78   bad configuration
+  79   the lock was lost, or the run was stopped by a person or a newer run
+  124  --timeout stopped COMMAND
+  125  redlock itself failed
+  126  COMMAND can't be executed
+  127  COMMAND was not found
+
+Each option marked [env: …] can be set as REDLOCK_… in the environment, ~/.config/redlock.env or /etc/redlock.env.
+Facts of a deployment belong there too, so that no host forgets them: DEPLOYMENT in redlock(1) lists --sync and others."
 )]
 pub struct Run {
-    /// Lock name; several are acquired in one global order
+    /// Lock name; several are always locked in the same order
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
 
@@ -408,7 +416,7 @@ pub struct Run {
     #[command(flatten)]
     pub acquire: AcquireOptions,
 
-    /// Terminate COMMAND after this long (status 124)
+    /// Stop COMMAND after this long (status 124)
     ///
     /// 0: never. (flock's --timeout limits the wait for the lock, which is --wait here.)
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
@@ -416,36 +424,36 @@ pub struct Run {
 
     /// Time between SIGTERM and SIGKILL
     ///
-    /// The grace when COMMAND is terminated, for whatever reason; capped at half the TTL.
+    /// The grace when COMMAND is stopped, for whatever reason; capped at half the TTL.
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, help_heading = "The command")]
     pub kill_after: Duration,
 
-    /// When the lock is lost
-    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = OnLost::Stop, help_heading = "When it goes wrong")]
+    /// Action if the lock is lost
+    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = OnLost::Stop, help_heading = "Lease and failures")]
     pub on_lost: OnLost,
 
-    /// If there is no Redis to ask
+    /// Action if Redis is down
     ///
-    /// What to do when Redis is unreachable at the start.
-    #[arg(long, value_name = "fail|run", value_enum, default_value_t = OnUnreachable::Fail, help_heading = "When it goes wrong")]
+    /// What to do if Redis is unreachable at start.
+    #[arg(long, value_name = "fail|run", value_enum, default_value_t = OnUnreachable::Fail, help_heading = "Lease and failures")]
     pub on_unreachable: OnUnreachable,
 
     /// Keep the lock at least this long
     ///
     /// Even if COMMAND ends sooner, so that hosts with skewed clocks don't run the job twice.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Once")]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts")]
     pub hold_at_least: Duration,
 
     /// Skip if a run succeeded within this time
     ///
     /// COMMAND is skipped if a run of this lock succeeded; the status is then 0, or that of -E. At most 30d.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered, help_heading = "Once")]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered, help_heading = "Run once across hosts")]
     pub once_per: Option<Duration>,
 
     /// Skip (status 0) if `sh -c SCRIPT` succeeds
     ///
     /// Checked before waiting and again after.
-    #[arg(long, value_name = "SCRIPT", value_parser = script(), help_heading = "Once")]
+    #[arg(long, value_name = "SCRIPT", value_parser = script(), help_heading = "Run once across hosts")]
     pub unless: Option<OsString>,
 
     /// Hold the lock until all processes of COMMAND end
@@ -454,14 +462,14 @@ pub struct Run {
     #[arg(long, help_heading = "The command")]
     pub wait_tree: bool,
 
-    /// Await a run in progress, exit with its status
+    /// Wait for a running one and use its status
     ///
-    /// If a run of this lock is in progress, COMMAND is not run a second time.
-    #[arg(long, conflicts_with_all = ["shared", "slots", "supersede"], help_heading = "Once")]
+    /// If it is already running, wait for that run and exit with its status; COMMAND is not run a second time.
+    #[arg(long, conflicts_with_all = ["shared", "slots", "supersede"], help_heading = "Run once across hosts")]
     pub join: bool,
 
     /// Sleep a random time first, up to this long
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Once")]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts")]
     pub jitter: Duration,
 
     /// Run `sh -c SCRIPT` instead of COMMAND
@@ -479,7 +487,7 @@ pub struct Run {
 /// What to do when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnLost {
-    /// Terminate COMMAND; the exit status is 79
+    /// Stop COMMAND; the exit status is 79
     Stop,
     /// Let COMMAND continue without the lock, with a warning; the exit status is still 79
     Warn,
@@ -497,12 +505,13 @@ pub enum OnUnreachable {
 /// Run a command elsewhere under a lock of this job
 ///
 /// For work that the run can't stop itself: over ssh, in a container. COMMAND is stopped, and dead before the lease
-/// ends, when the lock is lost or the run is over; the lock is handed on after that. A guard acquires and renews
+/// ends, when the lock is lost or the run is over; the lock is handed over after that. A guard acquires and renews
 /// nothing: without a lock to guard it starts nothing, and the status is 79.
 ///
 /// A guard finds the lock in $REDLOCK_HELD, where the environment can be passed on (`docker run -e REDLOCK_HELD …`), or
 /// by a pass: `ssh web-1 redlock guard --pass "$(redlock pass)" -- ./switch.sh`.
 #[derive(Debug, Args)]
+#[command(after_long_help = ELSEWHERE)]
 pub struct Guard {
     /// Lock name [default: all that $REDLOCK_HELD names]
     #[arg(value_name = "NAME")]
@@ -516,13 +525,13 @@ pub struct Guard {
     #[arg(long, value_name = "PASS", conflicts_with = "names")]
     pub pass: Option<String>,
 
-    /// Terminate COMMAND after this long (status 124)
+    /// Stop COMMAND after this long (status 124)
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
     pub timeout: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL
     ///
-    /// The grace when COMMAND is terminated, for whatever reason; capped at half the TTL.
+    /// The grace when COMMAND is stopped, for whatever reason; capped at half the TTL.
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration)]
     pub kill_after: Duration,
 
@@ -565,7 +574,7 @@ pub struct Wait {
     #[command(flatten)]
     pub wait: WaitOptions,
 
-    /// To be refused: it runs none.
+    /// A command is refused: `redlock wait` runs none.
     #[arg(last = true, hide = true)]
     pub command: Vec<OsString>,
 }
@@ -585,8 +594,8 @@ pub struct Status {
     #[arg(long)]
     pub json: bool,
 
-    /// Print names only, one per line
-    #[arg(long, conflicts_with = "json")]
+    /// Print names only, one per line (for completions)
+    #[arg(long, conflicts_with = "json", hide = true)]
     pub names_only: bool,
 
     /// Refresh every DURATION until q or Ctrl-C [default: 1s]
@@ -600,6 +609,7 @@ pub struct Status {
 /// expires after its TTL unless it is extended or released first. With --while-pid, a keeper stays in the
 /// background and renews the lock while that process lives.
 #[derive(Debug, Args)]
+#[command(after_long_help = ELSEWHERE)]
 pub struct Acquire {
     /// Lock name
     #[arg(value_name = "NAME")]
@@ -609,23 +619,23 @@ pub struct Acquire {
     pub acquire: AcquireOptions,
 
     /// What to print
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env, help_heading = "The command")]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env, help_heading = "Script")]
     pub format: Format,
 
     /// Keep the lock while this process lives (`$$`: this script), then release it
-    #[arg(long, value_name = "PID", value_parser = pid, help_heading = "The command")]
+    #[arg(long, value_name = "PID", value_parser = pid, help_heading = "Script")]
     pub while_pid: Option<i32>,
 
-    /// With --while-pid: when the lock is lost
-    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = KeeperOnLost::Stop, requires = "while_pid", help_heading = "When it goes wrong")]
+    /// With --while-pid: action if the lock is lost
+    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = KeeperOnLost::Stop, requires = "while_pid", help_heading = "Lease and failures")]
     pub on_lost: KeeperOnLost,
 
     /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL)
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, requires = "while_pid", help_heading = "The command")]
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, requires = "while_pid", help_heading = "Script")]
     pub kill_after: Duration,
 
     /// With --while-pid: also keep the lock until every process started by it since then has ended
-    #[arg(long, requires = "while_pid", help_heading = "The command")]
+    #[arg(long, requires = "while_pid", help_heading = "Script")]
     pub wait_tree: bool,
 }
 
@@ -645,9 +655,9 @@ pub enum Format {
 /// What a keeper does when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KeeperOnLost {
-    /// Terminate the process and all its descendants
+    /// Stop the process and all its descendants
     Stop,
-    /// Send it SIGURG, which it may trap, and ignores by default
+    /// Send it SIGURG, which it ignores unless it traps it
     Warn,
 }
 
@@ -668,9 +678,12 @@ pub struct OwnLock {
 /// Makes the lock last at least DURATION from now; it is never shortened. Fails with status 79 if this
 /// job no longer holds the lock.
 #[derive(Debug, Args)]
-#[command(override_usage = "redlock extend [OPTIONS] [NAME] DURATION")]
+#[command(
+    override_usage = "redlock extend [OPTIONS] [NAME] DURATION",
+    after_long_help = ELSEWHERE
+)]
 pub struct Extend {
-    /// Lock name [default: $REDLOCK_NAME], then the duration
+    /// The two arguments, which clap can't tell apart; `documented` shows each of them.
     #[arg(value_name = "NAME", required = true, num_args = 1..=2)]
     pub name_and_duration: Vec<String>,
 
@@ -700,7 +713,7 @@ pub struct Check {
 ///
 /// With the holder's token, from $REDLOCK_TOKEN or --token-file, the lock is released. Without a token,
 /// --force frees the lock regardless of its holder, whose run is notified and ends with status 79. To
-/// stop the holder's command before its lock passes on, use `redlock stop`.
+/// stop the holder's command before its lock is handed over, use `redlock stop`.
 #[derive(Debug, Args)]
 pub struct Release {
     #[command(flatten)]
@@ -718,18 +731,22 @@ pub struct Release {
     #[arg(long, requires = "force", conflicts_with = "id")]
     pub all: bool,
 
+    /// With --force: don't ask for confirmation on a terminal
+    #[arg(short, long, requires = "force")]
+    pub yes: bool,
+
     /// With --force: reason, shown to the run that loses the lock or its place in the queue
     #[arg(long, value_name = "TEXT", requires = "force", value_parser = not_empty)]
     pub reason: Option<String>,
 }
 
-/// Stop the holder's command, so that its lock passes on
+/// Stop the holder's command and hand its lock over
 ///
 /// The holder's command gets SIGTERM, and SIGKILL after its --kill-after; its run exits with 79 and
-/// prints who stopped it. The lock passes on once the command is dead, and redlock waits until then.
+/// prints who stopped it. The lock is handed over once the command is dead, and redlock waits until then.
 ///
-/// Where the holder's lease should have been renewed by now, `redlock stop` says for how long it has not been, and
-/// what to type to free the lock: its run may be suspended, dead or cut off, and answer nobody.
+/// If the holder's lease should have been renewed by now, its run may be suspended, dead or cut off. `redlock stop` then
+/// says how late the renewal is, and prints the line that frees the lock.
 #[derive(Debug, Args)]
 pub struct Stop {
     /// Lock name
@@ -748,7 +765,7 @@ pub struct Stop {
     #[arg(long, value_name = "TEXT", value_parser = not_empty)]
     pub reason: Option<String>,
 
-    /// Don't wait until the lock has passed on
+    /// Don't wait until the lock is handed over
     #[arg(short, long)]
     pub no_wait: bool,
 }
@@ -762,7 +779,9 @@ pub struct History {
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// Only the last N, or all [default: 20; with --follow 10; all for --json, --summary and charts]
+    /// Only the last N, or all [default: 20]
+    ///
+    /// --follow begins with the last 10; --json, --summary and charts show all unless N is given.
     #[arg(short = 'n', long = "last", value_name = "N", allow_negative_numbers = true, value_parser = last)]
     pub last: Option<usize>,
 
@@ -774,11 +793,11 @@ pub struct History {
     #[arg(long)]
     pub skipped: bool,
 
-    /// Sum up: a line for each lock, with runs, results and durations
+    /// One line per lock: its runs, results and durations
     #[arg(long, conflicts_with_all = ["follow", "timeline", "svg"])]
     pub summary: bool,
 
-    /// With --summary: a line for each host
+    /// With --summary: one line per host
     #[arg(long, requires = "summary")]
     pub by_host: bool,
 
@@ -802,8 +821,8 @@ pub struct History {
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
-    /// Print only the names of the locks that are in use or have a history
-    #[arg(long, conflicts_with_all = ["summary", "json", "follow", "timeline", "svg"])]
+    /// Print only the names of the locks that are in use or have a history (for completions)
+    #[arg(long, conflicts_with_all = ["summary", "json", "follow", "timeline", "svg"], hide = true)]
     pub names_only: bool,
 }
 
@@ -836,8 +855,8 @@ pub struct Thaw {
 
 /// Reject stale writes, using a fence file
 ///
-/// FILE contains the largest fence seen so far. Exits 0 if N is not smaller, and FILE then contains N.
-/// Exits 1 if N is smaller: a later holder of the lock has written its fence, so this job no longer holds
+/// FILE contains the largest fencing token seen so far. Exits 0 if N is not smaller, and FILE then contains N.
+/// Exits 1 if N is smaller: a later holder of the lock has written its own token, so this job no longer holds
 /// the lock.
 #[derive(Debug, Args)]
 pub struct Fence {
@@ -845,24 +864,23 @@ pub struct Fence {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// This job's fence [default: $REDLOCK_FENCE]
+    /// This job's fencing token [default: $REDLOCK_FENCE]
     #[arg(value_name = "N", value_parser = count::<u64>)]
     pub number: Option<u64>,
 }
 
 /// Check that this Redis is fit to hold locks
 ///
-/// Asks the server and this host for all that locks depend on, and prints a line for each check: ok, warn or
-/// fail, what was found, and what to type where it isn't well. The Lua scripts are tried on a lock of their own, which
-/// is removed. Of the REDLOCK_* variables for runs only REDLOCK_TTL counts here. Exits 0, or 1 if a check fails;
-/// after 2 seconds at most.
+/// Checks everything on the server and on this host that locks depend on. Prints a line for each check: ok, warn or fail,
+/// the finding, and how to fix it. The Lua scripts are tried on a lock of their own, which is removed. Of the run
+/// settings, only REDLOCK_TTL applies. Exits 0, or 1 if a check fails; after 2 seconds at most.
 #[derive(Debug, Args)]
 pub struct Doctor {
     /// Lock name: also check what is stored under it
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
 
-    /// The TTL of the locks, by which times are judged
+    /// TTL your jobs use
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl)]
     pub ttl: Duration,
 
@@ -885,7 +903,7 @@ pub struct Local {
 
     /// With stop: also while locks are in use
     ///
-    /// Whoever uses one starts the server again, which has forgotten nothing.
+    /// The next command that uses a lock starts the server again; it loses nothing.
     #[arg(long)]
     pub force: bool,
 }
@@ -900,19 +918,20 @@ pub enum LocalAction {
 }
 
 /// The options that mean something only beside another one, each with that one.
-pub const ONLY_WITH: [(&str, &str); 6] = [
+pub const ONLY_WITH: [(&str, &str); 7] = [
     ("order", "supersede"),
     ("cancel-running", "supersede"),
     ("on-lost", "while-pid"),
     ("kill-after", "while-pid"),
     ("wait-tree", "while-pid"),
     ("id", "force"),
+    ("yes", "force"),
 ];
 
 /// The commands whose options can all be set by variables, which are named after them.
 pub const WITH_SETTINGS: [&str; 6] = ["run", "guard", "acquire", "wait", "extend", "doctor"];
 
-/// The options that say what to run or for which process: only what is typed says that.
+/// The options for the command, the process and the secrets of one call: they have no variable.
 const WITHOUT_VARIABLE: [&str; 7] = [
     "shell",
     "unless",
@@ -939,7 +958,7 @@ pub fn documented() -> clap::Command {
         .map(|command| command.get_name().to_owned())
         .collect();
     let of_connection = |argument: Arg| match argument.get_help_heading() {
-        Some(CONNECTION) => explained(argument),
+        Some(CONNECTION) => explained(argument, None),
         _ => argument,
     };
     let all = all.mut_args(of_connection);
@@ -948,10 +967,49 @@ pub fn documented() -> clap::Command {
     })
 }
 
-/// An option with its help where that isn't short, too: manuals leave out what `-h` leaves out.
-fn explained(argument: Arg) -> Arg {
-    let help = argument.get_help().cloned().unwrap_or_default();
-    argument.long_help(help)
+/// An option with its whole help, also where `-h` leaves it out: manuals would do the same. The variable and the default
+/// stand at its end.
+fn explained(argument: Arg, variable: Option<String>) -> Arg {
+    let help = argument.get_long_help().or_else(|| argument.get_help());
+    let mut text = help.map(ToString::to_string).unwrap_or_default();
+    let mut end = String::new();
+    if let Some(variable) = variable {
+        let _ = write!(end, " [env: {variable}]");
+    }
+    for mark in ["[env: ", "[default: "] {
+        if let Some(from) = text.find(mark)
+            && let Some(length) = text[from..].find(']')
+        {
+            let to = from + length + 1;
+            let _ = write!(end, " {}", &text[from..to]);
+            let before = text[..from].trim_end_matches(' ');
+            text = format!("{before}{}", &text[to..]);
+        }
+    }
+    // clap's own place for a default would be another one.
+    let mut argument = argument;
+    let shows_default =
+        argument.get_action().takes_values() && !argument.is_hide_default_value_set();
+    if shows_default && let [default] = argument.get_default_values() {
+        let mark = format!(" [default: {}]", default.to_string_lossy());
+        let help = argument.get_help().map(ToString::to_string);
+        end += &mark;
+        argument = argument
+            .hide_default_value(true)
+            .help(help.unwrap_or_default() + &mark);
+    }
+    argument.long_help(text.trim_end().to_owned() + &end)
+}
+
+/// The arguments of `extend` one by one, as clap can't tell them apart.
+fn name_and_duration() -> [Arg; 2] {
+    let name = Arg::new("name").value_name("NAME").num_args(1);
+    let duration = Arg::new("duration").value_name("DURATION").num_args(1);
+    let duration = duration.required(true);
+    [
+        name.help("Lock name [default: $REDLOCK_NAME]"),
+        duration.help("How long the job has to hold the lock from now on, at least"),
+    ]
 }
 
 /// A command with its options in groups.
@@ -967,21 +1025,21 @@ fn in_groups(command: &clap::Command) -> clap::Command {
         *argument = match (option.as_deref(), heading.as_deref()) {
             (Some("help" | "quiet" | "verbose"), _) if has_groups => argument
                 .clone()
-                .help_heading("For people")
+                .help_heading("Description")
                 .display_order(999),
             (Some("help" | "quiet" | "verbose") | None, _) => continue,
-            (_, Some(CONNECTION)) => explained(argument.clone()),
-            (Some(option), _) if has_settings => {
-                let Some(variable) = variable(option) else {
-                    continue;
-                };
-                let help = argument.get_long_help().or_else(|| argument.get_help());
-                let help = help.map(ToString::to_string).unwrap_or_default();
-                let help = format!("{help} [env: {variable}]");
-                argument.clone().long_help(help)
+            (_, Some(CONNECTION)) => explained(argument.clone(), None),
+            (Some(option), _) => {
+                let variable = variable(option).filter(|_| has_settings);
+                explained(argument.clone(), variable)
             }
-            _ => continue,
         };
+    }
+    if let Some(both) = arguments
+        .iter()
+        .position(|it| it.get_id() == "name_and_duration")
+    {
+        arguments.splice(both..=both, name_and_duration());
     }
     arguments.sort_by_key(|argument| {
         let heading = argument.get_help_heading();
@@ -998,6 +1056,8 @@ fn in_groups(command: &clap::Command) -> clap::Command {
         .after_help(about(command.get_after_help()))
         .after_long_help(about(command.get_after_long_help()))
         .max_term_width(80)
+        // [NAME] DURATION
+        .allow_missing_positional(true)
         .disable_help_flag(true)
         .disable_version_flag(true)
         .args(arguments)

@@ -239,7 +239,7 @@ impl Settings {
     pub fn warn_of_lone_primary(&self, client: &Client) {
         if self.verbosity > Verbosity::Quiet && client.is_alone() {
             self.verbosity.info(format_args!(
-                "most of the sentinels don't name Redis at {} as the primary; another one may hold other locks",
+                "most of the sentinels don't name Redis at {} as the primary; another server may hold other locks",
                 self.locks
             ));
         }
@@ -258,7 +258,7 @@ impl Given<'_> {
         match self {
             Self::File(path) => Ok(PasswordSource::File(password(path)?)),
             Self::Command(..) if std::env::var_os(output::HELPER_VARIABLE).is_some() => {
-                Err(BadConfig("the password command runs redlock, which would run that command again; give redlock another password there, such as --password-file".into()).into())
+                Err(BadConfig("the password command runs redlock, which would run the password command again; have it use --password-file".into()).into())
             }
             Self::Command(script, said) => {
                 let command = PasswordCommand::new(script.to_owned(), said, &VARIABLES);
@@ -440,7 +440,7 @@ impl Sources {
         let local = protocol::local_scope(&system.value)?;
         (protocol::local_scope(&first.value) != Some(local)).then(|| {
             format!(
-                "{} says {local}, and {} another URL: jobs with the one don't exclude jobs with the other",
+                "{} sets {local}, and {} sets another URL: jobs with the one don't exclude jobs with the other",
                 system.location(),
                 first.location()
             )
@@ -457,7 +457,7 @@ impl Sources {
             (Some(setting), _) => Ok((&setting.value, setting.origin())),
             (None, None) => Ok((URL, UrlOrigin::Default)),
             (None, Some(path)) => Err(BadConfig(format!(
-                "this user may not read {}, which may say where Redis is; let it, or give --url or REDLOCK_URL",
+                "can't read {}, which may set the Redis URL: make it readable for this user, or give --url or REDLOCK_URL",
                 path.display()
             ))),
         }
@@ -473,7 +473,8 @@ impl Sources {
         let rank = |setting: &Setting| self.rank(&setting.origin());
         let (given, setting) = match (file, command) {
             (Some(file), Some(command)) if rank(file) == rank(command) => {
-                return Err(command.bad("REDLOCK_PASSWORD_FILE is set beside it; remove one"));
+                return Err(command
+                    .bad("REDLOCK_PASSWORD_FILE is set in the same place; remove one of the two"));
             }
             (Some(file), command) if command.is_none_or(|command| rank(file) < rank(command)) => {
                 (Given::File(Path::new(&file.value)), file)

@@ -1,4 +1,4 @@
-//! Small files, read to their end only where that comes soon: a path may also be that of a device.
+//! Small files, with a limit for size and time: a path may also name a device.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

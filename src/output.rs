@@ -1,4 +1,4 @@
-//! What a command prints that works for redlock itself: run by a shell, bounded in size and time.
+//! The output of a command that works for redlock itself: run by a shell, limited in size and time.
 //!
 //! It may run beside COMMAND and is no part of it: the thread that starts it reaps it (the main thread reaps
 //! only its own children), its process group is separate, and by a mark in their environment the processes
@@ -152,7 +152,7 @@ fn take_in(stdout: &mut ChildStdout, bytes: &mut Vec<u8>) -> Result<bool, Failur
     }
 }
 
-/// Reaps what has ended, or is about to; `None` where it can't end, as the kernel has it wait for a disk.
+/// Reaps what has ended, or is about to; `None` where it can't end, because it is in uninterruptible sleep.
 fn reap(child: &mut Child) -> Option<ExitStatus> {
     let until = Instant::now() + KILL_TIMEOUT;
     loop {

@@ -1,5 +1,5 @@
-//! Says to the service manager how a service is doing, as `sd_notify(3)` does, where `$NOTIFY_SOCKET` names
-//! its socket. It never waits for the manager: a message that finds no room is dropped.
+//! Reports the state of a service to the service manager, as `sd_notify(3)` does, if `$NOTIFY_SOCKET` names its
+//! socket. It never waits for the manager: a message that finds no room is dropped.
 
 use std::ffi::OsString;
 use std::io;

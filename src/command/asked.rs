@@ -1,4 +1,4 @@
-//! Which locks `status` and `history` were asked for. It looks names up and never reads what is under them.
+//! Which locks `status` and `history` show. It looks up names and never reads the locks.
 
 use anyhow::Result;
 

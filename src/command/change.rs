@@ -1,5 +1,4 @@
-//! A change at Redis whose answer may get lost, or be waited for in vain: then the user learns that it may have been
-//! made all the same.
+//! A change in Redis whose answer may get lost or never come: the user is then warned that it may have been made.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +21,7 @@ pub fn change<T>(
     make: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T> {
     let look = report::typed(&["status"], name);
-    let warning = format!("{may}; to see whether that is so: {look}");
+    let warning = format!("{may}; to find out: {look}");
     set_unanswered(Some(warning.clone()));
     signal::on_interrupt(end_with_warning).context("can't watch for Ctrl-C")?;
     let result = make();

@@ -91,7 +91,7 @@ fn typographic(typed: &Typed) -> Option<Correction> {
         let long = name.split('=').next().unwrap_or(name);
         let is_long = name.is_empty() || typed.has_option(long);
         words[at] = format!("{}{name}", if is_long { "--" } else { "-" }).into();
-        let said = format!("{said} dash, and not a -");
+        let said = format!("{said} dash instead of a -");
         return Some(Correction { said, words });
     }
     // The shell has split what stands between them.
@@ -101,7 +101,7 @@ fn typographic(typed: &Typed) -> Option<Correction> {
     let is_quote = |c: char| OPENING.contains(&c) || c == CLOSING || c == '\u{2019}';
     let whole = whole.to_string_lossy().replace(is_quote, "");
     words.splice(first..=at, [whole.into()]);
-    let said = format!("{said} quote, which the shell doesn't know");
+    let said = format!("{said} quote, which a shell takes as a letter");
     Some(Correction { said, words })
 }
 
@@ -186,7 +186,7 @@ fn options_after_dashes(typed: &Typed) -> Option<Correction> {
         let program = kinds[at..].iter().position(|kind| *kind == Word::Plain)?;
         with(&meant.words, at + program, "--".into())
     };
-    let said = "options of redlock stand before the --".into();
+    let said = "redlock's own options go before the --".into();
     Some(Correction { said, words })
 }
 
@@ -216,7 +216,7 @@ fn name_missing(typed: &Typed) -> Option<Correction> {
     let command = words.get(at + 1..).filter(|command| !command.is_empty())?;
     let name = lock_for(command).into();
     Some(Correction {
-        said: "no lock NAME given; with one named after the command".into(),
+        said: "no lock NAME given; named after the command, that is".into(),
         words: with(&words, at, name),
     })
 }

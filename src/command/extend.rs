@@ -1,4 +1,4 @@
-//! `redlock extend` and `redlock check`: what the work itself asks of its locks.
+//! `redlock extend` and `redlock check`: a job extends its locks, or checks that it still holds them.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
         (left < options.at_least).then(|| {
             let asked = duration::exact(options.at_least);
             format!(
-                "ours for only {} more, not for {asked}",
+                "held by this job for only {} more; {asked} required",
                 report::format_duration(left)
             )
         })

@@ -1,4 +1,4 @@
-//! `redlock fence`: a file that knows the largest fence it has seen, and refuses smaller ones. Needs no
+//! `redlock fence`: a file that keeps the largest fencing token it has seen, and refuses smaller ones. Needs no
 //! Redis.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
@@ -37,8 +37,8 @@ pub fn fence(options: &cli::Fence) -> Result<Exit> {
     raise(&options.file, ours).or_else(|error| match error.downcast_ref::<io::Error>() {
         Some(cause) if is_forbidden(cause) => {
             report::error(format_args!(
-                "{error:#}; the user who runs fence must be able to read and write {path}, and to \
-                 write its directory where the file isn't there yet"
+                "{error:#}; the user who runs redlock fence must be able to read and write {path}, \
+                 and to create it if it is missing"
             ));
             Ok(Exit::Refused)
         }
@@ -58,21 +58,21 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
     let locked = match open(file).with_context(|| format!("can't lock {path}"))? {
         Opened::Locked(locked) => locked,
         Opened::NotAFile(kind) => {
-            let line = format!("{path} is {kind}; fence needs a regular file, or none yet");
+            let line =
+                format!("{path} is {kind}; redlock fence needs a regular file, or creates one");
             return Err(BadConfig(line).into());
         }
         Opened::Busy => {
             report::error(format_args!(
-                "another process has had {path} locked for {}; see which with lsof {path}, and try \
-                 again when it is done",
+                "another process has kept {path} locked for {}; `lsof {path}` shows which; try again \
+                 when that process is done",
                 duration::exact(LOCK_TIMEOUT)
             ));
             return Ok(Exit::Busy(cli::BUSY));
         }
         Opened::Replaced => {
             report::error(format_args!(
-                "{path} is being replaced or removed again and again; have other programs leave it \
-                 alone, and try again"
+                "other programs keep replacing or removing {path}; stop them, and try again"
             ));
             return Ok(Exit::Busy(cli::BUSY));
         }
@@ -86,13 +86,14 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
             0
         }
         Content::Other => {
-            let line = format!("{path} contains something other than a fence; left unchanged");
+            let line =
+                format!("{path} contains something other than a fencing token; left unchanged");
             return Err(BadConfig(line).into());
         }
     };
     if ours < seen {
         report::error(format_args!(
-            "fence {ours} is stale: {path} was last written under fence {seen}"
+            "fencing token {ours} is stale: {path} was last written with {seen}"
         ));
         return Ok(Exit::StaleFence);
     }
@@ -116,9 +117,9 @@ fn from_environment() -> Result<u64> {
     let text = environment::fence();
     let why = match text.parse() {
         Ok(number) => return Ok(number),
-        Err(_) if text.is_empty() => "no fence: $REDLOCK_FENCE is not set".to_owned(),
+        Err(_) if text.is_empty() => "no fencing token: $REDLOCK_FENCE is not set".to_owned(),
         Err(_) if text.contains(' ') => {
-            "no fence: $REDLOCK_FENCE holds several numbers; name one".to_owned()
+            "no fencing token: $REDLOCK_FENCE has several numbers; give one of them as N".to_owned()
         }
         Err(_) => format!("$REDLOCK_FENCE is not a number: {text:?}"),
     };
@@ -206,8 +207,8 @@ fn lock(file: File, timeout: Duration) -> io::Result<Option<Flock<File>>> {
         Err((file, nix::errno::Errno::EWOULDBLOCK)) => file,
         Err((_, error)) => return Err(error.into()),
     };
-    // The kernel keeps the order of the waiting processes, but has no limit for the time; so a thread waits
-    // for it, and ends with us where it has waited in vain.
+    // The kernel serves waiting processes in order, but has no time limit. So a thread waits for the lock; if it never
+    // gets it, it ends with this process.
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()
         .name("flock".into())

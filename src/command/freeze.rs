@@ -1,4 +1,4 @@
-//! `redlock freeze` and `redlock thaw`: let the holder finish, and admit no other.
+//! `redlock freeze` and `redlock thaw`: let the holder finish, and admit no other run.
 
 use anyhow::Result;
 

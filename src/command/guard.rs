@@ -113,7 +113,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
 fn wanted(options: &cli::Guard) -> Result<Result<Vec<(Name, Admission)>, String>> {
     if let Some(text) = &options.pass {
         let Some(pass) = Pass::parse(text) else {
-            let line = "--pass: that is no pass, which `redlock pass` prints";
+            let line = "--pass: not a pass; `redlock pass` prints one";
             return Err(BadUsage(line.into()).into());
         };
         let admission = Admission::Pass(pass.word);
@@ -123,7 +123,7 @@ fn wanted(options: &cli::Guard) -> Result<Result<Vec<(Name, Admission)>, String>
     let held = held_by_job();
     if options.names.is_empty() && held.is_empty() {
         return Ok(Err(format!(
-            "no lock to guard: {HELD} isn't set here; pass it on, or use --pass \"$(redlock pass)\""
+            "no lock to guard: {HELD} isn't set here; set it to the job's, or use --pass \"$(redlock pass)\""
         )));
     }
     if options.names.is_empty() {
@@ -222,13 +222,15 @@ fn refusal(name: &Name, refused: &Admitted) -> String {
     match refused {
         Admitted::NotHeld(LeaseState::Lost(loss)) => report::not_held(name, loss),
         Admitted::NotHeld(_) | Admitted::Guards(_) => {
-            format!("the run that held lock \"{name}\" is over; nothing was started")
+            format!("the run that held lock \"{name}\" is over; the command was not started")
         }
         Admitted::TooMany => {
-            format!("lock \"{name}\" has as many guards as it may have; nothing was started")
+            format!(
+                "lock \"{name}\" already has the most guards that are permitted; the command was not started"
+            )
         }
         Admitted::UnknownPass => format!(
-            "the pass for lock \"{name}\" admits nobody: it was used before, is older than a minute, or is for another prefix or Redis; nothing was started"
+            "the pass for lock \"{name}\" isn't valid: it was used before, is older than a minute, or is for another prefix or Redis; the command was not started"
         ),
     }
 }
@@ -245,7 +247,7 @@ fn leave_all(holds: &mut HeldLocks, settings: &Settings) {
         });
         if let Err(error) = left {
             settings.verbosity.info(format_args!(
-                "lock \"{}\" may not be handed on before its lease ends: {error}",
+                "lock \"{}\" may be kept until its lease ends, as this guard can't report its end: {error}",
                 hold.claim.lock().name()
             ));
         }
@@ -288,7 +290,7 @@ pub fn pass(options: &cli::Pass, settings: &Settings) -> Result<Exit> {
             PassGiven::NotHeld(LeaseState::Lost(loss)) => report::not_held(name, &loss),
             PassGiven::NotHeld(_) => format!("the run that held lock \"{name}\" is over"),
             PassGiven::TooMany => {
-                format!("lock \"{name}\" has as many guards and passes as it may have")
+                format!("lock \"{name}\" already has the most guards and passes that are permitted")
             }
         };
         report::error(line);

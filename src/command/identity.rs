@@ -1,4 +1,4 @@
-//! Who we are, to others: host, user, command.
+//! The identity that others see: host, user, command.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! The locks of the job that we are part of, by its environment.
+//! The locks of this process's job, by its environment.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `redlock local`: the server of this host that `local:` and `local:user` use; how it is doing, and its end.
+//! `redlock local`: shows or stops the server of this host that `local:` and `local:user` use.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub fn local(options: &cli::Local, settings: &Settings) -> Result<Exit> {
     let scope = match settings.locks.local_scope() {
         Some(scope) => scope,
         None if settings.locks.has_typed_url() => {
-            let line = "redlock local is about the server of this host: give -u local: or -u local:user, or no URL";
+            let line = "redlock local shows or stops the server of this host: give -u local: or -u local:user, or no URL";
             return Err(BadUsage(line.into()).into());
         }
         None if is_for_host() => Scope::Host,
@@ -79,7 +79,7 @@ fn stop(local: &Local, force: bool, settings: &Settings) -> Result<Exit> {
         let locks = locks(local.scope(), settings)?;
         if let Some(lock) = in_use(&locks)?.first() {
             report::error(format_args!(
-                "{THIS_HOST_ONLY}: lock \"{}\" is in use, and whoever uses it would start the server again; --force stops it nevertheless",
+                "{THIS_HOST_ONLY}: lock \"{}\" is in use, and its users would start the server again; --force stops the server nevertheless",
                 lock.name
             ));
             return Ok(Exit::Busy(cli::BUSY));

@@ -1,5 +1,5 @@
-//! Looks at locks again and again, for `redlock wait` and `redlock stop`: as soon as the server says that something has
-//! changed, else from time to time, and through an outage of a server that was reached before.
+//! Repeated looks at locks, for `redlock wait` and `redlock stop`: when the server notifies of a change, otherwise
+//! from time to time, and through an outage of a server that was reached before.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

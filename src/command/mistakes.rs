@@ -164,17 +164,18 @@ fn mistake_in_settings(error: &clap::Error, stand_ins: &[StandIn]) -> Option<Str
 }
 
 /// What people type for a command of another name.
-const OTHER_NAMES: [(&[&str], &str); 9] = [
+const OTHER_NAMES: [(&[&str], &str); 10] = [
     (&["list", "show", "who", "info"], "redlock status"),
+    (&["top", "watch"], "redlock status --watch"),
     (&["force-unlock", "break", "free"], "redlock release"),
     (&["lock"], "redlock run or redlock acquire"),
     (&["exec"], "redlock run"),
     (&["log", "logs"], "redlock history"),
     (&["renew", "refresh"], "redlock extend"),
     (&["kill", "cancel", "abort"], "redlock stop"),
-    (&["pause", "block"], "redlock freeze"),
+    (&["pause", "cordon", "block"], "redlock freeze"),
     (
-        &["resume", "unfreeze", "unpause", "unblock"],
+        &["resume", "unfreeze", "unpause", "uncordon", "unblock"],
         "redlock thaw",
     ),
 ];
@@ -189,10 +190,7 @@ const NOT_OURS: [(&[&str], &str); 8] = [
         &["-F", "--no-fork"],
         "leave it out, as redlock has to stay to renew the lock",
     ),
-    (
-        &["--unlock"],
-        "a lock is given back by redlock release NAME",
-    ),
+    (&["--unlock"], "use redlock release NAME"),
     (&["--command"], "put -c SCRIPT"),
     (&["--fcntl"], "leave it out, as redlock locks no file"),
     (
@@ -297,7 +295,7 @@ mod tests {
             ),
             (
                 "run -- true",
-                "no lock NAME given; with one named after the command: redlock run true -- true",
+                "no lock NAME given; named after the command, that is: redlock run true -- true",
             ),
             (
                 "run --ttl",
@@ -386,6 +384,26 @@ mod tests {
                 "no command kill; did you mean redlock stop? see redlock -h",
             ),
             (
+                "cancel a",
+                "no command cancel; did you mean redlock stop? see redlock -h",
+            ),
+            (
+                "top",
+                "no command top; did you mean redlock status --watch? see redlock -h",
+            ),
+            (
+                "watch a",
+                "no command watch; did you mean redlock status --watch? see redlock -h",
+            ),
+            (
+                "pause a",
+                "no command pause; did you mean redlock freeze? see redlock -h",
+            ),
+            (
+                "cordon a",
+                "no command cordon; did you mean redlock freeze? see redlock -h",
+            ),
+            (
                 "frobnicate",
                 "unrecognized subcommand 'frobnicate'; see redlock -h",
             ),
@@ -406,6 +424,10 @@ mod tests {
                 "put run before the lock's name and its options: redlock -q run deploy -- ./x",
             ),
             ("extend", "no DURATION given; see redlock extend -h"),
+            (
+                "extend x 1h 30m",
+                "a duration is one word: redlock extend x 1h30m",
+            ),
             (
                 "extend a b c",
                 "unexpected value 'c' for '<NAME>...' found; no more were expected; see redlock extend -h",
@@ -466,7 +488,7 @@ mod tests {
             ),
             (
                 "run echo hi",
-                "no lock NAME given; with one named after the command: redlock run echo -- echo hi",
+                "no lock NAME given; named after the command, that is: redlock run echo -- echo hi",
             ),
             (
                 "acquire -w 1h 30m a",

@@ -47,9 +47,9 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
                 if options.ours.token_file.is_none()
                     && environment::is_reentered(name, claim.token())
                 {
-                    settings.verbosity.verbose(format_args!(
-                        "lock \"{name}\" stays with the outer job, which holds it"
-                    ));
+                    settings
+                        .verbosity
+                        .verbose(format_args!("the outer job still holds lock \"{name}\""));
                     continue;
                 }
                 if give_back(&claim, &mut client, settings)? != Exit::Success {
@@ -70,7 +70,7 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
         Released::Kept { left, for_guards } => {
             if for_guards {
                 settings.verbosity.info(format_args!(
-                    "lock \"{}\" is kept until its guards have ended, for {} at most",
+                    "lock \"{}\" is kept until its guards have ended, for at most {}",
                     claim.lock().name(),
                     report::format_duration(left)
                 ));
@@ -123,7 +123,7 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
             };
             let force = report::typed(&["release", "--force", "--id", id], name);
             report::error(format_args!(
-                "{line}; {stop}to take the lock from it at once: {force}"
+                "{line}; {stop}to force the lock free at once: {force}"
             ));
         }
         _ => report::error(format_args!("lock \"{name}\" is not held")),
@@ -149,7 +149,9 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
             refuse_unclear(found, id, &lines);
             return Ok(Exit::Usage);
         }
-        Selection::Holders(holds) if id.is_none() && !options.all && report::can_ask() => {
+        Selection::Holders(holds)
+            if id.is_none() && !options.all && !options.yes && report::can_ask() =>
+        {
             if !agrees(found)? {
                 report::error("nothing was changed");
                 return Ok(Exit::Lost);
@@ -218,7 +220,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
         Forced::HeldByOther(id, holder) => {
             let whose = report::holder(holder.as_ref());
             report::error(format_args!(
-                "lock \"{name}\" is held by {whose} with id {id}, and not by another one; nothing was changed"
+                "the id you gave isn't the holder's: {whose} holds lock \"{name}\" with id {id}; nothing was changed"
             ));
             Ok(Exit::Lost)
         }
@@ -243,7 +245,8 @@ fn agrees(found: &Inspected) -> Result<bool> {
             report::typed(&["stop"], name)
         )
     } else {
-        "no process watches this hold: whatever uses it goes on; force it free?".to_owned()
+        "no redlock process supervises this hold: a job that uses it runs on; force it free?"
+            .to_owned()
     };
     report::ask(&question).context("can't read the answer")
 }
@@ -271,13 +274,13 @@ fn aftermath(holds: &[&Hold]) -> String {
         return String::new();
     }
     let becomes = match (watched, holds.len()) {
-        (0, _) => "; no process watches this hold: whatever used it goes on",
-        (1, 1) => "; its command is being stopped, unless it has --on-lost warn",
+        (0, _) => "; no redlock process supervised this hold: a job that used it runs on",
+        (1, 1) => "; its command is being stopped, unless it runs with --on-lost warn",
         (watched, all) if watched == all => {
-            "; their commands are being stopped, but for those with --on-lost warn"
+            "; their commands are being stopped, except with --on-lost warn"
         }
         _ => {
-            "; the commands of those that a process watches are being stopped (but for --on-lost warn), the others go on"
+            "; supervised commands are being stopped (except with --on-lost warn); the rest keep running"
         }
     };
     becomes.to_owned()

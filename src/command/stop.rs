@@ -1,4 +1,4 @@
-//! `redlock stop`: ask the holder of a lock to end, and wait until its lock has passed on.
+//! `redlock stop`: ask the holder of a lock to stop, and wait until its lock is handed over.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             settings.verbosity.info(line);
         }
         settings.verbosity.info(format_args!(
-            "asked {whom} to stop; \"{name}\" passes on when that is done"
+            "asked {whom} to stop; \"{name}\" is handed over after that"
         ));
         return Ok(Exit::Success);
     }
@@ -93,7 +93,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         if after.holds().is_empty() {
             "is free"
         } else {
-            "passed on"
+            "was handed over"
         },
         if after.frozen.is_some() {
             ", and stays frozen"
@@ -120,14 +120,14 @@ pub(super) fn nobody(found: &Inspected, id: Option<&str>) -> String {
         }
         (_, [_, _, ..], Some(id)) => {
             format!(
-                "no holder of lock \"{name}\" has an id that begins with {id}; nothing was changed; see {}",
+                "no holder of lock \"{name}\" has an id that begins with {id}; nothing was changed; `{}` lists them",
                 report::typed(&["status"], name)
             )
         }
         (_, [first], Some(_)) => {
             let (whose, id) = (report::holder(first.holder.as_ref()), &first.id);
             format!(
-                "lock \"{name}\" is held by {whose} with id {id}, not by the id you gave; nothing was changed"
+                "the id you gave isn't the holder's: {whose} holds lock \"{name}\" with id {id}; nothing was changed"
             )
         }
         _ => format!("lock \"{name}\" is not held"),
@@ -154,7 +154,7 @@ fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
         other => {
             let whom = report::holder(other.as_ref());
             Some(format!(
-                "no process watches over the hold of {whom} on lock \"{name}\", so none can be asked to stop; to free the lock, while whatever uses it goes on: {force}"
+                "no redlock process supervises {whom} under lock \"{name}\", so there is nothing to stop. To free the lock anyway: {force}"
             ))
         }
     }
@@ -188,8 +188,8 @@ fn wait_until_gone(
     let gives_up = |_: &Client, _: &Error, since: Moment, at: Moment| at.since(since) >= leases;
     loop {
         let looked = looks.ask(gives_up);
-        let mut looked =
-            looked.with_context(|| format!("{whom} was asked to stop, but not seen to"))?;
+        let mut looked = looked
+            .with_context(|| format!("asked {whom} to stop, but couldn't confirm that it did"))?;
         let Some(found) = looked.found.pop() else {
             continue;
         };
@@ -240,7 +240,7 @@ fn lost_first(
                 let by = by.as_ref().map_or(String::new(), |by| {
                     format!(" by {}", report::client_in_words(by))
                 });
-                Some(format!("it was forced out{by}"))
+                Some(format!("it was forced free{by}"))
             }
             HoldOutcome::Running
             | HoldOutcome::Status(_)
@@ -252,7 +252,7 @@ fn lost_first(
         }
     })?;
     Some(format!(
-        "{} was asked to stop, but {how} before it had ended; its command may still run",
+        "asked {} to stop, but {how} before its command had ended; the command may still run",
         whom(holds)
     ))
 }

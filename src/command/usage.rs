@@ -1,5 +1,5 @@
-//! The status of an error that ended a command, and names as they were typed. It knows no option; what clap refuses
-//! is said in `mistakes`.
+//! The exit status of an error that ended a command, and names as they were typed. It knows no option; `mistakes`
+//! answers a line that clap refuses.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -207,7 +207,57 @@ pub(super) fn refuse_pattern(text: &str, command: &str) -> Result<()> {
     }
     let status = report::command_line(&["redlock", "status", text].map(str::to_owned));
     Err(BadUsage(format!(
-        "{command} takes one name and not a pattern like \"{text}\"; `{status}` lists what matches"
+        "{command} takes one name, not a pattern like \"{text}\"; `{status}` lists the locks that match"
     ))
     .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::protocol::ErrorKind;
+
+    /// All sentences that redlock prints, as the integration tests have collected them.
+    const MESSAGES: &str = include_str!("../../tests/integration/messages.txt");
+
+    const KINDS: [ErrorKind; 12] = [
+        ErrorKind::Unreachable,
+        ErrorKind::Loading,
+        ErrorKind::Busy,
+        ErrorKind::NoPrimary,
+        ErrorKind::NotNow,
+        ErrorKind::Crowded,
+        ErrorKind::NotReplicated,
+        ErrorKind::Moving,
+        ErrorKind::Replica,
+        ErrorKind::Refused,
+        ErrorKind::Config,
+        ErrorKind::Internal,
+    ];
+
+    /// The place of a kind in the list, and a message of that kind. A new kind needs both.
+    fn example(kind: ErrorKind) -> (usize, &'static str) {
+        match kind {
+            ErrorKind::Unreachable => (0, "can't reach Redis at "),
+            ErrorKind::Loading => (1, "it is loading its data; try again later"),
+            ErrorKind::Busy => (2, "it is busy with another client's script; "),
+            ErrorKind::NoPrimary => (3, "because a primary or most primaries are down; "),
+            ErrorKind::NotNow => (4, "it has no memory left (maxmemory), so it "),
+            ErrorKind::Crowded => (5, "it has too many clients (maxclients); "),
+            ErrorKind::NotReplicated => (6, "replicas didn't confirm the lock at "),
+            ErrorKind::Moving => (7, "is moving these keys to another node of its cluster; "),
+            ErrorKind::Replica => (8, "is a read-only replica; use the URL of its primary"),
+            ErrorKind::Refused => (9, "requires a password; use --password-file or the URL"),
+            ErrorKind::Config => (10, "has no hash tag, without which the keys of a lock "),
+            ErrorKind::Internal => (11, "sent an answer of a shape that redlock doesn't know"),
+        }
+    }
+
+    #[test]
+    fn each_kind_of_error_has_an_example_in_the_list_of_messages() {
+        for (at, kind) in KINDS.into_iter().enumerate() {
+            let (place, message) = example(kind);
+            assert_eq!(place, at, "{kind:?}");
+            assert!(MESSAGES.contains(message), "{kind:?}: {message}");
+        }
+    }
 }

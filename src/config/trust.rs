@@ -69,7 +69,7 @@ pub fn read(path: &Path) -> io::Result<Read> {
     }
     // To open something else may wait for a writer, or do more.
     if !found.is_file() {
-        let what = format!("{} is not used, as it isn't a file", path.display());
+        let what = format!("{} isn't used: it isn't a file", path.display());
         let fix = format!("put a file there, or remove {}", path.display());
         return Ok(Read::Refused(Exposure {
             what,
@@ -164,7 +164,7 @@ fn is_read_only(path: &Path) -> bool {
 
 fn exposure(path: &Path, whose: &str, found: &Metadata, cure: Cure) -> Exposure {
     let what = format!(
-        "{} is not used, as others may write it: {whose} belongs to {} and has mode {:o}",
+        "{} isn't used, as others may write it: {whose} belongs to {} and has mode {:o}",
         path.display(),
         name_of(found.uid()),
         found.mode() & 0o7777

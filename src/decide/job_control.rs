@@ -1,4 +1,4 @@
-//! When redlock stops with COMMAND, as a job on a terminal does, and when it continues the job. Pure.
+//! When redlock is suspended together with COMMAND, as a job on a terminal is, and when it continues the job. Pure.
 
 use std::time::Duration;
 

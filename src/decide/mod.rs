@@ -1,4 +1,4 @@
-//! What is decided, apart from what carries it out. Pure: the clock and the dice come in as arguments.
+//! Decisions, apart from the code that carries them out. Pure: the clock and the dice come in as arguments.
 
 pub mod exit;
 pub mod job_control;

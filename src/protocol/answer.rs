@@ -1,4 +1,4 @@
-//! What the answers to a claim say, and how they are read. Pure.
+//! The answers to a claim. Pure.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Plain questions to servers, and their answers as they are, for `redlock doctor`, which knows by itself what to ask.
+//! Plain questions to servers, with their answers as they are, for `redlock doctor`.
 //!
 //! Nothing here asks twice, judges an answer, or changes a lock.
 

@@ -1,5 +1,5 @@
-//! What talks to Redis: it opens a connection when one is needed, knows how long each answer may
-//! take, and gives up a connection over which something failed.
+//! A client of Redis: it opens a connection when one is needed, limits the time of each answer, and gives up a
+//! connection over which something failed.
 //!
 //! What waits for its answer is done by [`Client::with_connection`], the one place that opens a connection
 //! again. What doesn't wait is sent by [`Client::send`] and comes in by [`Client::receive`]; there
@@ -254,7 +254,7 @@ impl Client {
             self.deployment.note_granter(connection);
         } else if !self.deployment.believe_loss(connection, timeout) {
             let message = format!(
-                "Redis at {} doesn't know the lock, and most sentinels don't say that it has followed the one that granted it",
+                "Redis at {} doesn't know the lock, and most sentinels don't report it as the successor of the primary that granted the lock",
                 connection.server()
             );
             self.disconnect();

@@ -1,4 +1,4 @@
-//! A lease granted without a request, as the message to a waiter has it. Pure.
+//! A lease that was granted without a request, as the message to a waiter reports it. Pure.
 
 use std::time::Duration;
 

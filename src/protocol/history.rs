@@ -1,5 +1,4 @@
-//! The holds of a lock that are over, as the scripts have recorded them, and those that aren't; and the runs
-//! that ended without the lock.
+//! The past and present holds of a lock, as the scripts have recorded them, and the runs that ended without the lock.
 
 use std::borrow::Cow;
 use std::time::Duration;

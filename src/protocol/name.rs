@@ -38,7 +38,7 @@ impl std::str::FromStr for Name {
         }
         // xargs removes these.
         if name.trim_start_matches(['"', '\'', '\\']).starts_with('-') {
-            return Err("a lock's name can't begin with -, nor with quotes or backslashes before one, as other programs would make an option of it; put another character first".into());
+            return Err("a lock's name can't begin with -, nor with quotes or backslashes before a -: other programs would take it for an option; put another character first".into());
         }
         let mut open = 0_i32;
         for c in name.chars() {

@@ -30,7 +30,7 @@ pub(super) const MOST_PARTS: u32 = 10_000;
 
 /// The error where that is not enough.
 pub(super) fn endless() -> Error {
-    let text = format!("Redis hasn't come to an end after {MOST_PARTS} parts of an answer");
+    let text = format!("Redis sent more than {MOST_PARTS} parts of an answer, without an end");
     Error::new(ErrorKind::Unreachable, text)
 }
 

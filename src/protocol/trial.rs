@@ -1,5 +1,5 @@
-//! All scripts, tried on a name that nobody else has: as a holder calls them, a waiter that comes after it, and a
-//! person. Never on a name that may be in use; and nothing is left of it.
+//! A trial of all scripts on a name that nobody else has: as a holder, a waiter and a person call them. It never
+//! touches a name that may be in use, and leaves nothing behind.
 //!
 //! The keys are removed by the end of the same request that creates them: so nothing is left either where the answers
 //! don't come in time. Where that request may have got lost on its way, the caller has them removed once more.

@@ -1,4 +1,4 @@
-//! A call of a Lua script. What the script is about is known to those who call it.
+//! A call of a Lua script. Only its callers know what the script does.
 
 use redis::{Cmd, cmd};
 

@@ -347,7 +347,7 @@ impl SlotSearch {
                 Error::new(
                     ErrorKind::NoPrimary,
                     format!(
-                        "{error}; Redis at {by} says that the keys are there, so if that node is up, let it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
+                        "{error}; Redis at {by} reports the keys there: if that node is up, have it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
                     ),
                 )
             }

@@ -1,4 +1,4 @@
-//! Waiting for replicas: that a lock is ours counts when they have it.
+//! Waiting for replicas: a grant or a renewal is valid only when they have it.
 //!
 //! The question whether they have it goes out together with the call, and the answer to the call is held
 //! back until that one is answered. A release counts at once. Whether it outlives a failover is asked for as well: a
@@ -178,7 +178,7 @@ impl Confirming {
         match goal.filter(|_| is_ours) {
             None => Ok(Some(wire.answered(number, Some(script), value))),
             Some(Goal::None(why)) => {
-                let message = format!("the lock doesn't count at {}: {why}", wire.server);
+                let message = format!("replicas didn't confirm the lock at {}: {why}", wire.server);
                 Err(Error::new(ErrorKind::NotReplicated, message))
             }
             Some(goal) => {

@@ -442,7 +442,7 @@ impl Connection {
             }
             (Some(Expected::Plain(number)), value) => Some(self.wire.answered(number, None, value)),
             (None, _) => {
-                return Err(self.wire.out_of_step("sent a reply that was not asked for"));
+                return Err(self.wire.out_of_step("sent a reply without a request"));
             }
         })
     }

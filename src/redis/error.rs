@@ -1,4 +1,4 @@
-//! A conversation with Redis that failed: of what kind, and in the user's words.
+//! The errors of a conversation with Redis: their kinds, and their messages for users.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,27 +10,27 @@ use super::nodes::Redirect;
 pub enum ErrorKind {
     /// No answer.
     Unreachable,
-    /// It loads its data, and says so.
+    /// It reports that it is loading its data.
     Loading,
-    /// Another client's script keeps it busy, and it says so.
+    /// It reports that another client's script keeps it busy.
     Busy,
     /// Its sentinels, or other nodes of its cluster, answer; the server that has the locks doesn't.
     NoPrimary,
-    /// It was reached, and can't do it now: failing over, full, not to be written.
+    /// It was reached, and can't do what was asked now: it fails over, is full or refuses writes.
     NotNow,
-    /// It has as many clients as it admits, and says so.
+    /// It reports that it has as many clients as it admits.
     Crowded,
-    /// It has done it, but too few of its replicas have it.
+    /// It did what was asked, but too few of its replicas have confirmed that.
     NotReplicated,
     /// It was reached, and its cluster is moving the keys to another node, or has moved them.
     Moving,
-    /// It is a replica, or became one in a failover: not to be written.
+    /// It is a replica, or became one in a failover, and refuses writes.
     Replica,
     /// Authentication or permissions.
     Refused,
     /// Our configuration: URL, certificates, or a key that belongs to another program.
     Config,
-    /// What should not happen.
+    /// A bug.
     Internal,
 }
 
@@ -51,7 +51,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whether there is no answer from where the locks are.
+    /// Whether the server that has the locks gave no answer.
     pub fn is_unreachable(self) -> bool {
         matches!(self, Self::Unreachable | Self::NoPrimary)
     }
@@ -76,13 +76,13 @@ impl ErrorKind {
 pub struct Error {
     pub kind: ErrorKind,
     message: String,
-    /// Where the URL of a server is from that can't be reached.
+    /// The origin of the URL, if the server can't be reached.
     origin: Option<String>,
-    /// `redlock doctor` shows more of what is wrong than the message says.
+    /// `redlock doctor` shows more than the message.
     doctor_knows_more: bool,
     /// Where the keys are instead, by a node of a cluster.
     redirect: Option<Redirect>,
-    /// They are on their way there: some of them, until all are.
+    /// Some keys have moved to that node, and the others follow.
     is_migration: bool,
 }
 
@@ -118,28 +118,28 @@ impl Error {
         }
     }
 
-    /// The same, of a server whose URL is from there.
+    /// The same error, with the origin of the server's URL.
     pub(super) fn with_origin(self, origin: Option<String>) -> Self {
         Self { origin, ..self }
     }
 
-    /// What happened, without where the URL is from.
+    /// The message without the origin of the URL.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Where the URL is from, as a sentence, where that may be wrong.
+    /// The origin of the URL, as a sentence, if the URL may be wrong.
     pub fn origin(&self) -> Option<&str> {
         self.origin.as_deref()
     }
 
-    /// The same, of what `redlock doctor` shows more.
+    /// The same error, with a hint at `redlock doctor`, which shows more.
     pub(super) fn for_doctor(mut self) -> Self {
         self.doctor_knows_more = true;
         self
     }
 
-    /// Whether `redlock doctor` shows more of what is wrong than this says.
+    /// Whether `redlock doctor` shows more than the message.
     pub fn doctor_knows_more(&self) -> bool {
         self.doctor_knows_more
     }
@@ -169,7 +169,7 @@ impl Error {
         self.is_migration
     }
 
-    /// The same, of keys that are here instead.
+    /// The same error, with the node that has the keys.
     pub(super) fn redirected(self, redirect: Redirect) -> Self {
         Self {
             redirect: Some(redirect),
@@ -177,7 +177,7 @@ impl Error {
         }
     }
 
-    /// The same, of keys that a node of a cluster moves, or has moved.
+    /// The same error, of keys that a node of a cluster is moving or has moved.
     pub(super) fn moved_to(self, redirect: Option<Redirect>, is_migration: bool) -> Self {
         Self {
             redirect,

@@ -126,7 +126,7 @@ impl Local {
         let why = match self.connect(until) {
             Ok((stream, socket)) => match Facts::ask(&stream, until) {
                 Ok(facts) => return Ok(State::Running(running(&facts, socket))),
-                Err(error) => format!("it gives no answer ({})", reason(&error)),
+                Err(error) => format!("it doesn't answer ({})", reason(&error)),
             },
             Err(error) if is_closed(&error) => return Err(self.home.closed()),
             Err(error) if is_absent(&error) => "its socket is gone".into(),
@@ -171,7 +171,7 @@ impl Local {
                 let Some(signal) = signals.next() else {
                     return Err(Error::new(
                         ErrorKind::Unreachable,
-                        format!("the server of {} does not end", self.data().display()),
+                        format!("the server of {} doesn't end", self.data().display()),
                     ));
                 };
                 self.signal(signal);
@@ -345,7 +345,7 @@ fn without_socket(home: &Home, error: io::Error) -> NotOpen {
 fn not_ready(home: &Home) -> Error {
     let socket = home.socket();
     let why = format!(
-        "the server for {} at {} has been started and isn't ready yet; try again when it has loaded its data",
+        "the server for {} at {} was started and isn't ready yet; try again when it has loaded its data",
         home.scope,
         socket.display()
     );

@@ -1,4 +1,4 @@
-//! What a node of a cluster says of the others, and which replicas could take over. Pure.
+//! The nodes of a cluster, as one node reports them, and the replicas that could be promoted. Pure.
 
 use super::url::Address;
 

@@ -1,4 +1,4 @@
-//! A password that a command prints, for each new connection anew: a token that is soon over.
+//! A password that a command prints for each new connection, such as a short-lived token.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -100,7 +100,7 @@ impl PasswordCommand {
 
 /// The password that was printed: all but for the newline at its end.
 pub fn password_in(printed: Vec<u8>) -> Result<String, &'static str> {
-    let mut text = String::from_utf8(printed).map_err(|_| "printed what isn't UTF-8")?;
+    let mut text = String::from_utf8(printed).map_err(|_| "printed text that isn't UTF-8")?;
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {

@@ -165,7 +165,7 @@ impl Pushes {
             PushKind::Subscribe | PushKind::SSubscribe => {
                 let expected = wire.expected.pop_front();
                 if !matches!(expected, Some(Expected::Subscribed)) {
-                    return Err(wire.out_of_step("confirmed what was not asked for"));
+                    return Err(wire.out_of_step("confirmed a subscription without a request"));
                 }
                 Some(Push::Subscribed)
             }

@@ -1,5 +1,5 @@
-//! Lines for a shell by which redis-cli asks a server, reached as the settings say. Pure; no line has a password
-//! in it: redis-cli asks for that.
+//! Command lines of redis-cli that reach a server with the URL and certificates of the settings. Pure; no line
+//! contains a password: redis-cli asks for it.
 
 use super::tls::TlsFiles;
 use super::url::Address;

@@ -1,4 +1,4 @@
-//! What servers refuse, and the errors that they answer with, in the user's words.
+//! Refusals and other errors that servers answer with, as messages for users.
 
 use std::borrow::Cow;
 
@@ -86,7 +86,7 @@ fn refused(code: &str, said: &str, server: &Server, script: Option<&str>) -> Opt
             let (what, rule) = missing_permission(said, server.prefix(), script);
             let user = server.user();
             format!(
-                "Redis at {server} doesn't permit {user} {what}; add {rule} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
+                "Redis at {server}: {user} may not {what}; add {rule} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
             )
         }
         "NOAUTH" => needs_password(server),
@@ -181,7 +181,7 @@ fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
         "ASK" | "TRYAGAIN" => (
             ErrorKind::Moving,
             format!(
-                "Redis at {server} is moving these keys to another node of its cluster; try again when it has"
+                "Redis at {server} is moving these keys to another node of its cluster; try again later"
             ),
         ),
         "CLUSTERDOWN" if details.contains("not served") => (
@@ -195,7 +195,7 @@ fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
         "CLUSTERDOWN" => (
             ErrorKind::NoPrimary,
             format!(
-                "the cluster of {server} is down, as a primary or the majority of them is; try again when the failover is over (`{}` shows how it is)",
+                "the cluster of {server} is down, because a primary or most primaries are down; try again after the failover (`{}` shows its state)",
                 cluster_line(server, "check")
             ),
         ),
@@ -220,23 +220,23 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
             return Some(Error::new(ErrorKind::Replica, message));
         }
         "NOUPTIME" => format!(
-            "Redis at {server} doesn't say how long it has been up, which --restart-grace has to know; leave that option out there"
+            "Redis at {server} doesn't report how long it has been up, which --restart-grace needs; use no --restart-grace with this server"
         ),
         "CROSSSLOT" => format!(
-            "Redis at {server} is a Redis Cluster, where all keys of redlock have to be in one hash slot; {}",
+            "Redis at {server} is a Redis Cluster, where all keys of redlock must be in one hash slot; {}",
             hash_tag(server)
         ),
         "MOVED" => moved(details, server),
         "CLUSTERDOWN" if details.contains("not served") => format!(
-            "Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign its slots (`{}`), or use a server that isn't a cluster",
+            "Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign its hash slots (`{}`), or use a server that isn't a cluster",
             cluster_line(server, "fix")
         ),
         _ if details.contains("No such master") => format!(
-            "the sentinel at {server} knows no primary of the name in the URL; `{}` lists those that it knows",
+            "the sentinel at {server} knows no primary with the name in the URL; `{}` lists its primaries",
             server.redis_cli().line(&["SENTINEL", "MASTERS"])
         ),
         _ if server.part() == Part::Sentinel && details.contains("unknown command") => format!(
-            "{server} isn't a sentinel; their port is usually 26379, and a server's own URL begins with redis://"
+            "{server} isn't a sentinel; a sentinel's port is usually 26379, and a server's own URL begins with redis://"
         ),
         // The first one that is asked for. Within a script it is another sentence.
         _ if ["EVALSHA", "TIME", "ROLE"].iter().any(|name| {
@@ -245,14 +245,14 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
         }) =>
         {
             format!(
-                "{server} doesn't run the commands of redlock; if it is a sentinel, use redis-sentinel://{server}/NAME, with the name of the primary, and if not, its Redis doesn't run scripts (EVALSHA)"
+                "{server} doesn't run scripts (EVALSHA), which redlock needs; if it is a sentinel, use redis-sentinel://{server}/NAME, with the name of the primary"
             )
         }
         _ if details.contains("SELECT is not allowed in cluster mode") => format!(
-            "Redis at {server} is a Redis Cluster, which has database 0 only; leave the database out of the URL"
+            "Redis at {server} is a Redis Cluster, which has only database 0; leave the database out of the URL"
         ),
         _ if details.contains("DB index") => format!(
-            "Redis at {server} has no such database as the URL's; its databases are 0 to 15 unless its configuration has more"
+            "Redis at {server} doesn't have the URL's database; unless configured otherwise, the databases are 0 to 15"
         ),
         _ => return None,
     };
@@ -266,7 +266,7 @@ fn demoted(server: &Server) -> Error {
         Part::Only | Part::Sentinel => server.replica_error(),
         Part::Primary | Part::Node => {
             let message = format!(
-                "Redis at {server} became a replica, by a failover, before its replicas had confirmed the lock; try again when that is over"
+                "a failover made Redis at {server} a replica before its replicas had confirmed the lock; try again after the failover"
             );
             Error::new(ErrorKind::NoPrimary, message)
         }
@@ -278,7 +278,7 @@ fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
     let (kind, why): (_, Cow<str>) = match code {
         "LOADING" => (
             ErrorKind::Loading,
-            "it is loading its data; try again when it has".into(),
+            "it is loading its data; try again later".into(),
         ),
         "BUSY" => (
             ErrorKind::Busy,
@@ -298,28 +298,28 @@ fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
         ),
         "TRYAGAIN" | "ASK" => (
             ErrorKind::NotNow,
-            "its cluster is moving these keys to another node; try again when it has".into(),
+            "its cluster is moving these keys to another node; try again later".into(),
         ),
         _ if said.contains("OOM ") => (
             ErrorKind::NotNow,
-            "it has no memory left (maxmemory), so it admits no new lock; free some or raise its limit (locks that are held are not affected)".into(),
+            "it has no memory left (maxmemory), so it admits no new lock; free some memory or raise maxmemory (held locks are not affected)".into(),
         ),
         _ if said.contains("AOF file: ") => {
             let why = said.split("AOF file: ").nth(1).unwrap_or_default();
-            let line = format!("it can't write its append-only file, and so refuses to change anything: {}", quoted(why.trim_end()));
+            let line = format!("it can't write its append-only file, so it refuses all changes: {}", quoted(why.trim_end()));
             (ErrorKind::NotNow, line.into())
         }
         _ if said.contains("MISCONF ") => (
             ErrorKind::NotNow,
-            "it can't save its data to disk and so refuses to change it; its log says why (stop-writes-on-bgsave-error)".into(),
+            "it can't save its data to disk, so it refuses all changes (stop-writes-on-bgsave-error); its log says why".into(),
         ),
         _ if said.contains("NOREPLICAS ") => (
             ErrorKind::NotNow,
-            "too few of its replicas are connected (min-replicas-to-write); start them, or lower that number".into(),
+            "too few of its replicas are connected (min-replicas-to-write); start replicas, or lower min-replicas-to-write".into(),
         ),
         _ if said.contains("max number of clients") => (
             ErrorKind::Crowded,
-            "it has too many clients (maxclients); close some, or raise that number".into(),
+            "it has too many clients (maxclients); close some, or raise maxclients".into(),
         ),
         _ => return None,
     };
@@ -354,7 +354,7 @@ fn hash_tag(server: &Server) -> String {
 /// A key of another type: that of the lock itself, or (a script stumbled over it) one beside it.
 fn wrong_type(key: Option<&[u8]>, beside: bool) -> String {
     let Some(key) = key else {
-        return "a key of redlock has another type, so it belongs to another program; choose another --prefix".into();
+        return "a key with redlock's prefix has another type, so it belongs to another program; choose another --prefix".into();
     };
     let key = quoted(&String::from_utf8_lossy(key)).into_owned();
     let what = if beside {
@@ -389,10 +389,13 @@ fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String
     let (lock, beside) = key_starts(prefix);
     let (keys, channels) = (format!("~{lock}* ~{beside}*"), format!("&{beside}*"));
     if said.contains("channel") {
-        return ("the channels of redlock".into(), channels);
+        return ("use the channels of redlock".into(), channels);
     }
     if said.contains(" key") && !said.contains("keys *") {
-        return (format!("the keys of redlock (prefix \"{prefix}\")"), keys);
+        return (
+            format!("use the keys of redlock (prefix \"{prefix}\")"),
+            keys,
+        );
     }
     let named = said
         .split("the '")
@@ -412,12 +415,12 @@ fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String
         .unzip();
     match upper.as_slice() {
         [] => (
-            "a command that redlock's scripts use".into(),
+            "run a command that redlock's scripts use".into(),
             "the one that `redlock doctor` names".into(),
         ),
-        [name] => (format!("the command {name}"), lower.join(" ")),
+        [name] => (format!("run {name}"), lower.join(" ")),
         several => (
-            format!("one of the commands {}", several.join(", ")),
+            format!("run one of {}", several.join(", ")),
             lower.join(" "),
         ),
     }
@@ -471,42 +474,42 @@ mod tests {
         for (said, what, rule) in [
             (
                 "NOPERM this user has no permissions to run the 'eval' command",
-                "the command EVAL",
+                "run EVAL",
                 "+eval",
             ),
             (
                 "NOPERM User jobs has no permissions to run the 'client|tracking' command",
-                "the command CLIENT|TRACKING",
+                "run CLIENT|TRACKING",
                 "+client|tracking",
             ),
             (
                 "NOPERM this user has no permissions to access one of the keys used as arguments",
-                "the keys of redlock (prefix \"p:\")",
+                "use the keys of redlock (prefix \"p:\")",
                 "~p:* ~{p:*",
             ),
             (
                 "NOPERM No permissions to access a key",
-                "the keys of redlock (prefix \"p:\")",
+                "use the keys of redlock (prefix \"p:\")",
                 "~p:* ~{p:*",
             ),
             (
                 "NOPERM No permissions to access a channel",
-                "the channels of redlock",
+                "use the channels of redlock",
                 "&{p:*",
             ),
             (
                 "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments script: 4ff, on @user_script:1.",
-                "the keys of redlock (prefix \"p:\")",
+                "use the keys of redlock (prefix \"p:\")",
                 "~p:* ~{p:*",
             ),
             (
                 "ERR The user executing the script can't run this command or subcommand script: 4ff, on @user_script:1.",
-                "a command that redlock's scripts use",
+                "run a command that redlock's scripts use",
                 "the one that `redlock doctor` names",
             ),
             (
                 "ERR ACL failure in script: User jobs has no permissions to run the 'set' command script: 4ff",
-                "the command SET",
+                "run SET",
                 "+set",
             ),
         ] {
@@ -530,12 +533,12 @@ mod tests {
             missing_permission(&said, "p:", Some(script))
         };
         let names = |what: &str, rule: &str| (what.to_owned(), rule.to_owned());
-        assert_eq!(said(4), names("the command DEL", "+del"));
-        let both = names("one of the commands HGET, SET", "+hget +set");
+        assert_eq!(said(4), names("run DEL", "+del"));
+        let both = names("run one of HGET, SET", "+hget +set");
         assert_eq!(said(3), both);
-        assert_eq!(said(2), names("the command TIME", "+time"));
+        assert_eq!(said(2), names("run TIME", "+time"));
         for line in [0, 5] {
-            assert!(said(line).0.starts_with("a command that"), "{line}");
+            assert!(said(line).0.starts_with("run a command that"), "{line}");
         }
     }
 

@@ -89,7 +89,7 @@ impl Replicas {
                 Listed::Until(replicas, of, until) if of == at && Instant::now() < *until => {
                     Goal::Each(replicas.clone())
                 }
-                Listed::Until(..) => Goal::None("its replicas weren't listed in time".into()),
+                Listed::Until(..) => Goal::None("it didn't list its replicas in time".into()),
                 Listed::Not(why) => Goal::None(why.clone()),
             };
         };
@@ -180,12 +180,12 @@ impl Goal {
             );
         };
         if role.replicas.is_empty() && role.copying.is_empty() {
-            return "it has no replica that is connected".into();
+            return "no replica is connected to it".into();
         }
         let missing = self.missing(offset.unwrap_or(role.offset), role);
         let (number, lacking, confirmed) = match self {
             Self::Each(each) if each.is_empty() => {
-                return "no replica is up that could become the primary".into();
+                return "no promotable replica is up".into();
             }
             Self::Each(each) => (each.len(), missing.len(), each.len() - missing.len()),
             Self::None(why) => return why.clone(),
@@ -428,14 +428,14 @@ mod tests {
                 2,
                 Some(&lags),
                 Some(9),
-                "no replica is up that could become the primary",
+                "no promotable replica is up",
             ),
             (
                 each(&["c:1"]),
                 0,
                 Some(&role(10, &[])),
                 Some(9),
-                "it has no replica that is connected",
+                "no replica is connected to it",
             ),
         ] {
             assert_eq!(goal.in_words(acknowledged, second, role, offset), words);

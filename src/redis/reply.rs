@@ -22,7 +22,7 @@ pub fn unexpected_reply(fields: &[Value]) -> Error {
     let shape = quoted(&fields.iter().map(shape).collect::<Vec<_>>().join(", ")).into_owned();
     Error::new(
         ErrorKind::Unreachable,
-        format!("Redis gave an answer that doesn't fit the question: [{shape}]"),
+        format!("Redis sent an answer of a shape that redlock doesn't know: [{shape}]"),
     )
 }
 

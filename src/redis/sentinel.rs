@@ -237,7 +237,7 @@ impl Sentinels {
             return Err(Error::new(
                 ErrorKind::NoPrimary,
                 format!(
-                    "the sentinel at {by} says that the primary \"{name}\" is at {address}, but that says that it is a replica; try again when the failover is over"
+                    "the sentinel at {by} names {address} as the primary \"{name}\", but that server reports itself a replica; try again when the failover is over"
                 ),
             ));
         }
@@ -264,7 +264,7 @@ impl Sentinels {
         let name = &self.primary;
         Error::new(
             kind,
-            format!("the primary \"{name}\", by the sentinel at {by}: {error}{hint}"),
+            format!("the primary \"{name}\" that the sentinel at {by} names: {error}{hint}"),
         )
     }
 
@@ -301,7 +301,7 @@ impl Sentinels {
             return false;
         }
         let address = &agreed.address;
-        let why = format!("most of its sentinels say that the primary is {address}");
+        let why = format!("most of its sentinels name {address} as the primary");
         self.replicas.forget(why);
         // While a primary is being replaced, most of them are behind the one that does it.
         let is_newer = agreed.epoch > self.heard.epoch_in_use();

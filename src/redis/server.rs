@@ -364,9 +364,7 @@ impl Server {
             ),
             Part::Primary | Part::Node => Error::new(
                 ErrorKind::NotNow,
-                format!(
-                    "Redis at {self} is a replica now, by a failover; try again when that is over"
-                ),
+                format!("a failover made Redis at {self} a replica; try again when it is over"),
             ),
         }
     }

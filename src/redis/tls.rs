@@ -288,8 +288,8 @@ impl Handshake<'_> {
                 ("the server shows no certificate", "set tls-cert-file there")
             }
             _ => (
-                "what the server sends isn't right",
-                "see its log, and whether its port is that of Redis",
+                "the server didn't send valid TLS",
+                "see its log, and check that the port is that of Redis",
             ),
         };
         (why.into(), next.into())
@@ -327,10 +327,7 @@ impl Handshake<'_> {
             Bad::NotValidForNameContext { presented, .. } => {
                 let (host, names) = (self.host, names(presented));
                 let why = format!("its certificate is not for {host}, but for {names}");
-                return (
-                    why,
-                    format!("use a name that it is for in the URL, or {anew}"),
-                );
+                return (why, format!("use one of its names in the URL, or {anew}"));
             }
             Bad::NotValidForName => ("its certificate is for another name", &anew),
             Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => (
@@ -366,11 +363,11 @@ impl Handshake<'_> {
                 NOTHING_IN_COMMON
             }
             Alert::UnknownCA if self.has_own => (
-                "the server doesn't trust the CA of our certificate (--tls-cert)",
-                "use one of its CA, which is its tls-ca-cert-file",
+                "the server doesn't trust the CA of redlock's certificate (--tls-cert)",
+                "use a certificate signed by its tls-ca-cert-file",
             ),
             Alert::CertificateExpired if self.has_own => (
-                "our certificate has expired (--tls-cert)",
+                "redlock's certificate has expired (--tls-cert)",
                 "renew it, or check the server's clock",
             ),
             Alert::BadCertificate
@@ -382,13 +379,13 @@ impl Handshake<'_> {
                 if self.has_own =>
             {
                 (
-                    "the server doesn't accept our certificate (--tls-cert)",
+                    "the server doesn't accept redlock's certificate (--tls-cert)",
                     "its log says why",
                 )
             }
             other => {
                 let alert = in_words(&format!("{other:?}"));
-                let why = format!("the server broke it off (alert: {alert})");
+                let why = format!("the server ended the handshake (alert: {alert})");
                 return (why, "its log says why".into());
             }
         };
@@ -397,7 +394,7 @@ impl Handshake<'_> {
 }
 
 const NOTHING_IN_COMMON: (&str, &str) = (
-    "the server has no version or cipher of TLS in common with redlock",
+    "the server and redlock have no TLS version or cipher in common",
     "permit TLS 1.3 there, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers)",
 );
 

@@ -1,4 +1,4 @@
-//! How a server is reached, as far as others are told: by a socket, in plain text or by TLS. Pure.
+//! The kind of connection to a server: a socket, plain text or TLS. Pure.
 
 use std::net::IpAddr;
 

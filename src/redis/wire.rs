@@ -257,7 +257,7 @@ impl Wire {
     pub(super) fn abandoned_error(&self, why: &str) -> Error {
         Error::new(
             ErrorKind::Unreachable,
-            format!("gave up the connection to Redis at {}: {why}", self.server),
+            format!("closed the connection to Redis at {}: {why}", self.server),
         )
     }
 
@@ -279,7 +279,7 @@ impl Wire {
                     self.abandoned_error(&format!("an answer was larger than {} MiB", USUAL >> 20))
                 }
                 ReplyLimit::Listing(_) => self.abandoned_error(&format!(
-                    "what it holds for these locks is more than {} MiB; name fewer of them",
+                    "its data of these locks is larger than {} MiB; name fewer locks",
                     LISTING >> 20
                 )),
             },

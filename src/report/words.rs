@@ -1,4 +1,4 @@
-//! What is said of a lock, its holders and its waiters, in sentences.
+//! Sentences about a lock, its holders and its waiters.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -68,7 +68,7 @@ pub fn not_held(name: &Name, loss: &Loss) -> String {
     let now = match (&loss.forced_by, &loss.holder) {
         (Some(by), _) => format!("it was forced free by {}", client_and_reason(by)),
         (None, Some(holder)) => format!("{} holds it now", client_in_words(&holder.who)),
-        (None, None) => "it is free or another client's".into(),
+        (None, None) => "it is free, or another client holds it".into(),
     };
     format!("lock \"{name}\" is not held with this token; {now}")
 }
@@ -138,14 +138,14 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
     }
     let whom = holders(busy);
     match &busy.holder {
-        _ if busy.holders == 0 => format!("lock \"{name}\" is being handed on{}", ahead(busy)),
+        _ if busy.holders == 0 => format!("lock \"{name}\" is being handed over{}", ahead(busy)),
         Some(Holder {
             kept: Some(Kept::ForGuards),
             ..
         }) => {
             let left = format_duration(busy.left.unwrap_or_default());
             format!(
-                "lock \"{name}\" is kept for the guards of {whom}, which has ended: until they end, for {left} at most"
+                "lock \"{name}\" is kept until the guards of {whom} have ended, for at most {left}; the run itself has ended"
             )
         }
         Some(Holder { kept: Some(_), .. }) => {
@@ -229,7 +229,9 @@ fn kept_line(kept: Kept, busy: &Busy, old: Duration) -> String {
     let left = format_duration(busy.left.unwrap_or_default().saturating_sub(old));
     let whom = holders(busy);
     match kept {
-        Kept::ForGuards => format!(", kept for the guards of {whom}, for {left} at most"),
+        Kept::ForGuards => {
+            format!(", kept until the guards of {whom} have ended, for at most {left}")
+        }
         Kept::AtLeast => format!(", kept for {left} more after {whom} has ended"),
     }
 }
@@ -265,7 +267,7 @@ fn waiting_line_within(
                 short = Some(format!(", held back for {left} after a restart"));
                 (format!(", held back for {left} more: {why}"), String::new())
             }
-            None => (", which is being handed on".into(), String::new()),
+            None => (", which is being handed over".into(), String::new()),
         },
         (None, None) => {
             let left = busy.left.map_or(
@@ -334,7 +336,7 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
         ErrorKind::Loading => ("is loading its data", "is loading"),
         ErrorKind::Busy => ("is busy with a script", "is busy"),
         ErrorKind::NoPrimary => ("has no primary that answers", "has no primary"),
-        ErrorKind::NotReplicated => ("has too few replicas that follow", "lacks replicas"),
+        ErrorKind::NotReplicated => ("has too few replicas in sync", "lacks replicas"),
         ErrorKind::NotNow => ("is not ready", "is not ready"),
         ErrorKind::Crowded => ("has too many clients", "is crowded"),
         ErrorKind::Moving => ("is moving the keys to another node", "moves the keys"),
@@ -413,10 +415,10 @@ pub fn lost(name: &Name, loss: &Loss) -> String {
 
 /// That a person, or another run, wants this one to end, in words.
 pub fn cancelled(name: &Name, by: &Who) -> String {
-    if by.instance.is_none() {
-        return format!("asked to stop by {}", client_and_reason(by));
-    }
     let (who, reason) = (client_in_words(by), reason_of(by));
+    if by.instance.is_none() {
+        return format!("{who} asked this run to stop{reason}");
+    }
     format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
 }
 

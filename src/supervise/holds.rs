@@ -1,4 +1,4 @@
-//! What a run holds: its locks, the lease they have together, and the renewer that extends it.
+//! The holds of a run: its locks, their common lease, and the renewer that extends it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! Which process it is that holds a lock, so that others on the same host can see that it is dead.
+//! The process that holds a lock, identified so that others on the same host can tell that it is dead.
 //!
 //! A process is known by the boot it lives in, its pid namespace, its pid, a moment at which it was
 //! alive, and its session: a process that has the pid but started later is another one. (Its own start

@@ -275,7 +275,7 @@ impl Supervision<'_> {
             verbosity.verbose(format_args!("renewal failed: {error}"));
         } else {
             verbosity.info(format_args!(
-                "a renewal doesn't count, and if no later one does, the command is stopped before its lease ends: {error}"
+                "replicas didn't confirm a renewal; the command will be stopped unless a later one is confirmed: {error}"
             ));
         }
         self.trouble = Some(LockTrouble::Unreachable(error));
@@ -290,7 +290,7 @@ impl Supervision<'_> {
             "the lock is kept until it has ended"
         };
         report::error(format_args!(
-            "{}; {what}; interrupt redlock again to leave it",
+            "{}; {what}; interrupt redlock again to leave that process running",
             survivors::described(&left)
         ));
         self.survivors_named = true;
@@ -322,7 +322,7 @@ impl Supervision<'_> {
             return None;
         }
         report::error(format_args!(
-            "not permitted to signal {}, which the command has become or started",
+            "redlock may not signal {}, which the command has become or started",
             survivors::numbers(refused.iter().copied())
         ));
         self.refused = refused;
@@ -361,7 +361,7 @@ impl Supervision<'_> {
             _ => "",
         };
         report::error(format_args!(
-            "can't watch over the command any more{killed}: {error:#}"
+            "can't supervise the command any more{killed}: {error:#}"
         ));
         exit
     }
@@ -414,7 +414,7 @@ impl Supervision<'_> {
             StopReason::Signal => self.terms.verbosity.verbose(what),
             StopReason::Leftovers => {
                 if !self.child.left().is_empty() {
-                    let line = "the command was killed; stopping what it has started";
+                    let line = "the command was killed; stopping the processes it started";
                     self.terms.verbosity.verbose(line);
                 }
             }
@@ -598,7 +598,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
         if is_renewal {
             self.has_overslept = false;
             if std::mem::take(&mut self.said_not_replicated) {
-                verbosity.info("renewals count again");
+                verbosity.info("replicas confirm renewals again");
             } else {
                 verbosity.verbose("lease renewed");
             }

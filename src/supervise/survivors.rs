@@ -1,4 +1,4 @@
-//! What can't be killed, in words: which process, whose, and why.
+//! Processes that can't be killed, in words: which process, whose, and why.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,8 @@ const NAMED: usize = 5;
 /// What is left of a tree that was killed: `can't kill process 12 (cp, root's): not permitted`.
 pub(super) fn described(left: &[Left]) -> String {
     if left.is_empty() {
-        return "what the command has started can't be seen, and may still be running".into();
+        return "processes of the command may still be running, where redlock can't see them"
+            .into();
     }
     let each = left.iter().take(DESCRIBED).map(describe);
     let each: Vec<String> = each.collect();
@@ -50,7 +51,7 @@ fn why(left: &Left) -> &'static str {
     if is_refused {
         "not permitted"
     } else if !left.is_certain {
-        "it may not be the command's"
+        "redlock can't tell whether the command started it"
     } else if stat.is_some_and(|stat| stat.waits_for_device) {
         "it waits for a disk or a network file system"
     } else {

@@ -1,4 +1,4 @@
-//! Programs that stay behind: a lock that lasts as long as they do, and their start.
+//! Background processes: their start, and a file lock that lasts as long as they live.
 
 use std::ffi::{CStr, CString, c_char};
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! What is printed agrees with what is there: man pages, completions, and what the manual tells to do.
 //!
 //! The pages are made from the definition of the command line, with the hand-written sections of
-//! man/parts at their end; `make generate` rewrites them. The completions are written by hand,
+//! man/parts at their end; `make generate` rewrites them. A hand-written DESCRIPTION replaces the one of the help. The completions are written by hand,
 //! so here it is checked that they know all commands and options, and that they work.
 
 use std::collections::BTreeSet;
@@ -109,7 +109,24 @@ pub fn recipes() -> String {
 /// What `clap_mangen` begins each part of a page with.
 const PREAMBLE: &str = ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n";
 
+/// Stands in the page of each command for the options of every command.
+const COMMON_OPTIONS: &str = ".PP\nOptions of every command, such as \\fB\\-\\-url\\fR and \\fB\\-\\-quiet\\fR: see \\fBredlock\\fR(1).\n";
+
+/// Whether an option is one of every command: redlock(1) describes these.
+fn is_common(option: &clap::Arg) -> bool {
+    option.get_help_heading() == Some(cli::CONNECTION)
+        || matches!(option.get_long(), Some("help" | "quiet" | "verbose"))
+}
+
+/// The text with its first letter in lower case, as all NAME sections have it.
+fn uncapitalized(name_section: &str) -> String {
+    let (start, about) = name_section.rsplit_once("\\- ").expect("a description");
+    let (first, rest) = about.split_at(1);
+    format!("{start}\\- {}{rest}", first.to_lowercase())
+}
+
 fn page(command: &clap::Command, name: &str) -> (String, String) {
+    let is_of_subcommand = command.get_name() != "redlock";
     // clap keeps names as static text.
     let known: &'static str = name.to_owned().leak();
     let usage = command.clone().render_usage().to_string();
@@ -124,20 +141,44 @@ fn page(command: &clap::Command, name: &str) -> (String, String) {
     {
         shown = shown.long_about(description.to_owned());
     }
+    if is_of_subcommand {
+        shown = shown.mut_args(|option| {
+            if is_common(&option) {
+                option.hide(true)
+            } else {
+                option
+            }
+        });
+    }
+    let by_hand = fs::read_to_string(root().join(format!("man/parts/{name}.roff"))).unwrap();
+    let (description, by_hand) = match by_hand.split_once("\n.SH ") {
+        Some((description, rest)) if description.starts_with(".SH DESCRIPTION\n") => {
+            (Some(format!("{description}\n")), format!(".SH {rest}"))
+        }
+        _ => (None, by_hand),
+    };
     let man = Man::new(shown);
-    let mut parts = Vec::new();
-    man.render_name_section(&mut parts).unwrap();
-    man.render_synopsis_section(&mut parts).unwrap();
-    man.render_description_section(&mut parts).unwrap();
-    man.render_options_section(&mut parts).unwrap();
-    let mut parts = String::from_utf8(parts).unwrap().replace(PREAMBLE, "");
+    let section = |render: &dyn Fn(&mut dyn std::io::Write) -> std::io::Result<()>| {
+        let mut section = Vec::new();
+        render(&mut section).unwrap();
+        String::from_utf8(section).unwrap()
+    };
+    let mut parts = uncapitalized(&section(&|out| man.render_name_section(out)));
+    parts += &section(&|out| man.render_synopsis_section(out));
+    parts += &description.unwrap_or_else(|| section(&|out| man.render_description_section(out)));
+    let mut options = section(&|out| man.render_options_section(out));
     // The groups of options are parts of one section.
     for group in cli::GROUPS {
         let heading = format!(".SH \"{}\"\n", group.to_uppercase());
-        parts = parts.replace(&heading, &format!(".SS {group}\n"));
+        options = options.replace(&heading, &format!(".SS {group}\n"));
         let heading = format!(".SH {}\n", group.to_uppercase());
-        parts = parts.replace(&heading, &format!(".SS {group}\n"));
+        options = options.replace(&heading, &format!(".SS {group}\n"));
     }
+    parts += &options;
+    if is_of_subcommand {
+        parts += COMMON_OPTIONS;
+    }
+    let parts = parts.replace(PREAMBLE, "");
     // The title has no date: it would have to be kept up to date by hand. clap_mangen would leave
     // the empty argument out.
     let title = name.to_uppercase();
@@ -146,7 +187,6 @@ fn page(command: &clap::Command, name: &str) -> (String, String) {
         "{PREAMBLE}.TH {title} 1 \"\" \"redlock {version}\" \"redlock manual\"\n.nh\n{}",
         parts.replace(".br\n\n.br\n", ".sp\n")
     );
-    let by_hand = fs::read_to_string(root().join(format!("man/parts/{name}.roff"))).unwrap();
     (format!("{name}.1"), text + &by_hand)
 }
 
@@ -203,10 +243,11 @@ fn the_man_pages_are_good_roff() {
     }
 }
 
-/// The long options of a command, each with its dashes.
+/// The long options that the help of a command shows, each with its dashes.
 fn long_options(command: &clap::Command) -> BTreeSet<String> {
     command
         .get_arguments()
+        .filter(|option| !option.is_hide_set())
         .filter_map(clap::Arg::get_long)
         .map(|option| format!("--{option}"))
         .collect()
@@ -854,7 +895,7 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
             let names_it = end
                 .stderr
                 .lines()
-                .filter(|line| line.contains("doesn't permit user \"jobs\" "))
+                .filter(|line| line.contains("user \"jobs\" may not "))
                 .all(|line| line.contains(&format!("{missing} ")));
             assert!(names_it, "{missing} {words:?}: {end:?}");
             named |= end.code() == Some(77);

@@ -6,6 +6,7 @@
 //! | `machines/` | what draws, plays or breaks things to find a promise that doesn't hold; its `mod.rs` lists them |
 //! | `support/` | what every test needs: a private Redis, redlock as a process, terminals, lines that fail |
 //! | `generated` | man pages and completions agree with the command line, and work |
+//! | `messages` | all sentences that redlock prints are in one file to read through |
 //! | `pages` | the README and the pages of docs/ lead where they say |
 //! | `tidy` | the invariants of the code that can be seen in its text |
 //!
@@ -19,6 +20,7 @@ mod support;
 
 mod generated;
 mod machines;
+mod messages;
 mod pages;
 mod promises;
 mod tidy;

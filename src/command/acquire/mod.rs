@@ -38,7 +38,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let names = parse_names(std::slice::from_ref(&options.name))?;
     if sys::stream_was_closed(1) {
         return Err(
-            BadUsage("standard output is closed, so the token would be lost".into()).into(),
+            BadUsage("standard output is closed: nobody could read the token".into()).into(),
         );
     }
     let target = options
@@ -95,9 +95,9 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let printed = print(&text).context("can't write to standard output");
     let kept = match target {
         _ if printed.is_err() => printed.map(drop),
-        _ if matches!(printed, Ok(false)) => Err(anyhow::anyhow!(
-            "the reader of standard output has gone away"
-        )),
+        _ if matches!(printed, Ok(false)) => {
+            Err(anyhow::anyhow!("nobody reads standard output any more"))
+        }
         Some(target) => {
             let ttl = acquisition.request.ttl;
             keeper::leave_behind(target, options, ttl, &mut holds, &signals).map(|kept| {
@@ -128,7 +128,7 @@ fn release_kept(acquisition: &Acquisition, holds: &mut HeldLocks, exit: Exit) {
 fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
     if pid == 1 && nix::unistd::getppid().as_raw() != pid {
         return Err(BadUsage(
-            "--while-pid 1: that process never ends; name the one that needs the lock, such as $$"
+            "--while-pid 1: process 1 never ends; give the pid of the process that needs the lock, such as $$"
                 .into(),
         )
         .into());
@@ -138,7 +138,7 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
     }
     if pid == nix::unistd::getpid().as_raw() || is_substitution(pid, options.format) {
         return Err(BadUsage(format!(
-            "--while-pid {pid}: inside of $(...) $BASHPID is a process that ends with it; store it in a variable before"
+            "--while-pid {pid}: inside $(...), $BASHPID is a process that ends with the $(...); store $BASHPID in a variable before it"
         ))
         .into());
     }
@@ -146,7 +146,7 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
     target.map_err(|error| match error.kind() {
         ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")).into(),
         ErrorKind::PermissionDenied => BadUsage(format!(
-            "--while-pid {pid}: that process can't be stopped if the lock is lost ({error}); with --on-lost warn it goes on"
+            "--while-pid {pid}: redlock may not stop that process if the lock is lost ({error}); --on-lost warn lets it run on"
         ))
         .into(),
         _ => anyhow::Error::new(error).context(format!("can't watch process {pid}")),
@@ -219,7 +219,7 @@ fn wait_for_reader(
         }
         let left = holds.lease().map(|lease| lease.deadline().since(now()));
         if left.is_some_and(|left| left.is_zero()) {
-            let line = "the lock expired before its token was read from standard output";
+            let line = "the lock expired before anybody read its token from standard output";
             return Ok(Some(Reason::Lost(line.into())));
         }
         let process = requester.process.map(|(_, process)| process.as_fd());

@@ -1,4 +1,4 @@
-//! The wait for one lock: events go to [`Wait`], and its decisions are carried out here.
+//! The wait for one lock: it feeds events to [`Wait`] and carries out its decisions.
 //!
 //! Nothing here decides anything, and nothing in [`Wait`] waits: a request whose answer may take long is
 //! sent, and its answer comes in between signals, reports of the renewer and the clock.
@@ -286,7 +286,7 @@ impl<'a> Attempt<'a> {
                     let ttl = report::format_duration(self.acquisition.request.ttl);
                     let name = self.claim.lock().name();
                     self.acquisition.verbosity().info(format_args!(
-                        "lock \"{name}\" (another client's) had no expiry; it now expires in {ttl}"
+                        "lock \"{name}\" of another client had no expiry; it now expires in {ttl}"
                     ));
                 }
                 Some(wait::Event::Answered(answer))
@@ -530,7 +530,7 @@ impl<'a> Attempt<'a> {
         let lock = self.claim.lock();
         let verbosity = self.acquisition.verbosity();
         verbosity.verbose(format_args!(
-            "lock \"{}\" was held by {}, which is dead",
+            "took over lock \"{}\": its holder {} is dead",
             lock.name(),
             report::holder(busy.holder.as_ref())
         ));
@@ -560,7 +560,9 @@ impl<'a> Attempt<'a> {
                 success,
             } => {
                 self.report_wait(waited);
-                verbosity.verbose(format_args!("lock \"{name}\" acquired, fence {fence}"));
+                verbosity.verbose(format_args!(
+                    "lock \"{name}\" acquired, fencing token {fence}"
+                ));
                 let hold = HeldLock {
                     claim: self.claim.clone(),
                     fence,
@@ -580,7 +582,9 @@ impl<'a> Attempt<'a> {
             } => {
                 let fence = grant.fence;
                 self.report_wait(waited);
-                verbosity.verbose(format_args!("lock \"{name}\" handed over, fence {fence}"));
+                verbosity.verbose(format_args!(
+                    "lock \"{name}\" handed over, fencing token {fence}"
+                ));
                 let hold = HeldLock {
                     claim: self.claim.clone(),
                     fence,
@@ -598,8 +602,9 @@ impl<'a> Attempt<'a> {
             wait::End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),
             wait::End::Superseded(by) => Reason::Busy(report::superseded(name, &by)),
             wait::End::Removed(by) => Reason::Busy(format!(
-                "removed from the queue of lock \"{name}\" by {}",
-                report::client_and_reason(&by)
+                "{} removed this run from the queue of lock \"{name}\"{}",
+                report::client_in_words(&by),
+                report::reason_of(&by)
             )),
             wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle)),
             wait::End::RecentSuccess(ago) => {
@@ -612,7 +617,9 @@ impl<'a> Attempt<'a> {
             wait::End::Interrupted(signal) => Reason::Interrupted(signal),
             wait::End::Abandoned => {
                 let gone = self.requester.gone();
-                return Err(gone.unwrap_or_else(|| anyhow!("the lock isn't needed any more")));
+                return Err(
+                    gone.unwrap_or_else(|| anyhow!("this run doesn't need the lock any more"))
+                );
             }
             wait::End::TooSlow => {
                 let ttl = duration::exact(self.acquisition.request.ttl);
@@ -624,7 +631,7 @@ impl<'a> Attempt<'a> {
                 Reason::Busy(format!("gave up waiting for lock \"{name}\": {error}"))
             }
             wait::End::Failed(error) if error.kind == ErrorKind::NotReplicated => {
-                let line = format!("lock \"{name}\" was given back: {error}");
+                let line = format!("gave lock \"{name}\" back: {error}");
                 return Err(protocol::Error::new(error.kind, line).into());
             }
             wait::End::Failed(error) => return Err(error.into()),
@@ -681,7 +688,7 @@ impl<'a> Attempt<'a> {
                 format!("lock \"{name}\" was released")
             }
             Some(LockTrouble::Unreachable(_)) | None => {
-                "the locks held so far were not renewed in time".into()
+                "the locks that this run already held were not renewed in time".into()
             }
         };
         let name = self.claim.lock().name();

@@ -1,4 +1,4 @@
-//! A wait that is part of a deadlock: as others read it, and how to say it.
+//! A wait that is part of a deadlock: the note that other runs read, and the message.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

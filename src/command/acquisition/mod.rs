@@ -86,11 +86,12 @@ impl Requester<'_> {
         if let Some((pid, process)) = self.process
             && process.has_ended()
         {
-            let line = format!("--while-pid {pid}: that process has ended before it got the lock");
+            let line =
+                format!("--while-pid {pid}: that process ended before the lock was acquired");
             return Some(BadUsage(line).into());
         }
         let is_broken = poll::is_ready(poll::broken(self.output?), Duration::ZERO);
-        is_broken.then(|| anyhow!("the reader of standard output has gone away"))
+        is_broken.then(|| anyhow!("nobody reads standard output any more"))
     }
 }
 
@@ -228,7 +229,7 @@ impl<'a> Acquisition<'a> {
             }
             Reason::Joined(exit) => {
                 self.verbosity().verbose(format_args!(
-                    "the run that was waited for ended with {}",
+                    "the run in progress ended with {}",
                     exit.code()
                 ));
                 exit
@@ -252,7 +253,7 @@ impl<'a> Acquisition<'a> {
         let noted = lock.record_skip(client, skipped, &self.request.who);
         if let Err(error) = &noted {
             self.verbosity().verbose(format_args!(
-                "lock \"{}\": the history doesn't show that this run was skipped: {error}",
+                "lock \"{}\": can't record in the history that this run was skipped: {error}",
                 lock.name()
             ));
         }
@@ -302,7 +303,7 @@ impl<'a> Acquisition<'a> {
         };
         if theirs > limit {
             return Err(BadUsage(format!(
-                "this job already holds lock \"{name}\" {}, and cannot acquire it {} as well; acquire it so in the outer run, or use another name",
+                "this job already holds lock \"{name}\" {}, so it can't also acquire it {1}; have the outer run acquire it {1}, or use another name",
                 theirs.adverb(), limit.adverb()
             ))
             .into());
@@ -381,7 +382,7 @@ impl<'a> Acquisition<'a> {
             if !is_said && now().since(began) >= GUARDS_LOOKED_FOR {
                 is_said = true;
                 self.verbosity().info(format_args!(
-                    "lock \"{name}\" is kept until its guards have ended, for {} at most; interrupt redlock to leave it to them",
+                    "lock \"{name}\" is kept until its guards have ended, for at most {}; interrupt redlock to leave the lock to them",
                     report::format_duration(left)
                 ));
             }
@@ -483,13 +484,13 @@ impl<'a> Acquisition<'a> {
                     Err(error) => error.kind.may_pass(),
                 };
             let goes_on = if is_repeated {
-                "; a process in the background goes on trying"
+                "; a background process keeps trying"
             } else {
                 ""
             };
             if let Ok((_, false)) = released {
                 self.verbosity().info(format_args!(
-                    "not all replicas have confirmed the release of lock \"{name}\"; if one of them takes over, it expires within {ttl}{goes_on}"
+                    "some replicas haven't confirmed the release of lock \"{name}\"; if one of these is promoted, the lock expires within {ttl}{goes_on}"
                 ));
             }
             match released.map(|(released, _)| released) {
@@ -504,14 +505,14 @@ impl<'a> Acquisition<'a> {
                     report::format_duration(left)
                 )),
                 Ok(Released::Before) => self.verbosity().verbose(format_args!(
-                    "lock \"{name}\" was already released by the command"
+                    "the command had already released lock \"{name}\""
                 )),
                 Ok(Released::NotOurs(loss)) => report::error(format_args!(
-                    "{}; noticed only on release",
+                    "{}; redlock noticed that only at the release",
                     lost(name, &loss)
                 )),
                 Err(error) => report::error(format_args!(
-                    "could not release lock \"{name}\"; it expires within {ttl}{goes_on}: {error}"
+                    "can't release lock \"{name}\"; it expires within {ttl}{goes_on}: {error}"
                 )),
             }
             if is_repeated {
@@ -603,7 +604,7 @@ fn clock_skew(options: &cli::AcquireOptions, locks: &Locks) -> Result<Duration, 
     }
     let default = match options.clock_skew {
         Some(_) => "",
-        None => " (its default where a replica may take over)",
+        None => " (the default where a replica may be promoted)",
     };
     let [ttl, given, least, most] =
         [options.ttl, skew, least, longest_skew_for(options.ttl)].map(in_one_word);
@@ -686,7 +687,7 @@ fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Result<T, i32>, protocol::Error> {
     wait_in_background(signals, work).map_err(|error| {
-        let line = format!("can't wait for the server: {error}");
+        let line = format!("can't wait for Redis: {error}");
         protocol::Error::new(ErrorKind::Internal, line)
     })
 }

@@ -1,4 +1,4 @@
-//! What a check says: a level, the evidence, and what to type where it isn't well. Pure.
+//! The result of a check: a level, the evidence, and the fix of a problem. Pure.
 
 use serde::Serialize;
 use serde_json::Map;

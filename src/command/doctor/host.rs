@@ -1,4 +1,4 @@
-//! What this host's kernel can do, of what redlock relies on, and what others may do here with our settings.
+//! The abilities of this host's kernel on which redlock relies, and the rights of other users to its settings.
 
 use std::io;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The findings for people: a line each, in groups, with what to type below it. Pure.
+//! The findings for people: a line each, in groups, with the fix below it. Pure.
 
 use std::time::Duration;
 
@@ -118,11 +118,12 @@ impl Page<'_> {
     }
 
     fn add_finding_fix(&self, finding: &Finding, indent: usize, lines: &mut Vec<Line>) {
+        // Where the URL is from belongs to the finding: behind an arrow it would read as something to do.
+        if let Some(note) = &finding.note {
+            self.add_text(note, indent, false, Line::default(), lines);
+        }
         if let Some(fix) = &finding.fix {
             self.add_fix(fix, indent, lines);
-        }
-        if let Some(note) = &finding.note {
-            self.add_text(note, indent + GAP, false, Line::default(), lines);
         }
     }
 

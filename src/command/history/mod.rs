@@ -175,7 +175,7 @@ impl Rows {
     fn expect_all(&self) -> Result<()> {
         if self.are_too_many() {
             let most = MAX_WEIGHT >> 20;
-            let why = format!("this history takes up more than {most} MiB");
+            let why = format!("this history is larger than {most} MiB");
             return Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into());
         }
         Ok(())

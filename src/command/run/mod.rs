@@ -59,7 +59,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     };
     if let Some(program) = client_of_a_daemon(&command) {
         settings.verbosity.verbose(format_args!(
-            "what {program} starts elsewhere isn't stopped with this run, unless `redlock guard` runs it there (\"WORK ELSEWHERE\" in redlock-run(1))"
+            "if this run is stopped, the work that {program} starts elsewhere isn't, unless `redlock guard` runs it there (\"WORK ELSEWHERE\" in redlock-run(1))"
         ));
     }
     let words = || command.iter().map(|word| word.to_string_lossy());
@@ -338,7 +338,7 @@ impl Run<'_> {
         if ttl < least {
             let [ttl, down_after, least] = [ttl, down_after, least].map(report::format_duration);
             self.verbosity().info(format_args!(
-                "a lease of {ttl} may end during a failover, which begins {down_after} after the primary's death; --ttl {least} outlives it"
+                "a lease of {ttl} may end during a failover, which begins {down_after} after the primary's death; use --ttl {least} or more"
             ));
         }
     }
@@ -457,7 +457,7 @@ impl Run<'_> {
             let names = environment::list_of(&self.acquisition.names);
             let names = names.display();
             Reason::Lost(format!(
-                "the lease of {names} was as good as over before the command could start; it was not started"
+                "command not started: the lease of {names} was about to expire"
             ))
         }))
     }

@@ -234,7 +234,7 @@ impl Block {
             _ if holder.kept == Some(Kept::ForGuards) => {
                 self.field(
                     "acquired",
-                    &format!("{text} ago; its run is over, and its guards are not"),
+                    &format!("{text} ago; its run is over, but its guards are still running"),
                 );
             }
             _ if holder.kept.is_some() => {

@@ -1,4 +1,4 @@
-//! What is shown at a time: lines, of which those that belong together stay together. Pure.
+//! The lines of one refresh; lines that belong together stay together. Pure.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -51,7 +51,7 @@ impl Screen {
             .open("/proc/self/fd/1");
         let (output, at_once) = match opened {
             Ok(output) => (output, usize::MAX),
-            // The terminal of another user (`su`): it surely takes one byte when it takes any.
+            // The terminal of another user (`su`): a writable terminal accepts at least one byte.
             Err(_) => (File::from(io::stdout().as_fd().try_clone_to_owned()?), 1),
         };
         Ok(Self {

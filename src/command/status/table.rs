@@ -10,7 +10,7 @@ use crate::report::{
 };
 
 const COLUMNS: [&str; 8] = [
-    "NAME", "MODE", "WHO", "PID", "FOR", "TTL LEFT", "ID", "COMMAND",
+    "NAME", "MODE", "WHO", "PID", "AGE", "LEASE", "ID", "COMMAND",
 ];
 const NAME: usize = 0;
 const MODE: usize = 1;

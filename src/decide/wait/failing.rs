@@ -1,4 +1,4 @@
-//! A server that fails: whether it is asked again, when, and what is shown of that.
+//! A server that fails during a wait: whether and when to ask it again, and the message about it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A run that is waited for and does for ours.
+//! A run in progress that this run has joined.
 
 use std::time::Duration;
 

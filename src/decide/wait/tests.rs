@@ -360,7 +360,7 @@ fn the_lock_stays_busy_when_the_time_to_wait_is_over_and_one_last_question_was_a
 }
 
 #[test]
-fn a_lock_that_comes_too_late_three_times_is_given_up() {
+fn a_waiter_gives_up_after_three_grants_that_arrive_too_late() {
     let mut waiter = Waiter::asking(policy());
     // COMMAND would be stopped 24.498 s after the question.
     assert_eq!(waiter.on(24_498, Event::Answered(Ok(held()))), "ask");

@@ -171,7 +171,7 @@ impl Home {
         Err(Error::new(
             ErrorKind::Unreachable,
             format!(
-                "no server runs at {}, and only root starts it: `sudo redlock -u local: status`",
+                "no server runs at {}, and only root starts one: `sudo redlock -u local: status`",
                 self.socket().display()
             ),
         ))
@@ -267,7 +267,7 @@ impl Home {
                 return Err(bad(belongs_to_other(path, found.uid(), owner.user)));
             }
             return Err(bad(format!(
-                "{} isn't used, as others may write there: it has to be a directory of this user that nobody else may write",
+                "{} isn't used, as others may write there: it must be a directory of this user that nobody else may write",
                 path.display()
             )));
         }
@@ -345,7 +345,7 @@ fn belongs_to_other(path: &Path, found: u32, owner: Uid) -> String {
     };
     let (found, owner) = (name(Uid::from_raw(found)), name(owner));
     format!(
-        "{} belongs to the user {found}, and the server is to run as {owner}: `sudo chown -R {owner} {HOST_RUN} {HOST_DATA}` gives it the directories",
+        "{} belongs to the user {found}, but the server has to run as {owner}: `sudo chown -R {owner} {HOST_RUN} {HOST_DATA}` gives it the directories",
         path.display()
     )
 }

@@ -1,4 +1,4 @@
-//! What one sentinel says, and how it is asked.
+//! A question to one sentinel, and its answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

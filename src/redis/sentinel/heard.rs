@@ -1,4 +1,4 @@
-//! What the sentinels of a URL have said up to now.
+//! The answers of a URL's sentinels up to now.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

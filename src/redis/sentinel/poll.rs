@@ -1,4 +1,4 @@
-//! All sentinels of a URL are asked at once: what most of them say.
+//! A poll of all sentinels of a URL, and the answer of most of them.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -210,7 +210,7 @@ impl Poll {
             Need::MostOfAll if asked < most => (
                 ErrorKind::Config,
                 format!(
-                    "--sync all needs most of the {known} sentinels to name the primary \"{name}\", and the URL names only {asked} of them; add the others to it"
+                    "--sync all needs most of the {known} sentinels to name the primary \"{name}\", but the URL names only {asked} of them; add the others to the URL"
                 ),
             ),
             Need::MostOfAll if is_disputed => (
@@ -220,20 +220,20 @@ impl Poll {
             Need::MostOfAll => (
                 ErrorKind::NoPrimary,
                 format!(
-                    "of {known} sentinels only {} told in time where the primary \"{name}\" is ({said}), and --sync all needs {most}; start or reach the others",
+                    "only {} of {known} sentinels named the primary \"{name}\" in time ({said}), but --sync all needs {most}; start the others, or make them reachable",
                     self.answers.len()
                 ),
             ),
             Need::MostThatAnswer(least) if self.answers.len() < least => (
                 ErrorKind::NoPrimary,
                 format!(
-                    "only one of {asked} sentinels says in time where the primary \"{name}\" is ({said}), and a password isn't sent to where one alone points; start or reach another one"
+                    "only one of {asked} sentinels named the primary \"{name}\" in time ({said}), and redlock sends a password only to a server that two name; start another sentinel, or make it reachable"
                 ),
             ),
             Need::MostThatAnswer(_) => (
                 ErrorKind::NoPrimary,
                 format!(
-                    "{disagree}, and a password isn't sent to where only some of them point; {again}"
+                    "{disagree}, and redlock sends a password only to a server that all of them name; {again}"
                 ),
             ),
             Need::MostOfUrl | Need::Newest => {

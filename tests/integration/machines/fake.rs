@@ -522,6 +522,7 @@ fn permitted() -> BTreeSet<String> {
         include_str!("../../../docs/servers.md"),
         include_str!("../../../man/redlock-protocol.7"),
     ] {
+        let page = page.replace("\\fB", " ").replace("\\fR", " ");
         let words = page
             .split_whitespace()
             .filter_map(|word| word.strip_prefix('+'));

@@ -419,7 +419,7 @@ fn a_mistake_in_a_script_breaks_a_promise_that_the_fuzz_sees() {
 }
 
 #[test]
-fn each_explanation_is_for_a_mutant_that_there_is() {
+fn each_explanation_is_for_an_existing_mutant() {
     let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol"));
     let keys: Vec<String> = all(&files)
         .iter()

@@ -534,7 +534,7 @@ impl Sweep {
             broken.push("it panics".into());
         }
         // It may have been killed between its last line and its end.
-        let was_killed = stderr.contains("can't watch over the command any more, so it was killed");
+        let was_killed = stderr.contains("can't supervise the command any more, so it was killed");
         let unknowable = killed
             || was_killed
             || fault.is_some_and(|fault| ["wait4", "waitid"].contains(&fault.call.as_str()));

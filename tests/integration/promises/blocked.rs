@@ -218,7 +218,7 @@ fn assert_all_was_said(text: &str) {
     let [first, renewals @ .., last] = &lines[..] else {
         panic!("{text:?}");
     };
-    let acquired = "redlock: lock \"a\" acquired, fence ";
+    let acquired = "redlock: lock \"a\" acquired, fencing token ";
     assert!(first.starts_with(acquired), "{text:?}");
     assert!(renewals.len() >= 2, "{text:?}");
     for line in renewals {

@@ -282,7 +282,7 @@ fn when_the_run_that_was_joined_dies_one_of_the_joined_ones_runs() {
 }
 
 #[test]
-fn joining_what_leaves_no_status_is_waiting_for_it() {
+fn joining_a_holder_without_a_status_waits_for_the_lock() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "foreign", "PX", "600"]);
     let join = ["run", "-q", "--join", "a", "--", "echo", "ran"];

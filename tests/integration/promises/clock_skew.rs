@@ -26,7 +26,7 @@ fn left_at_death(redis: &Redis, proxy: &Proxy, words: &[&str]) -> i64 {
 }
 
 #[test]
-fn what_cannot_renew_is_dead_sooner_by_the_clock_skew() {
+fn a_command_that_cannot_be_renewed_is_dead_sooner_by_the_clock_skew() {
     let keeper = "echo $$; redlock acquire a --ttl 6s -k 100ms --clock-skew 2s --while-pid $$ >/dev/null || exit; while :; do sleep 0.02; done";
     let command = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
     let options = words!("run --ttl 6s -k 100ms --clock-skew 2s a");
@@ -48,7 +48,7 @@ fn check_and_extend_count_as_the_run_does() {
     let checks = "redlock check --for 20s && ! redlock check --for 24s";
     run(&redis, &options, checks)
         .assert_code(0)
-        .assert_says("ours for only 21s more, not for 24s");
+        .assert_says("held by this job for only 21s more; 24s required");
     run(&redis, &["--ttl", "30s"], "redlock check --for 24s").assert_code(0);
     // What was extended lasts for that long also where a server whose clock is ahead takes over.
     let extends =
@@ -95,7 +95,7 @@ fn a_ttl_that_is_too_short_for_the_clock_skew_is_refused_with_what_to_type() {
     let sentinels = ["-u", "redis-sentinel://127.0.0.1:1,127.0.0.1:2/mymaster"];
     let short = [&sentinels[..], &["run", "--ttl", "1s", "a", "--", "true"]].concat();
     let said = said(&short);
-    let expected = "--ttl 1s is less than three times --clock-skew 500ms (its default where a replica may take over); use --ttl 1500ms or more";
+    let expected = "--ttl 1s is less than three times --clock-skew 500ms (the default where a replica may be promoted); use --ttl 1500ms or more";
     assert!(said.contains(expected), "{said}");
     // Zero and what is just long enough are taken; no sentinel answers.
     for options in [

@@ -412,7 +412,7 @@ fn a_user_who_may_not_read_the_configuration_takes_no_lock_on_the_default_server
     let mut run = user.command(&["./redlock", "run", "a", "--", "true"]);
     outcome(run.env("XDG_CONFIG_HOME", file.path()))
         .assert_code(78)
-        .assert_says("this user may not read ");
+        .assert_says("can't read ");
     let redis = Redis::start();
     let mut run = user.redlock(&redis, &["run", "a", "--", "true"]);
     outcome(run.env("XDG_CONFIG_HOME", file.path()))

@@ -243,7 +243,7 @@ fn jitter_sleeps_before_all_else_and_a_signal_ends_it() {
 }
 
 #[test]
-fn what_a_failing_job_says_is_left_as_it_is() {
+fn the_output_of_a_failing_job_is_left_as_it_is() {
     let redis = Redis::start();
     let script = r"printf 'out\0\377'; printf 'err\n\033[1m' >&2; exit 3";
     let output = redis
@@ -273,7 +273,7 @@ fn a_job_that_is_stopped_keeps_its_lock_too_and_a_person_can_end_that() {
 }
 
 #[test]
-fn nothing_is_kept_where_the_command_is_not_there() {
+fn hold_at_least_keeps_no_lock_if_the_command_is_missing() {
     let redis = Redis::start();
     for missing in ["no-such-job", "/no/such/job"] {
         let run = ["run", "--hold-at-least", "1m", "a", "--", missing];
@@ -344,7 +344,7 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
 }
 
 #[test]
-fn what_is_skipped_only_after_having_waited_says_so_too() {
+fn a_run_that_is_skipped_after_waiting_says_so() {
     let redis = Redis::start();
     let unless = unless(&redis);
     let skipped = |quiet: &[&str]| {
@@ -368,7 +368,7 @@ fn what_is_skipped_only_after_having_waited_says_so_too() {
 }
 
 #[test]
-fn it_is_tried_again_until_it_succeeds_once() {
+fn a_failed_once_per_job_runs_again_until_it_has_succeeded_once() {
     let redis = Redis::start();
     // The third one succeeds.
     let script = r#"echo run >>"$HOME/ran"; test "$(wc -l <"$HOME/ran")" -ge 3"#;

@@ -196,7 +196,7 @@ fn a_good_server_is_fit_all_checks_have_names_and_nothing_is_left_there() {
 }
 
 #[test]
-fn what_a_server_is_set_to_is_found_with_the_line_that_mends_it() {
+fn doctor_finds_each_setting_of_a_server_with_the_line_that_mends_it() {
     let dir = tempfile::tempdir().unwrap();
     let gone = dir.path().join("gone");
     fs::create_dir(&gone).unwrap();
@@ -211,7 +211,7 @@ fn what_a_server_is_set_to_is_found_with_the_line_that_mends_it() {
     found.assert(
         "eviction",
         "fail",
-        "when it is full it evicts locks",
+        "a full server evicts locks",
         &noeviction,
     );
     assert_eq!(found.of("fail"), ["eviction"]);
@@ -223,9 +223,9 @@ fn what_a_server_is_set_to_is_found_with_the_line_that_mends_it() {
         "writes",
         "fail",
         "no memory left (maxmemory)",
-        "raise its limit",
+        "raise maxmemory",
     );
-    found.assert("eviction", "warn", "no new lock is granted", "maxmemory");
+    found.assert("eviction", "warn", "grants no new lock", "maxmemory");
     assert_eq!(found.of("unknown"), ["messages", "scripts", "tracking"]);
     set(&redis, "maxmemory", "0");
 
@@ -234,7 +234,7 @@ fn what_a_server_is_set_to_is_found_with_the_line_that_mends_it() {
         "writes",
         "fail",
         "too few of its replicas",
-        "lower that number",
+        "lower min-replicas-to-write",
     );
     set(&redis, "min-replicas-to-write", "0");
 
@@ -307,7 +307,12 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
     found.assert("role", "ok", "primary of 1 replica", "");
     found.assert("sync", "ok", "--sync 1 is possible", "");
     found.assert("replicas", "ok", "1 in sync", "");
-    found.assert("clocks", "ok", "the other servers' within", "");
+    found.assert(
+        "clocks",
+        "ok",
+        "the clocks of the other servers agree within",
+        "",
+    );
     let place = format!("127.0.0.1:{}", replica.port);
     let keeps_none = format!("replica {place} keeps none");
     found.assert("persistence", "warn", &keeps_none, "appendonly yes there");
@@ -319,8 +324,8 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
     examine(&replica, &[]).assert(
         "role",
         "fail",
-        "each of the two grants the same lock",
-        "one writer",
+        "both grant the same lock",
+        "make it read-only",
     );
     set(&replica, "replica-priority", "0");
     examine(&primary, &[]).assert(
@@ -338,7 +343,7 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
         "0 of 1 replica confirm",
         "why the others lag",
     );
-    found.assert("clocks", "ok", "not known of 127.0.0.1", "");
+    found.assert("clocks", "ok", "the clock of 127.0.0.1", "");
     replica.resume();
 }
 
@@ -459,8 +464,8 @@ fn a_user_that_may_only_look_is_told_so_and_not_how_to_become_another() {
     make_acl_users(&redis);
     let url = format!("redis://viewer:secret@127.0.0.1:{}/1", redis.port);
     let found = Examined::new(&mut by_url(&url, &[]));
-    let says = "user \"viewer\" may look at locks (status, history, wait), and not take any";
-    found.assert("permissions", "fail", says, "if that is meant, nothing");
+    let says = "user \"viewer\" may read locks (status, history, wait), and may not acquire any";
+    found.assert("permissions", "fail", says, "ignore this if it is intended");
     assert_eq!(found.of("fail"), ["permissions"]);
     assert!(!found.end.stdout.contains("SETUSER"), "{:?}", found.end);
     let url = format!("redis://jobs:secret@127.0.0.1:{}", redis.port);
@@ -469,7 +474,7 @@ fn a_user_that_may_only_look_is_told_so_and_not_how_to_become_another() {
 }
 
 #[test]
-fn the_fix_for_a_server_that_can_not_be_reached_stands_before_the_origin_of_the_url() {
+fn the_origin_of_an_unreachable_servers_url_is_a_line_of_the_finding_and_not_a_fix() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("redlock.env");
     let sentinels = format!("redis-sentinel://127.0.0.1:{}/main", free_port());
@@ -523,7 +528,7 @@ fn the_fix_for_a_server_that_can_not_be_reached_stands_before_the_origin_of_the_
                 .position(|line| line.contains(text))
                 .expect(text)
         };
-        assert_eq!(at(&format!("→ {fix}")) + 1, at(&origin), "{end:?}");
+        assert_eq!(at(&origin) + 1, at(&format!("→ {fix}")), "{end:?}");
         assert_eq!(lines[at(&origin)].trim(), origin);
     }
 }
@@ -541,7 +546,7 @@ fn commands_that_were_disabled_are_named() {
     let found = examine(&redis, &[]);
     found.assert("messages", "warn", "unknown command", "Redis 6 or later");
     found.assert("tracking", "warn", "every 10s", "Redis 6 or later");
-    found.assert("scripts", "ok", "handed on", "");
+    found.assert("scripts", "ok", "handed over", "");
     // A managed service that shows neither INFO nor its configuration.
     let redis = Redis::with(words!("--rename-command INFO i --rename-command CONFIG c"));
     let found = examine(&redis, &[]);
@@ -551,7 +556,7 @@ fn commands_that_were_disabled_are_named() {
         "{:?}",
         found.end
     );
-    found.assert("eviction", "unknown", "there is no INFO here", "");
+    found.assert("eviction", "unknown", "the server has no INFO", "");
     let end = outcome(&mut redis.redlock(&["doctor"]));
     let undecided =
         "not known to be fit to hold locks: server, role, cluster, eviction not checked";
@@ -584,7 +589,7 @@ fn a_certificate_that_ends_soon_and_one_for_another_name_are_found() {
         "tls",
         "fail",
         "not for 127.0.0.1, but for localhost",
-        "use a name",
+        "use one of its names",
     );
     assert_eq!(found.of("fail"), ["tls"]);
     found.assert("connection", "unknown", "", "");
@@ -631,7 +636,7 @@ fn signed_for(dir: &Path, name: &str, from: &str, until: &str) {
 }
 
 #[test]
-fn what_belongs_to_another_program_is_found_at_the_name_that_is_asked_about() {
+fn doctor_finds_a_key_of_another_program_under_the_given_name() {
     let redis = good();
     redis.cli(&["HSET", "redlock:hash", "f", "v"]);
     redis.cli(&["LPUSH", "redlock:list", "v"]);
@@ -709,7 +714,7 @@ fn on_a_cluster_a_prefix_without_a_hash_tag_fails() {
 fn on_a_cluster_a_waiter_is_notified_and_the_rules_for_that_are_tried() {
     let cluster = Cluster::start(&[]);
     let found = Examined::new(&mut cluster.redlock(&["doctor"]));
-    found.assert("messages", "ok", "notified of its turn", "");
+    found.assert("messages", "ok", "Redis notifies a waiter of its turn", "");
     assert_eq!(found.checks["messages"]["facts"]["polls"], false);
     assert_eq!(found.of("fail"), [""; 0], "{:?}", found.end);
 
@@ -1042,7 +1047,7 @@ fn sentinels_are_asked_whether_they_agree_and_whether_a_failover_is_over_in_time
     });
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
     let found = examine(&[first.port], "mymaster", &[]);
-    let both = format!("is a primary as well as 127.0.0.1:{port}");
+    let both = format!("and 127.0.0.1:{port} are both primaries");
     found.assert("role", "fail", &both, "make one of them a replica");
     assert_eq!(found.of("fail"), ["role"]);
 
@@ -1069,7 +1074,7 @@ fn sentinels_are_asked_whether_they_agree_and_whether_a_failover_is_over_in_time
     found.assert(
         "sentinels",
         "fail",
-        "no primary of the name",
+        "no primary with the name",
         "SENTINEL MASTERS",
     );
     // One that has missed a failover.

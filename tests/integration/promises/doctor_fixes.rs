@@ -516,7 +516,7 @@ fn on_a_cluster(pasted: &Pasted) {
     }
     let found = place.doctor(&[]);
     assert_eq!(found.of("fail"), [""; 0], "{line}: {:?}", found.end);
-    found.assert("permissions", "ok", "may do all", "");
+    found.assert("permissions", "ok", "has every permission", "");
 }
 
 fn of_locks_and_scripts(pasted: &Pasted) {

@@ -431,7 +431,7 @@ fn a_ci_job_that_is_cancelled_and_then_killed_leaves_its_lock_to_the_work_on_its
 }
 
 #[test]
-fn what_a_daemon_has_started_in_containers_ends_before_the_next_turn() {
+fn work_that_a_daemon_started_in_containers_ends_before_the_next_turn() {
     for end in ["stop", "cut", "kill"] {
         let site = Site::by_daemon();
         let (mut run, clients) = site.deploy(&["--ttl", "6s"], BY_DAEMON);

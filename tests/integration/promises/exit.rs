@@ -246,7 +246,7 @@ fn a_user_without_the_permissions_is_77() {
         let url = format!("redis://{user}:secret@127.0.0.1:{}", redis.port);
         let end = outcome(&mut redis.redlock(&["-u", &url, "run", "a", "--", "echo", "ran"]));
         assert_eq!(end.code(), Some(77), "{user}: {end:?}");
-        end.assert_says(&format!("doesn't permit user \"{user}\" "));
+        end.assert_says(&format!("user \"{user}\" may not "));
         assert_one_line(&end);
         assert_eq!(end.stdout, "");
     }
@@ -266,7 +266,7 @@ fn bad_configuration_is_78_and_says_where() {
         (&["-u", "http://127.0.0.1"], "unknown scheme http://"),
         (&["-u", "127.0.0.1:6379"], "bad Redis URL in --url"),
         (&["-u", "redis://h:port"], "the port must be a number"),
-        (&["-u", &no_database], "no such database"),
+        (&["-u", &no_database], "doesn't have the URL's database"),
         (&["--password-file", text(&missing)], text(&missing)),
         (&["--password-file", text(&empty)], text(&empty)),
         (
@@ -424,7 +424,7 @@ fn a_command_that_ends_in_time_has_its_own_status() {
 }
 
 #[test]
-fn what_does_not_speak_redis_is_78() {
+fn a_server_that_does_not_speak_redis_is_status_78() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {
@@ -507,7 +507,7 @@ fn commands_status_survives_a_release_that_fails() {
     fs::write(&file, "").unwrap();
     let end = run.finish();
     end.assert_code(5)
-        .assert_says("redlock: could not release lock \"a\"; it expires within 30s: ");
+        .assert_says("redlock: can't release lock \"a\"; it expires within 30s: ");
     assert_one_line(&end);
 }
 
@@ -527,7 +527,7 @@ fn commands_status_survives_a_release_that_is_not_answered() {
     let end = run.finish();
     redis.resume();
     end.assert_code(5)
-        .assert_says("redlock: could not release lock \"a\"");
+        .assert_says("redlock: can't release lock \"a\"");
     assert_one_line(&end);
 }
 

@@ -53,8 +53,8 @@ fn a_stale_writer_is_shown_both_numbers_and_changes_nothing() {
     let before = fs::metadata(&file).unwrap().modified().unwrap();
     fence(&file, "16")
         .assert_code(1)
-        .assert_says("fence 17")
-        .assert_says("fence 16 is stale");
+        .assert_says("was last written with 17")
+        .assert_says("fencing token 16 is stale");
     assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), before);
 }
 
@@ -109,7 +109,7 @@ fn no_number_or_what_is_none_is_wrong_usage_and_leaves_the_file_alone() {
 }
 
 #[test]
-fn what_is_no_fence_file_is_left_alone() {
+fn fence_leaves_a_file_without_a_fencing_token_unchanged() {
     let (_dir, file) = place();
     for other in [
         "my diary\n",
@@ -184,7 +184,7 @@ fn a_file_that_cannot_be_written_lets_no_writer_pass() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_at_once() {
+fn fence_refuses_anything_but_a_regular_file_at_once() {
     let (dir, file) = place();
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let socket = dir.path().join("socket");
@@ -245,7 +245,7 @@ fn a_new_file_and_its_number_outlive_a_crash_of_the_machine() {
 }
 
 #[test]
-fn it_asks_no_redis_and_reads_no_settings() {
+fn fence_asks_no_redis_and_reads_no_settings() {
     let (_dir, file) = place();
     let path = file.to_str().unwrap();
     for url in ["redis://127.0.0.1:1", "nonsense"] {
@@ -396,6 +396,8 @@ fn a_file_that_others_replace_all_the_time_is_given_up() {
             .arg(&file)
             .args([REDLOCK, "fence", file.to_str().unwrap(), "1"]),
     );
-    replaced.assert_code(75).assert_says("again and again");
+    replaced
+        .assert_code(75)
+        .assert_says("keep replacing or removing");
     assert_eq!(text(&file), "");
 }

@@ -143,7 +143,7 @@ fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
     refused(&holder.held, &["b"], "this job doesn't hold \"b\"");
     refused("a=another-token", &["a"], "holds it now");
     let unknown = format!("a~{}", "k".repeat(20));
-    refused("", &["--pass", &unknown], "admits nobody");
+    refused("", &["--pass", &unknown], "isn't valid");
     Holder::let_end(&redis);
     let Holder { run, held } = holder;
     run.finish().assert_exited(0);

@@ -125,7 +125,7 @@ fn a_holder_that_died_is_remembered_before_and_after_another_client_comes() {
 }
 
 #[test]
-fn what_never_ran_is_no_run() {
+fn a_command_that_never_started_is_no_run_in_the_history() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     redlock(&redis, &["run", "-qn", "a", "--", "true"]).assert_code(75);

@@ -433,7 +433,7 @@ fn a_shell_that_is_killed_while_a_child_runs_does_not_hold_on_and_its_child_is_s
 }
 
 #[test]
-fn what_a_killed_script_has_forked_is_stopped_though_it_has_executed_nothing() {
+fn a_process_that_a_killed_script_forked_is_stopped_before_it_executes_a_program() {
     let redis = Redis::start();
     let gate = redis.dir.path().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -454,7 +454,7 @@ fn what_a_killed_script_has_forked_is_stopped_though_it_has_executed_nothing() {
 }
 
 #[test]
-fn what_a_killed_script_has_left_is_asked_to_end_however_deep_it_is() {
+fn orphans_of_a_killed_script_get_sigterm_at_every_depth() {
     let redis = Redis::start();
     let work = "work() { trap 'echo asked $1; exit' TERM; echo ready; while :; do read -t 0.1 <>never; done; }";
     // It has lost the lock's token, but not its parent.
@@ -617,7 +617,7 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
 }
 
 #[test]
-fn what_a_dead_script_waited_for_is_waited_for_no_more() {
+fn acquire_stops_waiting_when_the_process_it_is_for_has_died() {
     for options in ["--while-pid $$", "", "--format token"] {
         let redis = Redis::start();
         let first = Gated::start(&redis, &["a"]).ready();
@@ -647,7 +647,7 @@ fn an_acquire_for_a_process_that_ends_meanwhile_says_so() {
     process.kill().unwrap();
     let end = waiter.finish();
     end.assert_code(64)
-        .assert_says(&format!("--while-pid {pid}: that process has ended before"));
+        .assert_says(&format!("--while-pid {pid}: that process ended before"));
     assert!(end.stdout.contains("exit 64"), "{}", end.stdout);
     process.wait().unwrap();
 }
@@ -920,7 +920,7 @@ fn the_keeper_of_another_lock_of_a_script_that_is_stopped_releases_that_one() {
 }
 
 #[test]
-fn what_a_worker_forks_that_was_there_before_the_lock_is_not_part_of_the_work() {
+fn a_process_that_an_earlier_worker_forks_is_not_part_of_the_work() {
     let redis = Redis::start();
     let worker = "read go <gate; ( echo $BASHPID; read go <never ) & wait";
     let first = format!("mkfifo gate never; ( {worker} ) &");

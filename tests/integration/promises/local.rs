@@ -661,7 +661,7 @@ fn members_of_the_group_use_the_server_of_the_host_which_isnt_roots_then() {
     let early = host.by_ann(&["-u", "local:", "run", "a", "--", "true"]);
     early
         .assert_code(69)
-        .assert_says("only root starts it: `sudo redlock -u local: status`");
+        .assert_says("only root starts one: `sudo redlock -u local: status`");
     let run = host.holder(&[], Host::redlock);
     let server = host.server();
     let owner = host.shell(&format!("stat -c %U /proc/{server}"));
@@ -974,7 +974,7 @@ fn whoever_finds_the_directories_of_an_earlier_user_of_the_server_is_told_what_t
     host.end(&["status"])
         .assert_code(78)
         .assert_says("/run/redlock belongs to the user 54399")
-        .assert_says(&format!("is to run as redlock: `{line}`"));
+        .assert_says(&format!("has to run as redlock: `{line}`"));
     host.shell(line.trim_start_matches("sudo "));
     host.end(&["run", "-n", "x", "--", "true"])
         .assert_code(75)
@@ -1101,7 +1101,7 @@ fn doctor_fails_where_the_system_says_local_and_the_environment_another_url() {
     let mut other = host.command(&[REDLOCK, "doctor"]);
     let other = outcome(other.env("REDLOCK_URL", redis.url()));
     other.assert_code(1);
-    let line = "/etc/redlock.env:1: REDLOCK_URL says local:, and REDLOCK_URL another URL";
+    let line = "/etc/redlock.env:1: REDLOCK_URL sets local:, and REDLOCK_URL sets another URL";
     assert!(
         other.stdout.contains("  fail  url ") && other.stdout.contains(line),
         "{other:?}"

@@ -361,7 +361,7 @@ fn a_lock_that_is_taken_away_while_its_holder_has_no_connection_stops_command_so
 }
 
 #[test]
-fn what_happens_to_other_locks_is_nothing_to_a_holder() {
+fn changes_of_other_locks_do_not_wake_a_holder() {
     let redis = Redis::start();
     let mut holder = Running::start(&mut redis.run("a", IDLE));
     holder.expect_line("ready");

@@ -84,7 +84,7 @@ fn names_in_any_order_never_wait_for_each_other() {
 }
 
 #[test]
-fn what_is_held_is_renewed_while_the_next_is_waited_for() {
+fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
     let redis = Redis::start();
     // Longer than two leases.
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "5000"]);
@@ -170,7 +170,7 @@ fn a_run_that_gives_up_on_one_name_releases_the_others() {
 }
 
 #[test]
-fn what_the_job_holds_already_is_reused_and_not_released_by_the_inner_run() {
+fn an_inner_run_reenters_a_lock_of_the_job_and_does_not_release_it() {
     let redis = Redis::start();
     let script = format!(
         r#"{CLI}
@@ -265,7 +265,7 @@ fn slots_within_an_exclusive_lock_whose_entry_is_gone_have_the_first() {
 }
 
 #[test]
-fn more_than_is_held_already_is_refused() {
+fn reentering_with_a_stricter_mode_is_refused() {
     let redis = Redis::start();
     for (outer, inner, word) in [
         ("--shared", "", "shared"),

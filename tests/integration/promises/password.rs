@@ -128,7 +128,7 @@ fn the_password_is_what_the_command_prints_for_each_connection_and_never_shown()
 }
 
 #[test]
-fn what_is_wrong_with_a_password_command_is_said_at_once() {
+fn the_error_of_a_password_command_is_printed_at_once() {
     let tokens = Tokens::new();
     let end = |command: &str| {
         let mut run = tokens.redlock(&["--connect-timeout", "1s", "run", "a", "--", "echo", "ran"]);
@@ -170,7 +170,7 @@ fn what_is_wrong_with_a_password_command_is_said_at_once() {
         configured("REDLOCK_PASSWORD_COMMAND='echo one'\n").path(),
     ))
     .assert_code(78)
-    .assert_says("the password command runs redlock, which would run that command again");
+    .assert_says("the password command runs redlock, which would run the password command again");
     assert_eq!(tokens.redis.keys(), [""; 0]);
 }
 
@@ -257,7 +257,7 @@ fn of_a_password_file_and_a_command_the_one_counts_that_is_set_closer() {
     // Two in one place.
     let both = [file_variable, command_variable].concat();
     let (code, said) = status(&[], &both, "");
-    let says = "REDLOCK_PASSWORD_COMMAND: REDLOCK_PASSWORD_FILE is set beside it; remove one";
+    let says = "REDLOCK_PASSWORD_COMMAND: REDLOCK_PASSWORD_FILE is set in the same place; remove one of the two";
     assert!(code == 78 && said.contains(says), "{said}");
     let lines = format!("REDLOCK_PASSWORD_FILE={file}\nREDLOCK_PASSWORD_COMMAND={good}\n");
     let (code, said) = set(&[], &lines);
@@ -451,7 +451,7 @@ fn the_command_knows_nothing_of_the_locks_and_has_nothing_of_redlock() {
 }
 
 #[test]
-fn what_the_command_starts_and_leaves_behind_is_no_part_of_the_job() {
+fn orphans_of_the_password_command_are_no_part_of_the_job() {
     let daemon = "setsid sleep 300 >/dev/null 2>&1 & echo $! >>daemons";
     let tokens = Tokens::printing(&format!("{daemon}; cat token"));
     let mut gate = crate::support::Gate::new(&tokens.redis);

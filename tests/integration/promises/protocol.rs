@@ -661,7 +661,7 @@ fn work(redis: &Redis, call: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn each_of_1200_members_that_are_forced_out_learns_by_whom_for_a_day() {
+fn each_of_1200_members_that_are_forced_free_learns_by_whom_for_a_day() {
     let redis = Redis::start();
     members(&redis, 1_200, SHARED);
     // One of the last that are looked through.

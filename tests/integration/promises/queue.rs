@@ -287,7 +287,7 @@ fn no_command_starts_on_a_grant_that_the_server_refused_to_write() {
         // Its release is refused, and with it the grant.
         holder.open();
         let end = holder.run.finish();
-        end.assert_code(0).assert_says("could not release");
+        end.assert_code(0).assert_says("can't release");
         let pids: Vec<i32> = next.iter().map(|next| next.run.pid()).collect();
         assert_eq!(redis.queue("a"), pids);
         redis.cli(&["REPLICAOF", "NO", "ONE"]);

@@ -74,7 +74,7 @@ fn with_repair_ttl_it_ends_after_our_ttl_and_a_line_says_so_once() {
 }
 
 #[test]
-fn an_acquire_repairs_it_too() {
+fn acquire_sets_a_ttl_on_a_lock_without_an_expiry() {
     let redis = left_behind();
     redlock(&redis, &["acquire", "a", "--ttl", "1s", "--repair-ttl"]).assert_code(0);
     assert_ne!(redis.cli(&["GET", "redlock:a"]), "crashed");

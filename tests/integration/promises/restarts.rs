@@ -98,7 +98,7 @@ fn without_the_option_a_forgotten_holder_has_company_until_its_lease_ends() {
 }
 
 #[test]
-fn what_is_held_back_is_so_for_all_and_all_see_why() {
+fn a_lock_held_back_after_a_restart_is_so_for_all_runs_which_see_why() {
     for mode in [&[][..], &["--shared"], &["--slots", "3"]] {
         let redis = Redis::start();
         let once = |options: &[&str]| {
@@ -304,13 +304,13 @@ fn a_server_that_does_not_say_its_age_grants_nothing_under_the_option() {
     let url = format!("redis://jobs:secret@127.0.0.1:{}", redis.port);
     outcome(redis.redlock(&grace).env("REDLOCK_URL", &url))
         .assert_code(77)
-        .assert_says("the command INFO; add +info to its ACL rules");
+        .assert_says("may not run INFO; add +info to its ACL rules");
     redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
 
     let redis = Redis::with(&["--rename-command", "INFO", ""]);
     redlock(&redis, &grace)
         .assert_code(78)
-        .assert_says("doesn't say how long it has been up, which --restart-grace has to know");
+        .assert_says("doesn't report how long it has been up, which --restart-grace needs");
     // It has noted that the request was withdrawn.
     assert_eq!(redis.keys(), ["{redlock:a}:notices"]);
 }

@@ -55,7 +55,7 @@ fn at_80_columns_the_table_shows_who_for_how_long_and_twenty_columns_of_the_comm
     let lines = shown(&redis, 80, "status");
     let heading: Vec<&str> = lines[0].split_whitespace().collect();
     assert!(
-        heading.starts_with(&["NAME", "MODE", "WHO", "FOR"]),
+        heading.starts_with(&["NAME", "MODE", "WHO", "AGE"]),
         "{lines:?}"
     );
     assert_eq!(heading.last(), Some(&"COMMAND"), "{lines:?}");
@@ -109,7 +109,7 @@ fn the_id_is_the_first_column_to_go_and_the_pid_the_next() {
     let redis = Redis::start();
     let _run = Gated::start(&redis, &["a"]).ready();
     let all = [
-        "NAME", "MODE", "WHO", "PID", "FOR", "TTL", "LEFT", "ID", "COMMAND",
+        "NAME", "MODE", "WHO", "PID", "AGE", "LEASE", "ID", "COMMAND",
     ];
     let mut missing = Vec::new();
     for columns in [120, 105, 90, 80, 70, 60, 50] {
@@ -126,7 +126,7 @@ fn the_id_is_the_first_column_to_go_and_the_pid_the_next() {
             .into_iter()
             .filter(|name| !heading.contains(name))
             .collect();
-        let allowed: [&[&str]; 4] = [&[], &["ID"], &["PID", "ID"], &["PID", "TTL", "LEFT", "ID"]];
+        let allowed: [&[&str]; 4] = [&[], &["ID"], &["PID", "ID"], &["PID", "LEASE", "ID"]];
         assert!(allowed.contains(&&missing[..]), "{columns}: {missing:?}");
     }
     assert!(!missing.is_empty());

@@ -40,7 +40,7 @@ fn left(redis: &Redis, name: &str) -> i64 {
 }
 
 #[test]
-fn what_acquire_prints_is_what_later_steps_need_in_every_shell() {
+fn the_output_of_acquire_serves_later_steps_in_every_shell() {
     for program in ["sh", "bash", "dash"] {
         let redis = Redis::start();
         let end = outcome(&mut shell(
@@ -206,7 +206,7 @@ fn over_a_long_line_an_extension_by_a_year_leaves_the_run_its_lock() {
 }
 
 #[test]
-fn what_is_not_ours_any_more_is_not_extended() {
+fn a_lock_that_this_job_lost_is_not_extended() {
     let redis = Redis::start();
     let script = r#"eval "$(redlock acquire a)" && redlock release --force a
         redlock extend 1m; echo $?
@@ -350,7 +350,7 @@ fn check_says_whether_it_is_ours_for_long_enough() {
     let script = r"redlock check; echo $?; redlock check a --for 3s; echo $?
         redlock check --for 10m; echo $?; redlock check b; echo $?";
     let end = outcome(&mut redis.run("--ttl 9s a", script));
-    end.assert_says("is ours for only")
+    end.assert_says("is held by this job for only")
         .assert_says("no token for lock \"b\"");
     outcome(&mut redis.redlock(&["extend", "1h", "30m"]))
         .assert_code(79)
@@ -393,7 +393,7 @@ fn no_token_is_ever_on_a_command_line() {
 }
 
 #[test]
-fn what_acquire_prints_is_quoted_whatever_stands_in_it() {
+fn the_output_of_acquire_is_quoted_for_every_value() {
     let name = r#"a'b"c`touch${IFS}hacked`$(touch${IFS}hacked)\"#;
     let held = r"x='$(touch${IFS}hacked)';touch${IFS}hacked";
     for program in ["sh", "bash", "dash"] {
@@ -665,7 +665,7 @@ fn check_names_the_present_holder_or_says_that_the_lock_is_free() {
     let end = sh(&redis, text);
     assert_eq!(end.stdout, "79\n79\n", "{end:?}");
     end.assert_says("holds it now")
-        .assert_says("it is free or another client's");
+        .assert_says("it is free, or another client holds it");
 }
 
 #[test]
@@ -715,5 +715,5 @@ fn a_check_counts_the_time_until_its_answer_as_gone() {
     let mut check = redis.redlock(&["-u", &url, "check", "a", "--for", "9100ms"]);
     outcome(check.env("REDLOCK_TOKEN", token))
         .assert_code(79)
-        .assert_says("ours for only 8");
+        .assert_says("held by this job for only 8");
 }

@@ -72,7 +72,7 @@ fn a_service_is_ready_when_its_command_has_started_and_a_standby_shows_the_holde
 }
 
 #[test]
-fn the_script_of_unless_makes_no_service_ready() {
+fn unless_script_does_not_signal_readiness() {
     let redis = Redis::start();
     let manager = Manager::new(&redis, "manager");
     let run = ["run", "--unless", "false", "a", "--", "true"];

@@ -52,7 +52,7 @@ fn the_table_shows_holders_for_how_long_and_why() {
     assert_eq!(
         words,
         [
-            "NAME", "MODE", "WHO", "PID", "FOR", "TTL LEFT", "ID", "COMMAND"
+            "NAME", "MODE", "WHO", "PID", "AGE", "LEASE", "ID", "COMMAND"
         ]
     );
     for part in [
@@ -176,7 +176,7 @@ fn no_token_is_ever_shown() {
 }
 
 #[test]
-fn what_others_wrote_cannot_drive_the_terminal() {
+fn text_of_other_clients_cannot_drive_the_terminal() {
     let redis = Redis::start();
     let evil = "x\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}";
     let mut command = redis.redlock(words!(
@@ -369,7 +369,7 @@ fn a_pattern_shows_the_locks_in_use_that_match() {
 }
 
 #[test]
-fn what_changes_one_lock_takes_no_pattern() {
+fn a_command_that_changes_one_lock_takes_no_pattern() {
     let redis = Redis::start();
     for arguments in [
         &["freeze", "--reason", "x", "deploy-*"][..],
@@ -379,7 +379,7 @@ fn what_changes_one_lock_takes_no_pattern() {
     ] {
         let end = outcome(&mut redis.redlock(arguments));
         end.assert_code(64)
-            .assert_says("takes one name and not a pattern");
+            .assert_says("takes one name, not a pattern");
     }
     assert!(redis.keys().is_empty());
 }

@@ -55,14 +55,17 @@ fn stop_ends_the_command_and_passes_the_lock_on_when_it_is_dead_and_all_sides_sa
     let redis = Redis::start();
     let mut run = slow_to_end(&redis, "");
     let mut waiter = Gated::queued(&redis, &["-q", "a"]);
-    let whom = format!("(pid {}) to stop; \"a\" passed on after 0.", run.pid());
+    let whom = format!(
+        "(pid {}) to stop; \"a\" was handed over after 0.",
+        run.pid()
+    );
     let stop = outcome(&mut redis.redlock(&["stop", "--reason", "hotfix first", "a"]));
     stop.assert_code(0).assert_says("asked ").assert_says(&whom);
     // Its command had ended by then.
     run.expect_line("cleaned");
     run.finish()
         .assert_exited(79)
-        .assert_says("asked to stop by ")
+        .assert_says(" asked this run to stop")
         .assert_says(": hotfix first; stopping the command");
     waiter.open();
     waiter.end();
@@ -137,9 +140,9 @@ fn without_a_process_that_watches_nothing_is_changed_and_the_line_to_type_is_sho
         stop.stderr
     };
     outcome(&mut redis.redlock(&["acquire", "a"])).assert_code(0);
-    assert!(refused().contains("no process watches over the hold of "));
+    assert!(refused().contains("no redlock process supervises "));
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
-    assert!(refused().contains("no process watches over the hold of another client"));
+    assert!(refused().contains("no redlock process supervises another client"));
     outcome(&mut redis.run("--hold-at-least 1m a", "true")).assert_code(0);
     assert!(refused().contains("nothing runs under lock \"a\": it is kept for "));
 }
@@ -176,7 +179,7 @@ fn of_several_holders_one_is_named_by_a_part_of_its_id_or_all_are() {
     outcome(&mut redis.redlock(&["stop", "a", "--id", "ffffffff"]))
         .assert_code(79)
         .assert_says("nothing was changed");
-    let whom = format!("(pid {}) to stop; \"a\" passed on", second.run.pid());
+    let whom = format!("(pid {}) to stop; \"a\" was handed over", second.run.pid());
     outcome(&mut redis.redlock(&["stop", "a", "--id", &one[..6].to_uppercase()]))
         .assert_code(0)
         .assert_says(&whom);
@@ -220,7 +223,7 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
     run.expect_line("ready");
     outcome(&mut redis.redlock(&["stop", "-n", "a"]))
         .assert_code(0)
-        .assert_says("to stop; \"a\" passes on when that is done");
+        .assert_says("to stop; \"a\" is handed over after that");
     run.expect_line("asked");
     assert!(is_held(&redis));
     // The same once more, until somebody doesn't want to wait for it any longer.
@@ -287,14 +290,14 @@ fn a_lock_that_nobody_holds_can_neither_be_stopped_nor_forced_free() {
 }
 
 #[test]
-fn who_is_forced_out_learns_by_whom_and_why_and_who_forces_what_becomes_of_the_work() {
+fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_of_its_command() {
     let redis = Redis::start();
     let run = Gated::start(&redis, &["a"]).ready();
     let force = ["release", "--force", "--reason", "stuck since noon", "a"];
     outcome(&mut redis.redlock(&force))
         .assert_code(0)
         .assert_says("forced free; it was held by ")
-        .assert_says("; its command is being stopped, unless it has --on-lost warn\n");
+        .assert_says("; its command is being stopped, unless it runs with --on-lost warn\n");
     run.run
         .finish()
         .assert_exited(79)
@@ -303,15 +306,13 @@ fn who_is_forced_out_learns_by_whom_and_why_and_who_forces_what_becomes_of_the_w
     outcome(&mut redis.redlock(&["acquire", "a"])).assert_code(0);
     outcome(&mut redis.redlock(&["release", "--force", "a"]))
         .assert_code(0)
-        .assert_says("; no process watches this hold: whatever used it goes on");
+        .assert_says("; no redlock process supervised this hold: a job that used it runs on");
     let several: Vec<Gated> = (0..2)
         .map(|_| Gated::start(&redis, &["-s", "a"]).ready())
         .collect();
     outcome(&mut redis.redlock(&["release", "--force", "--all", "a"]))
         .assert_code(0)
-        .assert_says(
-            " and 1 more; their commands are being stopped, but for those with --on-lost warn\n",
-        );
+        .assert_says(" and 1 more; their commands are being stopped, except with --on-lost warn\n");
     for run in several {
         run.run.finish().assert_exited(79);
     }
@@ -338,7 +339,7 @@ fn a_script_whose_lock_was_forced_free_learns_why_when_it_releases() {
 }
 
 #[test]
-fn who_has_no_token_is_offered_stop_before_force() {
+fn a_release_without_a_token_offers_stop_before_force() {
     let redis = Redis::start();
     let _run = Gated::start(&redis, &["a"]).ready();
     let refused = outcome(&mut redis.redlock(&["release", "a"]));
@@ -409,6 +410,25 @@ fn on_a_terminal_force_shows_the_holder_and_asks_and_only_a_yes_frees() {
 }
 
 #[test]
+fn release_force_yes_asks_nothing_in_a_script_or_on_a_terminal() {
+    let redis = Redis::start();
+    let run = Gated::start(&redis, &["a"]).ready();
+    let mut terminal = on_terminal(&redis, &["release", "--force", "--yes", "a"]);
+    assert_eq!(terminal.finish().code(), Some(0));
+    let shown = &terminal.shown;
+    assert!(shown.contains("forced free"), "{shown}");
+    assert!(!shown.contains("[y/N]"), "{shown}");
+    assert!(!is_held(&redis));
+    run.run.finish().assert_exited(79);
+    let run = Gated::start(&redis, &["a"]).ready();
+    outcome(&mut redis.redlock(&["release", "--force", "-y", "a"])).assert_code(0);
+    run.run.finish().assert_exited(79);
+    outcome(&mut redis.redlock(&["release", "-y", "a"]))
+        .assert_code(64)
+        .assert_says("--force");
+}
+
+#[test]
 fn a_yes_frees_only_the_holder_that_was_shown_and_an_id_needs_no_question() {
     let redis = Redis::start();
     let first = Gated::start(&redis, &["a"]).ready();
@@ -451,7 +471,7 @@ fn a_waiter_is_removed_by_its_id_and_gives_up_with_who_did_it_and_why() {
     removed
         .finish()
         .assert_exited(75)
-        .assert_says("removed from the queue of lock \"a\" by ")
+        .assert_says(" removed this run from the queue of lock \"a\"")
         .assert_says(": wrong branch");
     assert_eq!(redis.queue("a"), [other.pid()]);
     holder.end();
@@ -502,7 +522,7 @@ fn goes_on_and_gives_up(redis: &Redis, waiter: Running, reason: &str) {
     waiter
         .finish()
         .assert_exited(75)
-        .assert_says("removed from the queue of lock \"a\" by ")
+        .assert_says(" removed this run from the queue of lock \"a\"")
         .assert_says(&format!(": {reason}"));
     assert!(!redis.dir.path().join("ran").exists());
     assert!(!is_held(redis));
@@ -622,7 +642,9 @@ fn stop_of_a_suspended_holder_says_how_long_it_has_not_renewed_and_what_frees_th
             .contains("not renewed in time")
     });
     let asked = outcome(&mut redis.redlock(&["stop", "-n", "b"]));
-    asked.assert_code(0).assert_says("to stop; \"b\" passes on");
+    asked
+        .assert_code(0)
+        .assert_says("to stop; \"b\" is handed over");
     let (_, typed) = asked
         .stderr
         .split_once("to free lock \"b\" now: redlock ")
@@ -643,7 +665,7 @@ fn stop_says_when_the_holder_lost_its_lock_before_its_command_had_ended() {
     holder.suspend();
     outcome(&mut redis.redlock(&["stop", "a"]))
         .assert_code(79)
-        .assert_says("its lease expired before it had ended; its command may still run");
+        .assert_says("its lease expired before its command had ended; the command may still run");
     holder.resume();
     holder.finish().assert_code(79);
 }
@@ -661,7 +683,9 @@ fn stop_of_several_holders_says_when_any_of_them_lost_its_lock_before_its_comman
         holders[lost].suspend();
         outcome(&mut redis.redlock(&["stop", "--all", "a"]))
             .assert_code(79)
-            .assert_says("its lease expired before it had ended; its command may still run");
+            .assert_says(
+                "its lease expired before its command had ended; the command may still run",
+            );
         holders[lost].resume();
         for holder in holders {
             holder.finish().assert_code(79);
@@ -686,7 +710,7 @@ fn stop_of_several_holders_asks_none_of_them_where_no_process_watches_over_one()
         }
         outcome(&mut redis.redlock(words!("stop --all --no-wait a")))
             .assert_code(79)
-            .assert_says("no process watches over the hold of ");
+            .assert_says("no redlock process supervises ");
         run.end();
         outcome(&mut redis.redlock(words!("release -q --force a"))).assert_code(0);
     }
@@ -709,7 +733,7 @@ fn stop_gives_up_when_redis_has_been_away_for_as_long_as_the_lease() {
     redis.stall();
     stop.finish()
         .assert_code(69)
-        .assert_says("was asked to stop");
+        .assert_says("couldn't confirm that it did");
     redis.resume();
     holder.finish().assert_code(79);
 }
@@ -724,7 +748,7 @@ fn of_several_slots_one_that_ends_is_seen_soon() {
     });
     let id = ids(&redis, "holders").remove(0);
     let said = outcome(&mut redis.redlock(&["stop", "--id", &id, "a"]));
-    said.assert_code(0).assert_says("passed on after 0.");
+    said.assert_code(0).assert_says("was handed over after 0.");
     let ended = |holder: &mut Running| holder.has_ended();
     assert_eq!(
         holders

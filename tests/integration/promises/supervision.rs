@@ -548,7 +548,7 @@ fn streams_pass_through_byte_by_byte() {
 }
 
 #[test]
-fn what_the_child_leaves_unread_is_left_to_the_next_reader() {
+fn input_that_the_child_leaves_unread_is_left_to_the_next_reader() {
     let redis = Redis::start();
     let script = format!("{REDLOCK} run a -c 'read line; echo \"child $line\"'; cat");
     let mut shell = directly(&redis, &["sh", "-c", &script])
@@ -830,7 +830,7 @@ fn a_client_of_a_daemon_is_said_not_to_be_all_of_the_work_unless_that_is_guarded
             let words = [&["run"], options, &["a", "--"], command].concat();
             let end = outcome(&mut redis.redlock(&words));
             end.assert_code(0);
-            let line = format!("what {program} starts elsewhere isn't stopped with this run");
+            let line = format!("the work that {program} starts elsewhere isn't");
             assert_eq!(end.stderr.contains(&line), is_said, "{end:?}");
         }
     }

@@ -109,19 +109,19 @@ fn a_background_process_of_a_killed_holder_keeps_the_lock_until_it_has_ended() {
 }
 
 #[test]
-fn one_in_a_session_of_its_own_keeps_it() {
+fn a_survivor_in_its_own_session_keeps_the_lock() {
     crate::support::among_own_processes!();
     assert_survives(r#"setsid sh -c "$SURVIVOR" &"#);
 }
 
 #[test]
-fn a_daemon_keeps_it() {
+fn a_surviving_daemon_keeps_the_lock() {
     crate::support::among_own_processes!();
     assert_survives(r#"(cd / && setsid sh -c "$SURVIVOR" & exit 0)"#);
 }
 
 #[test]
-fn one_without_any_environment_in_the_session_of_the_holder_keeps_it() {
+fn a_survivor_without_an_environment_in_the_holders_session_keeps_the_lock() {
     crate::support::among_own_processes!();
     assert_survives(r#"env -i HOME="$HOME" sh -c "$SURVIVOR" &"#);
     // Its parent has ended before.
@@ -129,7 +129,7 @@ fn one_without_any_environment_in_the_session_of_the_holder_keeps_it() {
 }
 
 #[test]
-fn one_in_another_group_of_the_session_keeps_it() {
+fn a_survivor_in_another_process_group_keeps_the_lock() {
     crate::support::among_own_processes!();
     let own_group = r#"exec perl -e 'setpgrp; exec @ARGV' env -i HOME="$HOME" sh -c "$SURVIVOR""#;
     assert_survives(&format!("({own_group}) &"));
@@ -179,7 +179,7 @@ fn a_daemon_that_was_adopted_by_an_ancestor_of_the_holder_keeps_the_lock() {
 }
 
 #[test]
-fn what_an_inner_run_has_started_keeps_the_lock_of_the_outer_one() {
+fn processes_of_an_inner_run_keep_the_lock_of_the_outer_run() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
@@ -285,7 +285,7 @@ fn what_a_script_has_started_keeps_its_lock_when_script_and_keeper_are_killed() 
 }
 
 #[test]
-fn one_that_the_waiter_may_not_look_into_keeps_the_lock_until_the_lease_ends() {
+fn a_survivor_that_the_waiter_may_not_inspect_keeps_the_lock_until_the_lease_ends() {
     crate::support::among_own_processes!();
     let Some(user) = OtherUser::new() else {
         return;
@@ -308,7 +308,7 @@ fn one_that_the_waiter_may_not_look_into_keeps_the_lock_until_the_lease_ends() {
 }
 
 #[test]
-fn one_that_the_kernel_hides_from_the_waiter_keeps_the_lock() {
+fn a_survivor_that_the_kernel_hides_from_the_waiter_keeps_the_lock() {
     for option in ["hidepid=1", "hidepid=2", "hidepid=4"] {
         let Some(mut user) = OtherUser::new() else {
             return;

@@ -224,7 +224,7 @@ fn a_process_that_may_be_an_earlier_daemons_keeps_the_lock_and_is_not_signalled(
     };
     let why = format!("process {bystander} (sleep of");
     assert!(
-        end.contains(&why) && end.contains("it may not be the command's"),
+        end.contains(&why) && end.contains("redlock can't tell whether the command started it"),
         "{end}"
     );
     assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
@@ -428,7 +428,7 @@ fn a_stopped_descendant_goes_on_to_take_its_term() {
 }
 
 #[test]
-fn what_a_daemon_of_a_killed_script_starts_when_it_is_asked_to_end_is_stopped_too() {
+fn a_process_that_a_daemon_of_a_killed_script_starts_on_sigterm_is_stopped() {
     let redis = Redis::start();
     let daemon = r#"trap 'env -i sleep 50 & echo "started $!"; wait' TERM; echo "ready $$"; while :; do sleep 1; done"#;
     let script = format!(
@@ -453,7 +453,7 @@ fn what_a_daemon_of_a_killed_script_starts_when_it_is_asked_to_end_is_stopped_to
 }
 
 #[test]
-fn what_a_script_starts_when_it_is_asked_to_end_is_killed_with_it() {
+fn a_process_that_a_script_starts_on_sigterm_is_killed_with_it() {
     let redis = Redis::start();
     let script = r#"eval "$(redlock acquire a --ttl 20s -k 500ms --while-pid $$)"
         trap 'sleep 0.2; env -i sleep 50 & echo "started $!"' TERM
@@ -824,7 +824,7 @@ fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_kept() {
     let script = r#"
         redlock run a -t 300ms -k 100ms --ttl 2s -- sh -c 'setsid sleep 60 & exec sleep 60' 2>said &
         run=$!
-        until grep -q "can't be seen" said; do sleep 0.1; done
+        until grep -q "may still be running" said; do sleep 0.1; done
         redlock run -q -w 3s a -- true
         echo $?
         kill $run
@@ -839,7 +839,7 @@ fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_kept() {
     };
     let end = outcome(&mut command);
     assert_eq!(end.stdout, "75\n124\n75\n", "{}", end.stderr);
-    end.assert_says("can't be seen, and may still be running");
+    end.assert_says("may still be running, where redlock can't see them");
 }
 
 #[test]

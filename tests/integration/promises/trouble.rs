@@ -103,7 +103,10 @@ fn a_cluster_is_78_and_the_prefix_and_the_node_are_named_that_make_it_work() {
     let database = if SERVER.is_before(9, 0) {
         ["is a Redis Cluster", "leave the database out"]
     } else {
-        ["has no such database", "unless its configuration has more"]
+        [
+            "doesn't have the URL's database",
+            "unless configured otherwise",
+        ]
     };
     assert_line(&end, 78, &database);
 
@@ -183,7 +186,7 @@ fn a_server_that_can_not_write_is_69_and_says_what_to_do() {
         assert_eq!(redis.cli(&["CONFIG", "SET", name, value]), "OK");
     };
     set("maxmemory", "1");
-    refused(&["no memory left (maxmemory)", "raise its limit"]);
+    refused(&["no memory left (maxmemory)", "raise maxmemory"]);
     set("maxmemory", "0");
     // Redis 6.0 doesn't apply it to scripts.
     if !SERVER.is_before(6, 2) {
@@ -566,7 +569,7 @@ fn a_certificate_that_no_client_takes_is_said_in_plain_words_with_the_options_th
             "other",
             "subjectAltName=DNS:elsewhere\n",
             "is not for localhost, but for elsewhere",
-            "use a name that it is for in the URL, or issue it anew with subjectAltName=DNS:localhost",
+            "use one of its names in the URL, or issue it anew with subjectAltName=DNS:localhost",
         ),
         (
             "clients",
@@ -617,7 +620,7 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one() {
     };
     let url = format!("rediss://localhost:{port}");
     let required = "the server requires a client certificate; use --tls-cert and --tls-key";
-    let in_common = "has no version or cipher of TLS in common with redlock";
+    let in_common = "and redlock have no TLS version or cipher in common";
     for (protocols, ciphers, asks, ours, says) in [
         ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", false, required),
         ("TLSv1.2", "DEFAULT", "yes", false, required),
@@ -874,7 +877,7 @@ fn of_a_host_with_several_addresses_each_is_tried_in_time() {
 }
 
 #[test]
-fn what_the_system_refuses_is_said_without_its_numbers() {
+fn an_error_of_the_system_is_printed_without_its_number() {
     let redis = Redis::start();
     let dir = redis.dir.path();
     let here = dir.to_str().unwrap();
@@ -935,7 +938,7 @@ fn what_the_system_refuses_is_said_without_its_numbers() {
 }
 
 #[test]
-fn what_is_refused_by_authentication_says_what_to_do() {
+fn an_authentication_error_says_what_to_do() {
     let redis = Redis::start();
     let place = format!("127.0.0.1:{}", redis.port);
     let file = redis.dir.path().join("password");
@@ -1006,7 +1009,7 @@ fn a_password_in_the_place_of_the_user_is_never_shown() {
             &[
                 "ACL", "SETUSER", "hunter2", "on", "nopass", "~*", "&*", "+@all", "-set",
             ],
-            "doesn't permit user \"***\" the command SET; add +set",
+            "user \"***\" may not run SET; add +set",
         ),
         (&["CONFIG", "SET", "requirepass", "hunter2"], "PASSWORD"),
     ] {
@@ -1043,30 +1046,31 @@ fn a_password_that_a_server_repeats_is_not_shown() {
 }
 
 #[test]
-fn what_a_user_is_not_permitted_is_named_with_the_rule_that_is_missing() {
+fn a_missing_permission_is_named_with_the_rule_that_grants_it() {
     let redis = Redis::start();
     let place = format!("jobs:secret@127.0.0.1:{}", redis.port);
     let refused = |rules: &[&str], path: &str, says: &[&str]| {
         let setuser = ["ACL", "SETUSER", "jobs", "reset", "on", ">secret"];
         assert_eq!(redis.cli(&[&setuser, rules].concat()), "OK");
         let end = outcome(&mut run(&format!("redis://{place}{path}"), &[]));
-        assert_line(&end, 77, &["doesn't permit user \"jobs\""]);
+        assert_line(&end, 77, &["user \"jobs\" may not "]);
         assert_line(&end, 77, says);
     };
     refused(
         &["~*", "&*", "+ping"],
         "",
-        &["the command EVAL", "; add +eval"],
+        &["may not run EVAL", "; add +eval"],
     );
     refused(
         &["~*", "&*", "+eval", "+evalsha"],
         "/2",
-        &["the command SELECT; add +select"],
+        &["may not run SELECT; add +select"],
     );
-    let keys = ["the keys of redlock (prefix \"redlock:\"); add ~redlock:* ~{redlock:* to"];
+    let keys =
+        ["may not use the keys of redlock (prefix \"redlock:\"); add ~redlock:* ~{redlock:* to"];
     refused(&["~else:*", "&*", "+@all"], "", &keys);
     refused(&["~redlock:*", "&*", "+@all"], "", &keys);
-    let inside = ["the command TIME; add +time to"];
+    let inside = ["may not run TIME; add +time to"];
     refused(&["~*", "&*", "+eval", "+evalsha", "+get"], "", &inside);
 }
 

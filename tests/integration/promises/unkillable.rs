@@ -97,7 +97,10 @@ fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
     let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
     let roots = pid_when_ready(&mut run);
     run.signal(Signal::SIGTERM);
-    line_with("interrupt redlock again to leave it", &mut run);
+    line_with(
+        "interrupt redlock again to leave that process running",
+        &mut run,
+    );
     run.signal(Signal::SIGINT);
     let left = format!("left process {roots} running; the lock is not released");
     line_with(&left, &mut run);

@@ -706,13 +706,14 @@ fn no_server_can_keep_an_answer_in_parts_from_ending() {
             }
         });
         let end = outcome(&mut liar.redlock(&redis, arguments));
-        end.assert_code(69).assert_says("hasn't come to an end");
+        end.assert_code(69)
+            .assert_says("parts of an answer, without an end");
     }
     holder.end();
 }
 
 #[test]
-fn who_frees_a_large_group_by_force_is_told_of_those_that_were_freed_before_the_last_ones_ended() {
+fn forcing_a_large_group_free_counts_members_that_ended_meanwhile() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let mut parts = ["*4\r\n:1\r\n$-1\r\n:250\r\n:3\r\n", "*1\r\n:0\r\n"].into_iter();
@@ -1014,7 +1015,7 @@ fn assert_obeyed_by_no_agent(end: &Outcome) {
 }
 
 #[test]
-fn what_others_write_is_no_command_to_a_ci_agent() {
+fn text_of_other_clients_is_no_command_to_a_ci_agent() {
     let redis = Redis::start();
     for (command, shown) in COMMANDS {
         redis.cli(&["FLUSHALL"]);

@@ -71,7 +71,7 @@ fn under_a_limit_of_file_sizes_command_gets_no_signal_for_a_file_of_redlocks() {
 }
 
 #[test]
-fn what_was_there_before_is_no_part_of_the_tree_when_its_parent_ends_later() {
+fn a_process_from_before_the_run_is_no_part_of_the_tree_when_its_parent_ends() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     // The shell starts another one, and that a bystander; redlock takes the first shell's place.
@@ -150,7 +150,7 @@ fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock()
 }
 
 #[test]
-fn what_a_stopped_command_has_started_works_under_the_lock() {
+fn processes_of_a_suspended_command_work_under_the_lock() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);
     let text = "#!/bin/sh\n(while :; do date >>~/beats; sleep 0.1; done) &\necho ready $$\nwait\n";
@@ -196,7 +196,7 @@ fn assert_keeps_the_lock(redis: &Redis, run: &mut Running, redlock: i32) {
 const SURVIVOR: &str = "env -i sh -c 'echo survivor $$; exec sleep 50'";
 
 #[test]
-fn one_without_any_environment_in_a_session_of_its_own_keeps_the_lock() {
+fn a_survivor_without_an_environment_in_its_own_session_keeps_the_lock() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let command = format!("setsid {SURVIVOR} & wait");
@@ -206,7 +206,7 @@ fn one_without_any_environment_in_a_session_of_its_own_keeps_the_lock() {
 }
 
 #[test]
-fn one_without_any_environment_that_an_outer_run_adopts_keeps_the_lock() {
+fn a_survivor_without_an_environment_that_an_outer_run_adopts_keeps_the_lock() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let inner = format!("{SURVIVOR} & wait");
@@ -242,7 +242,7 @@ fn work_that_a_login_of_another_user_does_keeps_the_lock() {
 }
 
 #[test]
-fn one_that_does_not_take_an_int_is_asked_by_term_before_it_is_killed() {
+fn a_command_that_ignores_sigint_gets_sigterm_before_sigkill() {
     let redis = Redis::start();
     // A shell's background job ignores INT. It is in COMMAND's group, which gets the INT.
     let text = r#"perl -e '$| = 1; $SIG{INT} = "IGNORE"; $SIG{TERM} = sub { print "cleaned\n"; exit };

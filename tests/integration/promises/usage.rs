@@ -181,7 +181,7 @@ fn the_dashes_that_are_missing_are_put_into_what_was_typed() {
 }
 
 #[test]
-fn what_would_be_an_argument_of_a_script_is_no_lock() {
+fn a_word_after_the_script_of_c_is_no_lock_name() {
     let redis = Redis::start();
     let words = ["run", "deploy", "-c", "echo \"$1\"", "sh", "prod"];
     let said = mistake(&words);
@@ -439,7 +439,12 @@ fn on_terminal(words: &[&str]) -> String {
 
 #[test]
 fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
-    for words in [&["-h"][..], &["run", "-h"], &["acquire", "-h"]] {
+    for words in [
+        &["-h"][..],
+        &["run", "-h"],
+        &["acquire", "-h"],
+        &["thaw", "-h"],
+    ] {
         let piped = outcome(&mut redlock(words)).assert_code(0).stdout.clone();
         for shown in [piped, on_terminal(words)] {
             // The prompt takes a line, too.
@@ -447,11 +452,12 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
             let wide = shown.lines().find(|line| line.chars().count() > 80);
             assert_eq!(wide, None, "{shown}");
             assert!(!shown.contains("--tls-ca"), "{shown}");
+            assert!(shown.contains("  -u, --url <URL>"), "{shown}");
         }
     }
     let long = outcome(&mut redlock(&["run", "--help"])).stdout;
     let mut rest = long.as_str();
-    for part in cli::GROUPS {
+    for part in cli::GROUPS.iter().filter(|part| **part != "Script") {
         let heading = format!("\n{part}:\n");
         let (_, after) = rest
             .split_once(&heading)
@@ -466,6 +472,88 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
         .lines()
         .filter(|line| line.starts_with("  redlock run"));
     assert_eq!(shown.count(), 3);
+}
+
+#[test]
+fn each_default_stands_at_the_end_of_its_help_behind_the_variable() {
+    let all = cli::documented();
+    for command in [&all].into_iter().chain(all.get_subcommands()) {
+        for argument in command.get_arguments() {
+            let help = argument.get_long_help().or_else(|| argument.get_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            let end = help.find(" [env: ").or_else(|| help.find(" [default: "));
+            let Some(at) = end else {
+                continue;
+            };
+            let marks = help[at + 2..].strip_suffix(']').expect(&help);
+            let marks: Vec<&str> = marks.split("] [").collect();
+            let kinds: Vec<&str> = marks
+                .iter()
+                .filter_map(|mark| mark.split(' ').next())
+                .collect();
+            let known = [&["env:"][..], &["default:"], &["env:", "default:"]];
+            assert!(
+                known.contains(&&kinds[..]),
+                "{}: {help}",
+                command.get_name()
+            );
+        }
+    }
+}
+
+#[test]
+fn the_help_of_run_lists_the_exit_statuses_of_its_manual() {
+    let help = outcome(&mut redlock(&["run", "--help"])).stdout;
+    let (_, listed) = help.split_once("\nExit status:").expect("the list");
+    let (listed, _) = listed.split_once("\n\n").expect("its end");
+    let root = crate::generated::root();
+    let manual = fs::read_to_string(root.join("man/parts/redlock-run.roff")).unwrap();
+    let (_, section) = manual.split_once(".SH EXIT STATUS\n").expect("the section");
+    let (section, _) = section.split_once(".SH ").expect("its end");
+    let statuses = section.lines().filter_map(|line| line.strip_prefix(".B "));
+    let statuses: Vec<&str> = statuses
+        .filter(|status| status.parse::<u8>().is_ok())
+        .collect();
+    let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    let shown: Vec<String> = listed.lines().skip(1).filter_map(first).collect();
+    assert_eq!(shown, statuses);
+}
+
+/// The options that are facts of a deployment: set once, and the same for all jobs.
+const OF_DEPLOYMENT: [&str; 6] = [
+    "sync",
+    "sync-timeout",
+    "clock-skew",
+    "restart-grace",
+    "repair-ttl",
+    "history-size",
+];
+
+#[test]
+fn the_options_of_a_deployment_are_described_in_its_section_of_the_manual_and_in_no_help() {
+    let root = crate::generated::root();
+    let manual = fs::read_to_string(root.join("man/parts/redlock.roff")).unwrap();
+    let (_, section) = manual.split_once(".SH DEPLOYMENT\n").expect("the section");
+    let (section, _) = section.split_once("\n.SH ").expect("its end");
+    let section = section.replace("\\-", "-");
+    for option in OF_DEPLOYMENT {
+        let variable = cli::variable(option).expect("it has one");
+        assert!(section.contains(&format!("--{option}")), "{option}");
+        assert!(section.contains(&variable), "{variable}");
+    }
+    for command in ["run", "guard", "acquire", "extend"] {
+        let help = outcome(&mut redlock(&[command, "--help"])).stdout;
+        let shows = |option: &str| {
+            help.lines()
+                .any(|line| line.trim_start().starts_with(&format!("--{option} ")))
+        };
+        assert!(!OF_DEPLOYMENT.iter().any(|option| shows(option)), "{help}");
+        let words: Vec<&str> = help.split_whitespace().collect();
+        assert!(
+            words.join(" ").contains("DEPLOYMENT in redlock(1)"),
+            "{help}"
+        );
+    }
 }
 
 /// The options of a command that a variable can set, but for those of every command.
@@ -496,7 +584,8 @@ fn every_option_of_run_and_acquire_has_its_variable_and_its_line() {
                 assert!(["shell", "unless", "while-pid"].contains(&long), "{long}");
                 continue;
             };
-            assert!(help.contains(&format!("[env: {variable}]")), "{variable}");
+            let is_shown = help.contains(&format!("[env: {variable}]"));
+            assert_eq!(is_shown, !option.is_hide_set(), "{variable}");
             let own = ["NAME", "TOKEN", "FENCE", "SLOT", "WAITED_MS", "HELD"];
             assert!(!own.contains(&&variable["REDLOCK_".len()..]), "{variable}");
             // What isn't a value of it is refused, and says where it was set.
@@ -625,7 +714,7 @@ fn a_house_setting_does_what_its_option_does() {
 }
 
 #[test]
-fn what_is_typed_overrides_the_settings_that_it_excludes() {
+fn a_typed_option_overrides_the_settings_that_it_excludes() {
     let redis = Redis::start();
     let _held = held(&redis);
     let run = |settings: &[(&str, &str)], options: &[&str]| {

@@ -157,7 +157,7 @@ fn quiet_silences_it() {
 }
 
 #[test]
-fn what_the_holder_calls_itself_cannot_drive_the_terminal() {
+fn the_name_of_a_holder_cannot_drive_the_terminal() {
     let redis = Redis::start();
     let evil = "x\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}";
     let command = ["run", "--reason", evil, "a", "--", "sh", "-c"];

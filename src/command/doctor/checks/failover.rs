@@ -1,4 +1,4 @@
-//! Failovers: what sentinels, or the nodes of a cluster, say of them, and whether leases outlive them. Pure.
+//! Failovers: what sentinels, or the nodes of a cluster, report, and whether leases outlive one. Pure.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
         return match why.split_once("; ") {
             None if why.contains("password for the sentinels") => check.fail(
                 why,
-                "correct sentinel_password in the URL, or the file that it names",
+                "correct sentinel_password in the URL, or the password in the file that the URL names",
             ),
             Some((message, fix)) if !is_silence(why) => check.fail(message, fix),
             _ => check
@@ -98,8 +98,8 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
         check.warn(message, "start it, or wait for the failover")
     } else if known < 3 {
         check.warn(
-            format!("{message}; {known} in all, so one that fails prevents a failover"),
-            "run three or more, on hosts of their own",
+            format!("{message}; {known} in all, so the failure of one prevents a failover"),
+            "run three or more, each on its own host",
         )
     } else {
         check.ok(format!("{message}; quorum {quorum} of {known}"))
@@ -126,7 +126,7 @@ fn set_where(
         .collect();
     notes.truncate(1);
     if known(found) > count(found.answers.len()) {
-        notes.push("and on the sentinels that the URL doesn't name");
+        notes.push("and do the same on the sentinels that the URL doesn't name");
     }
     with_notes(&lines.join(" && "), &notes)
 }
@@ -172,13 +172,13 @@ fn too_few(found: &SentinelEvidence) -> Option<String> {
     let needed = quorum.max(known / 2 + 1);
     if most < needed {
         return Some(format!(
-            "{most} of {known} sentinels answer, and a failover needs {needed}"
+            "{most} of {known} sentinels answer, but a failover needs {needed}"
         ));
     }
     let said = found
         .answered()
         .find_map(|(one, it)| Some((one, it.no_quorum.as_ref()?)));
-    said.map(|(one, why)| format!("{} says that none can begin: {why}", one.place))
+    said.map(|(one, why)| format!("{} reports that no failover can begin: {why}", one.place))
 }
 
 /// The defaults of --kill-after and --clock-skew, where another server may take over.
@@ -194,8 +194,8 @@ pub(super) fn failover(found: &SentinelEvidence, measure: Measure) -> Finding {
     };
     if let Some(why) = too_few(found) {
         return FAILOVER.fail(
-            format!("if the primary dies none follows: {why}"),
-            "start the sentinels that are down, and see that they reach each other",
+            format!("if the primary dies, no replica is promoted: {why}"),
+            "start the sentinels that are down, and make sure that the sentinels reach each other",
         );
     }
     let message = format!(
@@ -232,7 +232,7 @@ fn outlived(message: &str, down_after: Duration, measure: Measure, awaits: Await
         )
     } else if measure.ttl < with_sync {
         FAILOVER.ok(format!(
-            "{message}; leases of {ttl} outlive it, with --sync all those of {with_sync_shown}"
+            "{message}; leases of {ttl} outlive it, and with --sync all those of {with_sync_shown}"
         ))
     } else {
         FAILOVER.ok(format!("{message}; leases of {ttl} outlive it"))

@@ -19,18 +19,20 @@ pub(super) fn this_host(host: &Host) -> [Finding; 8] {
     };
     let clock = Check("boottime", Group::Host);
     let clock = match &host.boot_clock {
-        Ok(Duration::ZERO) => clock.ok("leases are counted while the machine is suspended"),
+        Ok(Duration::ZERO) => {
+            clock.ok("the clock of the leases runs while the machine is suspended")
+        }
         Ok(suspended) => clock.ok(format!(
-            "leases are counted in suspend, {} since boot",
+            "the clock of the leases runs while the machine is suspended, {} since boot",
             format_duration(*suspended)
         )),
         Err(why) => clock.fail(
-            format!("{why}: after a suspend, redlock would believe in leases that have ended"),
-            "Linux 3.15 or later, without a filter for timerfd_create and CLOCK_BOOTTIME",
+            format!("{why}: after a suspend, redlock would take expired leases for valid ones"),
+            "use Linux 3.15 or later, without a filter for timerfd_create and CLOCK_BOOTTIME",
         ),
     };
     let proc = Check("proc", Group::Host);
-    let filter = "permit it: a filter of system calls (seccomp) is the usual reason";
+    let filter = "permit it: the usual reason is a filter of system calls (seccomp)";
     [
         clock,
         judge(
@@ -42,28 +44,28 @@ pub(super) fn this_host(host: &Host) -> [Finding; 8] {
         ),
         judge(
             "pidfd",
-            "processes are watched and signalled by descriptor",
+            "redlock watches and signals processes by descriptor",
             &host.pidfd,
-            "whether a dead holder's command is gone isn't known",
-            "Linux 5.3 or later, without a filter for pidfd_open",
+            "redlock can't tell whether a dead holder's command is gone",
+            "use Linux 5.3 or later, without a filter for pidfd_open",
         ),
         judge(
             "subreaper",
-            "what a command leaves behind stays with redlock",
+            "redlock adopts orphaned processes",
             &host.subreaper,
-            "what a command leaves behind may escape",
+            "orphaned processes may escape redlock",
             filter,
         ),
         match host.proc {
-            Proc::All => proc.ok("/proc shows what a command starts"),
+            Proc::All => proc.ok("/proc shows the processes that a command starts"),
             Proc::OwnUsers => proc.warn(
-                "/proc hides the processes of other users (hidepid): what runs as another user (sudo) can't be followed, and keeps its lock until it has ended",
+                "/proc hides the processes of other users (hidepid): redlock can't follow a process that runs as another user (sudo), and keeps the lock until it has ended",
                 Repair::ShowProc.by(
                     "mount -o remount,hidepid=0 /proc  # as root; or run redlock as root, or in the group of gid=",
                 ),
             ),
             Proc::Foreign => proc.warn(
-                "/proc isn't that of this pid namespace: of what a command starts only its process group is stopped",
+                "/proc isn't that of this pid namespace: redlock can stop a command's process group only",
                 Repair::OwnProc.by(
                     "mount -t proc proc /proc  # in its mount namespace; unshare --mount-proc does it",
                 ),
@@ -78,7 +80,7 @@ pub(super) fn this_host(host: &Host) -> [Finding; 8] {
 fn settings(refused: &[Exposure]) -> Finding {
     let check = Check("settings", Group::Host);
     match refused {
-        [] => check.moot("nobody else may write the configuration files that are used"),
+        [] => check.moot("no other user may write the configuration files"),
         _ => check.fail(what(refused), end(refused, Repair::OwnSettings)),
     }
 }
@@ -86,7 +88,7 @@ fn settings(refused: &[Exposure]) -> Finding {
 fn one_server(split: Option<&str>) -> Finding {
     let check = Check("url", Group::Host);
     match split {
-        None => check.moot("the settings of this host don't name local: beside another server"),
+        None => check.moot("no setting of this host names local: beside another server"),
         Some(split) => check.fail(split, "set one URL for all jobs of this host"),
     }
 }
@@ -94,7 +96,7 @@ fn one_server(split: Option<&str>) -> Finding {
 fn secrets(exposed: &[Exposure]) -> Finding {
     let check = Check("secrets", Group::Host);
     match exposed {
-        [] => check.moot("no password or key of the settings is there for every user to read"),
+        [] => check.moot("no other user may read a password or key of the settings"),
         _ => check.warn(what(exposed), end(exposed, Repair::HideSecrets)),
     }
 }

@@ -1,4 +1,4 @@
-//! Locks on the server: what is permitted, the scripts, messages, and what is stored under a name. Pure.
+//! Locks on the server: permissions, scripts, messages, and the key that is stored under a name. Pure.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(super) fn commands(evidence: &Evidence) -> Finding {
         .map(|rule| rule.trim_start_matches('+').to_uppercase())
         .collect();
     if names.is_empty() {
-        return check.ok("the server has all that redlock uses");
+        return check.ok("the server has every command that redlock uses");
     }
     let is_or_are = if names.len() == 1 { "is" } else { "are" };
     check
@@ -105,8 +105,10 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
     let user = user(evidence);
     if !needed.is_empty() && may_only_look(probes) {
         return check.fail(
-            format!("user \"{user}\" may look at locks (status, history, wait), and not take any"),
-            "if that is meant, nothing; otherwise use the URL of a user that takes locks",
+            format!(
+                "user \"{user}\" may read locks (status, history, wait), and may not acquire any"
+            ),
+            "ignore this if it is intended; otherwise use the URL of a user that acquires locks",
         );
     }
     let missing = [&needed[..], &helpful].concat();
@@ -134,11 +136,11 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
         let in_changes = ["+asking", "+cluster|nodes"];
         let has = |wanted: &[&str]| helpful.iter().any(|rule| wanted.contains(&rule.as_str()));
         let without = if has(&in_changes) {
-            "which it needs while nodes fail or slots move"
+            "which redlock needs while nodes fail or hash slots move"
         } else if has(&["+info"]) {
-            "without which --restart-grace and most checks of the server aren't possible"
+            "which --restart-grace and most checks of the server need"
         } else {
-            "which redlock can do without"
+            "which redlock doesn't depend on"
         };
         return check
             .warn(
@@ -147,7 +149,9 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
             )
             .with("missing", missing);
     }
-    check.ok(format!("user \"{user}\" may do all that redlock does"))
+    check.ok(format!(
+        "user \"{user}\" has every permission that redlock needs"
+    ))
 }
 
 pub(super) fn scripts(evidence: &Evidence) -> Finding {
@@ -156,7 +160,7 @@ pub(super) fn scripts(evidence: &Evidence) -> Finding {
     match &trial.failure {
         None => check
             .ok(format!(
-                "acquired, waited, handed on, released: {} in {}",
+                "acquired, waited, handed over, released: {} in {}",
                 counted(usize::try_from(trial.done).unwrap_or(0), "call"),
                 short(trial.took)
             ))
@@ -188,7 +192,7 @@ fn hear(evidence: &Evidence, wanted: &[&str]) -> &'static str {
 }
 
 /// What is done where RESP3 isn't spoken.
-const RESP3: &str = "Redis 6 or later, without a proxy in between that doesn't speak RESP3";
+const RESP3: &str = "use Redis 6 or later, without a proxy that doesn't speak RESP3";
 
 pub(super) fn messages(evidence: &Evidence) -> Finding {
     let check = Check("messages", Group::Locks);
@@ -200,7 +204,7 @@ pub(super) fn messages(evidence: &Evidence) -> Finding {
             "PUBLISH"
         };
         check.ok(format!(
-            "a waiter is notified of its turn (RESP3, {publish})"
+            "Redis notifies a waiter of its turn (RESP3, {publish})"
         ))
     } else {
         let why = match &heard.refused {
@@ -220,7 +224,7 @@ pub(super) fn messages(evidence: &Evidence) -> Finding {
                 "&",
             ],
         );
-        check.warn(format!("waiters poll, four times a second{why}"), fix)
+        check.warn(format!("waiters poll four times a second{why}"), fix)
     };
     finding
         .with("resp3", heard.resp3)
@@ -231,12 +235,12 @@ pub(super) fn tracking(evidence: &Evidence, measure: Measure) -> Finding {
     let check = Check("tracking", Group::Locks);
     let heard = known!(check, &evidence.messages);
     if heard.was_invalidated {
-        return check.ok("a run learns at once that its lock was taken away");
+        return check.ok("Redis notifies a run at once when its lock is taken away");
     }
     let every = format_duration(measure.renewal());
     let fix = hear(evidence, &["+client", "+hello"]);
     check.warn(
-        format!("a run learns of a lost lock with its next renewal only, every {every}"),
+        format!("a run notices a lost lock only at its next renewal, every {every}"),
         fix,
     )
 }
@@ -268,7 +272,7 @@ fn named_lock(check: Check, named: &NamedLock, is_typed: bool) -> Finding {
         };
         let found = type_name(&stranger.found);
         return check.fail(
-            format!("key {key} is {found} of another program, not a lock's{more}"),
+            format!("key {key} is {found} of another program, not a lock{more}"),
             "choose another name or --prefix: that program may still need its key",
         );
     }
@@ -288,11 +292,11 @@ fn named_lock(check: Check, named: &NamedLock, is_typed: bool) -> Finding {
                 .any(|hold| hold.holder.is_none() && hold.left.is_none()) =>
         {
             check.fail(
-                format!("key {key} has no expiry, and isn't redlock's: it never becomes free"),
+                format!("key {key} of another client has no expiry: the lock never becomes free"),
                 {
                     let (line, url) = command(&["release", "--force"], lock, is_typed);
                     format!(
-                        "first make sure that the program that set it is dead; then {line}{url}"
+                        "first make sure that the program that set the key is dead; then {line}{url}"
                     )
                 },
             )

@@ -1,4 +1,4 @@
-//! What is made of the evidence: each check is a function from what was found to a finding. Pure.
+//! Checks: each is a function from the evidence to a finding. Pure.
 
 /// What is known; where it isn't, that is what the check says.
 macro_rules! known {

@@ -70,10 +70,10 @@ fn way_in(kind: ErrorKind, why: &str) -> &'static str {
         _ if is("socket") => "start Redis, or correct the path in the URL",
         _ if is("no such host") => "correct the host in the URL, or its name in DNS",
         _ if is("looked up") || is("no address of host") => {
-            "see whether this host's name servers answer"
+            "check whether this host's name servers answer"
         }
         _ if is("no answer in time") => {
-            "open the port, if a firewall drops what is sent; restart the server, if it hangs"
+            "open the port if a firewall drops packets; restart the server if it hangs"
         }
         _ if is("client certificate") => "use --tls-cert and --tls-key",
         _ if is("connection was closed") => {
@@ -91,7 +91,7 @@ pub(super) fn tls(evidence: &Evidence, measure: Measure) -> Finding {
             return TLS.unknown(&Unknown::NotAsked);
         }
         Transport::Plain { is_loopback: false } => {
-            return TLS.ok("not used: whoever listens on the line reads all (rediss:// encrypts)");
+            return TLS.ok("unencrypted: anyone on the path can read it (rediss:// encrypts)");
         }
         Transport::Tls { host } => host,
     };
@@ -114,7 +114,7 @@ pub(super) fn tls(evidence: &Evidence, measure: Measure) -> Finding {
 pub(super) fn client_certificate(evidence: &Evidence, measure: Measure) -> Option<Finding> {
     let validity = evidence.own_certificate?;
     let check = Check("client-certificate", Group::Network);
-    let (what, fix) = ("the one we show (--tls-cert)", "renew it".into());
+    let (what, fix) = ("redlock's own certificate (--tls-cert)", "renew it".into());
     Some(certificate(check, what, fix, validity, measure))
 }
 
@@ -190,7 +190,7 @@ pub(super) fn packets(evidence: &Evidence) -> Finding {
     match &evidence.long_answer {
         Ok(()) => check.ok("an answer of 4 kB arrives"),
         Err(Unknown::NoAnswer) => check.fail(
-            "short answers arrive, one of 4 kB doesn't: full packets are lost on the way",
+            "short answers arrive, but one of 4 kB doesn't: full packets are lost on the way",
             "let ICMP through (fragmentation needed), or lower the MTU of this host's interface",
         ),
         Err(_) => check.moot("not known"),
@@ -205,9 +205,9 @@ pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
         let less = format_duration(rounded_down(renewal));
         return check.warn(
             format!(
-                "{message} is longer than a third of the TTL: one silent server costs several renewals"
+                "{message} is longer than a third of the TTL: one attempt at a silent server takes the time of several renewals"
             ),
-            format!("--connect-timeout {less}, or a longer TTL"),
+            format!("use --connect-timeout {less}, or a longer TTL"),
         );
     }
     let idle = match evidence.config.get("timeout") {
@@ -217,7 +217,7 @@ pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
     if idle > Duration::ZERO && idle <= renewal {
         return check.warn(
             format!(
-                "the server closes connections that are idle for {}: each renewal needs a new one",
+                "the server closes connections that are idle for {}: each renewal needs a new connection",
                 format_duration(idle)
             ),
             config_set(evidence, Repair::KeepIdle, "timeout", "0"),
@@ -253,9 +253,9 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
         return check.unknown(&Unknown::Denied("TIME"));
     };
     let mut message = if server.ahead_us.unsigned_abs() <= server.error_us {
-        "the server's agrees with this host's".to_owned()
+        "the server's clock agrees with this host's".to_owned()
     } else {
-        format!("the server's is {} of this host's", ahead(server))
+        format!("the server's clock is {} of this host's", ahead(server))
     };
     let mut most: Option<(Duration, String)> = None;
     let mut silent = Vec::new();
@@ -272,7 +272,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
     }
     if let Some((most, _)) = &most {
         message = format!(
-            "{message}; the other servers' within {}",
+            "{message}; the clocks of the other servers agree within {}",
             short((*most).max(LEAST_APART))
         );
     }
@@ -281,7 +281,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
             1 => String::new(),
             many => format!(" and {} more", many - 1),
         };
-        message = format!("{message}; not known of {first}{others}");
+        message = format!("{message}; the clock of {first}{others} isn't known");
     }
     let sync = "synchronise the hosts' clocks (NTP)";
     let skewed = |most: Duration| {
@@ -305,7 +305,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
             skewed(most),
         ),
         _ if Duration::from_micros(server.ahead_us.unsigned_abs()) >= OWN_APART => check.warn(
-            format!("{message}; times in status and history are the server's"),
+            format!("{message}; status and history show the server's time"),
             sync,
         ),
         _ => check.ok(message),

@@ -1,4 +1,4 @@
-//! Replicas: whether they follow, may take over, and can confirm what is written. Pure.
+//! Replicas: whether they follow, may be promoted, and can confirm writes. Pure.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ fn sync_by_sentinels(
     let unlisted = connected.iter().find(|place| found.naming(place) == 0);
     if let (Some(absent), Some(unlisted)) = (absent, unlisted) {
         return Some(SYNC.warn(
-            format!("the sentinels list a replica {absent}, and {unlisted} is connected: --sync all waits for the former"),
+            format!("the sentinels list a replica {absent}, but {unlisted} is connected: --sync all waits for {absent}"),
             format!("if that is the same server, set its replica-announce-ip and -port to {absent}"),
         ));
     }
@@ -137,7 +137,7 @@ fn sync_by_sentinels(
         let replicas = counted(listed, "replica");
         SYNC.warn(
             format!(
-                "{confirmed} of {replicas} that the sentinels list confirm in time what is written: --sync all waits for them"
+                "{confirmed} of the {replicas} that the sentinels list confirm writes in time: --sync all waits for all of them"
             ),
             FOLLOW,
         )
@@ -158,7 +158,7 @@ pub(super) fn sync(evidence: &Evidence) -> Finding {
     match (&evidence.acknowledged, evidence.knows_replicas) {
         (_, false) if many == 0 => check.moot("no replica to wait for"),
         (_, true) if many == 0 => check.warn(
-            "no replica: --sync can't be used, and nothing takes over from this server",
+            "no replica: --sync isn't possible, and nothing takes over if this server dies",
             if info.is_on("cluster_enabled") {
                 "start another node, and add it as a replica (redis-cli --cluster help: add-node)"
             } else {
@@ -167,9 +167,7 @@ pub(super) fn sync(evidence: &Evidence) -> Finding {
         ),
         (Err(why), _) => check.unknown(why),
         (Ok(confirmed), _) if *confirmed < many => check.warn(
-            format!(
-                "{confirmed} of {replicas} confirm in time what is written: --sync waits for them"
-            ),
+            format!("{confirmed} of {replicas} confirm writes in time: --sync waits for them"),
             FOLLOW,
         ),
         (Ok(_), true) => check.ok(format!("--sync all is possible: {replicas} can confirm")),

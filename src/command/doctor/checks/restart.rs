@@ -47,10 +47,10 @@ pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
         ),
         Kept::Log if forgetful.is_some() => check.warn(
             format!(
-                "append-only file, but replica {} keeps none: once it is the primary, a restart forgets locks",
+                "append-only file, but replica {} keeps none: once that replica is the primary, a restart forgets locks",
                 forgetful.unwrap_or_default()
             ),
-            "appendonly yes there, too",
+            "set appendonly yes there, too",
         ),
         Kept::Log => {
             let fsync = match evidence.config.get("appendfsync") {
@@ -83,12 +83,12 @@ pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
         Kept::Nothing => match (has_replicas, supervisor) {
             (true, Some(supervisor)) => check.fail(
                 format!(
-                    "none, and {supervisor} restarts it: it comes back empty, and its replicas copy that"
+                    "none, and {supervisor} restarts the server: it comes back empty, and its replicas then copy the empty data"
                 ),
                 append,
             ),
             (true, None) => check.warn(
-                "none: a primary that is restarted is empty, and its replicas copy that",
+                "none: a restarted primary is empty, and its replicas then copy the empty data",
                 append,
             ),
             (false, _) => check.warn("none: a restart forgets all locks", append),
@@ -115,9 +115,11 @@ pub(super) fn uptime(evidence: &Evidence, measure: Measure) -> Finding {
     } else if up < measure.ttl {
         let left = format_duration(rounded_up(measure.ttl.saturating_sub(up)));
         check.warn(
-            format!("restarted {since} ago: it may have forgotten locks whose leases aren't over"),
             format!(
-                "wait {left}; runs with --restart-grace {} wait by themselves",
+                "restarted {since} ago: it may have forgotten locks whose leases haven't ended"
+            ),
+            format!(
+                "wait {left}; runs with --restart-grace {} do that unprompted",
                 format_duration(measure.ttl)
             ),
         )

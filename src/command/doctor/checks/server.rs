@@ -1,4 +1,4 @@
-//! The server: what it is and may do, and what becomes of locks when it is full. Pure.
+//! The server: its kind, its role, and the fate of locks when it is full. Pure.
 
 use super::super::evidence::{Evidence, Info, Replica, Unknown};
 use super::super::finding::{Check, Finding, Group};
@@ -20,7 +20,7 @@ pub(super) fn server(evidence: &Evidence) -> Finding {
     let message = format!("{flavour} {version}{service}, {mode}");
     let finding = if mode == "sentinel" {
         check.fail(
-            format!("{message}: it knows where locks are, and holds none"),
+            format!("{message}: a sentinel knows where the locks are, and holds none"),
             format!(
                 "--url redis-sentinel://{}/NAME (SENTINEL MASTERS lists the names)",
                 evidence.place
@@ -90,15 +90,15 @@ pub(super) fn role(evidence: &Evidence) -> Finding {
     let finding = if let (Some(other), "master") = (other, role) {
         let (place, other) = (&evidence.place, other.entry.place());
         check.fail(
-            format!("{other}, which the sentinels name, is a primary as well as {place}: both grant the same lock"),
+            format!("{other}, which the sentinels name, and {place} are both primaries: both grant the same lock"),
             format!("if this lasts longer than a failover, make one of them a replica (REPLICAOF, on {other})"),
         )
     } else if is_second_writer(info) {
         check.fail(
             format!(
-                "writable, and a replica of {primary}: each of the two grants the same lock"
+                "a writable replica of {primary}: both grant the same lock"
             ),
-            "one writer only: active-replica no (KeyDB), replica-read-only yes; then its primary's URL",
+            "make it read-only (active-replica no in KeyDB, replica-read-only yes), then use its primary's URL",
         )
     } else if role == "slave" {
         let link = info.text("master_link_status").unwrap_or("unknown");
@@ -184,14 +184,14 @@ pub(super) fn eviction(evidence: &Evidence) -> Finding {
         if let Some(replica) = replica {
             check.warn(
                 format!(
-                    "noeviction; {limit}; but replica {} may evict locks once it is the primary",
+                    "noeviction; {limit}; but replica {} may evict locks once that is the primary",
                     replica.entry.place()
                 ),
-                "maxmemory-policy noeviction there, too",
+                "set maxmemory-policy noeviction there, too",
             )
         } else if most > 0 && used.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
             check.warn(
-                format!("noeviction; {limit}: when it is full, no new lock is granted"),
+                format!("noeviction; {limit}: a full server grants no new lock"),
                 "raise maxmemory, or remove keys",
             )
         } else {
@@ -199,17 +199,17 @@ pub(super) fn eviction(evidence: &Evidence) -> Finding {
         }
     } else if most == 0 {
         check.warn(
-            format!("{policy}: evicts locks once there is a maxmemory"),
+            format!("{policy}: evicts locks as soon as maxmemory is set"),
             fix,
         )
     } else if evicted > 0 {
         check.fail(
-            format!("{policy}; {limit}: it has evicted {evicted} keys, and evicts locks"),
+            format!("{policy}; {limit}: the server has evicted {evicted} keys, and evicts locks"),
             fix,
         )
     } else {
         check.fail(
-            format!("{policy}; {limit}: when it is full it evicts locks"),
+            format!("{policy}; {limit}: a full server evicts locks"),
             fix,
         )
     };
@@ -227,7 +227,7 @@ pub(super) fn clients(evidence: &Evidence) -> Finding {
     let message = format!("{now} of at most {most}: {more} more runs can hold locks or wait");
     if now.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
         check.warn(
-            format!("{message}; further ones try again until there is room"),
+            format!("{message}; further runs try again until there is room"),
             "close some, or raise maxclients",
         )
     } else {

@@ -185,7 +185,7 @@ fn what_info_says_is_judged() {
             &["maxmemory_policy:allkeys-lru", "maxmemory:100000000"][..],
             "eviction",
             Fail,
-            "when it is full it evicts locks",
+            "a full server evicts locks",
             noeviction,
         ),
         (
@@ -203,14 +203,14 @@ fn what_info_says_is_judged() {
             &["maxmemory_policy:allkeys-lru"],
             "eviction",
             Warn,
-            "once there is a maxmemory",
+            "as soon as maxmemory is set",
             noeviction,
         ),
         (
             &["maxmemory:1100000"],
             "eviction",
             Warn,
-            "no new lock is granted",
+            "grants no new lock",
             "raise maxmemory",
         ),
         (
@@ -259,7 +259,7 @@ fn what_info_says_is_judged() {
             &["role:active-replica", "master_host:b", "master_port:6379"],
             "role",
             Fail,
-            "writable, and a replica of b:6379",
+            "a writable replica of b:6379",
             "active-replica no",
         ),
         (
@@ -271,15 +271,15 @@ fn what_info_says_is_judged() {
             ],
             "role",
             Fail,
-            "writable, and a replica of b:6379",
+            "a writable replica of b:6379",
             "replica-read-only yes",
         ),
         (
             &["active_replica:1"],
             "role",
             Fail,
-            "each of the two grants the same lock",
-            "one writer only",
+            "both grant the same lock",
+            "make it read-only",
         ),
         (
             &[
@@ -421,7 +421,7 @@ fn what_is_set_is_written_down_for_the_next_start() {
         &with_info(&lines),
         "eviction",
         Level::Warn,
-        "once there is",
+        "as soon as",
         "noeviction && redis-cli -h redis.internal --askpass CONFIG REWRITE  # as an administrator",
     );
 }
@@ -500,11 +500,26 @@ fn replica(ahead_us: i64, priority: u32) -> Replica {
 fn clocks_are_compared_between_servers_and_ours_hardly_matters() {
     for (server, replicas, level, message) in [
         (0, &[][..], Level::Ok, "agrees with this host's"),
-        (-5_000_000, &[], Level::Ok, "the server's is 5.0 s behind"),
+        (
+            -5_000_000,
+            &[],
+            Level::Ok,
+            "the server's clock is 5.0 s behind",
+        ),
         (11_000_000, &[], Level::Warn, "status and history"),
-        (0, &[400_000], Level::Ok, "the other servers' within"),
+        (
+            0,
+            &[400_000],
+            Level::Ok,
+            "the clocks of the other servers agree within",
+        ),
         // What the questions took doesn't count.
-        (0, &[500_500], Level::Ok, "the other servers' within"),
+        (
+            0,
+            &[500_500],
+            Level::Ok,
+            "the clocks of the other servers agree within",
+        ),
         (
             0,
             &[400_000, 600_000],
@@ -517,7 +532,7 @@ fn clocks_are_compared_between_servers_and_ours_hardly_matters() {
             3_000_000,
             &[3_000_000],
             Level::Ok,
-            "the other servers' within 1.0 ms",
+            "the clocks of the other servers agree within 1.0 ms",
         ),
     ] {
         let evidence = Evidence {
@@ -739,7 +754,7 @@ fn two_primaries_fail() {
     assert_eq!(role(&with("slave")).level, Level::Ok);
     let found = role(&with("master"));
     assert_eq!(found.level, Level::Fail, "{found:?}");
-    let message = "b:6379, which the sentinels name, is a primary as well as redis.internal:6379";
+    let message = "b:6379, which the sentinels name, and redis.internal:6379 are both primaries";
     assert!(found.message.starts_with(message), "{found:?}");
     assert_eq!(verdict(&[found]), Verdict::Unfit);
 }
@@ -831,7 +846,7 @@ fn sync_all_by_few_sentinels_or_other_addresses_warns() {
     assert!(
         found
             .message
-            .contains("list a replica b:6379, and 10.0.0.7:6379")
+            .contains("list a replica b:6379, but 10.0.0.7:6379")
     );
     assert!(fix_of(&found).contains("replica-announce-ip and -port to b:6379"));
 
@@ -867,7 +882,7 @@ fn no_failover_is_possible_where_too_few_sentinels_answer() {
     }
     let found = judge(vec![one(), gone(), gone()]);
     assert_eq!(found.level, Level::Fail);
-    let message = "1 of 3 sentinels answer, and a failover needs 2";
+    let message = "1 of 3 sentinels answer, but a failover needs 2";
     assert!(found.message.ends_with(message), "{found:?}");
     // The quorum may be more than the majority.
     let mut all = sentinel("a:1");
@@ -878,7 +893,7 @@ fn no_failover_is_possible_where_too_few_sentinels_answer() {
     alone.no_quorum = Some("1 usable Sentinels".into());
     let found = judge(vec![Ok(alone)]);
     assert_eq!(found.level, Level::Fail);
-    assert!(found.message.contains("s1:26379 says"), "{found:?}");
+    assert!(found.message.contains("s1:26379 reports"), "{found:?}");
 }
 
 #[test]
@@ -990,7 +1005,7 @@ fn sync_is_possible_where_the_replicas_confirm() {
         (
             listing(&[listed("b:6379"), listed("c:6379")]),
             Level::Warn,
-            "1 of 2 replicas that the sentinels list",
+            "1 of the 2 replicas that the sentinels list",
         ),
         (
             plain("connected_slaves:1", Err(Unknown::Denied("WAIT"))),
@@ -1056,7 +1071,7 @@ fn the_missing_rules_are_named_as_they_are_typed() {
         &on_cluster,
         "permissions",
         Level::Warn,
-        "+asking, which it needs while nodes fail or slots move",
+        "+asking, which redlock needs while nodes fail or hash slots move",
         "+asking",
     );
     let renamed = evidence(vec![
@@ -1099,7 +1114,7 @@ fn a_user_with_the_rules_for_looking_may_only_look() {
         let found = permissions(&evidence);
         (
             found.level,
-            found.message.contains("may look at locks"),
+            found.message.contains("may read locks"),
             fix_of(&found),
         )
     };
@@ -1162,7 +1177,7 @@ fn sentinels_that_have_not_found_each_other_keep_their_quorum() {
     let found = sentinels(&evidence, evidence.sentinels.as_ref().unwrap());
     assert_eq!(
         fix_of(&found),
-        "redis-cli -h s1 -p 26379 SENTINEL SET mymaster quorum 3  # and on the sentinels that the URL doesn't name"
+        "redis-cli -h s1 -p 26379 SENTINEL SET mymaster quorum 3  # and do the same on the sentinels that the URL doesn't name"
     );
 }
 
@@ -1379,7 +1394,7 @@ fn time_outs_that_cost_renewals_are_named() {
 }
 
 #[test]
-fn what_is_stored_under_a_name_is_said() {
+fn doctor_reports_the_key_that_is_stored_under_a_name() {
     let found = |key| Inspected {
         name: "deploy".parse().unwrap(),
         restarted: None,
@@ -1428,7 +1443,7 @@ fn what_is_stored_under_a_name_is_said() {
             named(Some(found(foreign(None))), Vec::new()),
             Level::Fail,
             "has no expiry",
-            "first make sure that the program that set it is dead; then redlock release --force deploy",
+            "first make sure that the program that set the key is dead; then redlock release --force deploy",
         ),
         (
             named(None, vec![stranger("redlock:deploy")]),

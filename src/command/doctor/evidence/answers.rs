@@ -1,4 +1,4 @@
-//! How questions are put in words, and what an answer says, or its refusal. Pure.
+//! The text of questions, and the meaning of answers and refusals. Pure.
 
 use super::facts::{Known, Unknown};
 use crate::protocol::{Answer, Question, Refusal};

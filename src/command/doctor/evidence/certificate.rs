@@ -1,4 +1,4 @@
-//! From when until when a certificate is valid, read from its DER. Pure.
+//! The time during which a certificate is valid, read from its DER. Pure.
 
 use std::time::UNIX_EPOCH;
 

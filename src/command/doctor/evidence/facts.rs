@@ -32,7 +32,7 @@ impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Denied(command) => write!(f, "{command} is not permitted"),
-            Self::Unsupported(command) => write!(f, "there is no {command} here"),
+            Self::Unsupported(command) => write!(f, "the server has no {command}"),
             Self::NoAnswer => f.write_str("there was no answer in time"),
             Self::NotAsked => f.write_str("something above failed"),
             Self::Failed(why) => f.write_str(why),

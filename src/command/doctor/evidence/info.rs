@@ -1,4 +1,4 @@
-//! What servers say of themselves and of others: INFO, and CLUSTER NODES. Pure.
+//! Reports of servers about themselves and others: INFO, and CLUSTER NODES. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

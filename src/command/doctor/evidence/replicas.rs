@@ -1,4 +1,4 @@
-//! Other servers, each asked by a thread of its own for its clock and for what it says of itself.
+//! Other servers: a thread for each asks for its clock and for its report of itself.
 
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -31,7 +31,7 @@ impl Questioned {
 
     pub(super) fn finish(self) -> Replica {
         let answers = self.answers.and_then(|thread| thread.join().ok());
-        let failed = || Err(Unknown::Failed("it could not be asked".into()));
+        let failed = || Err(Unknown::Failed("the connection to it failed".into()));
         let (clock, info) = answers
             .unwrap_or_else(failed)
             .unwrap_or_else(|why| (Err(why.clone()), Err(why)));

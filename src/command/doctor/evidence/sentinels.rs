@@ -1,4 +1,4 @@
-//! What each sentinel says of the primary.
+//! The answer of each sentinel about the primary.
 
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ impl Questioned {
     pub(super) fn finish(self) -> SentinelEvidence {
         let finish = |(server, answering): (Endpoint, Option<Answering>)| {
             let answer = answering.and_then(|thread| thread.join().ok());
-            let failed = || Err(Unknown::Failed("it could not be asked".into()));
+            let failed = || Err(Unknown::Failed("the connection to it failed".into()));
             let redis_cli = server.about().redis_cli;
             let (answer, redis_cli) = match answer.unwrap_or_else(failed) {
                 Ok((answer, is_admin)) => (Ok(answer), redis_cli.of_admin(is_admin)),

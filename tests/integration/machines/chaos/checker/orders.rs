@@ -332,7 +332,7 @@ pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
 pub fn has_succeeded(job: &Job) -> bool {
     job.kind == JobKind::Run
         && job.status == Some(0)
-        && !job.said.contains("could not release")
+        && !job.said.contains("can't release")
         && job.once_per.is_some()
 }
 

@@ -206,7 +206,7 @@ fn groups_are_held_to_the_smallest_limit() {
 }
 
 #[test]
-fn who_is_stopped_may_be_late_until_it_is_resumed_and_no_longer() {
+fn a_suspended_run_may_be_late_until_it_is_resumed_and_no_longer() {
     let of = |resumed, role| run(1, 1000, 6000).hit(role, ProcessFault::Stopped, 1500, resumed);
     let later = || run(2, 4000, 8000);
     assert_eq!(
@@ -235,7 +235,7 @@ fn who_is_stopped_may_be_late_until_it_is_resumed_and_no_longer() {
 }
 
 #[test]
-fn who_is_stopped_before_it_begins_doesnt_begin_under_a_lease_that_is_over() {
+fn a_command_that_was_stopped_before_its_start_never_starts_under_an_ended_lease() {
     let with = |from, kind| {
         let late = run(2, from, 5890)
             .come(900)
@@ -488,7 +488,7 @@ fn a_fence_that_doesnt_grow_is_found() {
 }
 
 #[test]
-fn what_checks_the_fence_never_goes_back() {
+fn a_resource_that_checks_the_fence_never_goes_back() {
     let with = |from, status| {
         let writes = run(1, 1000, 2000)
             .wrote(7, 1500, 1510, 0)
@@ -544,7 +544,7 @@ fn a_success_counts_and_a_failure_doesnt() {
         [""; 0]
     );
     let unknown = Job {
-        said: "redlock: could not release lock \"a\"; it expires within 2s".into(),
+        said: "redlock: can't release lock \"a\"; it expires within 2s".into(),
         ..once(1, 1000)
     };
     assert_eq!(broken(&history(vec![unknown, once(2, 1500)])), [""; 0]);
@@ -579,7 +579,7 @@ fn a_newer_run_makes_the_older_ones_give_up() {
 }
 
 #[test]
-fn who_comes_first_is_served_first_while_nothing_is_done_to_anybody() {
+fn waiters_are_served_in_order_while_nothing_fails() {
     let late = || run(1, 5000, 5010).come(3000);
     let early = || run(2, 5100, 5110).come(1000);
     assert_eq!(broken(&history(vec![late(), early()])), ["I5"]);
@@ -814,7 +814,7 @@ fn a_history_that_was_written_down_is_judged_the_same_when_it_is_read() {
 }
 
 #[test]
-fn it_is_counted_how_often_a_promise_could_have_been_broken_and_how_often_that_was_excused() {
+fn the_checker_counts_excused_and_unexcused_chances_to_break_a_promise() {
     let count = |history: &History, what: &str| {
         let chances = Verdict::of(history).chances;
         let found = chances.iter().filter(|(promise, _)| promise.contains(what));
@@ -881,7 +881,7 @@ fn it_is_counted_how_often_a_promise_could_have_been_broken_and_how_often_that_w
 }
 
 #[test]
-fn it_is_added_up_for_how_long_faults_would_have_excused_two_redlocks() {
+fn the_checker_adds_up_how_long_faults_would_have_excused_two_holders() {
     let loses = |name: Option<&str>, from| SiteFault {
         forgets: Forgets::Holds,
         name: name.map(str::to_owned),

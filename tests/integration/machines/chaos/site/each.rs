@@ -61,7 +61,7 @@ fn is_asked_for() -> bool {
 }
 
 #[test]
-fn each_fault_of_one_server_ends_and_the_lock_is_free_again() {
+fn after_each_fault_of_one_server_the_lock_is_free_again() {
     if is_asked_for() {
         assert_each_ends(Kind::Single, 1);
     }

@@ -1,0 +1,179 @@
+//! All sentences that redlock prints, in one file to read through: messages.txt, by the files of the code that they are
+//! in. A new or changed sentence changes it; `UPDATE=1 cargo test --locked --test integration -- messages::` writes it.
+//!
+//! The sentences are the literals of the code, with an example in the place of each value, so none can be forgotten.
+//! Words of tables, help and texts of fewer than four words are left out.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::generated::root;
+
+/// The rooms of the code, those first whose sentences most people meet.
+const ROOMS: [&str; 9] = [
+    "supervise",
+    "report",
+    "command",
+    "protocol",
+    "config",
+    "redis",
+    "sys",
+    "",
+    "command/doctor",
+];
+
+/// Files whose literals aren't sentences: help has its own test, the rest is text of other languages.
+const NO_SENTENCES: [&str; 4] = [
+    "cli.rs",
+    "command/history/chart/svg.rs",
+    "command/doctor/evidence/probe.rs",
+    "command/doctor/evidence/examine.rs",
+];
+
+/// What stands for a value in a sentence.
+const EXAMPLES: [(&[&str], &str); 12] = [
+    (&["name", "ours", "lock"], "deploy"),
+    (&["server", "self", "place"], "redis:6379"),
+    (&["address", "primary", "other"], "10.0.0.2:6379"),
+    (&["whom", "whose", "who", "holder"], "ci@ci-7 (pid 4121)"),
+    (&["left", "ttl", "lasting", "late", "ago", "running"], "30s"),
+    (&["host"], "redis"),
+    (&["path"], "/var/lib/deploy.fence"),
+    (&["program"], "ssh"),
+    (&["pid", "number"], "4121"),
+    (&["id"], "299fb62cd560"),
+    (&["error"], "connection refused"),
+    (&["user"], "user \"jobs\""),
+];
+
+/// The literals of a source file without its comments and unit tests.
+fn literals(source: &str) -> Vec<String> {
+    let end = ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub mod tests"];
+    let end = end.iter().filter_map(|start| source.find(start)).min();
+    let mut rest = &source[..end.unwrap_or(source.len())];
+    let mut found = Vec::new();
+    while let Some(at) = rest.find(['"', '/', '\'']) {
+        let is_for_people = !rest[..at].ends_with("expect(");
+        rest = &rest[at..];
+        if rest.starts_with("//") {
+            rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
+        } else if ["'\"'", "'/'", "'\\"]
+            .iter()
+            .any(|start| rest.starts_with(start))
+        {
+            rest = &rest[3..];
+        } else if let Some(text) = rest.strip_prefix('"') {
+            let mut is_escaped = false;
+            let end = text.find(|c| {
+                let ends = c == '"' && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                ends
+            });
+            let end = end.expect("the end of a literal");
+            if is_for_people {
+                found.push(text[..end].to_owned());
+            }
+            rest = &text[end + 1..];
+        } else {
+            rest = &rest[1..];
+        }
+    }
+    found
+}
+
+/// A literal as it is printed, with examples for its values; `None` if it is no sentence.
+fn sentence(literal: &str) -> Option<String> {
+    let lines = literal.split("\\\n").map(str::trim_start);
+    let text: String = lines.collect();
+    let text = text
+        .replace("\\\"", "\"")
+        .replace("\\n", "")
+        .replace("{{", "")
+        .replace("}}", "");
+    let mut sentence = String::new();
+    let mut own = String::new();
+    let mut parts = text.split('{');
+    let first = parts.next().unwrap_or_default();
+    sentence += first;
+    own += first;
+    for part in parts {
+        let (value, after) = part.split_once('}')?;
+        let value = value.split(':').next().unwrap_or_default();
+        let mut examples = EXAMPLES.iter();
+        let example = examples.find(|(values, _)| values.contains(&value));
+        sentence += example.map_or("…", |(_, example)| example);
+        sentence += after;
+        own += " ";
+        own += after;
+    }
+    let is_word = |word: &&str| word.len() > 1 && word.bytes().all(|b| b.is_ascii_alphabetic());
+    let letters = |c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-';
+    let words = own.split(' ').flat_map(|word| word.split(letters));
+    let is_sentence = own.contains(' ') && words.filter(is_word).count() >= 4;
+    is_sentence.then_some(sentence)
+}
+
+/// All source files, by their places below `src`.
+fn files() -> Vec<(String, PathBuf)> {
+    fn collect(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                collect(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    let src = root().join("src");
+    let mut found = Vec::new();
+    collect(&src, &mut found);
+    let name = |path: &PathBuf| path.strip_prefix(&src).unwrap().display().to_string();
+    let mut files: Vec<_> = found.into_iter().map(|path| (name(&path), path)).collect();
+    files.retain(|(name, _)| !name.ends_with("tests.rs") && !NO_SENTENCES.contains(&&**name));
+    let room = |name: &str| {
+        let rooms = ROOMS.iter().enumerate();
+        let of = rooms.filter(|(_, room)| name.starts_with(*room));
+        of.max_by_key(|(_, room)| room.len()).map(|(at, _)| at)
+    };
+    files.sort_by_cached_key(|(name, _)| (room(name), name.clone()));
+    files
+}
+
+#[test]
+fn every_sentence_that_redlock_prints_is_in_the_list_of_messages() {
+    let mut list = "\
+All sentences that redlock prints, by the files of the code. Values are examples; … is any other value.
+Written by: UPDATE=1 cargo test --locked --test integration -- messages::
+"
+    .to_owned();
+    for (name, path) in files() {
+        let source = fs::read_to_string(path).unwrap();
+        let mut sentences: Vec<String> = Vec::new();
+        for sentence in literals(&source)
+            .iter()
+            .filter_map(|literal| sentence(literal))
+        {
+            if !sentences.contains(&sentence) {
+                sentences.push(sentence);
+            }
+        }
+        if !sentences.is_empty() {
+            let _ = write!(list, "\n[{name}]\n{}\n", sentences.join("\n"));
+        }
+    }
+    let file = root().join("tests/integration/messages.txt");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&file, &list).unwrap();
+    }
+    let committed = fs::read_to_string(&file).unwrap_or_default();
+    assert!(list.lines().count() > 300, "the sentences were not found");
+    let differs = list
+        .lines()
+        .find(|line| !committed.lines().any(|other| other == *line));
+    assert!(
+        committed == list,
+        "messages.txt is out of date (UPDATE=1 writes it): {differs:?}"
+    );
+}
