@@ -1,4 +1,5 @@
-//! Joins the Lua scripts with what they include, and computes the hashes by which Redis knows them.
+//! Joins the Lua scripts with what they include, and computes the hashes by which Redis knows them; lists the pages of the
+//! manual; finds out which commit is built.
 
 use std::path::Path;
 use std::{env, fs};
@@ -37,7 +38,40 @@ fn main() {
         ]);
     }
     fs::write(out.join("scripts.rs"), constants).expect("OUT_DIR can be written");
+    write_pages(out);
+    println!("cargo::rustc-env=REDLOCK_COMMIT={}", commit());
+    println!("cargo::rerun-if-env-changed=REDLOCK_COMMIT");
+    println!("cargo::rerun-if-changed=man");
     println!("cargo::rerun-if-changed=src/protocol");
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=build.rs");
+}
+
+/// The pages of the manual, which `redlock man` prints.
+fn write_pages(out: &Path) {
+    let entries = fs::read_dir("man").expect("the manual").flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".1") || name.ends_with(".7"))
+        .collect();
+    names.sort();
+    let mut table = String::from("static PAGES: &[(&str, &str)] = &[\n");
+    for name in names {
+        let text = format!("include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/man/{name}\"))");
+        table.extend([format!("    (\"{name}\", {text}),\n")]);
+    }
+    table.push_str("];\n");
+    fs::write(out.join("pages.rs"), table).expect("OUT_DIR can be written");
+}
+
+/// The commit that is built, as `make` says, or as cargo has written into the archive that it installs from.
+fn commit() -> String {
+    if let Ok(commit) = env::var("REDLOCK_COMMIT") {
+        return commit;
+    }
+    let packaged = fs::read_to_string(".cargo_vcs_info.json").unwrap_or_default();
+    let hash = packaged.split_once("\"sha1\": \"").map(|(_, rest)| rest);
+    hash.and_then(|rest| rest.get(..12))
+        .unwrap_or_default()
+        .to_owned()
 }

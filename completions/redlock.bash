@@ -115,10 +115,10 @@ _redlock() {
         freeze:-*) _redlock_words "--reason --for $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
         local:-*) _redlock_words "--force $common" ;;
-        thaw:-* | fence:-*) _redlock_words "$common" ;;
+        thaw:-* | fence:-* | man:-* | completions:-*) _redlock_words "$common" ;;
         :*)
             _redlock_words "run guard pass acquire extend check release stop wait status history freeze thaw fence
-                doctor local --version $common"
+                doctor local man completions --version $common"
             ;;
         run:* | guard:*)
             ((names)) && [[ ! $cur ]] && COMPREPLY=(--)
@@ -134,6 +134,11 @@ _redlock() {
             ;;
         fence:*) ((names)) || _redlock_files ;;
         local:*) ((names)) || _redlock_words 'status stop' ;;
+        man:*)
+            ((names)) || _redlock_words 'redlock run guard pass acquire extend check release stop wait status history freeze
+                thaw fence doctor local man completions recipes protocol'
+            ;;
+        completions:*) ((names)) || _redlock_words 'bash zsh fish' ;;
         esac
         ;;
     esac

@@ -69,7 +69,7 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run guard pass acquire extend check release stop wait status history freeze thaw fence doctor local
+set -g __redlock_commands run guard pass acquire extend check release stop wait status history freeze thaw fence doctor local man completions
 # Of these, the commands that take any number of names of live locks, and those that take one.
 set -g __redlock_many_names run guard wait status
 set -g __redlock_one_name acquire pass extend check release stop freeze thaw doctor
@@ -99,6 +99,8 @@ complete -c redlock -n __redlock_no_command -a thaw -d 'Undo redlock freeze'
 complete -c redlock -n __redlock_no_command -a fence -d 'Reject stale writes, using a fence file'
 complete -c redlock -n __redlock_no_command -a doctor -d 'Check that this Redis is fit to hold locks'
 complete -c redlock -n __redlock_no_command -a local -d 'Show or stop the server that local: uses'
+complete -c redlock -n __redlock_no_command -a man -d 'Show a page of the manual'
+complete -c redlock -n __redlock_no_command -a completions -d 'Print the completions for a shell'
 complete -c redlock -n __redlock_no_command -s V -l version -d 'Print the version'
 
 complete -c redlock -n 'not __redlock_after_dashes' -s u -l url -x -d 'Redis server'
@@ -183,6 +185,10 @@ complete -c redlock -n '__redlock_is doctor' -l json -d 'Print JSON'
 
 complete -c redlock -n '__redlock_is local' -l force -d 'With stop: also while locks are in use'
 complete -c redlock -n '__redlock_is local; and __redlock_has 0' -a 'status stop'
+
+complete -c redlock -n '__redlock_is man; and __redlock_has 0' -a 'redlock recipes protocol'
+complete -c redlock -n '__redlock_is man; and __redlock_has 0' -a '$__redlock_commands'
+complete -c redlock -n '__redlock_is completions; and __redlock_has 0' -a 'bash zsh fish'
 
 complete -c redlock -n '__redlock_is freeze' -l reason -x -d 'Reason, shown to every run that wants the lock'
 complete -c redlock -n '__redlock_is freeze' -l for -x -d 'Duration of the freeze'

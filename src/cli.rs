@@ -230,6 +230,8 @@ commands! {
     Fence "fence" "Reject stale writes, using a fence file";
     Doctor "doctor" "Check that this Redis is fit to hold locks";
     Local "local" "Show or stop the server that local: uses";
+    Man "man" "Show a page of the manual";
+    Completions "completions" "Print the completions for a shell";
 }
 
 /// Where to read of the options that no help shows: no job chooses them.
@@ -915,6 +917,35 @@ pub enum LocalAction {
     Status,
     /// Stop it; the next command that needs it starts it again
     Stop,
+}
+
+/// Show a page of the manual
+///
+/// The pages are part of the binary, so that they are there without a package. On a terminal man shows the page, if it is
+/// installed; otherwise the page's source is printed: `redlock man run | mandoc`.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// A command, recipes or protocol [default: redlock(1)]
+    #[arg(value_name = "PAGE")]
+    pub page: Option<String>,
+}
+
+/// Print the completions for a shell
+///
+/// They are those that packages install. For bash: `source <(redlock completions bash)`.
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    #[arg(id = "of_shell", value_name = "SHELL", value_enum)]
+    pub shell: Shell,
+}
+
+/// A shell that `redlock completions` knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// The options that mean something only beside another one, each with that one.

@@ -25,7 +25,11 @@ pub fn version(at_length: bool) -> Result<Exit> {
             "release"
         };
         let arch = std::env::consts::ARCH;
-        text = format!("{text}{profile} build for {arch}-linux, {linked} {libc}\n");
+        let commit = match env!("REDLOCK_COMMIT") {
+            "" => String::new(),
+            commit => format!(" of commit {commit}"),
+        };
+        text = format!("{text}{profile} build{commit} for {arch}-linux, {linked} {libc}\n");
     }
     report::print(&text)?;
     Ok(Exit::Success)

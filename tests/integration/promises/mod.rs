@@ -59,6 +59,7 @@
 //! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
 //! | `sentinel` | a primary with replicas, watched over by sentinels: no failover loses or doubles a lock |
 //! | `sync` | replicas that confirm what is granted: what `--sync` promises, and clocks that differ |
+//! | `manual` | the manual and the completions that are in the binary |
 //! | `config` | settings, passwords, TLS |
 //! | `local` | a server of this host, started once by whoever needs it first, and what becomes of its locks |
 //! | `password` | a command that prints the password, and locks that outlive their passwords |
@@ -89,6 +90,7 @@ mod keeper;
 mod keys;
 mod local;
 mod loss;
+mod manual;
 mod nesting;
 mod packages;
 mod password;
