@@ -3,7 +3,7 @@
 # make sweep    have each system call of a run fail, one after the other
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
-# make dist     packages of the release binary, in dist/: tarball, .deb, image, checksums
+# make dist     packages of the release binary, in dist/: tarball, .deb, .rpm, image, checksums; ARCH=aarch64 for another processor
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
 # make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
@@ -19,7 +19,7 @@
 # make bench    the figures of docs/benchmarks.md
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
-# make generate rewrite the generated man pages
+# make generate rewrite what is generated: man pages, and all that names redlock's home (ci/home)
 # make pictures draw docs/history.svg and docs/status.svg anew, by redlock itself
 # make hot      list anew the functions that a short run calls, which are placed side by side
 
@@ -29,13 +29,15 @@ CARGO ?= cargo
 # Where cargo builds; the binary is copied to its top, so that its path doesn't depend on the target
 # it was built for.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-REDLOCK := $(TARGET)/redlock
+REDLOCK = $(TARGET)/redlock$(if $(filter $(HERE),$(ARCH)),,-$(ARCH))
 SOURCES := Cargo.toml Cargo.lock $(shell find src build build.rs -type f)
 
 # A static binary starts faster than a dynamic one, and one that isn't relocated faster still. The
 # musl target is used where the toolchain has it (or can get it); it needs musl-gcc for the C
 # code of the TLS library. Elsewhere it is the host's own target.
-MUSL := $(shell uname -m)-unknown-linux-musl
+HERE := $(shell uname -m)
+ARCH ?= $(HERE)
+MUSL := $(ARCH)-unknown-linux-musl
 # The functions that a short run calls stand side by side in it, so that fewer pages are mapped.
 STATIC := -C relocation-model=static -C link-arg=-Wl,-T,build/hot.ld
 
@@ -43,6 +45,14 @@ STATIC := -C relocation-model=static -C link-arg=-Wl,-T,build/hot.ld
 CARGO_DIRECTORY := $(or $(CARGO_HOME),$(HOME)/.cargo)
 REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(TARGET))=/target \
     --remap-path-prefix=$(CARGO_DIRECTORY)=/cargo --remap-path-prefix=$$(rustc --print sysroot)=/rust
+
+# What links, and compiles C, for another processor.
+CROSS := $(ARCH)-linux-gnu-gcc
+UPPER = $(shell echo "$(MUSL)" | tr a-z- A-Z_)
+FOREIGN = $(if $(filter $(HERE),$(ARCH)),,CC_$(subst -,_,$(MUSL))=$(CROSS) CARGO_TARGET_$(UPPER)_LINKER=$(CROSS))
+
+# `redlock --version -v` names it.
+COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --dirty=-changed 2>/dev/null)"
 
 # Most tests wait most of the time.
 TEST_THREADS ?= 6
@@ -52,19 +62,21 @@ TEST_THREADS ?= 6
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
 	@scripts/setup build
-	@if [ -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)" ] && command -v musl-gcc >/dev/null; then \
+	@if [ -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)" ] && command -v $(if $(filter $(HERE),$(ARCH)),musl-gcc,$(CROSS)) >/dev/null; then \
 	    $(MAKE) --no-print-directory build-musl; \
+	elif [ "$(ARCH)" != "$(HERE)" ]; then \
+	    echo "building for $(ARCH) needs Rust's target $(MUSL) and $(CROSS)" >&2; exit 69; \
 	else \
 	    $(MAKE) --no-print-directory build-host; \
 	fi
 
 .PHONY: build-musl build-host
 build-musl:
-	RUSTFLAGS="$(STATIC) $(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release --target $(MUSL)
+	$(COMMIT) $(FOREIGN) RUSTFLAGS="$(STATIC) $(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release --target $(MUSL)
 	@install -m 755 "$(TARGET)/$(MUSL)/release/redlock" "$(REDLOCK)"
 
 build-host:
-	RUSTFLAGS="$(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release
+	$(COMMIT) RUSTFLAGS="$(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release
 	@install -m 755 "$(TARGET)/release/redlock" "$(REDLOCK)"
 
 # After `make build`, `sudo make install` only copies: root needs no toolchain.
@@ -75,8 +87,8 @@ $(REDLOCK): $(SOURCES)
 dist:
 	@scripts/setup dist
 	@$(MAKE) --no-print-directory build
-	@"$(REDLOCK)" --version -v | grep -q 'static musl' || { echo "the binary isn't static: it needs Rust's musl target and musl-gcc" >&2; exit 69; }
-	@scripts/dist "$(REDLOCK)" dist
+	@[ "$(ARCH)" != "$(HERE)" ] || "$(REDLOCK)" --version -v | grep -q 'static musl' || { echo "the binary isn't static: it needs Rust's musl target and musl-gcc" >&2; exit 69; }
+	@ARCH="$(ARCH)" scripts/dist "$(REDLOCK)" dist
 	@cat dist/SHA256SUMS
 
 dist-test:
@@ -186,9 +198,10 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check ci/install.sh .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check scripts/home scripts/release ci/install.sh .ci/run completions/redlock.bash; fi
 
 generate:
+	scripts/home
 	UPDATE=1 $(CARGO) test --locked --test integration generated::the_man_pages_are_those
 
 # Its times and pids are new each time, so no test compares it.

@@ -53,7 +53,8 @@
 //! | `recipes` | each recipe of docs/recipes.md, run as it stands there |
 //! | `second_host` | the README's way to a second host, and that to TLS, on two hosts |
 //! | `services` | a service under systemd: its manager knows whether it waits or runs |
-//! | `packages` | tarball, .deb and image; installing by checksum, also in CI: the action and the template |
+//! | `packages` | tarball, .deb, .rpm and image; installing by checksum, also in CI: the action and the template |
+//! | `releases` | from a tag to `install.sh`: redlock's home in one place, what each tool looks for, what GitHub runs |
 //! | `cluster` | Redis Cluster: one slot, whichever node is asked, wherever the slot goes |
 //! | `watchdog` | a killed or stopped redlock: nothing of COMMAND outlives it, or its lease |
 //! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
@@ -100,6 +101,7 @@ mod queue;
 mod recipes;
 mod refusals;
 mod release;
+mod releases;
 mod repair;
 mod restarts;
 mod screen;

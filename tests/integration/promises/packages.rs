@@ -1,8 +1,8 @@
-//! What `make dist` makes, and installing it: the tarball, the .deb, the image, and redlock in CI.
+//! What `make dist` makes, and installing it: the tarball, the .deb, the .rpm, the image, and redlock in CI.
 //!
 //! `REDLOCK_DIST` names the directory that `make dist` has filled (`make dist-test` sets it). Without it,
-//! what is packaged is the binary under test: it isn't static, so that its .deb depends on the libraries
-//! of this machine, and in the image they are laid beside it. That two builds in two directories give
+//! what is packaged is the binary under test: it isn't static, so that it runs with the libraries of this
+//! machine, and in the image they are laid beside it. That two builds in two directories give
 //! the same bytes takes minutes, so `make dist-check` shows that. Packages for Debian and images are
 //! made, and tested, on Debian and what comes from it. What GitHub and GitLab do with a document is not
 //! tested, only the commands in it.
@@ -108,7 +108,7 @@ impl Releases {
 }
 
 /// Packages a binary with the files of a checkout.
-fn package(checkout: &Path, binary: &Path, dist: &Path, kinds: &[&str]) -> Command {
+pub fn package(checkout: &Path, binary: &Path, dist: &Path, kinds: &[&str]) -> Command {
     let mut command = Command::new(checkout.join("scripts/dist"));
     command
         .args([binary, dist])
@@ -118,13 +118,13 @@ fn package(checkout: &Path, binary: &Path, dist: &Path, kinds: &[&str]) -> Comma
 }
 
 /// A program with its arguments, whose output counts.
-fn run(words: &[&str]) -> Outcome {
+pub fn run(words: &[&str]) -> Outcome {
     let ended = outcome(Command::new(words[0]).args(&words[1..]));
     ended.assert_code(0);
     ended
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
@@ -133,20 +133,25 @@ fn checksum(file: &Path) -> String {
     line.split(' ').next().unwrap().to_owned()
 }
 
-fn is_debian() -> bool {
+pub fn is_debian() -> bool {
     Path::new("/etc/debian_version").exists()
+}
+
+/// Whether what is under test was made before by `make dist`.
+pub fn is_of_make_dist() -> bool {
+    std::env::var_os("REDLOCK_DIST").is_some()
 }
 
 /// Whether what is packaged needs nothing of the system.
 fn is_static(redlock: &Path) -> bool {
     let built = run(&[text(redlock), "--version", "-v"]).stdout;
     // That of `make dist` must be.
-    assert!(std::env::var_os("REDLOCK_DIST").is_none() || built.contains("static"));
+    assert!(!is_of_make_dist() || built.contains("static"));
     built.contains("static")
 }
 
 /// A command that needs root, or what looks like it.
-fn as_root(words: &[&str]) -> Command {
+pub fn as_root(words: &[&str]) -> Command {
     let alike: &[&str] = if nix::unistd::geteuid().is_root() {
         &[]
     } else {
@@ -158,7 +163,7 @@ fn as_root(words: &[&str]) -> Command {
     command
 }
 
-fn assert_is_this_version(redlock: &Path) {
+pub fn assert_is_this_version(redlock: &Path) {
     let version = run(&[text(redlock), "--version"]).stdout;
     assert_eq!(version, format!("redlock {VERSION}\n"));
 }
@@ -213,7 +218,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 }
 
 /// A binary for tests in which only the packages around it count.
-const SMALL: &str = "/bin/true";
+pub const SMALL: &str = "/bin/true";
 
 /// All kinds that can be made here.
 fn all_kinds() -> &'static [&'static str] {
@@ -221,7 +226,7 @@ fn all_kinds() -> &'static [&'static str] {
 }
 
 #[test]
-fn the_readme_tells_how_to_install_what_is_there_and_the_checksums_are_those_of_all_of_it() {
+fn the_checksums_are_those_of_all_files_of_a_release() {
     let releases = Releases::of(Path::new(SMALL), all_kinds());
     let checked = outcome(
         Command::new("sha256sum")
@@ -237,31 +242,16 @@ fn the_readme_tells_how_to_install_what_is_there_and_the_checksums_are_those_of_
     names.push("SHA256SUMS");
     names.sort_unstable();
     assert_eq!(names, releases.names());
-
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, section) = readme.split_once("\n## Install\n").unwrap();
-    let (section, _) = section.split_once("\n## ").unwrap();
-    let words = section.split(|c: char| c.is_whitespace() || c == '`');
-    let (arch, debians) = match std::env::consts::ARCH {
-        "aarch64" => ("aarch64", "arm64"),
-        other => (other, "amd64"),
-    };
-    let mut told: Vec<String> = words
-        .filter(|word| word.starts_with("redlock-") || word.starts_with("redlock_"))
-        .map(|word| word.replace("x86_64", arch).replace("amd64", debians))
-        .collect();
-    told.sort();
-    names.retain(|name| name.starts_with("redlock"));
-    if is_debian() {
-        assert_eq!(told, names);
-    }
 }
 
 #[test]
 fn the_tarball_is_unpacked_below_a_prefix() {
     let releases = Releases::new();
     let tarball = releases.tarball();
-    let name = format!("redlock-{VERSION}-{}", std::env::consts::ARCH);
+    let name = format!(
+        "redlock-{VERSION}-{}-unknown-linux-musl",
+        std::env::consts::ARCH
+    );
     assert_eq!(
         tarball.file_name().unwrap(),
         format!("{name}.tar.gz").as_str()
@@ -307,8 +297,7 @@ fn what_is_in_the_tarball_is_owned_by_root_and_as_old_as_the_last_commit() {
     assert!(names.is_sorted(), "{names:?}");
     dates.dedup();
     assert_eq!(dates.len(), 1, "{dates:?}");
-    let made_here = std::env::var_os("REDLOCK_DIST").is_none();
-    if made_here && root().join(".git").exists() {
+    if !is_of_make_dist() && root().join(".git").exists() {
         let mut log = Command::new("git");
         log.args(["log", "-1", "--format=%cd", "--date=format-local:%F %T"]);
         let committed = outcome(log.env("TZ", "UTC").current_dir(root()));
@@ -350,15 +339,8 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
         ];
         outcome(&mut as_root(&[&options, words].concat()))
     };
-    let unpacked = TempDir::new().unwrap();
-    run(&["dpkg-deb", "-x", text(&deb), text(unpacked.path())]);
-    let mut install = vec!["--install", text(&deb)];
-    if is_static(&unpacked.path().join("usr/bin/redlock")) {
-        assert_eq!(field("Depends"), "");
-    } else {
-        install.insert(0, "--force-depends");
-    }
-    dpkg(&install).assert_code(0);
+    assert_eq!(field("Depends"), "");
+    dpkg(&["--install", text(&deb)]).assert_code(0);
 
     assert_is_this_version(&at("usr/bin/redlock"));
     let share = at("usr/share");
@@ -366,9 +348,51 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
     assert!(share.join("man/man1/redlock-run.1.gz").exists());
     assert_shells_complete(&share, "zsh/vendor-completions");
     let copyright = fs::read_to_string(share.join("doc/redlock/copyright")).unwrap();
-    assert!(copyright.contains("MIT OR Apache-2.0"), "{copyright}");
-    dpkg(&["--verify", "redlock"]).assert_code(0);
+    assert!(copyright.contains("MIT or Apache-2.0"), "{copyright}");
+    let verified = dpkg(&["--verify", "redlock"]);
+    assert_eq!(verified.assert_code(0).stdout, "");
+    fs::write(share.join("doc/redlock/README.md"), "changed").unwrap();
+    assert_ne!(dpkg(&["--verify", "redlock"]).stdout, "");
     dpkg(&["--remove", "redlock"]).assert_code(0);
+    assert!(!at("usr/bin/redlock").exists());
+}
+
+#[test]
+fn the_rpm_is_installed_by_rpm_with_man_pages_and_completions_and_needs_nothing() {
+    if !is_debian() {
+        return;
+    }
+    let releases = Releases::with(&["rpm"]);
+    let package = releases.file(".rpm");
+    let system = TempDir::new().unwrap();
+    let at = |path: &str| system.path().join(path);
+    let rpm = |words: &[&str]| {
+        // Debian's rpm is for looking at packages, and says so unless it is told to install one all the same.
+        let options = ["rpm", "--root", text(system.path()), "--force-debian"];
+        outcome(&mut as_root(&[&options, words].concat()))
+    };
+    let mut install = vec!["--install", text(&package)];
+    let needed = run(&["rpm", "-qp", "--requires", text(&package)]).stdout;
+    if is_of_make_dist() {
+        assert!(
+            needed.lines().all(|line| line.starts_with("rpmlib(")),
+            "{needed}"
+        );
+    } else {
+        install.push("--nodeps");
+    }
+    rpm(&install).assert_code(0);
+    let asked = "%{NAME} %{VERSION} %{ARCH} %{LICENSE}";
+    let about = rpm(&["-q", "--queryformat", asked, "redlock"]).stdout;
+    let arch = std::env::consts::ARCH;
+    assert_eq!(about, format!("redlock {VERSION} {arch} MIT OR Apache-2.0"));
+    assert_is_this_version(&at("usr/bin/redlock"));
+    let share = at("usr/share");
+    assert_has_the_manual(&share.join("man"));
+    assert_shells_complete(&share, "zsh/site-functions");
+    assert!(share.join("doc/redlock/LICENSE-APACHE").exists());
+    rpm(&["--verify", "--nodeps", "redlock"]).assert_code(0);
+    rpm(&["--erase", "redlock"]).assert_code(0);
     assert!(!at("usr/bin/redlock").exists());
 }
 
@@ -391,8 +415,23 @@ fn the_image_runs_redlock_as_a_non_root_user_and_has_certificates() {
     };
     let json = |file: &Path| -> Value { serde_json::from_slice(&fs::read(file).unwrap()).unwrap() };
     let index = json(&layout.join("index.json"));
+    // How podman names it, and docker: by the same standard, or by a file of its own.
+    let name = format!("redlock:{VERSION}");
+    let named = &index["manifests"][0]["annotations"];
+    assert_eq!(named["org.opencontainers.image.ref.name"], *name);
+    assert_eq!(
+        named["io.containerd.image.name"],
+        format!("docker.io/library/{name}")
+    );
+    let of_docker = &json(&layout.join("manifest.json"))[0];
+    assert_eq!(of_docker["RepoTags"][0], *name);
     let manifest = json(&blob(&index["manifests"][0]["digest"]));
     let config = json(&blob(&manifest["config"]["digest"]));
+    let as_path = |digest: &Value| format!("blobs/{}", digest.as_str().unwrap().replace(':', "/"));
+    assert_eq!(of_docker["Config"], as_path(&manifest["config"]["digest"]));
+    let layers = manifest["layers"].as_array().unwrap().iter();
+    let layers: Vec<String> = layers.map(|layer| as_path(&layer["digest"])).collect();
+    assert_eq!(of_docker["Layers"], serde_json::json!(layers));
     assert_eq!(config["config"]["User"], "65532:65532");
     let entrypoint = config["config"]["Entrypoint"][0].as_str().unwrap();
 
@@ -474,11 +513,10 @@ fn packaging_one_binary_in_two_directories_gives_the_same_bytes() {
         .env("SOURCE_DATE_EPOCH", "1700000000")
         .env("TZ", "Asia/Kathmandu")
         .env("LANG", "tr_TR.UTF-8")
-        // Where cargo-deb is.
         .env("CARGO_TARGET_DIR", root().join(target));
     outcome(&mut second).assert_code(0);
     let sums = |dist: &str| fs::read_to_string(at(dist).join("SHA256SUMS")).unwrap();
-    let count = if is_debian() { 4 } else { 2 };
+    let count = if is_debian() { 6 } else { 2 };
     assert_eq!(sums("first").lines().count(), count);
     assert_eq!(sums("first"), sums("second"));
 }
@@ -516,7 +554,7 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
         assert_empty(work.path());
     };
     refused(&releases.url(), &wrong, 65, &wrong);
-    refused("", "", 78, "REDLOCK_RELEASES");
+    refused(&releases.url(), &wrong, 65, "checksum mismatch");
     refused("file:///nowhere", "", 69, "can't download");
 
     let changed = releases.copy();
@@ -534,12 +572,20 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
         ("REDLOCK_RELEASES", &*changed.url()),
         ("REDLOCK_SHA256", &right),
     ];
-    install(&prefix, &variables).assert_code(0).assert_silent();
+    let said = install(&prefix, &variables).assert_code(0).stderr.clone();
+    let place = prefix.display();
+    let path =
+        format!("redlock: {place}/bin isn't on your PATH: export PATH=\"{place}/bin:$PATH\"\n");
+    let installed = format!("redlock: installed version {VERSION} as {place}/bin/redlock, ");
+    assert!(
+        said.starts_with(&installed) && said.ends_with(&path),
+        "{said}"
+    );
     assert_is_this_version(&prefix.join("bin/redlock"));
     fs::remove_dir_all(&prefix).unwrap();
     let capitals = right.to_uppercase();
     let variables = [variables[0], ("REDLOCK_SHA256", &capitals)];
-    install(&prefix, &variables).assert_code(0).assert_silent();
+    install(&prefix, &variables).assert_code(0);
     fs::remove_dir_all(&prefix).unwrap();
 
     let changed = releases.copy();
@@ -553,7 +599,7 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
 
     install(&prefix, &[("REDLOCK_RELEASES", &releases.url())])
         .assert_code(0)
-        .assert_silent();
+        .assert_says("the checksum is right");
     assert_is_this_version(&prefix.join("bin/redlock"));
     assert_has_the_manual(&prefix.join("share/man"));
     for version in ["99.0.0", "v99.0.0"] {
@@ -632,7 +678,7 @@ fn the_installer_downloads_with_curl_or_wget() {
         let prefix = work.path().join("prefix");
         let url = format!("http://127.0.0.1:{port}/");
         let variables = [("PATH", text(&programs)), ("REDLOCK_RELEASES", &url)];
-        install(&prefix, &variables).assert_code(0).assert_silent();
+        install(&prefix, &variables).assert_code(0);
         assert_is_this_version(&prefix.join("bin/redlock"));
         let other = [&variables[..], &[("REDLOCK_VERSION", "99.0.0")]].concat();
         install(&prefix, &other).assert_code(69);
@@ -664,18 +710,6 @@ fn an_installer_that_was_downloaded_in_part_does_nothing() {
     }
     run(&script).assert_code(0);
     assert!(prefix.join("bin/redlock").exists());
-}
-
-#[test]
-fn the_installer_and_its_copy_in_the_gitlab_template_are_of_this_version() {
-    let script = fs::read_to_string(root().join("ci/install.sh")).unwrap();
-    assert!(script.contains(&format!("${{REDLOCK_VERSION:-{VERSION}}}")));
-    let template = fs::read_to_string(root().join("ci/gitlab.yml")).unwrap();
-    let template = yaml(&template);
-    let before = template[".redlock"]["before_script"][0].as_str().unwrap();
-    let (_, copy) = before.split_once("<<'INSTALL'\n").unwrap();
-    let (copy, _) = copy.split_once("\nINSTALL\n").unwrap();
-    assert_eq!(copy, script.trim_end());
 }
 
 /// A job of GitHub's on a machine that has no redlock.

@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::generated::recipes;
+use crate::generated::root;
 use crate::pages::markdown;
 use crate::promises::keeper::keeper;
 use crate::promises::packages::{GithubJob, Releases, gitlab_job, gitlab_shell};
@@ -343,8 +344,31 @@ fn github<'a>(run_number: &'a str, file: &'a str) -> Vec<(&'a str, &'a str)> {
     ]
 }
 
-/// Where the recipes keep releases.
+/// Where the recipes keep releases, while redlock has no home (`ci/home`).
 const RELEASES: &str = "https://releases.example.com/redlock";
+
+/// The setting in `ci/home`.
+fn home(name: &str) -> String {
+    let home = fs::read_to_string(root().join("ci/home")).unwrap();
+    let value = home
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    value.expect("it is set, if to nothing").to_owned()
+}
+
+fn has_home() -> bool {
+    !home("repository").is_empty()
+}
+
+/// The action of this version.
+fn action() -> String {
+    let repository = if has_home() {
+        home("repository")
+    } else {
+        "example/redlock".into()
+    };
+    format!("{repository}@v{}", env!("CARGO_PKG_VERSION"))
+}
 
 /// What GitHub puts in for the expressions of a text.
 fn expanded(text: &str, values: &[(&str, &str)]) -> String {
@@ -363,14 +387,14 @@ fn github_actions() {
     let workflow = yaml(&blocks("GitHub Actions")[0].1);
     let job = &workflow["jobs"]["deploy"];
     assert_eq!(job["env"]["REDLOCK_URL"], "${{ secrets.REDLOCK_URL }}");
-    assert_eq!(job["env"]["REDLOCK_RELEASES"], RELEASES);
+    assert!(job["env"]["REDLOCK_RELEASES"] == RELEASES || has_home());
     let (url, here) = (sandbox.redis.url(), releases.url());
     let secrets = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &here)];
     let step = |number: &str| {
         let job_of_this_run = [&github(number, "")[..], &secrets].concat();
         let machine = GithubJob::new(sandbox.dir(), &job_of_this_run);
         let step = &job["steps"][1];
-        assert_eq!(step["uses"], "example/redlock@v0.1.0");
+        assert_eq!(step["uses"], *action());
         let values = [("github.run_number", number), ("github.ref_name", "-x")];
         let with: Vec<(&String, String)> = step["with"]
             .as_object()
@@ -472,7 +496,7 @@ fn gitlab_ci() {
         let script = document["deploy"]["script"].as_array().unwrap();
         assert_eq!(script.len(), 1, "nothing is run after exec");
         assert_eq!(document["include"]["file"], "/ci/gitlab.yml");
-        assert_eq!(document["variables"]["REDLOCK_RELEASES"], RELEASES);
+        assert!(document["variables"]["REDLOCK_RELEASES"] == RELEASES || has_home());
         let (script, after) = gitlab_job(&document["deploy"]);
         let start = |number: &str, text: &str| {
             let mut job = gitlab_shell(shell, text, sandbox.dir());
@@ -523,7 +547,14 @@ fn jenkins() {
     let [download, install, locked] = steps[..] else {
         panic!("three steps: {steps:?}");
     };
-    assert!(text.contains(&format!("REDLOCK_RELEASES = '{RELEASES}'\n")));
+    let releases = if has_home() {
+        let tag = format!("v{}", env!("CARGO_PKG_VERSION"));
+        let release = home("release").replace("TAG", &tag);
+        release.replace("REPOSITORY", &home("repository"))
+    } else {
+        RELEASES.into()
+    };
+    assert!(text.contains(&format!("REDLOCK_RELEASES = '{releases}'\n")));
     let path = text
         .lines()
         .find_map(|line| line.trim().strip_prefix("PATH = \"")?.strip_suffix('"'));
@@ -848,7 +879,7 @@ fn a_ci_job_that_is_cancelled() {
     let workflow = yaml(&block("A CI job that is cancelled"));
     let job = &workflow["jobs"]["deploy"];
     let step = &job["steps"][0];
-    assert_eq!(step["uses"], "example/redlock@v0.1.0");
+    assert_eq!(step["uses"], *action());
     let releases = Releases::new();
     let (url, here) = (elsewhere.sandbox.redis.url(), releases.url());
     let secrets = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &here)];

@@ -1,0 +1,537 @@
+//! From a commit to a user: redlock's home in one place, the release of a tag, and installing it from there.
+//!
+//! GitHub is played by a web server and a `gh` that copies; that GitHub runs the workflows, and that Homebrew, Arch,
+//! mise, ubi, binstall and aqua take what is made for them, isn't tested: only that the names are those that their
+//! rules ask for. Alpine is played by a root that has nothing but busybox.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::generated::root;
+use crate::promises::packages::{
+    SMALL, as_root, assert_is_this_version, is_debian, is_of_make_dist, package, run, text,
+};
+use crate::promises::recipes::yaml;
+use crate::support::{
+    Outcome, REDLOCK, Redis, Running, free_port, outcome, script, wait_until, without_terminal,
+};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What stands in texts while redlock has no home.
+const PLACEHOLDERS: [&str; 3] = [
+    "example/redlock",
+    "releases.example.com",
+    "redlock@example.com",
+];
+
+/// A copy of this checkout, in which redlock may have another home.
+struct Checkout {
+    directory: TempDir,
+}
+
+impl Checkout {
+    fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        let copy = r#"cd "$1" && tar --exclude=./target --exclude=./dist --exclude=./.git -cf - . | tar -C "$2" -xf -"#;
+        run(&["sh", "-c", copy, "sh", text(root()), text(directory.path())]);
+        Self { directory }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// With a home on this server.
+    fn at(server: &str) -> Self {
+        let checkout = Self::new();
+        let home = checkout.path().join("ci/home");
+        let set = fs::read_to_string(&home).unwrap();
+        let set = set
+            .lines()
+            .map(|line| match line.split_once('=') {
+                Some(("repository", _)) => "repository=acme/redlock".to_owned(),
+                _ => line.replace("=https://github.com", &format!("={server}")),
+            })
+            .collect::<Vec<_>>();
+        fs::write(home, set.join("\n") + "\n").unwrap();
+        checkout.script("home", &[]).assert_code(0);
+        checkout
+    }
+
+    fn script(&self, name: &str, arguments: &[&str]) -> Outcome {
+        outcome(&mut self.command(name, arguments))
+    }
+
+    fn command(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.path().join("scripts").join(name));
+        command.args(arguments).current_dir(self.path());
+        command
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.path().join(file)).unwrap()
+    }
+
+    /// All files that users read or that tools take: not the code and its tests.
+    fn files(&self) -> Vec<PathBuf> {
+        let found = r#"cd "$1" && find *.md action.yml ci docs packaging skills .github Cargo.toml -type f"#;
+        let found = run(&["sh", "-c", found, "sh", text(self.path())]).stdout;
+        found.lines().map(PathBuf::from).collect()
+    }
+}
+
+/// What `make dist` makes of a binary on a machine with this processor.
+fn dist(checkout: &Checkout, binary: &Path, arch: &str) -> PathBuf {
+    let to = checkout.path().join(format!("dist-{arch}"));
+    let kinds: &[&str] = if is_debian() { &[] } else { &["tarball"] };
+    let mut command = package(checkout.path(), binary, &to, kinds);
+    command
+        .env("ARCH", arch)
+        .env("SOURCE_DATE_EPOCH", "1700000000");
+    outcome(&mut command).assert_code(0);
+    to
+}
+
+#[test]
+fn all_that_names_the_home_or_the_version_is_generated() {
+    let checkout = Checkout::new();
+    checkout
+        .script("home", &["--check"])
+        .assert_code(0)
+        .assert_silent();
+    for (file, from, to) in [
+        ("action.yml", "example/redlock@", "acme/redlock@"),
+        ("ci/gitlab.yml", "checksum mismatch", "another checksum"),
+        ("packaging/PKGBUILD", VERSION, "7.7.7"),
+        ("ci/install.sh", VERSION, "7.7.7"),
+    ] {
+        let before = checkout.read(file);
+        let changed = before.replace(from, to);
+        assert_ne!(changed, before, "{file}");
+        fs::write(checkout.path().join(file), changed).unwrap();
+        let refused = checkout.script("home", &["--check"]);
+        refused.assert_code(1).assert_says(file);
+        assert!(refused.stderr.contains("`make generate`"), "{refused:?}");
+        checkout.script("home", &[]).assert_code(0);
+        assert_eq!(checkout.read(file), before);
+    }
+}
+
+#[test]
+fn without_a_home_the_installer_says_so() {
+    let work = TempDir::new().unwrap();
+    let checkout = Checkout::new();
+    let home = checkout.read("ci/home");
+    if !home.contains("\nrepository=\n") {
+        return;
+    }
+    let mut install = Command::new("sh");
+    install
+        .arg(checkout.path().join("ci/install.sh"))
+        .arg(work.path().join("prefix"))
+        .env_remove("REDLOCK_RELEASES");
+    outcome(&mut install)
+        .assert_code(78)
+        .assert_says("redlock has no public home yet; set REDLOCK_RELEASES");
+    checkout
+        .script("release", &["check", &format!("v{VERSION}")])
+        .assert_code(78)
+        .assert_says("redlock has no home");
+}
+
+#[test]
+fn once_redlock_has_a_home_no_placeholder_remains() {
+    let checkout = Checkout::at("https://github.com");
+    checkout.script("home", &["--check"]).assert_code(0);
+    for file in checkout.files() {
+        let text = fs::read_to_string(checkout.path().join(&file)).unwrap();
+        for placeholder in PLACEHOLDERS {
+            assert!(!text.contains(placeholder), "{placeholder} in {file:?}");
+        }
+    }
+    for (file, named) in [
+        ("README.md", "uses: acme/redlock@v"),
+        ("action.yml", "uses: acme/redlock@v"),
+        ("ci/gitlab.yml", "project: acme/redlock, ref: v"),
+        (
+            "Cargo.toml",
+            "repository = \"https://github.com/acme/redlock\"\n",
+        ),
+        (
+            "packaging/redlock.rb",
+            "https://github.com/acme/redlock/releases/download/v",
+        ),
+        (
+            "packaging/PKGBUILD",
+            "https://github.com/acme/redlock/releases/download/v",
+        ),
+        ("packaging/aqua.yaml", "repo_owner: acme\n"),
+        ("packaging/mise.toml", "\"ubi:acme/redlock\""),
+        (
+            "SECURITY.md",
+            "https://github.com/acme/redlock/security/advisories/new",
+        ),
+    ] {
+        assert!(checkout.read(file).contains(named), "{named} in {file}");
+    }
+    let refused = checkout.script("release", &["check", "v99.0.0"]);
+    refused.assert_code(65).assert_says("v99.0.0");
+    let tag = format!("v{VERSION}");
+    checkout.script("release", &["check", &tag]).assert_code(0);
+}
+
+/// The value in quotes that follows a word.
+fn quoted<'a>(text: &'a str, word: &str) -> &'a str {
+    let (_, rest) = text.split_once(word).unwrap_or_else(|| panic!("no {word}"));
+    let (_, rest) = rest.split_once('"').unwrap();
+    rest.split_once('"').unwrap().0
+}
+
+#[test]
+fn each_tool_finds_the_tarball_of_its_processor_by_its_own_rule() {
+    let checkout = Checkout::at("https://github.com");
+    let kinds = |arch| {
+        let dist = dist(&checkout, Path::new(SMALL), arch);
+        let names = fs::read_dir(&dist).unwrap().flatten();
+        names
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect::<Vec<_>>()
+    };
+    let assets = [kinds("x86_64"), kinds("aarch64")].concat();
+    let manifest = checkout.read("Cargo.toml");
+    let formula = checkout.read("packaging/redlock.rb");
+    let recipe = checkout.read("packaging/PKGBUILD");
+    let aqua = yaml(&checkout.read("packaging/aqua.yaml"));
+    let aqua = &aqua["packages"][0];
+    for (arch, of_go) in [("x86_64", "amd64"), ("aarch64", "arm64")] {
+        let folder = format!("redlock-{VERSION}-{arch}-unknown-linux-musl");
+        let expected = format!("{folder}.tar.gz");
+        let url =
+            format!("https://github.com/acme/redlock/releases/download/v{VERSION}/{expected}");
+        assert!(assets.contains(&expected), "{assets:?}");
+
+        // ubi and mise: among archives the one with the system's name and the processor's, as words.
+        let is_word = |name: &str, word: &str| {
+            name.split(['-', '.'])
+                .any(|part| part.eq_ignore_ascii_case(word))
+        };
+        let archives = assets.iter().filter(|name| {
+            [".tar.gz", ".tar", ".zip", ".tar.xz", ".gz"]
+                .iter()
+                .any(|end| name.ends_with(end))
+        });
+        let found: Vec<&String> = archives
+            .filter(|name| is_word(name, "linux") && is_word(name, arch))
+            .collect();
+        assert_eq!(found, [&expected]);
+        // In it, ubi takes the first file with the name of the project.
+        let tarball = checkout.path().join(format!("dist-{arch}")).join(&expected);
+        let files = run(&["tar", "-tzf", text(&tarball)]).stdout;
+        let first = files.lines().find(|file| file.ends_with("/redlock"));
+        assert_eq!(first, Some(&*format!("{folder}/bin/redlock")));
+
+        let filled = |template: &str| {
+            template
+                .replace("{ version }", VERSION)
+                .replace("{ target-arch }", arch)
+                .replace("{ bin }", "redlock")
+        };
+        assert_eq!(filled(quoted(&manifest, "\npkg-url")), url);
+        assert_eq!(
+            filled(quoted(&manifest, "\nbin-dir")),
+            format!("{folder}/bin/redlock")
+        );
+
+        assert_eq!(aqua["replacements"][of_go], arch);
+        let filled = |template: &serde_json::Value| {
+            template
+                .as_str()
+                .unwrap()
+                .replace("{{trimV .Version}}", VERSION)
+                .replace("{{.Arch}}", arch)
+                .replace("{{.Format}}", aqua["format"].as_str().unwrap())
+        };
+        assert_eq!(filled(&aqua["asset"]), expected);
+        assert_eq!(
+            filled(&aqua["files"][0]["src"]),
+            format!("{folder}/bin/redlock")
+        );
+
+        let block = if arch == "x86_64" {
+            "on_intel"
+        } else {
+            "on_arm"
+        };
+        let (_, block) = formula.split_once(block).unwrap();
+        assert_eq!(quoted(block, "url "), url);
+        let source = quoted(&recipe, &format!("source_{arch}=("));
+        assert_eq!(source.replace("$pkgver", VERSION), url);
+    }
+}
+
+/// A web server that plays the page of releases; GitHub's client uploads to it.
+struct Page {
+    directory: TempDir,
+    port: u16,
+    server: Running,
+}
+
+impl Page {
+    fn open() -> Self {
+        let directory = TempDir::new().unwrap();
+        let port = free_port();
+        let mut server = Command::new("python3");
+        server
+            .args([
+                "-m",
+                "http.server",
+                "--bind",
+                "127.0.0.1",
+                &port.to_string(),
+            ])
+            .current_dir(directory.path())
+            .stderr(Stdio::null());
+        let server = Running::start(&mut server);
+        wait_until("the server listens", || {
+            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        fs::create_dir(directory.path().join("programs")).unwrap();
+        let upload = r#"#!/bin/sh
+set -e
+[ "$1 $2" = "release create" ]
+tag=$3
+shift 3
+while [ "${1#--}" != "$1" ]; do
+    case $1 in --verify-tag) shift ;; *) shift 2 ;; esac
+done
+releases=$PAGE/acme/redlock/releases
+mkdir -p "$releases/download/$tag" "$releases/latest"
+cp "$@" "$releases/download/$tag"
+ln -s "../download/$tag" "$releases/latest/download"
+"#;
+        script(&directory.path().join("programs"), "gh", upload);
+        Self {
+            directory,
+            port,
+            server,
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn close(mut self) {
+        self.server.kill();
+        self.server.finish();
+    }
+
+    /// Releases the tag of a clone, as the workflow does on two machines and a third. The other processor's binary
+    /// is anything.
+    fn release(&self, checkout: &Checkout) {
+        let tag = format!("v{VERSION}");
+        let commit = "git init -q . && git add -A && git commit -qm release && git tag \"$1\"";
+        let mut git = Command::new("sh");
+        git.args(["-c", commit, "sh", &tag])
+            .current_dir(checkout.path());
+        for role in ["AUTHOR", "COMMITTER"] {
+            git.env(format!("GIT_{role}_NAME"), "a")
+                .env(format!("GIT_{role}_EMAIL"), "a@b");
+        }
+        outcome(&mut git).assert_code(0);
+        checkout.script("release", &["check", &tag]).assert_code(0);
+        let here = std::env::consts::ARCH;
+        let other = if here == "x86_64" {
+            "aarch64"
+        } else {
+            "x86_64"
+        };
+        let stripped = checkout.path().join("stripped");
+        run(&[
+            "strip",
+            "-o",
+            text(&stripped),
+            text(&binary_under_test(checkout.path())),
+        ]);
+        let here = dist(checkout, &stripped, here);
+        let alone = checkout.script("release", &["gather", text(&here), "half"]);
+        alone.assert_code(65).assert_says("a tarball is missing");
+        let other = dist(checkout, Path::new(SMALL), other);
+        checkout
+            .script("release", &["gather", text(&here), text(&other), "release"])
+            .assert_code(0);
+        let programs = self.directory.path().join("programs");
+        let system = std::env::var("PATH").unwrap();
+        let mut publish = checkout.command("release", &["publish", &tag, "release"]);
+        publish
+            .env("PATH", format!("{}:{system}", programs.display()))
+            .env("PAGE", self.directory.path());
+        outcome(&mut publish).assert_code(0);
+    }
+}
+
+#[test]
+fn a_tag_becomes_a_release_that_one_line_installs_from_its_home() {
+    let page = Page::open();
+    let checkout = Checkout::at(&page.url());
+    page.release(&checkout);
+
+    // All that was uploaded is in the list of checksums, and the recipes of others know theirs.
+    let release = checkout.path().join("release");
+    let mut check = Command::new("sha256sum");
+    check.args(["--check", "--strict", "--quiet", "SHA256SUMS"]);
+    outcome(check.current_dir(&release)).assert_code(0);
+    let listed = fs::read_to_string(release.join("SHA256SUMS")).unwrap();
+    for file in fs::read_dir(&release).unwrap().flatten() {
+        let name = file.file_name().into_string().unwrap();
+        assert!(
+            name == "SHA256SUMS" || listed.contains(&format!("  {name}\n")),
+            "{name}"
+        );
+    }
+    for recipe in ["redlock.rb", "PKGBUILD"] {
+        let text = fs::read_to_string(release.join(recipe)).unwrap();
+        for line in listed.lines().filter(|line| line.ends_with("musl.tar.gz")) {
+            assert!(
+                text.contains(line.split(' ').next().unwrap()),
+                "{line} in {recipe}"
+            );
+        }
+    }
+
+    let home = TempDir::new().unwrap();
+    let install = |arguments: &str, variables: &[(&str, &str)]| {
+        let line = format!(
+            "curl -fsSL {}/acme/redlock/releases/latest/download/install.sh | sh{arguments}",
+            page.url()
+        );
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &line])
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", home.path())
+            .envs(variables.iter().copied());
+        without_terminal(&mut command);
+        outcome(&mut command)
+    };
+    let prefix = home.path().join("below");
+    let to = format!(" -s -- {}", prefix.display());
+    install(&to, &[])
+        .assert_code(0)
+        .assert_says(&format!("installed version {VERSION} as "));
+    assert_is_this_version(&prefix.join("bin/redlock"));
+    let version = format!("v{VERSION}");
+    install(&to, &[("REDLOCK_VERSION", &version)]).assert_code(0);
+    install(&to, &[("REDLOCK_VERSION", "99.0.0")])
+        .assert_code(69)
+        .assert_says("can't download SHA256SUMS");
+    install(&to, &[("REDLOCK_VERSION", "1,e")]).assert_code(64);
+    // Without a place of its own it takes one where this user may write.
+    if !nix::unistd::geteuid().is_root() {
+        install("", &[]).assert_code(0);
+        assert_is_this_version(&home.path().join(".local/bin/redlock"));
+    }
+    let tarball = format!(
+        "redlock-{VERSION}-{}-unknown-linux-musl.tar.gz",
+        std::env::consts::ARCH
+    );
+    let uploaded = page
+        .directory
+        .path()
+        .join("acme/redlock/releases/latest/download");
+    fs::write(uploaded.join(tarball), "changed").unwrap();
+    install(&to, &[])
+        .assert_code(65)
+        .assert_says("checksum mismatch");
+    page.close();
+}
+
+#[test]
+fn an_action_of_a_version_installs_the_release_of_that_version_from_its_home() {
+    let page = Page::open();
+    let checkout = Checkout::at(&page.url());
+    page.release(&checkout);
+    // A newer one than the action's.
+    let releases = page.directory.path().join("acme/redlock/releases");
+    fs::remove_file(releases.join("latest/download")).unwrap();
+    let redis = Redis::start();
+    let action = yaml(&checkout.read("action.yml"));
+    let step = action["runs"]["steps"][0]["run"].as_str().unwrap();
+    let mut install = Command::new("sh");
+    install
+        .args(["-ec", step])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("GITHUB_ACTION_PATH", checkout.path())
+        .env("RUNNER_TEMP", redis.dir.path())
+        .env("GITHUB_PATH", redis.dir.path().join("path"));
+    outcome(&mut install).assert_code(0);
+    let installed = redis.dir.path().join("redlock/bin/redlock");
+    assert_is_this_version(&installed);
+    let mut held = Command::new(&installed);
+    held.args(["-u", &redis.url(), "run", "a", "--", "true"]);
+    outcome(&mut held).assert_code(0).assert_silent();
+    page.close();
+}
+
+/// The binary that `make dist` has packaged, if that is under test.
+fn binary_under_test(work: &Path) -> PathBuf {
+    let Some(dist) = std::env::var_os("REDLOCK_DIST") else {
+        return REDLOCK.into();
+    };
+    let unpack = "cd \"$1\" && tar --strip-components=2 -xzf \"$2\"/redlock-*-musl.tar.gz --wildcards '*/bin/redlock'";
+    run(&[
+        "sh",
+        "-c",
+        unpack,
+        "sh",
+        text(work),
+        text(&root().join(dist)),
+    ]);
+    work.join("redlock")
+}
+
+#[test]
+fn a_release_is_installed_on_a_root_with_nothing_but_busybox_and_runs_there() {
+    // A binary that isn't static needs a C library.
+    if !is_of_make_dist() {
+        return;
+    }
+    let page = Page::open();
+    let checkout = Checkout::at(&page.url());
+    page.release(&checkout);
+    let system = TempDir::new().unwrap();
+    let at = |path: &str| system.path().join(path);
+    for name in ["bin", "tmp", "usr/local", "etc"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    let busybox = run(&["sh", "-c", "command -v busybox"]).stdout;
+    fs::copy(busybox.trim(), at("bin/busybox")).unwrap();
+    for applet in run(&["busybox", "--list"]).stdout.lines() {
+        if applet != "busybox" {
+            std::os::unix::fs::symlink("busybox", at("bin").join(applet)).unwrap();
+        }
+    }
+    let redis = Redis::start();
+    let script = format!(
+        "set -e
+        wget -q -O - {}/acme/redlock/releases/latest/download/install.sh | sh
+        export PATH=$PATH:/usr/local/bin
+        redlock run deploy -- sh -c 'redlock check && echo \"$REDLOCK_NAME\"'",
+        page.url()
+    );
+    let mut inside = as_root(&["chroot", text(system.path()), "/bin/sh", "-c", &script]);
+    inside
+        .env_clear()
+        .env("PATH", "/bin:/usr/sbin:/usr/bin")
+        .env("REDLOCK_URL", format!("redis://127.0.0.1:{}", redis.port));
+    let ran = outcome(&mut inside);
+    ran.assert_code(0).assert_says("as /usr/local/bin/redlock");
+    assert_eq!(ran.stdout, "deploy\n");
+    page.close();
+}
