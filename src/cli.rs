@@ -236,7 +236,7 @@ commands! {
 
 /// Where to read of the options that no help shows: no job chooses them.
 const ELSEWHERE: &str =
-    "Facts of a deployment, such as --sync, belong into redlock.env: see DEPLOYMENT in redlock(1).";
+    "Facts of a deployment, such as --sync, belong in redlock.env: see DEPLOYMENT in redlock(1).";
 
 /// The exit status when a lock stays busy.
 pub const BUSY: u8 = 75;
