@@ -30,8 +30,10 @@ impl Cluster {
 
     /// The same, of nodes that this starts, each with these options at least.
     pub fn of(replicas_of: &[usize], mut start: impl FnMut(&[&str]) -> Redis) -> Self {
+        // A replica stays with its primary: after a failover it could go to one that has none.
+        let stay = ["--cluster-migration-barrier", "9"];
         let common = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
-        let common = [&common[..], &["--repl-diskless-sync-delay", "0"]].concat();
+        let common = [&common[..], &stay, &["--repl-diskless-sync-delay", "0"]].concat();
         let nodes: Vec<Redis> = (0..3 + replicas_of.len()).map(|_| start(&common)).collect();
         let home = tempfile::tempdir().unwrap();
         let all = Self { nodes, home };
