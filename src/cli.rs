@@ -291,8 +291,8 @@ fn sync(text: &str) -> Result<SyncReplicas, String> {
 pub struct AcquireOptions {
     /// Lease length
     ///
-    /// A dead holder's lock is freed after this time; while the holder lives, the lease is renewed in the background. At
-    /// least 1s.
+    /// A dead holder's lock is freed after this time. redlock run renews the lease in the background, and so does the keeper
+    /// of redlock acquire --while-pid. At least 1s.
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl, help_heading = "Lease and failures")]
     pub ttl: Duration,
 
@@ -464,7 +464,7 @@ pub struct Run {
     #[arg(long, help_heading = "The command")]
     pub wait_tree: bool,
 
-    /// Wait for a running one and use its status
+    /// If a run is in progress, use its status
     ///
     /// If it is already running, wait for that run and exit with its status; COMMAND is not run a second time.
     #[arg(long, conflicts_with_all = ["shared", "slots", "supersede"], help_heading = "Run once across hosts")]
@@ -583,7 +583,7 @@ pub struct Wait {
 
 /// Show who holds which lock, and who waits
 ///
-/// Without a NAME: a table of all locks with the prefix that a redlock holds or waits for. With names: all
+/// Without a NAME: a table of all locks (below --prefix) that a redlock process holds or waits for. With names: all
 /// that is known of these locks, including free ones and those that other clients hold. With a pattern
 /// ('deploy-*', in quotes): a table of the locks in use that match.
 #[derive(Debug, Args)]
@@ -636,7 +636,7 @@ pub struct Acquire {
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, requires = "while_pid", help_heading = "Script")]
     pub kill_after: Duration,
 
-    /// With --while-pid: also keep the lock until every process started by it since then has ended
+    /// With --while-pid: also keep the lock until every process that it starts under the lock has ended
     #[arg(long, requires = "while_pid", help_heading = "Script")]
     pub wait_tree: bool,
 }
@@ -755,7 +755,7 @@ pub struct Stop {
     #[arg(value_name = "NAME")]
     pub name: String,
 
-    /// Only the holder with this id, as shown by `redlock status`, or its first characters (at least 4)
+    /// Stop only the holder with this id of `redlock status`; its first 4 characters are enough if they are unique
     #[arg(long, value_name = "ID", conflicts_with = "all", value_parser = id)]
     pub id: Option<String>,
 
