@@ -360,7 +360,7 @@ pub struct AcquireOptions {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, hide = true)]
     pub clock_skew: Option<Duration>,
 
-    /// Grant no lock Redis has no record of until it has been up this long
+    /// Until Redis has been up this long, grant only locks that it has a record of
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", value_parser = remembered_or_none, hide = true)]
     pub restart_grace: Duration,
 
