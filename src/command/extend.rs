@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::job::{self, Held};
+use super::job;
 use super::usage::{BadUsage, refuse_url};
 use crate::cli;
 use crate::clock::now;
@@ -39,7 +39,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
         name,
         token_file: options.token_file.clone(),
     };
-    let Some(claims) = claims(&ours, settings)? else {
+    let Some(claims) = job::claims(&ours, settings)? else {
         return Ok(Exit::Lost);
     };
     let mut client = settings.locks.open()?;
@@ -55,7 +55,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
 
 /// Whether the locks are ours for at least this long from now.
 pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
-    let Some(claims) = claims(&options.ours, settings)? else {
+    let Some(claims) = job::claims(&options.ours, settings)? else {
         return Ok(Exit::Lost);
     };
     let mut client = settings.locks.open()?;
@@ -89,22 +89,6 @@ pub fn check(options: &cli::Check, settings: &Settings) -> Result<Exit> {
             )
         })
     }))
-}
-
-fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Option<Vec<Claim>>> {
-    match job::held(ours, settings)? {
-        Held::Claims(claims) => Ok(Some(claims)),
-        Held::Unknown(name) => {
-            let hint = match cli::positive_duration(name.as_str()) {
-                Ok(_) => "; a DURATION is one word, such as 1h30m",
-                Err(_) => "",
-            };
-            report::error(format_args!(
-                "no token for lock \"{name}\": run this inside `redlock run` or after `redlock acquire`, or give --token-file{hint}"
-            ));
-            Ok(None)
-        }
-    }
 }
 
 /// Says what is wrong with a lock, if anything is; `too_short` judges the time that is left.

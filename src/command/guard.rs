@@ -20,7 +20,7 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::session::Policy;
 use crate::protocol::{
-    Admission, Admitted, Claim, Guard, Guarded, LeaseState, Loss, Name, Pass, PassGiven, Token, Who,
+    Admission, Admitted, Claim, Guard, Guarded, LeaseState, Name, Pass, PassGiven, Token, Who,
 };
 use crate::report;
 use crate::signal::on_terminal;
@@ -265,12 +265,9 @@ pub fn pass(options: &cli::Pass, settings: &Settings) -> Result<Exit> {
             .into_iter()
             .map(|(name, token)| Claim::resume(settings.locks.lock(name), token))
             .collect(),
-        _ => match job::held(&options.ours, settings)? {
-            job::Held::Claims(claims) => claims,
-            job::Held::Unknown(name) => {
-                report::error(report::not_held(&name, &Loss::default()));
-                return Ok(Exit::Lost);
-            }
+        _ => match job::claims(&options.ours, settings)? {
+            Some(claims) => claims,
+            None => return Ok(Exit::Lost),
         },
     };
     if claims.is_empty() {

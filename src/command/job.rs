@@ -9,6 +9,7 @@ use crate::cli;
 use crate::config::Settings;
 use crate::file;
 use crate::protocol::{Claim, Name, Token};
+use crate::report;
 use crate::supervise::environment;
 
 /// What a job says it holds.
@@ -49,6 +50,23 @@ pub fn held(ours: &cli::OwnLock, settings: &Settings) -> Result<Held> {
         }
     }
     Ok(Held::Claims(claims))
+}
+
+/// The same; `None` after a message where this job has no token.
+pub fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Option<Vec<Claim>>> {
+    match held(ours, settings)? {
+        Held::Claims(claims) => Ok(Some(claims)),
+        Held::Unknown(name) => {
+            let hint = match cli::positive_duration(name.as_str()) {
+                Ok(_) => "; a DURATION is one word, such as 1h30m",
+                Err(_) => "",
+            };
+            report::error(format_args!(
+                "no token for lock \"{name}\": run this inside `redlock run` or after `redlock acquire`, or give --token-file{hint}"
+            ));
+            Ok(None)
+        }
+    }
 }
 
 /// The token that a file holds.

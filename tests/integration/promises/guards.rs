@@ -185,6 +185,19 @@ fn a_pass_that_nobody_could_read_is_refused() {
 }
 
 #[test]
+fn a_pass_for_a_lock_of_which_this_job_has_no_token_is_refused_as_an_extension_is() {
+    let redis = Redis::start();
+    let refused = |words: &[&str]| {
+        let end = outcome(&mut redis.redlock(words));
+        end.assert_exited(79);
+        end.stderr
+    };
+    let extended = refused(&["extend", "a", "1h"]);
+    assert!(extended.contains("no token for lock \"a\""), "{extended}");
+    assert_eq!(refused(&["pass", "a"]), extended);
+}
+
+#[test]
 fn one_pass_is_for_all_locks_of_the_job() {
     let redis = Redis::start();
     let script = r#"redlock pass; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
