@@ -62,8 +62,8 @@ pub struct Client {
     pub belief: Option<Belief>,
     /// What was done up to this step says nothing about its lease any more.
     pub tainted: u64,
-    /// The last question that was answered: when it was sent, and the server's clock then (ms).
-    asked: Option<(i64, i64)>,
+    /// The last question that was answered: when it was sent, the server's clock then (ms), and the step of the answer.
+    asked: Option<(i64, i64, u64)>,
     /// The pause between two of its heartbeats.
     pub beat: i64,
     gives_up: i64,
@@ -630,7 +630,7 @@ impl<'a> World<'a> {
                     all,
                 },
             ) => {
-                client.asked = Some((sent, server));
+                client.asked = Some((sent, server, step));
                 client.ticket = ticket.or(client.ticket);
                 client.polls |= polls;
                 if now >= client.gives_up {
@@ -725,7 +725,7 @@ impl<'a> World<'a> {
             self.leave(n, false, "", 0);
             return;
         }
-        if let (Some((slot, at, lasting)), Some((asked, server))) =
+        if let (Some((slot, at, lasting)), Some((asked, server, asked_at))) =
             (scripts::grant(text), client.asked)
             && client.plan.manners.starts_on_grant
             && at >= server
@@ -738,6 +738,8 @@ impl<'a> World<'a> {
             if now < until {
                 client.phase = Phase::Holds;
                 client.ever_held = true;
+                // It rests on the clock of that answer, too, which may have been set since then.
+                let step = step.min(asked_at);
                 client.belief = Some(Belief { until, slot, step });
                 client.done = now + client.plan.holds * MS;
                 let at = client.done.min(now + FIRST_RENEWAL);
