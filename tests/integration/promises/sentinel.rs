@@ -798,6 +798,10 @@ fn a_run_that_could_not_release_its_locks_leaves_a_process_that_does_so_at_the_n
         for name in ["a", "b"] {
             let history = outcome(&mut all.redlock(&["history", name, "--json"]));
             assert!(!history.stdout.contains("lost"), "{}", history.stdout);
+            // The success is remembered with the release.
+            let once = words!("run -n --once-per 1h {} -- echo again", name);
+            let skipped = outcome(&mut all.redlock(once));
+            assert_eq!(skipped.assert_code(0).stdout, "", "{way:?}");
         }
         way.recover(&mut all, old);
     }
