@@ -785,16 +785,18 @@ fn a_release_is_repeated_where_the_connection_fails_before_it_is_known_whether_a
     assert_eq!(repeated, 1);
 }
 
+/// A primary without replicas that has one answer for each script.
+fn primary_that_answers(answer: &'static str) -> u16 {
+    serve(move |words| match words[0].as_str() {
+        "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
+        _ => answer.into(),
+    })
+}
+
 #[test]
 fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
-    let server = |answer: &'static str| {
-        serve(move |words| match words[0].as_str() {
-            "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
-            _ => answer.into(),
-        })
-    };
-    let old = server("*6\r\n:1\r\n:900\r\n:1\r\n:1\r\n:1\r\n$-1\r\n");
-    let new = server("*3\r\n:0\r\n$-1\r\n$-1\r\n");
+    let old = primary_that_answers("*6\r\n:1\r\n:900\r\n:1\r\n:1\r\n:1\r\n$-1\r\n");
+    let new = primary_that_answers("*3\r\n:0\r\n$-1\r\n$-1\r\n");
     let (_, fakes) = three(old, 5);
     let (locks, claim) = locks(&fakes);
     let mut client = locks.open().unwrap();
@@ -816,14 +818,9 @@ fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failo
 
 #[test]
 fn a_guard_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
-    let server = |answer: &'static str| {
-        serve(move |words| match words[0].as_str() {
-            "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
-            _ => answer.into(),
-        })
-    };
-    let old = server("*8\r\n:1\r\n:900\r\n:1000\r\n:1\r\n:1\r\n:1\r\n$-1\r\n$1\r\nt\r\n");
-    let new = server("*3\r\n:0\r\n$-1\r\n$-1\r\n");
+    let old =
+        primary_that_answers("*8\r\n:1\r\n:900\r\n:1000\r\n:1\r\n:1\r\n:1\r\n$-1\r\n$1\r\nt\r\n");
+    let new = primary_that_answers("*3\r\n:0\r\n$-1\r\n$-1\r\n");
     let (_, fakes) = three(old, 5);
     let (locks, claim) = locks(&fakes);
     let mut client = locks.open().unwrap();
