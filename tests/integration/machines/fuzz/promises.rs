@@ -1102,9 +1102,13 @@ impl Promises {
             | (Answer::Superseded, Answer::Superseded)
             // Or its hold has run out meanwhile.
             | (Answer::Removed, Answer::Removed | Answer::Superseded)
+            // Once the success is too old it is as if there were none.
             | (
                 Answer::Enough { .. },
-                Answer::Enough { .. } | Answer::Busy { .. } | Answer::Held { .. },
+                Answer::Enough { .. }
+                | Answer::Busy { .. }
+                | Answer::Held { .. }
+                | Answer::Superseded,
             )
             | (Answer::Busy { .. }, Answer::Busy { .. } | Answer::Held { .. })
             | (Answer::Ours { .. }, Answer::Ours { .. } | Answer::Lost)
