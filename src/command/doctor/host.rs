@@ -1,7 +1,8 @@
 //! The abilities of this host's kernel on which redlock relies, and the rights of other users to its settings.
 
-use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
+use std::{env, fs, io};
 
 use nix::sys::prctl;
 use nix::time::{ClockId, clock_gettime};
@@ -29,6 +30,8 @@ pub struct Host {
     pub refused: Vec<Exposure>,
     /// Secrets that every user of this host can read.
     pub exposed: Vec<Exposure>,
+    /// Other files on the PATH that are called redlock.
+    pub namesakes: Vec<String>,
     /// How jobs of this host exclude each other only in part.
     pub split: Option<String>,
 }
@@ -59,9 +62,29 @@ impl Host {
             proc: proc(),
             refused: settings.refused.clone(),
             exposed: settings.exposed.clone(),
+            namesakes: namesakes().unwrap_or_default(),
             split: settings.split.clone(),
         }
     }
+}
+
+/// A job may run one of them in place of this program. Links to this one are none.
+fn namesakes() -> Option<Vec<String>> {
+    let path = env::var_os("PATH")?;
+    let own = fs::metadata("/proc/self/exe").ok()?;
+    let mut seen = vec![(own.dev(), own.ino())];
+    let mut found = Vec::new();
+    for file in env::split_paths(&path).map(|directory| directory.join("redlock")) {
+        let Ok(it) = fs::metadata(&file) else {
+            continue;
+        };
+        let identity = (it.dev(), it.ino());
+        if it.is_file() && it.mode() & 0o111 != 0 && !seen.contains(&identity) {
+            seen.push(identity);
+            found.push(file.display().to_string());
+        }
+    }
+    Some(found)
 }
 
 fn proc() -> Proc {

@@ -144,6 +144,7 @@ fn a_good_server_is_fit_all_checks_have_names_and_nothing_is_left_there() {
             "persistence",
             "pidfd",
             "proc",
+            "program",
             "replicas",
             "role",
             "scripts",
@@ -1087,4 +1088,27 @@ fn sentinels_are_asked_whether_they_agree_and_whether_a_failover_is_over_in_time
         "logs",
     );
     assert_eq!(all_keys(&primary), "");
+}
+
+#[test]
+fn another_program_called_redlock_on_the_path_is_a_warning_and_a_link_to_this_one_is_not() {
+    let redis = good();
+    let directory = redis.dir.path().join("bin");
+    fs::create_dir(&directory).unwrap();
+    let path = format!("{}:{}", directory.display(), crate::support::path());
+    let examine = || Examined::new(redis.redlock(&["doctor"]).env("PATH", &path));
+    let file = directory.join("redlock");
+    std::os::unix::fs::symlink(crate::support::REDLOCK, &file).unwrap();
+    assert_eq!(examine().checks["program"]["level"], "ok");
+    fs::remove_file(&file).unwrap();
+    crate::support::script(&directory, "redlock", "#!/bin/sh\n");
+    let found = examine();
+    let check = &found.checks["program"];
+    assert_eq!(check["level"], "warn");
+    let said = check["message"].as_str().unwrap();
+    assert!(
+        said.ends_with(&format!("is on the PATH: {}", file.display())),
+        "{said}"
+    );
+    found.end.assert_code(0);
 }

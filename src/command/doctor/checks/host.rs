@@ -9,7 +9,7 @@ use super::with_notes;
 use crate::config::Exposure;
 use crate::report::format_duration;
 
-pub(super) fn this_host(host: &Host) -> [Finding; 8] {
+pub(super) fn this_host(host: &Host) -> [Finding; 9] {
     let judge = |check, ok: &str, result: &Result<(), String>, without: &str, fix: &str| {
         let check = Check(check, Group::Host);
         match result {
@@ -74,6 +74,7 @@ pub(super) fn this_host(host: &Host) -> [Finding; 8] {
         settings(&host.refused),
         secrets(&host.exposed),
         one_server(host.split.as_deref()),
+        one_program(&host.namesakes),
     ]
 }
 
@@ -90,6 +91,20 @@ fn one_server(split: Option<&str>) -> Finding {
     match split {
         None => check.moot("no setting of this host names local: beside another server"),
         Some(split) => check.fail(split, "set one URL for all jobs of this host"),
+    }
+}
+
+fn one_program(namesakes: &[String]) -> Finding {
+    let check = Check("program", Group::Host);
+    match namesakes {
+        [] => check.moot("no other program called redlock is on the PATH"),
+        _ => check.warn(
+            format!(
+                "another program called redlock is on the PATH: {}",
+                namesakes.join(", ")
+            ),
+            "remove it, or have jobs call redlock by its path",
+        ),
     }
 }
 

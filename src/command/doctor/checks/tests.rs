@@ -96,6 +96,7 @@ fn host() -> Host {
         proc: Proc::All,
         refused: Vec::new(),
         exposed: Vec::new(),
+        namesakes: Vec::new(),
         split: None,
     }
 }
