@@ -1,5 +1,6 @@
 # make demo     set this machine up and run a real job under a lock
 # make test     set this machine up and pass all tests, which leave nothing behind
+# make test-arm64  build for arm64 in a root of Debian unstable, and pass the tests that an emulator can pass
 # make sweep    have each system call of a run fail, one after the other
 # make build    the release binary, at target/redlock
 # make install  binary, man pages and completions below PREFIX (and DESTDIR)
@@ -57,7 +58,7 @@ COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --di
 # Most tests wait most of the time.
 TEST_THREADS ?= 6
 
-.PHONY: build dist dist-check dist-test demo test sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate pictures hot
+.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate pictures hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -110,6 +111,11 @@ test:
 	@scripts/setup test
 	$(CARGO) test --locked --no-run
 	RUST_TEST_THREADS=$(TEST_THREADS) scripts/leftovers $(CARGO) test --locked
+
+# Downloads a root, and builds redlock twice: half an hour.
+test-arm64:
+	@scripts/setup test-arm64
+	scripts/test-arm64 "$(abspath $(TARGET))/arm64"
 
 # Of the debug build and of the release build, whose C library makes other calls.
 SWEEP := scripts/leftovers env REDLOCK_SWEEP=all $(CARGO) test --locked --test integration -- --nocapture sweep::
@@ -198,7 +204,7 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check scripts/home scripts/release ci/install.sh .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check scripts/home scripts/release scripts/test-arm64 ci/install.sh .ci/run completions/redlock.bash; fi
 
 generate:
 	scripts/home
