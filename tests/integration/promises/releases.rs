@@ -156,6 +156,11 @@ fn once_redlock_has_a_home_no_placeholder_remains() {
     }
     for (file, named) in [
         ("README.md", "uses: acme/redlock@v"),
+        (
+            "README.md",
+            "curl -fsSL https://github.com/acme/redlock/releases/latest/download/install.sh",
+        ),
+        ("README.md", "mise use ubi:acme/redlock"),
         ("action.yml", "uses: acme/redlock@v"),
         ("ci/gitlab.yml", "project: acme/redlock, ref: v"),
         (
@@ -179,6 +184,8 @@ fn once_redlock_has_a_home_no_placeholder_remains() {
     ] {
         assert!(checkout.read(file).contains(named), "{named} in {file}");
     }
+    let readme = checkout.read("README.md");
+    assert!(!readme.contains("no public home"), "{readme}");
     let refused = checkout.script("release", &["check", "v99.0.0"]);
     refused.assert_code(65).assert_says("v99.0.0");
     let tag = format!("v{VERSION}");
@@ -478,6 +485,79 @@ fn an_action_of_a_version_installs_the_release_of_that_version_from_its_home() {
     held.args(["-u", &redis.url(), "run", "a", "--", "true"]);
     outcome(&mut held).assert_code(0).assert_silent();
     page.close();
+}
+
+#[test]
+fn the_recipes_of_arch_and_homebrew_install_the_files_of_the_release() {
+    let page = Page::open();
+    let checkout = Checkout::at(&page.url());
+    page.release(&checkout);
+    let work = TempDir::new().unwrap();
+    // What makepkg does with it, but for the package's own format.
+    let makepkg = r#"set -e
+        CARCH=$(uname -m) srcdir=$PWD pkgdir=$PWD/pkg
+        . "$1"
+        name=source_$CARCH sum=sha256sums_$CARCH
+        curl -fsSLO "${!name}"
+        echo "${!sum}  ${!name##*/}" | sha256sum --check --strict --quiet
+        tar -xzf "${!name##*/}"
+        mkdir pkg
+        package"#;
+    let recipe = checkout.path().join("release/PKGBUILD");
+    let mut arch = Command::new("bash");
+    arch.args(["-c", makepkg, "bash", text(&recipe)])
+        .current_dir(work.path());
+    outcome(&mut arch).assert_code(0);
+    let at = |path: &str| work.path().join("pkg/usr").join(path);
+    assert_is_this_version(&at("bin/redlock"));
+    for file in [
+        "share/man/man1/redlock-run.1",
+        "share/man/man7/redlock-protocol.7",
+        "share/bash-completion/completions/redlock",
+        "share/zsh/site-functions/_redlock",
+        "share/fish/vendor_completions.d/redlock.fish",
+        "share/licenses/redlock-bin/LICENSE-MIT",
+    ] {
+        assert!(at(file).is_file(), "{file}");
+    }
+    // Homebrew unpacks the same tarball; each file and directory that the formula names is in it.
+    let formula = fs::read_to_string(checkout.path().join("release/redlock.rb")).unwrap();
+    let named = formula
+        .lines()
+        .filter(|line| line.contains(".install "))
+        .map(|line| quoted(line, ".install ").trim_end_matches("/*"))
+        .collect::<Vec<_>>();
+    assert_eq!(named.len(), 6, "{named:?}");
+    for path in named {
+        assert!(at(path).exists(), "{path}");
+    }
+    page.close();
+}
+
+/// The lines of all workflows that name another repository's action.
+fn actions() -> Vec<String> {
+    let workflows = fs::read_dir(root().join(".github/workflows")).unwrap();
+    let texts = workflows.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+    lines.filter(|line| line.contains("uses:")).collect()
+}
+
+#[test]
+fn each_action_of_a_workflow_is_pinned_to_a_commit_and_names_its_version() {
+    let actions = actions();
+    assert!(!actions.is_empty());
+    for line in actions {
+        let pinned = line
+            .split_once('@')
+            .and_then(|(_, pin)| pin.split_once(" # v"));
+        let (commit, version) = pinned.unwrap_or_else(|| panic!("no commit and version: {line}"));
+        let is_hash = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(is_hash, "{line}");
+        assert!(
+            version.starts_with(|first: char| first.is_ascii_digit()),
+            "{line}"
+        );
+    }
 }
 
 /// The binary that `make dist` has packaged, if that is under test.
