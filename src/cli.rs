@@ -181,12 +181,20 @@ macro_rules! commands {
 
         impl FromArgMatches for Invocation {
             fn from_arg_matches(found: &ArgMatches) -> Result<Self, clap::Error> {
-                match found.subcommand() {
-                    $(Some(($name, found)) => names_come_first(found).and(Ok(Self {
-                        command: Command::$command(Box::new($command::from_arg_matches(found)?)),
-                        common: Common::from_arg_matches(found)?,
-                    })),)*
-                    _ => Err(clap::Error::new(ErrorKind::MissingSubcommand)),
+                Self::from_arg_matches_mut(&mut found.clone())
+            }
+
+            fn from_arg_matches_mut(found: &mut ArgMatches) -> Result<Self, clap::Error> {
+                let (name, mut found) = found
+                    .remove_subcommand()
+                    .ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
+                names_come_first(&found)?;
+                match &*name {
+                    $($name => Ok(Self {
+                        command: Command::$command(Box::new($command::from_arg_matches_mut(&mut found)?)),
+                        common: Common::from_arg_matches_mut(&mut found)?,
+                    }),)*
+                    _ => Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
                 }
             }
 

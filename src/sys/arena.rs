@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SIZE: usize = 384 * 1024;
 
 /// What a short run uses, and gets mapped in one go rather than page by page.
-const USUAL: usize = 196 * 1024;
+const USUAL: usize = 232 * 1024;
 
 const PAGE: usize = 4096;
 
