@@ -47,7 +47,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
 }
 
-/// The pages of the manual, which `redlock man` prints.
+/// The pages of the manual, which `redlock man` prints: compressed together, and where each begins and ends.
 fn write_pages(out: &Path) {
     let entries = fs::read_dir("man").expect("the manual").flatten();
     let mut names: Vec<String> = entries
@@ -55,13 +55,18 @@ fn write_pages(out: &Path) {
         .filter(|name| name.ends_with(".1") || name.ends_with(".7"))
         .collect();
     names.sort();
-    let mut table = String::from("static PAGES: &[(&str, &str)] = &[\n");
+    let mut pages = Vec::new();
+    let mut table = String::from("static PAGES: &[(&str, std::ops::Range<usize>)] = &[\n");
     for name in names {
-        let text = format!("include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/man/{name}\"))");
-        table.extend([format!("    (\"{name}\", {text}),\n")]);
+        let page = fs::read(Path::new("man").join(&name)).expect("a page");
+        let end = pages.len() + page.len();
+        table.extend([format!("    (\"{name}\", {}..{end}),\n", pages.len())]);
+        pages.extend(page);
     }
     table.push_str("];\n");
     fs::write(out.join("pages.rs"), table).expect("OUT_DIR can be written");
+    let compressed = miniz_oxide::deflate::compress_to_vec(&pages, 10);
+    fs::write(out.join("pages.z"), compressed).expect("OUT_DIR can be written");
 }
 
 /// The commit that is built, as `make` says, or as cargo has written into the archive that it installs from.

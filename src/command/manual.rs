@@ -9,8 +9,11 @@ use crate::cli::{self, Shell};
 use crate::decide::exit::Exit;
 use crate::{output, report};
 
-// The file names and texts of all pages: `PAGES`.
+// The file names of all pages, and where their texts are in the manual: `PAGES`.
 include!(concat!(env!("OUT_DIR"), "/pages.rs"));
+
+/// All pages, compressed: a third of their length in the binary.
+static MANUAL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.z"));
 
 /// Shows a page by man, or prints its source.
 pub fn man(options: &cli::Man) -> Result<Exit> {
@@ -22,17 +25,18 @@ pub fn man(options: &cli::Man) -> Result<Exit> {
     };
     // Comes back only if there is no man.
     if io::stdout().is_terminal() {
-        output::replace_by(&["man", "-l", "-"], page);
+        output::replace_by(&["man", "-l", "-"], &page);
     }
-    report::print(page)?;
+    report::print(&page)?;
     Ok(Exit::Success)
 }
 
 /// The text of a page by its name or a command's: `run`, `redlock-run`, `redlock-run.1`.
-fn page(name: &str) -> Option<&'static str> {
+fn page(name: &str) -> Option<String> {
     let named = |file: &str| name == file || name == stem(file) || name == short(file);
-    let found = PAGES.iter().find(|(file, _)| named(file));
-    found.map(|(_, text)| *text)
+    let (_, place) = PAGES.iter().find(|(file, _)| named(file))?;
+    let pages = miniz_oxide::inflate::decompress_to_vec(MANUAL).ok()?;
+    String::from_utf8(pages[place.clone()].to_vec()).ok()
 }
 
 /// A file's name without the section.
