@@ -560,6 +560,38 @@ fn each_action_of_a_workflow_is_pinned_to_a_commit_and_names_its_version() {
     }
 }
 
+#[test]
+fn the_archive_of_cargo_package_has_all_files_that_a_build_reads_and_no_test() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut list = Command::new(cargo);
+    list.args([
+        "package",
+        "--list",
+        "--allow-dirty",
+        "--locked",
+        "--offline",
+    ])
+    .current_dir(root());
+    let listed = Outcome::from(list.output().unwrap());
+    let listed: Vec<&str> = listed.assert_code(0).stdout.lines().collect();
+    let tracked = run(&["git", "-C", text(root()), "ls-files"]).stdout;
+    for file in tracked.lines() {
+        let is_read = ["src/", "build/", "build.rs", "completions/", "Cargo.toml"]
+            .iter()
+            .any(|start| file.starts_with(start))
+            || file.starts_with("man/redlock");
+        let is_test = file.starts_with("tests/") || file.starts_with("benches/");
+        assert!(
+            !is_read || listed.contains(&file),
+            "not in the archive: {file}"
+        );
+        assert!(
+            !is_test || !listed.contains(&file),
+            "in the archive: {file}"
+        );
+    }
+}
+
 /// The binary that `make dist` has packaged, if that is under test.
 fn binary_under_test(work: &Path) -> PathBuf {
     let Some(dist) = std::env::var_os("REDLOCK_DIST") else {
