@@ -2,6 +2,12 @@
 //!
 //! Signals are plain numbers here, because nix's `Signal` has no real-time signals and redlock
 //! passes those on as well.
+//!
+//! What differs between processors is here, and has a test each: the start of a child that shares our memory (`spawn`: by
+//! the C library, as the order of clone's arguments and the way of the stack differ), copies of one thread by the raw call
+//! ([`Witness`]: all arguments are 0, so their order doesn't matter), the kernel's structures for signals
+//! ([`is_ignored`]), and the order of memory ([`arena`], which says Acquire and Release where x86-64 would do without).
+//! Numbers of system calls are libc's. `build/hot.ld` was listed on x86-64; elsewhere it only places functions less well.
 
 #![allow(unsafe_code)]
 
@@ -967,6 +973,30 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn the_kernel_tells_which_signals_are_ignored() {
+        // No other test of this process uses it.
+        let signal = libc::SIGWINCH;
+        // SAFETY: no handler is set.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+        assert!(is_ignored(signal));
+        set_default(signal);
+        assert!(!is_ignored(signal));
+    }
+
+    #[test]
+    fn a_witness_is_a_child_of_this_process_that_ends_with_it() {
+        let witness = Witness::start(true).unwrap();
+        let pid = witness.pid;
+        let group = nix::unistd::getpgid(Some(pid)).unwrap();
+        assert_eq!(group, pid);
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let parent = format!("PPid:\t{}\n", Pid::this());
+        assert!(status.contains(&parent), "{status}");
+        drop(witness);
+        assert!(nix::sys::signal::kill(pid, None).is_err());
+    }
 
     #[test]
     fn a_waker_continues_this_process_only_once_it_is_stopped() {
