@@ -9,7 +9,7 @@ use crate::cli::{self, Shell};
 use crate::decide::exit::Exit;
 use crate::{output, report};
 
-// The file names of all pages, and where their texts are in the manual: `PAGES`.
+// The file names of all pages, and how long each is: `PAGES`.
 include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
 /// All pages, compressed: a third of their length in the binary.
@@ -34,9 +34,10 @@ pub fn man(options: &cli::Man) -> Result<Exit> {
 /// The text of a page by its name or a command's: `run`, `redlock-run`, `redlock-run.1`.
 fn page(name: &str) -> Option<String> {
     let named = |file: &str| name == file || name == stem(file) || name == short(file);
-    let (_, place) = PAGES.iter().find(|(file, _)| named(file))?;
+    let at = PAGES.iter().position(|(file, _)| named(file))?;
+    let begin: usize = PAGES[..at].iter().map(|(_, length)| length).sum();
     let pages = miniz_oxide::inflate::decompress_to_vec(MANUAL).ok()?;
-    String::from_utf8(pages[place.clone()].to_vec()).ok()
+    String::from_utf8(pages[begin..begin + PAGES[at].1].to_vec()).ok()
 }
 
 /// A file's name without the section.
