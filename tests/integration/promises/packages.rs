@@ -168,6 +168,21 @@ pub fn assert_is_this_version(redlock: &Path) {
     assert_eq!(version, format!("redlock {VERSION}\n"));
 }
 
+/// What was installed is this version, and runs a command under a lock.
+pub fn assert_works(redlock: &Path) {
+    assert_is_this_version(redlock);
+    let server = Redis::start();
+    let mut held = Command::new(redlock);
+    held.args(["run", "a", "--", "sh", "-c"]).arg(format!(
+        "{} check && echo \"$REDLOCK_NAME\"",
+        redlock.display()
+    ));
+    held.env("REDLOCK_URL", server.url());
+    without_terminal(&mut held);
+    let ran = outcome(&mut held);
+    assert_eq!(ran.assert_code(0).stdout, "a\n");
+}
+
 /// All pages of the manual are found below a directory, and can be read.
 fn assert_has_the_manual(pages: &Path) {
     let mut count = 0;
@@ -265,7 +280,7 @@ fn the_tarball_is_unpacked_below_a_prefix() {
         text(&tarball)
     ));
     let redlock = prefix.path().join("bin/redlock");
-    assert_is_this_version(&redlock);
+    assert_works(&redlock);
     is_static(&redlock);
     let share = prefix.path().join("share");
     assert_has_the_manual(&share.join("man"));
@@ -342,7 +357,7 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
     assert_eq!(field("Depends"), "");
     dpkg(&["--install", text(&deb)]).assert_code(0);
 
-    assert_is_this_version(&at("usr/bin/redlock"));
+    assert_works(&at("usr/bin/redlock"));
     let share = at("usr/share");
     assert_has_the_manual(&share.join("man"));
     assert!(share.join("man/man1/redlock-run.1.gz").exists());
@@ -386,7 +401,7 @@ fn the_rpm_is_installed_by_rpm_with_man_pages_and_completions_and_needs_nothing(
     let about = rpm(&["-q", "--queryformat", asked, "redlock"]).stdout;
     let arch = std::env::consts::ARCH;
     assert_eq!(about, format!("redlock {VERSION} {arch} MIT OR Apache-2.0"));
-    assert_is_this_version(&at("usr/bin/redlock"));
+    assert_works(&at("usr/bin/redlock"));
     let share = at("usr/share");
     assert_has_the_manual(&share.join("man"));
     assert_shells_complete(&share, "zsh/site-functions");

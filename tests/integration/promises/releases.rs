@@ -12,7 +12,8 @@ use tempfile::TempDir;
 
 use crate::generated::root;
 use crate::promises::packages::{
-    SMALL, as_root, assert_is_this_version, is_debian, is_of_make_dist, package, run, text,
+    SMALL, as_root, assert_is_this_version, assert_works, is_debian, is_of_make_dist, package, run,
+    text,
 };
 use crate::promises::recipes::yaml;
 use crate::support::{
@@ -479,11 +480,7 @@ fn an_action_of_a_version_installs_the_release_of_that_version_from_its_home() {
         .env("RUNNER_TEMP", redis.dir.path())
         .env("GITHUB_PATH", redis.dir.path().join("path"));
     outcome(&mut install).assert_code(0);
-    let installed = redis.dir.path().join("redlock/bin/redlock");
-    assert_is_this_version(&installed);
-    let mut held = Command::new(&installed);
-    held.args(["-u", &redis.url(), "run", "a", "--", "true"]);
-    outcome(&mut held).assert_code(0).assert_silent();
+    assert_works(&redis.dir.path().join("redlock/bin/redlock"));
     page.close();
 }
 
@@ -509,7 +506,7 @@ fn the_recipes_of_arch_and_homebrew_install_the_files_of_the_release() {
         .current_dir(work.path());
     outcome(&mut arch).assert_code(0);
     let at = |path: &str| work.path().join("pkg/usr").join(path);
-    assert_is_this_version(&at("bin/redlock"));
+    assert_works(&at("bin/redlock"));
     for file in [
         "share/man/man1/redlock-run.1",
         "share/man/man7/redlock-protocol.7",
