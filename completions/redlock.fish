@@ -169,9 +169,9 @@ complete -c redlock -n '__redlock_is stop' -s n -l no-wait -d "Don't wait until 
 complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
 complete -c redlock -n '__redlock_is status' -l watch -d 'Refresh until interrupted'
 
-complete -c redlock -n '__redlock_is history' -s n -l last -x -d 'Only the last N, or all'
-complete -c redlock -n '__redlock_is history' -l since -x -d 'Only holds within this time'
-complete -c redlock -n '__redlock_is history' -l skipped -d 'Also runs that ended without the lock'
+complete -c redlock -n '__redlock_is history' -s n -l last -x -d 'Show only the last N, or all'
+complete -c redlock -n '__redlock_is history' -l since -x -d 'Show only the holds within this time'
+complete -c redlock -n '__redlock_is history' -l skipped -d 'Also show the runs that ended without the lock'
 complete -c redlock -n '__redlock_is history' -l summary -d 'One line per lock'
 complete -c redlock -n '__redlock_is history' -l by-host -d 'With --summary: one line per host'
 complete -c redlock -n '__redlock_is history' -l utc -d 'Times in UTC'

@@ -243,8 +243,7 @@ commands! {
 }
 
 /// Where to read of the options that no help shows: no job chooses them.
-const ELSEWHERE: &str =
-    "Facts of a deployment, such as --sync, belong in redlock.env: see DEPLOYMENT in redlock(1).";
+const ELSEWHERE: &str = "Set options that are the same for all jobs, such as --sync, in redlock.env: see DEPLOYMENT in redlock(1).";
 
 /// The exit status when a lock stays busy.
 pub const BUSY: u8 = 75;
@@ -299,8 +298,8 @@ fn sync(text: &str) -> Result<SyncReplicas, String> {
 pub struct AcquireOptions {
     /// Lease length
     ///
-    /// A dead holder's lock is freed after this time. redlock run renews the lease in the background, and so does the keeper
-    /// of redlock acquire --while-pid. At least 1s.
+    /// The lock of a dead holder is free after this time. redlock run renews the lease in the background; for scripts, the
+    /// keeper of redlock acquire --while-pid does. At least 1s.
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl, help_heading = "Lease and failures")]
     pub ttl: Duration,
 
@@ -312,7 +311,7 @@ pub struct AcquireOptions {
 
     /// Take a shared (read) lock
     ///
-    /// Any number of shared holders at a time, but no exclusive one.
+    /// A lock has any number of shared holders at a time, or one exclusive holder.
     #[arg(short, long, conflicts_with = "slots", help_heading = "Sharing")]
     pub shared: bool,
 
@@ -339,13 +338,13 @@ pub struct AcquireOptions {
 
     /// Make all earlier waiters give up
     ///
-    /// Only the newest is worth running.
+    /// For jobs of which only the newest is worth running.
     #[arg(long, help_heading = "Only the newest")]
     pub supersede: bool,
 
     /// With --supersede: this run's version
     ///
-    /// N is a number that grows, such as that of the build; a run older than the newest seen gives up.
+    /// N is a number that grows, such as the build number. A run gives up if a run with a larger N has been seen.
     #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "supersede", value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest")]
     pub order: Option<u64>,
 
@@ -391,7 +390,7 @@ pub struct AcquireOptions {
 #[command(
     override_usage = "redlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME... -c SCRIPT",
     after_long_help = "\
-NAME has 1 to 200 bytes of UTF-8 without white space, control characters or unbalanced braces, and begins with no -.
+NAME has 1 to 200 bytes of UTF-8 without white space, control characters or unbalanced braces. It must not begin with -.
 DURATION is 500ms, 30s, 5m, 1h30m or 2d; a number without a unit counts seconds: 10, 0.5.
 
 Examples:
@@ -412,7 +411,7 @@ Exit status: COMMAND's own, 128+N if signal N killed it, or
   127  COMMAND was not found
 
 Each option marked [env: …] can be set as REDLOCK_… in the environment, ~/.config/redlock.env or /etc/redlock.env.
-Facts of a deployment belong there too, so that no host forgets them: DEPLOYMENT in redlock(1) lists --sync and others."
+Set options that are the same for all jobs, such as --sync, in one of these files: see DEPLOYMENT in redlock(1)."
 )]
 pub struct Run {
     /// Lock name; several are always locked in the same order
@@ -428,13 +427,13 @@ pub struct Run {
 
     /// Stop COMMAND after this long (status 124)
     ///
-    /// 0: never. (flock's --timeout limits the wait for the lock, which is --wait here.)
+    /// 0: never. (flock's --timeout is --wait here: it limits the wait for the lock.)
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
     pub timeout: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL
     ///
-    /// The grace when COMMAND is stopped, for whatever reason; capped at half the TTL.
+    /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL.
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, help_heading = "The command")]
     pub kill_after: Duration,
 
@@ -444,37 +443,38 @@ pub struct Run {
 
     /// Action if Redis is down
     ///
-    /// What to do if Redis is unreachable at start.
+    /// What redlock does if Redis is unreachable at the start.
     #[arg(long, value_name = "fail|run", value_enum, default_value_t = OnUnreachable::Fail, help_heading = "Lease and failures")]
     pub on_unreachable: OnUnreachable,
 
     /// Keep the lock at least this long
     ///
-    /// Even if COMMAND ends sooner, so that hosts with skewed clocks don't run the job twice.
+    /// The lock is kept even if COMMAND ends sooner, so that hosts with skewed clocks don't run the job twice.
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts")]
     pub hold_at_least: Duration,
 
     /// Skip if a run succeeded within this time
     ///
-    /// COMMAND is skipped if a run of this lock succeeded; the status is then 0, or that of -E. At most 30d.
+    /// COMMAND is skipped if a run of this lock succeeded within this time; the status is then 0, or the one that -E sets. At
+    /// most 30d.
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered, help_heading = "Run once across hosts")]
     pub once_per: Option<Duration>,
 
     /// Skip (status 0) if `sh -c SCRIPT` succeeds
     ///
-    /// Checked before waiting and again after.
+    /// SCRIPT runs before the wait, and once more after a wait.
     #[arg(long, value_name = "SCRIPT", value_parser = script(), help_heading = "Run once across hosts")]
     pub unless: Option<OsString>,
 
     /// Hold the lock until all processes of COMMAND end
     ///
-    /// Every process that COMMAND started, not only COMMAND itself.
+    /// The lock is held until every process that COMMAND started has ended, not only COMMAND itself.
     #[arg(long, help_heading = "The command")]
     pub wait_tree: bool,
 
     /// If a run is in progress, use its status
     ///
-    /// If it is already running, wait for that run and exit with its status; COMMAND is not run a second time.
+    /// If another run holds the lock, wait for that run and exit with its status; COMMAND is not run a second time.
     #[arg(long, conflicts_with_all = ["shared", "slots", "supersede"], help_heading = "Run once across hosts")]
     pub join: bool,
 
@@ -514,12 +514,12 @@ pub enum OnUnreachable {
 
 /// Run a command elsewhere under a lock of this job
 ///
-/// For work that the run can't stop itself: over ssh, in a container. COMMAND is stopped, and dead before the lease
-/// ends, when the lock is lost or the run is over; the lock is handed over after that. A guard acquires and renews
-/// nothing: without a lock to guard it starts nothing, and the status is 79.
+/// For work that the run itself can't stop, over ssh or in a container. When the lock is lost or the run is over, COMMAND
+/// is stopped; it is dead before the lease ends. The lock is handed over after that. A guard acquires and renews no lock:
+/// if there is no lock to guard, it starts nothing, and the status is 79.
 ///
-/// A guard finds the lock in $REDLOCK_HELD, where the environment can be passed on (`docker run -e REDLOCK_HELD …`), or
-/// by a pass: `ssh web-1 redlock guard --pass "$(redlock pass)" -- ./switch.sh`.
+/// A guard finds the lock in $REDLOCK_HELD if the environment can be passed on (`docker run -e REDLOCK_HELD …`), and
+/// otherwise by a pass: `ssh web-1 redlock guard --pass "$(redlock pass)" -- ./switch.sh`.
 #[derive(Debug, Args)]
 #[command(after_long_help = ELSEWHERE)]
 pub struct Guard {
@@ -541,7 +541,7 @@ pub struct Guard {
 
     /// Time between SIGTERM and SIGKILL
     ///
-    /// The grace when COMMAND is stopped, for whatever reason; capped at half the TTL.
+    /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL.
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration)]
     pub kill_after: Duration,
 
@@ -559,8 +559,8 @@ pub struct Guard {
 
 /// Print a pass that admits a guard of this job
 ///
-/// For hosts to which $REDLOCK_HELD can't be passed on, as with ssh. A pass admits one `redlock guard`, once, within a
-/// minute, and is worthless after that.
+/// For hosts to which $REDLOCK_HELD can't be passed on, as with ssh. A pass admits one `redlock guard` within a minute. It is
+/// worthless after that.
 #[derive(Debug, Args)]
 pub struct Pass {
     #[command(flatten)]
@@ -573,7 +573,7 @@ pub struct Pass {
 
 /// Wait until a lock is free, without acquiring it
 ///
-/// Exits with status 0 once the lock has no holder; with several names, once none of them has. Another
+/// Exits with status 0 once the lock has no holder (with several names, once no lock has a holder). Another
 /// client may acquire it right afterwards: to keep others out, use `redlock run`.
 #[derive(Debug, Args)]
 pub struct Wait {
@@ -591,8 +591,8 @@ pub struct Wait {
 
 /// Show who holds which lock, and who waits
 ///
-/// Without a NAME: a table of all locks (below --prefix) that a redlock process holds or waits for. With names: all
-/// that is known of these locks, including free ones and those that other clients hold. With a pattern
+/// Without a NAME: a table of all locks under --prefix that redlock processes hold or wait for. With names: all
+/// that is known of these locks, also if they are free or other clients hold them. With a pattern
 /// ('deploy-*', in quotes): a table of the locks in use that match.
 #[derive(Debug, Args)]
 pub struct Status {
@@ -667,7 +667,7 @@ pub enum Format {
 pub enum KeeperOnLost {
     /// Stop the process and all its descendants
     Stop,
-    /// Send it SIGURG, which it ignores unless it traps it
+    /// Send the process SIGURG, which is ignored unless the process traps it
     Warn,
 }
 
@@ -707,8 +707,8 @@ pub struct Extend {
 
 /// Check that this job still holds a lock
 ///
-/// Use before a critical step: exits 0 if this job holds the lock, and for at least --for longer;
-/// otherwise exits 79 and prints why.
+/// Use this before a critical step. Exits with 0 if this job holds the lock, for at least --for longer.
+/// Otherwise exits with 79 and prints why.
 #[derive(Debug, Args)]
 pub struct Check {
     #[command(flatten)]
@@ -721,8 +721,8 @@ pub struct Check {
 
 /// Release a lock, or force it free
 ///
-/// With the holder's token, from $REDLOCK_TOKEN or --token-file, the lock is released. Without a token,
-/// --force frees the lock regardless of its holder, whose run is notified and ends with status 79. To
+/// Releases the lock with the holder's token, from $REDLOCK_TOKEN or --token-file. Without a token,
+/// --force frees the lock regardless of its holder. The holder's run is notified, and ends with status 79. To
 /// stop the holder's command before its lock is handed over, use `redlock stop`.
 #[derive(Debug, Args)]
 pub struct Release {
@@ -733,11 +733,11 @@ pub struct Release {
     #[arg(long, conflicts_with = "token_file")]
     pub force: bool,
 
-    /// With --force: only the holder with this id, as shown by `redlock status`, or its first characters (at least 4); or remove the waiter with this id from the queue
+    /// With --force: free only the hold with this id of `redlock status` (4 or more of its first characters are enough), or remove the waiter with this id from the queue
     #[arg(long, value_name = "ID", requires = "force", value_parser = id)]
     pub id: Option<String>,
 
-    /// With --force: all holders, if there are several
+    /// With --force: take the lock from all holders, if there are several
     #[arg(long, requires = "force", conflicts_with = "id")]
     pub all: bool,
 
@@ -767,7 +767,7 @@ pub struct Stop {
     #[arg(long, value_name = "ID", conflicts_with = "all", value_parser = id)]
     pub id: Option<String>,
 
-    /// All holders, if there are several
+    /// Stop all holders, if there are several
     #[arg(long)]
     pub all: bool,
 
@@ -782,24 +782,24 @@ pub struct Stop {
 
 /// Show who held a lock, for how long, and how it ended
 ///
-/// Without a NAME: all locks with the prefix. The oldest hold comes first. Times are local, with the zone.
+/// Without a NAME: all locks under --prefix. The oldest hold comes first. Times are local, with the zone.
 #[derive(Debug, Args)]
 pub struct History {
     /// Lock names, or patterns: * is any text, ? one character [default: all]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// Only the last N, or all [default: 20]
+    /// Show only the last N, or all [default: 20]
     ///
     /// --follow begins with the last 10; --json, --summary and charts show all unless N is given.
     #[arg(short = 'n', long = "last", value_name = "N", allow_negative_numbers = true, value_parser = last)]
     pub last: Option<usize>,
 
-    /// Only holds that ended within this time or haven't ended
+    /// Show only the holds that ended within this time or haven't ended
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
     pub since: Option<Duration>,
 
-    /// Also runs that ended without the lock: skipped, gave up, superseded
+    /// Also show the runs that ended without the lock: skipped, gave up, superseded
     #[arg(long)]
     pub skipped: bool,
 
@@ -865,9 +865,9 @@ pub struct Thaw {
 
 /// Reject stale writes, using a fence file
 ///
-/// FILE contains the largest fencing token seen so far. Exits 0 if N is not smaller, and FILE then contains N.
-/// Exits 1 if N is smaller: a later holder of the lock has written its own token, so this job no longer holds
-/// the lock.
+/// FILE contains the largest fencing token seen so far. If N is not smaller, the command writes N to FILE and exits with
+/// 0. If N is smaller, it exits with 1: a later holder of the lock has written its own token, so this job no longer
+/// holds the lock.
 #[derive(Debug, Args)]
 pub struct Fence {
     /// Fence file; created if missing
@@ -883,7 +883,7 @@ pub struct Fence {
 ///
 /// Checks everything on the server and on this host that locks depend on. Prints a line for each check: ok, warn or fail,
 /// the finding, and how to fix it. The Lua scripts are tried on a lock of their own, which is removed. Of the run
-/// settings, only REDLOCK_TTL applies. Exits 0, or 1 if a check fails; after 2 seconds at most.
+/// settings, only REDLOCK_TTL applies. Takes at most 2 seconds. Exits with 0, or with 1 if a check fails.
 #[derive(Debug, Args)]
 pub struct Doctor {
     /// Lock name: also check what is stored under it
@@ -902,9 +902,10 @@ pub struct Doctor {
 /// Show or stop the server that local: uses
 ///
 /// With the URL `local:`, or `local:user`, redlock uses a redis-server or valkey-server of this host, and starts it when it is
-/// first needed. It listens at a socket only, and ends when nobody has used it for an hour and no lock is held or frozen;
-/// a server that the group redlock may use stays.
-/// Without such a URL this is about `local:` for root and the group redlock, and about `local:user` for others.
+/// first needed. The server listens at a socket only. It ends when nobody has used it for an hour and no lock is held or
+/// frozen; but a server that the group redlock may use doesn't end by itself.
+/// Without such a URL, this command is about `local:` if root or a member of the group redlock calls it, and otherwise about
+/// `local:user`.
 #[derive(Debug, Args)]
 pub struct Local {
     /// What to do
@@ -913,7 +914,7 @@ pub struct Local {
 
     /// With stop: also while locks are in use
     ///
-    /// The next command that uses a lock starts the server again; it loses nothing.
+    /// The next command that uses a lock starts the server again; no lock is lost.
     #[arg(long)]
     pub force: bool,
 }
@@ -921,16 +922,16 @@ pub struct Local {
 /// What `redlock local` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LocalAction {
-    /// Show whether it runs, and where; status 69 if it doesn't
+    /// Show whether the server runs, and where; status 69 if it doesn't run
     Status,
-    /// Stop it; the next command that needs it starts it again
+    /// Stop the server; the next command that needs it starts it again
     Stop,
 }
 
 /// Show a page of the manual
 ///
-/// The pages are part of the binary, so that they are there without a package. On a terminal man shows the page, if it is
-/// installed; otherwise the page's source is printed: `redlock man run | mandoc`.
+/// The pages are part of the binary, so they need no package. On a terminal, man(1) shows the page, if it is installed.
+/// Otherwise redlock prints the page's source: `redlock man run | mandoc`.
 #[derive(Debug, Args)]
 pub struct Man {
     /// A command, recipes or protocol [default: redlock(1)]
@@ -1047,7 +1048,7 @@ fn name_and_duration() -> [Arg; 2] {
     let duration = duration.required(true);
     [
         name.help("Lock name [default: $REDLOCK_NAME]"),
-        duration.help("How long the job has to hold the lock from now on, at least"),
+        duration.help("Least time that the lock must last, from now on"),
     ]
 }
 
