@@ -440,7 +440,7 @@ impl Sources {
         let local = protocol::local_scope(&system.value)?;
         (protocol::local_scope(&first.value) != Some(local)).then(|| {
             format!(
-                "{} sets {local}, and {} sets another URL: jobs with the one don't exclude jobs with the other",
+                "{} sets `{local}`, and {} sets another URL: jobs that use different URLs don't exclude each other",
                 system.location(),
                 first.location()
             )

@@ -157,7 +157,7 @@ pub fn lines_of<'a>(names: impl IntoIterator<Item = &'a str>, verbosity: Verbosi
             lines.extend([name, "\n"]);
         } else {
             verbosity.info(format_args!(
-                "left out of the names: \"{name}\", which isn't safe to print as it is"
+                "name \"{name}\" is not listed, because it isn't safe in a script"
             ));
         }
     }

@@ -22,7 +22,7 @@ pub fn local(options: &cli::Local, settings: &Settings) -> Result<Exit> {
     let scope = match settings.locks.local_scope() {
         Some(scope) => scope,
         None if settings.locks.has_typed_url() => {
-            let line = "redlock local shows or stops the server of this host: give -u local: or -u local:user, or no URL";
+            let line = "`redlock local` shows or stops the server of this host: give `-u local:`, `-u local:user` or no URL";
             return Err(BadUsage(line.into()).into());
         }
         None if is_for_host() => Scope::Host,
@@ -52,7 +52,7 @@ fn status(local: &Local) -> Result<Exit> {
         }
         LocalState::Silent(why) => {
             report::error(format_args!(
-                "{THIS_HOST_ONLY}: the server for {} runs, but {why}; `{} local stop` ends it, and the next command starts another",
+                "{THIS_HOST_ONLY}: the server for `{}` runs, but {why}; `{} local stop` ends it, and the next command starts another",
                 local.scope(),
                 local.command()
             ));
@@ -60,7 +60,7 @@ fn status(local: &Local) -> Result<Exit> {
         }
         LocalState::Stopped => (
             format!(
-                "no server runs at {socket}; the next command with -u {} starts it",
+                "no server runs at {socket}; the next command with `-u {}` starts it",
                 local.scope()
             ),
             Exit::Unreachable,
@@ -79,7 +79,7 @@ fn stop(local: &Local, force: bool, settings: &Settings) -> Result<Exit> {
         let locks = locks(local.scope(), settings)?;
         if let Some(lock) = in_use(&locks)?.first() {
             report::error(format_args!(
-                "{THIS_HOST_ONLY}: lock \"{}\" is in use, and its users would start the server again; --force stops the server nevertheless",
+                "{THIS_HOST_ONLY}: lock \"{}\" is in use, and its users would start the server again; to stop the server all the same, use --force",
                 lock.name
             ));
             return Ok(Exit::Busy(cli::BUSY));

@@ -164,7 +164,7 @@ fn is_read_only(path: &Path) -> bool {
 
 fn exposure(path: &Path, whose: &str, found: &Metadata, cure: Cure) -> Exposure {
     let what = format!(
-        "{} isn't used, as others may write it: {whose} belongs to {} and has mode {:o}",
+        "{} isn't used, as other users can write it: {whose} belongs to {} and has mode {:o}",
         path.display(),
         name_of(found.uid()),
         found.mode() & 0o7777
@@ -192,10 +192,10 @@ fn mistrust(path: &Path, owner: u32, is_writable: bool, user: u32) -> Option<Cur
             };
             let otherwise = if owner == UNKNOWN {
                 Some(
-                    "in a container, mount it so that its root is the owner, or set the variables in the environment",
+                    "in a container, mount it with the container's root as its owner, or set the variables in the environment",
                 )
             } else if user == 0 {
-                Some("use root's own, as with sudo -H")
+                Some("use root's own configuration file, as `sudo -H` does")
             } else {
                 None
             };
@@ -257,7 +257,12 @@ mod tests {
             (0, 0o664, 0, "chmod go-w /f"),
             (7, 0o602, 7, "chmod go-w /f"),
             (0, 0o1777, 7, "chmod go-w /f"),
-            (7, 0o644, 0, "chown 0 /f or use root's own"),
+            (
+                7,
+                0o644,
+                0,
+                "chown 0 /f or use root's own configuration file",
+            ),
             (8, 0o644, 7, "chown 7 /f"),
             (8, 0o666, 7, "chown 7 /f && chmod go-w /f"),
             (UNKNOWN, 0o644, 0, "chown 0 /f or in a container"),

@@ -254,7 +254,7 @@ impl Client {
             self.deployment.note_granter(connection);
         } else if !self.deployment.believe_loss(connection, timeout) {
             let message = format!(
-                "Redis at {} doesn't know the lock, and most sentinels don't report it as the successor of the primary that granted the lock",
+                "Redis at {} doesn't know the lock, and most sentinels don't report this server as the successor of the primary that granted the lock",
                 connection.server()
             );
             self.disconnect();

@@ -304,6 +304,6 @@ fn has_fields<const LEAST: usize>(answer: Value) -> Result<(), Error> {
 fn otherwise(what: &impl std::fmt::Debug) -> Error {
     let what = format!("{what:?}");
     let what = quoted(&what);
-    let message = format!("it answered otherwise than it should: {what}");
+    let message = format!("it gave a wrong answer: {what}");
     Error::new(ErrorKind::Internal, message)
 }

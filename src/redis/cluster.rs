@@ -281,7 +281,7 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
         None => Error::new(
             ErrorKind::Unreachable,
             format!(
-                "these keys are on another node of the cluster than {server}, which names no host for it; set cluster-preferred-endpoint-type to ip or hostname there"
+                "another node of the cluster has these keys, but {server} doesn't name its host; set cluster-preferred-endpoint-type to ip or hostname on {server}"
             ),
         ),
     }
@@ -347,7 +347,7 @@ impl SlotSearch {
                 Error::new(
                     ErrorKind::NoPrimary,
                     format!(
-                        "{error}; Redis at {by} reports the keys there: if that node is up, have it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
+                        "{error}; according to Redis at {by}, that node has the keys: if it is up, have it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
                     ),
                 )
             }

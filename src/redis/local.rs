@@ -269,7 +269,8 @@ fn trusted(scope: Scope, stream: UnixStream) -> Result<UnixStream, Error> {
         Scope::User if sys::peer_user(&stream).is_ok_and(|peer| peer == user) => Ok(stream),
         Scope::User => Err(Error::new(
             ErrorKind::Config,
-            "the server at the socket of local:user is another user's; remove the socket".into(),
+            "the server at the socket of `local:user` belongs to another user; remove the socket"
+                .into(),
         )),
     }
 }
@@ -289,7 +290,7 @@ fn is_closed(error: &io::Error) -> bool {
 fn cannot_start(home: &Home, why: &str) -> Error {
     let socket = home.socket();
     let why = format!(
-        "can't start a server for {} at {}: {why}",
+        "can't start a server for `{}` at {}: {why}",
         home.scope,
         socket.display()
     );
@@ -300,7 +301,7 @@ fn cannot_start(home: &Home, why: &str) -> Error {
 pub const NOT_INSTALLED: &str = "neither redis-server nor valkey-server is installed";
 
 fn not_installed(scope: Scope) -> Error {
-    let why = format!("can't start a server for {scope}, as {NOT_INSTALLED}");
+    let why = format!("can't start a server for `{scope}`, as {NOT_INSTALLED}");
     Error::new(ErrorKind::Unreachable, why)
 }
 
@@ -332,7 +333,7 @@ fn without_socket(home: &Home, error: io::Error) -> NotOpen {
     );
     let message = match error.kind() {
         io::ErrorKind::NotFound => format!(
-            "the server for {} runs, but its socket {} is gone; {stops}",
+            "the server for `{}` runs, but its socket {} is gone; {stops}",
             home.scope,
             socket.display()
         ),
@@ -345,7 +346,7 @@ fn without_socket(home: &Home, error: io::Error) -> NotOpen {
 fn not_ready(home: &Home) -> Error {
     let socket = home.socket();
     let why = format!(
-        "the server for {} at {} was started and isn't ready yet; try again when it has loaded its data",
+        "the server for `{}` at {} was started and isn't ready yet; try again when it has loaded its data",
         home.scope,
         socket.display()
     );

@@ -66,7 +66,7 @@ impl PasswordCommand {
             Failure::Late => {
                 let limit = until.saturating_duration_since(began).as_secs_f32();
                 format!(
-                    "didn't end within {limit:.1}s and was killed; --connect-timeout gives it more time (for a lock that is held: at most 3s, and a fifth of --ttl)"
+                    "didn't end within {limit:.1}s and was killed; --connect-timeout gives it more time (while a lock is held: at most 3s or a fifth of --ttl, whichever is shorter)"
                 )
             }
             Failure::TooLong => format!(

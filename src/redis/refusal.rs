@@ -86,7 +86,7 @@ fn refused(code: &str, said: &str, server: &Server, script: Option<&str>) -> Opt
             let (what, rule) = missing_permission(said, server.prefix(), script);
             let user = server.user();
             format!(
-                "Redis at {server}: {user} may not {what}; add {rule} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
+                "Redis at {server}: {user} isn't permitted to {what}; add {rule} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
             )
         }
         "NOAUTH" => needs_password(server),
@@ -118,7 +118,7 @@ fn needs_password(server: &Server) -> String {
     }
     if server.part() == Part::Sentinel {
         return format!(
-            "the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, where it isn't the default user)"
+            "the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, if it isn't the default user)"
         );
     }
     format!("Redis at {server} requires a password; use --password-file or the URL")
@@ -166,7 +166,7 @@ fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
         "MOVED" if redirect.is_some() => (
             ErrorKind::Moving,
             format!(
-                "these keys are on another node of the cluster than {server} now: {}",
+                "{server} doesn't have these keys; another node of the cluster has them now: {}",
                 quoted(place)
             ),
         ),
@@ -174,7 +174,7 @@ fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
         "MOVED" => (
             ErrorKind::Unreachable,
             format!(
-                "these keys are on another node of the cluster than {server}, which names no host for it (\"{}\"); set cluster-announce-hostname, or cluster-announce-ip, there",
+                "another node of the cluster has these keys, but {server} doesn't name its host (\"{}\"); set cluster-announce-hostname, or cluster-announce-ip, on that node",
                 quoted(place)
             ),
         ),
@@ -266,7 +266,7 @@ fn demoted(server: &Server) -> Error {
         Part::Only | Part::Sentinel => server.replica_error(),
         Part::Primary | Part::Node => {
             let message = format!(
-                "a failover made Redis at {server} a replica before its replicas had confirmed the lock; try again after the failover"
+                "a failover demoted Redis at {server} before its replicas had confirmed the lock; try again after the failover"
             );
             Error::new(ErrorKind::NoPrimary, message)
         }
@@ -359,7 +359,7 @@ fn wrong_type(key: Option<&[u8]>, beside: bool) -> String {
     let key = quoted(&String::from_utf8_lossy(key)).into_owned();
     let what = if beside {
         format!(
-            "a key beside \"{key}\" (in the same hash slot, with a name such as :state or :queue behind it) has another type, so it"
+            "a key that accompanies \"{key}\" (its name ends in :state, :queue or the like) has another type, so it"
         )
     } else {
         format!("key \"{key}\" isn't a string, so it is not a lock and")

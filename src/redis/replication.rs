@@ -154,8 +154,10 @@ impl Goal {
             .collect();
         behind.sort();
         let in_words = |(position, address): (Option<u64>, &String)| match position {
-            None if role.is_copying(address) => format!("replica {address} copies its data"),
-            None => format!("{address} isn't connected to it"),
+            None if role.is_copying(address) => {
+                format!("replica {address} is still copying the primary's data")
+            }
+            None => format!("{address} isn't connected to the primary"),
             Some(at) => format!("{address} is {} bytes behind", offset - at),
         };
         behind.into_iter().map(in_words).collect()
@@ -233,7 +235,7 @@ impl Goal {
             return "";
         };
         if each.iter().any(|address| role.is_copying(address)) {
-            "; --sync N would wait for any N replicas"
+            "; `--sync N` would wait for any N replicas"
         } else {
             ""
         }
@@ -250,7 +252,7 @@ impl Goal {
         let is_listed = |(address, _): &&(String, u64)| each.contains(address);
         match role.replicas.iter().find(|replica| !is_listed(replica)) {
             Some((address, _)) if is_gone => format!(
-                " ({address} is connected, but not listed; if that is the same, set its replica-announce-ip to what is listed)"
+                " ({address} is connected but not listed; if it is the listed replica under another address, set its replica-announce-ip to the listed address)"
             ),
             _ => String::new(),
         }
@@ -421,7 +423,7 @@ mod tests {
                 2,
                 Some(&lags),
                 Some(9),
-                "1 replica has to confirm it, and none did within 1s: c:1 isn't connected to it (a:1 is connected, but not listed; if that is the same, set its replica-announce-ip to what is listed)",
+                "1 replica has to confirm it, and none did within 1s: c:1 isn't connected to the primary (a:1 is connected but not listed; if it is the listed replica under another address, set its replica-announce-ip to the listed address)",
             ),
             (
                 each(&[]),
@@ -488,7 +490,7 @@ mod tests {
             "# Replication\r\nrole:master\r\nslave0:ip=a,port=1,state=online,offset=10,lag=0\r\nslave1:ip=c,port=1,state=wait_bgsave,offset=0,lag=0\r\nslave2:x\r\n",
         );
         let words = goal.in_words(1, Duration::from_secs(1), Some(&lacks), Some(10));
-        let expected = "2 replicas have to confirm it, and 1 did within 1s: replica c:1 copies its data; --sync N would wait for any N replicas";
+        let expected = "2 replicas have to confirm it, and 1 did within 1s: replica c:1 is still copying the primary's data; `--sync N` would wait for any N replicas";
         assert_eq!(words, expected);
     }
 

@@ -257,7 +257,7 @@ impl Sentinels {
         };
         // Elsewhere it may be an address that only its own network has.
         let hint = if kind == ErrorKind::NoPrimary && !by.starts_with(&host_of(address)) {
-            "; where this host can't reach that address, set replica-announce-ip there"
+            "; if this host can't reach that address, set replica-announce-ip on that server"
         } else {
             ""
         };
@@ -301,7 +301,7 @@ impl Sentinels {
             return false;
         }
         let address = &agreed.address;
-        let why = format!("most of its sentinels name {address} as the primary");
+        let why = format!("most sentinels name {address} as the primary");
         self.replicas.forget(why);
         // While a primary is being replaced, most of them are behind the one that does it.
         let is_newer = agreed.epoch > self.heard.epoch_in_use();

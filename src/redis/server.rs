@@ -255,12 +255,12 @@ impl Server {
         let title = self.title();
         if self.has_only_user() {
             let next = match (self.part, &self.address) {
-                (Part::Sentinel, _) => "add sentinel_password_file=PATH to it",
+                (Part::Sentinel, _) => "add sentinel_password_file=PATH to the URL",
                 (_, Address::Unix(_)) => {
-                    "use --password-file, or write ?pass=PASSWORD where that is the password"
+                    "use --password-file, or ?pass=PASSWORD if the user name was meant as the password"
                 }
                 (_, Address::Tcp { .. }) => {
-                    "use --password-file, or write :PASSWORD@HOST where that is the password"
+                    "use --password-file, or :PASSWORD@HOST if the user name was meant as the password"
                 }
             };
             return format!("{title} refused the user in the URL, which has no password; {next}");
@@ -276,7 +276,7 @@ impl Server {
         }
         let next = match (&self.password, &self.username) {
             (Some(_), _) if self.part == Part::Sentinel => {
-                "the password for the sentinels in the URL is wrong".to_owned()
+                "the password for the sentinels, which the URL sets, is wrong".to_owned()
             }
             (None, _) => "no password was given; use --password-file or the URL".to_owned(),
             (Some(_), Some(_)) => format!(
@@ -364,7 +364,7 @@ impl Server {
             ),
             Part::Primary | Part::Node => Error::new(
                 ErrorKind::NotNow,
-                format!("a failover made Redis at {self} a replica; try again when it is over"),
+                format!("a failover made Redis at {self} a replica; try again after the failover"),
             ),
         }
     }

@@ -289,7 +289,7 @@ impl Handshake<'_> {
             }
             _ => (
                 "the server didn't send valid TLS",
-                "see its log, and check that the port is that of Redis",
+                "see the server's log, and check that this is the port of Redis",
             ),
         };
         (why.into(), next.into())
@@ -364,7 +364,7 @@ impl Handshake<'_> {
             }
             Alert::UnknownCA if self.has_own => (
                 "the server doesn't trust the CA of redlock's certificate (--tls-cert)",
-                "use a certificate signed by its tls-ca-cert-file",
+                "use a certificate signed by a CA in the server's tls-ca-cert-file",
             ),
             Alert::CertificateExpired if self.has_own => (
                 "redlock's certificate has expired (--tls-cert)",
@@ -380,13 +380,13 @@ impl Handshake<'_> {
             {
                 (
                     "the server doesn't accept redlock's certificate (--tls-cert)",
-                    "its log says why",
+                    "the server's log says why",
                 )
             }
             other => {
                 let alert = in_words(&format!("{other:?}"));
                 let why = format!("the server ended the handshake (alert: {alert})");
-                return (why, "its log says why".into());
+                return (why, "the server's log says why".into());
             }
         };
         (why.into(), next.into())

@@ -143,7 +143,7 @@ fn local(rest: &str) -> Result<Url, String> {
     let scope = match rest {
         "" => Scope::Host,
         "user" => Scope::User,
-        _ => return Err("it is local: for root and the group redlock, or local:user for this user; nothing else may follow".into()),
+        _ => return Err("write `local:` (for root and the group redlock) or `local:user` (for this user), with nothing after it".into()),
     };
     Ok(Url {
         place: Place::Local(scope),
@@ -237,7 +237,7 @@ fn sentinels(rest: &str, tls: bool) -> Result<Url, String> {
     let (primary, number) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     let primary = decoded(primary, "name of the primary")?;
     if primary.is_empty() {
-        return Err("the name under which the sentinels know the primary is missing after the hosts, as in redis-sentinel://host1,host2,host3/mymaster".into());
+        return Err("the primary's name, as the sentinels know it, is missing after the hosts; write redis-sentinel://host1,host2,host3/mymaster".into());
     }
     let (mut login, mut password_file) = (Login::default(), None);
     for (name, value) in pairs(parts.options) {
@@ -579,7 +579,7 @@ mod tests {
             ("hunter2:6379", "must begin with"),
             ("u:hunter2@h://", "must begin with"),
             ("http://hunter2", "unknown scheme http://"),
-            ("redis-sentinel://hunter2", "know the primary is missing"),
+            ("redis-sentinel://hunter2", "is missing after the hosts"),
             ("redis-sentinel://u:hunter2@a,,b/m", "the host is missing"),
             (
                 "redis-sentinel://u:hunter2@a/m/x",
@@ -626,8 +626,8 @@ mod tests {
             ("unix:///r?db=x", "the database must be a number"),
             ("unix:///r?password=hunter2", "unknown option"),
             ("redis://%ff@h", "the user name isn't UTF-8"),
-            ("local:hunter2", "nothing else may follow"),
-            ("local://", "nothing else may follow"),
+            ("local:hunter2", "with nothing after it"),
+            ("local://", "with nothing after it"),
         ] {
             let why = Url::parse(text).map(drop).unwrap_err();
             assert!(why.contains(says), "{text}: {why}");

@@ -895,7 +895,7 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
             let names_it = end
                 .stderr
                 .lines()
-                .filter(|line| line.contains("user \"jobs\" may not "))
+                .filter(|line| line.contains("user \"jobs\" isn't permitted to "))
                 .all(|line| line.contains(&format!("{missing} ")));
             assert!(names_it, "{missing} {words:?}: {end:?}");
             named |= end.code() == Some(77);

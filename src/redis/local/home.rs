@@ -144,7 +144,7 @@ impl Home {
         if is_container() && !is_shared() {
             let run = self.run.display();
             return Err(bad(format!(
-                "{} is one server for all of a host, and this is a container: mount the host's {run} at {run}, or use the URL of a Redis",
+                "`{}` is one server for a whole host, and this is a container: mount the host's {run} at {run}, or use the URL of a Redis",
                 self.scope
             )));
         }
@@ -156,7 +156,7 @@ impl Home {
                 None => "sudo useradd -rU redlock && ",
             };
             return Err(bad(format!(
-                "local: is for root and the group redlock, and this user is neither: use -u local:user, a server of this user alone, or run `{first}sudo usermod -aG redlock {}` and log in again",
+                "`local:` is only for root and the group redlock: use `-u local:user`, a server for this user alone, or run `{first}sudo usermod -aG redlock {}` and log in again",
                 quote(&user)
             )));
         }
@@ -171,7 +171,7 @@ impl Home {
         Err(Error::new(
             ErrorKind::Unreachable,
             format!(
-                "no server runs at {}, and only root starts one: `sudo redlock -u local: status`",
+                "no server runs at {}, and only root can start it: `sudo redlock -u local: status`",
                 self.socket().display()
             ),
         ))
@@ -186,7 +186,7 @@ impl Home {
             ));
         }
         bad(format!(
-            "can't open {}: the server there was started before the group redlock could use it; `sudo redlock local stop`, and the next command of root's with -u local: starts it for the group",
+            "can't open {}: the server there was started before the group redlock could use it; run `sudo redlock local stop`; root's next command with `-u local:` then starts it for the group",
             self.socket().display()
         ))
     }
@@ -206,7 +206,7 @@ impl Home {
                 Some(user) => user.uid,
                 None => {
                     return Err(bad(format!(
-                        "this host has the group {GROUP} and no user {SERVER_USER}, as which the server for local: runs: `sudo useradd -r -g {GROUP} {SERVER_USER}`"
+                        "the server for `local:` runs as user {SERVER_USER}, and this host has only the group of that name: run `sudo useradd -r -g {GROUP} {SERVER_USER}`"
                     )));
                 }
             },
@@ -267,7 +267,7 @@ impl Home {
                 return Err(bad(belongs_to_other(path, found.uid(), owner.user)));
             }
             return Err(bad(format!(
-                "{} isn't used, as others may write there: it must be a directory of this user that nobody else may write",
+                "{} isn't used, as other users can write there: it must be a directory of this user that nobody else can write",
                 path.display()
             )));
         }

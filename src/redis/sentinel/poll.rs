@@ -210,30 +210,30 @@ impl Poll {
             Need::MostOfAll if asked < most => (
                 ErrorKind::Config,
                 format!(
-                    "--sync all needs most of the {known} sentinels to name the primary \"{name}\", but the URL names only {asked} of them; add the others to the URL"
+                    "`--sync all` needs most of the {known} sentinels to name the primary \"{name}\", but the URL names only {asked} of them; add the others to the URL"
                 ),
             ),
             Need::MostOfAll if is_disputed => (
                 ErrorKind::NoPrimary,
-                format!("{disagree}, and --sync all needs {most} of {known} to; {again}"),
+                format!("{disagree}, and `--sync all` needs {most} of {known} to agree; {again}"),
             ),
             Need::MostOfAll => (
                 ErrorKind::NoPrimary,
                 format!(
-                    "only {} of {known} sentinels named the primary \"{name}\" in time ({said}), but --sync all needs {most}; start the others, or make them reachable",
+                    "only {} of {known} sentinels named the primary \"{name}\" in time ({said}), but `--sync all` needs {most}; start the others, or make them reachable",
                     self.answers.len()
                 ),
             ),
             Need::MostThatAnswer(least) if self.answers.len() < least => (
                 ErrorKind::NoPrimary,
                 format!(
-                    "only one of {asked} sentinels named the primary \"{name}\" in time ({said}), and redlock sends a password only to a server that two name; start another sentinel, or make it reachable"
+                    "only one of {asked} sentinels named the primary \"{name}\" in time ({said}), and redlock sends a password only to a server that at least two sentinels name; start another one, or make it reachable"
                 ),
             ),
             Need::MostThatAnswer(_) => (
                 ErrorKind::NoPrimary,
                 format!(
-                    "{disagree}, and redlock sends a password only to a server that all of them name; {again}"
+                    "{disagree}, and redlock sends a password only to a server that all sentinels name; {again}"
                 ),
             ),
             Need::MostOfUrl | Need::Newest => {

@@ -246,7 +246,7 @@ fn a_user_without_the_permissions_is_77() {
         let url = format!("redis://{user}:secret@127.0.0.1:{}", redis.port);
         let end = outcome(&mut redis.redlock(&["-u", &url, "run", "a", "--", "echo", "ran"]));
         assert_eq!(end.code(), Some(77), "{user}: {end:?}");
-        end.assert_says(&format!("user \"{user}\" may not "));
+        end.assert_says(&format!("user \"{user}\" isn't permitted to "));
         assert_one_line(&end);
         assert_eq!(end.stdout, "");
     }

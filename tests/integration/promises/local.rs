@@ -387,7 +387,7 @@ fn a_removed_socket_is_said_and_stopping_the_server_mends_it() {
     host.shell(&format!("rm {SOCKET}"));
     let lost = host.end(&["--connect-timeout", "100ms", "run", "a", "--", "true"]);
     lost.assert_code(69).assert_says(
-        "the server for local: runs, but its socket /run/redlock/server.sock is gone; `sudo redlock local stop` ends it",
+        "the server for `local:` runs, but its socket /run/redlock/server.sock is gone; `sudo redlock local stop` ends it",
     );
     host.end(&["local", "status"])
         .assert_code(69)
@@ -450,7 +450,7 @@ fn status_of_the_server_says_where_it_is_and_never_starts_one() {
     stopped.assert_code(69).assert_silent();
     assert_eq!(
         stopped.stdout,
-        "this host only: no server runs at /run/redlock/server.sock; the next command with -u local: starts it\n"
+        "this host only: no server runs at /run/redlock/server.sock; the next command with `-u local:` starts it\n"
     );
     assert_eq!(host.named("redis-server"), [0; 0]);
     host.end(&["status"]).assert_code(0);
@@ -661,7 +661,7 @@ fn members_of_the_group_use_the_server_of_the_host_which_isnt_roots_then() {
     let early = host.by_ann(&["-u", "local:", "run", "a", "--", "true"]);
     early
         .assert_code(69)
-        .assert_says("only root starts one: `sudo redlock -u local: status`");
+        .assert_says("only root can start it: `sudo redlock -u local: status`");
     let run = host.holder(&[], Host::redlock);
     let server = host.server();
     let owner = host.shell(&format!("stat -c %U /proc/{server}"));
@@ -689,7 +689,7 @@ fn members_of_the_group_use_the_server_of_the_host_which_isnt_roots_then() {
 #[test]
 fn a_user_outside_of_the_group_is_told_of_both_ways() {
     let Some(host) = with_group() else { return };
-    let line = "use -u local:user, a server of this user alone, or run `sudo usermod -aG redlock bob` and log in again";
+    let line = "use `-u local:user`, a server for this user alone, or run `sudo usermod -aG redlock bob` and log in again";
     let words = ["-u", "local:", "run", "a", "--", "true"];
     host.by_bob(&words).assert_code(78).assert_says(line);
     host.end(&["run", "a", "--", "true"]).assert_code(0);
@@ -823,7 +823,7 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
     let start = host.end(&["run", "a", "--", "true"]);
     start
         .assert_code(69)
-        .assert_says("can't start a server for local: at /run/redlock/server.sock");
+        .assert_says("can't start a server for `local:` at /run/redlock/server.sock");
     host.await_no_server();
 }
 
@@ -918,7 +918,7 @@ fn a_directory_that_others_may_write_is_not_used() {
         host.shell(setup);
         let end = outcome(&mut host.users(&["run", "a", "--", "true"]));
         end.assert_code(78)
-            .assert_says("runtime/redlock isn't used, as others may write there");
+            .assert_says("runtime/redlock isn't used, as other users can write there");
         host.shell("rm -rf runtime/redlock");
     }
     host.shell("chown 54321 /run/redlock");
@@ -953,7 +953,7 @@ fn a_directory_of_roots_that_others_may_write_is_not_handed_over() {
     host.shell("chmod 777 /run/redlock && ln -s /etc/passwd /run/redlock/planted");
     host.end(&["run", "a", "--", "true"])
         .assert_code(78)
-        .assert_says("/run/redlock isn't used, as others may write there");
+        .assert_says("/run/redlock isn't used, as other users can write there");
     assert_eq!(
         host.shell("stat -c %u /run/redlock /run/redlock/planted"),
         "0\n0"
@@ -1046,7 +1046,7 @@ fn the_server_of_another_user_is_not_used_in_place_of_this_users() {
             .success()
     });
     let end = outcome(&mut host.users(&["run", "a", "--", "true"]));
-    end.assert_code(78).assert_says("is another user's");
+    end.assert_code(78).assert_says("belongs to another user");
 }
 
 #[test]
@@ -1101,7 +1101,7 @@ fn doctor_fails_where_the_system_says_local_and_the_environment_another_url() {
     let mut other = host.command(&[REDLOCK, "doctor"]);
     let other = outcome(other.env("REDLOCK_URL", redis.url()));
     other.assert_code(1);
-    let line = "/etc/redlock.env:1: REDLOCK_URL sets local:, and REDLOCK_URL sets another URL";
+    let line = "/etc/redlock.env:1: REDLOCK_URL sets `local:`, and REDLOCK_URL sets another URL";
     assert!(
         other.stdout.contains("  fail  url ") && other.stdout.contains(line),
         "{other:?}"

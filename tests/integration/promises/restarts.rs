@@ -304,7 +304,7 @@ fn a_server_that_does_not_say_its_age_grants_nothing_under_the_option() {
     let url = format!("redis://jobs:secret@127.0.0.1:{}", redis.port);
     outcome(redis.redlock(&grace).env("REDLOCK_URL", &url))
         .assert_code(77)
-        .assert_says("may not run INFO; add +info to its ACL rules");
+        .assert_says("isn't permitted to run INFO; add +info to its ACL rules");
     redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
 
     let redis = Redis::with(&["--rename-command", "INFO", ""]);

@@ -219,7 +219,7 @@ fn with_sync_all_a_replica_that_copies_its_data_is_named_with_what_to_do() {
     outcome(&mut all.redlock(&words))
         .assert_code(69)
         .assert_says(&format!(
-            "replica {} copies its data; --sync N would wait for any N replicas",
+            "replica {} is still copying the primary's data; `--sync N` would wait for any N replicas",
             address(&all, 2)
         ));
     outcome(&mut all.redlock(words!("run -q --sync 1 a -- true")))

@@ -793,8 +793,12 @@ fn where_nothing_listens_and_no_url_was_given_the_line_that_starts_a_server_here
         ("redis-server", "`redis-server --daemonize yes`"),
     ] {
         script(programs.path(), program, "");
-        let said = format!("{default}; {line} starts one here, or -u local");
-        assert_line(&status(""), 69, &[&said, " uses one of this host alone"]);
+        let said = format!("{default}; {line} starts one here, or `-u local");
+        assert_line(
+            &status(""),
+            69,
+            &[&said, " uses a server of this host alone"],
+        );
     }
     let given = status("-u redis://127.0.0.1:6379");
     assert_line(&given, 69, &["connection refused"]);
@@ -989,7 +993,7 @@ fn an_authentication_error_says_what_to_do() {
         (
             "jobs@",
             &[],
-            "refused the user in the URL, which has no password; use --password-file, or write :PASSWORD@HOST where that is the password",
+            "refused the user in the URL, which has no password; use --password-file, or :PASSWORD@HOST if the user name was meant as the password",
         ),
     ] {
         let end = outcome(&mut run(&format!("redis://{user}{place}"), options));
@@ -1009,7 +1013,7 @@ fn a_password_in_the_place_of_the_user_is_never_shown() {
             &[
                 "ACL", "SETUSER", "hunter2", "on", "nopass", "~*", "&*", "+@all", "-set",
             ],
-            "user \"***\" may not run SET; add +set",
+            "user \"***\" isn't permitted to run SET; add +set",
         ),
         (&["CONFIG", "SET", "requirepass", "hunter2"], "PASSWORD"),
     ] {
@@ -1053,24 +1057,25 @@ fn a_missing_permission_is_named_with_the_rule_that_grants_it() {
         let setuser = ["ACL", "SETUSER", "jobs", "reset", "on", ">secret"];
         assert_eq!(redis.cli(&[&setuser, rules].concat()), "OK");
         let end = outcome(&mut run(&format!("redis://{place}{path}"), &[]));
-        assert_line(&end, 77, &["user \"jobs\" may not "]);
+        assert_line(&end, 77, &["user \"jobs\" isn't permitted to "]);
         assert_line(&end, 77, says);
     };
     refused(
         &["~*", "&*", "+ping"],
         "",
-        &["may not run EVAL", "; add +eval"],
+        &["isn't permitted to run EVAL", "; add +eval"],
     );
     refused(
         &["~*", "&*", "+eval", "+evalsha"],
         "/2",
-        &["may not run SELECT; add +select"],
+        &["isn't permitted to run SELECT; add +select"],
     );
-    let keys =
-        ["may not use the keys of redlock (prefix \"redlock:\"); add ~redlock:* ~{redlock:* to"];
+    let keys = [
+        "isn't permitted to use the keys of redlock (prefix \"redlock:\"); add ~redlock:* ~{redlock:* to",
+    ];
     refused(&["~else:*", "&*", "+@all"], "", &keys);
     refused(&["~redlock:*", "&*", "+@all"], "", &keys);
-    let inside = ["may not run TIME; add +time to"];
+    let inside = ["isn't permitted to run TIME; add +time to"];
     refused(&["~*", "&*", "+eval", "+evalsha", "+get"], "", &inside);
 }
 
@@ -1095,7 +1100,11 @@ fn a_key_that_is_no_lock_is_named() {
         &["status", "s"],
         &["status", "a", "s"],
     ] {
-        assert_line(&end(command), 78, &["a key beside \"redlock:s\" "]);
+        assert_line(
+            &end(command),
+            78,
+            &["a key that accompanies \"redlock:s\" "],
+        );
     }
 }
 

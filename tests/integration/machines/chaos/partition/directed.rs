@@ -405,7 +405,7 @@ fn replica_copies() -> Finding {
     finding.expect_unharmed(&all);
     let address = format!("{}:6379", Network::address(2));
     finding.expect(
-        new.says(&format!("{address} copies its data")),
+        new.says(&format!("{address} is still copying the primary's data")),
         "a run says that the replica copies its data",
     );
     finding
