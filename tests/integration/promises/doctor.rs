@@ -306,7 +306,7 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
     let found = examine(&primary, &[]);
     assert_eq!(found.of("fail"), [""; 0]);
     found.assert("role", "ok", "primary of 1 replica", "");
-    found.assert("sync", "ok", "--sync 1 is possible", "");
+    found.assert("sync", "ok", "`--sync 1` is possible", "");
     found.assert("replicas", "ok", "1 in sync", "");
     found.assert(
         "clocks",
@@ -332,7 +332,7 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
     examine(&primary, &[]).assert(
         "replicas",
         "warn",
-        "none may be promoted",
+        "none can be promoted",
         "replica-priority 100",
     );
     // One that hangs is not waited for.
@@ -465,7 +465,7 @@ fn a_user_that_may_only_look_is_told_so_and_not_how_to_become_another() {
     make_acl_users(&redis);
     let url = format!("redis://viewer:secret@127.0.0.1:{}/1", redis.port);
     let found = Examined::new(&mut by_url(&url, &[]));
-    let says = "user \"viewer\" may read locks (status, history, wait), and may not acquire any";
+    let says = "user \"viewer\" can read locks (status, history, wait), but isn't permitted to acquire any";
     found.assert("permissions", "fail", says, "ignore this if it is intended");
     assert_eq!(found.of("fail"), ["permissions"]);
     assert!(!found.end.stdout.contains("SETUSER"), "{:?}", found.end);
@@ -966,7 +966,7 @@ fn a_url_of_too_few_sentinels_for_sync_all_warns() {
     outcome(&mut all.redlock(words!("--url {} run --sync all a -- true", &url))).assert_code(78);
     all.settle(0);
     let found = Examined::new(&mut by_url(&all.url(), &[]));
-    found.assert("sync", "ok", "--sync all is possible: 2 replicas", "");
+    found.assert("sync", "ok", "`--sync all` is possible: 2 replicas", "");
 }
 
 /// A sentinel that watches a primary, gone when dropped.
@@ -1029,15 +1029,20 @@ fn sentinels_are_asked_whether_they_agree_and_whether_a_failover_is_over_in_time
         Examined::new(by_url(&url, &[]).args(options))
     };
     let found = examine(&[first.port], "mymaster", &[]);
-    let agree = format!("1 of 1 agree on 127.0.0.1:{port}; 1 in all");
+    let agree = format!("1 of 1 agree on 127.0.0.1:{port}; 1 sentinel in all");
     found.assert("sentinels", "warn", &agree, "three or more");
     found.assert("failover", "ok", "begins 5s after the primary's death", "");
-    found.assert("sync", "ok", "--sync all is possible", "");
+    found.assert("sync", "ok", "`--sync all` is possible", "");
     found.assert("role", "ok", "primary of 1 replica", "");
     assert_eq!(found.document["redis"], format!("127.0.0.1:{port}"));
     let found = examine(&[first.port], "mymaster", &["--ttl", "20s"]);
-    let longer = "--ttl 21s (REDLOCK_TTL), or 31s with --sync all";
-    found.assert("failover", "warn", "leases of 20s may end before", longer);
+    let longer = "--ttl 21s (REDLOCK_TTL), or 31s with `--sync all`";
+    found.assert(
+        "failover",
+        "warn",
+        "leases of 20s may end before that failover is over",
+        longer,
+    );
     // The replica calls itself a primary: the sentinel still lists it.
     wait_until("the sentinel lists the replica", || {
         let mut cli = Command::new("redis-cli");

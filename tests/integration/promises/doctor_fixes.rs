@@ -407,7 +407,7 @@ fn with_a_replica(pasted: &Pasted) {
     wait_until("it is in sync", || {
         let found = place.doctor(&[]);
         let message = found.checks["replicas"]["message"].as_str();
-        message.unwrap().contains("none may be promoted")
+        message.unwrap().contains("none can be promoted")
     });
     place.mend("replicas", &[]);
     drop(replica);
@@ -490,7 +490,7 @@ fn with_sentinels_that_do_not_know_each_other(pasted: &Pasted) {
     place.paste(&line);
     place
         .doctor(&[])
-        .assert("sentinels", "warn", "1 in all", "three or more");
+        .assert("sentinels", "warn", "1 sentinel in all", "three or more");
 }
 
 /// A node of a cluster: the one that has the locks.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::evidence::{Evidence, Sentinel, SentinelAnswer, SentinelEvidence, Unknown};
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::Repair;
-use super::{Measure, short, with_notes};
+use super::{Measure, counted, short, with_notes};
 use crate::decide::lease::{Awaits, ttl_for_failover};
 use crate::report::format_duration;
 
@@ -52,7 +52,7 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
     {
         return check.fail(
             format!(
-                "{} says that {name} is {}, {} says {}",
+                "{} says that {name} is {}, but {} says {}",
                 first.place, answer.primary, other.place, differs.primary
             ),
             "if this lasts longer than a failover, see the sentinels' logs",
@@ -71,7 +71,7 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
             &["SENTINEL", "SET", name, "quorum", &majority],
         );
         check.fail(
-            format!("{message}, but the quorum of {quorum} is more than the {all} there are"),
+            format!("{message}, but the quorum is {quorum}, and there are only {all} sentinels"),
             Repair::Quorum.by(line),
         )
     } else if let Some((_, why)) = silent.first() {
@@ -92,13 +92,14 @@ pub(super) fn sentinels(evidence: &Evidence, found: &SentinelEvidence) -> Findin
                 one.place,
                 short(slow.took)
             ),
-            "see its host's load, and the network between this host and that one",
+            "see the load of that sentinel's host, and the network to it",
         )
     } else if is_down {
         check.warn(message, "start it, or wait for the failover")
     } else if known < 3 {
+        let sentinels = counted(usize::try_from(known).unwrap_or(usize::MAX), "sentinel");
         check.warn(
-            format!("{message}; {known} in all, so the failure of one prevents a failover"),
+            format!("{message}; {sentinels} in all, so the failure of one prevents a failover"),
             "run three or more, each on its own host",
         )
     } else {
@@ -227,12 +228,12 @@ fn outlived(message: &str, down_after: Duration, measure: Measure, awaits: Await
     let [shown, with_sync_shown] = [least, with_sync].map(format_duration);
     let finding = if measure.ttl < least {
         FAILOVER.warn(
-            format!("{message}: leases of {ttl} may end before"),
-            format!("--ttl {shown} (REDLOCK_TTL), or {with_sync_shown} with --sync all"),
+            format!("{message}: leases of {ttl} may end before that failover is over"),
+            format!("--ttl {shown} (REDLOCK_TTL), or {with_sync_shown} with `--sync all`"),
         )
     } else if measure.ttl < with_sync {
         FAILOVER.ok(format!(
-            "{message}; leases of {ttl} outlive it, and with --sync all those of {with_sync_shown}"
+            "{message}; leases of {ttl} outlive it; with `--sync all`, only leases of {with_sync_shown} do"
         ))
     } else {
         FAILOVER.ok(format!("{message}; leases of {ttl} outlive it"))

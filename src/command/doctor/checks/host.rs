@@ -59,15 +59,15 @@ pub(super) fn this_host(host: &Host) -> [Finding; 9] {
         match host.proc {
             Proc::All => proc.ok("/proc shows the processes that a command starts"),
             Proc::OwnUsers => proc.warn(
-                "/proc hides the processes of other users (hidepid): redlock can't follow a process that runs as another user (sudo), and keeps the lock until it has ended",
+                "/proc hides the processes of other users (hidepid): redlock can't see what such a process (sudo) starts, so it keeps the lock until that process has ended",
                 Repair::ShowProc.by(
-                    "mount -o remount,hidepid=0 /proc  # as root; or run redlock as root, or in the group of gid=",
+                    "mount -o remount,hidepid=0 /proc  # as root; or run redlock as root, or in the group that gid= names",
                 ),
             ),
             Proc::Foreign => proc.warn(
-                "/proc isn't that of this pid namespace: redlock can stop a command's process group only",
+                "/proc belongs to another pid namespace: redlock can stop only a command's process group",
                 Repair::OwnProc.by(
-                    "mount -t proc proc /proc  # in its mount namespace; unshare --mount-proc does it",
+                    "mount -t proc proc /proc  # in redlock's mount namespace; unshare --mount-proc does that",
                 ),
             ),
         },
@@ -81,7 +81,7 @@ pub(super) fn this_host(host: &Host) -> [Finding; 9] {
 fn settings(refused: &[Exposure]) -> Finding {
     let check = Check("settings", Group::Host);
     match refused {
-        [] => check.moot("no other user may write the configuration files"),
+        [] => check.moot("no other user can write the configuration files"),
         _ => check.fail(what(refused), end(refused, Repair::OwnSettings)),
     }
 }
@@ -89,7 +89,7 @@ fn settings(refused: &[Exposure]) -> Finding {
 fn one_server(split: Option<&str>) -> Finding {
     let check = Check("url", Group::Host);
     match split {
-        None => check.moot("no setting of this host names local: beside another server"),
+        None => check.moot("this host's settings don't mix `local:` with another server"),
         Some(split) => check.fail(split, "set one URL for all jobs of this host"),
     }
 }
@@ -111,7 +111,7 @@ fn one_program(namesakes: &[String]) -> Finding {
 fn secrets(exposed: &[Exposure]) -> Finding {
     let check = Check("secrets", Group::Host);
     match exposed {
-        [] => check.moot("no other user may read a password or key of the settings"),
+        [] => check.moot("no other user can read the passwords and private keys that redlock uses"),
         _ => check.warn(what(exposed), end(exposed, Repair::HideSecrets)),
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
     if !needed.is_empty() && may_only_look(probes) {
         return check.fail(
             format!(
-                "user \"{user}\" may read locks (status, history, wait), and may not acquire any"
+                "user \"{user}\" can read locks (status, history, wait), but isn't permitted to acquire any"
             ),
             "ignore this if it is intended; otherwise use the URL of a user that acquires locks",
         );

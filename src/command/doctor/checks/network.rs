@@ -169,7 +169,10 @@ pub(super) fn latency(evidence: &Evidence, measure: Measure) -> Finding {
     );
     let longer = |factor: u32| format_duration(rounded_up(most * factor));
     let finding = if most >= renewal {
-        let fix = format!("a TTL with room for it: --ttl {}", longer(3 * SLOW));
+        let fix = format!(
+            "a TTL that leaves room for this latency: --ttl {}",
+            longer(3 * SLOW)
+        );
         LATENCY.fail(message, fix)
     } else if p99 >= renewal / SLOW {
         let fix = format!("a longer TTL: --ttl {}", longer(3 * SLOW));
@@ -205,7 +208,7 @@ pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
         let less = format_duration(rounded_down(renewal));
         return check.warn(
             format!(
-                "{message} is longer than a third of the TTL: one attempt at a silent server takes the time of several renewals"
+                "{message} is longer than a third of the TTL: while the server is silent, one attempt takes the time of several renewals"
             ),
             format!("use --connect-timeout {less}, or a longer TTL"),
         );
@@ -291,7 +294,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
     let finding = match most {
         Some((most, place)) if most >= measure.ttl / 2 => check.fail(
             format!(
-                "the clock of {place} is {} from the primary's: after a failover leases of {} end too early or too late",
+                "the clock of {place} is {} from the primary's: after a failover, leases of {} end too early or too late",
                 short(most),
                 format_duration(measure.ttl)
             ),
@@ -299,7 +302,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
         ),
         Some((most, place)) if most >= APART => check.warn(
             format!(
-                "the clock of {place} is {} from the primary's: after a failover leases end that much too early",
+                "the clock of {place} is {} from the primary's: after a failover, leases end too early by that difference",
                 short(most)
             ),
             skewed(most),

@@ -47,7 +47,7 @@ fn follow(evidence: &Evidence) -> Finding {
                 "{} {what}{others}: a failover to it loses locks",
                 entry.place()
             ),
-            "see its log, and the network between the two (INFO replication shows how it follows)",
+            "see that replica's log, and the network between it and the primary (INFO replication shows how it follows)",
         );
     }
     let priority = |replica: &Replica| {
@@ -60,7 +60,7 @@ fn follow(evidence: &Evidence) -> Finding {
     if known.len() == entries.len() && known.iter().all(|&priority| priority == 0) {
         return check.warn(
             format!(
-                "{} in sync, but none may be promoted (replica-priority 0)",
+                "{} in sync, but none can be promoted (replica-priority 0)",
                 counted(entries.len(), "replica")
             ),
             promote(evidence, &entries[0]),
@@ -73,7 +73,7 @@ fn follow(evidence: &Evidence) -> Finding {
     });
     let is_unequal = known.windows(2).any(|pair| pair[0] != pair[1]);
     let first = if is_unequal {
-        ": the lowest but 0 takes over first"
+        ": the replica with the lowest priority above 0 takes over first"
     } else {
         ""
     };
@@ -110,7 +110,7 @@ fn sync_by_sentinels(
     let (asked, all) = (found.asked(), found.all());
     if asked <= all / 2 {
         let message = format!(
-            "--sync all is refused: the URL names {asked} of the {all} sentinels, and most of them have to agree"
+            "`--sync all` is refused: the URL names {asked} of the {all} sentinels, and most of them have to agree"
         );
         let fix = format!(
             "add the others to the URL (SENTINEL SENTINELS {})",
@@ -127,7 +127,7 @@ fn sync_by_sentinels(
     let unlisted = connected.iter().find(|place| found.naming(place) == 0);
     if let (Some(absent), Some(unlisted)) = (absent, unlisted) {
         return Some(SYNC.warn(
-            format!("the sentinels list a replica {absent}, but {unlisted} is connected: --sync all waits for {absent}"),
+            format!("the sentinels list a replica {absent}, but {unlisted} is connected: `--sync all` waits for {absent}"),
             format!("if that is the same server, set its replica-announce-ip and -port to {absent}"),
         ));
     }
@@ -137,7 +137,7 @@ fn sync_by_sentinels(
         let replicas = counted(listed, "replica");
         SYNC.warn(
             format!(
-                "{confirmed} of the {replicas} that the sentinels list confirm writes in time: --sync all waits for all of them"
+                "{confirmed} of the {replicas} listed by the sentinels confirm writes in time: `--sync all` waits for all that are listed"
             ),
             FOLLOW,
         )
@@ -170,9 +170,9 @@ pub(super) fn sync(evidence: &Evidence) -> Finding {
             format!("{confirmed} of {replicas} confirm writes in time: --sync waits for them"),
             FOLLOW,
         ),
-        (Ok(_), true) => check.ok(format!("--sync all is possible: {replicas} can confirm")),
+        (Ok(_), true) => check.ok(format!("`--sync all` is possible: {replicas} can confirm")),
         (Ok(_), false) => check.ok(format!(
-            "--sync {many} is possible (--sync all with redis-sentinel://)"
+            "`--sync {many}` is possible (`--sync all` with redis-sentinel://)"
         )),
     }
 }

@@ -342,7 +342,7 @@ fn what_info_says_is_judged() {
             "replicas",
             Warn,
             "b:1 was last heard of 1m ago",
-            "see its log",
+            "see that replica's log",
         ),
         (
             &[
@@ -352,14 +352,14 @@ fn what_info_says_is_judged() {
             "replicas",
             Warn,
             "b:1 is 5.0 MB behind",
-            "see its log",
+            "see that replica's log",
         ),
         (
             &["slave0:ip=b,port=1,state=wait_bgsave,offset=0,lag=0"],
             "replicas",
             Warn,
             "b:1 is not in sync yet",
-            "see its log",
+            "see that replica's log",
         ),
         // Others.
         (
@@ -640,7 +640,7 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
     };
     let gone = || Err(Unknown::Failed("can't reach the sentinel at s3".into()));
     let refused = || {
-        let why = "the sentinel at s1 refused the default user: the password for the sentinels in the URL is wrong";
+        let why = "the sentinel at s1 refused the default user: the password for the sentinels, which the URL sets, is wrong";
         Err(Unknown::Failed(why.into()))
     };
     for (answers, level, message, fix) in [
@@ -665,7 +665,7 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
         (
             vec![refused(), gone(), refused()],
             Level::Fail,
-            "the password for the sentinels in the URL is wrong",
+            "the password for the sentinels, which the URL sets, is wrong",
             "correct sentinel_password in the URL",
         ),
         (
@@ -677,19 +677,19 @@ fn sentinels_have_to_answer_to_agree_and_to_be_enough() {
         (
             vec![one(), Ok(sentinel("b:1")), one()],
             Level::Fail,
-            "s1:26379 says that mymaster is a:1, s2:26379 says b:1",
+            "s1:26379 says that mymaster is a:1, but s2:26379 says b:1",
             "logs",
         ),
         (
             vec![with(|it| it.quorum = 4), one(), one()],
             Level::Fail,
-            "the quorum of 4 is more than the 3",
+            "the quorum is 4, and there are only 3 sentinels",
             "redis-cli -h s1 -p 26379 SENTINEL SET mymaster quorum 2",
         ),
         (
             vec![with(|it| it.sentinels = 2)],
             Level::Warn,
-            "2 in all",
+            "2 sentinels in all",
             "three or more",
         ),
     ] {
@@ -706,10 +706,30 @@ fn a_failover_should_be_over_before_a_lease_ends() {
     for (down_after, level, message, least) in [
         (4000, Level::Ok, "leases of 30s outlive it", 20_000),
         // Here, with --sync all they don't.
-        (5000, Level::Ok, "with --sync all those of 31s", 21_000),
-        (10_750, Level::Ok, "with --sync all those of 49s", 30_000),
-        (10_751, Level::Warn, "leases of 30s may end before", 31_000),
-        (30_000, Level::Warn, "leases of 30s may end before", 61_000),
+        (
+            5000,
+            Level::Ok,
+            "with `--sync all`, only leases of 31s do",
+            21_000,
+        ),
+        (
+            10_750,
+            Level::Ok,
+            "with `--sync all`, only leases of 49s do",
+            30_000,
+        ),
+        (
+            10_751,
+            Level::Warn,
+            "leases of 30s may end before that failover is over",
+            31_000,
+        ),
+        (
+            30_000,
+            Level::Warn,
+            "leases of 30s may end before that failover is over",
+            61_000,
+        ),
     ] {
         let mut slow = sentinel("a:1");
         slow.down_after = ms(down_after);
@@ -738,7 +758,7 @@ fn the_failover_of_a_cluster_is_judged_by_its_node_timeout() {
     assert!(cluster_failover(&healthy(), MEASURE).is_none());
     let found = cluster_failover(&with("5000"), MEASURE).unwrap();
     assert_eq!((found.check, found.level), ("failover", Level::Ok));
-    let fix = "--ttl 37s (REDLOCK_TTL), or 42s with --sync all";
+    let fix = "--ttl 37s (REDLOCK_TTL), or 42s with `--sync all`";
     assert_only(&with("15000"), "failover", Level::Warn, "begins 15s", fix);
 }
 
@@ -814,7 +834,9 @@ fn a_priority_that_decides_who_takes_over_is_noted() {
         ..with_info(&lines)
     };
     let message = |priority| replicas(&with(priority)).message;
-    assert!(message(10).ends_with("replica-priority 100, 10: the lowest but 0 takes over first"));
+    assert!(message(10).ends_with(
+        "replica-priority 100, 10: the replica with the lowest priority above 0 takes over first"
+    ));
     assert!(message(100).ends_with("replica-priority 100, 100"));
 }
 
@@ -986,11 +1008,11 @@ fn sync_is_possible_where_the_replicas_confirm() {
         ..with_info(&[connected])
     };
     for (evidence, level, message) in [
-        (all(), Level::Ok, "--sync all is possible: 1 replica"),
+        (all(), Level::Ok, "`--sync all` is possible: 1 replica"),
         (
             plain("connected_slaves:2", Ok(2)),
             Level::Ok,
-            "--sync 2 is possible",
+            "`--sync 2` is possible",
         ),
         (
             plain("connected_slaves:2", Ok(1)),
@@ -1001,12 +1023,12 @@ fn sync_is_possible_where_the_replicas_confirm() {
         (
             listing(&[listed("b:6379"), former.clone()]),
             Level::Ok,
-            "--sync all is possible: 1 replica",
+            "`--sync all` is possible: 1 replica",
         ),
         (
             listing(&[listed("b:6379"), listed("c:6379")]),
             Level::Warn,
-            "1 of the 2 replicas that the sentinels list",
+            "1 of the 2 replicas listed by the sentinels",
         ),
         (
             plain("connected_slaves:1", Err(Unknown::Denied("WAIT"))),
@@ -1115,7 +1137,7 @@ fn a_user_with_the_rules_for_looking_may_only_look() {
         let found = permissions(&evidence);
         (
             found.level,
-            found.message.contains("may read locks"),
+            found.message.contains("can read locks"),
             fix_of(&found),
         )
     };
