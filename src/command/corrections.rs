@@ -101,7 +101,7 @@ fn typographic(typed: &Typed) -> Option<Correction> {
     let is_quote = |c: char| OPENING.contains(&c) || c == CLOSING || c == '\u{2019}';
     let whole = whole.to_string_lossy().replace(is_quote, "");
     words.splice(first..=at, [whole.into()]);
-    let said = format!("{said} quote, which a shell takes as a letter");
+    let said = format!("{said} quote, which a shell treats as an ordinary character");
     Some(Correction { said, words })
 }
 
@@ -216,7 +216,7 @@ fn name_missing(typed: &Typed) -> Option<Correction> {
     let command = words.get(at + 1..).filter(|command| !command.is_empty())?;
     let name = lock_for(command).into();
     Some(Correction {
-        said: "no lock NAME given; named after the command, that is".into(),
+        said: "no lock NAME given; to name the lock after the command".into(),
         words: with(&words, at, name),
     })
 }

@@ -58,14 +58,15 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
     let locked = match open(file).with_context(|| format!("can't lock {path}"))? {
         Opened::Locked(locked) => locked,
         Opened::NotAFile(kind) => {
-            let line =
-                format!("{path} is {kind}; redlock fence needs a regular file, or creates one");
+            let line = format!(
+                "{path} is {kind}; redlock fence needs a regular file, and creates one if the path is free"
+            );
             return Err(BadConfig(line).into());
         }
         Opened::Busy => {
             report::error(format_args!(
-                "another process has kept {path} locked for {}; `lsof {path}` shows which; try again \
-                 when that process is done",
+                "another process has kept {path} locked for {}; `lsof {path}` shows that process; try again \
+                 when it is done",
                 duration::exact(LOCK_TIMEOUT)
             ));
             return Ok(Exit::Busy(cli::BUSY));

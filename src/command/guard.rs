@@ -123,7 +123,7 @@ fn wanted(options: &cli::Guard) -> Result<Result<Vec<(Name, Admission)>, String>
     let held = held_by_job();
     if options.names.is_empty() && held.is_empty() {
         return Ok(Err(format!(
-            "no lock to guard: {HELD} isn't set here; set it to the job's, or use --pass \"$(redlock pass)\""
+            "no lock to guard: {HELD} isn't set here; set it to the value that it has in the job, or use --pass \"$(redlock pass)\""
         )));
     }
     if options.names.is_empty() {
@@ -226,7 +226,7 @@ fn refusal(name: &Name, refused: &Admitted) -> String {
         }
         Admitted::TooMany => {
             format!(
-                "lock \"{name}\" already has the most guards that are permitted; the command was not started"
+                "lock \"{name}\" already has as many guards as are permitted; the command was not started"
             )
         }
         Admitted::UnknownPass => format!(
@@ -247,7 +247,7 @@ fn leave_all(holds: &mut HeldLocks, settings: &Settings) {
         });
         if let Err(error) = left {
             settings.verbosity.info(format_args!(
-                "lock \"{}\" may be kept until its lease ends, as this guard can't report its end: {error}",
+                "lock \"{}\" may be kept until its lease ends, as this guard can't report that it has ended: {error}",
                 hold.claim.lock().name()
             ));
         }
@@ -287,7 +287,7 @@ pub fn pass(options: &cli::Pass, settings: &Settings) -> Result<Exit> {
             PassGiven::NotHeld(LeaseState::Lost(loss)) => report::not_held(name, &loss),
             PassGiven::NotHeld(_) => format!("the run that held lock \"{name}\" is over"),
             PassGiven::TooMany => {
-                format!("lock \"{name}\" already has the most guards and passes that are permitted")
+                format!("lock \"{name}\" already has as many guards and passes as are permitted")
             }
         };
         report::error(line);

@@ -295,7 +295,7 @@ mod tests {
             ),
             (
                 "run -- true",
-                "no lock NAME given; named after the command, that is: redlock run true -- true",
+                "no lock NAME given; to name the lock after the command: redlock run true -- true",
             ),
             (
                 "run --ttl",
@@ -488,7 +488,7 @@ mod tests {
             ),
             (
                 "run echo hi",
-                "no lock NAME given; named after the command, that is: redlock run echo -- echo hi",
+                "no lock NAME given; to name the lock after the command: redlock run echo -- echo hi",
             ),
             (
                 "acquire -w 1h 30m a",

@@ -238,14 +238,14 @@ fn agrees(found: &Inspected) -> Result<bool> {
         report::error(report::busy_line(name, &busy));
     }
     let question = if let Some(not_renewed) = found.holds().first().and_then(report::not_renewed) {
-        format!("{not_renewed}; its command may still run; force it free?")
+        format!("{not_renewed}; its command may still run; force the lock free?")
     } else if found.holds().iter().any(is_watched) {
         format!(
-            "`{}` waits until its command is dead; force it free all the same?",
+            "`{}` waits until its command is dead; force the lock free all the same?",
             report::typed(&["stop"], name)
         )
     } else {
-        "no redlock process supervises this hold: a job that uses it runs on; force it free?"
+        "no redlock process supervises this hold, so a job that relies on it keeps running; force the lock free?"
             .to_owned()
     };
     report::ask(&question).context("can't read the answer")
@@ -274,13 +274,15 @@ fn aftermath(holds: &[&Hold]) -> String {
         return String::new();
     }
     let becomes = match (watched, holds.len()) {
-        (0, _) => "; no redlock process supervised this hold: a job that used it runs on",
-        (1, 1) => "; its command is being stopped, unless it runs with --on-lost warn",
+        (0, _) => {
+            "; no redlock process supervised this hold, so a job that relied on it keeps running"
+        }
+        (1, 1) => "; its command is being stopped, unless it runs with `--on-lost warn`",
         (watched, all) if watched == all => {
-            "; their commands are being stopped, except with --on-lost warn"
+            "; their commands are being stopped, except with `--on-lost warn`"
         }
         _ => {
-            "; supervised commands are being stopped (except with --on-lost warn); the rest keep running"
+            "; supervised commands are being stopped (except with `--on-lost warn`); the rest keep running"
         }
     };
     becomes.to_owned()

@@ -71,10 +71,10 @@ pub(super) fn refuse_unclear(lock: &Inspected, id: Option<&str>, lines: &[String
     let (name, count) = (&lock.name, lines.len());
     match id {
         Some(id) => report::error(format_args!(
-            "{count} ids of lock \"{name}\" begin with {id}; nothing was changed. Give more of one:"
+            "{count} ids of lock \"{name}\" begin with {id}; nothing was changed. Give more characters of one of these ids:"
         )),
         None => report::error(format_args!(
-            "lock \"{name}\" has {count} holders; nothing was changed. Give --all, or the --id of one:"
+            "lock \"{name}\" has {count} holders; nothing was changed. Give --all, or --id with one of these ids:"
         )),
     }
     for line in lines {

@@ -216,7 +216,7 @@ fn wait_until_gone(
         };
         let line = |at: Moment| {
             let (name, lasting) = (&found.name, in_seconds(at.since(began)));
-            format!("waiting, {lasting} so far, for {waited_for} to stop under \"{name}\"")
+            format!("waited {lasting} so far for {waited_for} to stop and release lock \"{name}\"")
         };
         looks.wait_until(looked.at + every, ("", None), line)?;
     }

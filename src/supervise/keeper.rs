@@ -312,7 +312,8 @@ pub fn leave_behind(
     sys::await_other_threads();
     let words = format!("redlock\0acquire\0--while-pid\0{}", target.pid);
     let forked = sys::fork_daemon(tree::KEEPER, &words, &kept);
-    let forked = forked.context("can't leave a keeper behind")?;
+    let forked =
+        forked.context("can't start the keeper, the background process that renews the lock")?;
     if forked.is_some() {
         // Everything is the keeper's now.
         holds.all.clear();

@@ -285,12 +285,16 @@ impl Supervision<'_> {
     fn name_survivors(&mut self) {
         let left = self.child.left();
         let what = if self.watch.holds.all.is_empty() {
-            "redlock waits for it"
+            "redlock waits"
         } else {
-            "the lock is kept until it has ended"
+            "the lock is kept"
+        };
+        let (end, those) = match left.len() {
+            1 => ("it has ended", "that process"),
+            _ => ("they have ended", "those processes"),
         };
         report::error(format_args!(
-            "{}; {what}; interrupt redlock again to leave that process running",
+            "{}; {what} until {end}; interrupt redlock again to leave {those} running",
             survivors::described(&left)
         ));
         self.survivors_named = true;
@@ -322,7 +326,7 @@ impl Supervision<'_> {
             return None;
         }
         report::error(format_args!(
-            "redlock may not signal {}, which the command has become or started",
+            "redlock isn't permitted to signal {} (the command itself, or started by it)",
             survivors::numbers(refused.iter().copied())
         ));
         self.refused = refused;

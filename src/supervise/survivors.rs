@@ -17,8 +17,7 @@ const NAMED: usize = 5;
 /// What is left of a tree that was killed: `can't kill process 12 (cp, root's): not permitted`.
 pub(super) fn described(left: &[Left]) -> String {
     if left.is_empty() {
-        return "processes of the command may still be running, where redlock can't see them"
-            .into();
+        return "processes of the command may still be running, and redlock can't see them".into();
     }
     let each = left.iter().take(DESCRIBED).map(describe);
     let each: Vec<String> = each.collect();

@@ -675,7 +675,7 @@ fn could_not_look(error: &io::Error) -> bool {
 }
 
 /// What is wrong where [`has_own_proc`] says so, and what to do.
-pub const FOREIGN_PROC: &str = "/proc isn't that of this pid namespace, so redlock can't find the processes that another one starts; mount it (unshare --mount-proc)";
+pub const FOREIGN_PROC: &str = "/proc belongs to another pid namespace, so redlock can't find child processes; mount it anew (unshare --mount-proc)";
 
 /// Whether /proc has the processes that we see. In a new pid namespace it is still that of the outer one until it is
 /// mounted again, and its numbers are those of other processes here.

@@ -138,7 +138,7 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
     }
     if pid == nix::unistd::getpid().as_raw() || is_substitution(pid, options.format) {
         return Err(BadUsage(format!(
-            "--while-pid {pid}: inside $(...), $BASHPID is a process that ends with the $(...); store $BASHPID in a variable before it"
+            "--while-pid {pid}: inside $(...), $BASHPID is a process that ends with the $(...); before the $(...), store $BASHPID in a variable, and use that variable"
         ))
         .into());
     }
@@ -146,7 +146,7 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
     target.map_err(|error| match error.kind() {
         ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")).into(),
         ErrorKind::PermissionDenied => BadUsage(format!(
-            "--while-pid {pid}: redlock may not stop that process if the lock is lost ({error}); --on-lost warn lets it run on"
+            "--while-pid {pid}: redlock isn't permitted to stop that process if the lock is lost ({error}); `--on-lost warn` leaves it running"
         ))
         .into(),
         _ => anyhow::Error::new(error).context(format!("can't watch process {pid}")),

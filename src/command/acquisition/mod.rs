@@ -490,7 +490,7 @@ impl<'a> Acquisition<'a> {
             };
             if let Ok((_, false)) = released {
                 self.verbosity().info(format_args!(
-                    "some replicas haven't confirmed the release of lock \"{name}\"; if one of these is promoted, the lock expires within {ttl}{goes_on}"
+                    "some replicas haven't confirmed the release of lock \"{name}\"; if one of these is promoted, the lock counts as held again until it expires, within {ttl}{goes_on}"
                 ));
             }
             match released.map(|(released, _)| released) {
@@ -604,7 +604,7 @@ fn clock_skew(options: &cli::AcquireOptions, locks: &Locks) -> Result<Duration, 
     }
     let default = match options.clock_skew {
         Some(_) => "",
-        None => " (the default where a replica may be promoted)",
+        None => " (the default if a replica may be promoted)",
     };
     let [ttl, given, least, most] =
         [options.ttl, skew, least, longest_skew_for(options.ttl)].map(in_one_word);

@@ -522,7 +522,7 @@ impl Query<'_> {
         self.locks
             .each_history(client, &names, &mut all, each, enough)?;
         if all.is_empty() {
-            return Ok("no lock has one".into());
+            return Ok("no lock has a history".into());
         }
         let more = if all.len() > NAMES { ", …" } else { "" };
         let first: Vec<&str> = all.iter().take(NAMES).map(Name::as_str).collect();

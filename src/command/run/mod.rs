@@ -59,7 +59,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     };
     if let Some(program) = client_of_a_daemon(&command) {
         settings.verbosity.verbose(format_args!(
-            "if this run is stopped, the work that {program} starts elsewhere isn't, unless `redlock guard` runs it there (\"WORK ELSEWHERE\" in redlock-run(1))"
+            "stopping this run doesn't stop the work that {program} starts elsewhere, unless `redlock guard` runs it there (\"WORK ELSEWHERE\" in redlock-run(1))"
         ));
     }
     let words = || command.iter().map(|word| word.to_string_lossy());

@@ -95,7 +95,7 @@ fn a_ttl_that_is_too_short_for_the_clock_skew_is_refused_with_what_to_type() {
     let sentinels = ["-u", "redis-sentinel://127.0.0.1:1,127.0.0.1:2/mymaster"];
     let short = [&sentinels[..], &["run", "--ttl", "1s", "a", "--", "true"]].concat();
     let said = said(&short);
-    let expected = "--ttl 1s is less than three times --clock-skew 500ms (the default where a replica may be promoted); use --ttl 1500ms or more";
+    let expected = "--ttl 1s is less than three times --clock-skew 500ms (the default if a replica may be promoted); use --ttl 1500ms or more";
     assert!(said.contains(expected), "{said}");
     // Zero and what is just long enough are taken; no sentinel answers.
     for options in [

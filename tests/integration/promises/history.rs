@@ -611,7 +611,7 @@ fn a_name_without_a_history_is_said_so_and_isnt_drawn() {
     );
     assert_eq!(
         redlock(&redis, &["history", "x"]).assert_code(0).stdout,
-        "no history of \"x\" (kept for 30 days; no lock has one)\n"
+        "no history of \"x\" (kept for 30 days; no lock has a history)\n"
     );
     for name in ["f", "e-10", "e-9", "c", "b", "a"] {
         redlock(&redis, &["run", name, "--", "true"]).assert_code(0);

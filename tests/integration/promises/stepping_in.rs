@@ -297,7 +297,7 @@ fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_
     outcome(&mut redis.redlock(&force))
         .assert_code(0)
         .assert_says("forced free; it was held by ")
-        .assert_says("; its command is being stopped, unless it runs with --on-lost warn\n");
+        .assert_says("; its command is being stopped, unless it runs with `--on-lost warn`\n");
     run.run
         .finish()
         .assert_exited(79)
@@ -306,13 +306,17 @@ fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_
     outcome(&mut redis.redlock(&["acquire", "a"])).assert_code(0);
     outcome(&mut redis.redlock(&["release", "--force", "a"]))
         .assert_code(0)
-        .assert_says("; no redlock process supervised this hold: a job that used it runs on");
+        .assert_says(
+            "; no redlock process supervised this hold, so a job that relied on it keeps running",
+        );
     let several: Vec<Gated> = (0..2)
         .map(|_| Gated::start(&redis, &["-s", "a"]).ready())
         .collect();
     outcome(&mut redis.redlock(&["release", "--force", "--all", "a"]))
         .assert_code(0)
-        .assert_says(" and 1 more; their commands are being stopped, except with --on-lost warn\n");
+        .assert_says(
+            " and 1 more; their commands are being stopped, except with `--on-lost warn`\n",
+        );
     for run in several {
         run.run.finish().assert_exited(79);
     }
@@ -611,9 +615,7 @@ fn while_stop_waits_it_shows_for_whom() {
     // It can't do what it is asked to.
     run.run.suspend();
     let mut terminal = on_terminal(&redis, &["stop", "a"]);
-    terminal.wait_until("the line", |shown| {
-        shown.contains("waiting, 1s so far, for ")
-    });
+    terminal.wait_until("the line", |shown| shown.contains("waited 1s so far for "));
     run.run.resume();
     assert_eq!(terminal.finish().code(), Some(0));
     assert!(

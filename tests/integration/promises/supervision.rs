@@ -830,7 +830,8 @@ fn a_client_of_a_daemon_is_said_not_to_be_all_of_the_work_unless_that_is_guarded
             let words = [&["run"], options, &["a", "--"], command].concat();
             let end = outcome(&mut redis.redlock(&words));
             end.assert_code(0);
-            let line = format!("the work that {program} starts elsewhere isn't");
+            let line =
+                format!("stopping this run doesn't stop the work that {program} starts elsewhere");
             assert_eq!(end.stderr.contains(&line), is_said, "{end:?}");
         }
     }

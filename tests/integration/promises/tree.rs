@@ -813,7 +813,7 @@ fn a_keeper_that_could_not_find_what_a_script_starts_is_refused() {
         return;
     };
     let end = outcome(&mut command);
-    end.assert_says("/proc isn't that of this pid namespace");
+    end.assert_says("/proc belongs to another pid namespace");
     assert!(end.stdout.ends_with("free\n"), "{}", end.stdout);
 }
 
@@ -839,7 +839,7 @@ fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_kept() {
     };
     let end = outcome(&mut command);
     assert_eq!(end.stdout, "75\n124\n75\n", "{}", end.stderr);
-    end.assert_says("may still be running, where redlock can't see them");
+    end.assert_says("may still be running, and redlock can't see them");
 }
 
 #[test]
