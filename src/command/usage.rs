@@ -125,7 +125,7 @@ fn how_to_start(message: &str, is_installed: impl Fn(&str) -> bool) -> String {
         "local:user"
     };
     start.map_or(String::new(), |(_, line)| {
-        format!("; `{line}` starts one here, or `-u {local}` uses a server of this host alone")
+        format!("; `{line}` starts Redis here, or `-u {local}` uses a server of this host alone")
     })
 }
 

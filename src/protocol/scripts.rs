@@ -30,7 +30,7 @@ pub(super) const MOST_PARTS: u32 = 10_000;
 
 /// The error where that is not enough.
 pub(super) fn endless() -> Error {
-    let text = format!("the answer of Redis had not ended after {MOST_PARTS} parts");
+    let text = format!("the answer from Redis had not ended after {MOST_PARTS} parts");
     Error::new(ErrorKind::Unreachable, text)
 }
 

@@ -182,7 +182,7 @@ impl Goal {
             );
         };
         if role.replicas.is_empty() && role.copying.is_empty() {
-            return "no replica is connected to it".into();
+            return "no replica is connected".into();
         }
         let missing = self.missing(offset.unwrap_or(role.offset), role);
         let (number, lacking, confirmed) = match self {
@@ -437,7 +437,7 @@ mod tests {
                 0,
                 Some(&role(10, &[])),
                 Some(9),
-                "no replica is connected to it",
+                "no replica is connected",
             ),
         ] {
             assert_eq!(goal.in_words(acknowledged, second, role, offset), words);

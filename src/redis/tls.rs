@@ -395,7 +395,7 @@ impl Handshake<'_> {
 
 const NOTHING_IN_COMMON: (&str, &str) = (
     "the server and redlock have no TLS version or cipher in common",
-    "permit TLS 1.3 there, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers)",
+    "permit TLS 1.3 on the server, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers)",
 );
 
 /// The name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.

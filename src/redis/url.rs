@@ -248,7 +248,7 @@ fn sentinels(rest: &str, tls: bool) -> Result<Url, String> {
             "sentinel_password_file" => password_file = some(value()?).map(PathBuf::from),
             "protocol" => {}
             _ => {
-                return Err("it has an unknown option after the ?; known are sentinel_user, sentinel_password and sentinel_password_file".into());
+                return Err("it has an unknown option after the ?; the options are sentinel_user, sentinel_password and sentinel_password_file".into());
             }
         }
     }
@@ -273,7 +273,7 @@ fn cluster(rest: &str, tls: bool) -> Result<Url, String> {
         "hash tag",
     )?;
     if tag.contains(['{', '}', '/']) {
-        return Err("what follows the hosts is the hash tag of all keys, without braces, as in redis-cluster://host1,host2/jobs".into());
+        return Err("the part after the hosts is the hash tag of all keys, without braces, as in redis-cluster://host1,host2/jobs".into());
     }
     Ok(Url {
         place: Place::Cluster {
@@ -363,7 +363,8 @@ fn unix(rest: &str) -> Result<Url, String> {
             "protocol" => {}
             _ => {
                 return Err(
-                    "it has an unknown option after the ?; known are db, user and pass".into(),
+                    "it has an unknown option after the ?; the options are db, user and pass"
+                        .into(),
                 );
             }
         }

@@ -279,7 +279,7 @@ impl Wire {
                     self.abandoned_error(&format!("an answer was larger than {} MiB", USUAL >> 20))
                 }
                 ReplyLimit::Listing(_) => self.abandoned_error(&format!(
-                    "its data of these locks is larger than {} MiB; name fewer locks",
+                    "the data of these locks is larger than {} MiB; name fewer locks",
                     LISTING >> 20
                 )),
             },

@@ -793,7 +793,7 @@ fn where_nothing_listens_and_no_url_was_given_the_line_that_starts_a_server_here
         ("redis-server", "`redis-server --daemonize yes`"),
     ] {
         script(programs.path(), program, "");
-        let said = format!("{default}; {line} starts one here, or `-u local");
+        let said = format!("{default}; {line} starts Redis here, or `-u local");
         assert_line(
             &status(""),
             69,
