@@ -257,7 +257,12 @@ fn doctor_finds_each_setting_of_a_server_with_the_line_that_mends_it() {
         "none: a restart forgets all locks",
         &append,
     );
-    found.assert("uptime", "warn", "it may have forgotten locks", "wait ");
+    found.assert(
+        "uptime",
+        "warn",
+        "the server may have forgotten locks",
+        "wait ",
+    );
     // Its directory is gone, so it can't save.
     set(&redis, "save", "1000 1000");
     examine(&redis, &[]).assert("persistence", "warn", "snapshots only", &append);
@@ -274,7 +279,12 @@ fn doctor_finds_each_setting_of_a_server_with_the_line_that_mends_it() {
         "can't save its data to disk",
         "its log says why",
     );
-    found.assert("persistence", "warn", "the last snapshot failed", "its log");
+    found.assert(
+        "persistence",
+        "warn",
+        "the last snapshot failed",
+        "the server's log",
+    );
     assert_eq!(all_keys(&redis), "");
 }
 
@@ -316,10 +326,15 @@ fn a_replica_is_no_place_for_locks_and_its_primary_is_named() {
     );
     let place = format!("127.0.0.1:{}", replica.port);
     let keeps_none = format!("replica {place} keeps none");
-    found.assert("persistence", "warn", &keeps_none, "appendonly yes there");
+    found.assert(
+        "persistence",
+        "warn",
+        &keeps_none,
+        "appendonly yes on that replica",
+    );
     set(&replica, "maxmemory-policy", "allkeys-lru");
     let evicts = format!("replica {place} may evict locks");
-    examine(&primary, &[]).assert("eviction", "warn", &evicts, "noeviction there");
+    examine(&primary, &[]).assert("eviction", "warn", &evicts, "noeviction on that replica");
     // One that accepts writes is a second primary.
     set(&replica, "replica-read-only", "no");
     examine(&replica, &[]).assert(

@@ -20,10 +20,10 @@ pub(super) fn this_host(host: &Host) -> [Finding; 9] {
     let clock = Check("boottime", Group::Host);
     let clock = match &host.boot_clock {
         Ok(Duration::ZERO) => {
-            clock.ok("the clock of the leases runs while the machine is suspended")
+            clock.ok("the clock that times leases keeps running during a suspend")
         }
         Ok(suspended) => clock.ok(format!(
-            "the clock of the leases runs while the machine is suspended, {} since boot",
+            "the clock that times leases keeps running during a suspend (suspended for {} since boot)",
             format_duration(*suspended)
         )),
         Err(why) => clock.fail(
@@ -32,7 +32,7 @@ pub(super) fn this_host(host: &Host) -> [Finding; 9] {
         ),
     };
     let proc = Check("proc", Group::Host);
-    let filter = "permit it: the usual reason is a filter of system calls (seccomp)";
+    let filter = "permit that system call, which a seccomp filter usually blocks";
     [
         clock,
         judge(

@@ -258,7 +258,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
     let mut message = if server.ahead_us.unsigned_abs() <= server.error_us {
         "the server's clock agrees with this host's".to_owned()
     } else {
-        format!("the server's clock is {} of this host's", ahead(server))
+        format!("the server's clock is {} this host's", ahead(server))
     };
     let mut most: Option<(Duration, String)> = None;
     let mut silent = Vec::new();
@@ -316,13 +316,13 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
     finding.with("server_ahead_us", server.ahead_us)
 }
 
-/// `12 ms ahead`, `0.3 ms behind`.
+/// `12 ms ahead of`, `0.3 ms behind`.
 fn ahead(clock: ClockOffset) -> String {
     let by = short(Duration::from_micros(clock.ahead_us.unsigned_abs()));
     let where_ = if clock.ahead_us < 0 {
         "behind"
     } else {
-        "ahead"
+        "ahead of"
     };
     format!("{by} {where_}")
 }

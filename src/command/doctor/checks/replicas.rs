@@ -113,7 +113,7 @@ fn sync_by_sentinels(
             "`--sync all` is refused: the URL names {asked} of the {all} sentinels, and most of them have to agree"
         );
         let fix = format!(
-            "add the others to the URL (SENTINEL SENTINELS {})",
+            "add the others to the URL (SENTINEL SENTINELS {} lists them)",
             found.primary
         );
         return Some(SYNC.warn(message, fix));
@@ -128,7 +128,7 @@ fn sync_by_sentinels(
     if let (Some(absent), Some(unlisted)) = (absent, unlisted) {
         return Some(SYNC.warn(
             format!("the sentinels list a replica {absent}, but {unlisted} is connected: `--sync all` waits for {absent}"),
-            format!("if that is the same server, set its replica-announce-ip and -port to {absent}"),
+            format!("if both are the same server, set its replica-announce-ip and -port to {absent}"),
         ));
     }
     let confirmed = *evidence.acknowledged.as_ref().ok()?;
@@ -167,7 +167,7 @@ pub(super) fn sync(evidence: &Evidence) -> Finding {
         ),
         (Err(why), _) => check.unknown(why),
         (Ok(confirmed), _) if *confirmed < many => check.warn(
-            format!("{confirmed} of {replicas} confirm writes in time: --sync waits for them"),
+            format!("{confirmed} of {replicas} confirm writes in time: runs with --sync may wait for the rest"),
             FOLLOW,
         ),
         (Ok(_), true) => check.ok(format!("`--sync all` is possible: {replicas} can confirm")),

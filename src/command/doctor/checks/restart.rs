@@ -43,22 +43,22 @@ pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
     match kept(evidence, info) {
         Kept::Log if info.text("aof_last_write_status") == Some("err") => check.warn(
             "the append-only file can't be written: a restart forgets locks",
-            "its log says why; usually the disk is full",
+            "the server's log says why; usually the disk is full",
         ),
         Kept::Log if forgetful.is_some() => check.warn(
             format!(
                 "append-only file, but replica {} keeps none: once that replica is the primary, a restart forgets locks",
                 forgetful.unwrap_or_default()
             ),
-            "set appendonly yes there, too",
+            "set appendonly yes on that replica, too",
         ),
         Kept::Log => {
             let fsync = match evidence.config.get("appendfsync") {
                 Some(Ok(fsync)) if fsync == "everysec" => {
-                    " (appendfsync everysec): a crash may forget its last second".to_owned()
+                    " (appendfsync everysec): a crash may forget the last second".to_owned()
                 }
                 Some(Ok(fsync)) if fsync == "no" => {
-                    " (appendfsync no): a crash of its host may forget the last 30s".to_owned()
+                    " (appendfsync no): a crash of the host may forget the last 30s".to_owned()
                 }
                 Some(Ok(fsync)) => format!(" (appendfsync {fsync})"),
                 _ => String::new(),
@@ -66,8 +66,8 @@ pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
             check.ok(format!("append-only file{fsync}"))
         }
         Kept::Snapshots if info.text("rdb_last_bgsave_status") == Some("err") => check.warn(
-            "the last snapshot failed: a restart forgets all locks since the one before",
-            "its log says why; usually the disk is full",
+            "the last snapshot failed: a restart forgets all locks since the snapshot before",
+            "the server's log says why; usually the disk is full",
         ),
         Kept::Snapshots => {
             let last = info.number("rdb_last_save_time");
@@ -76,7 +76,7 @@ pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
                 format!(", {} ago", format_duration(Duration::from_secs(ago)))
             });
             check.warn(
-                format!("snapshots only: a crash forgets locks since the last one{last}"),
+                format!("snapshots only: a crash forgets locks since the last snapshot{last}"),
                 append,
             )
         }
@@ -111,12 +111,12 @@ pub(super) fn uptime(evidence: &Evidence, measure: Measure) -> Finding {
     let had_file = info.text("aof_last_rewrite_time_sec") == Some("-1")
         && info.text("aof_rewrite_in_progress") == Some("0");
     let finding = if matches!(kept(evidence, info), Kept::Log) && had_file {
-        check.ok(format!("{since}, with the locks from before"))
+        check.ok(format!("{since}, with the locks from before the restart"))
     } else if up < measure.ttl {
         let left = format_duration(rounded_up(measure.ttl.saturating_sub(up)));
         check.warn(
             format!(
-                "restarted {since} ago: it may have forgotten locks whose leases haven't ended"
+                "restarted {since} ago: the server may have forgotten locks whose leases haven't ended"
             ),
             format!(
                 "wait {left}; runs with --restart-grace {} do that unprompted",

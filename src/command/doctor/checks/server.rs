@@ -184,10 +184,10 @@ pub(super) fn eviction(evidence: &Evidence) -> Finding {
         if let Some(replica) = replica {
             check.warn(
                 format!(
-                    "noeviction; {limit}; but replica {} may evict locks once that is the primary",
+                    "noeviction; {limit}; but replica {} may evict locks once it is the primary",
                     replica.entry.place()
                 ),
-                "set maxmemory-policy noeviction there, too",
+                "set maxmemory-policy noeviction on that replica, too",
             )
         } else if most > 0 && used.saturating_mul(100) >= most.saturating_mul(NEARLY_FULL) {
             check.warn(
@@ -252,7 +252,7 @@ pub(super) fn writes(evidence: &Evidence) -> Finding {
             } else {
                 ""
             };
-            let fix = fix.unwrap_or_else(|| "see its log".into());
+            let fix = fix.unwrap_or_else(|| "see the server's log".into());
             check.fail(format!("refused: {it}{message}"), fix)
         }
         Ok(Trial { failure: None, .. }) => check.ok("accepted"),

@@ -252,7 +252,7 @@ fn what_info_says_is_judged() {
             &["uptime_in_seconds:3", "aof_last_rewrite_time_sec:0"],
             "uptime",
             Warn,
-            "it may have forgotten locks",
+            "the server may have forgotten locks",
             "wait ",
         ),
         // Roles.
@@ -393,7 +393,7 @@ fn a_server_without_an_append_only_file_forgets_and_with_a_supervisor_its_replic
     let (level, message, _) = judge(&[], rule);
     assert_eq!(level, Level::Warn);
     assert!(
-        message.ends_with("since the last one, 16m40s ago"),
+        message.ends_with("since the last snapshot, 16m40s ago"),
         "{message}"
     );
     let (level, message, _) = judge(&["rdb_last_bgsave_status:err"], rule);
@@ -810,7 +810,7 @@ fn replicas_that_lose_locks_once_they_are_primaries_warn() {
         "eviction",
         Level::Warn,
         message,
-        "noeviction there",
+        "noeviction on that replica",
     );
     let forgets = with("maxmemory_policy:noeviction\naof_enabled:0");
     let message = "replica b:6379 keeps none";
