@@ -37,7 +37,7 @@ pub fn fence(options: &cli::Fence) -> Result<Exit> {
     raise(&options.file, ours).or_else(|error| match error.downcast_ref::<io::Error>() {
         Some(cause) if is_forbidden(cause) => {
             report::error(format_args!(
-                "{error:#}; the user who runs redlock fence must be able to read and write {path}, \
+                "{error:#}; the user who runs `redlock fence` must be able to read and write {path}, \
                  and to create it if it is missing"
             ));
             Ok(Exit::Refused)
@@ -59,7 +59,7 @@ fn raise(file: &Path, ours: u64) -> Result<Exit> {
         Opened::Locked(locked) => locked,
         Opened::NotAFile(kind) => {
             let line = format!(
-                "{path} is {kind}; redlock fence needs a regular file, and creates one if the path is free"
+                "{path} is {kind}; `redlock fence` needs a regular file, and creates one if the path is free"
             );
             return Err(BadConfig(line).into());
         }

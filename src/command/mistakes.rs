@@ -198,7 +198,10 @@ const NOT_OURS: [(&[&str], &str); 8] = [
         "put --password-file FILE, as anyone on this host can read a command line",
     ),
     (&["--host", "--port"], "put -u redis://HOST:PORT"),
-    (&["--name", "--lock"], "put the lock's name without it"),
+    (
+        &["--name", "--lock"],
+        "put the lock's name without an option",
+    ),
 ];
 
 /// A word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
@@ -347,7 +350,7 @@ mod tests {
             ),
             (
                 "run --name a -- b",
-                "no option --name: put the lock's name without it; see redlock run -h",
+                "no option --name: put the lock's name without an option; see redlock run -h",
             ),
             (
                 "freeze a looking",

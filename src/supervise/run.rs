@@ -284,17 +284,20 @@ impl Supervision<'_> {
     /// Reports what can't be killed, and why, and that the lock is kept for it.
     fn name_survivors(&mut self) {
         let left = self.child.left();
-        let what = if self.watch.holds.all.is_empty() {
-            "redlock waits"
-        } else {
-            "the lock is kept"
+        let is_one = left.len() == 1;
+        let what = match (self.watch.holds.all.is_empty(), is_one) {
+            (true, true) => "redlock waits until it has ended",
+            (true, false) => "redlock waits until they have ended",
+            (false, true) => "the lock is kept until it has ended",
+            (false, false) => "the lock is kept until they have ended",
         };
-        let (end, those) = match left.len() {
-            1 => ("it has ended", "that process"),
-            _ => ("they have ended", "those processes"),
+        let those = if is_one {
+            "that process"
+        } else {
+            "those processes"
         };
         report::error(format_args!(
-            "{}; {what} until {end}; interrupt redlock again to leave {those} running",
+            "{}; {what}; interrupt redlock again to leave {those} running",
             survivors::described(&left)
         ));
         self.survivors_named = true;
