@@ -18,8 +18,8 @@ use nix::sys::signal::Signal;
 use crate::promises::untrusted::plant;
 use crate::support::{Gated, Outcome, Redis, Running, SERVER, outcome, path, wait_until};
 
-#[path = "../../src/cli.rs"]
-#[allow(dead_code)]
+#[path = "../../src/cli/mod.rs"]
+#[allow(dead_code, unused_imports)]
 pub mod cli;
 
 pub fn root() -> &'static Path {
@@ -168,7 +168,7 @@ fn page(command: &clap::Command, name: &str) -> (String, String) {
     parts += &description.unwrap_or_else(|| section(&|out| man.render_description_section(out)));
     let mut options = section(&|out| man.render_options_section(out));
     // The groups of options are parts of one section.
-    for group in cli::GROUPS {
+    for group in cli::help::GROUPS {
         let heading = format!(".SH \"{}\"\n", group.to_uppercase());
         options = options.replace(&heading, &format!(".SS {group}\n"));
         let heading = format!(".SH {}\n", group.to_uppercase());

@@ -457,7 +457,7 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
     }
     let long = outcome(&mut redlock(&["run", "--help"])).stdout;
     let mut rest = long.as_str();
-    for part in cli::GROUPS.iter().filter(|part| **part != "Script") {
+    for part in cli::help::GROUPS.iter().filter(|part| **part != "Script") {
         let heading = format!("\n{part}:\n");
         let (_, after) = rest
             .split_once(&heading)

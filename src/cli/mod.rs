@@ -1,37 +1,27 @@
 //! The command line, and nothing else: it imports nothing of this crate, as the tests that compare it with
-//! the manual and the completions include this file alone. Help and man pages are generated from it.
+//! the manual and the completions include this module alone. Help and man pages are generated from it. `values` reads
+//! the values of options, `help` puts the options in groups.
 
 // The doc comments are the help text, not Markdown; fields are named after their options.
 #![allow(clippy::doc_markdown, rustdoc::bare_urls)]
 #![allow(clippy::struct_excessive_bools, clippy::struct_field_names)]
 
+pub mod help;
+mod values;
+
 use std::ffi::OsString;
-use std::fmt::{Display, Write as _};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::StyledStr;
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-/// The group of the options that name the server, in each command.
-pub const CONNECTION: &str = "Connection";
-
-/// The groups of options, in the order in which help and man pages show them.
-pub const GROUPS: [&str; 9] = [
-    "Waiting",
-    "Sharing",
-    "Only the newest",
-    "Run once across hosts",
-    "The command",
-    "Script",
-    "Lease and failures",
-    "Description",
-    CONNECTION,
-];
+pub use self::help::{CONNECTION, WITH_SETTINGS, variable};
+pub use self::values::{LONGEST, REMEMBERED, duration, history_size, positive_duration};
+use self::values::{
+    count, id, last, not_empty, number, pid, remembered, remembered_or_none, script, ttl,
+    wait_duration,
+};
 
 /// Mutual exclusion for shell scripts over Redis
 #[derive(Debug, Parser)]
@@ -144,6 +134,11 @@ impl Common {
             verbose,
         }
     }
+}
+
+/// The command line as help and man pages show it.
+pub fn documented() -> clap::Command {
+    help::documented(Cli::command())
 }
 
 /// A command with the options that follow its name.
@@ -967,314 +962,3 @@ pub const ONLY_WITH: [(&str, &str); 7] = [
     ("id", "force"),
     ("yes", "force"),
 ];
-
-/// The commands whose options can all be set by variables, which are named after them.
-pub const WITH_SETTINGS: [&str; 6] = ["run", "guard", "acquire", "wait", "extend", "doctor"];
-
-/// The options for the command, the process and the secrets of one call: they have no variable.
-const WITHOUT_VARIABLE: [&str; 7] = [
-    "shell",
-    "unless",
-    "while-pid",
-    "token-file",
-    "pass",
-    "json",
-    "help",
-];
-
-/// The variable that sets an option: `REDLOCK_KILL_AFTER` for `kill-after`; `None` where there is none.
-pub fn variable(option: &str) -> Option<String> {
-    let has_one = !WITHOUT_VARIABLE.contains(&option);
-    has_one.then(|| format!("REDLOCK_{}", option.to_uppercase().replace('-', "_")))
-}
-
-/// The command line as help and man pages show it: with all options in each command, in their groups,
-/// with their variables.
-pub fn documented() -> clap::Command {
-    let mut all = Cli::command();
-    all.build();
-    let names: Vec<String> = all
-        .get_subcommands()
-        .map(|command| command.get_name().to_owned())
-        .collect();
-    let of_connection = |argument: Arg| match argument.get_help_heading() {
-        Some(CONNECTION) => explained(argument, None),
-        _ => argument,
-    };
-    let all = all.mut_args(of_connection);
-    names.into_iter().enumerate().fold(all, |all, (at, name)| {
-        all.mut_subcommand(name, |command| in_groups(&command).display_order(at))
-    })
-}
-
-/// An option with its whole help, also where `-h` leaves it out: manuals would do the same. The variable and the default
-/// stand at its end.
-fn explained(argument: Arg, variable: Option<String>) -> Arg {
-    let help = argument.get_long_help().or_else(|| argument.get_help());
-    let mut text = help.map(ToString::to_string).unwrap_or_default();
-    let mut end = String::new();
-    if let Some(variable) = variable {
-        let _ = write!(end, " [env: {variable}]");
-    }
-    for mark in ["[env: ", "[default: "] {
-        if let Some(from) = text.find(mark)
-            && let Some(length) = text[from..].find(']')
-        {
-            let to = from + length + 1;
-            let _ = write!(end, " {}", &text[from..to]);
-            let before = text[..from].trim_end_matches(' ');
-            text = format!("{before}{}", &text[to..]);
-        }
-    }
-    // clap's own place for a default would be another one.
-    let mut argument = argument;
-    let shows_default =
-        argument.get_action().takes_values() && !argument.is_hide_default_value_set();
-    if shows_default && let [default] = argument.get_default_values() {
-        let mark = format!(" [default: {}]", default.to_string_lossy());
-        let help = argument.get_help().map(ToString::to_string);
-        end += &mark;
-        argument = argument
-            .hide_default_value(true)
-            .help(help.unwrap_or_default() + &mark);
-    }
-    argument.long_help(text.trim_end().to_owned() + &end)
-}
-
-/// The arguments of `extend` one by one, as clap can't tell them apart.
-fn name_and_duration() -> [Arg; 2] {
-    let name = Arg::new("name").value_name("NAME").num_args(1);
-    let duration = Arg::new("duration").value_name("DURATION").num_args(1);
-    let duration = duration.required(true);
-    [
-        name.help("Lock name [default: $REDLOCK_NAME]"),
-        duration.help("Least time that the lock must last, from now on"),
-    ]
-}
-
-/// A command with its options in groups.
-fn in_groups(command: &clap::Command) -> clap::Command {
-    // clap keeps names as static text, and help is shown once.
-    let name: &'static str = command.get_name().to_owned().leak();
-    let has_settings = WITH_SETTINGS.contains(&name);
-    let has_groups = has_settings && !["guard", "wait", "extend", "doctor"].contains(&name);
-    let mut arguments: Vec<Arg> = command.get_arguments().cloned().collect();
-    for argument in &mut arguments {
-        let option = argument.get_long().map(str::to_owned);
-        let heading = argument.get_help_heading().map(str::to_owned);
-        *argument = match (option.as_deref(), heading.as_deref()) {
-            (Some("help" | "quiet" | "verbose"), _) if has_groups => argument
-                .clone()
-                .help_heading("Description")
-                .display_order(999),
-            (Some("help" | "quiet" | "verbose") | None, _) => continue,
-            (_, Some(CONNECTION)) => explained(argument.clone(), None),
-            (Some(option), _) => {
-                let variable = variable(option).filter(|_| has_settings);
-                explained(argument.clone(), variable)
-            }
-        };
-    }
-    if let Some(both) = arguments
-        .iter()
-        .position(|it| it.get_id() == "name_and_duration")
-    {
-        arguments.splice(both..=both, name_and_duration());
-    }
-    arguments.sort_by_key(|argument| {
-        let heading = argument.get_help_heading();
-        GROUPS.iter().position(|group| Some(*group) == heading)
-    });
-    // The groups stand in the order of their first options, which only a new command can change.
-    let usage = command.clone().render_usage().to_string();
-    let about = |text: Option<&StyledStr>| text.cloned().unwrap_or_default();
-    clap::Command::new(name)
-        .bin_name(format!("redlock {name}"))
-        .about(about(command.get_about()))
-        .long_about(about(command.get_long_about().or(command.get_about())))
-        .override_usage(usage.trim_start_matches("Usage: ").to_owned())
-        .after_help(about(command.get_after_help()))
-        .after_long_help(about(command.get_after_long_help()))
-        .max_term_width(80)
-        // [NAME] DURATION
-        .allow_missing_positional(true)
-        .disable_help_flag(true)
-        .disable_version_flag(true)
-        .args(arguments)
-}
-
-/// Reads a number from one to another.
-fn number<N>(
-    least: N,
-    most: N,
-) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static
-where
-    N: FromStr + PartialOrd + Display + Copy + Send + Sync + 'static,
-{
-    move |text| {
-        let read = text.parse().ok().filter(|n| (least..=most).contains(n));
-        read.ok_or_else(|| format!("must be a number from {least} to {most}"))
-    }
-}
-
-/// Reads a number that may be as large as it likes.
-fn count<N: FromStr>(text: &str) -> Result<N, String> {
-    let read = text.parse();
-    read.map_err(|_| "must be a whole number, 0 or more".into())
-}
-
-fn pid(text: &str) -> Result<i32, String> {
-    let read = number(1, i32::MAX)(text);
-    read.map_err(|_| "must be the number of a process".into())
-}
-
-/// Reads how many past holds to keep.
-pub fn history_size(text: &str) -> Result<u32, String> {
-    number(0, 10_000)(text)
-}
-
-/// What a duration has to be.
-const DURATIONS: &str = "must be a duration such as 500ms, 30s, 1h30m, or a number of seconds";
-
-/// What no duration is.
-const NEGATIVE: &str = "a duration can't be negative";
-
-/// A longer duration is a mistake, and would overflow the server's arithmetic.
-pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Reads a duration as `30s`, `500ms` or `1h30m`; a number alone counts seconds, as for flock(1) and
-/// timeout(1).
-pub fn duration(text: &str) -> Result<Duration, String> {
-    if text.starts_with('-') {
-        return Err(NEGATIVE.into());
-    }
-    let is_number = |c: char| c.is_ascii_digit() || c == '.';
-    let duration = if !text.is_empty() && text.chars().all(is_number) {
-        let seconds = text.parse().map_err(|_| DURATIONS)?;
-        Duration::try_from_secs_f64(seconds).map_err(|_| "must be at most 365d")?
-    } else {
-        if let Some(why) = without_length(text) {
-            return Err(why);
-        }
-        humantime::parse_duration(text).map_err(|_| DURATIONS)?
-    };
-    if duration > LONGEST {
-        return Err("must be at most 365d".into());
-    }
-    Ok(duration)
-}
-
-/// Why a duration in months or years isn't taken, and what to write: the `M` of one is easily typed for
-/// the `m` of a minute.
-fn without_length(text: &str) -> Option<String> {
-    let is_number = |c: char| c.is_ascii_digit();
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.trim_start_matches(|c: char| !is_number(c));
-        let unit = digits.trim_start_matches(is_number);
-        let count: u64 = digits[..digits.len() - unit.len()].parse().ok()?;
-        let unit = unit.trim_start();
-        rest = unit.trim_start_matches(|c: char| !is_number(c) && !c.is_whitespace());
-        let days = |each: u64| count.saturating_mul(each);
-        match &unit[..unit.len() - rest.len()] {
-            "M" => {
-                let minutes = match count {
-                    1 => "a minute".into(),
-                    _ => format!("{count} minutes"),
-                };
-                return Some(format!(
-                    "M would be a month: write {count}m for {minutes} or {}d",
-                    days(30)
-                ));
-            }
-            "month" | "months" => {
-                return Some(format!("months differ in length: write {}d", days(30)));
-            }
-            "y" | "yr" | "yrs" | "year" | "years" => {
-                return Some(format!("years differ in length: write {}d", days(365)));
-            }
-            _ => {}
-        }
-    }
-    None
-}
-
-/// Reads a duration that isn't zero.
-pub fn positive_duration(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Err("must be greater than 0".into()),
-        duration => Ok(duration),
-    }
-}
-
-/// Reads how long to wait; what has no end is [`Duration::MAX`].
-fn wait_duration(text: &str) -> Result<Duration, String> {
-    match text {
-        "forever" => Ok(Duration::MAX),
-        _ => duration(text).map_err(|why| match why.as_str() {
-            NEGATIVE => format!("{why}; -n doesn't wait"),
-            _ => why.replace(" or a number", " forever, or a number"),
-        }),
-    }
-}
-
-/// The longest time for which Redis remembers anything on request.
-pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
-
-/// Reads a duration for which Redis has to remember something.
-fn remembered(text: &str) -> Result<Duration, String> {
-    match positive_duration(text)? {
-        duration if duration > REMEMBERED => Err("must be at most 30d".into()),
-        duration => Ok(duration),
-    }
-}
-
-/// The same, or zero.
-fn remembered_or_none(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Ok(Duration::ZERO),
-        _ => remembered(text),
-    }
-}
-
-/// Reads how many of the last to show.
-fn last(text: &str) -> Result<usize, String> {
-    if text == "all" {
-        return Ok(usize::MAX);
-    }
-    let read = count(text);
-    read.map_err(|_: String| "must be a whole number, or all".into())
-}
-
-/// Reads a script. An empty one would succeed, and is a variable that isn't set.
-fn script() -> impl TypedValueParser<Value = OsString> {
-    OsStringValueParser::new().try_map(|text| {
-        if text.as_bytes().trim_ascii().is_empty() {
-            return Err("must not be empty");
-        }
-        Ok(text)
-    })
-}
-
-fn not_empty(text: &str) -> Result<String, String> {
-    if text.trim().is_empty() {
-        return Err("must not be empty".into());
-    }
-    Ok(text.to_owned())
-}
-
-/// Reads an id, or enough of its beginning that it isn't hit upon by chance.
-fn id(text: &str) -> Result<String, String> {
-    if text.len() < 4 {
-        return Err("must have at least 4 characters".into());
-    }
-    Ok(text.to_lowercase())
-}
-
-fn ttl(text: &str) -> Result<Duration, String> {
-    let ttl = duration(text)?;
-    if ttl < Duration::from_secs(1) {
-        return Err("must be at least 1s: a shorter lease can't be renewed in time".into());
-    }
-    Ok(ttl)
-}

@@ -1,0 +1,156 @@
+//! Help and man pages: all options in each command, in their groups, with their variables and defaults.
+
+use std::fmt::Write as _;
+
+use clap::Arg;
+use clap::builder::StyledStr;
+
+/// The group of the options that name the server, in each command.
+pub const CONNECTION: &str = "Connection";
+
+/// The groups of options, in the order in which help and man pages show them.
+pub const GROUPS: [&str; 9] = [
+    "Waiting",
+    "Sharing",
+    "Only the newest",
+    "Run once across hosts",
+    "The command",
+    "Script",
+    "Lease and failures",
+    "Description",
+    CONNECTION,
+];
+
+/// The commands whose options can all be set by variables, which are named after them.
+pub const WITH_SETTINGS: [&str; 6] = ["run", "guard", "acquire", "wait", "extend", "doctor"];
+
+/// The options for the command, the process and the secrets of one call: they have no variable.
+const WITHOUT_VARIABLE: [&str; 7] = [
+    "shell",
+    "unless",
+    "while-pid",
+    "token-file",
+    "pass",
+    "json",
+    "help",
+];
+
+/// The variable that sets an option: `REDLOCK_KILL_AFTER` for `kill-after`; `None` where there is none.
+pub fn variable(option: &str) -> Option<String> {
+    let has_one = !WITHOUT_VARIABLE.contains(&option);
+    has_one.then(|| format!("REDLOCK_{}", option.to_uppercase().replace('-', "_")))
+}
+
+/// A command line as help and man pages show it: with all options in each command, in their groups,
+/// with their variables.
+pub(super) fn documented(mut all: clap::Command) -> clap::Command {
+    all.build();
+    let names: Vec<String> = all
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect();
+    let of_connection = |argument: Arg| match argument.get_help_heading() {
+        Some(CONNECTION) => explained(argument, None),
+        _ => argument,
+    };
+    let all = all.mut_args(of_connection);
+    names.into_iter().enumerate().fold(all, |all, (at, name)| {
+        all.mut_subcommand(name, |command| in_groups(&command).display_order(at))
+    })
+}
+
+/// An option with its whole help, also where `-h` leaves it out: manuals would do the same. The variable and the default
+/// stand at its end.
+fn explained(argument: Arg, variable: Option<String>) -> Arg {
+    let help = argument.get_long_help().or_else(|| argument.get_help());
+    let mut text = help.map(ToString::to_string).unwrap_or_default();
+    let mut end = String::new();
+    if let Some(variable) = variable {
+        let _ = write!(end, " [env: {variable}]");
+    }
+    for mark in ["[env: ", "[default: "] {
+        if let Some(from) = text.find(mark)
+            && let Some(length) = text[from..].find(']')
+        {
+            let to = from + length + 1;
+            let _ = write!(end, " {}", &text[from..to]);
+            let before = text[..from].trim_end_matches(' ');
+            text = format!("{before}{}", &text[to..]);
+        }
+    }
+    // clap's own place for a default would be another one.
+    let mut argument = argument;
+    let shows_default =
+        argument.get_action().takes_values() && !argument.is_hide_default_value_set();
+    if shows_default && let [default] = argument.get_default_values() {
+        let mark = format!(" [default: {}]", default.to_string_lossy());
+        let help = argument.get_help().map(ToString::to_string);
+        end += &mark;
+        argument = argument
+            .hide_default_value(true)
+            .help(help.unwrap_or_default() + &mark);
+    }
+    argument.long_help(text.trim_end().to_owned() + &end)
+}
+
+/// The arguments of `extend` one by one, as clap can't tell them apart.
+fn name_and_duration() -> [Arg; 2] {
+    let name = Arg::new("name").value_name("NAME").num_args(1);
+    let duration = Arg::new("duration").value_name("DURATION").num_args(1);
+    let duration = duration.required(true);
+    [
+        name.help("Lock name [default: $REDLOCK_NAME]"),
+        duration.help("Least time that the lock must last, from now on"),
+    ]
+}
+
+/// A command with its options in groups.
+fn in_groups(command: &clap::Command) -> clap::Command {
+    // clap keeps names as static text, and help is shown once.
+    let name: &'static str = command.get_name().to_owned().leak();
+    let has_settings = WITH_SETTINGS.contains(&name);
+    let has_groups = has_settings && !["guard", "wait", "extend", "doctor"].contains(&name);
+    let mut arguments: Vec<Arg> = command.get_arguments().cloned().collect();
+    for argument in &mut arguments {
+        let option = argument.get_long().map(str::to_owned);
+        let heading = argument.get_help_heading().map(str::to_owned);
+        *argument = match (option.as_deref(), heading.as_deref()) {
+            (Some("help" | "quiet" | "verbose"), _) if has_groups => argument
+                .clone()
+                .help_heading("Description")
+                .display_order(999),
+            (Some("help" | "quiet" | "verbose") | None, _) => continue,
+            (_, Some(CONNECTION)) => explained(argument.clone(), None),
+            (Some(option), _) => {
+                let variable = variable(option).filter(|_| has_settings);
+                explained(argument.clone(), variable)
+            }
+        };
+    }
+    if let Some(both) = arguments
+        .iter()
+        .position(|it| it.get_id() == "name_and_duration")
+    {
+        arguments.splice(both..=both, name_and_duration());
+    }
+    arguments.sort_by_key(|argument| {
+        let heading = argument.get_help_heading();
+        GROUPS.iter().position(|group| Some(*group) == heading)
+    });
+    // The groups stand in the order of their first options, which only a new command can change.
+    let usage = command.clone().render_usage().to_string();
+    let about = |text: Option<&StyledStr>| text.cloned().unwrap_or_default();
+    clap::Command::new(name)
+        .bin_name(format!("redlock {name}"))
+        .about(about(command.get_about()))
+        .long_about(about(command.get_long_about().or(command.get_about())))
+        .override_usage(usage.trim_start_matches("Usage: ").to_owned())
+        .after_help(about(command.get_after_help()))
+        .after_long_help(about(command.get_after_long_help()))
+        .max_term_width(80)
+        // [NAME] DURATION
+        .allow_missing_positional(true)
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .args(arguments)
+}

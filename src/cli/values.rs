@@ -1,0 +1,185 @@
+//! Readers of options' values, each with the sentence that says what a wrong one should have been.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+/// Reads a number from one to another.
+pub(super) fn number<N>(
+    least: N,
+    most: N,
+) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static
+where
+    N: FromStr + PartialOrd + Display + Copy + Send + Sync + 'static,
+{
+    move |text| {
+        let read = text.parse().ok().filter(|n| (least..=most).contains(n));
+        read.ok_or_else(|| format!("must be a number from {least} to {most}"))
+    }
+}
+
+/// Reads a number that may be as large as it likes.
+pub(super) fn count<N: FromStr>(text: &str) -> Result<N, String> {
+    let read = text.parse();
+    read.map_err(|_| "must be a whole number, 0 or more".into())
+}
+
+pub(super) fn pid(text: &str) -> Result<i32, String> {
+    let read = number(1, i32::MAX)(text);
+    read.map_err(|_| "must be the number of a process".into())
+}
+
+/// Reads how many past holds to keep.
+pub fn history_size(text: &str) -> Result<u32, String> {
+    number(0, 10_000)(text)
+}
+
+/// What a duration has to be.
+const DURATIONS: &str = "must be a duration such as 500ms, 30s, 1h30m, or a number of seconds";
+
+/// What no duration is.
+const NEGATIVE: &str = "a duration can't be negative";
+
+/// A longer duration is a mistake, and would overflow the server's arithmetic.
+pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Reads a duration as `30s`, `500ms` or `1h30m`; a number alone counts seconds, as for flock(1) and
+/// timeout(1).
+pub fn duration(text: &str) -> Result<Duration, String> {
+    if text.starts_with('-') {
+        return Err(NEGATIVE.into());
+    }
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let duration = if !text.is_empty() && text.chars().all(is_number) {
+        let seconds = text.parse().map_err(|_| DURATIONS)?;
+        Duration::try_from_secs_f64(seconds).map_err(|_| "must be at most 365d")?
+    } else {
+        if let Some(why) = without_length(text) {
+            return Err(why);
+        }
+        humantime::parse_duration(text).map_err(|_| DURATIONS)?
+    };
+    if duration > LONGEST {
+        return Err("must be at most 365d".into());
+    }
+    Ok(duration)
+}
+
+/// Why a duration in months or years isn't taken, and what to write: the `M` of one is easily typed for
+/// the `m` of a minute.
+fn without_length(text: &str) -> Option<String> {
+    let is_number = |c: char| c.is_ascii_digit();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.trim_start_matches(|c: char| !is_number(c));
+        let unit = digits.trim_start_matches(is_number);
+        let count: u64 = digits[..digits.len() - unit.len()].parse().ok()?;
+        let unit = unit.trim_start();
+        rest = unit.trim_start_matches(|c: char| !is_number(c) && !c.is_whitespace());
+        let days = |each: u64| count.saturating_mul(each);
+        match &unit[..unit.len() - rest.len()] {
+            "M" => {
+                let minutes = match count {
+                    1 => "a minute".into(),
+                    _ => format!("{count} minutes"),
+                };
+                return Some(format!(
+                    "M would be a month: write {count}m for {minutes} or {}d",
+                    days(30)
+                ));
+            }
+            "month" | "months" => {
+                return Some(format!("months differ in length: write {}d", days(30)));
+            }
+            "y" | "yr" | "yrs" | "year" | "years" => {
+                return Some(format!("years differ in length: write {}d", days(365)));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Reads a duration that isn't zero.
+pub fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be greater than 0".into()),
+        duration => Ok(duration),
+    }
+}
+
+/// Reads how long to wait; what has no end is [`Duration::MAX`].
+pub(super) fn wait_duration(text: &str) -> Result<Duration, String> {
+    match text {
+        "forever" => Ok(Duration::MAX),
+        _ => duration(text).map_err(|why| match why.as_str() {
+            NEGATIVE => format!("{why}; -n doesn't wait"),
+            _ => why.replace(" or a number", " forever, or a number"),
+        }),
+    }
+}
+
+/// The longest time for which Redis remembers anything on request.
+pub const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Reads a duration for which Redis has to remember something.
+pub(super) fn remembered(text: &str) -> Result<Duration, String> {
+    match positive_duration(text)? {
+        duration if duration > REMEMBERED => Err("must be at most 30d".into()),
+        duration => Ok(duration),
+    }
+}
+
+/// The same, or zero.
+pub(super) fn remembered_or_none(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Ok(Duration::ZERO),
+        _ => remembered(text),
+    }
+}
+
+/// Reads how many of the last to show.
+pub(super) fn last(text: &str) -> Result<usize, String> {
+    if text == "all" {
+        return Ok(usize::MAX);
+    }
+    let read = count(text);
+    read.map_err(|_: String| "must be a whole number, or all".into())
+}
+
+/// Reads a script. An empty one would succeed, and is a variable that isn't set.
+pub(super) fn script() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|text| {
+        if text.as_bytes().trim_ascii().is_empty() {
+            return Err("must not be empty");
+        }
+        Ok(text)
+    })
+}
+
+pub(super) fn not_empty(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("must not be empty".into());
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads an id, or enough of its beginning that it isn't hit upon by chance.
+pub(super) fn id(text: &str) -> Result<String, String> {
+    if text.len() < 4 {
+        return Err("must have at least 4 characters".into());
+    }
+    Ok(text.to_lowercase())
+}
+
+pub(super) fn ttl(text: &str) -> Result<Duration, String> {
+    let ttl = duration(text)?;
+    if ttl < Duration::from_secs(1) {
+        return Err("must be at least 1s: a shorter lease can't be renewed in time".into());
+    }
+    Ok(ttl)
+}
