@@ -293,8 +293,8 @@ fn sync(text: &str) -> Result<SyncReplicas, String> {
 pub struct AcquireOptions {
     /// Lease length
     ///
-    /// The lock of a dead holder is free after this time. redlock run renews the lease in the background; for scripts, the
-    /// keeper of redlock acquire --while-pid does. At least 1s.
+    /// The lock of a dead holder is free after this time. redlock run renews the lease in the background. For a script,
+    /// redlock acquire --while-pid starts a process that renews it. At least 1s.
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl, help_heading = "Lease and failures")]
     pub ttl: Duration,
 

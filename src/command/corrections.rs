@@ -216,7 +216,7 @@ fn name_missing(typed: &Typed) -> Option<Correction> {
     let command = words.get(at + 1..).filter(|command| !command.is_empty())?;
     let name = lock_for(command).into();
     Some(Correction {
-        said: "no lock NAME given; to name the lock after the command".into(),
+        said: "no lock NAME given; to use the command's name as the lock's name".into(),
         words: with(&words, at, name),
     })
 }

@@ -298,7 +298,7 @@ mod tests {
             ),
             (
                 "run -- true",
-                "no lock NAME given; to name the lock after the command: redlock run true -- true",
+                "no lock NAME given; to use the command's name as the lock's name: redlock run true -- true",
             ),
             (
                 "run --ttl",
@@ -491,7 +491,7 @@ mod tests {
             ),
             (
                 "run echo hi",
-                "no lock NAME given; to name the lock after the command: redlock run echo -- echo hi",
+                "no lock NAME given; to use the command's name as the lock's name: redlock run echo -- echo hi",
             ),
             (
                 "acquire -w 1h 30m a",

@@ -176,7 +176,10 @@ pub(super) fn refuse_url(text: &str) -> Result<()> {
     if !is_private_url(text) {
         return Ok(());
     }
-    Err(BadUsage("the NAME of a lock is a URL; give the URL of a Redis with --url".into()).into())
+    Err(BadUsage(
+        "a URL stands where the lock's NAME belongs; give the URL of a Redis with --url".into(),
+    )
+    .into())
 }
 
 /// A name as it was typed.

@@ -103,7 +103,7 @@ impl Url {
         }
         if rest.contains('#') {
             return Err(
-                "a # must be written %23 (certificate checks can't be switched off)".into(),
+                "a # must be written %23; redlock doesn't know #insecure, as certificate checks can't be switched off".into(),
             );
         }
         match scheme {

@@ -138,7 +138,7 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
     }
     if pid == nix::unistd::getpid().as_raw() || is_substitution(pid, options.format) {
         return Err(BadUsage(format!(
-            "--while-pid {pid}: inside $(...), $BASHPID is a process that ends with the $(...); before the $(...), store $BASHPID in a variable, and use that variable"
+            "--while-pid {pid}: $BASHPID inside $(...) is the subshell, which ends when the $(...) does; store $BASHPID in a variable before the $(...), and give that variable"
         ))
         .into());
     }
