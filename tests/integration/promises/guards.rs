@@ -479,6 +479,23 @@ fn a_guard_whose_answer_was_lost_is_admitted_once() {
 }
 
 #[test]
+fn a_guard_whose_connection_breaks_at_its_end_leaves_over_another_one() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "leave" if request.before == 0 => Action::Reset,
+        _ => Action::Pass,
+    });
+    let guard = holder.guard(&redis, &["-u", &proxy.url()], "exit 5");
+    guard.finish().assert_exited(5).assert_silent();
+    assert!(proxy.count("leave") > 1);
+    assert_eq!(guards(&redis), 0);
+    Holder::let_end(&redis);
+    holder.run.finish().assert_exited(0).assert_silent();
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn work_is_guarded_in_a_cluster() {
     let cluster = Cluster::start(&[]);
     let mut run = Running::start(&mut cluster.redlock(&["run", "a", "-c", SAYS_HELD]));
