@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 use crate::support::lua;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Cluster, Gated, Redis, Replicated, Running, assert_nothing_left, is_alive, moment, now,
-    outcome, queued, wait_until,
+    Cluster, Gated, Redis, Replicated, Running, assert_nothing_left, directly, is_alive, moment,
+    now, outcome, queued, wait_until,
 };
 
 /// A run of lock "a" whose COMMAND says by what its lock can be guarded, and ends when it is told to.
@@ -231,6 +231,50 @@ fn stop_ends_the_guards_with_the_run_and_returns_after_the_last_of_them() {
     guard.finish().assert_exited(79);
     holder.run.finish().assert_exited(79);
     assert_nothing_left(&redis);
+}
+
+#[test]
+fn stop_waits_for_the_guards_of_a_run_that_is_over() {
+    let redis = Redis::start();
+    let mut holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    Holder::let_end(&redis);
+    guard.expect_line("asked");
+    wait_until("the run is over for the server", || {
+        self::holder(&redis, "kept") == true
+    });
+    let stop = "redlock stop a; echo \"stopped $?\"";
+    let mut stop = Running::start(&mut directly(&redis, &["sh", "-c", stop]));
+    // Its first look is behind it.
+    wait_until("stop watches the lock", || {
+        stop.has_ended() || redis.trackers() > 2
+    });
+    assert!(!stop.has_ended() && !holder.run.has_ended());
+    let_guards_end(&redis);
+    stop.expect_line("stopped 0");
+    guard.finish().assert_exited(79);
+    holder.run.finish().assert_exited(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_run_with_hold_at_least_returns_when_its_guards_have_ended() {
+    let redis = Redis::start();
+    let mut holder = Holder::start(&redis, &["--hold-at-least", "1h", "a"]);
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    Holder::let_end(&redis);
+    guard.expect_line("asked");
+    wait_until("the run is over for the server", || {
+        self::holder(&redis, "kept") == true
+    });
+    assert!(!holder.run.has_ended());
+    let_guards_end(&redis);
+    guard.finish().assert_exited(79);
+    holder.run.finish().assert_exited(0);
+    let held = outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]));
+    held.assert_exited(75);
 }
 
 #[test]
