@@ -266,6 +266,27 @@ fn with_on_lost_warn_a_script_may_hear_of_it_and_goes_on() {
 }
 
 #[test]
+fn with_on_lost_warn_a_script_may_hear_that_it_is_to_stop_and_keeps_its_lock() {
+    let redis = Redis::start();
+    let rest = r#"trap 'echo asked' URG; echo set
+        while [ ! -e "$HOME/end" ]; do sleep 0.05; done; echo over"#;
+    let mut script = holder(&redis, "--on-lost warn", rest);
+    script.expect_line("set");
+    let keeper = keeper(&script);
+    wait_until("the keeper watches", || redis.trackers() > 0);
+    outcome(&mut redis.redlock(&["stop", "-n", "a"])).assert_code(0);
+    script.expect_line("asked");
+    assert!(is_alive(keeper) && !script.has_ended());
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    fs::write(redis.dir.path().join("end"), "").unwrap();
+    let end = script.finish();
+    end.assert_code(0);
+    assert_eq!(end.stdout.lines().last(), Some("over"));
+    wait_until("the keeper is gone", || !is_alive(keeper));
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_script_is_dead_before_a_lease_ends_that_cannot_be_renewed() {
     let redis = Redis::start();
     let rest = format!("trap '' TERM; echo deaf; {SIGNS_OF_LIFE}");
