@@ -500,6 +500,30 @@ fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
 }
 
 #[test]
+fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
+    let redis = Redis::start();
+    let freeze = ["freeze", "-q", "--reason", "x", "b"];
+    outcome(&mut redis.redlock(&freeze)).assert_code(0);
+    let mut nested = job(
+        &redis,
+        "redlock run a -- redlock run -q --slots 2 b -- echo ran",
+    );
+    let is_noted = || redis.keys().iter().any(|key| key.contains("blocked:"));
+    wait_until("it looks for a deadlock", || {
+        nested.has_ended() || is_noted()
+    });
+    let noted = redis.calls("set");
+    wait_until("it looks once more", || {
+        nested.has_ended() || redis.calls("set") > noted
+    });
+    outcome(&mut redis.redlock(&["thaw", "-q", "b"])).assert_code(0);
+    let end = nested.finish();
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "ran\n");
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_run_of_several_names_is_part_of_a_deadlock_by_each_that_it_holds() {
     for outer in ["", "redlock run z -- "] {
         let redis = Redis::start();
