@@ -786,6 +786,26 @@ fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
 }
 
 #[test]
+fn a_command_that_is_killed_for_one_lost_lock_of_two_is_said_to_be_so_after_renewals_of_the_other()
+{
+    let redis = Redis::start();
+    let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    // The other lock is renewed between the two signals.
+    let options = ["run", "--ttl", "3s", "-k", "1400ms", "a", "b", "-c", script];
+    let mut run = Running::start(&mut redis.redlock(&options));
+    run.expect_line("ready");
+    wait_until("it is told of changes", || redis.trackers() > 0);
+    redis.cli(&["DEL", "redlock:a"]);
+    let end = run.finish();
+    end.assert_code(79);
+    for what in ["stopping the command", "killing the command"] {
+        let line = end.stderr.lines().find(|line| line.ends_with(what));
+        let line = line.unwrap_or_else(|| panic!("{what}: {end:?}"));
+        assert!(line.contains("lock \"a\" "), "{end:?}");
+    }
+}
+
+#[test]
 fn over_a_long_line_each_of_several_locks_is_watched_from_the_start() {
     let redis = Redis::start();
     let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(100));
