@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -288,6 +289,32 @@ fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is
     let ended = moment(end.stdout.lines().last().unwrap());
     let lease_end = cut + Duration::from_secs(5);
     assert!(ended < lease_end, "{ended:?} {lease_end:?}");
+}
+
+#[test]
+fn with_sync_1_a_renewal_of_several_locks_counts_for_each_that_a_replica_has() {
+    let all = Replicated::start();
+    let options = words!("run -v --sync 1 --ttl 3s -k 200ms a b -c");
+    let script = r#"until [ -e "$HOME/end" ]; do sleep 0.02; done"#;
+    let run = all.redlock(&[options, &[script]].concat());
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "exec \"$0\" \"$@\" 2>&1"])
+        .arg(run.get_program())
+        .args(run.get_args());
+    shell.env_clear().envs(
+        run.get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let mut run = Running::start(&mut shell);
+    let mut renewals = 0;
+    while renewals < 4 {
+        let line = run.line();
+        assert!(!line.contains("renewal failed"), "{line}");
+        renewals += usize::from(line.ends_with("lease renewed"));
+    }
+    fs::write(all.home.path().join("end"), "").unwrap();
+    run.finish().assert_code(0);
 }
 
 #[test]
