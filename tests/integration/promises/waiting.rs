@@ -319,6 +319,28 @@ fn wait_waits_for_all_holders_that_come_before_the_lock_is_free() {
 }
 
 #[test]
+fn a_reader_listed_behind_hundreds_whose_leases_have_ended_holds_the_lock() {
+    let redis = Redis::start();
+    redis.cli(&["SET", "redlock:a", "redlock:shared", "PX", "600000"]);
+    let holders = "{redlock:a}:holders";
+    let fill = format!("for n = 1, 2000 do redis.call('ZADD', '{holders}', n, 'reader' .. n) end");
+    redis.cli(&["EVAL", &fill, "0"]);
+    // Those that the first page of the list has.
+    let page = redis.cli(&["ZSCAN", holders, "0", "COUNT", "500"]);
+    let first: Vec<&str> = page.lines().collect();
+    let name = |n: usize| format!("reader{n}");
+    let behind = (1..=2000).map(name).find(|name| !first.contains(&&**name));
+    let year_3000 = "32503680000000";
+    redis.cli(&["ZADD", holders, year_3000, &behind.unwrap()]);
+    outcome(&mut redis.redlock(&["wait", "-n", "a"]))
+        .assert_code(75)
+        .assert_says("\"a\"");
+    let shown = outcome(&mut redis.redlock(&["status", "--json", "a"]));
+    let all: Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!(all[0]["holders"].as_array().unwrap().len(), 1, "{all}");
+}
+
+#[test]
 fn wait_for_several_names_waits_until_none_of_them_has_a_holder_at_one_moment() {
     let redis = Redis::start();
     let hold = |name: &str| redis.cli(&["SET", &format!("redlock:{name}"), name]);
