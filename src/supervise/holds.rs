@@ -409,3 +409,44 @@ impl HeldLocks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::lease::{Terms, try_timeout};
+    use crate::protocol::{Access, Locks, Token};
+
+    #[test]
+    fn a_guard_of_several_holds_tries_no_longer_than_the_shortest_lease_permits() {
+        let dir = tempfile::tempdir().unwrap();
+        let access = Access {
+            url: &format!("unix://{}", dir.path().join("nobody").display()),
+            ..Access::default()
+        };
+        let locks = Locks::new(access, None, 0).unwrap();
+        let [short, long] = [4, 60].map(Duration::from_secs);
+        for ttls in [[short, long], [long, short]] {
+            let mut holds = HeldLocks::none(locks.client(), Duration::ZERO);
+            for (ttl, name) in ttls.into_iter().zip(["a", "b"]) {
+                let lock = locks.lock(name.parse().unwrap());
+                let claim = Claim::resume(lock, Token::read("t:h:1".into()).unwrap());
+                let hold = HeldLock {
+                    claim,
+                    fence: 1,
+                    slot: 1,
+                    reentrant: true,
+                    guard: None,
+                    waited: Duration::ZERO,
+                    success: None,
+                };
+                let terms = Terms {
+                    ttl,
+                    kill_after: Duration::ZERO,
+                    clock_skew: Duration::ZERO,
+                };
+                holds.follow(hold, Lease::of_another(now(), ttl, terms), ttl);
+            }
+            assert_eq!(holds.renewals.start(), try_timeout(short));
+        }
+    }
+}
