@@ -345,7 +345,9 @@ impl<'a> Acquisition<'a> {
         sys::yield_cpu();
         let Unreleased { unsure, guarded } = self.release_each(holds, mode, signals);
         for claim in &guarded {
-            self.await_guards(claim, holds, mode, signals);
+            if !self.await_guards(claim, holds, mode, signals) {
+                break;
+            }
         }
         if !unsure.is_empty() {
             self.leave_releaser(&unsure, holds, mode);
@@ -353,14 +355,14 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Waits until the work elsewhere that guards a lock has ended, or may live no longer. Another one of these signals
-    /// ends that.
+    /// ends that; whether none has.
     fn await_guards(
         &self,
         claim: &Claim,
         holds: &mut HeldLocks,
         mode: &ReleaseMode,
         signals: Option<&Signals>,
-    ) {
+    ) -> bool {
         let name = claim.lock().name();
         let client = &mut holds.client;
         let mut is_said = false;
@@ -377,7 +379,7 @@ impl<'a> Acquisition<'a> {
                 for_guards: true,
             }) = asked
             else {
-                return;
+                return true;
             };
             if !is_said && now().since(began) >= GUARDS_LOOKED_FOR {
                 is_said = true;
@@ -396,7 +398,7 @@ impl<'a> Acquisition<'a> {
             let slept = poll::wait(&mut fds, Some(left.min(pause)));
             let ended = signals.map_or(Ok(None), Signals::next_ending);
             if slept.is_err() || !matches!(ended, Ok(None)) {
-                return;
+                return false;
             }
             while let Ok(Some(_)) = client.receive() {}
         }

@@ -490,6 +490,25 @@ fn another_signal_leaves_the_lock_to_the_guards() {
 }
 
 #[test]
+fn one_other_signal_leaves_all_locks_of_a_run_to_the_guards() {
+    let redis = Redis::start();
+    let mut holder = Holder::start(&redis, &["--ttl", "120s", "a", "b"]);
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    holder.run.signal(Signal::SIGTERM);
+    guard.expect_line("asked");
+    wait_until("the run is over for the server", || {
+        self::holder(&redis, "kept") == true
+    });
+    assert!(!holder.run.has_ended());
+    holder.run.signal(Signal::SIGTERM);
+    holder.run.finish().assert_killed_by(libc::SIGTERM);
+    let_guards_end(&redis);
+    guard.finish().assert_exited(79);
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_guard_whose_answer_was_lost_is_admitted_once() {
     let redis = Redis::start();
     let script = r#"redlock pass; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
