@@ -366,21 +366,35 @@ impl<'a> Acquisition<'a> {
         let name = claim.lock().name();
         let client = &mut holds.client;
         let mut is_said = false;
+        let mut is_failing = false;
         let began = now();
+        let mut over_by = began + self.request.ttl;
         loop {
+            let asked_at = now();
+            // A server that doesn't answer keeps no signal waiting.
+            if is_failing {
+                self.let_through(signals);
+            }
             // Else it is looked for now and then.
             let _ = self
                 .settings
                 .locks
                 .track(client, std::slice::from_ref(name));
             let asked = claim.release(client, mode, || {});
-            let Ok(Released::Kept {
-                left,
-                for_guards: true,
-            }) = asked
-            else {
-                return true;
+            self.collect_again(signals);
+            let left = match &asked {
+                Ok(Released::Kept {
+                    left,
+                    for_guards: true,
+                }) => *left,
+                // There were guards, and none of them outlives its lease.
+                Err(error) if error.kind.may_pass() && asked_at < over_by => {
+                    over_by.since(asked_at)
+                }
+                Ok(_) | Err(_) => return true,
             };
+            is_failing = asked.is_err();
+            over_by = asked_at + left;
             if !is_said && now().since(began) >= GUARDS_LOOKED_FOR {
                 is_said = true;
                 self.verbosity().info(format_args!(
@@ -390,7 +404,9 @@ impl<'a> Acquisition<'a> {
             }
             let fds = client.fds().chain(signals.map(AsFd::as_fd));
             let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
-            let pause = if is_said {
+            let pause = if is_failing {
+                RELEASE_AGAIN
+            } else if is_said {
                 GUARDS_LOOKED_FOR_AGAIN
             } else {
                 GUARDS_LOOKED_FOR

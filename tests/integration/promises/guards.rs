@@ -509,6 +509,31 @@ fn one_other_signal_leaves_all_locks_of_a_run_to_the_guards() {
 }
 
 #[test]
+fn a_run_waits_for_its_guards_through_requests_that_fail() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // Its first release finds that there are guards.
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "release" if (1..4).contains(&request.before) => Action::Reset,
+        _ => Action::Pass,
+    });
+    let url = proxy.url();
+    let mut holder = Holder::start(&redis, &["-u", &url, "--ttl", "120s", "a"]);
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    Holder::let_end(&redis);
+    guard.expect_line("asked");
+    wait_until("it has asked in vain", || {
+        holder.run.has_ended() || proxy.answered("release") > 1
+    });
+    assert!(!holder.run.has_ended());
+    let_guards_end(&redis);
+    guard.finish().assert_exited(79);
+    holder.run.finish().assert_exited(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_guard_whose_answer_was_lost_is_admitted_once() {
     let redis = Redis::start();
     let script = r#"redlock pass; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
