@@ -20,10 +20,11 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::session::Policy;
 use crate::protocol::{
-    Admission, Admitted, Claim, Guard, Guarded, LeaseState, Name, Pass, PassGiven, Token, Who,
+    Admission, Admitted, Claim, Client, Guard, Guarded, LeaseState, Name, Pass, PassGiven, Token,
+    Who,
 };
 use crate::report;
-use crate::signal::on_terminal;
+use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::child::Prepared;
 use crate::supervise::environment;
@@ -105,7 +106,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
         }
         (Err(error), None) => Err(error),
     };
-    leave_all(&mut holds, settings);
+    leave_all(&mut holds, settings, &sources.signals);
     exit
 }
 
@@ -235,15 +236,24 @@ fn refusal(name: &Name, refused: &Admitted) -> String {
     }
 }
 
-/// Says that the work is over, so that the lock can be handed on. Where that fails, the guard's lease ends by itself.
-fn leave_all(holds: &mut HeldLocks, settings: &Settings) {
-    holds.reclaim_client(None, || {});
+/// Says that the work is over, so that the lock can be handed on. Where that fails, the guard's lease ends by itself. Where
+/// one of these signals has asked us to end, a server that doesn't answer is not waited for.
+fn leave_all(holds: &mut HeldLocks, settings: &Settings, signals: &Signals) {
+    let within = || acquisition::left_to_end(&settings.locks, signals);
+    holds.reclaim_client(within().map(|all| all / 4), || {});
     while let Some(hold) = holds.all.pop() {
         let Some(guard) = hold.guard else { continue };
-        let left = guard.leave(&mut holds.client).or_else(|_| {
-            // The connection may be broken.
+        // What was sent frees the lock also when its answer isn't waited for.
+        let leave = |client: &mut Client, share: u32| {
+            if let Some(within) = within() {
+                client.limit_to(within / share);
+            }
+            guard.leave(client)
+        };
+        let left = leave(&mut holds.client, 2).or_else(|_| {
+            // The connection may be broken. Of what is left half is for connecting, and half for the answer.
             holds.client.disconnect();
-            guard.leave(&mut holds.client)
+            leave(&mut holds.client, 2)
         });
         if let Err(error) = left {
             settings.verbosity.info(format_args!(

@@ -573,9 +573,7 @@ impl<'a> Acquisition<'a> {
 
     /// How long releases may take, where one of these signals has asked us to end, or a wait is over in vain.
     fn farewell(&self, signals: Option<&Signals>) -> Option<Duration> {
-        let round_trip = self.settings.locks.round_trip();
-        let all = (round_trip * FAR).clamp(FAREWELL, LONGEST_FAREWELL);
-        let by_signal = signals.and_then(|signals| signals.left_to_end(all));
+        let by_signal = signals.and_then(|signals| left_to_end(&self.settings.locks, signals));
         let by_wait = self.ends_by.get().map(|by| by.since(now()));
         let left = by_signal.into_iter().chain(by_wait).min()?;
         Some(left.max(TO_SEND))
@@ -594,6 +592,13 @@ impl<'a> Acquisition<'a> {
             self.verbosity().verbose(error);
         }
     }
+}
+
+/// How much is left of the time that the end of all is worth a wait, where one of these signals has asked us to end.
+pub fn left_to_end(locks: &Locks, signals: &Signals) -> Option<Duration> {
+    let all = (locks.round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL);
+    let left = signals.left_to_end(all)?;
+    Some(left.max(TO_SEND))
 }
 
 /// The end by a signal before any work was started.

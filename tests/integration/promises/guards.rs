@@ -534,6 +534,28 @@ fn a_run_waits_for_its_guards_through_requests_that_fail() {
 }
 
 #[test]
+fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let holder = Holder::start(&redis, &["--ttl", "1h", "a", "b", "c"]);
+    let options = ["--connect-timeout", "1h"];
+    let mut guard = holder.guard(&redis, &options, "echo started; exec sleep 60");
+    guard.expect_line("started");
+    redis.stall();
+    let began = Instant::now();
+    guard.signal(Signal::SIGTERM);
+    guard.finish().assert_killed_by(libc::SIGTERM);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // What was sent is read when the server goes on.
+    redis.resume();
+    wait_until("it has left", || guards(&redis) == 0);
+    Holder::let_end(&redis);
+    holder.run.finish().assert_exited(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn a_guard_whose_answer_was_lost_is_admitted_once() {
     let redis = Redis::start();
     let script = r#"redlock pass; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
