@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::proxy::{Action, Proxy};
 use crate::support::{
-    Cluster, Job, Redis, Running, SERVER, TIMEOUT, UnresponsiveServer, assert_in_turn,
+    Cluster, Job, Outcome, Redis, Running, SERVER, TIMEOUT, UnresponsiveServer, assert_in_turn,
     attach_strace, free_port, outcome, redlock, send, turns, wait_until,
 };
 
@@ -101,6 +101,27 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
     let end = run(&plain.tcp_url(), &["--prefix", "{redlock}:"]);
     let right = format!("use redis-cluster://127.0.0.1:{}", plain.port);
     end.assert_exited(78).assert_says(&right);
+}
+
+#[test]
+fn two_jobs_that_wait_for_each_other_are_a_deadlock_in_a_cluster() {
+    let cluster = Cluster::start(&[]);
+    let job = |outer: &str, inner: &str| {
+        let script = format!(
+            r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done
+            exec redlock run {inner} -- echo both"#
+        );
+        Running::start(&mut cluster.redlock(&["run", outer, "-c", &script]))
+    };
+    let mut jobs = [job("a", "b"), job("b", "a")];
+    for job in &mut jobs {
+        job.expect_line("ready");
+    }
+    fs::write(cluster.home.path().join("go"), "").unwrap();
+    let mut ends = jobs.map(Running::finish);
+    ends.sort_by_key(Outcome::code);
+    ends[0].assert_code(0);
+    ends[1].assert_code(75).assert_says("deadlock");
 }
 
 #[test]
