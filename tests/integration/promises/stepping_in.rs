@@ -1,5 +1,6 @@
 //! Stepping in: stopping a holder, forcing a lock free, removing a waiter.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use nix::sys::signal::Signal;
 use crate::support::lua::{SHARED, WHO, call};
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, is_alive, now, outcome, path, queued,
-    wait_until, with_default_signals,
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, now, outcome, path,
+    queued, wait_until, with_default_signals,
 };
 
 /// The locks as `status --json` shows them.
@@ -738,6 +739,33 @@ fn stop_gives_up_when_redis_has_been_away_for_as_long_as_the_lease() {
         .assert_says("couldn't confirm that it did");
     redis.resume();
     holder.finish().assert_code(79);
+}
+
+#[test]
+fn stop_of_several_holders_waits_for_redis_for_as_long_as_the_longest_lease() {
+    let redis = Redis::start();
+    let script = r#"trap '' TERM; echo ready; while [ ! -e "$HOME/end" ]; do sleep 0.05; done"#;
+    let start = |ttl: &str| {
+        let options = format!("--shared --ttl {ttl} -k 60s a");
+        let mut holder = Running::start(&mut redis.run(&options, script));
+        holder.expect_line("ready");
+        holder
+    };
+    let (long, short) = (start("60s"), start("1s"));
+    let stop = "exec redlock stop -v --all --connect-timeout 200ms a 2>&1";
+    let mut stop = Running::start(&mut directly(&redis, &["sh", "-c", stop]));
+    short.finish().assert_code(79);
+    redis.stall();
+    // So many take longer than the shorter lease.
+    let mut in_vain = 0;
+    while in_vain < 5 {
+        in_vain += usize::from(stop.line().contains("no answer in time"));
+    }
+    redis.resume();
+    fs::write(redis.dir.path().join("end"), "").unwrap();
+    stop.finish().assert_code(0);
+    long.finish().assert_code(79);
+    assert_nothing_left(&redis);
 }
 
 #[test]
