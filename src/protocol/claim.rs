@@ -116,7 +116,7 @@ pub enum ReleaseMode {
 const SLOW_ANSWER: Duration = Duration::from_millis(500);
 
 /// How often a release is repeated at most, each time to remove some dead waiters.
-const DEAD_CALLS: u32 = 1000;
+pub(super) const DEAD_CALLS: u32 = 1000;
 
 /// The pause before the next try to release a lock.
 const AGAIN: Duration = Duration::from_millis(50);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::answer::{LeaseState, not_ours};
-use super::claim::{Claim, Reentry};
+use super::claim::{Claim, DEAD_CALLS, Reentry};
 use super::client::Client;
 use super::lock::Lock;
 use super::name::Name;
@@ -90,7 +90,7 @@ impl Guard {
                 Admission::Token(token) => token.as_bytes().to_vec(),
                 Admission::Pass(_) => Vec::new(),
             };
-            let _ = leave(leave_call(lock, token, &id), client);
+            let _ = leave(|| leave_call(lock, token.clone(), &id), client);
         }
         asked
     }
@@ -127,7 +127,7 @@ impl Guard {
 
     /// The work is over. Safe to repeat; where it fails, the lease ends by itself.
     pub fn leave(&self, client: &mut Client) -> Result<(), Error> {
-        leave(self.leave_call(), client)
+        leave(|| self.leave_call(), client)
     }
 
     pub(super) fn leave_call(&self) -> Call {
@@ -136,12 +136,21 @@ impl Guard {
     }
 }
 
-fn leave(call: Call, client: &mut Client) -> Result<(), Error> {
+fn leave(call: impl Fn() -> Call, client: &mut Client) -> Result<(), Error> {
     client.open_to_release()?;
-    client.call(call, |fields| match fields {
-        [Value::Int(1)] => Ok(()),
-        other => Err(unexpected_reply(other)),
-    })
+    let mut leaves_dead_waiters = || {
+        client.call(call(), |fields| match fields {
+            [Value::Int(1)] => Ok(false),
+            [Value::Int(4)] => Ok(true),
+            other => Err(unexpected_reply(other)),
+        })
+    };
+    if leaves_dead_waiters()? {
+        // It has left. Where that fails, the living ones remove more of the dead ones themselves.
+        let mut calls = 0..DEAD_CALLS;
+        while calls.next().is_some() && matches!(leaves_dead_waiters(), Ok(true)) {}
+    }
+    Ok(())
 }
 
 fn leave_call(lock: &Lock, token: Vec<u8>, id: &str) -> Call {

@@ -1,7 +1,7 @@
 -- leave: a guard has ended. Where it is the last one, and the hold's run is over, that frees the lock.
 -- ARGV[4] token of the hold
 -- ARGV[5] id of the guard
--- Returns {1}
+-- Returns {1} when it has left; {4} when it has left, and dead waiters are left: the same call once more removes some of them
 -- @include lock
 
 return (function()
@@ -14,16 +14,22 @@ local gone = redis.pcall('HDEL', guards, guard)
 -- A key of another type isn't ours. Of a server that has become a replica this is to be asked on its primary.
 if type(gone) == 'table' and not string.find(gone.err, 'WRONGTYPE', 1, true) then return gone end
 local entry = redis.pcall('HGET', meta, token)
-if type(entry) ~= 'string' then return {1} end
 local value = lock_value()
+if type(entry) ~= 'string' then
+  -- Its call was repeated: it may be that dead waiters were left. A key of another type isn't ours to look into.
+  if type(value) == 'table' then return {1} end
+  local _, more = grant_next(value)
+  return more and {4} or {1}
+end
 local since, at_least = string.match(entry, '^%d+ (%d+) %d+ %d+ %d+ kept:(%d+) ')
 if not at_least or not is_held(token, value) or guarded_for(token, entry) > 0 then return {1} end
 local left = tonumber(at_least) - now_ms
 if left > 0 then
   keep_hold(token, value, entry, left)
 else
-  local granted = end_hold(token, value, math.floor((now_ms - since) / 20))
+  local granted, more = end_hold(token, value, math.floor((now_ms - since) / 20))
   if not granted then retire_name(value == token) end
+  if more then return {4} end
 end
 return {1}
 

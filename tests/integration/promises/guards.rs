@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 use crate::support::lua;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Cluster, Gated, Redis, Replicated, Running, assert_nothing_left, directly, is_alive, moment,
-    now, outcome, queued, wait_until,
+    Cluster, Gate, Gated, Redis, Replicated, Running, assert_nothing_left, directly, is_alive,
+    moment, now, outcome, queued, wait_until,
 };
 
 /// A run of lock "a" whose COMMAND says by what its lock can be guarded, and ends when it is told to.
@@ -553,6 +553,36 @@ fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
     Holder::let_end(&redis);
     holder.run.finish().assert_exited(0);
     assert_nothing_left(&redis);
+}
+
+#[test]
+fn the_last_guard_of_a_lock_that_its_job_released_hands_it_on_past_a_thousand_dead_waiters() {
+    let redis = Redis::start();
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo "$REDLOCK_HELD"; read go <"$HOME/gate"
+        redlock release -q; echo released; read go <"$HOME/gate""#;
+    let mut run = Running::start(&mut redis.run("--ttl 120s a", script));
+    let held = run.line();
+    let words = ["guard", "-k", "60s", "-c", TAKES_ITS_TIME];
+    let mut guard = Running::start(redis.redlock(&words).env("REDLOCK_HELD", held));
+    guard.expect_line("started");
+    let live = Gated::queued(&redis, &["a"]);
+    gate.open();
+    run.expect_line("released");
+    guard.expect_line("asked");
+    // They seem to live, and have no connection any more.
+    let code = "for n = 1, 1050 do
+        redis.call('ZADD', '{redlock:a}:queue', n - 2000, 'token' .. n)
+        redis.call('HSET', '{redlock:a}:waiters', 'token' .. n, '99999999999999:0:1 1 1 0 1 {}')
+    end";
+    redis.cli(&["EVAL", code, "0"]);
+    let_guards_end(&redis);
+    guard.finish().assert_exited(79);
+    // It isn't free, for the one behind them to find with its next heartbeat.
+    assert_ne!(redis.cli(&["GET", "redlock:a"]), "");
+    live.ready().end();
+    gate.open();
+    run.finish().assert_exited(0);
 }
 
 #[test]

@@ -412,6 +412,7 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
         ("guard", 4) => ("admits nobody", &[]),
         ("pass", 1) => ("admits", &[]),
         ("leave", 1) => ("left", &[]),
+        ("leave", 4) => ("left, and dead waiters are left", &[]),
         ("keep", 1) => ("extended", &[]),
         ("keep", 0) => ("not ours alone", &[]),
         ("force", 1) => ("freed", &["a holder", "holders", "others"]),
