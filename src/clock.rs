@@ -1,15 +1,11 @@
-//! The clock that leases are counted on: `CLOCK_BOOTTIME`, which runs while the machine is
-//! suspended (`std::time::Instant` does not), and a timer on the same clock.
+//! The clock that leases are counted on, which runs while the machine is suspended (`std::time::Instant` does not), and
+//! a timer on the same clock.
 
 use std::ops::Add;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{
-    ClockId as TimerClock, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags,
-};
-use nix::time::{ClockId, clock_gettime};
+use crate::sys::{self, ClockTimer};
 
 /// A point in time on this machine: the time since boot, suspended time included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,23 +43,21 @@ impl Add<Duration> for Moment {
 
 /// What the clock says now.
 pub fn now() -> Moment {
-    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has CLOCK_BOOTTIME");
-    Moment(time.into())
+    Moment(sys::since_boot())
 }
 
 /// A descriptor that becomes readable at a moment, also when that moment passed in suspend.
 #[derive(Debug)]
 pub struct Timer {
-    fd: TimerFd,
+    fd: ClockTimer,
     set_to: Option<Moment>,
 }
 
 impl Timer {
     /// A timer that isn't set.
     pub fn new() -> nix::Result<Self> {
-        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         Ok(Self {
-            fd: TimerFd::new(TimerClock::CLOCK_BOOTTIME, flags)?,
+            fd: ClockTimer::new()?,
             set_to: None,
         })
     }
@@ -73,14 +67,7 @@ impl Timer {
         if self.set_to == at {
             return Ok(());
         }
-        match at {
-            // An expiration of zero would disarm it.
-            Some(Moment(at)) => self.fd.set(
-                Expiration::OneShot(TimeSpec::from_duration(at.max(Duration::from_nanos(1)))),
-                TimerSetTimeFlags::TFD_TIMER_ABSTIME,
-            )?,
-            None => self.fd.unset()?,
-        }
+        self.fd.set(at.map(Moment::since_boot))?;
         self.set_to = at;
         Ok(())
     }

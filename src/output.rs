@@ -4,7 +4,6 @@
 //! only its own children), its process group is separate, and by a mark in their environment the processes
 //! that it leaves behind are told from those of COMMAND, whose orphans become our children, too.
 
-use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -14,8 +13,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::sys;
@@ -112,12 +109,11 @@ fn collect(pid: Pid, stdout: &mut ChildStdout, until: Instant) -> Result<Vec<u8>
     let mut is_open = true;
     loop {
         // Before the look at what it has printed, so that this is all of it.
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let state = waitid(Id::Pid(pid), flags).map_err(io::Error::from)?;
+        let has_ended = sys::has_ended(pid)?;
         if is_open {
             is_open = take_in(stdout, &mut bytes)?;
         }
-        if state != WaitStatus::StillAlive {
+        if has_ended {
             return Ok(bytes);
         }
         let left = until.saturating_duration_since(Instant::now());
@@ -168,10 +164,9 @@ fn reap(child: &mut Child) -> Option<ExitStatus> {
 
 /// Becomes a program that reads this text from its standard input; comes back only where that fails.
 pub fn replace_by(words: &[&str], text: &str) {
-    let Ok(memory) = memfd_create(c"redlock", MFdFlags::MFD_CLOEXEC) else {
+    let Ok(mut file) = sys::memory_file() else {
         return;
     };
-    let mut file = File::from(memory);
     if file.write_all(text.as_bytes()).is_ok() && file.rewind().is_ok() {
         sys::set_default(libc::SIGPIPE);
         let _ = Command::new(words[0]).args(&words[1..]).stdin(file).exec();

@@ -16,9 +16,11 @@ mod daemon;
 mod environment;
 mod local;
 pub mod poll;
+mod signals;
 mod spawn;
+mod thread;
+mod timer;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::fs::{self, File};
 use std::io;
@@ -26,14 +28,15 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::SigSet;
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
@@ -41,7 +44,32 @@ pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 pub use self::daemon::{become_program, leave_behind, peer_user, try_lock};
 pub use self::environment::variables;
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
+pub use self::signals::{
+    KeptStatus, Reach, ReceivedSignal, die_by, exit_at, kill, stop_by, stop_job_by,
+};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
+pub use self::thread::{USUAL_STACK, start_thread};
+pub use self::timer::{ClockTimer, Wakeup, since_boot};
+
+/// What standard output is, to be opened once more.
+pub fn standard_output() -> PathBuf {
+    "/proc/self/fd/1".into()
+}
+
+/// The file of the program that runs.
+pub fn own_program() -> PathBuf {
+    "/proc/self/exe".into()
+}
+
+/// A file that is nowhere but in memory.
+pub fn memory_file() -> io::Result<File> {
+    Ok(memfd_create(c"redlock", MFdFlags::MFD_CLOEXEC)?.into())
+}
+
+/// Has all that was written to the file system of a file outlive a crash of the machine.
+pub fn sync_file_system(file: &File) -> io::Result<()> {
+    Ok(nix::unistd::syncfs(file)?)
+}
 
 /// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard
 /// streams that are closed, and before the C library unblocks its own signals.
@@ -128,16 +156,9 @@ pub fn set_default(signal: i32) {
     signal_action(signal, Some(&[libc::SIG_DFL, 0, 0, 0]));
 }
 
-/// Has a signal end this process with the status 128+N.
-pub fn exit_at(signal: i32) {
-    extern "C" fn exit(signal: c_int) {
-        // SAFETY: the call may be made in a signal handler, and nothing follows.
-        unsafe { libc::_exit(128 + signal) }
-    }
-    // SAFETY: the handler makes one system call.
-    unsafe {
-        libc::signal(signal, exit as *const () as libc::sighandler_t);
-    }
+/// Has a signal ignored.
+fn ignore(signal: i32) {
+    signal_action(signal, Some(&[libc::SIG_IGN, 0, 0, 0]));
 }
 
 /// A set of signals, all that the kernel has among them.
@@ -197,54 +218,6 @@ impl SignalSet {
     }
 }
 
-/// As large as a thread's stack usually is: TLS needs some of it.
-pub const USUAL_STACK: usize = 2 * 1024 * 1024;
-
-/// Room for a thread's handle: the standard library allocates that past our allocator, and ends the process
-/// where it can't. While a block of its size is there, so is memory for another one.
-struct HandleRoom(*mut u8);
-
-impl HandleRoom {
-    const LAYOUT: Layout = Layout::new::<[usize; 6]>();
-
-    fn new() -> io::Result<Self> {
-        // SAFETY: the layout isn't empty. A compiler would leave out what isn't used.
-        let block = std::hint::black_box(unsafe { System.alloc(Self::LAYOUT) });
-        if block.is_null() {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        Ok(Self(block))
-    }
-}
-
-impl Drop for HandleRoom {
-    fn drop(&mut self) {
-        // SAFETY: the block was allocated with this layout.
-        unsafe { System.dealloc(self.0, Self::LAYOUT) }
-    }
-}
-
-/// Starts a thread that gets no signals. (The C library lets its own through to a thread, and with the first one also to
-/// the thread that starts it: one that is sent, or wasn't read yet, at that very moment ends redlock or is lost.)
-pub fn start_thread(
-    name: &str,
-    stack: usize,
-    work: impl FnOnce() + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
-    let _room = HandleRoom::new()?;
-    let mask = SignalSet(0).change_mask(libc::SIG_BLOCK)?;
-    let thread = std::thread::Builder::new()
-        .name(name.into())
-        .stack_size(stack);
-    let started = thread.spawn(|| {
-        if SignalSet::ALL.block().is_ok() {
-            work();
-        }
-    });
-    mask.block()?;
-    started
-}
-
 /// Waits until no other thread is left, but not for long: before a fork whose child starts threads. A thread that begins
 /// or ends just then holds a lock of the standard library, which nobody would ever release in the child.
 pub fn await_other_threads() {
@@ -264,68 +237,12 @@ fn checked(result: c_long) -> io::Result<c_long> {
     }
 }
 
-/// Ends this process by a signal, as if nothing had been done about it; a signal that this process
-/// ignored or handled before has its default action again. Returns where the kernel doesn't do that:
-/// the first process of a system has no default actions.
-pub fn die_by(signal: i32) {
-    let no_core = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the limit is valid. Only core files are concerned.
-    unsafe {
-        libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
-    }
-    set_default(signal);
-    let _ = kill(Pid::this().as_raw(), signal);
-    let _ = SignalSet::of(&[signal]).unblock();
-}
-
-/// Stops this process by a signal with its default action, until it is continued. The same signal
-/// once more, between the continuation and the return from here, stops it again and isn't heard of.
-pub fn stop_by(signal: i32) -> io::Result<()> {
-    kill(Pid::this().as_raw(), signal)?;
-    let set = SignalSet::of(&[signal]);
-    set.unblock()?;
-    set.block()
-}
-
-/// The same for all processes of our job, by a signal that is blocked.
-pub fn stop_job_by(signal: i32) -> io::Result<()> {
-    kill(0, signal)?;
-    let set = SignalSet::of(&[signal]);
-    set.unblock()?;
-    set.block()
-}
-
 /// Whether a blocked signal has arrived and was not taken yet.
 pub fn is_pending(signal: i32) -> bool {
     let mut pending = SignalSet(0);
     // SAFETY: the set is valid, and of the size that is named.
     let asked = unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending.0, SET_SIZE) };
     asked == 0 && pending.0 & SignalSet::of(&[signal]).0 != 0
-}
-
-/// A signal that arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReceivedSignal {
-    pub signal: i32,
-    /// The kernel sent it (a key on the terminal, a hang-up) rather than a process.
-    pub from_kernel: bool,
-    /// It came from this very process: the kernel's answer to a write into a closed pipe, say.
-    pub from_ourselves: bool,
-    pub reach: Reach,
-}
-
-/// Which processes of our group a signal was sent to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// To us alone.
-    Alone,
-    /// To us alone or to the whole group: both look the same.
-    Unknown,
-    /// To the whole group.
-    Group,
 }
 
 /// Reads one signal from a descriptor made by [`SignalSet::descriptor`], if there is one.
@@ -353,15 +270,6 @@ pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<ReceivedSignal>> {
     match io::Error::last_os_error() {
         error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         error => Err(error),
-    }
-}
-
-/// Sends a signal to a process, or with a negative number to a process group.
-pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: kill touches no memory of ours.
-    match unsafe { libc::kill(pid, signal) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -855,28 +763,6 @@ pub fn isolate(command: &mut Command) {
     }
 }
 
-/// While this is there, the kernel keeps the status of a child, also where SIGCHLD was ignored when we were
-/// started.
-pub struct KeptStatus(bool);
-
-impl KeptStatus {
-    pub fn start() -> Self {
-        let was_ignored = is_ignored(libc::SIGCHLD);
-        if was_ignored {
-            set_default(libc::SIGCHLD);
-        }
-        Self(was_ignored)
-    }
-}
-
-impl Drop for KeptStatus {
-    fn drop(&mut self) {
-        if self.0 {
-            signal_action(libc::SIGCHLD, Some(&[libc::SIG_IGN, 0, 0, 0]));
-        }
-    }
-}
-
 /// Reaps any one child of this thread that has ended: its pid and status; `None` while all are alive.
 /// (Orphans that we adopt are children of the main thread.)
 ///
@@ -916,6 +802,12 @@ pub fn is_stopped(child: Pid) -> bool {
 /// process of the system.
 pub fn adopt_orphans() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
+}
+
+/// Whether a child has ended. It isn't reaped.
+pub fn has_ended(child: Pid) -> io::Result<bool> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    Ok(waitid(Id::Pid(child), flags)? != WaitStatus::StillAlive)
 }
 
 /// How a process ended by whose descriptor it was known; `None` where the kernel doesn't say: the

@@ -174,7 +174,7 @@ fn only_main_ends_the_process() {
 
 /// The rooms of the house, from the top floor down. A room imports only rooms that stand below it: so no two of them need each
 /// other, and each can be read, and changed, with what is below it alone.
-const FLOORS: [&[&str]; 10] = [
+const FLOORS: [&[&str]; 11] = [
     &["main"],
     &["command"],
     &["supervise"],
@@ -185,7 +185,6 @@ const FLOORS: [&[&str]; 10] = [
     &["signal", "output", "stderr", "typed"],
     &["cli"],
     &[
-        "sys",
         "clock",
         "pattern",
         "ci",
@@ -196,6 +195,7 @@ const FLOORS: [&[&str]; 10] = [
         "shell",
         "variables",
     ],
+    &["sys"],
 ];
 
 /// The rooms that a text names after `crate::`.

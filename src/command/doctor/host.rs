@@ -71,7 +71,7 @@ impl Host {
 /// A job may run one of them in place of this program. Links to this one are none.
 fn namesakes() -> Option<Vec<String>> {
     let path = env::var_os("PATH")?;
-    let own = fs::metadata("/proc/self/exe").ok()?;
+    let own = fs::metadata(sys::own_program()).ok()?;
     let mut seen = vec![(own.dev(), own.ino())];
     let mut found = Vec::new();
     for file in env::split_paths(&path).map(|directory| directory.join("redlock")) {

@@ -18,7 +18,7 @@ use nix::unistd::{getpgrp, read, tcgetpgrp};
 
 use crate::clock::now;
 use crate::signal::ignores_terminal_stops;
-use crate::sys::poll;
+use crate::sys::{self, poll};
 
 /// How long a terminal that isn't read has for the sequence that brings the first screen back.
 const LINGER: Duration = Duration::from_millis(500);
@@ -48,7 +48,7 @@ impl Screen {
         let opened = OpenOptions::new()
             .write(true)
             .custom_flags(flags.bits())
-            .open("/proc/self/fd/1");
+            .open(sys::standard_output());
         let (output, at_once) = match opened {
             Ok(output) => (output, usize::MAX),
             // The terminal of another user (`su`): a writable terminal accepts at least one byte.

@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::picture::Picture;
 use super::questioner::{Answer, Questioner};
@@ -26,8 +25,8 @@ use crate::report::{self, Line, Style, format_duration};
 use crate::signal::{
     SIGCONT, SIGINT, SIGTSTP, Signals, block_terminal_stops, ends_waiting, is_passed_up,
 };
-use crate::sys;
 use crate::sys::poll::{self, PollFd};
+use crate::sys::{self, Wakeup};
 
 /// The clock is shown to the second.
 const CLOCK: Duration = Duration::from_secs(1);
@@ -239,7 +238,7 @@ struct Answers {
     questioner: Questioner,
     received: Receiver<Answer>,
     /// Readable once an answer has come.
-    ready: Arc<EventFd>,
+    ready: Arc<Wakeup>,
 }
 
 /// What came first.
@@ -251,13 +250,12 @@ enum First {
 
 impl Answers {
     fn start(client: Client, asked: Arc<Asked>, settings: &Settings) -> io::Result<Self> {
-        let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let ready = Arc::new(ready);
+        let ready = Arc::new(Wakeup::new()?);
         let (answers, received) = channel();
         let notify = Arc::clone(&ready);
         let locks = settings.locks.clone();
         let questioner = Questioner::start(client, asked, locks, true, move |answer| {
-            answers.send(answer).is_ok() && notify.write(1).is_ok()
+            answers.send(answer).is_ok() && notify.wake().is_ok()
         })?;
         Ok(Self {
             questioner,
@@ -287,7 +285,7 @@ impl Answers {
     }
 
     fn latest(&self) -> Option<Answer> {
-        let _ = self.ready.read();
+        self.ready.clear();
         self.received.try_iter().last()
     }
 }

@@ -1,0 +1,107 @@
+//! Signals as any Unix has them: sent, received, and as the end of a process.
+
+use std::ffi::c_int;
+use std::io;
+
+use nix::unistd::Pid;
+
+use super::{SignalSet, ignore, is_ignored, set_default};
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceivedSignal {
+    pub signal: i32,
+    /// The kernel sent it (a key on the terminal, a hang-up) rather than a process.
+    pub from_kernel: bool,
+    /// It came from this very process: the kernel's answer to a write into a closed pipe, say.
+    pub from_ourselves: bool,
+    pub reach: Reach,
+}
+
+/// Which processes of our group a signal was sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// To us alone.
+    Alone,
+    /// To us alone or to the whole group: both look the same.
+    Unknown,
+    /// To the whole group.
+    Group,
+}
+
+/// Sends a signal to a process, or with a negative number to a process group.
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: kill touches no memory of ours.
+    match unsafe { libc::kill(pid, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has a signal end this process with the status 128+N.
+pub fn exit_at(signal: i32) {
+    extern "C" fn exit(signal: c_int) {
+        // SAFETY: the call may be made in a signal handler, and nothing follows.
+        unsafe { libc::_exit(128 + signal) }
+    }
+    // SAFETY: the handler makes one system call.
+    unsafe {
+        libc::signal(signal, exit as *const () as libc::sighandler_t);
+    }
+}
+
+/// Ends this process by a signal, as if nothing had been done about it; a signal that this process
+/// ignored or handled before has its default action again. Returns where the kernel doesn't do that:
+/// the first process of a system has no default actions.
+pub fn die_by(signal: i32) {
+    let no_core = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the limit is valid. Only core files are concerned.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+    }
+    set_default(signal);
+    let _ = kill(Pid::this().as_raw(), signal);
+    let _ = SignalSet::of(&[signal]).unblock();
+}
+
+/// Stops this process by a signal with its default action, until it is continued. The same signal
+/// once more, between the continuation and the return from here, stops it again and isn't heard of.
+pub fn stop_by(signal: i32) -> io::Result<()> {
+    kill(Pid::this().as_raw(), signal)?;
+    let set = SignalSet::of(&[signal]);
+    set.unblock()?;
+    set.block()
+}
+
+/// The same for all processes of our job, by a signal that is blocked.
+pub fn stop_job_by(signal: i32) -> io::Result<()> {
+    kill(0, signal)?;
+    let set = SignalSet::of(&[signal]);
+    set.unblock()?;
+    set.block()
+}
+
+/// While this is there, the kernel keeps the status of a child, also where SIGCHLD was ignored when we were
+/// started.
+pub struct KeptStatus(bool);
+
+impl KeptStatus {
+    pub fn start() -> Self {
+        let was_ignored = is_ignored(libc::SIGCHLD);
+        if was_ignored {
+            set_default(libc::SIGCHLD);
+        }
+        Self(was_ignored)
+    }
+}
+
+impl Drop for KeptStatus {
+    fn drop(&mut self) {
+        if self.0 {
+            ignore(libc::SIGCHLD);
+        }
+    }
+}
