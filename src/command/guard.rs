@@ -1,28 +1,23 @@
-//! `redlock guard`: run COMMAND under a lock that this job holds, where the run that holds it can't stop it; and
-//! `redlock pass`, which admits a guard that doesn't get the token.
+//! `redlock guard`: run COMMAND under a lock that this job holds, where the run that holds it can't stop it.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nix::unistd::{getpid, getsid};
 
 use super::acquisition;
 use super::identity::{own_identity, shortened};
-use super::job;
+use super::job::held_by_job;
 use super::run::cannot_run;
-use super::usage::{BadUsage, name, parse_names};
+use super::usage::{BadUsage, parse_names};
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::session::Policy;
-use crate::protocol::{
-    Admission, Admitted, Claim, Client, Guard, Guarded, LeaseState, Name, Pass, PassGiven, Token,
-    Who,
-};
+use crate::protocol::{Admission, Admitted, Client, Guard, Guarded, LeaseState, Name, Pass, Who};
 use crate::report;
 use crate::signal::{Signals, on_terminal};
 use crate::stderr;
@@ -30,11 +25,8 @@ use crate::supervise::child::Prepared;
 use crate::supervise::environment;
 use crate::supervise::run::{EventSources, Terms as RunTerms, Work, WorkResult, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
-use crate::sys::{self, SpawnError};
+use crate::sys::SpawnError;
 use crate::variables::{HELD, VARIABLES};
-
-/// How long a pass admits guards.
-const PASS_LASTS: Duration = Duration::from_secs(60);
 
 /// Runs COMMAND under locks of this job.
 pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
@@ -146,23 +138,6 @@ fn wanted(options: &cli::Guard) -> Result<Result<Vec<(Name, Admission)>, String>
     Ok(Ok(wanted))
 }
 
-/// The locks that the environment names with their tokens, each once; of a lock that is there twice the innermost.
-fn held_by_job() -> Vec<(Name, Token)> {
-    let mut held: Vec<(Name, Token)> = Vec::new();
-    let of_run = environment::names().unwrap_or_default();
-    let of_run: Vec<&str> = of_run.split_whitespace().collect();
-    let own = of_run.iter().filter_map(|text| {
-        let name = name(text).ok()?;
-        let token = environment::token_of(&name, &of_run)?;
-        Some((name, token))
-    });
-    for (name, token) in environment::inherited().into_iter().chain(own) {
-        held.retain(|(of, _)| *of != name);
-        held.push((name, token));
-    }
-    held
-}
-
 /// Has all locks guarded; what COMMAND finds in its environment, or why it isn't run.
 fn admit_all(
     wanted: &[(Name, Admission)],
@@ -262,47 +237,4 @@ fn leave_all(holds: &mut HeldLocks, settings: &Settings, signals: &Signals) {
             ));
         }
     }
-}
-
-/// Prints a pass for the locks of this job.
-pub fn pass(options: &cli::Pass, settings: &Settings) -> Result<Exit> {
-    if sys::stream_was_closed(1) {
-        let why = "standard output is closed, so the pass would be lost";
-        return Err(BadUsage(why.into()).into());
-    }
-    let claims: Vec<Claim> = match &options.ours.name {
-        None if options.ours.token_file.is_none() => held_by_job()
-            .into_iter()
-            .map(|(name, token)| Claim::resume(settings.locks.lock(name), token))
-            .collect(),
-        _ => match job::claims(&options.ours, settings)? {
-            Some(claims) => claims,
-            None => return Ok(Exit::Lost),
-        },
-    };
-    if claims.is_empty() {
-        report::error(format_args!(
-            "no lock to give a pass for: {HELD} isn't set here"
-        ));
-        return Ok(Exit::Lost);
-    }
-    let names = claims.iter().map(|claim| claim.lock().name().clone());
-    let pass = Pass::new(names.collect())?;
-    let mut client = settings.locks.open()?;
-    for claim in &claims {
-        let name = claim.lock().name();
-        let given = claim.give_pass(&mut client, &pass.word, options.times, PASS_LASTS)?;
-        let line = match given {
-            PassGiven::Yes => continue,
-            PassGiven::NotHeld(LeaseState::Lost(loss)) => report::not_held(name, &loss),
-            PassGiven::NotHeld(_) => format!("the run that held lock \"{name}\" is over"),
-            PassGiven::TooMany => {
-                format!("lock \"{name}\" already has as many guards and passes as are permitted")
-            }
-        };
-        report::error(line);
-        return Ok(Exit::Lost);
-    }
-    writeln!(std::io::stdout(), "{pass}").context("can't write the pass")?;
-    Ok(Exit::Success)
 }

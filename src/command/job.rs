@@ -84,3 +84,20 @@ fn token_from(path: &Path) -> Result<Token> {
     };
     Ok(Token::read(text).ok_or_else(|| BadUsage("the token file is empty".into()))?)
 }
+
+/// The locks that the environment names with their tokens, each once; of a lock that is there twice the innermost.
+pub(super) fn held_by_job() -> Vec<(Name, Token)> {
+    let mut held: Vec<(Name, Token)> = Vec::new();
+    let of_run = environment::names().unwrap_or_default();
+    let of_run: Vec<&str> = of_run.split_whitespace().collect();
+    let own = of_run.iter().filter_map(|text| {
+        let name = name(text).ok()?;
+        let token = environment::token_of(&name, &of_run)?;
+        Some((name, token))
+    });
+    for (name, token) in environment::inherited().into_iter().chain(own) {
+        held.retain(|(of, _)| *of != name);
+        held.push((name, token));
+    }
+    held
+}

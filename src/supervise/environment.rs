@@ -5,11 +5,21 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::protocol::{Claim, Name, Token};
-use crate::supervise::tree::Origin;
 use crate::variables::{FENCE, HELD, NAME, SLOT, TOKEN, WAITED_MS};
 
 /// Variables for what works under the locks.
 pub type Environment = Vec<(&'static str, OsString)>;
+
+/// What the environment of a process says about the lock under which it was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It has the token of the hold in question.
+    Ours,
+    /// It has other tokens only.
+    OfOthers,
+    /// Nothing.
+    Unsaid,
+}
 
 /// A lock of a job.
 pub struct JobLock<'a> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
-use super::environment::{JobLock, origin_of};
+use super::environment::{JobLock, Origin, origin_of};
 use crate::clock::{Moment, now};
 use crate::decide::lease::{Lease, LeaseEvent};
 use crate::decide::renewals::{Renewals, Report, Task};
@@ -15,7 +15,7 @@ use crate::protocol::{Claim, Client, Error, Guard, Incoming, Loss, Name, Who};
 use crate::supervise::child::Child;
 use crate::supervise::process;
 use crate::supervise::renewer::{self, Completed, Held, Renewer};
-use crate::supervise::tree::{self, IsMarked, Origin, Process};
+use crate::supervise::tree::{self, IsMarked, Process};
 use crate::supervise::watchdog::Watchdog;
 
 /// Each step of a task that is carried out without a thread of its own may take this part of the time until the work

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
-use super::environment::origin_of;
+use super::environment::{Origin, origin_of};
 use super::{Executor, HeldLocks, Step, Watch, needed};
 use crate::cli::{self, KeeperOnLost};
 use crate::clock::{Moment, Timer, now};
@@ -25,7 +25,7 @@ use crate::decide::session::{self, Action, Policy, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::supervise::process::{self, ProcessFd};
-use crate::supervise::tree::{self, DeadHolder, Execution, Origin, Process, Remains, Stat, Tree};
+use crate::supervise::tree::{self, DeadHolder, Execution, Process, Remains, Stat, Tree};
 use crate::sys;
 
 /// The process for which a lock is kept, and what it starts from then on.

@@ -33,7 +33,8 @@ use nix::unistd::{Pid, getsid, linkat};
 
 use crate::clock::{Moment, now};
 use crate::decide::wait::HolderState;
-use crate::supervise::tree::{self, DeadHolder, Origin, Process, Remains, Stat, read};
+use crate::supervise::environment::Origin;
+use crate::supervise::tree::{self, DeadHolder, Process, Remains, Stat, read};
 use crate::sys::{self, poll};
 
 /// Our own identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>:<session>:<user>:<user namespace>:<time

@@ -25,6 +25,7 @@ use nix::unistd::{Pid, getpgrp, getsid};
 use crate::clock::{Moment, now};
 use crate::output;
 use crate::signal::SIGINT;
+use crate::supervise::environment::Origin;
 use crate::sys;
 
 /// The descendants of a process, except those that were there before, and what those start.
@@ -751,17 +752,6 @@ fn environment(pid: Pid) -> io::Result<Vec<u8>> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
     let mut texts = threads.map(|thread| fs::read(thread.path().join("environ")));
     texts.find(has_it).unwrap_or(first)
-}
-
-/// What the environment of a process says about the lock under which it was started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// It has the token of the hold in question.
-    Ours,
-    /// It has other tokens only.
-    OfOthers,
-    /// Nothing.
-    Unsaid,
 }
 
 /// What is left of the work of a holder that is dead.
