@@ -1,21 +1,30 @@
-//! The abilities of this host's kernel on which redlock relies, and the rights of other users to its settings.
+//! This host: the abilities of its kernel on which a run relies, and the rights of other users to its settings.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
-use std::{env, fs, io};
+use std::{env, fs};
 
-use nix::sys::prctl;
-use nix::time::{ClockId, clock_gettime};
-
-use crate::clock::Timer;
 use crate::config::{Exposure, Settings};
-use crate::reason::reason;
-use crate::supervise::tree;
 use crate::sys;
 
-/// What it can do; what it said otherwise.
+/// What is known of this host.
 #[derive(Debug)]
 pub struct Host {
+    /// What its kernel can do for a run; `None` where it isn't Linux.
+    pub kernel: Option<Kernel>,
+    /// Configuration files that aren't used, because others may have written them.
+    pub refused: Vec<Exposure>,
+    /// Secrets that every user of this host can read.
+    pub exposed: Vec<Exposure>,
+    /// Other files on the PATH that are called redlock.
+    pub namesakes: Vec<String>,
+    /// How jobs of this host exclude each other only in part.
+    pub split: Option<String>,
+}
+
+/// What the kernel can do; what it said otherwise.
+#[derive(Debug)]
+pub struct Kernel {
     /// How long it was suspended since it was started, on a clock that runs meanwhile.
     pub boot_clock: Result<Duration, String>,
     /// A process can be killed when its parent ends.
@@ -26,14 +35,6 @@ pub struct Host {
     pub subreaper: Result<(), String>,
     /// What /proc shows.
     pub proc: Proc,
-    /// Configuration files that aren't used, because others may have written them.
-    pub refused: Vec<Exposure>,
-    /// Secrets that every user of this host can read.
-    pub exposed: Vec<Exposure>,
-    /// Other files on the PATH that are called redlock.
-    pub namesakes: Vec<String>,
-    /// How jobs of this host exclude each other only in part.
-    pub split: Option<String>,
 }
 
 /// What /proc shows.
@@ -48,18 +49,10 @@ pub enum Proc {
 }
 
 impl Host {
-    /// Tries all of it on this process, which stays as it is.
-    pub fn examine(settings: &Settings) -> Self {
+    /// Looks at it, beside what is known of its kernel.
+    pub fn examine(kernel: Option<Kernel>, settings: &Settings) -> Self {
         Self {
-            boot_clock: boot_clock().map_err(|error| said("CLOCK_BOOTTIME", error)),
-            pdeathsig: prctl::get_pdeathsig()
-                .and_then(prctl::set_pdeathsig)
-                .map_err(|error| said("PR_SET_PDEATHSIG", error)),
-            pidfd: pidfd(),
-            subreaper: prctl::get_child_subreaper()
-                .and_then(prctl::set_child_subreaper)
-                .map_err(|error| said("PR_SET_CHILD_SUBREAPER", error)),
-            proc: proc(),
+            kernel,
             refused: settings.refused.clone(),
             exposed: settings.exposed.clone(),
             namesakes: namesakes().unwrap_or_default(),
@@ -85,37 +78,4 @@ fn namesakes() -> Option<Vec<String>> {
         }
     }
     Some(found)
-}
-
-fn proc() -> Proc {
-    if !tree::has_own_proc() {
-        Proc::Foreign
-    } else if tree::read("/proc/1/stat").is_none() {
-        Proc::OwnUsers
-    } else {
-        Proc::All
-    }
-}
-
-fn said(what: &str, error: nix::Error) -> String {
-    format!("{what} fails ({})", reason(&error.into()))
-}
-
-fn boot_clock() -> nix::Result<Duration> {
-    let awake: Duration = clock_gettime(ClockId::CLOCK_MONOTONIC)?.into();
-    let all: Duration = clock_gettime(ClockId::CLOCK_BOOTTIME)?.into();
-    Timer::new()?;
-    // In a container both may have been moved.
-    let suspended = all.saturating_sub(awake);
-    Ok(Duration::from_secs(suspended.as_secs()))
-}
-
-fn pidfd() -> Result<(), String> {
-    let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
-    let failed = |error: &io::Error| format!("pidfd_open fails ({})", reason(error));
-    match sys::pidfd(own) {
-        Ok(Some(_)) => Ok(()),
-        Ok(None) => Err("pidfd_open doesn't find this process".into()),
-        Err(error) => Err(failed(&error)),
-    }
 }

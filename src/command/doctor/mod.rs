@@ -9,6 +9,7 @@ pub(super) mod evidence;
 mod finding;
 mod fix;
 mod host;
+mod kernel;
 mod page;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -53,7 +54,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
         label: Some("redlock doctor".into()),
         ..own_identity(settings)
     };
-    let host = Host::examine(settings);
+    let host = Host::examine(kernel::examine(), settings);
     let evidence = evidence::examine(&settings.locks, asked.as_ref(), &who, began + WITHIN);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let measure = Measure {

@@ -4,12 +4,33 @@ use std::time::Duration;
 
 use super::super::finding::{Check, Finding, Group};
 use super::super::fix::{Fix, Repair};
-use super::super::host::{Host, Proc};
+use super::super::host::{Host, Kernel, Proc};
 use super::with_notes;
 use crate::config::Exposure;
 use crate::report::format_duration;
 
-pub(super) fn this_host(host: &Host) -> [Finding; 9] {
+pub(super) fn this_host(host: &Host) -> Vec<Finding> {
+    let mut findings = match &host.kernel {
+        Some(kernel) => Vec::from(linux(kernel)),
+        None => vec![another_system()],
+    };
+    findings.extend([
+        settings(&host.refused),
+        secrets(&host.exposed),
+        one_server(host.split.as_deref()),
+        one_program(&host.namesakes),
+    ]);
+    findings
+}
+
+fn another_system() -> Finding {
+    Check("system", Group::Host).warn(
+        "this isn't Linux: redlock run, acquire and guard refuse to work here, and so does `local:`; all other commands work",
+        "run jobs on Linux",
+    )
+}
+
+fn linux(kernel: &Kernel) -> [Finding; 5] {
     let judge = |check, ok: &str, result: &Result<(), String>, without: &str, fix: &str| {
         let check = Check(check, Group::Host);
         match result {
@@ -18,7 +39,7 @@ pub(super) fn this_host(host: &Host) -> [Finding; 9] {
         }
     };
     let clock = Check("boottime", Group::Host);
-    let clock = match &host.boot_clock {
+    let clock = match &kernel.boot_clock {
         Ok(Duration::ZERO) => {
             clock.ok("the clock that times leases keeps running during a suspend")
         }
@@ -38,25 +59,25 @@ pub(super) fn this_host(host: &Host) -> [Finding; 9] {
         judge(
             "pdeathsig",
             "the kernel kills a command whose redlock was killed",
-            &host.pdeathsig,
+            &kernel.pdeathsig,
             "a command outlives a redlock that was killed",
             filter,
         ),
         judge(
             "pidfd",
             "redlock watches and signals processes by descriptor",
-            &host.pidfd,
+            &kernel.pidfd,
             "redlock can't tell whether a dead holder's command is gone",
             "use Linux 5.3 or later, without a filter for pidfd_open",
         ),
         judge(
             "subreaper",
             "redlock adopts orphaned processes",
-            &host.subreaper,
+            &kernel.subreaper,
             "orphaned processes may escape redlock",
             filter,
         ),
-        match host.proc {
+        match kernel.proc {
             Proc::All => proc.ok("/proc shows the processes that a command starts"),
             Proc::OwnUsers => proc.warn(
                 "/proc hides the processes of other users (hidepid): redlock can't see what such a process (sudo) starts, so it keeps the lock until that process has ended",
@@ -71,10 +92,6 @@ pub(super) fn this_host(host: &Host) -> [Finding; 9] {
                 ),
             ),
         },
-        settings(&host.refused),
-        secrets(&host.exposed),
-        one_server(host.split.as_deref()),
-        one_program(&host.namesakes),
     ]
 }
 

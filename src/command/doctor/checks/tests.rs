@@ -7,7 +7,7 @@ use super::super::evidence::{
     SentinelAnswer, SentinelEvidence, Stranger, Subject, Validity, Verdict as Permission,
 };
 use super::super::finding::Level;
-use super::super::host::Proc;
+use super::super::host::{Kernel, Proc};
 use super::*;
 use crate::config::Exposure;
 use crate::protocol::{Hold, Inspected, Key, KnownReplica, Messages, RedisCli, Transport, Trial};
@@ -89,11 +89,13 @@ pub fn healthy() -> Evidence {
 
 fn host() -> Host {
     Host {
-        boot_clock: Ok(Duration::ZERO),
-        pdeathsig: Ok(()),
-        pidfd: Ok(()),
-        subreaper: Ok(()),
-        proc: Proc::All,
+        kernel: Some(Kernel {
+            boot_clock: Ok(Duration::ZERO),
+            pdeathsig: Ok(()),
+            pidfd: Ok(()),
+            subreaper: Ok(()),
+            proc: Proc::All,
+        }),
         refused: Vec::new(),
         exposed: Vec::new(),
         namesakes: Vec::new(),
@@ -1487,26 +1489,45 @@ fn doctor_reports_the_key_that_is_stored_under_a_name() {
 
 #[test]
 fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
-    let lacks = Host {
+    let with = |kernel| Host {
+        kernel: Some(kernel),
+        ..host()
+    };
+    let lacks = with(Kernel {
         boot_clock: Err("CLOCK_BOOTTIME fails".into()),
         pdeathsig: Err("PR_SET_PDEATHSIG fails".into()),
         pidfd: Err("pidfd_open fails".into()),
         subreaper: Err("PR_SET_CHILD_SUBREAPER fails".into()),
         proc: Proc::Foreign,
-        ..host()
-    };
-    let levels = this_host(&lacks).map(|it| (it.level, it.fix.is_some()));
-    let levels: Vec<_> = levels.into_iter().take(5).collect();
+    });
+    let found = this_host(&lacks).into_iter().take(5);
+    let levels: Vec<_> = found.map(|it| (it.level, it.fix.is_some())).collect();
     let warned = (Level::Warn, true);
     assert_eq!(
         levels,
         [(Level::Fail, true), warned, warned, warned, warned]
     );
-    let suspended = Host {
+    let suspended = with(Kernel {
         boot_clock: Ok(Duration::from_secs(7200)),
+        ..host().kernel.unwrap()
+    });
+    assert!(this_host(&suspended)[0].message.contains("2h since boot"));
+}
+
+#[test]
+fn doctor_warns_that_no_job_runs_where_the_kernel_isnt_linux() {
+    let another = Host {
+        kernel: None,
         ..host()
     };
-    assert!(this_host(&suspended)[0].message.contains("2h since boot"));
+    let found = all(&healthy(), &another, MEASURE);
+    let bad: Vec<_> = found.iter().filter(|it| it.level != Level::Ok).collect();
+    let [system] = &bad[..] else {
+        panic!("{bad:#?}");
+    };
+    assert_eq!((system.check, system.level), ("system", Level::Warn));
+    assert!(system.message.starts_with("this isn't Linux"));
+    assert_eq!(verdict(&found), Verdict::Fit);
 }
 
 #[test]
