@@ -10,7 +10,7 @@ use crate::cli::{self, LocalAction};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{
-    Access, Error, Inspected, Local, LocalState, Locks, Scope, UrlOrigin, Which, is_for_host,
+    Access, Error, Inspected, Local, LocalState, Locks, Scope, UrlOrigin, Which, usual_scope,
 };
 use crate::report::{self, THIS_HOST_ONLY, format_duration, print};
 
@@ -25,8 +25,7 @@ pub fn local(options: &cli::Local, settings: &Settings) -> Result<Exit> {
             let line = "`redlock local` shows or stops the server of this host: give `-u local:`, `-u local:user` or no URL";
             return Err(BadUsage(line.into()).into());
         }
-        None if is_for_host() => Scope::Host,
-        None => Scope::User,
+        None => usual_scope().unwrap_or(Scope::User),
     };
     let local = Local::settled(scope);
     match options.action {

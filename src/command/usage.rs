@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
-use crate::protocol::{self, NOT_INSTALLED, Name, is_for_host};
+use crate::protocol::{self, NOT_INSTALLED, Name, usual_scope};
 use crate::report;
 use crate::typed::Typed;
 
@@ -119,14 +119,13 @@ fn how_to_start(message: &str, is_installed: impl Fn(&str) -> bool) -> String {
         return String::new();
     }
     let start = STARTS.iter().find(|(program, _)| is_installed(program));
-    let local = if is_for_host() {
-        "local:"
-    } else {
-        "local:user"
-    };
-    start.map_or(String::new(), |(_, line)| {
-        format!("; `{line}` starts Redis here, or `-u {local}` uses a server of this host alone")
-    })
+    match (start, usual_scope()) {
+        (Some((_, line)), Some(local)) => format!(
+            "; `{line}` starts Redis here, or `-u {local}` uses a server of this host alone"
+        ),
+        (Some((_, line)), None) => format!("; `{line}` starts Redis here"),
+        (None, _) => String::new(),
+    }
 }
 
 fn is_installed(program: &str) -> bool {

@@ -21,7 +21,7 @@ pub enum Exit {
     Unfit,
     /// Wrong usage: options, names, durations.
     Usage,
-    /// Redis can't be reached.
+    /// Redis can't be reached; or the command needs Linux, and this is another system.
     Unreachable,
     /// The lock stayed busy; the status is `--conflict-exit-code`.
     Busy(u8),

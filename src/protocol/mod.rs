@@ -111,7 +111,7 @@ pub use self::token::Token;
 pub use self::trial::{Messages, Rehearsal, Trial};
 pub use self::who::{Frozen, Holder, Kept, Limit, Restarted, Waiter, Who};
 pub use crate::redis::error::{Error, ErrorKind};
-pub use crate::redis::local::{Local, NOT_INSTALLED, State as LocalState, is_for_host};
+pub use crate::redis::local::{Local, NOT_INSTALLED, State as LocalState, usual_scope};
 pub use crate::redis::nodes::KnownReplica;
 pub use crate::redis::password::{PasswordCommand, PasswordSource};
 pub use crate::redis::redis_cli::RedisCli;

@@ -9,6 +9,7 @@ mod container;
 mod holders;
 mod home;
 mod life;
+mod state;
 mod talk;
 
 use std::fs::File;
@@ -23,8 +24,10 @@ use nix::unistd::{geteuid, pipe2};
 use redis::cmd;
 
 use self::holders::holders;
-pub use self::home::is_for_host;
-use self::home::{Home, read_plain};
+use self::home::{Home, is_for_host, read_plain};
+pub(super) use self::state::NotOpen;
+use self::state::Running;
+pub use self::state::{NOT_INSTALLED, State};
 use self::talk::{Facts, ask};
 use super::error::{Error, ErrorKind};
 use super::stream::open_unix;
@@ -42,36 +45,6 @@ const ENDS_WITHIN: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Local {
     home: Home,
-}
-
-/// Why there is no connection.
-pub(super) enum NotOpen {
-    /// What the system says of the socket.
-    Socket(io::Error),
-    Other(Error),
-}
-
-impl From<Error> for NotOpen {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
-    }
-}
-
-/// How a server of this host is doing.
-pub enum State {
-    Running(Running),
-    /// It is there, and doesn't answer at its socket: why.
-    Silent(String),
-    Stopped,
-}
-
-pub struct Running {
-    /// What it is: `Redis 7.0.15`.
-    pub version: String,
-    pub pid: u64,
-    pub up_for: Duration,
-    /// Where it listens.
-    pub socket: PathBuf,
 }
 
 impl Local {
@@ -204,6 +177,17 @@ impl Local {
     }
 }
 
+/// Whose server a command uses that isn't told: this host's where this user may, else the user's own.
+// There is none where this isn't Linux.
+#[allow(clippy::unnecessary_wraps)]
+pub fn usual_scope() -> Option<Scope> {
+    Some(if is_for_host() {
+        Scope::Host
+    } else {
+        Scope::User
+    })
+}
+
 /// Starts the server, or waits for whoever does.
 fn bring_up(home: &Home, until: Instant) -> Result<UnixStream, NotOpen> {
     home.expect_startable()?;
@@ -296,9 +280,6 @@ fn cannot_start(home: &Home, why: &str) -> Error {
     );
     Error::new(ErrorKind::Unreachable, why)
 }
-
-/// The words by which a caller knows that nothing is installed.
-pub const NOT_INSTALLED: &str = "neither redis-server nor valkey-server is installed";
 
 fn not_installed(scope: Scope) -> Error {
     let why = format!("can't start a server for `{scope}`, as {NOT_INSTALLED}");
