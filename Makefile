@@ -20,6 +20,7 @@
 # make bench    the figures of docs/benchmarks.md
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
+# make check-macos  what works without Linux compiles for macOS, without a warning
 # make generate rewrite what is generated: man pages, and all that names redlock's home (ci/home)
 # make pictures draw docs/history.svg and docs/status.svg anew, by redlock itself
 # make hot      list anew the functions that a short run calls, which are placed side by side
@@ -58,7 +59,7 @@ COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --di
 # Most tests wait most of the time.
 TEST_THREADS ?= 6
 
-.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate pictures hot
+.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint check-macos generate pictures hot
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -204,7 +205,11 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check scripts/home scripts/release scripts/test-arm64 ci/install.sh .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check scripts/home scripts/release scripts/test-arm64 scripts/check-macos ci/install.sh .ci/run completions/redlock.bash; fi
+
+check-macos:
+	@scripts/setup check-macos
+	scripts/check-macos
 
 generate:
 	scripts/home
