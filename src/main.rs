@@ -88,6 +88,7 @@ mod typed;
 mod variables;
 
 use std::ffi::OsString;
+use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command, Invocation};
@@ -96,12 +97,13 @@ use crate::decide::exit::Exit;
 use crate::typed::Typed;
 
 fn main() -> ExitCode {
-    let mut typed = Typed::new(std::env::args_os().skip(1).collect());
+    // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
+    let mut typed = ManuallyDrop::new(Typed::new(std::env::args_os().skip(1).collect()));
     let (from_settings, sources) = config::read(&typed);
     let words = typed.with(from_settings.words());
     let (exit, is_evaluated) = match typed.read(&words) {
         Ok(cli) => {
-            let typed = typed.words;
+            let typed = std::mem::take(&mut typed.words);
             let is_evaluated = typed::is_evaluated(&cli);
             let exit = dispatch(cli, &typed, sources, &from_settings);
             let exit = exit.unwrap_or_else(|error| command::fail(&error, &typed));
