@@ -11,8 +11,9 @@ use nix::sys::signal::Signal;
 
 use crate::promises::keeper::keeper;
 use crate::support::{
-    Gate, Gated, OtherUser, Redis, Running, assert_nothing_left, await_mark, children, directly,
-    is_alive, is_permitted, kill_watchdog, moment, now, outcome, queued, send, wait_until,
+    Gate, Gated, OtherUser, Redis, Running, assert_nothing_left, await_and_kill_watchdog,
+    await_mark, children, directly, is_alive, is_permitted, kill_watchdog, moment, now, outcome,
+    queued, send, wait_until,
 };
 
 /// What works on: it says its pid, and ends with a word at the gate, or with the test.
@@ -63,9 +64,8 @@ impl Holder {
     fn kill(&mut self) {
         let redlock = self.run.pid();
         // COMMAND may be another redlock.
-        for redlock in children(redlock).into_iter().chain([redlock]) {
-            kill_watchdog(redlock);
-        }
+        children(redlock).into_iter().for_each(kill_watchdog);
+        await_and_kill_watchdog(redlock);
         self.run.kill();
         let command = self.command;
         wait_until("COMMAND is dead, too", || !is_alive(command));
@@ -164,7 +164,7 @@ fn a_daemon_that_was_adopted_by_an_ancestor_of_the_holder_keeps_the_lock() {
     await_mark(&redis, redlock);
     gate.open();
     let daemon = adopter.line().parse().unwrap();
-    kill_watchdog(redlock);
+    await_and_kill_watchdog(redlock);
     send(redlock, libc::SIGKILL);
     wait_until("COMMAND is dead, too", || !is_alive(command));
     // Its parent may end later than COMMAND.
@@ -362,7 +362,7 @@ fn a_setuid_command_that_outlives_its_redlock_keeps_the_lock() {
     });
     await_mark(&redis, run.pid());
     let waiter = queued(&redis, &STAMP);
-    kill_watchdog(run.pid());
+    await_and_kill_watchdog(run.pid());
     run.kill();
     assert_busy(&redis, command);
     outcome(&mut user.redlock(&redis, words!("run -n a -- echo beside"))).assert_code(75);

@@ -14,8 +14,8 @@ use nix::sys::signal::Signal;
 
 use crate::promises::keeper::keeper;
 use crate::support::{
-    Gate, REDLOCK, Redis, Running, assert_nothing_left, await_mark, directly, is_alive, is_gone,
-    kill_watchdog, outcome, send, state, wait_until, with_default_signals,
+    Gate, REDLOCK, Redis, Running, assert_nothing_left, await_and_kill_watchdog, await_mark,
+    directly, is_alive, is_gone, outcome, send, state, wait_until, with_default_signals,
 };
 
 /// A Perl program that says `ready` and its pid, cleans up when it gets a TERM, and says so.
@@ -886,7 +886,7 @@ fn a_program_whose_name_is_cut_within_a_character_keeps_the_lock_of_a_dead_run()
     let mut run = Running::start(&mut redis.redlock(&run));
     let works_on: i32 = run.line().parse().unwrap();
     await_mark(&redis, run.pid());
-    kill_watchdog(run.pid());
+    await_and_kill_watchdog(run.pid());
     run.kill();
     outcome(&mut redis.redlock(&["run", "-q", "-w", "1s", "a", "--", "true"])).assert_exited(75);
     send(works_on, libc::SIGKILL);
