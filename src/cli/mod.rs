@@ -23,6 +23,20 @@ use self::values::{
     wait_duration,
 };
 
+/// How the help of redlock itself ends, short or long.
+macro_rules! start_here {
+    () => {
+        "\
+Start here:
+  redlock run deploy -- ./deploy.sh        wait for the lock, run, release
+  redlock run -n nightly -- ./backup.sh    skip it if it runs elsewhere
+  redlock status                           who holds what
+
+Settings are also read from REDLOCK_… variables, ~/.config/redlock.env and
+/etc/redlock.env."
+    };
+}
+
 /// Mutual exclusion for shell scripts over Redis
 #[derive(Debug, Parser)]
 #[command(
@@ -32,14 +46,11 @@ use self::values::{
     args_conflicts_with_subcommands = false,
     subcommand_value_name = "SUBCOMMAND",
     subcommand_help_heading = "Subcommands",
-    after_help = "\
-Start here:
-  redlock run deploy -- ./deploy.sh        wait for the lock, run, release
-  redlock run -n nightly -- ./backup.sh    skip it if it runs elsewhere
-  redlock status                           who holds what
-
-`redlock --help` shows the other options for the Redis server. Settings are also
-read from REDLOCK_… variables, ~/.config/redlock.env and /etc/redlock.env.",
+    after_help = concat!(
+        start_here!(),
+        "\n`redlock --help` shows the other options for the Redis server."
+    ),
+    after_long_help = start_here!(),
     max_term_width = 80
 )]
 pub struct Cli {
@@ -611,8 +622,8 @@ pub struct Status {
 /// Acquire a lock and return (for scripts)
 ///
 /// Acquires the lock, prints what later steps need (by default as code for `eval`), and exits. The lock
-/// expires after its TTL unless it is extended or released first. With --while-pid, a keeper stays in the
-/// background and renews the lock while that process lives.
+/// expires after its TTL unless it is extended or released first. With --while-pid PID, a keeper in the
+/// background renews the lock for as long as process PID lives.
 #[derive(Debug, Args)]
 #[command(after_long_help = ELSEWHERE)]
 pub struct Acquire {

@@ -186,7 +186,7 @@ impl Home {
             ));
         }
         bad(format!(
-            "can't open {}: the server there was started before the group redlock could use it; run `sudo redlock local stop`; root's next command with `-u local:` then starts it for the group",
+            "can't open {}: the server there doesn't admit the group redlock, as it was started before that group was set up; run `sudo redlock local stop`, and then any command with `-u local:` as root",
             self.socket().display()
         ))
     }

@@ -208,7 +208,7 @@ pub(super) fn timeouts(evidence: &Evidence, measure: Measure) -> Finding {
         let less = format_duration(rounded_down(renewal));
         return check.warn(
             format!(
-                "{message} is longer than a third of the TTL: while the server is silent, one attempt takes the time of several renewals"
+                "{message} is longer than a third of the TTL: if the server doesn't answer, the next renewals are already due before one attempt times out"
             ),
             format!("use --connect-timeout {less}, or a longer TTL"),
         );
