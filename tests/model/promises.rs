@@ -1,4 +1,4 @@
-//! What is promised, and whether a state keeps it.
+//! What is promised (P1 to P7 in `docs/guarantees.md`), and whether a state keeps it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,25 +17,25 @@ use crate::redis::call::Call;
 /// One promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// No two commands run under leases that haven't run out.
+    /// P1: no two commands run under leases that haven't run out.
     OneLease,
-    /// No two commands run.
+    /// P1 without a fault that excuses it: no two commands run.
     OneCommand,
-    /// A command is dead when its lease ends, unless its redlock is stopped, or its keeper was killed.
+    /// P1: a command is dead when its lease ends, unless its redlock is stopped, or its keeper was killed.
     EndsWithLease,
-    /// Of the commands that are started, the one whose grant came later has the larger fence.
+    /// P3: of the commands that are started, the one whose grant came later has the larger fence.
     FenceGrows,
-    /// While a lock is frozen, it is granted to nobody.
+    /// P4: while a lock is frozen, it is granted to nobody.
     FreezeHolds,
-    /// Who was superseded in the queue doesn't run.
+    /// P4: a waiter that was superseded doesn't run.
     SupersedeHolds,
-    /// No command is started after one with a larger number in the outside order.
+    /// P4: no command is started after one with a larger number in the outside order.
     OrderHolds,
-    /// Commands that run together have a slot each.
+    /// P1: commands that run together have a slot each.
     OwnSlot,
-    /// After a success no run starts whose `--once-per` covers it.
+    /// P4: after a success no run starts whose `--once-per` covers it.
     OnceHolds,
-    /// A free lock that is waited for is granted within a time.
+    /// P5: a free lock that is waited for is granted within a time.
     Served(Duration),
 }
 

@@ -194,7 +194,7 @@ fn left(done: &Done) -> String {
         let _ = writeln!(text, "the servers are not well again: {unwell}");
     }
     for line in &done.left {
-        let _ = writeln!(text, "I7: {line}");
+        let _ = writeln!(text, "left afterwards: {line}");
     }
     for line in &done.processes_left {
         let _ = writeln!(text, "a process is left: {line}");

@@ -191,7 +191,7 @@ fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
         let found = found_with("release", mistake);
         assert_eq!(
             found,
-            Some("a success is when its run ended"),
+            Some("P4: a success is when its run ended"),
             "{mistake:?}"
         );
     }

@@ -1,14 +1,14 @@
 //! Which promises a history keeps. Pure: a history comes in, and what was broken comes out, with the jobs and the
 //! time that matter.
 //!
-//! | promise | how it is decided |
+//! | promise (`docs/guarantees.md`) | how it is decided |
 //! | --- | --- |
-//! | P1, I1, I8 | no two that exclude each other beat at a time, but in a window that the manual names (`Class`) |
+//! | P1 | no two that exclude each other beat at a time, but in a window that the manual names (`Class`) |
 //! | P2 | what `redlock fence` accepts never goes back |
-//! | P3, I3 | fences grow in the order in which exclusive holders begin to beat |
+//! | P3 | fences grow in the order in which exclusive holders begin to beat |
 //! | P4 | a freeze keeps new holders out, a success those of `--once-per`, a newer run the older ones in the queue |
-//! | P5, I4 | from when a lock could be had until a waiter has it: within a bound |
-//! | I5 | waiters to whom nothing was done get it in the order in which they came |
+//! | P5 | from when a lock could be had until a waiter has it: within a bound |
+//! | P7 | waiters to whom nothing was done get it in the order in which they came |
 //! | ends | each process ends soon after all faults are over, and with a status that the manual names |
 //!
 //! What befalls processes and servers excuses a lot. How much, is in the summary: each class of overlaps, for how long faults

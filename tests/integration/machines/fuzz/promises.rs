@@ -1,4 +1,5 @@
-//! What is promised, looked at after each step: from what was before, what was done, and what is then.
+//! What is promised (P1 to P7 in `docs/guarantees.md`, and what holds besides), looked at after each step: from what
+//! was before, what was done, and what is then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -235,7 +236,7 @@ impl Promises {
             let token = client.token();
             promise!(
                 held.contains_key(token),
-                "a lease that has not run out is held",
+                "P1: a lease that has not run out is held",
                 "{token} counts on its lease for {} µs more",
                 belief.until - now
             );
@@ -245,7 +246,7 @@ impl Promises {
             let knows_slot = client.tainted == 0 || client.plan.manners.late == 0;
             promise!(
                 belief.slot == 0 || !knows_slot || slots.insert(belief.slot),
-                "each holder has a slot of its own",
+                "P1: each holder has a slot of its own",
                 "{names:?} have slot {}",
                 belief.slot
             );
@@ -253,7 +254,7 @@ impl Promises {
         let count = i64::try_from(names.len()).unwrap();
         promise!(
             count <= limit,
-            "no two hold it that must not",
+            "P1: no two hold it that must not",
             "{names:?} believe in it, limit {limit}"
         );
         self.progress(now, view, is_frozen, all)
@@ -308,7 +309,7 @@ impl Promises {
         let from = live.map(from).min().unwrap_or(now);
         promise!(
             now - from <= 5 * SECOND + SECOND / 2,
-            "a free lock is granted to waiters",
+            "P5: a free lock is granted to waiters",
             "for {} ms no client got it, with {waiting:?} in the queue",
             (now - since) / 1_000
         );
@@ -434,7 +435,7 @@ impl Promises {
             .find(|token| !held.contains_key(token));
         if let Some(token) = new.filter(|_| frozen) {
             let detail = format!("{token} got in by {act:?}");
-            return Err(Broken::new("no client gets a frozen lock", detail));
+            return Err(Broken::new("P4: no client gets a frozen lock", detail));
         }
         if act == Act::Look {
             let same = before.state == after.state
@@ -481,7 +482,7 @@ impl Promises {
                 };
                 promise!(
                     is_gone,
-                    "a hold ends in no other way",
+                    "P6: a hold ends in no other way",
                     "{token} lost its hold by {act:?}"
                 );
                 let entry = before.meta.get(token).map(String::as_str);
@@ -506,7 +507,7 @@ impl Promises {
             let may_shorten = is_actor && (confirms || keeps || cuts);
             promise!(
                 until >= end - 1 || may_shorten,
-                "no lease is shortened",
+                "P1: no lease is shortened",
                 "that of {token} ended in {} ms, and by {act:?} in {} ms",
                 end - after.now,
                 until - after.now
@@ -524,14 +525,14 @@ impl Promises {
             let asks = matches!(act, Act::Acquire { .. } | Act::PlainAcquire(_));
             promise!(
                 asks && actor == Some(token) || before.waits(token),
-                "a client that has lost a lock gets it again only by a request for it",
+                "P6: a client that has lost a lock gets it again only by a request for it",
                 "{token} holds it by {act:?}"
             );
         }
         let count = i64::try_from(new.len()).unwrap();
         promise!(
             count <= limit,
-            "the server gives it to no two that must not hold it",
+            "P1: the server gives it to no two that must not hold it",
             "{new:?}, limit {limit}"
         );
         Ok(())
@@ -574,7 +575,7 @@ impl Promises {
                     let is_anywhere = self.pasts[client].may_be_anywhere(self.state_deleted);
                     promise!(
                         older || is_new || is_anywhere || !is_perfect,
-                        "only older ones give up for it",
+                        "P4: only older ones give up for it",
                         "{token} came after {}",
                         all[client].token()
                     );
@@ -584,7 +585,7 @@ impl Promises {
                 Act::Delete(Key::Queue | Key::Waiters) | Act::SetClock(_) | Act::Visit => {}
                 _ => promise!(
                     !is_perfect,
-                    "a live waiter keeps its place",
+                    "P7: a live waiter keeps its place",
                     "{token} fell out of the queue by {act:?}"
                 ),
             }
@@ -611,7 +612,7 @@ impl Promises {
                     promise!(
                         // A client that got the lock at once has a ticket that no other saw.
                         past.ever_held || last.is_none_or(|last| ticket > last),
-                        "no ticket is below those in the queue",
+                        "P7: no ticket is below those in the queue",
                         "{token} got {ticket}, and others have {tickets:?}"
                     );
                     true
@@ -626,7 +627,7 @@ impl Promises {
                         && self.forgotten < past.seen;
                     promise!(
                         !knows,
-                        "a waiter that comes back has its old place",
+                        "P4: a waiter that comes back has its old place",
                         "{token} had ticket {mine} and has {ticket}"
                     );
                     true
@@ -678,7 +679,7 @@ impl Promises {
             if let Some(fence) = fence {
                 promise!(
                     fence > self.fence,
-                    "the fence grows with each grant",
+                    "P3: the fence grows with each grant",
                     "{token} got {fence}, and {} was there before",
                     self.fence
                 );
@@ -758,14 +759,14 @@ impl Promises {
                 || past
                     .queued
                     .is_none_or(|queued| queued >= self.superseded || queued < self.state_deleted),
-            "a run that was asked to give up never gets the lock",
+            "P4: a run that was asked to give up never gets the lock",
             "{token} was superseded at step {}",
             self.superseded
         );
         if let Some(number) = all[n].plan.wish.number {
             promise!(
                 number >= self.number,
-                "an older number never follows a newer one",
+                "P4: an older number never follows a newer one",
                 "{token} has number {number}, and {} has held the lock",
                 self.number
             );
@@ -792,7 +793,7 @@ impl Promises {
             }
             promise!(
                 mine < rank(&all[o], theirs.queued),
-                "first in, first out",
+                "P7: first in, first out",
                 "{token} got the lock by {act:?} before {other}"
             );
         }
@@ -827,7 +828,7 @@ impl Promises {
         promise!(
             withdrawn.is_none_or(|at| at < self.state_deleted)
                 || !after.held().contains_key(token) && !after.waits(token),
-            "a request that was withdrawn comes to nothing",
+            "P4: a request that was withdrawn comes to nothing",
             "that of {token} arrived late and was answered {:?}",
             step.answer
         );
@@ -848,19 +849,19 @@ impl Promises {
             Answer::Held { fence, .. } => {
                 promise!(
                     is_held,
-                    "a client that gets the answer \"held\" holds the lock",
+                    "P1: a client that gets the answer \"held\" holds the lock",
                     "{token} doesn't"
                 );
                 let past = &mut self.pasts[n];
                 let known = past.fence.filter(|_| past.held > Some(self.meta_deleted));
                 promise!(
                     known.is_none_or(|known| known == *fence),
-                    "a hold has one fence",
+                    "P3: a hold has one fence",
                     "{token} got {known:?} and the answer {fence}"
                 );
                 promise!(
                     known.is_some() || *fence >= self.fence,
-                    "the fence grows with each grant",
+                    "P3: the fence grows with each grant",
                     "{token} got {fence}, and {} was there before",
                     self.fence
                 );
@@ -877,7 +878,7 @@ impl Promises {
                 // An old request that comes after a newer one has an answer that isn't read.
                 promise!(
                     !is_held || all[n].plan.manners.late > 0,
-                    "a holder gets the answer \"held\"",
+                    "P1: a holder gets the answer \"held\"",
                     "{token} got the answer \"busy\""
                 );
                 promise!(
@@ -887,7 +888,7 @@ impl Promises {
                 );
                 promise!(
                     !self.is_admitted(n, step),
-                    "who is admitted gets the lock at once",
+                    "P5: who is admitted gets the lock at once",
                     "{token} got the answer \"busy\", with {:?} as holders and no waiter",
                     step.before.held()
                 );
@@ -895,12 +896,12 @@ impl Promises {
                 let mine = self.pasts[n].ticket;
                 promise!(
                     !queues || *ticket == mine,
-                    "a waiter knows its ticket",
+                    "P7: a waiter knows its ticket",
                     "{token} has {mine:?} and got {ticket:?}"
                 );
                 promise!(
                     !queues || at.and_then(|at| i64::try_from(at).ok()) == Some(*ahead),
-                    "a waiter knows its place",
+                    "P7: a waiter knows its place",
                     "{token} is number {at:?} and the answer is that {ahead} are ahead"
                 );
             }
@@ -916,7 +917,7 @@ impl Promises {
                 // An old request that comes after a newer one may be superseded by that.
                 promise!(
                     number.is_some() && newer || superseded || all[n].plan.manners.late > 0,
-                    "no run gives up without a reason",
+                    "P4: no run gives up without a reason",
                     "{token} gave up, and no newer run has been there"
                 );
             }
@@ -924,7 +925,7 @@ impl Promises {
                 self.pasts[n].removed.is_some()
                     || self.pasts[n].withdrawn.is_some()
                     || self.is_asked_to_end(n, step),
-                "no run gives up without a reason",
+                "P4: no run gives up without a reason",
                 "{token} gave up, and nobody has taken its grant away"
             ),
             // Looked at already.
@@ -945,7 +946,7 @@ impl Promises {
             Answer::Held { success, .. } => {
                 promise!(
                     !is_enough,
-                    "a success is enough for as long as it is to be",
+                    "P4: a success is enough for as long as it is to be",
                     "{token} has the lock, and the last success was {ago:?} ms ago"
                 );
                 success
@@ -953,7 +954,7 @@ impl Promises {
             Answer::Enough { success } => {
                 promise!(
                     is_enough,
-                    "no run is skipped without a success",
+                    "P4: no run is skipped without a success",
                     "{token} is, and the last success was {ago:?} ms ago"
                 );
                 success
@@ -962,7 +963,7 @@ impl Promises {
         };
         promise!(
             *told == ago.unwrap_or(-1),
-            "a success is when its run ended",
+            "P4: a success is when its run ended",
             "{token} is told that it was {told} ms ago, and it was {ago:?}"
         );
         Ok(())
@@ -1009,17 +1010,21 @@ impl Promises {
         let token = all[n].token();
         let was_held = before.held().get(token).is_some_and(|&end| end > after.now);
         if let Answer::Ours { left } = answer {
-            promise!(was_held, "a lost lock isn't renewed", "that of {token} was");
+            promise!(
+                was_held,
+                "P6: a lost lock isn't renewed",
+                "that of {token} was"
+            );
             let most = all[n].asked_most.max(self.pasts[n].granted);
             promise!(
                 (0..=most).contains(left) || self.sets_clock,
-                "no lease is longer than asked for",
+                "P5: no lease is longer than asked for",
                 "{token} asked for {most} ms and got {left} ms"
             );
         } else {
             promise!(
                 !was_held,
-                "a held lock isn't called lost",
+                "P6: a held lock isn't called lost",
                 "{token} got {answer:?}"
             );
         }
@@ -1045,7 +1050,7 @@ impl Promises {
             Answer::Released | Answer::Kept { .. } => {
                 promise!(
                     is_held == matches!(answer, Answer::Kept { .. }),
-                    "what is released is free, and what is kept is held",
+                    "P6: what is released is free, and what is kept is held",
                     "{token} got {answer:?}"
                 );
                 // Of a hold whose entry was deleted nothing is known when it is over.
@@ -1061,12 +1066,12 @@ impl Promises {
             _ => {
                 promise!(
                     !was_held,
-                    "a held lock isn't called lost",
+                    "P6: a held lock isn't called lost",
                     "{token} got {answer:?}"
                 );
                 promise!(
                     *answer == Answer::Returned || !past.released,
-                    "what was released wasn't lost",
+                    "P6: what was released wasn't lost",
                     "{token} has released it itself and got the answer that it lost it"
                 );
             }

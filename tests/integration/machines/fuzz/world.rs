@@ -245,7 +245,7 @@ impl<'a> World<'a> {
         let answer = self.execute("visitor", Act::Visit, &scripts::acquire(&wish, "", None))?;
         if !matches!(answer, Answer::Held { .. }) {
             let detail = format!("a day later it answers {answer:?}");
-            return Err(Broken::new("a lock that nobody uses is free", detail));
+            return Err(Broken::new("P5: a lock that nobody uses is free", detail));
         }
         self.execute(
             "visitor",

@@ -82,6 +82,6 @@ fn in_turn(history: &History, first: &Hold, second: &Hold, verdict: &mut Verdict
             && second.job.is_undisturbed()
             && is_quiet(history, first.name, waited)
             && !is_starved(history, waited);
-        verdict.chance("I5, pairs that waited together", is_judged);
+        verdict.chance("P7, pairs that waited together", is_judged);
     }
 }

@@ -159,7 +159,7 @@ pub fn first_come(history: &History, holds: &[Hold]) -> Vec<Broken> {
                 && !is_starved(history, waited)
             {
                 found.push(broken(
-                    "I5: first come, first served",
+                    "P7: first come, first served",
                     format!(
                         "#{} got it before #{}, which had come before",
                         one.job.id, next.job.id
