@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::Plan;
-use super::scripts::{self, Answer, Call, Key, SHARED};
+use super::scripts::{self, Answer, Call, Key, SHARED, Wish};
 use super::server::View;
 use super::world::{Client, Phase};
 
@@ -37,6 +37,17 @@ pub enum Act {
     Visit,
 }
 
+impl Act {
+    /// The client that has asked for it.
+    fn client(self) -> Option<usize> {
+        match self {
+            Self::Acquire { client, .. } | Self::Release { client, .. } => Some(client),
+            Self::Renew(n) | Self::PlainAcquire(n) | Self::PlainRelease(n) => Some(n),
+            _ => None,
+        }
+    }
+}
+
 /// What the server has just done.
 pub struct Step<'a> {
     /// The number of the step, and when it was.
@@ -47,7 +58,21 @@ pub struct Step<'a> {
     pub answer: &'a Answer,
     pub before: &'a View,
     pub after: &'a View,
+    /// Who held the lock before, and who holds it now, as in `View::held`.
+    pub old: BTreeMap<String, i64>,
+    pub new: BTreeMap<String, i64>,
     pub all: &'a [Client],
+}
+
+impl<'a> Step<'a> {
+    /// Whether somebody held the lock until now.
+    fn was_held(&self, token: &str) -> bool {
+        self.old.get(token).is_some_and(|&end| end > self.after.now)
+    }
+
+    fn wish(&self, n: usize) -> &'a Wish {
+        &self.all[n].plan.wish
+    }
 }
 
 /// A promise that wasn't kept.
@@ -182,34 +207,23 @@ impl Promises {
 
     /// Whose leases mean nothing any more by what was just done: the manual excludes it, or they are
     /// to be told.
-    pub fn tainted(&self, act: Act, before: &View, after: &View, all: &[Client]) -> Vec<usize> {
-        let everybody = || (0..all.len()).collect();
-        match act {
-            Act::Delete(Key::Lock) => everybody(),
-            Act::Delete(Key::Holders) if before.mark.as_deref().is_some_and(scripts::is_group) => {
-                everybody()
+    pub fn tainted(&self, step: &Step) -> Vec<usize> {
+        let mark = step.before.mark.as_deref();
+        match step.act {
+            Act::Delete(Key::Lock) => (0..step.all.len()).collect(),
+            Act::Delete(Key::Holders) if mark.is_some_and(scripts::is_group) => {
+                (0..step.all.len()).collect()
             }
-            Act::SetClock(by) if by > 0 => everybody(),
+            Act::SetClock(by) if by > 0 => (0..step.all.len()).collect(),
             Act::Force(_) => {
-                let held = after.held();
-                let lost = before
-                    .held()
-                    .into_keys()
-                    .filter(|token| !held.contains_key(token));
-                lost.filter_map(|token| self.tokens.get(&token).copied())
+                let lost = step
+                    .old
+                    .keys()
+                    .filter(|token| !step.new.contains_key(*token));
+                lost.filter_map(|token| self.tokens.get(token).copied())
                     .collect()
             }
-            Act::Acquire { .. }
-            | Act::Renew(_)
-            | Act::Release { .. }
-            | Act::PlainAcquire(_)
-            | Act::PlainRelease(_)
-            | Act::Freeze
-            | Act::Thaw
-            | Act::Delete(_)
-            | Act::SetClock(_)
-            | Act::Look
-            | Act::Visit => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -280,7 +294,7 @@ impl Promises {
         let mut count = 0;
         for token in view.held().keys() {
             let Some(n) = index(token) else { continue };
-            let entry = view.meta.get(token).and_then(|entry| scripts::hold(entry));
+            let entry = view.hold(token);
             // A grant to a client that doesn't answer belongs to none.
             let answers = all[n].plan.manners.are_perfect();
             if entry.is_none_or(|entry| entry.phase != "granted") || answers {
@@ -356,9 +370,8 @@ impl Promises {
         self.answer(step)?;
         self.repetition(step)?;
         self.records(after)?;
-        let held = after.held();
         for (token, &n) in &self.tokens {
-            if !held.contains_key(token) {
+            if !step.new.contains_key(token) {
                 self.pasts[n].held = None;
                 self.pasts[n].fence = None;
             }
@@ -400,9 +413,7 @@ impl Promises {
     }
 
     fn keys(&mut self, step: &Step) -> Result<(), Broken> {
-        let &Step {
-            act, before, after, ..
-        } = step;
+        let (act, before, after) = (step.act, step.before, step.after);
         for (key, &left) in &after.keys {
             promise!(
                 left != -1,
@@ -419,7 +430,7 @@ impl Promises {
             );
         }
         if act == Act::Freeze {
-            self.frozen_free = after.held().is_empty();
+            self.frozen_free = step.new.is_empty();
         } else if matches!(act, Act::Delete(_)) {
             self.frozen_free = false;
         }
@@ -428,21 +439,18 @@ impl Promises {
         let may = matches!(act, Act::PlainAcquire(_)) && !self.frozen_free
             || matches!(act, Act::SetClock(_));
         let frozen = before.is_frozen() && after.is_frozen() && !may;
-        let held = before.held();
-        let new = after
-            .held()
-            .into_keys()
-            .find(|token| !held.contains_key(token));
-        if let Some(token) = new.filter(|_| frozen) {
-            let detail = format!("{token} got in by {act:?}");
-            return Err(Broken::new("P4: no client gets a frozen lock", detail));
-        }
+        let mut new = step.new.keys();
+        let new = new.find(|token| !step.old.contains_key(*token));
+        promise!(
+            new.is_none() || !frozen,
+            "P4: no client gets a frozen lock",
+            "{new:?} got in by {act:?}"
+        );
         if act == Act::Look {
-            let same = before.state == after.state
-                && before.history == after.history
-                && before.queue.len() >= after.queue.len();
             promise!(
-                same,
+                before.state == after.state
+                    && before.history == after.history
+                    && before.queue.len() >= after.queue.len(),
                 "a client that only reads changes nothing",
                 "before: {before:?}"
             );
@@ -452,26 +460,16 @@ impl Promises {
 
     /// Nobody becomes a holder, or stops being one, but in the ways there are.
     fn holds(&mut self, step: &Step) -> Result<(), Broken> {
-        let &Step {
-            act,
-            before,
-            after,
-            all,
-            ..
-        } = step;
-        let (old, new) = (before.held(), after.held());
+        let (act, before, after, all) = (step.act, step.before, step.after, step.all);
         if matches!(act, Act::SetClock(_)) {
             return Ok(());
         }
-        let actor = match act {
-            Act::Acquire { client, .. } | Act::Release { client, .. } => Some(client),
-            Act::Renew(n) | Act::PlainAcquire(n) | Act::PlainRelease(n) => Some(n),
-            _ => None,
-        };
-        let actor = actor.map(|n| all[n].token());
-        for (token, &end) in &old {
+        let actor = act.client().map(|n| all[n].token());
+        for (token, &end) in &step.old {
             let is_actor = actor == Some(token);
-            let Some(&until) = new.get(token) else {
+            let entry = before.hold(token);
+            let is_granted = entry.as_ref().is_some_and(|entry| entry.phase == "granted");
+            let Some(&until) = step.new.get(token) else {
                 let is_gone = match act {
                     _ if end <= after.now => true,
                     Act::Release { .. } | Act::PlainRelease(_) => is_actor,
@@ -485,21 +483,13 @@ impl Promises {
                     "P6: a hold ends in no other way",
                     "{token} lost its hold by {act:?}"
                 );
-                let entry = before.meta.get(token).map(String::as_str);
-                let phase = entry.and_then(scripts::hold).map(|entry| entry.phase);
-                if let (Act::Force(_), Some("granted"), Some(&n)) =
-                    (act, phase.as_deref(), self.tokens.get(token))
-                {
+                if let (Act::Force(_), true, Some(&n)) = (act, is_granted, self.tokens.get(token)) {
                     self.pasts[n].removed = Some(step.number);
                 }
                 continue;
             };
             // What is granted may be longer than what is then asked for.
-            let entry = before
-                .meta
-                .get(token)
-                .and_then(|entry| scripts::hold(entry));
-            let confirms = entry.is_none_or(|entry| entry.phase == "granted");
+            let confirms = is_granted || entry.is_none();
             let keeps = matches!(act, Act::Release { keeps: true, .. });
             // What a clock that was set back has made longer is cut to what was asked for.
             let asked = self.tokens.get(token).map(|&n| all[n].plan.wish.ttl);
@@ -514,26 +504,23 @@ impl Promises {
             );
         }
         let mut limit = SHARED;
-        for token in new.keys() {
+        for token in step.new.keys() {
             let Some(&n) = self.tokens.get(token) else {
                 continue;
             };
-            limit = limit.min(all[n].plan.wish.limit);
-            if old.get(token).is_some_and(|&end| end > after.now) {
-                continue;
-            }
+            limit = limit.min(step.wish(n).limit);
             let asks = matches!(act, Act::Acquire { .. } | Act::PlainAcquire(_));
             promise!(
-                asks && actor == Some(token) || before.waits(token),
+                step.was_held(token) || asks && actor == Some(token) || before.waits(token),
                 "P6: a client that has lost a lock gets it again only by a request for it",
                 "{token} holds it by {act:?}"
             );
         }
-        let count = i64::try_from(new.len()).unwrap();
         promise!(
-            count <= limit,
+            i64::try_from(step.new.len()).unwrap() <= limit,
             "P1: the server gives it to no two that must not hold it",
-            "{new:?}, limit {limit}"
+            "{:?}, limit {limit}",
+            step.new
         );
         Ok(())
     }
@@ -546,22 +533,14 @@ impl Promises {
 
     /// The queue: tickets grow, no waiter falls out of it, waiters that come back have their old place.
     fn queue(&mut self, step: &Step) -> Result<(), Broken> {
-        let &Step {
-            number: step,
-            now,
-            act,
-            before,
-            after,
-            all,
-            ..
-        } = step;
-        let held = after.held();
+        let (now, act, before, after, all) =
+            (step.now, step.act, step.before, step.after, step.all);
         for (token, _) in &before.queue {
             let Some(&n) = self.tokens.get(token) else {
                 continue;
             };
             self.pasts[n].seen = now;
-            if after.waits(token) || held.contains_key(token) {
+            if after.waits(token) || step.new.contains_key(token) {
                 continue;
             }
             let is_perfect = self.is_heard(n, &all[n]);
@@ -635,15 +614,15 @@ impl Promises {
                 Some(_) => false,
             };
             if is_another
-                && past.gets(ticket, step, self.state_deleted)
+                && past.gets(ticket, step.number, self.state_deleted)
                 && all[n].plan.wish.supersede > 0
             {
-                self.superseded = step;
+                self.superseded = step.number;
             }
             if let Act::Acquire { client, .. } = act
                 && client == n
             {
-                self.pasts[n].refreshed = step;
+                self.pasts[n].refreshed = step.number;
                 self.pasts[n].heard = now;
             }
         }
@@ -652,23 +631,14 @@ impl Promises {
 
     /// Grants: in the order of the waiters' turns, with a growing fence.
     fn newly_held(&mut self, step: &Step) -> Result<(), Broken> {
-        let &Step {
-            act,
-            before,
-            after,
-            all,
-            ..
-        } = step;
-        let (old, held) = (before.held(), after.held());
-        let entry_of = |token: &str| after.meta.get(token).and_then(|entry| scripts::hold(entry));
+        let (act, after, all) = (step.act, step.after, step.all);
         let mut new = Vec::new();
-        for token in held.keys() {
+        for token in step.new.keys().filter(|token| !step.was_held(token)) {
             let Some(&n) = self.tokens.get(token) else {
                 continue;
             };
-            let is_old = old.get(token).is_some_and(|&end| end > after.now);
-            if !is_old && !all[n].plan.plain && !matches!(act, Act::SetClock(_)) {
-                new.push((entry_of(token).map(|entry| entry.fence), n));
+            if !all[n].plan.plain && !matches!(act, Act::SetClock(_)) {
+                new.push((after.hold(token).map(|entry| entry.fence), n));
             }
         }
         // In the order in which they got it.
@@ -697,7 +667,7 @@ impl Promises {
             past.held = Some(step.number);
             past.fence = fence;
             // A grant may be longer than what is asked for.
-            past.granted = held[token] - after.now;
+            past.granted = step.new[token] - after.now;
             past.ever_held = true;
             past.released = false;
             // It came when the queue was empty; it makes the older ones give up all the same.
@@ -714,19 +684,19 @@ impl Promises {
         }
         // One that never confirmed its grant hasn't been there.
         let counts = |view: &View, token: &str| {
-            let entry = view.meta.get(token).and_then(|entry| scripts::hold(entry));
-            entry.is_some_and(|entry| entry.phase != "granted")
+            view.hold(token)
+                .is_some_and(|entry| entry.phase != "granted")
         };
-        for token in held.keys() {
-            let is_first = counts(after, token) && !counts(before, token);
-            if let Some(&n) = self.tokens.get(token).filter(|_| is_first) {
-                self.pasts[n].confirmed = Some(step.number);
-            }
-            if let Some(&n) = self.tokens.get(token).filter(|_| is_first)
-                // What one said when it began to wait went with the state.
-                && self.pasts[n].asked.is_none_or(|asked| asked > self.state_deleted)
-            {
-                self.number = self.number.max(all[n].plan.wish.number.unwrap_or(0));
+        for token in step.new.keys() {
+            let is_first = counts(after, token) && !counts(step.before, token);
+            let Some(&n) = self.tokens.get(token).filter(|_| is_first) else {
+                continue;
+            };
+            self.pasts[n].confirmed = Some(step.number);
+            // What one said when it began to wait went with the state.
+            let asked = self.pasts[n].asked;
+            if asked.is_none_or(|asked| asked > self.state_deleted) {
+                self.number = self.number.max(step.wish(n).number.unwrap_or(0));
             }
         }
         Ok(())
@@ -734,13 +704,7 @@ impl Promises {
 
     /// A client has got the lock: no other was before it, and no newer run has made it give up.
     fn may_have_it(&self, n: usize, step: &Step) -> Result<(), Broken> {
-        let &Step {
-            act,
-            before,
-            after,
-            all,
-            ..
-        } = step;
+        let (act, all) = (step.act, step.all);
         let (token, past) = (all[n].token(), &self.pasts[n]);
         // A first request that was held up, when its run has had the lock by another one and has released it, or has given
         // up: it gets a lease, under which nothing works.
@@ -777,7 +741,7 @@ impl Promises {
             (-wish.priority, if wish.lifo { -came } else { came })
         };
         let mine = rank(&all[n], past.queued);
-        for (other, _) in &before.queue {
+        for (other, _) in &step.before.queue {
             let Some(&o) = self.tokens.get(other) else {
                 continue;
             };
@@ -788,7 +752,7 @@ impl Promises {
                 && theirs.queued.is_some_and(|queued| queued > self.disturbed);
             let is_anywhere = past.may_be_anywhere(self.state_deleted)
                 || theirs.may_be_anywhere(self.state_deleted);
-            if o == n || !is_undisturbed || is_anywhere || !after.waits(other) {
+            if o == n || !is_undisturbed || is_anywhere || !step.after.waits(other) {
                 continue;
             }
             promise!(
@@ -809,25 +773,17 @@ impl Promises {
             }
             Act::Renew(client) => self.renewed(client, step),
             Act::Release { client, .. } => self.released(client, step),
-            Act::PlainAcquire(_)
-            | Act::PlainRelease(_)
-            | Act::Force(_)
-            | Act::Freeze
-            | Act::Thaw
-            | Act::Delete(_)
-            | Act::SetClock(_)
-            | Act::Look
-            | Act::Visit => Ok(()),
+            _ => Ok(()),
         }
     }
 
     /// What was withdrawn comes to nothing, however late it arrives; that was noted in the state.
     fn comes_in_time(&self, n: usize, step: &Step) -> Result<(), Broken> {
-        let (token, after) = (step.all[n].token(), step.after);
+        let token = step.all[n].token();
         let withdrawn = self.pasts[n].withdrawn;
         promise!(
             withdrawn.is_none_or(|at| at < self.state_deleted)
-                || !after.held().contains_key(token) && !after.waits(token),
+                || !step.new.contains_key(token) && !step.after.waits(token),
             "P4: a request that was withdrawn comes to nothing",
             "that of {token} arrived late and was answered {:?}",
             step.answer
@@ -836,16 +792,14 @@ impl Promises {
     }
 
     fn acquired(&mut self, n: usize, queues: bool, step: &Step) -> Result<(), Broken> {
-        let &Step {
-            after, all, answer, ..
-        } = step;
+        let (after, all) = (step.after, step.all);
         let token = all[n].token();
-        let is_held = after.held().contains_key(token);
+        let is_held = step.new.contains_key(token);
         if queues {
             self.pasts[n].asked.get_or_insert(step.number);
         }
         self.knows_success(n, step)?;
-        match answer {
+        match step.answer {
             Answer::Held { fence, .. } => {
                 promise!(
                     is_held,
@@ -890,7 +844,7 @@ impl Promises {
                     !self.is_admitted(n, step),
                     "P5: who is admitted gets the lock at once",
                     "{token} got the answer \"busy\", with {:?} as holders and no waiter",
-                    step.before.held()
+                    step.old
                 );
                 let at = after.queue.iter().position(|(waiter, _)| waiter == token);
                 let mine = self.pasts[n].ticket;
@@ -941,7 +895,7 @@ impl Promises {
         let ago = self
             .success
             .map(|success| (step.after.now - success).max(0));
-        let is_enough = ago.is_some_and(|ago| ago < step.all[n].plan.wish.once);
+        let is_enough = ago.is_some_and(|ago| ago < step.wish(n).once);
         let told = match step.answer {
             Answer::Held { success, .. } => {
                 promise!(
@@ -976,7 +930,7 @@ impl Promises {
             let past = &self.pasts[o];
             // It may have got the lock by the request that makes the others end.
             let has_come = past.queued.is_some() || past.ever_held;
-            o != n && step.all[o].plan.wish.supersede == 2 && has_come
+            o != n && step.wish(o).supersede == 2 && has_come
         };
         // One that was meant for all members of a group stands in the state.
         let is_told = step.before.notices.contains_key(&notice)
@@ -986,36 +940,27 @@ impl Promises {
 
     /// Whether nobody waits, and there is room for one more holder with the limit of this client.
     fn is_admitted(&self, n: usize, step: &Step) -> bool {
-        let before = step.before;
-        let held = before.held();
+        let (before, old) = (step.before, &step.old);
         let limit = |token| {
             // Without its entry it isn't known which slot it has.
             let is_known = before.meta.contains_key(token);
             let holder = self.tokens.get(token).filter(|_| is_known);
-            holder.map_or(0, |&holder| step.all[holder].plan.wish.limit)
+            holder.map_or(0, |&holder| step.wish(holder).limit)
         };
-        let room = held.keys().map(limit).min().unwrap_or(SHARED);
-        let room = room.min(step.all[n].plan.wish.limit);
-        before.queue.is_empty() && !before.is_frozen() && held.len() < room.try_into().unwrap()
+        let room = old.keys().map(limit).fold(step.wish(n).limit, i64::min);
+        before.queue.is_empty() && !before.is_frozen() && old.len() < room.try_into().unwrap()
     }
 
     fn renewed(&mut self, n: usize, step: &Step) -> Result<(), Broken> {
-        let &Step {
-            before,
-            after,
-            all,
-            answer,
-            ..
-        } = step;
-        let token = all[n].token();
-        let was_held = before.held().get(token).is_some_and(|&end| end > after.now);
-        if let Answer::Ours { left } = answer {
+        let token = step.all[n].token();
+        let was_held = step.was_held(token);
+        if let Answer::Ours { left } = step.answer {
             promise!(
                 was_held,
                 "P6: a lost lock isn't renewed",
                 "that of {token} was"
             );
-            let most = all[n].asked_most.max(self.pasts[n].granted);
+            let most = step.all[n].asked_most.max(self.pasts[n].granted);
             promise!(
                 (0..=most).contains(left) || self.sets_clock,
                 "P5: no lease is longer than asked for",
@@ -1025,23 +970,16 @@ impl Promises {
             promise!(
                 !was_held,
                 "P6: a held lock isn't called lost",
-                "{token} got {answer:?}"
+                "{token} got {:?}",
+                step.answer
             );
         }
         Ok(())
     }
 
     fn released(&mut self, n: usize, step: &Step) -> Result<(), Broken> {
-        let &Step {
-            before,
-            after,
-            all,
-            answer,
-            ..
-        } = step;
-        let token = all[n].token();
-        let is_held = after.held().contains_key(token);
-        let was_held = before.held().get(token).is_some_and(|&end| end > after.now);
+        let (token, answer) = (step.all[n].token(), step.answer);
+        let (was_held, is_held) = (step.was_held(token), step.new.contains_key(token));
         let past = &mut self.pasts[n];
         if scripts::withdraws(step.call) {
             past.withdrawn = Some(step.number);
@@ -1054,13 +992,12 @@ impl Promises {
                     "{token} got {answer:?}"
                 );
                 // Of a hold whose entry was deleted nothing is known when it is over.
-                let entry = before.meta.get(token).filter(|_| was_held);
+                let entry = step.before.hold(token).filter(|_| was_held);
                 past.released |= entry.is_some();
                 // What is kept was released before.
-                let hold = entry.and_then(|entry| scripts::hold(entry));
-                let ends = hold.is_some_and(|hold| hold.phase != "kept");
+                let ends = entry.is_some_and(|entry| entry.phase != "kept");
                 if ends && scripts::succeeds(step.call) {
-                    self.success = Some(after.now);
+                    self.success = Some(step.after.now);
                 }
             }
             _ => {
@@ -1081,22 +1018,15 @@ impl Promises {
 
     /// The same request again, before anything else has happened: it has the same outcome.
     fn repetition(&mut self, step: &Step) -> Result<(), Broken> {
-        let &Step {
-            number: step,
-            act,
-            call,
-            answer,
-            ..
-        } = step;
-        let n = match act {
-            Act::Acquire { client, .. } | Act::Release { client, .. } => client,
-            Act::Renew(n) => n,
-            _ => return Ok(()),
+        let (act, call, answer) = (step.act, step.call, step.answer);
+        let Some(n) = act.client().filter(|_| call.script.is_some()) else {
+            return Ok(());
         };
         let past = &mut self.pasts[n];
-        let last = past.last.replace((call.args.clone(), answer.clone(), step));
+        let own = (call.args.clone(), answer.clone(), step.number);
+        let last = past.last.replace(own);
         let is_next =
-            |(was, _, at): &(Vec<String>, Answer, u64)| *was == call.args && at + 1 == step;
+            |last: &(Vec<String>, Answer, u64)| last.0 == call.args && last.2 + 1 == step.number;
         let Some((_, first, _)) = last.filter(is_next) else {
             return Ok(());
         };

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use redis::{Connection, Value};
 
-use super::scripts::{self, Call, Key};
+use super::scripts::{self, Call, Hold, Key};
 use crate::support::lua::{KEYS, SCRIPTS};
 use crate::support::{QUIET, SERVER, wait_until};
 
@@ -56,6 +56,11 @@ impl View {
         } else {
             BTreeMap::from([(mark.clone(), end)])
         }
+    }
+
+    /// What `meta` says of a hold, where it can be read.
+    pub fn hold(&self, token: &str) -> Option<Hold> {
+        scripts::hold(self.meta.get(token)?)
     }
 
     /// Whether no new client is admitted.

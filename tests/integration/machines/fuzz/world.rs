@@ -578,13 +578,7 @@ impl<'a> World<'a> {
                 self.at(at, Event::Message(n, text, step));
             }
         }
-        for n in self
-            .promises
-            .tainted(act, &before, &self.view, &self.clients)
-        {
-            self.clients[n].tainted = self.step;
-        }
-        self.promises.observe(&Step {
+        let step = Step {
             number: self.step,
             now: self.now,
             act,
@@ -592,8 +586,15 @@ impl<'a> World<'a> {
             answer: &answer,
             before: &before,
             after: &self.view,
+            old: before.held(),
+            new: self.view.held(),
             all: &self.clients,
-        })?;
+        };
+        let tainted = self.promises.tainted(&step);
+        self.promises.observe(&step)?;
+        for n in tainted {
+            self.clients[n].tainted = self.step;
+        }
         Ok(answer)
     }
 
@@ -811,8 +812,9 @@ fn shown(view: &View) -> String {
         .held()
         .iter()
         .map(|(token, end)| {
-            let phase = view.meta.get(token).and_then(|entry| scripts::hold(entry));
-            let phase = phase.map_or("?".into(), |hold| format!("{} {}", hold.phase, hold.fence));
+            let phase = view
+                .hold(token)
+                .map_or("?".into(), |hold| format!("{} {}", hold.phase, hold.fence));
             format!("{token} ({phase}, {} ms)", end - view.now)
         })
         .collect();
