@@ -15,7 +15,6 @@
 //! would have excused two redlocks, and how often each of the other promises was judged and how often not.
 
 mod bounds;
-mod chances;
 mod orders;
 mod overlaps;
 #[cfg(test)]
@@ -84,11 +83,11 @@ impl Verdict {
             verdict.hand_offs += count_hand_offs(&holds);
             verdict.overlaps.extend(overlaps::in_turn(history, &holds));
             verdict.broken.extend(orders::fences_grow(history, &holds));
-            verdict.broken.extend(orders::first_come(history, &holds));
-            verdict.broken.extend(orders::frozen(history, &holds));
+            orders::first_come(history, &holds, &mut verdict);
+            orders::frozen(history, name, &holds, &mut verdict);
             verdict.broken.extend(orders::once(history, &holds));
-            verdict.broken.extend(orders::superseded(history, &holds));
-            chances::count(history, name, &holds, &mut verdict);
+            orders::count_once(history, &holds, &mut verdict);
+            orders::superseded(history, &holds, &mut verdict);
             overlaps::excusable(history, &holds, &mut verdict);
             bounds::waits(history, name, &holds, &mut verdict);
         }

@@ -11,7 +11,7 @@ use super::{Broken, Hold, Verdict};
 /// How long a grant may wait for its waiter to begin.
 const CLAIM: Nanos = 6 * SECOND;
 /// From when on a job that was started surely stands in the queue.
-pub const QUEUED: Nanos = SECOND;
+const QUEUED: Nanos = SECOND;
 const SLACK: Nanos = 400 * MS;
 
 fn broken(promise: &'static str, detail: String, name: &str, span: Span, jobs: &[u32]) -> Broken {
@@ -25,14 +25,14 @@ fn broken(promise: &'static str, detail: String, name: &str, span: Span, jobs: &
 }
 
 /// Whether any fault of the servers was going on, or its consequences.
-pub fn is_quiet(history: &History, name: &str, span: Span) -> bool {
+fn is_quiet(history: &History, name: &str, span: Span) -> bool {
     let mut faults = history.faults.iter();
     !history.troubled.iter().any(|trouble| trouble.meets(span))
         && !faults.any(|fault| fault.is_about(name) && fault.span.meets(span))
 }
 
 /// Whether the servers may have forgotten what was there at the beginning of a span.
-pub fn may_have_forgotten(history: &History, name: &str, span: Span) -> bool {
+fn may_have_forgotten(history: &History, name: &str, span: Span) -> bool {
     let forgets =
         |fault: &SiteFault| fault.forgets != Forgets::Nothing || fault.promotes || fault.sets_clock;
     let mut faults = history.faults.iter();
@@ -136,45 +136,48 @@ pub fn accepted_fences(history: &History, verdict: &mut Verdict) {
     }
 }
 
-/// Two waiters for a lock that is always exclusive, who came one clearly after the other, and to whom nothing was done.
-pub fn first_come(history: &History, holds: &[Hold]) -> Vec<Broken> {
-    let is_simple = |hold: &&Hold| {
-        hold.fence.is_some()
-            && hold.job.kind != JobKind::Plain
-            && hold.job.priority == 0
-            && hold.job.is_undisturbed()
-            && hold.job.names.first().is_some_and(|name| name == hold.name)
-            && hold.job.names.len() == 1
+/// Two that waited at the same time, of whom the first had come clearly before the second.
+pub fn first_come(history: &History, holds: &[Hold], verdict: &mut Verdict) {
+    let is_usual = |hold: &&Hold| {
+        let job = hold.job;
+        job.kind != JobKind::Plain && job.priority == 0 && job.names.len() == 1
     };
-    let simple: Vec<&Hold> = holds.iter().filter(is_simple).collect();
-    let mut found = Vec::new();
-    for (n, one) in simple.iter().enumerate() {
-        for next in &simple[n + 1..] {
-            // In `holds` the one before began first, although it may have come last.
-            let waited = Span::new(next.job.started, next.span.from);
-            let came_before = next.job.started + QUEUED < one.job.started;
-            if came_before
-                && one.fence < next.fence
-                && is_quiet(history, one.name, waited)
-                && !is_starved(history, waited)
-            {
-                found.push(broken(
+    let usual: Vec<&Hold> = holds.iter().filter(is_usual).collect();
+    for first in &usual {
+        for second in &usual {
+            let came_before = first.job.started + QUEUED < second.job.started;
+            if !came_before || second.job.started >= first.span.from {
+                continue;
+            }
+            let waited = Span::new(first.job.started, first.span.from);
+            let is_judged = are_undisturbed(history, first.job, second, waited);
+            verdict.chance("P7, pairs that waited together", is_judged);
+            let is_turned = second.span.from <= first.span.from && second.fence < first.fence;
+            if is_judged && is_turned && second.fence.is_some() {
+                verdict.broken.push(broken(
                     "P7: first come, first served",
                     format!(
                         "#{} got it before #{}, which had come before",
-                        one.job.id, next.job.id
+                        second.job.id, first.job.id
                     ),
-                    one.name,
+                    first.name,
                     waited,
-                    &[next.job.id, one.job.id],
+                    &[first.job.id, second.job.id],
                 ));
             }
         }
     }
-    found
 }
 
-pub fn is_starved(history: &History, span: Span) -> bool {
+/// Whether nothing was done to a waiter, to another one that got its lock, or to the servers meanwhile.
+fn are_undisturbed(history: &History, waiter: &Job, other: &Hold, span: Span) -> bool {
+    waiter.is_undisturbed()
+        && other.job.is_undisturbed()
+        && is_quiet(history, other.name, span)
+        && !is_starved(history, span)
+}
+
+fn is_starved(history: &History, span: Span) -> bool {
     let spans = history.starved.iter();
     spans
         .filter(|starved| starved.meets(span))
@@ -183,7 +186,7 @@ pub fn is_starved(history: &History, span: Span) -> bool {
 
 /// When a hold was granted: its fence is the server's time in microseconds. Not where the clock may have been set, as
 /// then it is a later moment than that of the first beat, or one more than the last fence.
-pub fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
+fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
     let fence = hold.fence.and_then(|fence| Nanos::try_from(fence).ok())?;
     let moment = fence * 1000 - history.epoch;
     let around = Span::new(hold.span.from - 20 * SECOND, hold.span.from);
@@ -203,34 +206,28 @@ pub fn may_be_granted_by(history: &History, hold: &Hold, moment: Nanos) -> bool 
 }
 
 /// The clocks of servers may differ by this in a topology with several.
-pub const CLOCKS: Nanos = 460 * MS;
+const CLOCKS: Nanos = 460 * MS;
 
 /// Who is granted the lock while it is frozen.
-pub fn frozen(history: &History, holds: &[Hold]) -> Vec<Broken> {
-    let Some(name) = holds.first().map(|hold| hold.name) else {
-        return Vec::new();
-    };
-    let kept = freezes(history, name).filter(|freeze| freeze.is_judged);
-    kept.flat_map(
-        |Freeze {
-             command, window, ..
-         }| {
-            let holds = holds.iter();
-            holds.filter_map(move |hold| breaks_in(history, hold, command, window))
-        },
-    )
-    .collect()
+pub fn frozen(history: &History, name: &str, holds: &[Hold], verdict: &mut Verdict) {
+    for freeze in freezes(history, name) {
+        verdict.chance("P4, freezes", freeze.is_judged);
+        let judged = holds.iter().filter(|_| freeze.is_judged);
+        let broken =
+            judged.filter_map(|hold| breaks_in(history, hold, freeze.command, freeze.window));
+        verdict.broken.extend(broken);
+    }
 }
 
 /// A freeze that was made, and in which time nobody may get the lock because of it.
-pub struct Freeze<'a> {
+struct Freeze<'a> {
     command: &'a OperatorCommand,
     window: Span,
     /// Whether it is long enough, and the servers can't have forgotten it.
-    pub is_judged: bool,
+    is_judged: bool,
 }
 
-pub fn freezes<'a>(history: &'a History, name: &'a str) -> impl Iterator<Item = Freeze<'a>> {
+fn freezes<'a>(history: &'a History, name: &'a str) -> impl Iterator<Item = Freeze<'a>> {
     let of_name = move || {
         history
             .commands
@@ -329,41 +326,70 @@ pub fn once(history: &History, holds: &[Hold]) -> Vec<Broken> {
 }
 
 /// It ended well, and Redis knows of it.
-pub fn has_succeeded(job: &Job) -> bool {
+fn has_succeeded(job: &Job) -> bool {
     job.kind == JobKind::Run
         && job.status == Some(0)
         && !job.said.contains("can't release")
         && job.once_per.is_some()
 }
 
-/// Who stood in the queue when a newer run came gives up.
-pub fn superseded(history: &History, holds: &[Hold]) -> Vec<Broken> {
-    let mut found = Vec::new();
-    for newer in holds
-        .iter()
-        .filter(|hold| hold.job.supersedes && hold.job.is_undisturbed())
-    {
-        for older in holds {
-            let waited = Span::new(older.job.started, newer.span.from);
-            let is_older = older.job.kind != JobKind::Plain
-                && older.job.names.len() == 1
-                && older.job.is_undisturbed()
-                && older.job.started + QUEUED < newer.job.started
-                && older.span.from > newer.span.from
-                && older.fence > newer.fence;
-            if is_older && is_quiet(history, newer.name, waited) && !is_starved(history, waited) {
-                found.push(broken(
+/// A waiter that stands in the queue when a newer run comes gives up.
+pub fn superseded(history: &History, holds: &[Hold], verdict: &mut Verdict) {
+    for newer in holds.iter().filter(|hold| hold.job.supersedes) {
+        for older in waiters(history, newer.name) {
+            let own = || holds.iter().filter(|hold| hold.job.id == older.id);
+            let waited_then = older.started + QUEUED < newer.job.started
+                && older.ended.is_none_or(|ended| ended > newer.job.started);
+            let is_first = own().all(|hold| hold.span.from > newer.span.from);
+            if older.names.len() > 1 || !waited_then || !is_first {
+                continue;
+            }
+            let waited = Span::new(older.started, newer.span.from);
+            let is_judged = are_undisturbed(history, older, newer, waited);
+            verdict.chance("P4, waiters that a newer run supersedes", is_judged);
+            let late = own().find(|hold| is_judged && hold.fence > newer.fence);
+            verdict.broken.extend(late.map(|late| {
+                broken(
                     "P4: a newer run makes the older ones in the queue give up",
                     format!(
                         "#{} ran after #{}, which had superseded it",
-                        older.job.id, newer.job.id
+                        older.id, newer.job.id
                     ),
                     newer.name,
-                    Span::new(older.job.started, older.span.from),
-                    &[older.job.id, newer.job.id],
-                ));
+                    Span::new(older.started, late.span.from),
+                    &[older.id, newer.job.id],
+                )
+            }));
+        }
+    }
+}
+
+/// The redlocks that want this lock.
+fn waiters<'a>(history: &'a History, name: &str) -> impl Iterator<Item = &'a Job> {
+    let is_one =
+        move |job: &&Job| job.kind != JobKind::Plain && job.names.iter().any(|own| own == name);
+    history.jobs.iter().filter(is_one)
+}
+
+/// How often a run with `--once-per` ran or skipped while a success counted.
+pub fn count_once(history: &History, holds: &[Hold], verdict: &mut Verdict) {
+    for success in holds.iter().filter(|hold| has_succeeded(hold.job)) {
+        for other in waiters(history, success.name) {
+            let (Some(known), Some(once_per)) = (success.job.ended, other.once_per) else {
+                continue;
+            };
+            let own = holds.iter().filter(|hold| hold.job.id == other.id);
+            let began = own.map(|hold| hold.span.from).min();
+            let skipped = other.ended.filter(|_| other.said.contains("skipped"));
+            let Some(decided) = began.or(skipped) else {
+                continue;
+            };
+            let counts_until = success.span.until + once_per - CLOCKS;
+            if other.id != success.job.id && known < other.started && decided < counts_until {
+                let past = Span::new(success.span.from, decided);
+                let is_judged = !may_have_forgotten(history, success.name, past);
+                verdict.chance("P4, runs with --once-per after a success", is_judged);
             }
         }
     }
-    found
 }
