@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::machines::fake::deeds::Deed;
-use crate::machines::fake::{Fake, Outcome, Real};
-use crate::machines::fuzz::memory::Sources;
+use crate::machines::fake::{Outcome, Real};
+use crate::machines::fuzz::memory::{Memory, Sources};
 use crate::machines::fuzz::scripts::id;
-use crate::machines::fuzz::server::START;
+use crate::machines::fuzz::server::{START, Simulated};
 use crate::support::lua::{SCRIPTS, SHARED};
 
 use self::show::{Names, Snapshot};
@@ -323,7 +323,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
 }
 
 /// The text of a file as it comes out in memory and, where there is one, on a real server.
-fn written(file: &File, fake: &mut Fake, mut real: Option<&mut Real>) -> String {
+fn written(file: &File, fake: &mut Memory, mut real: Option<&mut Real>) -> String {
     let mut results: BTreeMap<usize, String> = BTreeMap::new();
     for example in &file.examples {
         fake.clear();
@@ -364,7 +364,7 @@ fn written(file: &File, fake: &mut Fake, mut real: Option<&mut Real>) -> String 
 
 #[test]
 fn every_example_of_the_protocol_comes_out_as_it_is_written() {
-    let (mut fake, mut real) = (Fake::with(SCRIPTS.into()), Real::start());
+    let (mut fake, mut real) = (Memory::new(SCRIPTS.into()), Real::start());
     for file in files() {
         let text = written(&file, &mut fake, Some(&mut real));
         if std::env::var_os("UPDATE").is_some() {
@@ -399,7 +399,7 @@ impl Expected {
     }
 
     fn of(files: Vec<File>) -> Self {
-        let mut fake = Fake::with(SCRIPTS.into());
+        let mut fake = Memory::new(SCRIPTS.into());
         let mut examples = Vec::new();
         for example in files.into_iter().flat_map(|file| file.examples) {
             fake.clear();
@@ -418,7 +418,7 @@ impl Expected {
 
     /// An example that comes out in another way with these scripts.
     pub fn broken_by(&self, sources: &Sources) -> Option<&str> {
-        let mut fake = Fake::with(sources.clone());
+        let mut fake = Memory::new(sources.clone());
         let order = self.order.lock().unwrap().clone();
         let broken = order.into_iter().find(|&n| {
             let differs = catch_unwind(AssertUnwindSafe(|| {

@@ -19,8 +19,8 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use self::deeds::{Deed, KEYS, PROBE};
-use self::redis::{Bytes, Data, Interpreter, Moment, READONLY, commands, data::Content};
-use crate::machines::fuzz::memory::Sources;
+use self::redis::{Bytes, Data, READONLY, commands, data::Content};
+use crate::machines::fuzz::memory::{Memory, text as lossy};
 use crate::machines::fuzz::server::{START, Server, Simulated};
 use crate::support::SERVER;
 use crate::support::lua::{self, source};
@@ -37,14 +37,6 @@ pub struct Real {
     ear: Connection,
     /// What the last one listens to: how it left, and the channel.
     listens: BTreeSet<(&'static str, String)>,
-}
-
-/// The fake, and what it was told.
-pub struct Fake {
-    sources: Sources,
-    interpreter: Interpreter,
-    data: Data,
-    moment: Moment,
 }
 
 /// What a deed did: the answer, the messages that were heard, and all keys afterwards.
@@ -233,23 +225,7 @@ impl Real {
     }
 }
 
-impl Fake {
-    /// With these scripts.
-    pub fn with(sources: Sources) -> Self {
-        Self {
-            sources,
-            interpreter: Interpreter::new(),
-            data: Data::new(),
-            moment: Moment::default(),
-        }
-    }
-
-    pub fn clear(&mut self) {
-        self.data = Data::new();
-        self.moment = Moment::at(START);
-        self.moment.started_us = START;
-    }
-
+impl Memory {
     /// What the deed did; `None` where it did something else than to call.
     pub fn perform(&mut self, deed: &Deed, clock: i64) -> Option<Outcome> {
         fn listen(map: &mut BTreeMap<Bytes, i64>, channel: &str, on: bool) {
@@ -398,10 +374,6 @@ fn tell(connection: &mut Connection, words: &[&str]) {
     assert!(!matches!(answer, Value::ServerError(_)), "{answer:?}");
 }
 
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => lossy(bytes),
@@ -410,7 +382,7 @@ fn text(value: &Value) -> String {
 }
 
 /// Does all of it on both; the first difference.
-fn difference(real: &mut Real, fake: &mut Fake, list: &[Deed]) -> Option<String> {
+fn difference(real: &mut Real, fake: &mut Memory, list: &[Deed]) -> Option<String> {
     real.clear();
     fake.clear();
     let mut clock = START;
@@ -465,7 +437,7 @@ fn compared(real: &Outcome, fake: &Outcome) -> String {
 fn the_redis_of_the_models_does_as_a_real_one() {
     let seconds = std::env::var("FAKE_SECONDS").ok();
     let seconds: Option<u64> = seconds.map(|text| text.parse().expect("FAKE_SECONDS is a number"));
-    let both = RefCell::new((Real::start(), Fake::with(lua::SCRIPTS.into())));
+    let both = RefCell::new((Real::start(), Memory::new(lua::SCRIPTS.into())));
     let began = Instant::now();
     let lists = deeds::lists();
     let (mut cases, mut changed) = (0, 0);

@@ -18,11 +18,10 @@ use proptest::test_runner::TestRunner;
 
 use self::mutate::Mutant;
 use crate::machines::examples::Expected;
-use crate::machines::fake::Fake;
 use crate::machines::fake::deeds::{self, Deed};
 use crate::machines::fuzz::memory::{Memory, Sources};
 use crate::machines::fuzz::plan::Plan;
-use crate::machines::fuzz::server::START;
+use crate::machines::fuzz::server::{START, Simulated};
 use crate::machines::fuzz::world::World;
 use crate::support::lua::{SCRIPTS, join};
 
@@ -98,8 +97,8 @@ fn found_by_fuzz(sources: Sources, seeds: u64) -> Option<String> {
 
 /// The shortest of these lists, cut down to what is needed, that goes otherwise than with the scripts as they are.
 fn difference(sources: &Sources, lists: &[Vec<Deed>]) -> Option<String> {
-    let mut ours = Fake::with(SCRIPTS.into());
-    let mut theirs = Fake::with(sources.clone());
+    let mut ours = Memory::new(SCRIPTS.into());
+    let mut theirs = Memory::new(sources.clone());
     let mut differs = |list: &[Deed]| {
         ours.clear();
         theirs.clear();

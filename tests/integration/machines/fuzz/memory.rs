@@ -18,7 +18,7 @@ pub type Sources = BTreeMap<&'static str, &'static str>;
 /// A server in memory that runs these scripts.
 pub struct Memory {
     pub sources: Sources,
-    interpreter: Interpreter,
+    pub interpreter: Interpreter,
     pub data: Data,
     pub moment: Moment,
     calls: u32,
@@ -88,7 +88,7 @@ impl Memory {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -106,7 +106,8 @@ impl Simulated for Memory {
 
     fn clear(&mut self) {
         self.data = Data::new();
-        self.moment.listeners.clear();
+        self.moment = Moment::at(START);
+        self.moment.started_us = START;
         self.calls = 0;
     }
 
