@@ -201,39 +201,14 @@ fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
 fn report(server: &mut dyn Simulated, plan: Plan, failure: Failure) -> String {
     let seed = plan.seed;
     let (plan, failure) = shrink(server, plan, failure);
+    let clients = plan.clients.iter();
+    let clients: Vec<String> = clients.map(|client| format!("{client:?}")).collect();
     format!(
         "seed {seed}: {}: {}\nwhat happened (`make fuzz SEED={seed}`; the clients that matter: {}):\n{}",
         failure.broken.promise,
         failure.broken.detail,
-        plan.clients
-            .iter()
-            .map(described)
-            .collect::<Vec<_>>()
-            .join("\n  "),
+        clients.join("\n  "),
         failure.trace.join("\n")
-    )
-}
-
-fn described(client: &plan::Client) -> String {
-    let plan::Client {
-        wish,
-        patience,
-        holds,
-        keep,
-        plain,
-        manners,
-        ..
-    } = client;
-    format!(
-        "{}: limit {} ttl {} priority {} lifo {} supersede {} number {:?} once {}; plain {plain} patience {patience} holds {holds} keep {keep}; {manners:?}",
-        wish.token,
-        wish.limit,
-        wish.ttl,
-        wish.priority,
-        wish.lifo,
-        wish.supersede,
-        wish.number,
-        wish.once
     )
 }
 
