@@ -9,6 +9,9 @@
 //! - `simulate`: one long way through it, drawn from a seed.
 
 mod client;
+#[allow(dead_code)] // The integration tests use the rest of it.
+#[path = "../integration/support/dice.rs"]
+mod dice;
 mod digest;
 mod explore;
 mod figure;

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::client::{Client, Guarding, Stage};
+use super::dice::Dice;
 use super::network::Delay;
 use super::promises::{Broken, Promise};
 use super::scenarios::{self, HOSTS};
@@ -17,37 +18,10 @@ use crate::protocol::{Claim, Guard, Limit, Supersede, Token};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Numbers that follow from a seed, by `SplitMix64`.
-#[derive(Clone)]
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, most: usize) -> usize {
-        usize::try_from(self.next() % u64::try_from(most).expect("a size")).expect("a size")
-    }
-
-    fn one_in(&mut self, many: usize) -> bool {
-        self.below(many) == 0
-    }
-
-    /// A time up to `most`; short ones are likelier.
-    fn time(&mut self, most: Duration) -> Duration {
-        let share = |dice: &mut Self| u32::try_from(dice.below(1000)).expect("small");
-        let (a, b) = (share(self), share(self));
-        most * a / 1000 * b / 1000 + Duration::from_millis(1)
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
+/// A time up to `most`; short ones are likelier.
+fn time(dice: &mut Dice, most: Duration) -> Duration {
+    let mut share = || u32::try_from(dice.below(1000)).expect("small");
+    most * share() / 1000 * share() / 1000 + Duration::from_millis(1)
 }
 
 /// What may happen, besides the usual.
@@ -133,7 +107,7 @@ impl Simulation {
         let world = World::new(&Rc::new(rules));
         let mut simulation = Self {
             world,
-            dice: Dice(seed),
+            dice: Dice::new(seed, 0),
             mode,
             agenda: VecDeque::new(),
             runs: 0,
@@ -156,7 +130,7 @@ impl Simulation {
 
     /// Plans something for some time from now.
     fn plan(&mut self, within: Duration, planned: Planned) {
-        let at = self.world.now + self.dice.time(within);
+        let at = self.world.now + time(&mut self.dice, within);
         let place = self.agenda.partition_point(|(other, _)| *other <= at);
         self.agenda.insert(place, (at, planned));
     }
@@ -178,15 +152,15 @@ impl Simulation {
             _ => Limit::EXCLUSIVE,
         };
         setup.wish.queue.priority = self.dice.pick(&[0, 0, 0, 1]);
-        setup.wish.queue.lifo = self.dice.one_in(8);
-        setup.wish.queue.supersede = if self.dice.one_in(12) {
+        setup.wish.queue.lifo = self.dice.below(8) == 0;
+        setup.wish.queue.supersede = if self.dice.below(12) == 0 {
             Supersede::Waiters
         } else {
             Supersede::Nobody
         };
-        let is_once = setup.wish.limit == Limit::EXCLUSIVE && self.dice.one_in(6);
+        let is_once = setup.wish.limit == Limit::EXCLUSIVE && self.dice.below(6) == 0;
         setup.wish.once_per = if is_once { 60 * SECOND } else { Duration::ZERO };
-        setup.is_keeper = self.dice.one_in(4);
+        setup.is_keeper = self.dice.below(4) == 0;
         setup.starts_on_grant = !is_once && !setup.is_keeper;
         self.world.network.close(c);
         self.world.network.delays[c] = Delay::None;
@@ -315,7 +289,7 @@ impl Simulation {
         match planned {
             Planned::Start(c) => {
                 if let Stage::New = self.world.clients[c].stage {
-                    if self.dice.one_in(4) {
+                    if self.dice.below(4) == 0 {
                         self.plan(40 * SECOND, Planned::Interrupt(c));
                     }
                     return self.take(Step::Start(c));

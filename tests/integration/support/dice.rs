@@ -31,8 +31,11 @@ impl Dice {
         self.between(0, 100) < percent
     }
 
+    pub fn below(&mut self, most: usize) -> usize {
+        usize::try_from(self.next() % u64::try_from(most).unwrap()).unwrap()
+    }
+
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        let n = self.between(0, i64::try_from(from.len()).unwrap());
-        from[usize::try_from(n).unwrap()]
+        from[self.below(from.len())]
     }
 }
