@@ -648,7 +648,6 @@ fn with(script: &'static str, changes: &[(&str, &str)]) -> &'static str {
 
 /// Something that is made wrong on purpose.
 struct Defect {
-    name: &'static str,
     rules: Rules,
     /// The promise that it breaks.
     promise: Promise,
@@ -730,6 +729,7 @@ fn defects() -> Vec<Defect> {
         run.defects.is_never_stopped = true;
     }
     let forgotten_freeze = Rules {
+        name: "a freeze that isn't kept",
         replaced: vec![(FREEZE.hash, "return {0, false, false}")],
         faults: 0,
         ..frozen()
@@ -739,6 +739,7 @@ fn defects() -> Vec<Defect> {
         "set_state('succeeded', int_text(now_ms))",
     ];
     let forgotten_success = Rules {
+        name: "a success that isn't kept",
         replaced: vec![(
             RELEASE.hash,
             with(RELEASE.source, &noted.map(|noted| (noted, "local _ = 1"))),
@@ -752,6 +753,7 @@ fn defects() -> Vec<Defect> {
         "set_state('superseded', ticket, 'superseded_by', who)",
     ];
     let forgotten_supersede = Rules {
+        name: "a superseded waiter that isn't removed",
         replaced: vec![(
             ACQUIRE.hash,
             with(ACQUIRE.source, &noted.map(|noted| (noted, ""))),
@@ -762,6 +764,7 @@ fn defects() -> Vec<Defect> {
     let clock = "math.max(time[1] * 1000000 + time[2], tonumber(last_fence or 0) + 1)";
     let count = "tonumber(last_fence or 0) + 1";
     let counter = Rules {
+        name: "a fence from a counter",
         replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(clock, count)]))],
         ..lost_data()
     };
@@ -772,7 +775,8 @@ fn defects() -> Vec<Defect> {
     for run in &mut unending.clients {
         run.defects.is_never_stopped = true;
     }
-    let asked_with_the_answer = |mut rules: Rules| {
+    let asked_with_the_answer = |name, mut rules: Rules| {
+        rules.name = name;
         for run in &mut rules.clients {
             run.defects.is_asked_with_the_answer = true;
         }
@@ -791,27 +795,32 @@ fn defects() -> Vec<Defect> {
     );
     let any_number = ("if count + 1 > limit then return nil end", "");
     let third_holder = Rules {
+        name: "one more than there are slots",
         replaced: both(&[one_too_many, any_number]),
         faults: 0,
         ..slots()
     };
     let first_slot = Rules {
+        name: "the same slot for all",
         replaced: both(&[("return first * (low + 1)", "return first")]),
         faults: 0,
         ..slots()
     };
     let writer_comes_in = Rules {
+        name: "a writer beside a reader",
         replaced: both(&[any_number]),
         faults: 0,
         ..reader_and_writer()
     };
     let noted = "if number then set_state('number', int_text(number), 'number_by', who) end";
     let forgotten_order = Rules {
+        name: "an order that isn't kept",
         replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(noted, "")]))],
         ..three_in_order()
     };
     let unheard_hello = ("'hello')) or 0) == 0", "'hello')) or 0) < 0");
     let not_told_to_poll = Rules {
+        name: "nobody is told to poll",
         replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[unheard_hello]))],
         ..polling()
     };
@@ -838,100 +847,57 @@ fn defects() -> Vec<Defect> {
     };
     free_guard.promises = vec![Promise::OneLease];
     let kept_on = Rules {
+        name: "a lock that nobody frees after its guard",
         replaced: vec![(
             LEAVE.hash,
             "redis.call('HDEL', KEYS[11], ARGV[5]) return {1}",
         )],
         ..guarded_without_faults()
     };
-    let defect = |name, rules, promise, is_near| Defect {
-        name,
-        rules,
-        promise,
-        is_near,
+    let lease = asked_with_the_answer("a lease counted from an answer", late_answers());
+    let grant = asked_with_the_answer("a grant counted from an answer", late_answers_and_grants());
+    let fast = Rules {
+        name: "a clock that is 5 % faster",
+        ..fast_clock(5)
     };
-    let one = Promise::OneLease;
-    vec![
-        defect("release without a look at the token", blind, one, true),
-        defect("lease counted from the reply", from_reply, one, false),
-        defect("renewal that creates a lock", renewal, one, true),
-        defect(
-            "nobody heard the grant",
-            unheard,
-            Promise::Served(SECOND),
-            true,
-        ),
-        defect(
-            "freeze that isn't kept",
-            forgotten_freeze,
-            Promise::FreezeHolds,
-            true,
-        ),
-        defect(
-            "success that isn't kept",
-            forgotten_success,
-            Promise::OnceHolds,
-            true,
-        ),
-        defect(
-            "superseded and not removed",
-            forgotten_supersede,
-            Promise::SupersedeHolds,
-            false,
-        ),
-        defect("fence from a counter", counter, Promise::FenceGrows, true),
-        defect(
-            "command without an end",
-            unending,
-            Promise::EndsWithLease,
-            false,
-        ),
-        defect("a clock that is 5 % faster", fast_clock(5), one, false),
-        defect(
-            "lease counted from an answer",
-            asked_with_the_answer(late_answers()),
-            one,
-            true,
-        ),
-        defect(
-            "grant counted from an answer",
-            asked_with_the_answer(late_answers_and_grants()),
-            one,
-            true,
-        ),
-        defect("one more than there are slots", third_holder, one, true),
-        defect("the same slot for all", first_slot, Promise::OwnSlot, true),
-        defect("a writer beside a reader", writer_comes_in, one, true),
-        defect(
-            "an order that isn't kept",
-            forgotten_order,
-            Promise::OrderHolds,
-            true,
-        ),
-        defect(
-            "nobody is told to poll",
-            not_told_to_poll,
-            served_by_a_look,
-            true,
-        ),
-        defect("a guard that is forgotten", forgotten_guard, one, true),
-        defect("a guard that outlives the hold", free_guard, one, false),
-        defect(
-            "a lock that nobody frees after its guard",
-            kept_on,
-            Promise::Served(Duration::from_millis(10)),
-            true,
-        ),
-        defect("--sync 1 of two replicas", one_of_two, one, true),
-        defect("the list of one sentinel", one_list, one, true),
-        defect("no margin for other clocks", no_margin, one, false),
-        defect(
-            "command that outlives its lease",
-            published,
-            Promise::OneCommand,
-            false,
-        ),
-    ]
+    let defect = |is_near| {
+        move |(rules, promise)| Defect {
+            rules,
+            promise,
+            is_near,
+        }
+    };
+    let at_once = Promise::Served(Duration::from_millis(10));
+    let near = [
+        (blind, Promise::OneLease),
+        (renewal, Promise::OneLease),
+        (unheard, Promise::Served(SECOND)),
+        (forgotten_freeze, Promise::FreezeHolds),
+        (forgotten_success, Promise::OnceHolds),
+        (counter, Promise::FenceGrows),
+        (lease, Promise::OneLease),
+        (grant, Promise::OneLease),
+        (third_holder, Promise::OneLease),
+        (first_slot, Promise::OwnSlot),
+        (writer_comes_in, Promise::OneLease),
+        (forgotten_order, Promise::OrderHolds),
+        (not_told_to_poll, served_by_a_look),
+        (forgotten_guard, Promise::OneLease),
+        (kept_on, at_once),
+        (one_of_two, Promise::OneLease),
+        (one_list, Promise::OneLease),
+    ];
+    let far = [
+        (from_reply, Promise::OneLease),
+        (forgotten_supersede, Promise::SupersedeHolds),
+        (unending, Promise::EndsWithLease),
+        (fast, Promise::OneLease),
+        (free_guard, Promise::OneLease),
+        (no_margin, Promise::OneLease),
+        (published, Promise::OneCommand),
+    ];
+    let near = near.into_iter().map(defect(true));
+    near.chain(far.into_iter().map(defect(false))).collect()
 }
 
 /// A process that is stopped can't stop its command: only the fence keeps that from doing harm.
@@ -1026,20 +992,15 @@ fn what_is_made_wrong_on_purpose_is_found() {
     let is_whole = number("MODEL_STATES").is_some();
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     let chosen = defects().into_iter();
-    for defect in chosen.filter(|defect| defect.name.contains(&only)) {
+    for defect in chosen.filter(|defect| defect.rules.name.contains(&only)) {
+        let name = defect.rules.name;
         if is_whole || defect.is_near {
             let visit = visit(defect.rules, most, Order::BreadthFirst);
             let broken = visit.explored.broken.as_ref();
             let found = broken.map(|(broken, _)| broken.promise);
-            assert_eq!(
-                found,
-                Some(defect.promise),
-                "{}: {}",
-                defect.name,
-                visit.told()
-            );
+            assert_eq!(found, Some(defect.promise), "{name}: {}", visit.told());
             let (broken, path) = broken.expect("it was found");
-            let line = format!("{}: found in {} steps: {broken}", defect.name, path.len());
+            let line = format!("{name}: found in {} steps: {broken}", path.len());
             let picture = picture(visit.start.clone(), path);
             writeln!(std::io::stderr(), "  {line}\n{picture}").expect("stderr");
         }
