@@ -179,8 +179,11 @@ impl Facts {
                     let Some(by) = by.filter(|_| call.script.hash == ACQUIRE.hash) else {
                         continue;
                     };
-                    let waits = |data, client: &Rc<Client>| {
-                        is_member(data, &keys.queue, client.setup.claim.token().as_bytes())
+                    let waits = |data: &Data, client: &Rc<Client>| {
+                        let token = client.setup.claim.token().as_bytes();
+                        data.members(0, &keys.queue)
+                            .iter()
+                            .any(|(_, own)| own == token)
                     };
                     if waits(after, by) && !self.has_superseded[by.number] {
                         self.has_superseded[by.number] = true;
@@ -453,19 +456,10 @@ impl Facts {
     }
 }
 
-/// A field of a hash; empty where there is none.
-fn field(data: &Data, key: &[u8], field: &[u8]) -> String {
-    // Read as of time 0, so that no key counts as expired.
-    let entry = data.get(0, key).map(|entry| &*entry.content);
-    match entry {
-        Some(Content::Hash(fields)) => fields.get(field).map_or(String::new(), |value| {
-            String::from_utf8_lossy(value).into_owned()
-        }),
-        _ => String::new(),
-    }
-}
-
-fn is_member(data: &Data, key: &[u8], member: &[u8]) -> bool {
-    let entry = data.get(0, key).map(|entry| &*entry.content);
-    matches!(entry, Some(Content::Sorted(members)) if members.iter().any(|(_, own)| own == member))
+/// A field of a hash; empty where there is none. Read as of time 0, so that no key counts as expired.
+pub fn field(data: &Data, key: &[u8], field: &[u8]) -> String {
+    let value = data.fields(0, key).and_then(|fields| fields.get(field));
+    value.map_or(String::new(), |value| {
+        String::from_utf8_lossy(value).into_owned()
+    })
 }

@@ -6,6 +6,7 @@ use std::hash::Hash;
 
 use super::digest::Digester;
 use super::network::Link;
+use super::promises::field;
 use super::redis::Data;
 use super::redis::data::Content;
 use super::world::{Kind, Rules, START_MS, World};
@@ -180,12 +181,5 @@ fn hash_end(record: &[u8], hasher: &mut Digester) {
 
 /// The last fence that a server has given.
 pub fn last_fence(data: &Data, keys: &Keys) -> i64 {
-    let entry = data.get(0, &keys.state).map(|entry| &*entry.content);
-    match entry {
-        Some(Content::Hash(fields)) => fields
-            .get(&b"fence"[..])
-            .and_then(|fence| String::from_utf8_lossy(fence).parse().ok())
-            .unwrap_or(0),
-        _ => 0,
-    }
+    field(data, &keys.state, b"fence").parse().unwrap_or(0)
 }

@@ -14,7 +14,6 @@ use super::client::{Client, Setup, Stage};
 use super::digest::{Cached, digest_of};
 use super::network::{Arriving, Asked, Delay, Incoming, Network, Request};
 use super::promises::{Broken, Facts, Promise};
-use super::redis::data::Content;
 use super::redis::{Bytes, Data, Interpreter};
 use super::same::{digest_of_data, last_fence};
 use crate::clock::Moment;
@@ -594,13 +593,10 @@ impl World {
             }
             Kind::KillWaiter => {
                 let data = &self.nodes[self.network.primary].stored.data;
-                let queue = data.get(0, &self.rules.lock.keys.queue);
+                let queue = data.members(0, &self.rules.lock.keys.queue);
                 let is_queued = |client: &&Rc<Client>| {
                     let token = client.setup.claim.token().as_bytes();
-                    queue.is_some_and(|entry| match &*entry.content {
-                        Content::Sorted(waiters) => waiters.iter().any(|(_, own)| own == token),
-                        _ => false,
-                    })
+                    queue.iter().any(|(_, own)| own == token)
                 };
                 let waiting = victims().filter(is_queued);
                 steps.extend(waiting.map(|client| Step::Kill(client.number)));

@@ -100,6 +100,22 @@ impl Data {
             .filter(|entry| Self::lasts(entry, now_ms))
     }
 
+    /// The fields of a hash; `None` where there is no hash.
+    pub fn fields(&self, now_ms: i64, key: &[u8]) -> Option<&BTreeMap<Bytes, Bytes>> {
+        match &*self.get(now_ms, key)?.content {
+            Content::Hash(fields) => Some(fields),
+            Content::Text(_) | Content::Sorted(_) | Content::List(_) => None,
+        }
+    }
+
+    /// The members of a sorted set; none where there is no sorted set.
+    pub fn members(&self, now_ms: i64, key: &[u8]) -> &[(Score, Bytes)] {
+        match self.get(now_ms, key).map(|entry| &*entry.content) {
+            Some(Content::Sorted(members)) => members,
+            _ => &[],
+        }
+    }
+
     /// The value of a key that may be changed. The caller calls `tidy` for it afterwards.
     pub(super) fn get_mut(&mut self, now_ms: i64, key: &[u8]) -> Option<&mut Content> {
         self.entry_mut(now_ms, key)

@@ -43,26 +43,17 @@ impl Memory {
         let data = &self.data;
         let entry = |key: Key| data.get(now, key.name().as_bytes());
         let left = |entry: &Entry| entry.expires.map_or(-1, |expires| expires - now);
-        let hash = |key| {
-            let pairs = match entry(key).map(|entry| &*entry.content) {
-                Some(Content::Hash(fields)) => {
-                    fields.iter().map(|(a, b)| (text(a), text(b))).collect()
-                }
-                _ => Vec::new(),
-            };
-            pairs.into_iter().collect::<BTreeMap<_, _>>()
+        let hash = |key: Key| {
+            let fields = data.fields(now, key.name().as_bytes());
+            let fields = fields.into_iter().flatten();
+            fields.map(|(a, b)| (text(a), text(b))).collect()
         };
         #[allow(clippy::cast_possible_truncation)] // Scores are whole, and below 2^53.
-        let sorted = |key| -> Vec<(String, i64)> {
-            match entry(key).map(|entry| &*entry.content) {
-                Some(Content::Sorted(members)) => {
-                    let members = members.iter();
-                    members
-                        .map(|(score, member)| (text(member), score.get() as i64))
-                        .collect()
-                }
-                _ => Vec::new(),
-            }
+        let sorted = |key: Key| -> Vec<(String, i64)> {
+            let members = data.members(now, key.name().as_bytes()).iter();
+            members
+                .map(|(score, member)| (text(member), score.get() as i64))
+                .collect()
         };
         let keys = Key::ALL.into_iter();
         View {
