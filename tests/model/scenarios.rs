@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::client::{Defects, Guarding, Setup};
+use super::dice::asked;
 use super::explore::{Explored, Order, check_same, explore, told};
 use super::figure::picture;
 use super::network::Asked;
@@ -933,17 +934,12 @@ fn scripts_that_break_a_promise_are_told_from_those_that_are_shipped() {
     check(&vec![blind]).expect_err("a release that doesn't look at the token");
 }
 
-fn number(name: &str) -> Option<usize> {
-    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().expect("a number"))
-}
-
 #[test]
 fn the_promises_hold_in_each_state_that_is_visited() {
-    let asked = number("MODEL_STATES");
+    let states = asked("MODEL_STATES");
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     let chosen = all().into_iter().filter(|rules| rules.name.contains(&only));
-    let visits = chosen.map(|rules| match asked {
+    let visits = chosen.map(|rules| match states {
         Some(most) => visit(rules, most, Order::DepthFirst),
         // In little time: what is near the start.
         None => visit(rules, 500, Order::DepthFirst),
@@ -957,7 +953,7 @@ fn the_promises_hold_in_each_state_that_is_visited() {
 
 #[test]
 fn states_that_count_as_the_same_lead_to_the_same() {
-    let most = number("MODEL_STATES").map_or(300, |most| most.min(100_000));
+    let most = asked("MODEL_STATES").unwrap_or(300).min(100_000);
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     let chosen = all().into_iter().filter(|rules| rules.name.contains(&only));
     for rules in chosen {
@@ -980,7 +976,7 @@ fn without_faults_the_promises_hold_until_each_run_has_had_the_lock() {
         frozen(),
     ] {
         let quiet = Rules { faults: 0, ..rules };
-        let most = number("MODEL_STATES").unwrap_or(2_500);
+        let most = asked("MODEL_STATES").unwrap_or(2_500);
         let visit = visit(quiet, most, Order::DepthFirst);
         assert!(visit.explored.broken.is_none(), "{}", visit.told());
     }
@@ -988,8 +984,8 @@ fn without_faults_the_promises_hold_until_each_run_has_had_the_lock() {
 
 #[test]
 fn what_is_made_wrong_on_purpose_is_found() {
-    let most = number("MODEL_STATES").unwrap_or(40_000);
-    let is_whole = number("MODEL_STATES").is_some();
+    let most = asked("MODEL_STATES").unwrap_or(40_000);
+    let is_whole = asked::<usize>("MODEL_STATES").is_some();
     let only = std::env::var("MODEL_ONLY").unwrap_or_default();
     let chosen = defects().into_iter();
     for defect in chosen.filter(|defect| defect.rules.name.contains(&only)) {

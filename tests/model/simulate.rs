@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::client::{Client, Guarding, Stage};
-use super::dice::Dice;
+use super::dice::{Dice, asked};
 use super::network::Delay;
 use super::promises::{Broken, Promise};
 use super::scenarios::{self, HOSTS};
@@ -400,16 +400,11 @@ impl Simulation {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
-    Some(text.parse().expect("a number"))
-}
-
 #[test]
 fn simulations_keep_the_promises_and_a_seed_replays_to_the_byte() {
-    let first = number("SIMULATE_SEED").unwrap_or(1);
-    let seeds = number("SIMULATE_SEEDS").unwrap_or(2);
-    let minutes = u32::try_from(number("SIMULATE_MINUTES").unwrap_or(10)).expect("a few");
+    let first = asked("SIMULATE_SEED").unwrap_or(1);
+    let seeds = asked("SIMULATE_SEEDS").unwrap_or(2);
+    let minutes = asked("SIMULATE_MINUTES").unwrap_or(10);
     for mode in [Mode::Kept, Mode::Lost] {
         let mut all = Simulated::default();
         for seed in first..first + seeds {

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use checker::{Broken, Class, Verdict};
@@ -33,33 +33,24 @@ use driver::Done;
 use history::{History, MS, SECOND};
 use site::Kind;
 
-fn asked(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|text| !text.is_empty())
-}
-
-fn number(name: &str) -> Option<u64> {
-    asked(name).map(|text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} is no number: {text}"))
-    })
-}
+use crate::support::asked;
 
 #[test]
 fn what_runs_under_a_lock_keeps_its_promises_while_processes_and_servers_fail() {
-    if let Some(dir) = asked("CHAOS_HISTORY") {
+    if let Some(dir) = asked::<String>("CHAOS_HISTORY") {
         return judge_again(Path::new(&dir));
     }
     // Not among the other tests, for which it would leave no processor.
-    let Some(seconds) = number("CHAOS_SECONDS") else {
+    let Some(seconds) = asked("CHAOS_SECONDS") else {
         return;
     };
-    let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let seed = asked("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let topology = asked("CHAOS_TOPOLOGY").unwrap_or_else(|| "single".to_owned());
     if topology == "partition" {
         return partition::run(
             Duration::from_secs(seconds),
             seed,
-            asked("CHAOS_SCENARIO").as_deref(),
+            asked::<String>("CHAOS_SCENARIO").as_deref(),
         );
     }
     let kind = match topology.as_str() {
@@ -91,7 +82,7 @@ fn what_runs_under_a_lock_keeps_its_promises_while_processes_and_servers_fail() 
     );
     let text = summary(&title, &done.history, &verdict);
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let out = asked("CHAOS_OUT").map_or_else(|| target.join("chaos"), PathBuf::from);
+    let out = asked("CHAOS_OUT").unwrap_or_else(|| target.join("chaos"));
     let out = out.join(format!("{topology}-{seed}"));
     fs::create_dir_all(&out).unwrap();
     history::write_down(&done.history, &out.join("history.jsonl"));
@@ -105,7 +96,7 @@ fn judge_again(dir: &Path) {
     let verdict = Verdict::of(&history);
     let title = format!("{}, judged again", dir.display());
     let text = summary(&title, &history, &verdict);
-    let out = asked("CHAOS_OUT").map_or_else(|| dir.join("again"), PathBuf::from);
+    let out = asked("CHAOS_OUT").unwrap_or_else(|| dir.join("again"));
     fs::create_dir_all(&out).unwrap();
     let failures = failures(&history, &verdict);
     tell(&out, &history, &verdict, &text, &failures);

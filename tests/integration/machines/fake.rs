@@ -22,8 +22,8 @@ use self::deeds::{Deed, KEYS, PROBE};
 use self::redis::{Bytes, Data, READONLY, commands, data::Content};
 use crate::machines::fuzz::memory::{Memory, text as lossy};
 use crate::machines::fuzz::server::{START, Server, Simulated};
-use crate::support::SERVER;
 use crate::support::lua::{self, source};
+use crate::support::{SERVER, asked};
 
 /// How many lists of deeds are tried by default, each with its own seed.
 const CASES: u32 = 60;
@@ -435,8 +435,7 @@ fn compared(real: &Outcome, fake: &Outcome) -> String {
 
 #[test]
 fn the_redis_of_the_models_does_as_a_real_one() {
-    let seconds = std::env::var("FAKE_SECONDS").ok();
-    let seconds: Option<u64> = seconds.map(|text| text.parse().expect("FAKE_SECONDS is a number"));
+    let seconds = asked("FAKE_SECONDS");
     let both = RefCell::new((Real::start(), Memory::new(lua::SCRIPTS.into())));
     let began = Instant::now();
     let lists = deeds::lists();

@@ -24,6 +24,8 @@ use plan::Plan;
 use server::{Server, Simulated};
 use world::{Done, Failure, World};
 
+use crate::support::asked;
+
 /// How many seeds are tried by default.
 const SEEDS: u64 = 60;
 /// How many of them are run on a real server and on one in memory.
@@ -35,13 +37,6 @@ const SHRINKING: Duration = Duration::from_secs(30);
 
 #[test]
 fn the_protocol_keeps_its_promises_whatever_happens() {
-    let asked = |name: &str| -> Option<u64> {
-        let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
-        Some(
-            text.parse()
-                .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
-        )
-    };
     let (seconds, seed) = (asked("FUZZ_SECONDS"), asked("FUZZ_SEED"));
     // A longer run takes other seeds than the last one.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -97,8 +92,7 @@ fn a_server_in_memory_does_the_same_as_a_real_one_all_along() {
 /// `FUZZ_MEMORY=1-3000 cargo test --profile model` runs these seeds, and shows each that fails.
 #[test]
 fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
-    let asked = std::env::var("FUZZ_MEMORY").ok();
-    let range = asked.as_ref().map(|asked| {
+    let range = asked("FUZZ_MEMORY").map(|asked: String| {
         let number = |text: &str| -> u64 { text.parse().expect("a number") };
         let (first, last) = asked.split_once('-').expect("two seeds, as in 1-3000");
         (number(first), number(last))
@@ -127,7 +121,7 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
             }
         }
     };
-    let threads = match asked {
+    let threads = match range {
         Some(_) => thread::available_parallelism().map_or(1, usize::from),
         // Other tests run beside it.
         None => 1,
@@ -144,7 +138,7 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
         "{seeds} seeds from {first} on, {} steps, {} holds\n",
         done.steps, done.held
     );
-    if asked.is_some() {
+    if range.is_some() {
         let _ = std::io::stdout().write_all(line.as_bytes());
     }
     // A fuzz in which nothing happens finds nothing.

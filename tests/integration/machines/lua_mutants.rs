@@ -23,6 +23,7 @@ use crate::machines::fuzz::memory::{Memory, Sources};
 use crate::machines::fuzz::plan::Plan;
 use crate::machines::fuzz::server::{START, Simulated};
 use crate::machines::fuzz::world::World;
+use crate::support::asked;
 use crate::support::lua::{SCRIPTS, join};
 
 /// The Lua files below a directory: `acquire`, `lib/queue`.
@@ -194,8 +195,7 @@ const SEEDS: u64 = 40;
 const LISTS: usize = 300;
 
 fn seeds() -> u64 {
-    let seeds = std::env::var("MUTANTS_SEEDS").ok();
-    seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
+    asked("MUTANTS_SEEDS").unwrap_or(SEEDS)
 }
 
 /// What comes of each of these pieces of work, on all cores.

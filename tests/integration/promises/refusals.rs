@@ -8,6 +8,7 @@ use crate::machines::fuzz::plan::Plan;
 use crate::machines::fuzz::scripts::Call;
 use crate::machines::fuzz::server::{Called, Simulated};
 use crate::machines::fuzz::world::World;
+use crate::support::asked;
 use crate::support::lua::SCRIPTS;
 
 /// How many runs of the fuzz are tried; `REFUSALS` is another number.
@@ -111,8 +112,7 @@ impl Simulated for Refusing {
 
 #[test]
 fn what_a_server_refuses_has_done_nothing_and_what_is_held_is_never_refused() {
-    let seeds = std::env::var("REFUSALS").ok();
-    let seeds = seeds.map_or(SEEDS, |text| text.parse().expect("REFUSALS is a number"));
+    let seeds = asked("REFUSALS").unwrap_or(SEEDS);
     let mut server = Refusing::new();
     for seed in 1..=seeds {
         let plan = Plan::of(seed);

@@ -1,4 +1,13 @@
-//! What is left to chance in a test, drawn from a seed.
+//! What is left to chance in a test, drawn from a seed, and what a person asks for in its place.
+
+use std::str::FromStr;
+
+/// The value of a variable that isn't empty.
+pub fn asked<T: FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    let value = text.parse();
+    Some(value.unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
 
 /// Numbers that look random and are always the same (`SplitMix64`).
 #[derive(Clone, Debug)]

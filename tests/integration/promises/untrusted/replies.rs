@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 use super::{Liar, MOST, Say, drives, weighed};
-use crate::support::Redis;
+use crate::support::{Redis, asked};
 
 /// How many conversations there are usually.
 const USUAL: u32 = 24;
@@ -161,8 +161,7 @@ fn converse(redis: &Redis, arguments: &[&str], answers: Vec<Answer>) -> Result<(
 
 #[test]
 fn whatever_a_server_answers_redlock_ends_in_order() {
-    let seconds = std::env::var("REPLIES_SECONDS").ok();
-    let seconds: Option<u64> = seconds.map(|text| text.parse().expect("it is a number"));
+    let seconds = asked("REPLIES_SECONDS");
     let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let redis = Redis::start();
     let conversation = (0..COMMANDS.len(), vec(answer(), 0..16));
