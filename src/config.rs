@@ -239,7 +239,7 @@ impl Settings {
     pub fn warn_of_lone_primary(&self, client: &Client) {
         if self.verbosity > Verbosity::Quiet && client.is_alone() {
             self.verbosity.info(format_args!(
-                "most of the sentinels don't name Redis at {} as the primary; another server may hold other locks",
+                "most of the sentinels don't name Redis at {} as the primary; the primary may be another server, with locks that this one doesn't know",
                 self.locks
             ));
         }

@@ -373,7 +373,7 @@ pub struct AcquireOptions {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, hide = true)]
     pub clock_skew: Option<Duration>,
 
-    /// Until Redis has been up this long, grant only locks that it has a record of
+    /// Until Redis has been up this long, grant no lock whose name it doesn't know
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", value_parser = remembered_or_none, hide = true)]
     pub restart_grace: Duration,
 
@@ -650,7 +650,7 @@ pub struct Acquire {
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, requires = "while_pid", help_heading = "Script")]
     pub kill_after: Duration,
 
-    /// With --while-pid: also keep the lock until every process that it starts under the lock has ended
+    /// With --while-pid: also keep the lock until every process that process PID starts under the lock has ended
     #[arg(long, requires = "while_pid", help_heading = "Script")]
     pub wait_tree: bool,
 }

@@ -10,7 +10,7 @@ use crate::{report, signal, stderr, sys};
 /// The warning of the change that was asked for and isn't answered yet.
 static UNANSWERED: Mutex<Option<String>> = Mutex::new(None);
 
-/// Makes a change over a connection that is open. `may` says what may have come of it: `lock "a" may be frozen now`.
+/// Makes a change over a connection that is open. `may` says what may have come of it: `lock "a" may have been frozen`.
 ///
 /// # Errors
 /// That of the call, after the warning where only the answer is missing. An interrupt before the answer ends the process

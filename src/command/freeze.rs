@@ -23,7 +23,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     let long = options.lasting.unwrap_or(cli::REMEMBERED);
     let name = lock.name();
-    let may = format_args!("lock \"{name}\" may be frozen now");
+    let may = format_args!("lock \"{name}\" may have been frozen");
     let found = change(name, may, || lock.freeze(&mut client, long, &who))?;
     let until = match options.lasting {
         Some(long) => format!("for {}", duration::exact(long)),
@@ -58,7 +58,7 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let name = lock.name();
-    let may = format_args!("lock \"{name}\" may be thawed now");
+    let may = format_args!("lock \"{name}\" may have been thawed");
     let thawed = change(name, may, || lock.thaw(&mut client))?;
     client.refuse_replica()?;
     match thawed {
