@@ -520,7 +520,7 @@ pub enum OnUnreachable {
 
 /// Run a command elsewhere under a lock of this job
 ///
-/// For work that the run itself can't stop, over ssh or in a container. When the lock is lost or the run is over, COMMAND
+/// For work over ssh or in a container, which the run itself can't stop. When the lock is lost or the run is over, COMMAND
 /// is stopped; it is dead before the lease ends. The lock is handed over after that. A guard acquires and renews no lock:
 /// if there is no lock to guard, it starts nothing, and the status is 79.
 ///
@@ -650,7 +650,7 @@ pub struct Acquire {
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, requires = "while_pid", help_heading = "Script")]
     pub kill_after: Duration,
 
-    /// With --while-pid: also keep the lock until every process that process PID starts under the lock has ended
+    /// With --while-pid: also keep the lock until all processes that PID has started under the lock have ended
     #[arg(long, requires = "while_pid", help_heading = "Script")]
     pub wait_tree: bool,
 }

@@ -66,7 +66,7 @@ pub(super) fn persistence(evidence: &Evidence, measure: Measure) -> Finding {
             check.ok(format!("append-only file{fsync}"))
         }
         Kept::Snapshots if info.text("rdb_last_bgsave_status") == Some("err") => check.warn(
-            "the last snapshot failed: a restart forgets all locks since the snapshot before",
+            "the last snapshot failed: a restart forgets all locks taken since the last successful snapshot",
             "the server's log says why; usually the disk is full",
         ),
         Kept::Snapshots => {
