@@ -31,7 +31,7 @@ pub use libc::SIGKILL;
 pub use self::environment::variables;
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::signals::{
-    KeptStatus, Reach, ReceivedSignal, die_by, exit_at, kill, stop_by, stop_job_by,
+    KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
 };
 pub use self::thread::start_thread;
 
@@ -74,35 +74,7 @@ fn ignore(signal: i32) {
     }
 }
 
-/// A set of signals.
-#[derive(Clone, Copy)]
-pub struct SignalSet(u64);
-
 impl SignalSet {
-    /// All signals there are.
-    const ALL: Self = Self(u64::MAX);
-
-    /// The set of these signals, numbers from 1 to [`LAST_SIGNAL`].
-    pub const fn of(signals: &[i32]) -> Self {
-        let mut set = 0;
-        let mut next = 0;
-        while next < signals.len() {
-            set |= 1 << (signals[next] - 1);
-            next += 1;
-        }
-        Self(set)
-    }
-
-    /// Blocks these signals too in this thread.
-    pub fn block(self) -> io::Result<()> {
-        self.change_mask(libc::SIG_BLOCK).map(drop)
-    }
-
-    /// Lets these signals through to this thread: any that came meanwhile takes effect now.
-    pub fn unblock(self) -> io::Result<()> {
-        self.change_mask(libc::SIG_UNBLOCK).map(drop)
-    }
-
     /// Changes the mask of this thread; what it was before.
     fn change_mask(self, how: i32) -> io::Result<Self> {
         let set = self.to_system();

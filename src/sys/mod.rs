@@ -45,7 +45,7 @@ pub use self::daemon::{become_program, leave_behind, peer_user, try_lock};
 pub use self::environment::variables;
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::signals::{
-    KeptStatus, Reach, ReceivedSignal, die_by, exit_at, kill, stop_by, stop_job_by,
+    KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
 };
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 pub use self::thread::{USUAL_STACK, start_thread};
@@ -161,35 +161,7 @@ fn ignore(signal: i32) {
     signal_action(signal, Some(&[libc::SIG_IGN, 0, 0, 0]));
 }
 
-/// A set of signals, all that the kernel has among them.
-#[derive(Clone, Copy)]
-pub struct SignalSet(u64);
-
 impl SignalSet {
-    /// All signals there are.
-    const ALL: Self = Self(u64::MAX);
-
-    /// The set of these signals, numbers from 1 to [`LAST_SIGNAL`].
-    pub const fn of(signals: &[i32]) -> Self {
-        let mut set = 0;
-        let mut next = 0;
-        while next < signals.len() {
-            set |= 1 << (signals[next] - 1);
-            next += 1;
-        }
-        Self(set)
-    }
-
-    /// Blocks these signals too in this thread.
-    pub fn block(self) -> io::Result<()> {
-        self.change_mask(libc::SIG_BLOCK).map(drop)
-    }
-
-    /// Lets these signals through to this thread: any that came meanwhile takes effect now.
-    pub fn unblock(self) -> io::Result<()> {
-        self.change_mask(libc::SIG_UNBLOCK).map(drop)
-    }
-
     /// Changes the mask of this thread; what it was before.
     fn change_mask(self, how: c_int) -> io::Result<Self> {
         let mut before = Self(0);

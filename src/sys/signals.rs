@@ -5,7 +5,37 @@ use std::io;
 
 use nix::unistd::Pid;
 
-use super::{SignalSet, ignore, is_ignored, set_default};
+use super::{ignore, is_ignored, set_default};
+
+/// A set of signals, all that the kernel has among them.
+#[derive(Clone, Copy)]
+pub struct SignalSet(pub(super) u64);
+
+impl SignalSet {
+    /// All signals there are.
+    pub(super) const ALL: Self = Self(u64::MAX);
+
+    /// The set of these signals, numbers from 1 to `LAST_SIGNAL`.
+    pub const fn of(signals: &[i32]) -> Self {
+        let mut set = 0;
+        let mut next = 0;
+        while next < signals.len() {
+            set |= 1 << (signals[next] - 1);
+            next += 1;
+        }
+        Self(set)
+    }
+
+    /// Blocks these signals too in this thread.
+    pub fn block(self) -> io::Result<()> {
+        self.change_mask(libc::SIG_BLOCK).map(drop)
+    }
+
+    /// Lets these signals through to this thread: any that came meanwhile takes effect now.
+    pub fn unblock(self) -> io::Result<()> {
+        self.change_mask(libc::SIG_UNBLOCK).map(drop)
+    }
+}
 
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
