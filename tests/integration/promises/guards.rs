@@ -50,6 +50,15 @@ const TAKES_ITS_TIME: &str = r#"
     while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done
     echo over"#;
 
+/// Lets the run end whose guard takes its time: from then on the lock is kept for that guard.
+fn leave_lock_to(guard: &mut Running, redis: &Redis) {
+    Holder::let_end(redis);
+    guard.expect_line("asked");
+    wait_until("the run is over for the server", || {
+        holder(redis, "kept") == true
+    });
+}
+
 fn let_guards_end(redis: &Redis) {
     fs::write(redis.dir.path().join("over"), "").unwrap();
 }
@@ -72,11 +81,7 @@ fn the_next_holder_starts_after_the_last_guard_has_ended_and_the_run_returns_aft
     let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
     guard.expect_line("started");
     let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
-    Holder::let_end(&redis);
-    guard.expect_line("asked");
-    wait_until("the run is over for the server", || {
-        self::holder(&redis, "kept") == true
-    });
+    leave_lock_to(&mut guard, &redis);
     assert!(!waiter.has_ended() && !holder.run.has_ended());
     assert_eq!(guards(&redis), 1);
     let_guards_end(&redis);
@@ -239,11 +244,7 @@ fn stop_waits_for_the_guards_of_a_run_that_is_over() {
     let mut holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
     let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
     guard.expect_line("started");
-    Holder::let_end(&redis);
-    guard.expect_line("asked");
-    wait_until("the run is over for the server", || {
-        self::holder(&redis, "kept") == true
-    });
+    leave_lock_to(&mut guard, &redis);
     let stop = "redlock stop a; echo \"stopped $?\"";
     let mut stop = Running::start(&mut directly(&redis, &["sh", "-c", stop]));
     // Its first look is behind it.
@@ -264,11 +265,7 @@ fn a_run_with_hold_at_least_returns_when_its_guards_have_ended() {
     let mut holder = Holder::start(&redis, &["--hold-at-least", "1h", "a"]);
     let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
     guard.expect_line("started");
-    Holder::let_end(&redis);
-    guard.expect_line("asked");
-    wait_until("the run is over for the server", || {
-        self::holder(&redis, "kept") == true
-    });
+    leave_lock_to(&mut guard, &redis);
     assert!(!holder.run.has_ended());
     let_guards_end(&redis);
     guard.finish().assert_exited(79);
