@@ -44,8 +44,8 @@ const MANY_INHERITED: usize = 32;
 struct Unreleased {
     /// Of a run that is over: a server that takes over may not know that.
     unsure: Vec<Claim>,
-    /// Kept for their guards.
-    guarded: Vec<Claim>,
+    /// Kept for their guards, at most until that moment.
+    guarded: Vec<(Claim, Moment)>,
 }
 
 /// The acquisition of locks, and what is known of it from the start.
@@ -344,79 +344,115 @@ impl<'a> Acquisition<'a> {
         // have nothing urgent left.
         sys::yield_cpu();
         let Unreleased { unsure, guarded } = self.release_each(holds, mode, signals);
-        for claim in &guarded {
-            if !self.await_guards(claim, holds, mode, signals) {
+        let mut is_failing = false;
+        for (claim, over_by) in &guarded {
+            let of = (claim, *over_by);
+            if !self.await_guards(of, holds, mode, signals, &mut is_failing) {
                 break;
             }
         }
+        holds.client.lift_limit();
         if !unsure.is_empty() {
             self.leave_releaser(&unsure, holds, mode);
         }
     }
 
-    /// Waits until the work elsewhere that guards a lock has ended, or may live no longer. Another one of these signals
-    /// ends that; whether none has.
+    /// Waits until the work elsewhere that guards a lock has ended, or may live no longer: until `over_by`, as long as
+    /// nothing else is known. Another one of these signals ends that; whether none has. `is_failing` says whether the
+    /// last question had no answer.
     fn await_guards(
         &self,
-        claim: &Claim,
+        (claim, mut over_by): (&Claim, Moment),
         holds: &mut HeldLocks,
         mode: &ReleaseMode,
         signals: Option<&Signals>,
+        is_failing: &mut bool,
     ) -> bool {
-        let name = claim.lock().name();
         let client = &mut holds.client;
         let mut is_said = false;
-        let mut is_failing = false;
         let began = now();
-        let mut over_by = began + self.request.ttl;
         loop {
+            let pause = match (&is_failing, is_said) {
+                (true, _) => RELEASE_AGAIN,
+                (false, true) => GUARDS_LOOKED_FOR_AGAIN,
+                (false, false) => GUARDS_LOOKED_FOR,
+            };
+            let until = over_by.min(now() + pause);
+            if !self.await_change(claim, client, until, signals, *is_failing) {
+                return false;
+            }
             let asked_at = now();
-            // A server that doesn't answer keeps no signal waiting.
-            if is_failing {
+            if *is_failing {
+                // None of them outlives its lease.
+                if asked_at >= over_by {
+                    return true;
+                }
+                // A server that doesn't answer keeps no signal waiting.
                 self.let_through(signals);
             }
-            // Else it is looked for now and then.
-            let _ = self
-                .settings
-                .locks
-                .track(client, std::slice::from_ref(name));
-            let asked = claim.release(client, mode, || {});
+            client.limit_to(over_by.since(asked_at).max(TO_SEND));
+            let mut came = false;
+            let asked = claim.release(client, mode, || {
+                came = signals.is_some_and(|signals| !matches!(signals.next_ending(), Ok(None)));
+                self.let_through(signals);
+            });
             self.collect_again(signals);
-            let left = match &asked {
+            *is_failing = match &asked {
                 Ok(Released::Kept {
                     left,
                     for_guards: true,
-                }) => *left,
-                // There were guards, and none of them outlives its lease.
-                Err(error) if error.kind.may_pass() && asked_at < over_by => {
-                    over_by.since(asked_at)
+                }) => {
+                    over_by = asked_at + *left;
+                    false
                 }
+                Err(error) if error.kind.may_pass() => true,
                 Ok(_) | Err(_) => return true,
             };
-            is_failing = asked.is_err();
-            over_by = asked_at + left;
-            if !is_said && now().since(began) >= GUARDS_LOOKED_FOR {
+            if came {
+                return false;
+            }
+            if !is_said && now().since(began) >= GUARDS_LOOKED_FOR && !*is_failing {
                 is_said = true;
                 self.verbosity().info(format_args!(
-                    "lock \"{name}\" is kept until its guards have ended, for at most {}; interrupt redlock to leave the lock to them",
-                    report::format_duration(left)
+                    "lock \"{}\" is kept until its guards have ended, for at most {}; interrupt redlock to leave the lock to them",
+                    claim.lock().name(),
+                    report::format_duration(over_by.since(asked_at))
                 ));
+            }
+        }
+    }
+
+    /// Waits until this moment, or until a lock that is kept for its guards is free, as far as the server notifies us.
+    /// One of these signals ends that; whether none has.
+    fn await_change(
+        &self,
+        claim: &Claim,
+        client: &mut Client,
+        until: Moment,
+        signals: Option<&Signals>,
+        is_failing: bool,
+    ) -> bool {
+        loop {
+            // It only reads: a release would wake the guards, and they us. No signal waits for it for long.
+            client.limit_to(longest_farewell(&self.settings.locks));
+            let states = (!is_failing)
+                .then(|| Claim::check_all(std::slice::from_ref(claim), client, self.request.ttl));
+            if let Some(Ok(states)) = &states
+                && matches!(states[..], [LeaseState::Lost(_)])
+            {
+                return true;
             }
             let fds = client.fds().chain(signals.map(AsFd::as_fd));
             let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
-            let pause = if is_failing {
-                RELEASE_AGAIN
-            } else if is_said {
-                GUARDS_LOOKED_FOR_AGAIN
-            } else {
-                GUARDS_LOOKED_FOR
-            };
-            let slept = poll::wait(&mut fds, Some(left.min(pause)));
+            let slept = poll::wait(&mut fds, Some(until.since(now())));
             let ended = signals.map_or(Ok(None), Signals::next_ending);
             if slept.is_err() || !matches!(ended, Ok(None)) {
                 return false;
             }
-            while let Ok(Some(_)) = client.receive() {}
+            let skipped = client.skip_incoming();
+            if now() >= until || skipped.is_err() || !matches!(states, Some(Ok(_))) {
+                return true;
+            }
         }
     }
 
@@ -483,6 +519,7 @@ impl<'a> Acquisition<'a> {
             }
             let name = hold.claim.lock().name();
             let client = &mut holds.client;
+            let asked_at = now();
             let released = self.release(&hold.claim, mode, until, client, signals);
             match (&released, mode) {
                 // It is to be held for longer than its work.
@@ -513,8 +550,11 @@ impl<'a> Acquisition<'a> {
             }
             match released.map(|(released, _)| released) {
                 Ok(Released::Kept {
-                    for_guards: true, ..
-                }) => unreleased.guarded.push(hold.claim.clone()),
+                    left,
+                    for_guards: true,
+                }) => unreleased
+                    .guarded
+                    .push((hold.claim.clone(), asked_at + left)),
                 Ok(Released::Now) => self
                     .verbosity()
                     .verbose(format_args!("lock \"{name}\" released")),
@@ -596,9 +636,13 @@ impl<'a> Acquisition<'a> {
 
 /// How much is left of the time that the end of all is worth a wait, where one of these signals has asked us to end.
 pub fn left_to_end(locks: &Locks, signals: &Signals) -> Option<Duration> {
-    let all = (locks.round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL);
-    let left = signals.left_to_end(all)?;
+    let left = signals.left_to_end(longest_farewell(locks))?;
     Some(left.max(TO_SEND))
+}
+
+/// How long the end of all is worth a wait.
+fn longest_farewell(locks: &Locks) -> Duration {
+    (locks.round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL)
 }
 
 /// The end by a signal before any work was started.
@@ -685,7 +729,7 @@ const FAR: u32 = 6;
 const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
 
 /// How long each may take after that: enough to send it to a server that isn't far away.
-const TO_SEND: Duration = Duration::from_millis(50);
+pub const TO_SEND: Duration = Duration::from_millis(50);
 
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
 const SLOW_TO_OPEN: Duration = Duration::from_millis(250);
