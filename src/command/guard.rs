@@ -211,24 +211,28 @@ fn refusal(name: &Name, refused: &Admitted) -> String {
     }
 }
 
-/// Says that the work is over, so that the lock can be handed on. Where that fails, the guard's lease ends by itself. Where
-/// one of these signals has asked us to end, a server that doesn't answer is not waited for.
+/// Says that the work is over, so that the locks can be handed on. Where that fails, the guard's lease ends by itself: for
+/// all locks together it is worth no more than two tries, and less where one of these signals has asked us to end.
 fn leave_all(holds: &mut HeldLocks, settings: &Settings, signals: &Signals) {
-    let within = || acquisition::left_to_end(&settings.locks, signals);
+    let within = || {
+        let _ = signals.next_ending();
+        acquisition::left_to_end(&settings.locks, signals)
+    };
     holds.reclaim_client(within().map(|all| all / 4), || {});
+    let until = now() + holds.client.longest(2);
     while let Some(hold) = holds.all.pop() {
         let Some(guard) = hold.guard else { continue };
-        // What was sent frees the lock also when its answer isn't waited for.
-        let leave = |client: &mut Client, share: u32| {
-            if let Some(within) = within() {
-                client.limit_to(within / share);
-            }
+        // What was sent frees the lock also when its answer isn't waited for. Half is for connecting, and half for the answer.
+        let leave = |client: &mut Client| {
+            let left = until.since(now());
+            let left = within().map_or(left, |within| left.min(within / 2));
+            client.limit_to(left.max(acquisition::TO_SEND));
             guard.leave(client)
         };
-        let left = leave(&mut holds.client, 2).or_else(|_| {
-            // The connection may be broken. Of what is left half is for connecting, and half for the answer.
+        let left = leave(&mut holds.client).or_else(|_| {
+            // The connection may be broken.
             holds.client.disconnect();
-            leave(&mut holds.client, 2)
+            leave(&mut holds.client)
         });
         if let Err(error) = left {
             settings.verbosity.info(format_args!(

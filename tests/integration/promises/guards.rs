@@ -531,6 +531,66 @@ fn a_run_waits_for_its_guards_through_requests_that_fail() {
 }
 
 #[test]
+fn a_run_is_notified_of_the_end_of_its_last_guard() {
+    let redis = Redis::start();
+    let script = r#"exec redlock run --ttl 120s a -c "$0" 2>&1"#;
+    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", script, SAYS_HELD]));
+    let held = run.line();
+    let mut holder = Holder { run, held };
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    leave_lock_to(&mut guard, &redis);
+    // Said after a look; the next one would be five seconds later.
+    let said = holder.run.line();
+    assert!(said.contains("is kept until its guards"), "{said}");
+    let_guards_end(&redis);
+    let began = Instant::now();
+    holder.run.finish().assert_exited(0);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    guard.finish().assert_exited(79);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn the_guards_of_several_locks_are_waited_for_until_one_lease_is_over_where_redis_is_gone() {
+    let mut redis = Redis::start();
+    let holder = Holder::start(&redis, &["--ttl", "4s", "a", "b", "c", "d"]);
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    leave_lock_to(&mut guard, &redis);
+    redis.kill();
+    let began = Instant::now();
+    holder.run.finish().assert_exited(0);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    guard.finish().assert_exited(79);
+}
+
+#[test]
+fn a_guard_of_several_locks_tries_to_leave_them_for_as_long_as_one_where_redis_does_not_answer() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let holder = Holder::start(&redis, &["--ttl", "1h", "a", "b", "c", "d"]);
+    let mut guard = holder.guard(&redis, &[], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    redis.stall();
+    let_guards_end(&redis);
+    guard.expect_line("over");
+    let began = Instant::now();
+    guard
+        .finish()
+        .assert_exited(0)
+        .assert_says("may be kept until its lease ends");
+    let took = began.elapsed();
+    // Two tries of two seconds, and what each other lock needs to be sent.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    redis.resume();
+    Holder::let_end(&redis);
+    holder.run.finish().assert_exited(0);
+}
+
+#[test]
 fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
     let redis = Redis::start();
     load_scripts(&redis);
