@@ -31,9 +31,9 @@ use self::trust::Read;
 
 /// What the settings add to a command line, and the settings. Help, versions and mistakes in the command line
 /// come before a mistake in the settings, which is therefore reported later.
-pub fn read(typed: &Typed) -> (FromSettings, Result<Sources>) {
+pub fn with_options(sources: Result<Sources>, typed: &Typed) -> (FromSettings, Result<Sources>) {
     let read = || {
-        let sources = Sources::read()?;
+        let sources = sources?;
         Ok((FromSettings::new(&sources, typed)?, sources))
     };
     match read() {
@@ -412,6 +412,12 @@ impl Sources {
             unreadable,
             refused,
         })
+    }
+
+    /// Whether any of them may stand in for an option of one command.
+    pub fn set_options(&self) -> bool {
+        let mut all = self.settings.iter();
+        all.any(|setting| !NAMES.contains(&setting.name.as_str()))
     }
 
     /// # Errors

@@ -97,22 +97,18 @@ use crate::decide::exit::Exit;
 use crate::typed::Typed;
 
 fn main() -> ExitCode {
-    // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
-    let mut typed = ManuallyDrop::new(Typed::new(std::env::args_os().skip(1).collect()));
-    let (from_settings, sources) = config::read(&typed);
-    let words = typed.with(from_settings.words());
-    let (exit, is_evaluated) = match typed.read(&words) {
-        Ok(cli) => {
-            let typed = std::mem::take(&mut typed.words);
-            let is_evaluated = typed::is_evaluated(&cli);
-            let exit = dispatch(cli, &typed, sources, &from_settings);
-            let exit = exit.unwrap_or_else(|error| command::fail(&error, &typed));
-            (exit, is_evaluated)
-        }
-        Err(error) => {
-            let exit = command::usage(&error, &typed, &from_settings.stand_ins);
-            (exit, Typed::new(words).is_evaluated())
-        }
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let sources = Sources::read();
+    let usual = match &sources {
+        Ok(sources) if !sources.set_options() => typed::read_usual(&words),
+        _ => None,
+    };
+    let (exit, is_evaluated) = match usual {
+        Some(cli) => (
+            perform(cli, &words, sources, &FromSettings::default()),
+            false,
+        ),
+        None => by_clap(words, sources),
     };
     if is_evaluated {
         command::fail_eval(exit);
@@ -123,6 +119,35 @@ fn main() -> ExitCode {
         sys::die_by(signal);
     }
     exit.code().into()
+}
+
+/// Any command line.
+fn by_clap(words: Vec<OsString>, sources: anyhow::Result<Sources>) -> (Exit, bool) {
+    // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
+    let mut typed = ManuallyDrop::new(Typed::new(words));
+    let (from_settings, sources) = config::with_options(sources, &typed);
+    let words = typed.with(from_settings.words());
+    match typed.read(&words) {
+        Ok(cli) => {
+            let typed = std::mem::take(&mut typed.words);
+            let is_evaluated = typed::is_evaluated(&cli);
+            (perform(cli, &typed, sources, &from_settings), is_evaluated)
+        }
+        Err(error) => {
+            let exit = command::usage(&error, &typed, &from_settings.stand_ins);
+            (exit, Typed::new(words).is_evaluated())
+        }
+    }
+}
+
+fn perform(
+    cli: Cli,
+    typed: &[OsString],
+    sources: anyhow::Result<Sources>,
+    from_settings: &FromSettings,
+) -> Exit {
+    let exit = dispatch(cli, typed, sources, from_settings);
+    exit.unwrap_or_else(|error| command::fail(&error, typed))
 }
 
 fn dispatch(

@@ -1,8 +1,11 @@
 //! The command line as it was typed: the only reader of argv. It defines clap's command line once, reads with it, and
-//! tells what each word of a wrong line is. Pure; it says nothing and mends nothing.
+//! tells what each word of a wrong line is. The line that most jobs have is read without clap, in `usual`. Pure; it says
+//! nothing and mends nothing.
 //!
 //! clap tells what a command line means, and of a wrong one only what it stumbled over. What a user
 //! wanted to type, and which options a setting may stand in for, takes a look at the words.
+
+mod usual;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -10,6 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use clap::{Arg, CommandFactory, FromArgMatches};
 
 use crate::cli::{Cli, Command, Format, Invocation};
+
+pub use self::usual::read as read_usual;
 
 /// What a word of a command line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -67,7 +67,7 @@ pub struct Cli {
 
 // Options of every command, accepted before and after its name. No doc comment: clap would use it as the
 // description of each command that these options are added to.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Common {
     /// Redis server [env: REDLOCK_URL]
     ///
@@ -255,7 +255,7 @@ const ELSEWHERE: &str = "Set options that are the same for all jobs, such as --s
 pub const BUSY: u8 = 75;
 
 /// How long to wait for a lock.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct WaitOptions {
     /// Wait at most this long [default: forever]
     ///
@@ -280,7 +280,7 @@ pub enum SyncReplicas {
 }
 
 /// Protection of a lock against a failover.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct SyncOptions {
     /// Replicas that must acknowledge the lock
     #[arg(long, value_name = "all|N", value_parser = sync, hide = true)]
@@ -300,7 +300,7 @@ fn sync(text: &str) -> Result<SyncReplicas, String> {
 }
 
 /// How to acquire a lock.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct AcquireOptions {
     /// Lease length
     ///
@@ -392,7 +392,7 @@ pub struct AcquireOptions {
 /// the lock when COMMAND ends. If the lease can't be renewed, COMMAND is stopped before another
 /// client can acquire the lock. The exit status is COMMAND's. With several names, COMMAND runs once all
 /// of them are held.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(
     override_usage = "redlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME... -c SCRIPT",
     after_long_help = "\
@@ -501,18 +501,20 @@ pub struct Run {
 }
 
 /// What to do when the lock is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnLost {
     /// Stop COMMAND; the exit status is 79
+    #[default]
     Stop,
     /// Let COMMAND continue without the lock, with a warning; the exit status is still 79
     Warn,
 }
 
 /// What to do when Redis is unreachable at the start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnUnreachable {
     /// Exit with status 69
+    #[default]
     Fail,
     /// Run COMMAND without a lock
     Run,

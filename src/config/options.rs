@@ -42,7 +42,7 @@ impl FromSettings {
             let settings = sources.settings.iter();
             settings.filter(|setting| !NAMES.contains(&setting.name.as_str()))
         };
-        if others().next().is_none() {
+        if !sources.set_options() {
             return Ok(Self::default());
         }
         let known = |command: &&clap::Command| WITH_SETTINGS.contains(&command.get_name());
