@@ -1,7 +1,7 @@
 //! One child: spawn it, signal it (and all that came from it), reap it.
 
 use std::collections::HashSet;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitStatus;
@@ -34,7 +34,7 @@ pub struct Prepared {
     candidates: Vec<CString>,
     arguments: Vec<CString>,
     /// Our environment as `NAME=value` texts.
-    environment: Vec<CString>,
+    environment: Vec<&'static CStr>,
 }
 
 impl Prepared {
@@ -45,14 +45,14 @@ impl Prepared {
     pub fn new(words: &[OsString], without: &[&str]) -> io::Result<Self> {
         let program = words.first().filter(|program| !program.is_empty());
         let program = program.ok_or(io::ErrorKind::NotFound)?;
-        let kept =
-            std::env::vars_os().filter(|(name, _)| without.iter().all(|other| name != other));
+        let is_kept = |variable: &&CStr| {
+            let name = sys::name_and_value(variable).map(|(name, _)| name);
+            name.is_some_and(|name| without.iter().all(|other| name != other.as_bytes()))
+        };
         Ok(Self {
             candidates: candidates(program)?,
             arguments: words.iter().map(c_string).collect::<io::Result<_>>()?,
-            environment: kept
-                .map(|(name, value)| variable(&name, &value))
-                .collect::<io::Result<_>>()?,
+            environment: sys::all_variables().into_iter().filter(is_kept).collect(),
         })
     }
 }
@@ -91,11 +91,12 @@ impl Child {
         variables: &[(&'static str, OsString)],
         conditions: &Conditions,
     ) -> Result<Self, SpawnError> {
-        let mut environment = command.environment.clone();
-        for (name, value) in variables {
-            let value = variable(OsStr::new(name), value).map_err(SpawnError::CannotExecute)?;
-            environment.push(value);
-        }
+        let added = variables.iter().map(|(name, value)| variable(name, value));
+        let added: Vec<CString> = added
+            .collect::<io::Result<_>>()
+            .map_err(SpawnError::CannotExecute)?;
+        let added = added.iter().map(CString::as_c_str);
+        let environment: Vec<&CStr> = command.environment.iter().copied().chain(added).collect();
         let mut tree = Tree::ours();
         // Without that, what it starts could escape: better not to start it.
         sys::adopt_orphans().map_err(SpawnError::NoProcess)?;
@@ -428,8 +429,8 @@ fn candidates(program: &OsStr) -> io::Result<Vec<CString>> {
         .collect()
 }
 
-fn variable(name: &OsStr, value: &OsStr) -> io::Result<CString> {
-    c_string([name, value].join(OsStr::new("=")))
+fn variable(name: &str, value: &OsStr) -> io::Result<CString> {
+    c_string([OsStr::new(name), value].join(OsStr::new("=")))
 }
 
 fn c_string(text: impl AsRef<OsStr>) -> io::Result<CString> {

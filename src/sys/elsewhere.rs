@@ -28,8 +28,8 @@ use nix::unistd::Pid;
 
 pub use libc::SIGKILL;
 
-pub use self::environment::variables;
-pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
+pub use self::environment::{all_variables, name_and_value, variables};
+
 pub use self::signals::{
     KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
 };

@@ -8,27 +8,38 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// The variables whose names begin like this. To be called before any thread is started.
-pub fn variables(beginning: &str) -> Vec<(OsString, OsString)> {
+/// All variables, as `NAME=value` texts, where they are.
+pub fn all_variables() -> Vec<&'static CStr> {
     let mut found = Vec::new();
     // SAFETY: nothing in this process changes the environment, and each pointer before the null pointer is
     // that of a text that ends with a zero byte.
     unsafe {
         let mut next = environ;
         while !next.is_null() && !(*next).is_null() {
-            let variable = CStr::from_ptr(*next).to_bytes();
+            found.push(CStr::from_ptr(*next));
             next = next.add(1);
-            if !variable.starts_with(beginning.as_bytes()) {
-                continue;
-            }
-            if let Some(end) = variable.iter().position(|&byte| byte == b'=') {
-                let (name, value) = (&variable[..end], &variable[end + 1..]);
-                found.push((
-                    OsString::from_vec(name.to_vec()),
-                    OsString::from_vec(value.to_vec()),
-                ));
-            }
         }
     }
     found
+}
+
+/// The name and the value of a variable; `None` for a text that has no name.
+pub fn name_and_value(variable: &CStr) -> Option<(&[u8], &[u8])> {
+    let text = variable.to_bytes();
+    // As the standard library has it, a name may begin with `=`.
+    let end = text.iter().skip(1).position(|&byte| byte == b'=')? + 1;
+    Some((&text[..end], &text[end + 1..]))
+}
+
+/// The variables whose names begin like this.
+pub fn variables(beginning: &str) -> Vec<(OsString, OsString)> {
+    let owned = |text: &[u8]| OsString::from_vec(text.to_vec());
+    let like_this = |variable: &&CStr| variable.to_bytes().starts_with(beginning.as_bytes());
+    let found = all_variables()
+        .into_iter()
+        .filter(like_this)
+        .filter_map(name_and_value);
+    found
+        .map(|(name, value)| (owned(name), owned(value)))
+        .collect()
 }

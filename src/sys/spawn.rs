@@ -1,6 +1,6 @@
 //! Starting a program in a child.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,7 +19,7 @@ pub struct SpawnSpec<'a> {
     pub candidates: &'a [CString],
     pub arguments: &'a [CString],
     /// `NAME=value` texts.
-    pub environment: &'a [CString],
+    pub environment: &'a [&'a CStr],
     /// Whether the child leads a separate process group.
     pub own_group: bool,
     /// Whether SIGCHLD was ignored when we were started.
@@ -64,10 +64,6 @@ struct ChildArgs<'a> {
 /// # Errors
 /// The error of the last `execve`, by the rules of execvp(3): `EACCES` is remembered over `ENOENT`.
 pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
-    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
-        let texts = texts.iter().map(|text| text.as_ptr());
-        texts.chain([ptr::null()]).collect()
-    };
     let (candidates, arguments, environment) = (
         pointers(spec.candidates),
         pointers(spec.arguments),
@@ -144,6 +140,12 @@ fn read_error(errors: &OwnedFd) -> Option<io::Error> {
             _ => return Some(io::Error::from_raw_os_error(error)),
         }
     }
+}
+
+/// Texts as the kernel takes a list of them.
+fn pointers(texts: &[impl AsRef<CStr>]) -> Vec<*const c_char> {
+    let texts = texts.iter().map(|text| text.as_ref().as_ptr());
+    texts.chain([ptr::null()]).collect()
 }
 
 /// The child's side of [`spawn`]: ends only when nothing could be executed.
@@ -288,7 +290,7 @@ mod tests {
         spawn(&SpawnSpec {
             candidates: &[program.to_owned()],
             arguments: &[c"sh".to_owned(), c"-c".to_owned(), c"exit $A".to_owned()],
-            environment: &[c"A=7".to_owned()],
+            environment: &[c"A=7"],
             own_group: false,
             sigchld_ignored: false,
             not_after: None,
