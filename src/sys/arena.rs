@@ -10,11 +10,8 @@ use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The size of the block; a short run uses a good half of it.
-const SIZE: usize = 384 * 1024;
-
-/// What a short run uses, and gets mapped in one go rather than page by page.
-const USUAL: usize = 232 * 1024;
+/// The size of the block; a short run that clap reads for uses a good half of it.
+pub(super) const SIZE: usize = 384 * 1024;
 
 const PAGE: usize = 4096;
 
@@ -36,14 +33,9 @@ struct Arena;
 #[cfg_attr(not(fuzzing), global_allocator)]
 static ARENA: Arena = Arena;
 
-/// Has the part that a short run uses mapped: a page fault costs more than the page. A kernel that
-/// can't (before 5.14) refuses, and maps when the pages are used.
-pub(super) fn prepare() {
-    const { assert!(USUAL.is_multiple_of(PAGE) && USUAL <= SIZE) }
-    // SAFETY: the range is within the block, and its content stays as it is.
-    unsafe {
-        libc::madvise(BLOCK.0.get().cast(), USUAL, libc::MADV_POPULATE_WRITE);
-    }
+/// Where the block begins.
+pub(super) fn begin() -> usize {
+    BLOCK.0.get().addr()
 }
 
 /// The position of an allocation in the block; `None` when it is the system's.

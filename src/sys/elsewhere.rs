@@ -30,6 +30,9 @@ pub use libc::SIGKILL;
 
 pub use self::environment::{all_variables, name_and_value, variables};
 
+/// Elsewhere memory is mapped as it is used.
+pub fn map_for_clap() {}
+pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::signals::{
     KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
 };

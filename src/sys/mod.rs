@@ -15,7 +15,7 @@ mod arena;
 mod daemon;
 mod environment;
 mod local;
-
+mod pages;
 pub mod poll;
 mod signals;
 mod spawn;
@@ -45,6 +45,7 @@ pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 pub use self::daemon::{become_program, leave_behind, peer_user, try_lock};
 pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
+pub use self::pages::map_for_clap;
 pub use self::signals::{
     KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
 };
@@ -84,7 +85,7 @@ static STREAM_WAS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3
 #[used]
 static BEFORE_MAIN: extern "C" fn() = {
     extern "C" fn before_main() {
-        arena::prepare();
+        pages::map_usual();
         SIGPIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
         let mut mask = 0_u64;
         // SAFETY: without a new mask nothing is changed, and the kernel's mask has 8 bytes.

@@ -1,0 +1,64 @@
+//! Pages that a short run is going to use, mapped in one go each: a page fault costs more than the page. A kernel that
+//! can't (before 5.14) refuses, and maps them when they are used.
+
+use std::arch::global_asm;
+use std::ffi::c_int;
+use std::ptr;
+
+use super::arena;
+
+const PAGE: usize = 4096;
+
+/// How much of the stack a short run uses.
+const STACK: usize = 48 * 1024;
+
+/// How much memory a short run allocates whose command line is read without clap, and with it.
+const MEMORY: usize = 48 * 1024;
+const MEMORY_OF_CLAP: usize = 232 * 1024;
+
+// Where `build/hot.ld` has placed the functions of a short run: from the first symbol to the second one. A binary that is
+// linked without it has neither, and an address that is 0 for both.
+global_asm!(
+    ".weak redlock_hot_begin",
+    ".weak redlock_hot_end",
+    ".pushsection .data.rel.ro.redlock_hot, \"aw\"",
+    ".balign 8",
+    ".global redlock_hot",
+    "redlock_hot:",
+    ".quad redlock_hot_begin",
+    ".quad redlock_hot_end",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    static redlock_hot: [usize; 2];
+}
+
+/// Maps memory, code and a part of the stack, before anything else is done.
+pub(super) fn map_usual() {
+    // SAFETY: the linker filled it in.
+    let [begin, end] = unsafe { redlock_hot };
+    map(begin, end, libc::MADV_POPULATE_READ);
+    let memory = arena::begin();
+    map(memory, memory + MEMORY, libc::MADV_POPULATE_WRITE);
+    // The kernel has reserved more than that below the stack's end when it started the program.
+    let here = ptr::from_ref(&memory).addr();
+    map(here - STACK, here, libc::MADV_POPULATE_WRITE);
+}
+
+/// Maps the memory that clap allocates.
+pub fn map_for_clap() {
+    const { assert!(MEMORY_OF_CLAP <= arena::SIZE) }
+    let memory = arena::begin();
+    let range = (memory + MEMORY, memory + MEMORY_OF_CLAP);
+    map(range.0, range.1, libc::MADV_POPULATE_WRITE);
+}
+
+/// Maps all pages that have a part in this range.
+fn map(begin: usize, end: usize, how: c_int) {
+    let begin = begin / PAGE * PAGE;
+    // SAFETY: the content of the pages stays as it is; what isn't mapped is refused.
+    unsafe {
+        libc::madvise(ptr::without_provenance_mut(begin), end - begin, how);
+    }
+}
