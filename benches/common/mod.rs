@@ -1,12 +1,21 @@
-//! What the benchmarks share: a private Redis, programs to run, and statistics.
+//! What the benchmarks share: a private Redis and its scripts, programs to run, statistics, and tables.
+//!
+//! Each prints the tables of docs/benchmarks.md to standard output, as they are on that page. What else helps to judge
+//! the figures goes to standard error.
+
+// No benchmark needs all of it.
+#![allow(dead_code, unused_macros, unused_imports)]
 
 use std::error::Error;
+use std::fmt::Display;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Write, stderr, stdout};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+use redis::{Cmd, Connection};
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -99,6 +108,77 @@ impl Drop for Redis {
     }
 }
 
+/// The keys of a lock, in the order of the scripts.
+pub fn keys(name: &str) -> Vec<String> {
+    let key = format!("redlock:{name}");
+    let sibling = |sibling: &str| format!("{{{key}}}:{sibling}");
+    let siblings = [
+        "state", "meta", "holders", "queue", "waiters", "history", "", "slots", "notices",
+        "guards", "skips",
+    ];
+    let mut keys: Vec<String> = siblings.map(sibling).into();
+    keys[6] = "{redlock:}:index".into();
+    keys.insert(0, key);
+    keys
+}
+
+/// The call of a script for a lock, as redlock sends it: with so many keys, and what all scripts need.
+pub fn call(hash: &str, name: &str, count: usize, arguments: &[&str]) -> Cmd {
+    let mut call = redis::cmd("EVALSHA");
+    call.arg(hash).arg(count).arg(&keys(name)[..count]);
+    call.arg(name)
+        .arg(format!("{{redlock:{name}}}:"))
+        .arg("200");
+    call.arg(arguments);
+    call
+}
+
+/// One of the scripts that redlock calls.
+macro_rules! script {
+    ($name:literal) => {
+        redis::Script::new(include_str!(concat!(env!("OUT_DIR"), "/", $name, ".lua")))
+    };
+}
+
+pub(crate) use script;
+
+/// How often a command was called, by clients or scripts, and for how long that took, in µs.
+pub fn spent_on(connection: &mut Connection, command: &str) -> Result<(f64, f64)> {
+    let info: String = redis::cmd("INFO").arg("commandstats").query(connection)?;
+    let start = format!("cmdstat_{command}:");
+    let Some(line) = info.lines().find_map(|line| line.strip_prefix(&start)) else {
+        return Ok((0.0, 0.0));
+    };
+    let field = |name: &str| -> Result<f64> {
+        let field = line.split(',').find_map(|field| field.strip_prefix(name));
+        Ok(field.ok_or("INFO has a new format")?.parse()?)
+    };
+    Ok((field("calls=")?, field("usec=")?))
+}
+
+/// Where a benchmark has its files: on the file system that the programs are on, too.
+pub fn directory() -> Result<tempfile::TempDir> {
+    Ok(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?)
+}
+
+/// Two copies of a program that were written alike. How the bytes of a file lie in the page cache makes one copy up to 8 %
+/// faster than another, and a linker writes files otherwise than `install` does.
+pub fn copies(program: &Path, directory: &Path) -> Result<[String; 2]> {
+    let name = program.file_name().ok_or("a program without a name")?;
+    let copy = |number: u32| -> Result<String> {
+        let copy = directory.join(format!("copy-{number}")).join(name);
+        let done = Command::new("install")
+            .args(["-D", "-m", "755"])
+            .args([program, copy.as_path()])
+            .status()?;
+        if !done.success() {
+            return Err(format!("{} can't be copied", program.display()).into());
+        }
+        Ok(copy.display().to_string())
+    };
+    Ok([copy(1)?, copy(2)?])
+}
+
 /// A C program of this directory, linked statically.
 pub fn compile(name: &str, directory: &Path) -> Result<PathBuf> {
     let source = format!("{}/benches/{name}.c", env!("CARGO_MANIFEST_DIR"));
@@ -146,6 +226,46 @@ pub fn percentile(values: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() - 1) * percent / 100]
 }
 
+/// The mean of the medians, one of each copy of a program.
+pub fn mean_of_medians(copies: &[Vec<f64>]) -> f64 {
+    let medians = copies.iter().map(|values| median(values));
+    medians.sum::<f64>() / f64::from(u32::try_from(copies.len()).unwrap_or(u32::MAX))
+}
+
+/// Prints the head of a table.
+pub fn table(columns: &[&str]) -> Result<()> {
+    row(columns)?;
+    Ok(writeln!(stdout(), "|{}", " --- |".repeat(columns.len()))?)
+}
+
+/// Prints a row of a table.
+pub fn row(cells: &[impl Display]) -> Result<()> {
+    let mut line = "|".to_owned();
+    for cell in cells {
+        // An empty cell is one space.
+        line.push_str(&format!(" {cell} |").replace("  ", " "));
+    }
+    Ok(writeln!(stdout(), "{line}")?)
+}
+
+/// Prints a line that isn't on the page.
+pub fn note(text: impl Display) -> Result<()> {
+    Ok(writeln!(stderr(), "{text}")?)
+}
+
+/// A whole number with commas, as in 820,000.
+pub fn whole(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// What it was measured on.
 pub fn machine() -> Result<String> {
     let cores = std::thread::available_parallelism()?;
@@ -156,11 +276,12 @@ pub fn machine() -> Result<String> {
         .split_once(" server v=")
         .ok_or("the server's version has a new format")?;
     let version = rest.split_whitespace().next().unwrap_or_default();
-    let load = fs::read_to_string("/proc/loadavg")?;
-    let load = load.split(' ').next().unwrap_or_default();
+    let mut kernel = kernel.trim().splitn(3, '.');
+    let (major, minor) = (kernel.next(), kernel.next());
     Ok(format!(
-        "{cores} cores (load {load}), Linux {}, {name} {version}",
-        kernel.trim()
+        "The machine has {cores} cores, Linux {}.{} and {name} {version} over loopback TCP.",
+        major.unwrap_or_default(),
+        minor.unwrap_or_default()
     ))
 }
 
