@@ -1,14 +1,15 @@
 //! How fast a lock goes from one to the next, and what waiting costs.
 //!
-//! `make bench` runs it with the release binary in `REDLOCK_BIN`, beside `flock` and (where it is
-//! installed) `etcdctl lock`, in turns. The times are taken by the commands themselves.
+//! `make bench` runs it with the release binary in `REDLOCK_BIN`, beside `flock`, a C program that hands a lock over
+//! through Redis (queue.c) and (where it is installed) `etcdctl lock`, in turns. The times are taken by the commands
+//! themselves. redlock and the C program are two copies each, which take turns, too; the mean of their medians counts.
 
 // Counts here are small.
 #![allow(clippy::cast_precision_loss)]
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write, stdout};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -22,78 +23,196 @@ use nix::unistd::Pid;
 use redis::Commands;
 use sha1_smol::Sha1;
 
-use crate::common::{Redis, Result, command, compile, machine, median, percentile, redlock};
+use crate::common::{
+    Redis, Result, call, command, compile, copies, directory, mean_of_medians, median, note,
+    percentile, redlock, row, script, spent_on, table, whole,
+};
 
 fn main() -> Result<()> {
-    let directory = tempfile::tempdir()?;
+    let directory = directory()?;
     let redis = Redis::start(directory.path())?;
     let mut out = stdout();
-    writeln!(out, "machine   {}", machine()?)?;
-    hand_off(&redis, directory.path())?;
-    load_of_waiters(&redis)?;
-    loops(&redis)?;
+    let stamp = compile("stamp", directory.path())?.display().to_string();
+    let etcd = Etcd::start(directory.path());
+    if let Err(why) = &etcd {
+        note(format!("without etcdctl: {why}"))?;
+    }
+    let tools = tools(&redis, directory.path(), etcd.as_ref().ok())?;
+    for tool in &tools {
+        signal(tool, Signal::SIGSTOP)?;
+    }
+    writeln!(out, "\n## A hand-over\n")?;
+    hand_over(&tools, &stamp)?;
+    writeln!(out, "\n### After a long hold\n")?;
+    after_a_long_hold(&redis, &tools, &stamp, directory.path())?;
+    writeln!(out, "\n### What waiting costs the server\n")?;
     work_of_the_server(&redis)?;
-    Ok(())
+    writeln!(out)?;
+    table(&["", ""])?;
+    load_of_waiters(&redis)?;
+    loops(&redis)
 }
 
 /// A tool that runs a command under a lock.
 struct Tool {
     name: &'static str,
-    /// What comes before the command.
-    words: Vec<String>,
+    /// What comes before the command, for each copy of the program.
+    copies: Vec<Vec<String>>,
     /// How many wait now.
     waiting: Box<dyn Fn() -> Result<usize>>,
     /// How often it is measured with this many waiters.
     rounds: fn(usize) -> usize,
     /// Its server, which stands still while others are measured.
     server: Option<Pid>,
+    /// Where its rounds have their files.
+    directory: PathBuf,
+}
+
+impl Tool {
+    /// The copy that has its turn.
+    fn copy(&self, round: usize) -> usize {
+        round % self.copies.len()
+    }
 }
 
 /// How many runs wait at the same time.
 const WAITERS: [usize; 3] = [1, 10, 100];
 
-fn hand_off(redis: &Redis, directory: &Path) -> Result<()> {
-    let mut out = stdout();
-    let stamp = compile("stamp", directory)?;
-    let etcd = Etcd::start(directory);
-    let tools = tools(redis, directory, etcd.as_ref().ok());
-    for tool in &tools {
-        signal(tool, Signal::SIGSTOP)?;
-    }
-    writeln!(
-        out,
-        "\nfrom the end of one command to the start of the next, µs (in parentheses: until the last of all, ms)"
-    )?;
-    if let Err(why) = &etcd {
-        writeln!(out, "without etcdctl: {why}")?;
-    }
+/// The rows of a table: for each tool the figure, and those of redlock relative to two others.
+fn cells(tools: &[Tool], gaps: &[Vec<Vec<f64>>]) -> Vec<String> {
+    let figure = |name: &str| {
+        let which = tools.iter().position(|tool| tool.name == name)?;
+        Some(mean_of_medians(gaps.get(which)?))
+    };
+    let micros = |name: &str| figure(name).map_or("–".into(), |gap| format!("{gap:.0}"));
+    let to = |name: &str| match (figure("redlock"), figure(name)) {
+        (Some(redlock), Some(other)) => format!("{:.2}", redlock / other),
+        _ => "–".into(),
+    };
+    let (flock, queue) = ("flock", "C program");
+    vec![
+        micros(flock),
+        micros(queue),
+        micros("redlock"),
+        to(flock),
+        to(queue),
+    ]
+}
+
+/// The columns that [`cells`] fills.
+const CELLS: [&str; 5] = [
+    "flock",
+    "C program",
+    "redlock",
+    "relative to flock",
+    "relative to the C program",
+];
+
+fn hand_over(tools: &[Tool], stamp: &str) -> Result<()> {
+    table(&[&["waiters"], &CELLS[..], &["etcdctl lock"]].concat())?;
     for waiters in WAITERS {
-        let mut gaps = vec![Vec::new(); tools.len()];
-        let mut drains = vec![Vec::new(); tools.len()];
+        let mut gaps = no_times(tools);
         for round in 0..(tools[0].rounds)(waiters) {
             for turn in 0..tools.len() {
                 let which = (turn + round) % tools.len();
                 let tool = &tools[which];
                 if round < (tool.rounds)(waiters) {
                     signal(tool, Signal::SIGCONT)?;
-                    let times = one_round(tool, waiters, &stamp, directory)?;
+                    let copy = tool.copy(round);
+                    let under_way = Round::start(tool, copy, waiters, stamp, None)?;
+                    // Whatever else they do at the start is to be over.
+                    std::thread::sleep(Duration::from_millis(100));
+                    under_way.end_hold()?;
+                    let times = under_way.finish(tool)?;
                     signal(tool, Signal::SIGSTOP)?;
-                    gaps[which].extend(times.windows(2).map(|two| two[1].0 - two[0].1));
-                    drains[which].push((times[waiters].0 - times[0].1) / 1e3);
+                    gaps[which][copy].extend(times.windows(2).map(|two| two[1].0 - two[0].1));
                 }
             }
         }
-        for (which, tool) in tools.iter().enumerate() {
-            let middle = median(&gaps[which]);
-            writeln!(
-                out,
-                "{waiters:>3} waiting  {:<8} {middle:>7.0}  p90 {:>7.0}  to flock {:.2}  ({:.1})",
-                tool.name,
-                percentile(&gaps[which], 90),
-                middle / median(&gaps[0]),
-                median(&drains[which])
-            )?;
+        let etcd = tools.iter().position(|tool| tool.name == "etcdctl lock");
+        let etcd = etcd.map_or("–".into(), |which| {
+            format!("{:.0}", mean_of_medians(&gaps[which]))
+        });
+        row(&[vec![waiters.to_string()], cells(tools, &gaps), vec![etcd]].concat())?;
+        for (tool, copies) in tools.iter().zip(&gaps) {
+            let of_copies = |percent| -> Vec<String> {
+                let values = copies.iter().map(|gaps| percentile(gaps, percent));
+                values.map(|value| format!("{value:.0}")).collect()
+            };
+            let (middle, high) = (of_copies(50).join(", "), of_copies(90).join(", "));
+            note(format!(
+                "{waiters} waiting, {}: {middle}; p90 {high}",
+                tool.name
+            ))?;
         }
+    }
+    Ok(())
+}
+
+/// No times yet, of each copy of each tool.
+fn no_times(tools: &[Tool]) -> Vec<Vec<Vec<f64>>> {
+    let copies = |tool: &Tool| vec![Vec::new(); tool.copies.len()];
+    tools.iter().map(copies).collect()
+}
+
+/// A hold as long as those of real jobs: the first waiters have sent heartbeats, connections and caches are cold, and as
+/// many waiters are notified of the next grant as ever are (100, one for each 20 ms of the hold).
+const LONG_HOLD: Duration = Duration::from_millis(2500);
+const LONG_ROUNDS: usize = 10;
+
+/// The first hand-over after a long hold, and what the server does in the second that follows. All tools hold at the
+/// same time, and end one after the other. The command that is started then goes on for longer than that second.
+fn after_a_long_hold(redis: &Redis, tools: &[Tool], stamp: &str, directory: &Path) -> Result<()> {
+    let mut connection = redis::Client::open(redis.url())?.get_connection()?;
+    // Without etcd, whose server would have to run all the time.
+    let here = tools
+        .iter()
+        .take_while(|tool| tool.server.is_none())
+        .count();
+    let tools = &tools[..here];
+    let more = ["server's time, µs", "messages", "heartbeats"];
+    table(&[&["waiters"], &CELLS[..], &more].concat())?;
+    for waiters in [10, 100] {
+        let mut gaps = no_times(tools);
+        let (mut spent, mut messages, mut heartbeats) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..LONG_ROUNDS {
+            let gate = Gate::close(&directory.join("second"))?;
+            let start = |tool| Round::start(tool, tool.copy(round), waiters, stamp, Some(&gate));
+            let rounds = tools.iter().map(start).collect::<Result<Vec<Round>>>()?;
+            std::thread::sleep(LONG_HOLD);
+            for turn in 0..tools.len() {
+                let which = (turn + round) % tools.len();
+                let _: () = redis::cmd("CONFIG")
+                    .arg("RESETSTAT")
+                    .query(&mut connection)?;
+                rounds[which].end_hold()?;
+                if tools[which].name == "redlock" {
+                    std::thread::sleep(Duration::from_secs(1));
+                    let (calls, time) = spent_on(&mut connection, "evalsha")?;
+                    spent.push(time);
+                    // The others are the release, and the renewal by which the next run confirms its grant.
+                    heartbeats.push(calls - 2.0);
+                    messages.push(spent_on(&mut connection, "publish")?.0);
+                } else {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+            drop(gate);
+            for (which, under_way) in rounds.into_iter().enumerate() {
+                let times = under_way.finish(&tools[which])?;
+                gaps[which][tools[which].copy(round)].push(times[1].0 - times[0].1);
+            }
+        }
+        for (tool, copies) in tools.iter().zip(&gaps) {
+            note(format!("{waiters} waiting, {}: {copies:.0?}", tool.name))?;
+        }
+        let figures = [&spent, &messages, &heartbeats].map(|values| whole(median(values)));
+        row(&[
+            vec![waiters.to_string()],
+            cells(tools, &gaps),
+            figures.into(),
+        ]
+        .concat())?;
     }
     Ok(())
 }
@@ -103,15 +222,30 @@ fn signal(tool: &Tool, signal: Signal) -> Result<()> {
     Ok(tool.server.map_or(Ok(()), |server| kill(server, signal))?)
 }
 
-fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Vec<Tool> {
+fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Result<Vec<Tool>> {
     let often = |waiters| [100, 20, 6][WAITERS.iter().position(|&w| w == waiters).unwrap_or(2)];
-    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+    let words =
+        |words: &[&str]| -> Vec<String> { words.iter().map(|&word| word.to_owned()).collect() };
+    let files = |name: &str| -> Result<PathBuf> {
+        let directory = directory.join(name);
+        fs::create_dir(&directory)?;
+        Ok(directory)
+    };
     let lock = directory.join("lock");
-    let url = redis.url();
+    let (url, port) = (redis.url(), redis.port.to_string());
+    let redlocks = copies(Path::new(&redlock()), directory)?;
+    let queues = copies(&compile("queue", directory)?, directory)?;
+    let length = |command: &'static str, key: &'static str| {
+        let url = redis.url();
+        move || {
+            let mut redis = redis::Client::open(url.as_str())?.get_connection()?;
+            Ok(redis::cmd(command).arg(key).query(&mut redis)?)
+        }
+    };
     let mut tools = vec![
         Tool {
             name: "flock",
-            words: words(&["flock", &lock.display().to_string()]),
+            copies: vec![words(&["flock", &lock.display().to_string()])],
             waiting: Box::new(move || {
                 // Others on this machine may wait for files of theirs.
                 let file = format!(":{} ", fs::metadata(&lock)?.ino());
@@ -121,16 +255,29 @@ fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Vec<Tool> {
             }),
             rounds: often,
             server: None,
+            directory: files("flock")?,
+        },
+        Tool {
+            name: "C program",
+            copies: queues
+                .iter()
+                .map(|queue| words(&[queue, &port, "bench"]))
+                .collect(),
+            waiting: Box::new(length("LLEN", "bench:queue")),
+            rounds: often,
+            server: None,
+            directory: files("queued")?,
         },
         Tool {
             name: "redlock",
-            words: words(&[&redlock(), "-q", "-u", &url, "run", "bench", "--"]),
-            waiting: Box::new(move || {
-                let mut redis = redis::Client::open(url.as_str())?.get_connection()?;
-                Ok(redis.zcard("{redlock:bench}:queue")?)
-            }),
+            copies: redlocks
+                .iter()
+                .map(|redlock| words(&[redlock, "-q", "-u", &url, "run", "bench", "--"]))
+                .collect(),
+            waiting: Box::new(length("ZCARD", "{redlock:bench}:queue")),
             rounds: often,
             server: None,
+            directory: files("redlock")?,
         },
     ];
     if let Some(etcd) = etcd {
@@ -144,8 +291,8 @@ fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Vec<Tool> {
             "--",
         ];
         tools.push(Tool {
-            name: "etcdctl",
-            words: words(&arguments),
+            name: "etcdctl lock",
+            copies: vec![words(&arguments)],
             waiting: Box::new(move || {
                 let get = [
                     "--endpoints",
@@ -166,88 +313,129 @@ fn tools(redis: &Redis, directory: &Path, etcd: Option<&Etcd>) -> Vec<Tool> {
             }),
             rounds: |waiters| if waiters == 1 { 20 } else { 2 },
             server: i32::try_from(etcd.process.id()).ok().map(Pid::from_raw),
+            directory: files("etcdctl")?,
         });
     }
-    tools
+    Ok(tools)
 }
 
-/// When the holder's command and then the waiters' began and ended, in µs, in order.
-fn one_round(
-    tool: &Tool,
-    waiters: usize,
-    stamp: &Path,
-    directory: &Path,
-) -> Result<Vec<(f64, f64)>> {
-    let times = directory.join("times");
-    let gate = directory.join("gate");
-    let _ = fs::remove_file(&times);
-    let _ = fs::remove_file(&gate);
-    Command::new("mkfifo").arg(&gate).status()?;
-    let under = |command: &[&str]| {
-        let words: Vec<String> = tool
-            .words
-            .iter()
-            .map(String::as_str)
-            .chain(command.iter().copied())
-            .map(str::to_owned)
-            .collect();
-        let mut command = self::command(&words);
-        command.env("ETCDCTL_API", "3");
-        command
-    };
-    let (stamp, file) = (stamp.display().to_string(), times.display().to_string());
-    let script = format!(
-        "echo ready; read go <{}; exec {stamp} {file}",
-        gate.display()
-    );
-    let mut holder = under(&["sh", "-c", &script])
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut ready = [0; 6];
-    holder
-        .stdout
-        .as_mut()
-        .ok_or("no output")?
-        .read_exact(&mut ready)?;
-    let mut all = (0..waiters)
-        .map(|_| Ok(under(&[&stamp, &file]).spawn()?))
-        .collect::<Result<Vec<Child>>>()?;
-    wait_until("all wait", || Ok((tool.waiting)()? == waiters))?;
-    // Whatever else they do at the start is to be over.
-    std::thread::sleep(Duration::from_millis(100));
-    fs::write(&gate, "go\n")?;
-    all.push(holder);
-    for mut process in all {
-        process.wait()?;
-    }
-    let mut stamps = fs::read_to_string(&times)?
-        .lines()
-        .map(|line| {
-            let (began, ended) = line.split_once(' ').ok_or("half a line")?;
-            Ok((began.parse::<f64>()? / 1e3, ended.parse::<f64>()? / 1e3))
+/// What keeps commands from ending, as long as it lives.
+struct Gate {
+    path: PathBuf,
+    /// Who reads from it waits until this is closed.
+    _open: File,
+}
+
+impl Gate {
+    fn close(path: &Path) -> Result<Self> {
+        let _ = fs::remove_file(path);
+        Command::new("mkfifo").arg(path).status()?;
+        // Opened for reading, too, as nobody else reads yet.
+        let open = File::options().read(true).write(true).open(path)?;
+        Ok(Self {
+            path: path.into(),
+            _open: open,
         })
-        .collect::<Result<Vec<(f64, f64)>>>()?;
-    stamps.sort_by(|one, other| one.0.total_cmp(&other.0));
-    if stamps.len() != waiters + 1 {
-        return Err(format!("{}: {} of {waiters} ran", tool.name, stamps.len()).into());
     }
-    Ok(stamps)
 }
 
-/// What a hundred waiters of one lock send while nothing happens. A holder that is a redlock sends
-/// something as well; a key of a plain client doesn't.
-fn load_of_waiters(redis: &Redis) -> Result<()> {
-    let mut out = stdout();
-    let mut connection = redis::Client::open(redis.url())?.get_connection()?;
-    let _: () = connection.set_ex("redlock:plain", "somebody", 600)?;
-    writeln!(
-        out,
-        "\n100 waiters, commands a second (in parentheses: with those that scripts call)"
-    )?;
-    let (sent, all) = load(redis, &mut connection, "plain")?;
-    writeln!(out, "held by a plain client  {sent:>5.1} ({all:.0})")?;
-    let _: () = connection.del("redlock:plain")?;
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
 
+/// A holder and those that wait for it.
+struct Round {
+    times: PathBuf,
+    gate: PathBuf,
+    processes: Vec<Child>,
+}
+
+impl Round {
+    /// Returns when one holds the lock and all others wait. Their commands end at once, or when the gate opens.
+    fn start(
+        tool: &Tool,
+        copy: usize,
+        waiters: usize,
+        stamp: &str,
+        second: Option<&Gate>,
+    ) -> Result<Self> {
+        let times = tool.directory.join("times");
+        let gate = tool.directory.join("gate");
+        let _ = fs::remove_file(&times);
+        let _ = fs::remove_file(&gate);
+        Command::new("mkfifo").arg(&gate).status()?;
+        let under = |words: &[&str]| {
+            let words = words.iter().map(|&word| word.to_owned());
+            let words: Vec<String> = tool.copies[copy].iter().cloned().chain(words).collect();
+            let mut command = command(&words);
+            command.env("ETCDCTL_API", "3");
+            command
+        };
+        let file = times.display().to_string();
+        let script = format!(
+            "echo ready; read go <{}; exec {stamp} {file}",
+            gate.display()
+        );
+        let mut holder = under(&["sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut ready = [0; 6];
+        holder
+            .stdout
+            .as_mut()
+            .ok_or("no output")?
+            .read_exact(&mut ready)?;
+        let second = second.map(|gate| gate.path.display().to_string());
+        let waiter: Vec<&str> = [stamp, file.as_str()]
+            .into_iter()
+            .chain(second.as_deref())
+            .collect();
+        let mut processes = (0..waiters)
+            .map(|_| Ok(under(&waiter).spawn()?))
+            .collect::<Result<Vec<Child>>>()?;
+        processes.push(holder);
+        wait_until("all wait", || Ok((tool.waiting)()? == waiters))?;
+        Ok(Self {
+            times,
+            gate,
+            processes,
+        })
+    }
+
+    /// Has the holder's command end.
+    fn end_hold(&self) -> Result<()> {
+        Ok(fs::write(&self.gate, "go\n")?)
+    }
+
+    /// When the holder's command and then the waiters' began and ended, in µs, in order.
+    fn finish(self, tool: &Tool) -> Result<Vec<(f64, f64)>> {
+        let all = self.processes.len();
+        for mut process in self.processes {
+            process.wait()?;
+        }
+        let mut stamps = fs::read_to_string(&self.times)?
+            .lines()
+            .map(|line| {
+                let (began, ended) = line.split_once(' ').ok_or("half a line")?;
+                Ok((began.parse::<f64>()? / 1e3, ended.parse::<f64>()? / 1e3))
+            })
+            .collect::<Result<Vec<(f64, f64)>>>()?;
+        stamps.sort_by(|one, other| one.0.total_cmp(&other.0));
+        if stamps.len() != all {
+            return Err(format!("{}: {} of {all} ran", tool.name, stamps.len()).into());
+        }
+        if stamps.windows(2).any(|two| two[1].0 < two[0].1) {
+            return Err(format!("{}: two had the lock at once", tool.name).into());
+        }
+        Ok(stamps)
+    }
+}
+
+/// What a hundred waiters of one lock send while nothing happens.
+fn load_of_waiters(redis: &Redis) -> Result<()> {
+    let mut connection = redis::Client::open(redis.url())?.get_connection()?;
     let url = redis.url();
     let words = [&redlock(), "-q", "-u", &url, "run", "load", "--", "sleep"];
     let words: Vec<String> = words
@@ -261,8 +449,11 @@ fn load_of_waiters(redis: &Redis) -> Result<()> {
     kill(Pid::from_raw(i32::try_from(holder.id())?), Signal::SIGTERM)?;
     holder.wait()?;
     let (sent, all) = measured?;
-    writeln!(out, "held by a redlock       {sent:>5.1} ({all:.0})")?;
-    Ok(())
+    note(format!(
+        "100 waiters: {all:.0} commands a second with those that scripts call"
+    ))?;
+    let waiting = "a hundred waiters and their holder, while nothing else happens";
+    row(&[waiting.into(), format!("{sent:.0} commands per second")])
 }
 
 /// The commands a second of all clients while a hundred wait for the lock: what they send, and what
@@ -337,53 +528,91 @@ fn loops(redis: &Redis) -> Result<()> {
         alone.push(rate(1)?);
         together.push(rate(10)?);
     }
-    writeln!(
-        stdout(),
-        "one in a loop: {:.0} runs a second; ten on one name: {:.0} ({:.0} %)",
-        median(&alone),
-        median(&together),
-        100.0 * median(&together) / median(&alone)
-    )?;
-    Ok(())
+    let (alone, together) = (median(&alone), median(&together));
+    note(format!(
+        "in a loop: {alone:.0} runs a second, ten {together:.0}"
+    ))?;
+    row(&[
+        "runs of ten processes in a loop on one name, relative to one process alone".into(),
+        format!("{:.2}", together / alone),
+    ])
 }
 
-/// What the scripts of a hand-off cost the server, by how many wait: release, and the claim.
+/// What the scripts of a hand-over cost the server, by how many wait: the release, and what confirms the grant.
 fn work_of_the_server(redis: &Redis) -> Result<()> {
-    const HAND_OFFS: usize = 200;
-    let mut connection = redis::Client::open(redis.url())?.get_connection()?;
-    macro_rules! script {
-        ($name:literal) => {
-            redis::Script::new(include_str!(concat!(env!("OUT_DIR"), "/", $name, ".lua")))
-        };
+    let server = Server::new(redis);
+    table(&["", "the release, µs", "its confirmation, µs"])?;
+    let row = |what: String, (release, renewal): (Vec<f64>, Vec<f64>)| {
+        let figures = [release, renewal].map(|times| format!("{:.0}", median(&times)));
+        row(&[&[what], &figures[..]].concat())
+    };
+    for waiters in [10, 100, 1_000, 10_000] {
+        let [short, _] = server.hand_overs(1, waiters)?;
+        row(format!("{} waiters", whole(f64::from(waiters))), short)?;
     }
-    let acquire = script!("acquire");
-    let release = script!("release");
-    let renew = script!("renew");
-    let channels = "{redlock:work}:";
-    let who = r#"{"host":"bench","user":"bench","pid":1,"command":["sleep","60"]}"#;
-    writeln!(
-        stdout(),
-        "\nserver's work for a hand-off (release and claim)"
-    )?;
-    for waiters in [10, 100, 1_000, 10_000_usize] {
-        let token = |number: usize| format!("{number:032x}:bench:{number}");
+    let [short, long] = server.hand_overs(1_000, 3_000)?;
+    let slots = "1,000 slots, 3,000 waiters";
+    row(format!("{slots}, after a hold of some milliseconds"), short)?;
+    row(format!("{slots}, after a hold of more than 2 s"), long)
+}
+
+/// The server, called as redlock calls it.
+struct Server<'a> {
+    redis: &'a Redis,
+    acquire: redis::Script,
+    release: redis::Script,
+    renew: redis::Script,
+}
+
+/// The server's time for releases, and for the renewals that confirm the grants, in µs.
+type Times = (Vec<f64>, Vec<f64>);
+
+impl<'a> Server<'a> {
+    fn new(redis: &'a Redis) -> Self {
+        Self {
+            redis,
+            acquire: script!("acquire"),
+            release: script!("release"),
+            renew: script!("renew"),
+        }
+    }
+
+    /// Has a lock with so many slots released again and again, at most 200 times: after short holds, and (with slots)
+    /// after those that last since before the others came.
+    fn hand_overs(&self, slots: u32, waiters: u32) -> Result<[Times; 2]> {
+        const WHO: &str = r#"{"host":"bench","user":"bench","pid":1,"command":["sleep","60"]}"#;
+        let hand_overs = waiters.min(200);
+        let limit = slots.to_string();
+        let token = |number: u32| format!("{number:032x}:bench:{number}");
+        let mut connection = redis::Client::open(self.redis.url())?.get_connection()?;
+        for script in [&self.acquire, &self.release, &self.renew] {
+            script.load(&mut connection)?;
+        }
         // A client has to receive the messages.
-        let mut listener = TcpStream::connect(("127.0.0.1", redis.port))?;
-        for number in 0..waiters + HAND_OFFS {
+        let mut listener = TcpStream::connect(("127.0.0.1", self.redis.port))?;
+        let channel = |number| {
             let id = &Sha1::from(token(number)).digest().to_string()[..12];
-            listener.write_all(format!("SUBSCRIBE {channels}{id}\r\n").as_bytes())?;
+            format!("{{redlock:work}}:{id}")
+        };
+        for number in 0..slots + waiters {
+            listener.write_all(format!("SUBSCRIBE {}\r\n", channel(number)).as_bytes())?;
         }
         let mut heard = listener.try_clone()?;
         let ear = std::thread::spawn(move || {
             let mut buffer = [0; 8192];
             while heard.read(&mut buffer).is_ok_and(|read| read > 0) {}
         });
-        let mut enter = |number: usize| -> Result<()> {
+        wait_until("all listen", || {
+            let last = ["NUMSUB", &channel(slots + waiters - 1)];
+            let heard: (String, u32) = redis::cmd("PUBSUB").arg(&last).query(&mut connection)?;
+            Ok(heard.1 == 1)
+        })?;
+        for number in 0..slots + waiters {
             let arguments = [
                 &token(number),
                 "30000",
-                "1",
-                who,
+                &limit,
+                WHO,
                 "listen",
                 "",
                 "0",
@@ -393,64 +622,51 @@ fn work_of_the_server(redis: &Redis) -> Result<()> {
                 "0",
                 "0",
             ];
-            let _: redis::Value = call(&acquire, &arguments).invoke(&mut connection)?;
-            Ok(())
-        };
-        for number in 0..=waiters {
-            enter(number)?;
+            let acquire = self.acquire.get_hash();
+            let _: redis::Value = call(acquire, "work", 10, &arguments).query(&mut connection)?;
         }
-        let mut connection = redis::Client::open(redis.url())?.get_connection()?;
-        let _: () = redis::cmd("CONFIG")
-            .arg("RESETSTAT")
-            .query(&mut connection)?;
-        let hand_offs = HAND_OFFS.min(waiters);
-        for number in 0..hand_offs {
-            let released: Vec<i64> =
-                call(&release, &[&token(number), "0", "status:0", "0"]).invoke(&mut connection)?;
-            let next = token(number + 1);
-            let renewed: Vec<Option<i64>> =
-                call(&renew, &[&next, "30000", "", "0"]).invoke(&mut connection)?;
-            if released != [1] || renewed.first() != Some(&Some(1)) {
-                return Err("a lock was not handed on".into());
-            }
+        if slots > 1 {
+            // As long a hold as has all waiters notified that ever are.
+            std::thread::sleep(Duration::from_millis(2100));
         }
-        let stats: String = redis::cmd("INFO")
-            .arg("commandstats")
-            .query(&mut connection)?;
-        let line = stats
-            .lines()
-            .find(|line| line.starts_with("cmdstat_evalsha:"));
-        let spent =
-            line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix("usec=")));
-        let spent: f64 = spent.ok_or("no figure for EVALSHA")?.parse()?;
-        writeln!(
-            stdout(),
-            "{waiters:>6} waiting  {:>5.1} µs",
-            spent / hand_offs as f64
-        )?;
+        let [mut short, mut long] = [Times::default(), Times::default()];
+        let mut time_of =
+            |script: &redis::Script, token: &str, arguments: &[&str]| -> Result<f64> {
+                let arguments = [&[token], arguments].concat();
+                let before = spent_on(&mut connection, "evalsha")?.1;
+                let answer: Vec<redis::Value> =
+                    call(script.get_hash(), "work", 10, &arguments).query(&mut connection)?;
+                if answer.first() != Some(&redis::Value::Int(1)) {
+                    return Err(format!("a lock was not handed over: {answer:?}").into());
+                }
+                Ok(spent_on(&mut connection, "evalsha")?.1 - before)
+            };
+        // The first holder, or one slot after the other, has had the lock for long; the next holder ends at once.
+        let mut oldest = 0;
+        let mut newest = None;
+        for next in slots..slots + hand_overs {
+            let (ends, times) = match newest {
+                Some(newest) if slots == 1 || next % 2 == 1 => (newest, &mut short),
+                _ => {
+                    oldest += 1;
+                    (oldest - 1, &mut long)
+                }
+            };
+            times.0.push(time_of(
+                &self.release,
+                &token(ends),
+                &["0", "status:0", "0"],
+            )?);
+            times
+                .1
+                .push(time_of(&self.renew, &token(next), &["30000", "", "0"])?);
+            newest = Some(next);
+        }
         let _: () = redis::cmd("FLUSHALL").query(&mut connection)?;
         listener.shutdown(std::net::Shutdown::Both)?;
         ear.join().map_err(|_| "the listener failed")?;
+        Ok([short, long])
     }
-    Ok(())
-}
-
-/// A call of a script for the lock "work".
-fn call<'a>(script: &'a redis::Script, arguments: &[&str]) -> redis::ScriptInvocation<'a> {
-    let mut call = script.prepare_invoke();
-    call.key("redlock:work");
-    for sibling in ["state", "meta", "holders", "queue", "waiters", "history"] {
-        call.key(format!("{{redlock:work}}:{sibling}"));
-    }
-    call.key("{redlock:}:index")
-        .key("{redlock:work}:slots")
-        .arg("work")
-        .arg("{redlock:work}:")
-        .arg("200");
-    for argument in arguments {
-        call.arg(*argument);
-    }
-    call
 }
 
 /// A private etcd, gone when dropped.

@@ -1,7 +1,8 @@
 /*
  * A command that says when it began and when it ended, in nanoseconds, in a separate line.
+ * With a GATE (a FIFO) it ends when that is closed or gone.
  *
- *     stamp FILE
+ *     stamp FILE [GATE]
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,9 +20,13 @@ int main(int count, char **arguments)
 {
     long long began = now();
     char line[64];
-    int file = count == 2 ? open(arguments[1], O_WRONLY | O_APPEND | O_CREAT, 0644) : -1;
+    int file = count >= 2 ? open(arguments[1], O_WRONLY | O_APPEND | O_CREAT, 0644) : -1;
     if (file == -1)
         return 64;
+    int gate = count == 3 ? open(arguments[2], O_RDONLY) : -1;
+    if (gate != -1)
+        while (read(gate, line, sizeof line) > 0)
+            ;
     int length = snprintf(line, sizeof line, "%lld %lld\n", began, now());
     return write(file, line, length) == length ? 0 : 74;
 }
