@@ -1,146 +1,425 @@
-//! How many locks one Redis carries: what a renewal costs the server, and what a lock weighs in its memory.
+//! How many locks one Redis carries: what the scripts cost the server, what a name weighs in its memory, and how long it
+//! takes to list many.
 //!
-//! `make bench` runs it. The load generator sends what a run sends for each renewal, in one write: the
-//! script, and the request to be notified of the next change of the key.
+//! `make bench` runs it with the release binary in `REDLOCK_BIN`. For a renewal the load generator sends what a run sends,
+//! in one write: the script, and the request to be notified of the next change of the key.
 
 // Counts here are small.
 #![allow(clippy::cast_precision_loss)]
 
-// Not all of it is for this one.
-#[allow(dead_code)]
 mod common;
 
-use std::io::{Write, stdout};
+use std::io::{Read, Write, stdout};
+use std::net::TcpStream;
+use std::ops::Range;
+use std::process::Stdio;
+use std::time::Instant;
 
 use redis::{Cmd, Connection, Pipeline, Script, Value, cmd};
 
-use crate::common::{Redis, Result};
+use crate::common::{
+    Redis, Result, call, command, directory, keys, median, note, redlock, row, script, table, whole,
+};
 
-const LOCKS: u32 = 100_000;
-/// How many requests are under way at a time, as those of many runs are.
+const LOCKS: usize = 100_000;
+/// How many locks each figure of a round is for.
+const PART: usize = 20_000;
+/// How many requests are under way at a time on one connection.
 const BATCH: usize = 500;
+/// How many connections there are where each run has one, with one request under way on each.
+const CONNECTIONS: usize = 300;
 /// A lease, and how often it is renewed, in seconds.
 const TTL: f64 = 30.0;
 const RENEWED_EVERY: f64 = TTL / 3.0;
 
-macro_rules! script {
-    ($name:literal) => {
-        Script::new(include_str!(concat!(env!("OUT_DIR"), "/", $name, ".lua")))
-    };
-}
+const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000"}"#;
+
+/// The arguments of the scripts, after the token. All leases outlast the benchmark.
+const ACQUIRE: [&str; 11] = ["600000", "1", WHO, "", "", "0", "fifo", "0", "", "0", "0"];
+const RENEW: [&str; 3] = ["600000", "", "0"];
+const RELEASE: [&str; 3] = ["0", "status:0", "0"];
+
+/// A run that found the lock held and gave up, because of a run like itself.
+const SKIP: [&str; 4] = ["busy", "0", WHO, WHO];
 
 fn main() -> Result<()> {
-    let directory = tempfile::tempdir()?;
+    let directory = directory()?;
     let redis = Redis::start(directory.path())?;
-    let url = format!("{}?protocol=resp3", redis.url());
-    let mut connection = redis::Client::open(url)?.get_connection()?;
+    let mut server = Server::connect(&redis)?;
+    let empty = server.memory()?;
+    let (acquired, mut listings) = acquire_all(&mut server)?;
+    let held = server.memory()? - empty;
+    let one_held = server.weight(&own_keys("lock-0"))?;
+    let (pipelined, connected) = renew_all(&mut server)?;
+    let released = release_all(&mut server)?;
+    let after = server.memory()? - empty;
+    let one_after = server.weight(&own_keys("lock-0"))?;
+    let index = server.weight(&[INDEX.into()])?;
+    let (holds, skips) = full_history(&mut server)?;
+    listings.extend(used_names(&redis)?);
+
     let mut out = stdout();
-    let tracking = ["TRACKING", "ON", "OPTIN", "NOLOOP"];
-    let _: () = cmd("CLIENT").arg(&tracking).query(&mut connection)?;
-    let (acquire, renew, release) = (script!("acquire"), script!("renew"), script!("release"));
-    for script in [&acquire, &renew, &release] {
-        script.load(&mut connection)?;
-    }
-    let who = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000"}"#;
-    let empty = memory(&mut connection)?;
-    let all = |script: &Script, arguments: &[&str]| -> Vec<Vec<Cmd>> {
-        let hash = script.get_hash();
-        (0..LOCKS)
-            .map(|lock| vec![call(hash, lock, arguments)])
-            .collect()
+    writeln!(out, "\n## The server\n")?;
+    let micros = |times: &[f64]| format!("{:.1}", median(times));
+    let locks = |times: &[f64]| whole(1e6 / median(times) * RENEWED_EVERY);
+    let none = |_: &[f64]| String::new();
+    let pipelining = format!("{BATCH} requests under way on one connection");
+    let connecting = format!("{CONNECTIONS} connections with one request each under way");
+    table(&[
+        "",
+        "µs of the server's processor",
+        "locks per Redis at a TTL of 30 s",
+    ])?;
+    let server_row = |what, how: &str, times: &[f64], locks: &dyn Fn(&[f64]) -> String| {
+        row(&[format!("{what}, {how}"), micros(times), locks(times)])
     };
-    let taken = ["30000", "1", who, "", "", "0", "fifo", "0", "", "0", "0"];
-    let spent = server_time(&mut connection, &all(&acquire, &taken))?;
-    let held = memory(&mut connection)?;
-    writeln!(
-        out,
-        "acquire   {spent:>6.1} µs of the server's time, free lock"
-    )?;
-    let renewals = (0..LOCKS).map(|lock| {
-        let key = format!("redlock:lock-{lock}");
-        vec![
-            call(renew.get_hash(), lock, &["30000", "", "0"]),
-            cmd("CLIENT").arg("CACHING").arg("YES").take(),
-            cmd("GETRANGE").arg(key).arg(0).arg(60).take(),
-        ]
-    });
-    let spent = server_time(&mut connection, &renewals.collect::<Vec<_>>())?;
-    let each_second = 1e6 / spent;
-    writeln!(
-        out,
-        "renewal   {spent:>6.1} µs with tracking: {each_second:.0} a second, {:.0} locks at a TTL of {TTL} s",
-        each_second * RENEWED_EVERY
-    )?;
-    let spent = server_time(&mut connection, &all(&release, &["0", "status:0", "0"]))?;
-    let after = memory(&mut connection)?;
-    writeln!(out, "release   {spent:>6.1} µs for which nobody waits")?;
-    let each = |bytes: i64| bytes as f64 / f64::from(LOCKS);
-    writeln!(
-        out,
-        "memory    {:.0} bytes for a lock that is held, {:.0} after its first run",
-        each(held - empty),
-        each(after - empty)
-    )?;
+    server_row("an acquire", &pipelining, &acquired, &none)?;
+    server_row("a release", &pipelining, &released, &none)?;
+    server_row("a renewal", &pipelining, &pipelined, &locks)?;
+    server_row("a renewal", &connecting, &connected, &locks)?;
+
+    writeln!(out, "\n### The memory of a name\n")?;
+    let each = |bytes: f64| whole(bytes / LOCKS as f64);
+    table(&[
+        "",
+        "bytes of its keys",
+        "bytes of the server's memory, of 100,000 names",
+    ])?;
+    let weights = [
+        ("while its lock is held", whole(one_held), each(held)),
+        ("after one run", whole(one_after), each(after)),
+        ("and in the index of all names", each(index), String::new()),
+        (
+            "after 220 runs, the longest history",
+            whole(holds),
+            String::new(),
+        ),
+        (
+            "and 200 skipped runs, the longest list",
+            whole(skips),
+            String::new(),
+        ),
+    ];
+    for (what, keys, memory) in weights {
+        row(&[what, &keys, &memory])?;
+    }
+
+    writeln!(out, "\n### Many names\n")?;
+    table(&["", "ms"])?;
+    for (what, took) in listings {
+        row(&[what, took.map_or_else(|| "refused".into(), whole)])?;
+    }
     Ok(())
 }
 
-/// A call of a script for one of the locks, by its token.
-fn call(hash: &str, lock: u32, arguments: &[&str]) -> Cmd {
-    let name = format!("lock-{lock}");
-    let key = format!("redlock:{name}");
-    let mut call = cmd("EVALSHA");
-    call.arg(hash).arg(10).arg(&key);
-    for sibling in ["state", "meta", "holders", "queue", "waiters", "history"] {
-        call.arg(format!("{{{key}}}:{sibling}"));
-    }
-    call.arg("{redlock:}:index").arg(format!("{{{key}}}:slots"));
-    call.arg(format!("{{{key}}}:notices"));
-    call.arg(name).arg(format!("{{{key}}}:")).arg("200");
-    call.arg(format!("{lock:032x}:ci-7:27523")).arg(arguments);
-    call
+/// The server and a connection like that of a run.
+struct Server<'a> {
+    redis: &'a Redis,
+    connection: Connection,
 }
 
-/// Sends these requests; how long the server's processor works for each, in microseconds, with what it
-/// takes to read them and to answer.
-fn server_time(connection: &mut Connection, requests: &[Vec<Cmd>]) -> Result<f64> {
-    let count = requests.len();
-    let before = processor_time(connection)?;
-    for batch in requests.chunks(BATCH) {
-        let mut pipeline = Pipeline::new();
-        for command in batch.iter().flatten() {
-            pipeline.add_command(command.clone());
+/// What was listed, and how long that took, in ms; `None` if redlock refused it.
+type Listing = (String, Option<f64>);
+
+/// Has all locks acquired. How long the server works for each, in µs; and how long some are listed meanwhile.
+fn acquire_all(server: &mut Server) -> Result<(Vec<f64>, Vec<Listing>)> {
+    let acquire = server.load(script!("acquire"))?;
+    let mut listings = Vec::new();
+    for (from, to) in [(0, 1_000), (1_000, 10_000), (10_000, PART)] {
+        server.time_for(&all(&acquire, &ACQUIRE, from..to))?;
+        if to < PART {
+            let what = format!("`redlock status` of {} held locks", whole(to as f64));
+            listings.push((what, listing(server.redis, &["status"], Some(to + 1))?));
         }
-        let answers: Vec<Value> = pipeline.query(connection)?;
-        for (answer, request) in answers.iter().step_by(batch[0].len()).zip(batch) {
-            let is_done =
-                matches!(answer, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
-            if !is_done {
-                return Err(format!("{answer:?} to {request:?}").into());
+    }
+    let parts = (PART..LOCKS).step_by(PART);
+    let times = parts.map(|from| server.time_for(&all(&acquire, &ACQUIRE, from..from + PART)));
+    Ok((times.collect::<Result<_>>()?, listings))
+}
+
+/// Has all leases renewed, half of them by one connection, and half by many. How long the server works for each, in µs.
+fn renew_all(server: &mut Server) -> Result<(Vec<f64>, Vec<f64>)> {
+    let renew = server.load(script!("renew"))?;
+    // Each by one connection only: another one that tracks its key would be notified.
+    let renewals = |locks: Range<usize>| -> Vec<Vec<Cmd>> {
+        locks.map(|lock| renewal(&renew, lock)).collect()
+    };
+    let (mut pipelined, mut connected) = (Vec::new(), Vec::new());
+    let mut runs = Runs::connect(server.redis)?;
+    for from in (0..LOCKS).step_by(PART) {
+        let middle = from + PART / 2;
+        let one = server.time_for(&renewals(from..middle))?;
+        let each = runs.time_for(server, &renewals(middle..from + PART))?;
+        // The first round is a warm-up.
+        if from > 0 {
+            pipelined.push(one);
+            connected.push(each);
+        }
+    }
+    Ok((pipelined, connected))
+}
+
+/// Has all locks released. How long the server works for each, in µs.
+fn release_all(server: &mut Server) -> Result<Vec<f64>> {
+    let release = server.load(script!("release"))?;
+    let parts = (0..LOCKS).step_by(PART);
+    let times = parts.map(|from| server.time_for(&all(&release, &RELEASE, from..from + PART)));
+    let times: Vec<f64> = times.collect::<Result<_>>()?;
+    Ok(times[1..].to_vec())
+}
+
+/// The same call for each of these locks.
+fn all(script: &Script, arguments: &[&str], locks: Range<usize>) -> Vec<Vec<Cmd>> {
+    locks
+        .map(|lock| vec![of_lock(script, lock, arguments)])
+        .collect()
+}
+
+/// How long it takes to list the names that were used.
+fn used_names(redis: &Redis) -> Result<Vec<Listing>> {
+    let used = "of 100,000 names that were used";
+    let listings = [
+        (
+            format!("`redlock history` {used}: the last 20 holds"),
+            &["history"][..],
+        ),
+        (
+            format!("`redlock history --summary` {used}"),
+            &["history", "--summary"],
+        ),
+        (
+            format!("`redlock status` {used}: none is in use"),
+            &["status"],
+        ),
+    ];
+    let timed = listings.map(|(what, words)| Ok((what, listing(redis, words, None)?)));
+    timed.into_iter().collect()
+}
+
+impl<'a> Server<'a> {
+    fn connect(redis: &'a Redis) -> Result<Self> {
+        let url = format!("{}?protocol=resp3", redis.url());
+        let mut connection = redis::Client::open(url)?.get_connection()?;
+        let tracking = ["TRACKING", "ON", "OPTIN", "NOLOOP"];
+        let _: () = cmd("CLIENT").arg(&tracking).query(&mut connection)?;
+        Ok(Self { redis, connection })
+    }
+
+    fn load(&mut self, script: Script) -> Result<Script> {
+        script.load(&mut self.connection)?;
+        Ok(script)
+    }
+
+    /// Sends these requests; how long the server's processor works for each, in microseconds, with what it
+    /// takes to read them and to answer.
+    fn time_for(&mut self, requests: &[Vec<Cmd>]) -> Result<f64> {
+        let before = self.processor_time()?;
+        for batch in requests.chunks(BATCH) {
+            let mut pipeline = Pipeline::new();
+            for command in batch.iter().flatten() {
+                pipeline.add_command(command.clone());
+            }
+            let answers: Vec<Value> = pipeline.query(&mut self.connection)?;
+            for (answer, request) in answers.iter().step_by(batch[0].len()).zip(batch) {
+                let is_done = matches!(answer, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
+                if !is_done {
+                    return Err(format!("{answer:?} to {request:?}").into());
+                }
             }
         }
+        Ok((self.processor_time()? - before) * 1e6 / requests.len() as f64)
     }
-    Ok((processor_time(connection)? - before) * 1e6 / count as f64)
+
+    /// How long the server's processor has worked, in seconds.
+    fn processor_time(&mut self) -> Result<f64> {
+        Ok(self.info("cpu", "used_cpu_user")? + self.info("cpu", "used_cpu_sys")?)
+    }
+
+    /// How much memory the server uses, in bytes.
+    fn memory(&mut self) -> Result<f64> {
+        self.info("memory", "used_memory")
+    }
+
+    fn info(&mut self, section: &str, name: &str) -> Result<f64> {
+        let info: String = cmd("INFO").arg(section).query(&mut self.connection)?;
+        let found = info
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        Ok(found
+            .ok_or_else(|| format!("INFO says nothing of {name}"))?
+            .parse()?)
+    }
+
+    /// What these keys weigh in the server's memory, in bytes.
+    fn weight(&mut self, keys: &[String]) -> Result<f64> {
+        let mut sum = 0.0;
+        for key in keys {
+            let usage = ["USAGE", key, "SAMPLES", "0"];
+            let bytes: Option<f64> = cmd("MEMORY").arg(&usage).query(&mut self.connection)?;
+            sum += bytes.unwrap_or_default();
+        }
+        Ok(sum)
+    }
 }
 
-/// How long the server's processor has worked, in seconds.
-fn processor_time(connection: &mut Connection) -> Result<f64> {
-    let info = info(connection, "cpu")?;
-    let seconds = |name: &str| -> Result<f64> { Ok(field(&info, name)?.parse()?) };
-    Ok(seconds("used_cpu_user")? + seconds("used_cpu_sys")?)
+/// A call of a script for one of the locks, by its token.
+fn of_lock(script: &Script, lock: usize, arguments: &[&str]) -> Cmd {
+    let token = format!("{lock:032x}:ci-7:27523");
+    let arguments = [&[token.as_str()], arguments].concat();
+    call(script.get_hash(), &format!("lock-{lock}"), 10, &arguments)
 }
 
-/// How much memory the server uses, in bytes.
-fn memory(connection: &mut Connection) -> Result<i64> {
-    Ok(field(&info(connection, "memory")?, "used_memory")?.parse()?)
+/// What a run sends to renew its lease.
+fn renewal(renew: &Script, lock: usize) -> Vec<Cmd> {
+    let key = format!("redlock:lock-{lock}");
+    vec![
+        of_lock(renew, lock, &RENEW),
+        cmd("CLIENT").arg("CACHING").arg("YES").take(),
+        cmd("GETRANGE").arg(key).arg(0).arg(60).take(),
+    ]
 }
 
-fn info(connection: &mut Connection, section: &str) -> Result<String> {
-    Ok(cmd("INFO").arg(section).query(connection)?)
+/// The connections of many runs.
+struct Runs {
+    streams: Vec<TcpStream>,
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Result<&'a str> {
-    let found = info
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    Ok(found.ok_or_else(|| format!("INFO says nothing of {name}"))?)
+impl Runs {
+    fn connect(redis: &Redis) -> Result<Self> {
+        let stream = |_| -> Result<TcpStream> {
+            let mut stream = TcpStream::connect(("127.0.0.1", redis.port))?;
+            stream.set_nodelay(true)?;
+            stream.write_all(b"HELLO 3\r\nCLIENT TRACKING ON OPTIN NOLOOP\r\n")?;
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"+OK\r\n") {
+                let mut buffer = [0; 1024];
+                let read = stream.read(&mut buffer)?;
+                answer.extend_from_slice(&buffer[..read]);
+                if read == 0 {
+                    return Err("a connection was closed".into());
+                }
+            }
+            Ok(stream)
+        };
+        let streams = (0..CONNECTIONS).map(stream).collect::<Result<_>>()?;
+        Ok(Self { streams })
+    }
+
+    /// Sends these requests, one after the other on each connection: the next one when the last one was answered. How long
+    /// the server's processor works for each, in microseconds.
+    fn time_for(&mut self, server: &mut Server, requests: &[Vec<Cmd>]) -> Result<f64> {
+        let packed = |request: &Vec<Cmd>| -> Vec<u8> {
+            request.iter().flat_map(Cmd::get_packed_command).collect()
+        };
+        let packed: Vec<Vec<u8>> = requests.iter().map(packed).collect();
+        let before = server.processor_time()?;
+        let connections = self.streams.len();
+        for number in 0..packed.len() + connections {
+            let stream = &mut self.streams[number % connections];
+            if number >= connections {
+                read_renewal(stream)?;
+            }
+            if let Some(request) = packed.get(number) {
+                stream.write_all(request)?;
+            }
+        }
+        Ok((server.processor_time()? - before) * 1e6 / requests.len() as f64)
+    }
+}
+
+/// Reads the answers to a renewal: an array whose first element is 1, OK, and the token.
+fn read_renewal(stream: &mut TcpStream) -> Result<()> {
+    let mut answer = Vec::new();
+    let mut buffer = [0; 1024];
+    while !(answer.ends_with(b":ci-7:27523\r\n")) {
+        let read = stream.read(&mut buffer)?;
+        answer.extend_from_slice(&buffer[..read]);
+        if read == 0 || !answer.starts_with(b"*") {
+            let answer = String::from_utf8_lossy(&answer);
+            return Err(format!("{answer:?} to a renewal").into());
+        }
+    }
+    if !String::from_utf8_lossy(&answer).contains("\r\n:1\r\n") {
+        return Err("a lock was not renewed".into());
+    }
+    Ok(())
+}
+
+/// What a name weighs with the longest history, and then with as many skipped runs, in bytes.
+fn full_history(server: &mut Server) -> Result<(f64, f64)> {
+    let [acquire, release, skip] = [script!("acquire"), script!("release"), script!("skip")];
+    let hash = |script: &Script| script.get_hash().to_owned();
+    let (acquire, release) = (hash(&acquire), hash(&release));
+    let skip = hash(&server.load(skip)?);
+    let run = |server: &mut Server, script: &str, keys, arguments: &[&str]| -> Result<()> {
+        let call = call(script, "often", keys, arguments);
+        let answer: Vec<Value> = call.query(&mut server.connection)?;
+        match answer.first() {
+            Some(Value::Int(1)) => Ok(()),
+            _ => Err(format!("{answer:?} to {arguments:?}").into()),
+        }
+    };
+    for number in 0..220 {
+        let token = format!("{number:032x}:ci-7:27523");
+        run(
+            server,
+            &acquire,
+            10,
+            &[&[token.as_str()], &ACQUIRE[..]].concat(),
+        )?;
+        run(
+            server,
+            &release,
+            10,
+            &[&[token.as_str()], &RELEASE[..]].concat(),
+        )?;
+    }
+    let holds = server.weight(&own_keys("often"))?;
+    for _ in 0..200 {
+        run(server, &skip, 12, &SKIP)?;
+    }
+    Ok((holds, server.weight(&own_keys("often"))?))
+}
+
+/// The keys of a lock alone, without the index of all names.
+fn own_keys(name: &str) -> Vec<String> {
+    let mut keys = keys(name);
+    keys.retain(|key| key != INDEX);
+    keys
+}
+
+const INDEX: &str = "{redlock:}:index";
+
+/// How long a listing takes, in ms: the median of five (the shorter of two, where it takes more than a second), after one more; `None` if redlock refuses it. It has `lines` lines,
+/// if that is known.
+fn listing(redis: &Redis, words: &[&str], lines: Option<usize>) -> Result<Option<f64>> {
+    let (redlock, url) = (redlock(), redis.url());
+    let words = [&[redlock.as_str(), "-u", &url], words].concat();
+    let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+    let mut times: Vec<f64> = Vec::new();
+    for round in 0..6 {
+        // Long ones vary less.
+        if times.len() == 2 && times[0] > 1000.0 {
+            break;
+        }
+        let started = Instant::now();
+        let output = command(&words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .output()?;
+        let took = started.elapsed();
+        let said = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            note(format!("{words:?}: {said}"))?;
+            return Ok(None);
+        }
+        let printed = String::from_utf8_lossy(&output.stdout).lines().count();
+        if lines.is_some_and(|lines| printed != lines) {
+            return Err(format!("{words:?} printed {printed} lines: {said}").into());
+        }
+        if round > 0 {
+            times.push(took.as_secs_f64() * 1e3);
+        }
+    }
+    Ok(Some(median(&times)))
 }
