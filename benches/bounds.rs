@@ -2,15 +2,13 @@
 //!
 //! `make bench` runs it.
 
-// Not all of it is for this one.
-#[allow(dead_code)]
 mod common;
 
 use std::io::{Write, stdout};
 
 use redis::{Connection, Script, Value, cmd};
 
-use crate::common::{Redis, Result};
+use crate::common::{Redis, Result, directory, median, row, script, table};
 
 const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000"}"#;
 
@@ -51,17 +49,11 @@ for n = 1, 10000 do
 end
 ";
 
-macro_rules! script {
-    ($name:literal) => {
-        include_str!(concat!(env!("OUT_DIR"), "/", $name, ".lua"))
-    };
-}
-
 struct Case {
     what: &'static str,
     /// What has become of the crowd, in Lua.
     before: &'static str,
-    script: &'static str,
+    script: Script,
     arguments: Vec<&'static str>,
 }
 
@@ -83,12 +75,12 @@ fn cases() -> [Case; 10] {
     let lost_key = "redis.call('DEL', KEYS[1], KEYS[5], KEYS[6])";
     let lost_slots = "redis.call('DEL', KEYS[9], KEYS[5], KEYS[6])";
     [
-        acquire("run --supersede", "", "1", "poll", "1"),
-        acquire("run --supersede --cancel-running", "", "1", "poll", "2"),
-        acquire("run, the lock's key deleted", lost_key, "1", "", "0"),
-        acquire("run, the slots deleted", lost_slots, "10001", "", "0"),
+        acquire("`run --supersede`", "", "1", "poll", "1"),
+        acquire("`run --supersede --cancel-running`", "", "1", "poll", "2"),
+        acquire("`run`, the lock's key deleted", lost_key, "1", "", "0"),
+        acquire("`run`, the slots deleted", lost_slots, "10001", "", "0"),
         acquire(
-            "run, the state deleted",
+            "`run`, the state deleted",
             "redis.call('DEL', KEYS[2])",
             "1",
             "poll",
@@ -101,35 +93,34 @@ fn cases() -> [Case; 10] {
             &["token", "0", "status:0", "0"],
         ),
         case(
-            "release --force",
+            "`release --force`",
             "",
             script!("force"),
             &["", WHO, "0", "0"],
         ),
         case(
-            "stop --id",
+            "`stop --id`",
             "",
             script!("stop"),
             &["c0ffee000000", WHO, "0"],
         ),
-        case("history", "", script!("history"), &[]),
-        case("status", "", script!("inspect"), &["10", "0", "-inf"]),
+        case("`history`", "", script!("history"), &[]),
+        case("`status`", "", script!("inspect"), &["10", "0", "-inf"]),
     ]
 }
 
 fn main() -> Result<()> {
-    let directory = tempfile::tempdir()?;
+    let directory = directory()?;
     let redis = Redis::start(directory.path())?;
     let mut connection = redis::Client::open(redis.url())?.get_connection()?;
-    let mut out = stdout();
+    writeln!(stdout(), "\n## One call at the most\n")?;
+    table(&["", "ms of the server's processor"])?;
     for case in cases() {
         let mut times = Vec::new();
         for _ in 0..9 {
             times.push(work(&mut connection, &case)?);
         }
-        times.sort_by(f64::total_cmp);
-        let (what, median) = (case.what, times[times.len() / 2]);
-        writeln!(out, "{what:<36} {median:>6.1} ms of the server's time")?;
+        row(&[case.what, &format!("{:.1}", median(&times))])?;
     }
     Ok(())
 }
@@ -140,11 +131,10 @@ fn work(connection: &mut Connection, case: &Case) -> Result<f64> {
     let mut crowd = cmd("EVAL");
     crowd.arg([CROWD, case.before].concat()).arg(KEYS.len());
     let _: Value = crowd.arg(&KEYS).arg(WHO).query(connection)?;
-    let script = Script::new(case.script);
-    script.load(connection)?;
+    case.script.load(connection)?;
     let mut call = cmd("EVALSHA");
-    call.arg(script.get_hash());
-    if case.what == "status" {
+    call.arg(case.script.get_hash());
+    if case.what == "`status`" {
         let [lock, state, meta, holders, queue, waiters, history, ..] = KEYS;
         call.arg(7)
             .arg(&[lock, state, meta, holders, queue, waiters, history]);
