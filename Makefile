@@ -17,7 +17,7 @@
 # make mutants-lua  each script with one mistake after the other (ONLY=lib/queue): an example or the fuzz notices
 # make mutants  break what decides about locks, one place at a time (FILES=...): the unit tests notice
 # make mutants-named  break one promise after the other (NAMES=...): the tests named for it notice
-# make bench    the figures of docs/benchmarks.md
+# make bench    the tables of docs/benchmarks.md, in six minutes
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
 # make check-macos  what works without Linux compiles for macOS, without a warning
@@ -194,13 +194,14 @@ mutants-named:
 	@scripts/setup test
 	scripts/mutants-named $(NAMES)
 
+# Prints the tables of docs/benchmarks.md, and nothing else on standard output. All are built first: a compiler would
+# warm the machine up for some of them.
+BENCHES := whole_process hand_off capacity bounds
 bench:
-	@scripts/setup bench
-	@$(MAKE) --no-print-directory build
-	REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench --locked --bench whole_process
-	REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench --locked --bench hand_off
-	$(CARGO) bench --locked --bench capacity
-	$(CARGO) bench --locked --bench bounds
+	@scripts/setup bench >&2
+	@$(MAKE) --no-print-directory build >&2
+	@$(CARGO) bench --locked --no-run $(addprefix --bench ,$(BENCHES))
+	@for bench in $(BENCHES); do REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench -q --locked --bench $$bench || exit; done
 
 lint:
 	@scripts/setup lint
