@@ -190,8 +190,8 @@ fn after_a_long_hold(redis: &Redis, tools: &[Tool], stamp: &str, directory: &Pat
                     std::thread::sleep(Duration::from_secs(1));
                     let (calls, time) = spent_on(&mut connection, "evalsha")?;
                     spent.push(time);
-                    // The others are the release, and the renewal by which the next run confirms its grant.
-                    heartbeats.push(calls - 2.0);
+                    // The others are the release, and the next run's first renewal and its first look at its lock.
+                    heartbeats.push(calls - 3.0);
                     messages.push(spent_on(&mut connection, "publish")?.0);
                 } else {
                     std::thread::sleep(Duration::from_millis(100));
