@@ -113,7 +113,7 @@ fn main() -> Result<()> {
     let directory = directory()?;
     let redis = Redis::start(directory.path())?;
     let mut connection = redis::Client::open(redis.url())?.get_connection()?;
-    writeln!(stdout(), "\n## One call at the most\n")?;
+    writeln!(stdout(), "\n## The longest calls\n")?;
     table(&["", "ms of the server's processor"])?;
     for case in cases() {
         let mut times = Vec::new();

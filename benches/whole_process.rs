@@ -34,8 +34,8 @@ fn main() -> Result<()> {
     let mut out = stdout();
     let version = run_for_text(Command::new(&redlock).args(["--version", "-v"]))?;
     let size = fs::metadata(&redlock)?.len() / 1024;
-    note(format!("{version}, {size} KiB"))?;
-    writeln!(out, "{}", machine()?)?;
+    note(format!("the binary has {size} KiB"))?;
+    writeln!(out, "{}\nMeasured: {version}.", machine()?)?;
 
     writeln!(out, "\n## One run\n")?;
     one_run(&redis, &redlock, directory.path())?;
