@@ -233,7 +233,8 @@ fn weight_of_a_holder(redis: &Redis, redlock: &str) -> Result<()> {
     for (what, pid) in rows {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let sums = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-        let (resident, own) = (field(&status, "VmRSS:")?, field(&sums, "Private_Dirty:")?);
+        // With a share of the pages that a run and its watchdog have in common.
+        let (resident, own) = (field(&status, "VmRSS:")?, field(&sums, "Pss_Anon:")?);
         row(&[what, &resident, &own, &field(&status, "Threads:")?])?;
     }
     succeed(command(&words(&["release", "kept"])).env("REDLOCK_TOKEN", token.trim()))?;
