@@ -223,6 +223,8 @@ impl Lock {
         who: &Who,
     ) -> Result<Option<String>, Error> {
         let who = Who {
+            ttl: None,
+            skew: None,
             instance: None,
             ..who.clone()
         };
@@ -529,6 +531,15 @@ mod tests {
             assert_eq!(skip.by.unwrap().host, "d k");
             assert_eq!(skip.who.host, "h é");
         }
+        // As versions before wrote it.
+        let all = r#"7 8000 1 1 250 held {"host":"h","pid":3,"command":["c"],"reason":null,"url":null,"ttl":9000,"skew":5,"instance":"i"}"#;
+        let whole = format!("c0ffee 9000 status:0 0 {all}");
+        let whole = over(&name, &Value::BulkString(whole.into())).unwrap();
+        assert_eq!((whole.who.host.as_str(), whole.who.pid), ("h", 3));
+        assert_eq!(
+            (whole.who.command, whole.who.reason),
+            (vec!["c".into()], None)
+        );
         assert!(skipped("later").is_none());
         assert!(record("later", "").is_none());
         assert!(over(&name, &Value::BulkString("x 1 lost 99 y".into())).is_none());

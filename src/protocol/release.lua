@@ -59,6 +59,9 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   end
   if done then
     local id = string.sub(redis.sha1hex(token), 1, 12)
+    -- As `brief` does it.
+    local from = string.find(entry, ',"ttl":', 1, true)
+    if from then entry = string.sub(entry, 1, from - 1) .. '}' end
     local record = table.concat({id, at, how, '0', entry}, ' ')
     local length = tonumber(redis.pcall('LPUSH', history, record)) or 0
     if length > history_size + history_size / 10 then redis.call('LTRIM', history, 0, history_size - 1) end

@@ -37,11 +37,13 @@ pub struct Who {
     /// What to show in place of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// A link to the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     /// The TTL that it asks for, in milliseconds: with what is left of its lease it says when that was
-    /// renewed.
+    /// renewed. The history doesn't keep it, nor any field after it (`brief` in `lib/record.lua`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
     /// By how much sooner than at the server it counts its lease as over, in milliseconds, if at all.
@@ -358,6 +360,35 @@ mod tests {
         assert_eq!(Holder::parse(long.as_bytes()), None);
         let deep = format!("7 8000 1 1 250 held {}", "[".repeat(ENTRY / 2));
         assert_eq!(Holder::parse(deep.as_bytes()), None);
+    }
+
+    #[test]
+    fn an_entry_ends_with_the_fields_that_the_history_does_not_keep() {
+        let text = || Some(r#"a","ttl":7"#.to_owned());
+        let who = Who {
+            host: "h".into(),
+            user: "u".into(),
+            pid: 3,
+            known_as: text(),
+            command: vec![r#"b,"ttl":8"#.into()],
+            label: text(),
+            reason: text(),
+            url: text(),
+            ttl: Some(30_000),
+            skew: Some(500),
+            instance: Some("i".into()),
+        };
+        let json = String::from_utf8(who.to_json()).unwrap();
+        let (kept, dropped) = json.split_once(r#","ttl":"#).unwrap();
+        assert_eq!(dropped, r#"30000,"skew":500,"instance":"i"}"#);
+        let kept = Who::parse(format!("{kept}}}").as_bytes()).unwrap();
+        let expected = Who {
+            ttl: None,
+            skew: None,
+            instance: None,
+            ..who
+        };
+        assert_eq!(kept, expected);
     }
 
     #[test]

@@ -30,6 +30,13 @@ local function keep_ticket(token, entry)
   if phase == 'granted' and ticket ~= '' then post_notice('left', token, ticket, A_WHILE) end
 end
 
+-- An entry, or who did something, as it is remembered: without the TTL, the clock skew and the processes, which matter
+-- only as long as the lock is held. They are the last fields.
+local function brief(entry)
+  local from = string.find(entry, ',"ttl":', 1, true)
+  return from and string.sub(entry, 1, from - 1) .. '}' or entry
+end
+
 -- Writes the end of a hold into the history. `how` is one of the ends that the manual lists, `by` (JSON
 -- or '') the run that ended it. The caller also removes the entry, so it is written once.
 local function record_end(token, entry, ended, how, by)
@@ -40,7 +47,8 @@ local function record_end(token, entry, ended, how, by)
     set_state('ended', id(token) .. ' ' .. how)
     return
   end
-  local record = {id(token), int_text(ended), how, #by, by .. entry}
+  by = brief(by)
+  local record = {id(token), int_text(ended), how, #by, by .. brief(entry)}
   local length = tonumber(redis.pcall('LPUSH', history, table.concat(record, ' '))) or 0
   -- Rarely, as the next holder waits for this.
   if length > history_size + history_size / 10 then redis.call('LTRIM', history, 0, history_size - 1) end
