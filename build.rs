@@ -8,13 +8,13 @@ use std::{env, fs};
 mod join;
 
 /// The scripts, one an operation.
-const SCRIPTS: [&str; 15] = [
-    "acquire", "renew", "keep", "check", "release", "force", "stop", "freeze", "thaw", "skip",
-    "history", "inspect", "guard", "leave", "pass",
+const SCRIPTS: [&str; 16] = [
+    "acquire", "renew", "prolong", "keep", "check", "release", "force", "stop", "freeze", "thaw",
+    "skip", "history", "inspect", "guard", "leave", "pass",
 ];
 
 /// Those whose answers count only when the replicas that have to have what they wrote do.
-const COUNT_WHEN_REPLICATED: [&str; 3] = ["acquire", "renew", "guard"];
+const COUNT_WHEN_REPLICATED: [&str; 4] = ["acquire", "renew", "prolong", "guard"];
 
 /// Those that are wanted also when they come late.
 const MAY_ARRIVE_LATE: [&str; 2] = ["release", "leave"];

@@ -183,6 +183,20 @@ pub fn renewed(answer: Value) -> Result<LeaseState, Error> {
     lease_state(&array(answer)?)
 }
 
+/// Reads the answer to a renewal by the short script; `None`: the whole one is to be asked. The number is that which was
+/// asked for, as no other script answers.
+pub fn prolonged(answer: &Value, ttl: Duration) -> Result<Option<LeaseState>, Error> {
+    match answer {
+        Value::Int(0) => Ok(None),
+        Value::Int(_) if milliseconds(answer)? == Some(ttl) => Ok(Some(LeaseState::Held {
+            left: ttl,
+            cancelled_by: None,
+            is_grant: false,
+        })),
+        other => Err(unexpected_reply(std::slice::from_ref(other))),
+    }
+}
+
 pub(super) fn lease_state(fields: &[Value]) -> Result<LeaseState, Error> {
     match fields {
         [Value::Int(1), more, fence, limit, place, by] => {

@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::answer::{LeaseState, Released, checked, lease_state, not_ours, released, renewed};
-use super::client::Client;
+use super::answer::{
+    LeaseState, Released, checked, lease_state, not_ours, prolonged, released, renewed,
+};
+use super::client::{Client, Looked};
 use super::history::HoldOutcome;
 use super::lock::Lock;
 use super::scripts::{
-    ACQUIRE, CHECK, KEEP, RELEASE, RENEW, SHARED_VALUES, count, left, number, slot,
+    ACQUIRE, CHECK, KEEP, PROLONG, RELEASE, RENEW, SHARED_VALUES, count, left, number, slot,
 };
 use super::token::Token;
 use super::who::{Limit, Who};
@@ -114,6 +116,15 @@ pub enum ReleaseMode {
 /// After this time the answer to a release is slow: what a signal repeats comes within it, and has not
 /// to be taken for another request to end.
 const SLOW_ANSWER: Duration = Duration::from_millis(500);
+
+/// How long the server remembers a holder whose lease has ended (`RETENTION` in `lib/lock.lua`).
+const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A renewal after this time looks at everything again, and refreshes what the server keeps for days.
+const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+
+/// For a lease that is longer, the index of the names is to be kept up to date as well.
+const LONGEST_PROLONGED: Duration = Duration::from_secs(24 * 3600);
 
 /// How often a release is repeated at most, each time to remove some dead waiters.
 pub(super) const DEAD_CALLS: u32 = 1000;
@@ -239,14 +250,15 @@ impl Claim {
 
     /// Extends the leases of several claims to `ttl` from now. Also says whether the server notifies us
     /// from now on when another client changes one of the locks; [`Self::check_all`] asks for that. A
-    /// single one takes one round trip, for both.
+    /// single one usually takes one round trip, for both.
     pub fn renew_all(
         claims: &[Self],
         client: &mut Client,
         ttl: Duration,
     ) -> Result<(Vec<LeaseState>, bool), Error> {
+        let mut looked = client.looked.take();
         let renewed = client.with_connection(|connection, within| {
-            match Self::renew_over(claims, connection, ttl, within) {
+            match Self::renew_over(claims, connection, &mut looked, ttl, within) {
                 // Nothing that the replicas would confirm is known of the node that the keys go to.
                 Err(error) if error.is_migration() && !connection.is_replicated() => {
                     for claim in claims {
@@ -266,25 +278,79 @@ impl Claim {
             }
         })?;
         client.judge(&renewed.0)?;
+        client.looked = looked;
         Ok(renewed)
     }
 
     fn renew_over(
         claims: &[Self],
         connection: &mut Connection,
+        looked: &mut Option<Looked>,
         ttl: Duration,
         within: Duration,
     ) -> Result<(Vec<LeaseState>, bool), Error> {
         if let [claim] = claims {
-            let (call, key) = (claim.renewal(ttl, None, false), &claim.lock.keys.lock);
-            let mut values = vec![claim.token.as_bytes().to_vec()];
-            values.extend(SHARED_VALUES.map(<[u8]>::to_vec));
-            let (answer, tracked) = connection.call_tracked(call, key, values, within)?;
-            return Ok((vec![renewed(answer)?], tracked));
+            let (state, tracked) = claim.renew_alone(connection, looked, ttl, within)?;
+            return Ok((vec![state], tracked));
         }
         let calls = claims.iter().map(|claim| claim.renewal(ttl, None, false));
         let states = connection.pipeline(calls.collect(), within, renewed)?;
         Ok((states, false))
+    }
+
+    /// Extends the lease of this claim. [`RENEW`] looks at everything: first over each connection, then once an hour, and
+    /// whenever [`PROLONG`] finds that more may be to do. Where replicas confirm, each renewal is one that they count.
+    fn renew_alone(
+        &self,
+        connection: &mut Connection,
+        looked: &mut Option<Looked>,
+        ttl: Duration,
+        within: Duration,
+    ) -> Result<(LeaseState, bool), Error> {
+        let (key, now, over) = (&self.lock.keys.lock, Instant::now(), connection.opened());
+        let mut values = vec![self.token.as_bytes().to_vec()];
+        values.extend(SHARED_VALUES.map(<[u8]>::to_vec));
+        let may_prolong = ttl <= LONGEST_PROLONGED && !connection.is_replicated();
+        let mut known = looked.take().filter(|looked| {
+            may_prolong
+                && (&looked.token, looked.over) == (&self.token, over)
+                && now.duration_since(looked.at) < LOOK_AGAIN
+        });
+        if let Some(known_plain) = known.as_mut().filter(|known| known.is_plain) {
+            let call = self.prolonging(ttl);
+            let (answer, tracked) = connection.call_tracked(call, key, values.clone(), within)?;
+            if let Some(state) = prolonged(&answer, ttl)? {
+                *looked = known;
+                return Ok((state, tracked));
+            }
+            (known_plain.is_plain, known_plain.at) = (false, now);
+        }
+        let call = self.renewal(ttl, None, false);
+        let (answer, tracked) = connection.call_tracked(call, key, values, within)?;
+        let state = renewed(answer)?;
+        let found = || Looked {
+            token: self.token.clone(),
+            over,
+            at: now,
+            is_plain: true,
+        };
+        *looked = known.or_else(|| may_prolong.then(found));
+        Ok((state, tracked))
+    }
+
+    /// A renewal that extends the lease where that is all there is to do.
+    pub(super) fn prolonging(&self, ttl: Duration) -> Call {
+        let keys = &self.lock.keys;
+        Call {
+            script: &PROLONG,
+            keys: vec![keys.lock.clone(), keys.meta.clone(), keys.notices.clone()],
+            args: vec![
+                self.token.as_bytes().to_vec(),
+                ttl.as_millis().to_string().into(),
+                (ttl + REMEMBERED).as_millis().to_string().into(),
+                self.id().into(),
+            ],
+        }
     }
 
     /// A renewal that needs the lock's key alone.

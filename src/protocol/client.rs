@@ -15,6 +15,7 @@ use redis::Value;
 use super::answer::{Acquired, LeaseState, acquired};
 use super::grant::Grant;
 use super::scripts::{ACQUIRE, array};
+use super::token::Token;
 use crate::redis::call::Call;
 use crate::redis::connection::Connection;
 use crate::redis::deployment::Deployment;
@@ -30,6 +31,18 @@ pub struct Client {
     replication: Option<Replication>,
     /// Nothing takes longer than this, where that is less than the server's timeout.
     limit: Option<Duration>,
+    /// What the last renewal over the connection has found.
+    pub(super) looked: Option<Looked>,
+}
+
+/// What the renewals of a lock over a connection have found.
+pub(super) struct Looked {
+    pub token: Token,
+    /// When the connection was opened, by which it is known.
+    pub over: Instant,
+    pub at: Instant,
+    /// There was nothing to do but to extend the lease, so that the short script may do for the next ones.
+    pub is_plain: bool,
 }
 
 /// What came in without being waited for.
@@ -82,6 +95,7 @@ impl Client {
             replication,
             connection: None,
             limit: None,
+            looked: None,
         }
     }
 
@@ -286,6 +300,7 @@ impl Client {
             replication: self.replication,
             connection: self.connection.take(),
             limit: self.limit,
+            looked: self.looked.take(),
         }
     }
 

@@ -38,6 +38,7 @@
 //!   a waiter. A repetition after a lost reply is safe.
 //! - `renew.lua` extends our lease; it never shortens one that was asked for and never re-creates a lost
 //!   lock.
+//! - `prolong.lua` does what `renew.lua` usually does, and leaves all else to it.
 //! - `keep.lua` does that with the lock's key alone, while a cluster moves the keys to another node.
 //! - `check.lua` answers whether a lock is still ours.
 //! - `release.lua` frees our lock, or leaves its queue, and hands the lock on.

@@ -6,7 +6,8 @@ use redis::{Cmd, cmd};
 pub struct Script {
     pub source: &'static str,
     pub hash: &'static str,
-    /// Where replicas have to have what is written, an answer that begins with 1 counts only once they have.
+    /// Where replicas have to have what is written, an answer that begins with 1, or is a number that isn't 0, counts only
+    /// once they have.
     pub counts_when_replicated: bool,
     /// It is wanted also when it comes late, and when nobody waits for its answer any more.
     pub may_arrive_late: bool,

@@ -169,8 +169,10 @@ impl Confirming {
         script: &'static Script,
         value: Value,
     ) -> Result<Option<Received>, Error> {
-        let is_ours =
-            matches!(&value, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
+        let is_ours = match &value {
+            Value::Array(fields) => fields.first() == Some(&Value::Int(1)),
+            value => matches!(value, Value::Int(1..)),
+        };
         // What it was sent with: others may be listed by now.
         let goal = self
             .goal_of(&wire.server, script)

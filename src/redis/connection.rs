@@ -164,6 +164,11 @@ impl Connection {
         self.pushes.is_node
     }
 
+    /// When it was opened.
+    pub fn opened(&self) -> Instant {
+        self.opened
+    }
+
     /// Whether a waiter's channel is one of its hash slot.
     pub fn is_sharded(&self) -> bool {
         self.pushes.sharded

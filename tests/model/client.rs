@@ -20,7 +20,7 @@ use crate::decide::lease::{Lease, Terms};
 use crate::decide::renewals::{self, Renewals, Report};
 use crate::decide::session::{self, Session};
 use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
-use crate::protocol::answer::{acquired, checked, released, renewed};
+use crate::protocol::answer::{acquired, checked, prolonged, released, renewed};
 use crate::protocol::claim::Needs;
 use crate::protocol::grant::Grant;
 use crate::protocol::guard::extended;
@@ -111,6 +111,8 @@ pub enum Stage {
 enum Task {
     Join,
     Renew,
+    /// A renewal by the short script.
+    Prolong,
     Check,
     Release,
 }
@@ -140,6 +142,8 @@ pub struct Client {
     dies_at: Option<Moment>,
     pending: Option<Pending>,
     renewals: Renewals,
+    /// Whether the short script may do, where a renewal over this connection was answered.
+    is_plain: Option<bool>,
     digest: Cached,
 }
 
@@ -157,6 +161,7 @@ impl Client {
             slot: 0,
             dies_at: None,
             pending: None,
+            is_plain: None,
             digest: Cached::default(),
         }
     }
@@ -422,6 +427,17 @@ impl Client {
                 self.pending = None;
                 let state = match pending.task {
                     _ if self.setup.guards.is_some() => answer(value).and_then(extended),
+                    Task::Prolong => {
+                        let ttl = self.setup.terms.ttl;
+                        match answer(value).and_then(|value| prolonged(&value, ttl)) {
+                            Ok(None) => {
+                                self.is_plain = Some(false);
+                                return self.ask_since(Task::Renew, pending.sent, now, network);
+                            }
+                            Ok(Some(state)) => Ok(state),
+                            Err(error) => Err(error),
+                        }
+                    }
                     Task::Renew => answer(value).and_then(renewed),
                     Task::Check => answer(value).and_then(checked),
                     Task::Join | Task::Release => return,
@@ -467,7 +483,12 @@ impl Client {
                 let guards = std::slice::from_ref(&guarding.guard);
                 renewals::reports_of_guards(guards, vec![state], sent)
             }
-            (None, Task::Renew) => renewals::reports_of_renewal(claims, vec![state], sent),
+            (None, Task::Renew | Task::Prolong) => {
+                if !self.setup.is_replicated {
+                    self.is_plain.get_or_insert(true);
+                }
+                renewals::reports_of_renewal(claims, vec![state], sent)
+            }
             (None, Task::Check | Task::Join | Task::Release) => {
                 renewals::reports_of_check(claims, vec![state], sent)
             }
@@ -518,7 +539,7 @@ impl Client {
                 ) => self.end(network),
                 (Stage::Releasing { .. }, _) => self.release_again(now, network),
                 (Stage::Joining, _) => self.release(ReleaseMode::Unused, now, network),
-                (_, Task::Renew | Task::Check) => self.fail_task(now, network),
+                (_, Task::Renew | Task::Prolong | Task::Check) => self.fail_task(now, network),
                 (_, Task::Join | Task::Release) => {}
             }
         }
@@ -526,15 +547,30 @@ impl Client {
     }
 
     fn ask(&mut self, task: Task, now: Moment, network: &mut Network) {
+        if !network.is_open(self.number) {
+            self.is_plain = None;
+        }
+        let task = match task {
+            Task::Renew if self.is_plain == Some(true) => Task::Prolong,
+            task => task,
+        };
+        self.ask_since(task, now, now, network);
+    }
+
+    /// The same, as a part of what was begun at `sent`.
+    fn ask_since(&mut self, task: Task, sent: Moment, now: Moment, network: &mut Network) {
         let (claim, ttl) = (&self.setup.claim, self.setup.terms.ttl);
         let mut limit = || self.renewals.start().min(ANSWER_WITHIN);
         let guard = self.setup.guards.as_ref().map(|guarding| &guarding.guard);
         let (call, within) = match (task, guard) {
             (Task::Release, Some(guard)) => (guard.leave_call(), ANSWER_WITHIN),
             (Task::Join, Some(guard)) => (guard.extension(), ANSWER_WITHIN),
-            (Task::Renew | Task::Check, Some(guard)) => (guard.extension(), limit()),
+            (Task::Renew | Task::Prolong | Task::Check, Some(guard)) => {
+                (guard.extension(), limit())
+            }
             (Task::Join, None) => return,
             (Task::Renew, None) => (claim.renewal(ttl, None, false), limit()),
+            (Task::Prolong, None) => (claim.prolonging(ttl), limit()),
             (Task::Check, None) => (claim.check_call(ttl), limit()),
             (Task::Release, None) => {
                 let Stage::Releasing { mode, .. } = &self.stage else {
@@ -545,7 +581,7 @@ impl Client {
         };
         self.pending = Some(Pending {
             task,
-            sent: now,
+            sent,
             until: now + within,
         });
         network.send(

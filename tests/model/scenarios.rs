@@ -18,7 +18,9 @@ use crate::decide::lease::Terms;
 use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::QueueOptions;
 use crate::protocol::name::Keys;
-use crate::protocol::scripts::{ACQUIRE, FORCE, FREEZE, GUARD, LEAVE, RELEASE, RENEW, THAW};
+use crate::protocol::scripts::{
+    ACQUIRE, FORCE, FREEZE, GUARD, LEAVE, PROLONG, RELEASE, RENEW, THAW,
+};
 use crate::protocol::{Claim, Guard, Limit, Lock, Request, Supersede, Token, Who};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -682,6 +684,13 @@ fn defects() -> Vec<Defect> {
         faults: 1,
         ..rules("a renewal that creates the lock again", 2)
     };
+    let blind_renewal = Rules {
+        replaced: vec![(PROLONG.hash, "return tonumber(ARGV[2])")],
+        has_plain: true,
+        kinds: vec![Kind::Stop],
+        faults: 1,
+        ..rules("a short renewal that doesn't look whose lock it is", 2)
+    };
     let is_ignored = ("if heard == 0 then slot = nil end", "");
     let unheard = Rules {
         replaced: vec![
@@ -871,6 +880,7 @@ fn defects() -> Vec<Defect> {
     let at_once = Promise::Served(Duration::from_millis(10));
     let near = [
         (blind, Promise::OneLease),
+        (blind_renewal, Promise::OneLease),
         (renewal, Promise::OneLease),
         (unheard, Promise::Served(SECOND)),
         (forgotten_freeze, Promise::FreezeHolds),

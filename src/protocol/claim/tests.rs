@@ -127,6 +127,15 @@ fn a_renewal_a_check_and_a_release_say_what_they_are_for() {
     ] {
         assert_eq!(own_args(&claim.release_call(&mode)), args);
     }
+    let prolonging = claim.prolonging(SECOND * 30);
+    let keys = [
+        "redlock:deploy",
+        "{redlock:deploy}:meta",
+        "{redlock:deploy}:notices",
+    ];
+    assert_eq!(prolonging.keys, keys.map(Vec::from));
+    let args = ["token", "30000", "2592030000", &claim.id()];
+    assert_eq!(prolonging.args, args.map(Vec::from));
     let keeping = claim.keeping(SECOND);
     assert_eq!(keeping.keys, [b"redlock:deploy".to_vec()]);
     assert_eq!(keeping.args, [b"token".to_vec(), b"1000".to_vec()]);
@@ -217,7 +226,7 @@ fn a_grant_is_believed_only_in_its_own_shape() {
 }
 
 /// Answers of renew, check and release, one of each shape.
-fn shapes() -> [(&'static str, Value); 8] {
+fn shapes() -> [(&'static str, Value); 9] {
     let ms = Value::Int(900);
     let number = Value::Int(1);
     let renewal = [
@@ -244,12 +253,15 @@ fn shapes() -> [(&'static str, Value); 8] {
         ("before", fields(&[Value::Int(2)])),
         ("lost", fields(&[Value::Int(0), Value::Nil, Value::Nil])),
         ("nothing", fields(&[])),
+        ("prolonged", Value::Int(900)),
     ]
 }
 
 #[test]
 fn no_operation_takes_the_answer_of_another_for_its_own() {
     for (name, answer) in shapes() {
+        let prolonging = prolonged(&answer, Duration::from_millis(900));
+        assert_eq!(prolonging.is_ok(), name == "prolonged");
         let guarding = extended(answer.clone());
         assert_eq!(
             matches!(guarding, Ok(LeaseState::Held { .. })),
@@ -278,7 +290,7 @@ fn no_operation_takes_the_answer_of_another_for_its_own() {
             _ => "no answer",
         };
         let expected = match name {
-            "renewed" | "checked" | "guarded" | "nothing" => "no answer",
+            "renewed" | "checked" | "guarded" | "nothing" | "prolonged" => "no answer",
             own => own,
         };
         assert_eq!(is, expected);
@@ -328,4 +340,120 @@ fn a_loss_names_who_forced_it_and_who_holds_the_lock_now() {
         assert_eq!(loss.forced_by.unwrap().host, "eve");
         assert_eq!(loss.holder.unwrap().who.host, "theirs");
     }
+}
+
+#[test]
+fn the_short_script_says_that_the_lease_is_as_long_as_was_asked_for_or_nothing() {
+    let read = |answer| prolonged(&answer, SECOND * 30);
+    assert!(matches!(
+        read(Value::Int(30_000)),
+        Ok(Some(LeaseState::Held { left, cancelled_by: None, is_grant: false })) if left == SECOND * 30
+    ));
+    assert!(matches!(read(Value::Int(0)), Ok(None)));
+    for other in [-1, 1, 29_999, 30_001] {
+        assert!(read(Value::Int(other)).is_err(), "{other}");
+    }
+}
+
+/// What a server says to renewals.
+const RENEWED: &str = "*6\r\n:1\r\n:30000\r\n:12\r\n:1\r\n:1\r\n$-1\r\n";
+const PROLONGED: &str = ":30000\r\n";
+const ASK_RENEW: &str = ":0\r\n";
+
+/// A server that gives these answers over each connection, and then ends; which renewals it was asked for.
+struct Script {
+    locks: super::super::Locks,
+    _directory: tempfile::TempDir,
+    asked: thread::JoinHandle<Vec<&'static str>>,
+}
+
+impl Script {
+    fn with(answers: Vec<Vec<&'static str>>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let asked = thread::spawn(move || {
+            let mut asked = Vec::new();
+            for answers in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                for answer in answers {
+                    let mut bytes = [0; 4096];
+                    let read = std::io::Read::read(&mut stream, &mut bytes).unwrap();
+                    let request = String::from_utf8_lossy(&bytes[..read]);
+                    let known = [(&PROLONG, "prolong"), (&RENEW, "renew")];
+                    let found = known
+                        .iter()
+                        .find(|(script, _)| request.contains(script.hash));
+                    asked.push(found.unwrap_or_else(|| panic!("{request}")).1);
+                    std::io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
+                }
+            }
+            asked
+        });
+        let access = super::super::Access {
+            url: &format!("unix://{}", path.display()),
+            timeout: SECOND * 20,
+            ..super::super::Access::default()
+        };
+        Self {
+            locks: super::super::Locks::new(access, Some("p:"), 0).unwrap(),
+            _directory: directory,
+            asked,
+        }
+    }
+
+    fn asked(self) -> Vec<&'static str> {
+        self.asked.join().unwrap()
+    }
+}
+
+/// Renews a lock alone; it is held.
+fn renew(claim: &Claim, client: &mut Client, ttl: Duration) {
+    let (states, _) = Claim::renew_all(std::slice::from_ref(claim), client, ttl).unwrap();
+    assert!(matches!(states[..], [LeaseState::Held { left, .. }] if left == SECOND * 30));
+}
+
+#[test]
+fn the_first_renewal_over_a_connection_looks_at_everything_and_so_do_those_where_there_is_more_to_do()
+ {
+    let server = Script::with(vec![
+        vec![RENEWED, PROLONGED, PROLONGED, ASK_RENEW, RENEWED, RENEWED],
+        vec![RENEWED, PROLONGED],
+    ]);
+    let mut client = server.locks.open().unwrap();
+    let mut expected = vec!["renew", "prolong", "prolong"];
+    for _ in 0..2 {
+        renew(&claim(), &mut client, SECOND * 30);
+    }
+    // The connection goes from thread to thread.
+    let mut client = client.hand_over();
+    renew(&claim(), &mut client, SECOND * 30);
+    expected.extend(["prolong", "renew"]);
+    renew(&claim(), &mut client, SECOND * 30);
+    // It isn't asked for the same twice each time.
+    expected.push("renew");
+    renew(&claim(), &mut client, SECOND * 30);
+    client.disconnect();
+    expected.extend(["renew", "prolong"]);
+    for _ in 0..2 {
+        renew(&claim(), &mut client, SECOND * 30);
+    }
+    assert_eq!(server.asked(), expected);
+}
+
+#[test]
+fn a_renewal_looks_at_everything_after_an_hour_of_another_lock_and_where_the_lease_is_longer_than_a_day()
+ {
+    let day = SECOND * 86_400;
+    let server = Script::with(vec![vec![RENEWED; 5]]);
+    let mut client = server.locks.open().unwrap();
+    let other = Claim::resume(claim().lock, Token::read(b"other".to_vec()).unwrap());
+    renew(&claim(), &mut client, SECOND * 30);
+    renew(&other, &mut client, SECOND * 30);
+    let looked = client.looked.as_mut().unwrap();
+    looked.at = looked.at.checked_sub(SECOND * 3600).unwrap();
+    renew(&other, &mut client, SECOND * 30);
+    renew(&other, &mut client, day + SECOND);
+    renew(&other, &mut client, day + SECOND);
+    assert_eq!(server.asked(), ["renew"; 5]);
 }

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use crate::machines::fake::deeds::Deed;
+use crate::machines::fake::deeds::{Deed, prolonging};
 use crate::machines::fake::{Outcome, Real};
 use crate::machines::fuzz::memory::{Memory, Sources};
 use crate::machines::fuzz::scripts::id;
@@ -160,7 +160,7 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("times", Some("1")),
             ("long", Some("60000")),
         ],
-        "keep" => &[("token", None), ("ttl", Some("10s"))],
+        "keep" | "prolong" => &[("token", None), ("ttl", Some("10s"))],
         "force" => &[
             ("id", None),
             ("by", Some("{op}")),
@@ -289,6 +289,11 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
     }
     if let Some(token) = given.get("token") {
         names.know(token);
+    }
+    if script == "prolong" {
+        let (token, ttl) = (&given["token"], given.get("ttl"));
+        let ttl = ttl.map_or("10000", String::as_str);
+        return Ok(prolonging(token, &id(token), ttl));
     }
     if let Some(word) = given.get("pass").filter(|word| !word.is_empty()) {
         names.know_pass(word);

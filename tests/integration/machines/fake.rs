@@ -22,7 +22,7 @@ use self::deeds::{Deed, KEYS, PROBE};
 use self::redis::{Bytes, Data, READONLY, commands, data::Content};
 use crate::machines::fuzz::memory::{Memory, text as lossy};
 use crate::machines::fuzz::server::{START, Server, Simulated};
-use crate::support::lua::{self, source};
+use crate::support::lua::{self, keys_of, source};
 use crate::support::{SERVER, asked};
 
 /// How many lists of deeds are tried by default, each with its own seed.
@@ -171,23 +171,23 @@ impl Real {
             Deed::Command(words) => return Some(self.call(words)),
             Deed::Script(name, args) => {
                 let script = format!("{IN_ORDER}{}", source(name));
-                return Some(self.eval(&script, args));
+                return Some(self.eval(&script, &keys_of(name, &KEYS), args));
             }
             Deed::Lua(script, args) => {
                 let script = format!("{IN_ORDER}{script}");
-                return Some(self.eval(&script, args));
+                return Some(self.eval(&script, &KEYS, args));
             }
         }
         None
     }
 
-    fn eval(&mut self, script: &str, args: &[Bytes]) -> Outcome {
+    fn eval(&mut self, script: &str, keys: &[&str], args: &[Bytes]) -> Outcome {
         let mut words = vec![
             b"EVAL".to_vec(),
             script.into(),
-            KEYS.len().to_string().into(),
+            keys.len().to_string().into(),
         ];
-        words.extend(KEYS.iter().map(|key| key.as_bytes().to_vec()));
+        words.extend(keys.iter().map(|key| key.as_bytes().to_vec()));
         words.extend_from_slice(args);
         self.call(&words)
     }
@@ -252,14 +252,16 @@ impl Memory {
                 let done = self.data.command(&self.moment, &refs);
                 return Some(self.outcome(words, &done));
             }
-            Deed::Script(name, args) => return Some(self.eval(self.sources[name], args)),
-            Deed::Lua(script, args) => return Some(self.eval(script, args)),
+            Deed::Script(name, args) => {
+                return Some(self.eval(self.sources[name], &keys_of(name, &KEYS), args));
+            }
+            Deed::Lua(script, args) => return Some(self.eval(script, &KEYS, args)),
         }
         None
     }
 
-    fn eval(&mut self, script: &'static str, args: &[Bytes]) -> Outcome {
-        let keys = KEYS.map(|key| key.as_bytes().to_vec());
+    fn eval(&mut self, script: &'static str, keys: &[&str], args: &[Bytes]) -> Outcome {
+        let keys: Vec<Bytes> = keys.iter().map(|key| key.as_bytes().to_vec()).collect();
         let interpreter = &self.interpreter;
         let done = interpreter.eval(&mut self.data, &self.moment, script, &keys, args);
         self.outcome(&[], &done)
@@ -486,6 +488,75 @@ fn the_redis_of_the_models_does_as_a_real_one() {
     assert!(changed > cases * 3 / 4, "{changed} of {cases}");
 }
 
+/// Which of the keys a renewal refreshes once a day; the short script doesn't.
+fn is_for_days(key: &str) -> bool {
+    let names = [
+        "{redlock:a}:state",
+        "{redlock:a}:history",
+        "{redlock:}:index",
+    ];
+    names.iter().any(|name| key.starts_with(name))
+}
+
+#[test]
+fn what_the_short_script_extends_a_renewal_extends_in_the_same_way() {
+    let mut memory = Memory::new(lua::SCRIPTS.into());
+    let mut runner = TestRunner::deterministic();
+    let mut extended = 0;
+    for _ in 0..CASES {
+        memory.clear();
+        let mut clock = START;
+        for deed in deeds::lists().new_tree(&mut runner).unwrap().current() {
+            if let Deed::Time(by) = deed {
+                clock += by;
+            }
+            memory.perform(&deed, clock);
+            for token in deeds::TOKENS {
+                let before = memory.data.clone();
+                let mut renewed = |script, args: Vec<String>| {
+                    let args = args.into_iter().map(String::into_bytes).collect();
+                    let outcome = memory.perform(&Deed::Script(script, args), clock).unwrap();
+                    memory.data = before.clone();
+                    outcome
+                };
+                let id = crate::machines::fuzz::scripts::id(token);
+                let short = renewed("prolong", deeds::prolonging(token, &id, "10000"));
+                if short.value != Value::Int(10_000) {
+                    assert_eq!(short.keys, dump(&before, memory.moment.now_ms()));
+                    continue;
+                }
+                extended += 1;
+                let words = ["a", "{redlock:a}:", "200", token, "10000", "", "0"];
+                let whole = renewed("renew", words.map(str::to_owned).into());
+                let Value::Array(fields) = &whole.value else {
+                    panic!("{whole:?}");
+                };
+                assert!(
+                    matches!(
+                        fields[..],
+                        [
+                            Value::Int(1),
+                            Value::Int(10_000),
+                            _,
+                            Value::Int(1),
+                            Value::Int(1),
+                            Value::Nil
+                        ]
+                    ),
+                    "{whole:?}"
+                );
+                assert_eq!(short.heard, whole.heard);
+                let without = |outcome: &Outcome| -> Vec<String> {
+                    let keys = outcome.keys.iter().filter(|key| !is_for_days(key.as_str()));
+                    keys.cloned().collect()
+                };
+                assert_eq!(without(&short), without(&whole));
+            }
+        }
+    }
+    assert!(extended > 100, "{extended}");
+}
+
 /// The commands of the access list in docs/servers.md, for a server and for a node of a cluster.
 fn permitted() -> BTreeSet<String> {
     let mut permitted = BTreeSet::new();
@@ -546,7 +617,7 @@ fn the_deeds_call_every_command_and_every_script() {
     let mut runner = TestRunner::deterministic();
     let lists = deeds::lists();
     let (mut words, mut scripts) = (BTreeSet::new(), BTreeSet::new());
-    for _ in 0..CASES {
+    for _ in 0..2 * CASES {
         for deed in lists.new_tree(&mut runner).unwrap().current() {
             match deed {
                 Deed::Command(command) | Deed::Lua(PROBE, command) => {

@@ -16,9 +16,9 @@ macro_rules! scripts {
 }
 
 /// The scripts by their names, as they are sent.
-pub const SCRIPTS: [(&str, &str); 15] = scripts![
-    "acquire", "renew", "keep", "check", "release", "force", "stop", "freeze", "thaw", "skip",
-    "history", "inspect", "guard", "leave", "pass"
+pub const SCRIPTS: [(&str, &str); 16] = scripts![
+    "acquire", "renew", "prolong", "keep", "check", "release", "force", "stop", "freeze", "thaw",
+    "skip", "history", "inspect", "guard", "leave", "pass"
 ];
 
 /// The script of this name.
@@ -41,6 +41,14 @@ pub const KEYS: [&str; 11] = [
     "{redlock:a}:notices",
     "{redlock:a}:guards",
 ];
+
+/// Of the keys of a lock those that this script takes.
+pub fn keys_of<'a>(script: &str, all: &'a [&'static str]) -> Vec<&'a str> {
+    match script {
+        "prolong" => vec![all[0], all[2], all[9]],
+        _ => all.to_vec(),
+    }
+}
 
 /// A run that watches over its lock.
 pub const WHO: &str = r#"{"host":"h","user":"u","pid":1,"command":["c"],"instance":"i"}"#;

@@ -579,7 +579,8 @@ fn operation(words: &[Vec<u8>]) -> String {
         return command;
     };
     if script != "acquire" {
-        return script.to_owned();
+        // Each of the two is a renewal.
+        return script.replace("prolong", "renew");
     }
     // ARGV 8 is the wish for a place, 9 its number (acquire.lua); before them stand the number of the
     // keys, and the keys.

@@ -56,7 +56,7 @@ pub const KEYS: [&str; 12] = {
     [a, b, c, d, e, f, g, h, i, j, k, "{redlock:a}:skips"]
 };
 
-const TOKENS: [&str; 4] = ["t1", "t2", "t3", "t4"];
+pub const TOKENS: [&str; 4] = ["t1", "t2", "t3", "t4"];
 /// The ids of the tokens, as the scripts compute them.
 const IDS: [&str; 4] = [
     "e5353879bd69",
@@ -350,11 +350,19 @@ fn meant(name: &str) -> BoxedStrategy<Vec<String>> {
     }
 }
 
+/// What `prolong` is called with for a token with an id.
+pub fn prolonging(token: &str, id: &str, ttl: &str) -> Vec<String> {
+    let kept = ttl.parse::<i64>().map_or(0, |ttl| ttl + 30 * 86_400_000);
+    [token, ttl, &kept.to_string(), id]
+        .map(str::to_owned)
+        .into()
+}
+
 /// A shipped script with arguments that make sense, of which one may be something else or missing.
 fn script() -> impl Strategy<Value = Deed> {
     let names = lua::SCRIPTS.map(|(name, _)| name);
     let often = [
-        "acquire", "acquire", "acquire", "acquire", "release", "release", "renew",
+        "acquire", "acquire", "acquire", "acquire", "release", "release", "renew", "prolong",
     ];
     let names = select([&names[..], &often].concat());
     names.prop_flat_map(|name| {
@@ -446,6 +454,12 @@ fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
         ],
         // Of these the keys of the lock are what all others have first.
         "keep" => return several(vec![token(), ttl()]),
+        "prolong" => {
+            let ttls = select(vec!["1000", "2500", "10000", "7", "30001"]);
+            return (0..TOKENS.len(), ttls)
+                .prop_map(|(n, ttl)| prolonging(TOKENS[n], IDS[n], ttl))
+                .boxed();
+        }
         "inspect" => {
             return several(vec![
                 one_of(&["0", "10"]),

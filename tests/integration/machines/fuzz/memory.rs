@@ -10,7 +10,7 @@ use super::server::{Called, START, Server, Simulated, View};
 use crate::machines::fake::IN_ORDER;
 use crate::machines::fake::redis::data::{Content, Entry};
 use crate::machines::fake::redis::{Bytes, Data, Interpreter, Moment};
-use crate::support::lua::KEYS;
+use crate::support::lua::{KEYS, keys_of};
 
 /// The scripts by their names.
 pub type Sources = BTreeMap<&'static str, &'static str>;
@@ -115,7 +115,8 @@ impl Simulated for Memory {
         let words: Vec<&str> = call.args.iter().map(String::as_str).collect();
         let done = match (call.script, &words[..]) {
             (Some(name), args) => {
-                interpreter.eval(data, moment, sources[name], &bytes(&KEYS), &bytes(args))
+                let keys = bytes(&keys_of(name, &KEYS));
+                interpreter.eval(data, moment, sources[name], &keys, &bytes(args))
             }
             (None, ["EVAL", PLAIN_RELEASE, "1", key, token]) => interpreter.eval(
                 data,

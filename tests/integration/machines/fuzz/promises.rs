@@ -954,6 +954,9 @@ impl Promises {
     fn renewed(&mut self, n: usize, step: &Step) -> Result<(), Broken> {
         let token = step.all[n].token();
         let was_held = step.was_held(token);
+        if let Answer::Unsure = step.answer {
+            return Ok(());
+        }
         if let Answer::Ours { left } = step.answer {
             promise!(
                 was_held,
@@ -1046,7 +1049,8 @@ impl Promises {
                 | Answer::Superseded,
             )
             | (Answer::Busy { .. }, Answer::Busy { .. } | Answer::Held { .. })
-            | (Answer::Ours { .. }, Answer::Ours { .. } | Answer::Lost)
+            | (Answer::Ours { .. }, Answer::Ours { .. } | Answer::Lost | Answer::Unsure)
+            | (Answer::Unsure, Answer::Unsure | Answer::Ours { .. })
             | (Answer::Released | Answer::Returned, Answer::Released | Answer::Returned)
             | (Answer::Kept { .. }, Answer::Kept { .. } | Answer::Released | Answer::Returned)
             | (Answer::Lost, Answer::Lost) => true,

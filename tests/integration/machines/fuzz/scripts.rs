@@ -3,6 +3,7 @@
 use redis::Value;
 
 use super::server::text;
+use crate::machines::fake::deeds::prolonging;
 use crate::support::lua::KEYS;
 
 /// The keys of a lock, in the order of KEYS.
@@ -185,6 +186,13 @@ pub fn renew(token: &str, ttl: i64, notify: bool) -> Call {
     script("renew", &[token, &ttl.to_string(), "", notify])
 }
 
+pub fn prolong(token: &str, ttl: i64) -> Call {
+    Call {
+        script: Some("prolong"),
+        args: prolonging(token, &id(token), &ttl.to_string()),
+    }
+}
+
 pub fn check(token: &str, ttl: i64) -> Call {
     script("check", &[token, &ttl.to_string()])
 }
@@ -268,6 +276,8 @@ pub enum Answer {
     Ours {
         left: i64,
     },
+    /// To a renewal by the short script: nothing was done.
+    Unsure,
     Returned,
     Lost,
     Released,
@@ -298,6 +308,12 @@ pub fn read(script: Option<&'static str>, value: &Value) -> Result<Answer, Strin
             Answer::Other
         });
     };
+    if let ("prolong", Value::Int(left)) = (script, value) {
+        return Ok(match *left {
+            0 => Answer::Unsure,
+            left => Answer::Ours { left },
+        });
+    }
     let Value::Array(fields) = value else {
         return odd();
     };

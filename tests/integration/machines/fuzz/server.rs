@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use redis::{Connection, Value};
 
 use super::scripts::{self, Call, Hold, Key};
-use crate::support::lua::{KEYS, SCRIPTS};
+use crate::support::lua::{KEYS, SCRIPTS, keys_of};
 use crate::support::{QUIET, SERVER, wait_until};
 
 /// All that the server knows of the lock, at one moment.
@@ -254,8 +254,8 @@ impl Simulated for Server {
         match call.script {
             Some(script) => {
                 first.arg("EVALSHA").arg(&self.hashes[script]);
-                first.arg(KEYS.len()).arg(&KEYS[..]);
-                first.arg(&call.args);
+                let keys = keys_of(script, &KEYS);
+                first.arg(keys.len()).arg(keys).arg(&call.args);
             }
             None => {
                 first.arg(&call.args);

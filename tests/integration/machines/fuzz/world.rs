@@ -47,6 +47,7 @@ pub struct Belief {
     pub step: u64,
 }
 
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Client {
     pub plan: plan::Client,
     dice: Dice,
@@ -69,6 +70,8 @@ pub struct Client {
     gives_up: i64,
     done: i64,
     renewed: i64,
+    /// The short script may do for the next renewal.
+    is_plain: bool,
     /// The longest lease that it has asked for, in milliseconds.
     pub asked_most: i64,
     stands_until: i64,
@@ -98,6 +101,7 @@ impl Client {
             gives_up: (plan.comes + plan.patience) * MS,
             done: 0,
             renewed: 0,
+            is_plain: false,
             asked_most: plan.wish.ttl,
             stands_until: 0,
             farewells: 0,
@@ -448,7 +452,14 @@ impl<'a> World<'a> {
             client.asked_most = ttl;
         }
         let within = (ttl * MS / 10).clamp(SECOND / 5, SECOND);
-        let call = scripts::renew(client.token(), ttl, extends);
+        let is_short = client.is_plain && !extends;
+        // A whole renewal comes first, and then each is followed by the other kind.
+        client.is_plain = !is_short;
+        let call = if is_short {
+            scripts::prolong(client.token(), ttl)
+        } else {
+            scripts::renew(client.token(), ttl, extends)
+        };
         self.send(n, Act::Renew(n), &call, within);
     }
 
@@ -684,6 +695,7 @@ impl<'a> World<'a> {
                 }
                 self.next_renewal(n);
             }
+            (Act::Renew(_), Answer::Unsure) if client.phase == Phase::Holds => self.renew(n),
             (Act::Renew(_), _) if client.phase == Phase::Holds => {
                 let how = client.plan.how;
                 self.leave(n, false, how, 0);
