@@ -49,20 +49,23 @@ if there == 1 then
 end
 if there == 0 then
   local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]
-  local at, memory = string.format('%.0f', now_ms), string.format('%.0f', 2 * RETENTION)
-  local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], tonumber(last_fence or 0) + 1))
+  -- Times are put together as texts: to format a number takes as long as half a command.
+  local micros = string.sub('00000' .. time[2], -6)
+  local at, fence = time[1] .. string.sub(micros, 1, 3), time[1] .. micros
+  if last_fence and tonumber(last_fence) >= tonumber(fence) then fence = string.format('%.0f', last_fence + 1) end
   redis.call('HSET', state, 'fence', fence)
-  redis.call('PEXPIRE', state, memory)
+  -- Once a day, as in add_holder.
+  if not last_fence or math.floor(last_fence / (1000 * DAY)) ~= math.floor(now_ms / DAY) then
+    redis.call('PEXPIRE', state, 2 * RETENTION)
+    redis.call('PEXPIRE', history, RETENTION)
+  end
   redis.call('SET', lock, token, 'PX', ttl)
   redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', ARGV[17] and 'held:' or 'held', who}, ' '))
-  redis.call('PEXPIRE', meta, string.format('%.0f', ttl + RETENTION))
-  redis.call('PEXPIRE', history, RETENTION)
+  redis.call('PEXPIRE', meta, ttl + RETENTION)
   if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
-    local added = redis.pcall('ZADD', index, string.format('%.0f', now_ms + IN_USE), name)
-    if added == 1 then
-      redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('%.0f', now_ms - RETENTION))
-    end
-    if type(added) == 'number' then redis.call('PEXPIRE', index, memory) end
+    local added = redis.pcall('ZADD', index, now_ms + IN_USE, name)
+    if added == 1 then redis.call('ZREMRANGEBYSCORE', index, '-inf', now_ms - RETENTION) end
+    if type(added) == 'number' then redis.call('PEXPIRE', index, 2 * RETENTION) end
   end
   return {1, fence, 1, succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1}
 end
@@ -235,7 +238,6 @@ if not queued then
       -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
       post_notice('left', token, newest, DAY)
     end
-    touch_memory()
     -- It may never be renewed.
     index_name(ttl > DAY and ttl)
     return {1, fence, slot, success}

@@ -20,11 +20,14 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   if phase ~= 'held' and phase ~= 'granted' then since = nil end
   -- The number of a run that never confirmed its grant is still to be noted.
   if phase == 'granted' and string.find(entry, '"order":', 1, true) then since = nil end
-  local at, done, handed_on = string.format('%.0f', now_ms), false, false
+  -- Times are put together as texts, as in acquire.
+  local micros, done, handed_on = string.sub('00000' .. time[2], -6), false, false
+  local at = time[1] .. string.sub(micros, 1, 3)
   if since and waiting == 0 then
     redis.call('UNLINK', lock, meta)
     done = true
-  elseif since and (waiting == 1 or now_ms - since < 20) then
+  -- The first grant of a day has more to do.
+  elseif since and (waiting == 1 or now_ms - since < 20) and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY) then
     local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     local waiter = redis.pcall('HGET', waiters, head)
     local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ ([12]) (.*)$'
@@ -34,7 +37,8 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
     local ticket = math.abs((score + round / 2) % round - round / 2)
     if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + 2000)
       and ticket >= superseded then
-      local fence = string.format('%.0f', math.max(time[1] * 1000000 + time[2], last_fence + 1))
+      local fence = time[1] .. micros
+      if tonumber(last_fence) >= tonumber(fence) then fence = string.format('%.0f', last_fence + 1) end
       local channel = channels .. string.sub(redis.sha1hex(head), 1, 12)
       -- Before the message, as in grant_next.
       redis.call('ZREM', queue, head)
@@ -51,7 +55,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
         local waited = string.format('%.0f', math.max(0, now_ms - queued_at))
         local granted = knows == '0' and string.format('granted:%.0f', ticket) or 'granted'
         redis.call('HSET', meta, head, table.concat({fence, at, '1 1', waited, granted, who}, ' '))
-        redis.call('PEXPIRE', meta, string.format('%.0f', 5000 + RETENTION))
+        redis.call('PEXPIRE', meta, 5000 + RETENTION)
         redis.call('HDEL', meta, token)
         done, handed_on = true, true
       end
@@ -68,7 +72,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
     if length == 1 then redis.call('PEXPIRE', history, RETENTION) end
     if how == 'status:0' then redis.call('HSET', state, 'succeeded', at) end
     if not handed_on and redis.pcall('ZADD', index, at, name) == 1 then
-      redis.call('PEXPIRE', index, string.format('%.0f', 2 * RETENTION))
+      redis.call('PEXPIRE', index, 2 * RETENTION)
     end
     return {1}
   end

@@ -44,11 +44,19 @@ local function free_slot(limit, value)
   return first * (low + 1)
 end
 
+-- Whether a grant now is the first one of a day, by the last fence, in which the time of the last grant is.
+local function is_first_of_day()
+  return not last_fence or math.floor(last_fence / (1000 * DAY)) ~= math.floor(now_ms / DAY)
+end
+
 -- Makes a token a holder, after free_slot() has admitted it. `lease` and `waited` are in milliseconds, and
 -- `value` is that of the lock key. Returns the key's new value.
 local function add_holder(value, token, limit, slot, lease, fence, waited, phase, who)
+  -- What is kept for weeks is refreshed by the first grant of each day.
+  local refreshes = is_first_of_day()
   set_state('fence', fence)
   last_fence = fence
+  if refreshes then touch_memory() end
   if limit == 1 then
     value = token
     redis.call('SET', lock, token, 'PX', lease)

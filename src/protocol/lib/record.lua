@@ -52,11 +52,11 @@ local function record_end(token, entry, ended, how, by)
   local length = tonumber(redis.pcall('LPUSH', history, table.concat(record, ' '))) or 0
   -- Rarely, as the next holder waits for this.
   if length > history_size + history_size / 10 then redis.call('LTRIM', history, 0, history_size - 1) end
-  -- Later on the expiry is refreshed whenever the lock is taken.
+  -- Later on the expiry is refreshed on each day on which the lock is taken.
   if length == 1 then redis.call('PEXPIRE', history, RETENTION) end
 end
 
--- A client has taken the lock: renews the expiry of what is remembered. The state lives for twice
+-- The lock is in use: renews the expiry of what is remembered. The state lives for twice
 -- as long, as a success at the end of a hold counts from then.
 local function touch_memory()
   redis.call('PEXPIRE', state, int_text(2 * RETENTION))
