@@ -30,6 +30,17 @@ pub struct LockHistory {
     pub skips_cut: bool,
 }
 
+impl LockHistory {
+    /// What it takes up in memory, in bytes.
+    fn weight(&self) -> usize {
+        let holds = self.holds.iter();
+        let holds = holds.map(|hold| size_of::<HistoryEntry>() + hold.who.weight());
+        let skips = self.skips.iter();
+        let skips = skips.map(|skip| size_of::<Skip>() + skip.who.weight());
+        size_of::<Self>() + holds.chain(skips).sum::<usize>()
+    }
+}
+
 /// A run that ended without the lock.
 #[derive(Clone, Debug)]
 pub struct Skip {
@@ -291,11 +302,15 @@ impl Locks {
         let calls = self.history_calls(names, with_skips);
         let mut names = names.iter();
         let found = client.with_connection(|connection, _| {
-            connection.list(calls, |answer| {
-                let name = names.next();
-                name.map(|name| parse(self.history, name, answer))
-                    .transpose()
-            })
+            connection.list(
+                calls,
+                |answer| {
+                    let name = names.next();
+                    name.map(|name| parse(self.history, name, answer))
+                        .transpose()
+                },
+                |found| found.as_ref().map_or(0, LockHistory::weight),
+            )
         })?;
         Ok(found.into_iter().flatten().collect())
     }

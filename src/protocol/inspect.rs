@@ -173,6 +173,30 @@ impl Inspected {
     }
 }
 
+impl Inspected {
+    /// What it takes up in memory, in bytes.
+    fn weight(&self) -> usize {
+        let guards = |hold: &Hold| {
+            let each = hold.guards.iter();
+            each.map(|guard| size_of::<GuardEntry>() + guard.who.weight())
+                .sum::<usize>()
+        };
+        let hold = |hold: &Hold| {
+            let who = hold.holder.as_ref().map_or(0, |holder| holder.who.weight());
+            size_of::<Hold>() + hold.id.len() + who + guards(hold)
+        };
+        let waiting = |waiting: &Waiting| {
+            size_of::<Waiting>() + waiting.id.len() + waiting.waiter.who.weight()
+        };
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.who.weight());
+        size_of::<Self>()
+            + self.name.as_str().len()
+            + frozen
+            + self.holds().iter().map(hold).sum::<usize>()
+            + self.waiters.iter().map(waiting).sum::<usize>()
+    }
+}
+
 /// How many locks are many.
 const MANY: usize = 100;
 
@@ -207,10 +231,14 @@ impl Locks {
             .map(|name| self.inspect_call(name, newest, &Page::first()))
             .collect();
         let mut names = names.iter();
-        let found = connection.list(calls, |answer| {
-            let name = names.next().cloned();
-            name.map(|name| inspected(name, answer)).transpose()
-        })?;
+        let found = connection.list(
+            calls,
+            |answer| {
+                let name = names.next().cloned();
+                name.map(|name| inspected(name, answer)).transpose()
+            },
+            |found| found.as_ref().map_or(0, |(lock, _)| lock.weight()),
+        )?;
         let found = found.into_iter().flatten();
         found
             .map(|(lock, next)| self.with_other_pages(connection, lock, next))
@@ -233,11 +261,14 @@ impl Locks {
             }
             let call = self.inspect_call(&lock.name, 0, &next);
             let more;
-            (more, next) =
-                match connection.list(vec![call], |answer| inspected(lock.name.clone(), answer))? {
-                    mut answers if answers.len() == 1 => answers.remove(0),
-                    _ => return Ok(lock),
-                };
+            (more, next) = match connection.list(
+                vec![call],
+                |answer| inspected(lock.name.clone(), answer),
+                |_| 0,
+            )? {
+                mut answers if answers.len() == 1 => answers.remove(0),
+                _ => return Ok(lock),
+            };
             if let (Key::Held(holds), Key::Held(others)) = (&mut lock.key, more.key) {
                 holds.extend(others);
             }

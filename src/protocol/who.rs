@@ -78,6 +78,24 @@ impl Who {
         serde_json::to_vec(&short).unwrap_or_default()
     }
 
+    /// What its texts take up in memory, in bytes.
+    pub fn weight(&self) -> usize {
+        let optional = [
+            &self.known_as,
+            &self.label,
+            &self.reason,
+            &self.url,
+            &self.instance,
+        ];
+        let optional = optional.into_iter().flatten();
+        let texts = [&self.host, &self.user].into_iter().chain(optional);
+        let words = self
+            .command
+            .iter()
+            .map(|word| size_of::<String>() + word.len());
+        texts.map(String::len).chain(words).sum()
+    }
+
     fn is_long(&self) -> bool {
         let command: usize = self.command.iter().map(|word| word.len() + 1).sum();
         let texts = [&self.label, &self.reason, &self.url, &self.instance];

@@ -29,6 +29,9 @@ use super::wire::{Expected, LISTING, Push, Received, ReplyLimit, RequestId, Wire
 /// connections together with the token, and none of those known has tokens of less than 15 minutes.
 const NEW_PASSWORD: Duration = Duration::from_secs(10 * 60);
 
+/// How many calls of a list are sent at once; as many more may be under way.
+const PART: usize = 50;
+
 /// How long the nodes of a cluster are taken to be what they were.
 const NODES_LAST: Duration = Duration::from_secs(60);
 
@@ -540,12 +543,13 @@ impl Connection {
         self.call_each(calls, || until, |_, value| read(value))
     }
 
-    /// The same for answers that may be long: each may take the server's timeout, and all together
-    /// may weigh as much as a listing. What was read of one is kept, not the answer.
+    /// The same for answers that may be long: each may take the server's timeout, and what is read of all of them together
+    /// may weigh as much as a listing: that is kept, not the answers.
     pub fn list<T>(
         &mut self,
         calls: Vec<Call>,
         mut read: impl FnMut(Value) -> Result<T, Error>,
+        weigh: impl Fn(&T) -> usize,
     ) -> Result<Vec<T>, Error> {
         let within = self.wire.timeout;
         let mut left = LISTING;
@@ -554,9 +558,10 @@ impl Connection {
             calls,
             || Instant::now() + within,
             |connection, value| {
-                left = left.saturating_sub(connection.wire.replies.last_weight());
+                let found = read(value)?;
+                left = left.saturating_sub(weigh(&found));
                 connection.wire.reply_limit = ReplyLimit::Listing(left);
-                read(value)
+                Ok(found)
             },
         );
         self.wire.reply_limit = ReplyLimit::Usual;
@@ -607,26 +612,39 @@ impl Connection {
             }
             return Ok(found);
         }
-        // In parts, so that neither side's buffers fill while both write.
-        for part in rest.chunks(100) {
-            let mut bytes = Vec::new();
-            let mut numbers = Vec::new();
-            for call in part {
-                call.command(true).write_packed_command(&mut bytes);
-                self.wire.sent += 1;
-                numbers.push(self.wire.sent);
-                let key = call.keys.first().cloned().unwrap_or_default();
-                self.wire
-                    .expected
-                    .push_back(Expected::Sent(self.wire.sent, call.script, key));
-            }
-            self.wire.write(&bytes, until())?;
-            for number in numbers {
+        // In parts, so that neither side's buffers fill while both write; the server works on one while the answers to the
+        // one before are read.
+        let mut parts = rest.chunks(PART);
+        let mut before = Vec::new();
+        loop {
+            let part = parts.next().unwrap_or_default();
+            let numbers = self.send_all(part, until())?;
+            for number in std::mem::replace(&mut before, numbers) {
                 let value = self.answer(number, until())?;
                 found.push(read(self, value)?);
             }
+            if before.is_empty() {
+                return Ok(found);
+            }
         }
-        Ok(found)
+    }
+
+    /// Sends calls, which aren't sent again where the server doesn't know their script.
+    fn send_all(&mut self, calls: &[Call], until: Instant) -> Result<Vec<RequestId>, Error> {
+        let mut bytes = Vec::new();
+        let mut numbers = Vec::new();
+        for call in calls {
+            call.command(true).write_packed_command(&mut bytes);
+            self.wire.sent += 1;
+            numbers.push(self.wire.sent);
+            let key = call.keys.first().cloned().unwrap_or_default();
+            let expected = Expected::Sent(self.wire.sent, call.script, key);
+            self.wire.expected.push_back(expected);
+        }
+        if !bytes.is_empty() {
+            self.wire.write(&bytes, until)?;
+        }
+        Ok(numbers)
     }
 
     /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so

@@ -57,14 +57,7 @@ impl Item<'_> {
 
     /// What it takes up, in bytes.
     pub fn weight(&self) -> usize {
-        let who = self.who();
-        let optional = [&who.label, &who.reason, &who.url];
-        let optional = optional.into_iter().flatten().map(String::len);
-        let command = who
-            .command
-            .iter()
-            .map(|word| size_of::<String>() + word.len());
-        size_of::<HistoryEntry>() + optional.chain(command).sum::<usize>()
+        size_of::<HistoryEntry>() + self.who().weight()
     }
 
     /// What it isn't mistaken for another one by.

@@ -184,7 +184,10 @@ fn show(
     if options.json {
         let entries: Vec<LockJson> = found.iter().map(LockJson::new).collect();
         let json = serde_json::to_string(&entries)?;
-        return Ok(print(&(escaped_json(&json).into_owned() + "\n"))?);
+        // Many locks take much memory, also as a text.
+        drop(entries);
+        drop(found);
+        return Ok(print(&(escaped_json(&json) + "\n"))?);
     }
     let picture = shown(asked, &found, report::width(), settings.locks.are_local());
     drop(found);
