@@ -27,9 +27,8 @@ local MOST_GUARDS = 100 -- how many are shown of a hold
 -- The guards that live of all holds, by the ids of these; read once, and where there are any.
 local alive = nil
 local function guards_of(hold, entry)
-  if not string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ guarded:') and not string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept:') then
-    return {}
-  end
+  local phase = string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ (%l+):')
+  if phase ~= 'guarded' and phase ~= 'kept' then return {} end
   local cursor = not alive and '0'
   alive = alive or {}
   while cursor do
@@ -49,8 +48,8 @@ end
 
 -- A hold as it is shown.
 local function shown(token, left)
-  local entry = redis.call('HGET', meta, token)
-  return {id(token), left, entry, guards_of(id(token), entry)}
+  local hold, entry = id(token), redis.call('HGET', meta, token)
+  return {hold, left, entry, guards_of(hold, entry)}
 end
 
 local held, next_holder = {}, '0'
