@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::answer::{Acquired, LeaseState, Released};
-use super::answer::{acquired, checked, released, renewed};
+use super::answer::{acquired, checked, prolonged, released, renewed};
 use super::ask::left;
 use super::claim::{Claim, Needs, Place, QueueOptions, ReleaseMode, Request};
 use super::client::{Client, Incoming};
@@ -243,6 +243,7 @@ impl Rehearsal {
             one("renew", holder.renewal(TTL, None, false), |it| {
                 is_ours(renewed(it)?)
             }),
+            one("prolong", holder.prolonging(TTL), |it| is_prolonged(&it)),
             one("check", holder.check_call(TTL), |it| is_ours(checked(it)?)),
             one("stop", stop, has_fields::<1>),
             one("freeze", freeze, has_fields::<3>),
@@ -282,6 +283,11 @@ fn is_ours(state: LeaseState) -> Result<(), Error> {
         LeaseState::Held { .. } => Ok(()),
         other => Err(otherwise(&other)),
     }
+}
+
+fn is_prolonged(answer: &Value) -> Result<(), Error> {
+    let state = prolonged(answer, TTL)?;
+    state.map_or_else(|| Err(otherwise(answer)), is_ours)
 }
 
 fn is_released(answer: Value) -> Result<(), Error> {
