@@ -5,10 +5,12 @@ use std::fs;
 use std::path::Path;
 
 /// Joins `DIR/NAME.lua` with each `DIR/lib/OTHER.lua` that a line `-- @include OTHER` of it names,
-/// directly or not, once, where it is named first. Comments, indentation and empty lines are dropped.
+/// directly or not, once, where it is named first. A line `-- @constant NAME, OTHER of FILE` stands for the lines of
+/// `DIR/lib/FILE.lua` that define them, for what comes before that file is included. Comments, indentation and empty
+/// lines are dropped.
 ///
 /// # Errors
-/// Says which file can't be read, includes itself, or has a comment that would be taken for code.
+/// Says which file can't be read, includes itself, has a comment that would be taken for code, or has no such constant.
 pub fn join(directory: &Path, name: &str) -> Result<String, String> {
     let mut joined = String::new();
     let path = directory.join(format!("{name}.lua"));
@@ -46,6 +48,10 @@ fn add(
             }
             continue;
         }
+        if let Some(constants) = line.trim().strip_prefix("-- @constant ") {
+            joined.push_str(&defined(directory, constants)?);
+            continue;
+        }
         if line.contains("--[[") {
             return Err(format!(
                 "{}: a comment is a line here: {line}",
@@ -59,6 +65,24 @@ fn add(
         }
     }
     Ok(())
+}
+
+/// The lines that define constants, given as `NAME, OTHER of FILE`.
+fn defined(directory: &Path, constants: &str) -> Result<String, String> {
+    let (names, file) = constants
+        .split_once(" of ")
+        .ok_or_else(|| format!("{constants}: of which file?"))?;
+    let path = directory.join("lib").join(format!("{file}.lua"));
+    let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut lines = String::new();
+    for name in names.split(", ") {
+        let start = format!("local {name} = ");
+        let line = text.lines().find(|line| line.starts_with(&start));
+        let line = line.ok_or_else(|| format!("{}: no {name}", path.display()))?;
+        lines.push_str(without_comment(line).trim());
+        lines.push('\n');
+    }
+    Ok(lines)
 }
 
 /// A line up to its comment. Strings stand in single quotes here, without escapes.

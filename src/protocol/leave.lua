@@ -27,7 +27,7 @@ local left = tonumber(at_least) - now_ms
 if left > 0 then
   keep_hold(token, value, entry, left)
 else
-  local granted, more = end_hold(token, value, math.floor((now_ms - since) / 20))
+  local granted, more = end_hold(token, value, math.floor((now_ms - since) / HELD_FOR_EACH))
   if not granted then retire_name(value == token) end
   if more then return {4} end
 end

@@ -6,6 +6,8 @@
 -- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them
 -- @include lock
 
+-- @constant GRANT_TTL, DELIVERED_TTL, QUEUE_TTL, ROUND, HELD_FOR_EACH of queue
+
 -- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
 -- lock without leftovers, and with no waiter or one that it can be handed to without looking at those
 -- behind. The rest would do just the same.
@@ -27,15 +29,14 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
     redis.call('UNLINK', lock, meta)
     done = true
   -- The first grant of a day has more to do.
-  elseif since and (waiting == 1 or now_ms - since < 20) and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY) then
+  elseif since and (waiting == 1 or now_ms - since < HELD_FOR_EACH) and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY) then
     local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     local waiter = redis.pcall('HGET', waiters, head)
     local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ ([12]) (.*)$'
     local until_ms, seen, knows, queued_at, listens, who = string.match(type(waiter) == 'string' and waiter or '', pattern)
     local notified_at = tonumber(string.match(notified or '', '^(%d+) ') or 0)
-    local round = 2 ^ 42
-    local ticket = math.abs((score + round / 2) % round - round / 2)
-    if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + 2000)
+    local ticket = math.abs((score + ROUND / 2) % ROUND - ROUND / 2)
+    if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + GRANT_TTL)
       and ticket >= superseded then
       local fence = time[1] .. micros
       if tonumber(last_fence) >= tonumber(fence) then fence = string.format('%.0f', last_fence + 1) end
@@ -43,19 +44,19 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
       -- Before the message, as in grant_next.
       redis.call('ZREM', queue, head)
       local publish = listens == '2' and 'SPUBLISH' or 'PUBLISH'
-      local heard = redis.pcall(publish, channel, table.concat({'granted', fence, '1', at, '5000'}, ' '))
+      local heard = redis.pcall(publish, channel, table.concat({'granted', fence, '1', at, DELIVERED_TTL}, ' '))
       if type(heard) ~= 'number' or heard == 0 then
         -- The rest deals with it.
         redis.call('ZADD', queue, score, head)
-        redis.call('PEXPIRE', queue, 100000)
+        redis.call('PEXPIRE', queue, QUEUE_TTL)
       else
         redis.call('HDEL', waiters, head)
         redis.call('HSET', state, 'fence', fence)
-        redis.call('SET', lock, head, 'PX', '5000')
+        redis.call('SET', lock, head, 'PX', DELIVERED_TTL)
         local waited = string.format('%.0f', math.max(0, now_ms - queued_at))
         local granted = knows == '0' and string.format('granted:%.0f', ticket) or 'granted'
         redis.call('HSET', meta, head, table.concat({fence, at, '1 1', waited, granted, who}, ' '))
-        redis.call('PEXPIRE', meta, 5000 + RETENTION)
+        redis.call('PEXPIRE', meta, DELIVERED_TTL + RETENTION)
         redis.call('HDEL', meta, token)
         done, handed_on = true, true
       end
@@ -139,7 +140,7 @@ local granted, more = false, false
 local place = not ours and redis.call('ZSCORE', queue, token)
 if ours then
   -- How many are notified of the grant: the longer the hold was, the more.
-  granted, more = end_hold(token, value, math.floor((now_ms - tonumber(since or now_ms)) / 20))
+  granted, more = end_hold(token, value, math.floor((now_ms - tonumber(since or now_ms)) / HELD_FOR_EACH))
 elseif place then
   -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
   dequeue(token, place, how == '' and '1' or '0')

@@ -9,19 +9,20 @@
 -- ARGV[7] notify (1: a run that tracks the lock is to check how long it lasts, 0)
 -- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 
+-- @constant DAY, RETENTION of lock
+
 -- The usual case comes before anything else is defined: an exclusive lock, whose lease is to be as long as it
 -- was. The rest would do just the same.
 if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', KEYS[1]) == ARGV[4] then
   local lock, state, meta, token, ttl = KEYS[1], KEYS[2], KEYS[3], ARGV[4], tonumber(ARGV[5])
   local entry = redis.pcall('HGET', meta, token)
   local fence, limit, slot = string.match(type(entry) == 'string' and entry or '', '^(%d+) %d+ (%d+) (%d+) %d+ held ')
+  -- The name is to be in use for as long as the lease lasts.
+  if ttl > DAY then fence = nil end
   -- What is remembered for 60 days is refreshed once a day: nothing to do as long as 59 are left.
-  local day = 24 * 3600 * 1000
-  -- And the name is to be in use for as long as the lease lasts.
-  if ttl > day then fence = nil end
-  if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 59 * day then
+  if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 2 * RETENTION - DAY then
     redis.call('PEXPIRE', lock, ttl)
-    redis.call('PEXPIRE', meta, string.format('%.0f', ttl + 30 * day))
+    redis.call('PEXPIRE', meta, ttl + RETENTION)
     local cancelled = redis.pcall('HGET', KEYS[10], 'cancelled:' .. string.sub(redis.sha1hex(token), 1, 12))
     return {1, ttl, tonumber(fence), tonumber(limit), tonumber(slot), type(cancelled) == 'string' and string.match(cancelled, '^%d+ (.*)$')}
   end

@@ -9,6 +9,7 @@ local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more th
 local GRANTS = 100 -- how many are admitted by one call; each confirmation admits more
 local DEAD = 100 -- how many waiters that are dead, or were made to give up, one call clears away
 local REMOVED = 40 -- how many of them one request of a waiter removes from beside it
+local HELD_FOR_EACH = 20 -- for each so long that the lock was held, its release notifies one of those behind, ms
 local NOTIFIED = 20 -- how many are notified at most of a grant by a release: each of them sends a request
 local MOST_NOTIFIED = 100 -- the same where a grant wasn't confirmed, so that a waiter is suspended, and others may be
 

@@ -111,10 +111,37 @@ fn an_include_that_is_missing_or_leads_back_to_itself_fails_the_build_and_is_nam
 }
 
 #[test]
+fn a_constant_is_defined_before_its_file_is_included_and_one_that_is_missing_fails_the_build() {
+    let files = |constants: &'static str| {
+        let a: &str = format!("-- @constant {constants}\nreturn B\n").leak();
+        [
+            ("a.lua", a),
+            (
+                "lib/b.lua",
+                "local B, D = 1, 2\nlocal B = 2 ^ 3 -- eight\nlocal C = 4\n",
+            ),
+        ]
+    };
+    let expected = "local C = 4\nlocal B = 2 ^ 3\nreturn B\n";
+    assert_eq!(joined(&files("C, B of b")).unwrap(), expected);
+    for (constants, part) in [
+        ("E of b", "no E"),
+        ("B of x", "lib/x.lua"),
+        ("B", "which file"),
+    ] {
+        let error = joined(&files(constants)).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
 fn every_script_is_what_its_files_are_joined_to() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/protocol");
     for (name, source) in SCRIPTS {
         assert_eq!(join::join(&directory, name).unwrap(), source, "{name}");
-        assert!(!source.contains("@include"), "{name}");
+        assert!(
+            !source.contains("@include") && !source.contains("@constant"),
+            "{name}"
+        );
     }
 }
