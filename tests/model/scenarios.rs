@@ -771,8 +771,8 @@ fn defects() -> Vec<Defect> {
         faults: 0,
         ..superseded()
     };
-    let clock = "math.max(time[1] * 1000000 + time[2], tonumber(last_fence or 0) + 1)";
-    let count = "tonumber(last_fence or 0) + 1";
+    let clock = "if last_fence and tonumber(last_fence) >= tonumber(fence) then fence = string.format('%.0f', last_fence + 1) end";
+    let count = "fence = string.format('%.0f', (last_fence or 0) + 1)";
     let counter = Rules {
         name: "a fence from a counter",
         replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(clock, count)]))],
