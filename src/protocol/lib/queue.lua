@@ -10,8 +10,7 @@ local GRANTS = 100 -- how many are admitted by one call; each confirmation admit
 local DEAD = 100 -- how many waiters that are dead, or were made to give up, one call clears away
 local REMOVED = 40 -- how many of them one request of a waiter removes from beside it
 local HELD_FOR_EACH = 20 -- for each so long that the lock was held, its release notifies one of those behind, ms
-local NOTIFIED = 20 -- how many are notified at most of a grant by a release: each of them sends a request
-local MOST_NOTIFIED = 100 -- the same where a grant wasn't confirmed, so that a waiter is suspended, and others may be
+local MOST_NOTIFIED = 100 -- how many are notified at most of a grant to a waiter before them
 
 -- The ticket of a waiter, from its score in the queue, without the priority.
 local function ticket_of(score)
@@ -61,7 +60,7 @@ end
 -- One command's end and the next one's start are little more than this apart, so it does nothing that the
 -- confirmation can do. `value` is that of the lock key. Returns whether any waiter got the lock, whether
 -- dead ones may be left in front of one that is alive, and whether `me` got it, which needs no message. Of the
--- waiters behind, `notify` are notified by a release, but few (nil: it is none, and as many are as may be).
+-- waiters behind, `notify` are notified (nil: as many as may be).
 local function grant_next(value, me, notify)
   local granted, mine, cleared = 0, false, 0
   local notified_at, notified_score = string.match(notified or '', '^(%d+) (%S+)$')
@@ -118,8 +117,6 @@ local function grant_next(value, me, notify)
     end
   end
   -- A whole group is admitted further by each confirmation.
-  if cleared == DEAD or (granted > 0 and granted < GRANTS and not mine) then
-    notify_next(notify and math.min(notify, NOTIFIED) or MOST_NOTIFIED, me)
-  end
+  if cleared == DEAD or (granted > 0 and granted < GRANTS and not mine) then notify_next(notify or MOST_NOTIFIED, me) end
   return granted > 0, cleared == DEAD, mine
 end
