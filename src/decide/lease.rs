@@ -230,9 +230,9 @@ impl Lease {
         self.renew_at = (self.renew_at + step).clamp(sent, sent + step);
     }
 
-    /// A renewal ended at `now`, but it was for a part of what this is the lease of: that isn't longer by it, and
-    /// is renewed as a whole at once.
-    pub fn renewed_in_part(&mut self, now: Moment) {
+    /// Its next renewal is due: as others wait for the first one, or as a renewal that ended at `now` was for a part of
+    /// what this is the lease of, so that it isn't longer by that.
+    pub fn renew_now(&mut self, now: Moment) {
         self.renew_at = now;
     }
 
@@ -471,7 +471,7 @@ mod tests {
             for mut both in [old.merged_with(new), new.merged_with(old)] {
                 let deadline = old.deadline().min(new.deadline());
                 let heard = START + SECOND * 2;
-                both.renewed_in_part(heard);
+                both.renew_now(heard);
                 assert_eq!((both.deadline(), both.renew_at()), (deadline, heard));
             }
         }

@@ -207,7 +207,7 @@ impl Renewals {
         if let Some(lease) = &mut self.lease {
             match report {
                 Report::Renewed(sent) => lease.renewed(*sent),
-                Report::RenewedInPart => lease.renewed_in_part(now),
+                Report::RenewedInPart => lease.renew_now(now),
                 Report::Confirmed(sent, left) => lease.confirmed(*sent, *left),
                 Report::Followed(sent, left) => lease.followed(*sent, *left),
                 // That it is over is learned each time until the work has ended.

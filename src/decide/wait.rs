@@ -800,7 +800,10 @@ impl<'a> Wait<'a> {
         if grant.lasting < shortest_for(terms.clock_skew) {
             return None;
         }
-        let lease = Lease::granted(*sent, later, now, grant.lasting, terms);
+        let mut lease = Lease::granted(*sent, later, now, grant.lasting, terms);
+        if grant.confirm_soon {
+            lease.renew_now(now);
+        }
         (now < lease.stop_at()).then(|| End::Granted {
             lease,
             grant,

@@ -3,14 +3,13 @@
 -- ARGV[5] by_job (1: released by its own job, so that its run goes on without it; 0)
 -- ARGV[6] how the run ended ('' when there was none)
 -- ARGV[7] keep (ms that the lock stays ours, counted from when we got it, or 0)
--- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them
+-- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them; {5} when released, and an exclusive lock went to one of several waiters: the same call a moment later notifies the others if the grant isn't confirmed by then
 -- @include lock
 
 -- @constant GRANT_TTL, DELIVERED_TTL, QUEUE_TTL, ROUND, HELD_FOR_EACH of queue
 
 -- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
--- lock without leftovers, and with no waiter or one that it can be handed to without looking at those
--- behind. The rest would do just the same.
+-- lock without leftovers, and with no waiter or one that it can be handed to. The rest would do just the same.
 if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence and history_size > 0
   and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots) == 0 then
   local token, how = ARGV[4], ARGV[6]
@@ -24,12 +23,13 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   if phase == 'granted' and string.find(entry, '"order":', 1, true) then since = nil end
   -- Times are put together as texts, as in acquire.
   local micros, done, handed_on = string.sub('00000' .. time[2], -6), false, false
+  local unsure = since and waiting > 1 and now_ms - since >= HELD_FOR_EACH
   local at = time[1] .. string.sub(micros, 1, 3)
   if since and waiting == 0 then
     redis.call('UNLINK', lock, meta)
     done = true
   -- The first grant of a day has more to do.
-  elseif since and (waiting == 1 or now_ms - since < HELD_FOR_EACH) and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY) then
+  elseif since and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY) then
     local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     local waiter = redis.pcall('HGET', waiters, head)
     local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ ([12]) (.*)$'
@@ -44,7 +44,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
       -- Before the message, as in grant_next.
       redis.call('ZREM', queue, head)
       local publish = listens == '2' and 'SPUBLISH' or 'PUBLISH'
-      local heard = redis.pcall(publish, channel, table.concat({'granted', fence, '1', at, DELIVERED_TTL}, ' '))
+      local heard = redis.pcall(publish, channel, table.concat({'granted', fence, '1', at, DELIVERED_TTL .. (unsure and ' soon' or '')}, ' '))
       if type(heard) ~= 'number' or heard == 0 then
         -- The rest deals with it.
         redis.call('ZADD', queue, score, head)
@@ -75,7 +75,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
     if not handed_on and redis.pcall('ZADD', index, at, name) == 1 then
       redis.call('PEXPIRE', index, 2 * RETENTION)
     end
-    return {1}
+    return {handed_on and unsure and 5 or 1}
   end
 end
 
@@ -118,10 +118,14 @@ local function note_for_run()
   end
 end
 
--- Its call was repeated: it may be that dead waiters were left. Returns whether some still are.
-local function removes_more(value)
+-- Its call was repeated: it may be that dead waiters were left, or that the waiter which got the lock hasn't confirmed
+-- that, so that it may be suspended, and others with it. Returns whether some dead ones still are left.
+local function goes_on(value)
   if type(value) == 'table' then return false end
-  local _, more = grant_next(value)
+  local again, more = grant_next(value)
+  local holder = value and redis.pcall('HGET', meta, value)
+  local _, phase = string.match(type(holder) == 'string' and holder or '', PHASE)
+  if not again and not more and phase == 'granted' then notify_next(MOST_NOTIFIED) end
   return more
 end
 
@@ -136,11 +140,18 @@ if ours and start and math.max(left, guarded) > 0 then
   return {3, math.max(left, guarded), guarded > 0 and 1 or 0}
 end
 
-local granted, more = false, false
+local granted, more, unsure = false, false, false
 local place = not ours and redis.call('ZSCORE', queue, token)
 if ours then
-  -- How many are notified of the grant: the longer the hold was, the more.
-  granted, more = end_hold(token, value, math.floor((now_ms - tonumber(since or now_ms)) / HELD_FOR_EACH))
+  local held_for = now_ms - tonumber(since or now_ms)
+  if value == token then
+    unsure = held_for >= HELD_FOR_EACH
+    granted, more = end_hold(token, value, 0, unsure)
+    unsure = unsure and granted and redis.call('ZCARD', queue) > 0
+  else
+    -- How many are notified of the grant: the longer the hold was, the more.
+    granted, more = end_hold(token, value, math.floor(held_for / HELD_FOR_EACH))
+  end
 elseif place then
   -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
   dequeue(token, place, how == '' and '1' or '0')
@@ -157,7 +168,7 @@ else
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
     if how == '' or string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then
       note_end()
-      return removes_more(value) and {4} or {1}
+      return goes_on(value) and {4} or {1}
     end
     -- How its hold ended, if that is one of the last 1,000.
     local own_id = id(token)
@@ -171,7 +182,7 @@ else
       end
     end
     if ended and ended ~= 'lost' and ended ~= 'forced' and ended ~= 'expired' then
-      return removes_more(value) and {4} or {by_job == '1' and 2 or 1}
+      return goes_on(value) and {4} or {by_job == '1' and 2 or 1}
     end
   end
   note_end()
@@ -180,6 +191,6 @@ end
 note_end()
 note_for_run()
 if not granted and type(value) ~= 'table' then retire_name(value == token) end
-return more and {4} or {1}
+return {more and 4 or unsure and 5 or 1}
 
 end)()

@@ -98,6 +98,7 @@ fn grant(later: i64) -> Grant {
         slot: 1,
         at_ms: 1_000_000_u64.saturating_add_signed(later),
         lasting: MS * 1_000,
+        confirm_soon: false,
     }
 }
 
@@ -1167,6 +1168,22 @@ fn a_lease_by_a_grant_is_counted_from_the_last_question_and_not_from_its_answer(
     // The server's clock was read at some time before its answer came.
     let from_the_answer = Lease::granted(at(101), MS * 500, at(601), grant.lasting, TERMS);
     assert!(lease.deadline() < from_the_answer.deadline());
+}
+
+#[test]
+fn a_grant_with_others_waiting_behind_it_is_confirmed_at_once() {
+    for confirm_soon in [false, true] {
+        let mut waiter = Waiter::queued(policy(), &busy());
+        let grant = Grant {
+            confirm_soon,
+            ..grant(500)
+        };
+        let actions = waiter.0.on_event(Event::Granted(grant), None, at(601));
+        let [Action::End(End::Granted { lease, .. })] = actions.as_slice() else {
+            panic!("{actions:?}");
+        };
+        assert_eq!(lease.renew_at() == at(601), confirm_soon);
+    }
 }
 
 #[test]

@@ -68,14 +68,14 @@ local function keep_hold(token, value, entry, left, at_least)
   if head then send_message(id(head), redis.pcall('HGET', waiters, head), 'kept') end
 end
 
--- Ends a hold, and hands the lock on; `notify` as for grant_next. Returns the same as that.
-local function end_hold(token, value, notify)
+-- Ends a hold, and hands the lock on; `notify` and `soon` as for grant_next. Returns the same as that.
+local function end_hold(token, value, notify, soon)
   if value ~= token then
     remove_member(token)
     return grant_next(after_leaving(value), nil, notify)
   end
   -- The next holder comes first; what it doesn't overwrite is removed after that.
-  local granted, more = grant_next(false, nil, notify)
+  local granted, more = grant_next(false, nil, notify, soon)
   if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
   return granted, more
 end

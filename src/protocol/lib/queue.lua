@@ -60,8 +60,9 @@ end
 -- One command's end and the next one's start are little more than this apart, so it does nothing that the
 -- confirmation can do. `value` is that of the lock key. Returns whether any waiter got the lock, whether
 -- dead ones may be left in front of one that is alive, and whether `me` got it, which needs no message. Of the
--- waiters behind, `notify` are notified (nil: as many as may be).
-local function grant_next(value, me, notify)
+-- waiters behind, `notify` are notified (nil: as many as may be). With `soon` a waiter that others stand behind is to
+-- confirm at once, as they are notified if it doesn't.
+local function grant_next(value, me, notify, soon)
   local granted, mine, cleared = 0, false, 0
   local notified_at, notified_score = string.match(notified or '', '^(%d+) (%S+)$')
   if notified_at then notified_at, notified_score = tonumber(notified_at), tonumber(notified_score) end
@@ -87,6 +88,7 @@ local function grant_next(value, me, notify)
         -- After a grant that was not confirmed the next one is shorter.
         if notify or not notified_at then grant_ttl = DELIVERED_TTL end
         local grant = table.concat({'granted', fence, slot, int_text(now_ms), grant_ttl}, ' ')
+        if soon and redis.call('ZCARD', queue) > 1 then grant = grant .. ' soon' end
         -- The first write comes before the message: a server that takes no writes (a replica by now, say) ends
         -- the script here, and no command starts on a grant that was never written.
         redis.call('ZREM', queue, head)
@@ -117,6 +119,10 @@ local function grant_next(value, me, notify)
     end
   end
   -- A whole group is admitted further by each confirmation.
-  if cleared == DEAD or (granted > 0 and granted < GRANTS and not mine) then notify_next(notify or MOST_NOTIFIED, me) end
+  if cleared == DEAD then
+    notify_next(MOST_NOTIFIED, me)
+  elseif granted > 0 and granted < GRANTS and not mine then
+    notify_next(notify or MOST_NOTIFIED, me)
+  end
   return granted > 0, cleared == DEAD, mine
 end

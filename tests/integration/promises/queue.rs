@@ -717,3 +717,36 @@ fn waiters_survive_a_flush_and_keep_their_turns() {
     assert_eq!(order(&redis), ["first", "second"]);
     assert_nothing_left(&redis);
 }
+
+#[test]
+fn a_release_wakes_the_next_waiter_alone_and_the_others_if_that_one_does_not_confirm() {
+    let redis = Redis::start();
+    let port = redis.port.to_string();
+    let mut listen = std::process::Command::new("redis-cli");
+    let mut messages = Running::start(listen.args(["-p", &port, "PSUBSCRIBE", "*"]));
+    while messages.line() != "1" {}
+    // A message is four lines: its kind, the pattern, the channel and the text.
+    let mut next = || {
+        let message: Vec<String> = (0..4).map(|_| messages.line()).collect();
+        message[3].clone()
+    };
+    let began = now();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let suspended = queued(&redis, &["run", "a", "--", "true"]);
+    let others = [(); 3].map(|()| queued(&redis, &["run", "a", "--", "true"]));
+    // After a shorter hold nobody else is woken.
+    wait_until("the hold has lasted", || now() > began + 21 * MS);
+    send(suspended.pid(), libc::SIGSTOP);
+    holder.end();
+    let mut message = next();
+    while !message.starts_with("granted ") {
+        message = next();
+    }
+    assert!(message.ends_with(" soon"), "{message}");
+    assert_eq!([next(), next(), next()], ["next"; 3]);
+    send(suspended.pid(), libc::SIGCONT);
+    for run in others.into_iter().chain([suspended]) {
+        run.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}

@@ -395,6 +395,7 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
         ("release", 1) => ("released", &[]),
         ("release", 3) => ("kept", &["left", "for guards"]),
         ("release", 4) => ("released, and dead waiters are left", &[]),
+        ("release", 5) => ("released, and the grant is to be confirmed", &[]),
         ("guard", 1) => (
             "guards",
             &[

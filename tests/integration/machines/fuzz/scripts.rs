@@ -350,7 +350,7 @@ pub fn read(script: Option<&'static str>, value: &Value) -> Result<Answer, Strin
         | ("check", [Value::Int(1), Value::Int(left), ..]) => Answer::Ours { left: *left },
         ("renew" | "check" | "release", [Value::Int(2)]) => Answer::Returned,
         ("renew" | "check" | "release", [Value::Int(0), ..]) => Answer::Lost,
-        ("release", [Value::Int(1)]) => Answer::Released,
+        ("release", [Value::Int(1 | 5)]) => Answer::Released,
         ("release", [Value::Int(3), Value::Int(left), Value::Int(_)]) => {
             Answer::Kept { left: *left }
         }
