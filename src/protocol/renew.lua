@@ -9,7 +9,7 @@
 -- ARGV[7] notify (1: a run that tracks the lock is to check how long it lasts, 0)
 -- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 
--- @constant DAY, RETENTION of lock
+-- @constant DAY, RETENTION, REFRESHED of lock
 
 -- The usual case comes before anything else is defined: an exclusive lock, whose lease is to be as long as it
 -- was. The rest would do just the same.
@@ -19,8 +19,8 @@ if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', KEYS[1]) == ARGV[4] t
   local fence, limit, slot = string.match(type(entry) == 'string' and entry or '', '^(%d+) %d+ (%d+) (%d+) %d+ held ')
   -- The name is to be in use for as long as the lease lasts.
   if ttl > DAY then fence = nil end
-  -- What is remembered for 60 days is refreshed once a day: nothing to do as long as 59 are left.
-  if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 2 * RETENTION - DAY then
+  -- What is remembered for 60 days is refreshed once a day.
+  if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 2 * RETENTION - REFRESHED then
     redis.call('PEXPIRE', lock, ttl)
     redis.call('PEXPIRE', meta, ttl + RETENTION)
     local cancelled = redis.pcall('HGET', KEYS[10], 'cancelled:' .. string.sub(redis.sha1hex(token), 1, 12))

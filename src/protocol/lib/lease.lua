@@ -43,7 +43,7 @@ local function extend_lease(token, value, ttl)
     extend_expiry(meta, left + RETENTION)
   end
   -- Keys that last for many days are refreshed once a day.
-  if redis.call('PTTL', state) < 2 * RETENTION - DAY then
+  if redis.call('PTTL', state) < 2 * RETENTION - REFRESHED then
     touch_memory()
     index_name()
   end

@@ -22,6 +22,7 @@ local name, channels, history_size = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local DAY = 24 * 3600 * 1000 -- ms
 local RETENTION = 30 * DAY -- how long what is remembered outlives its last use
+local REFRESHED = 22 * 3600 * 1000 -- after how long a renewal refreshes that: once a day, as not each one looks, ms
 local IN_USE = 2 * DAY -- until when the index has a name in use, unless the lock is free before
 local SHARED = 1000000000 -- the limit of a shared request: none
 -- The value of the lock key while a group holds the lock, so that plain clients stay out.
