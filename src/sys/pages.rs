@@ -16,21 +16,10 @@ const STACK: usize = 48 * 1024;
 const MEMORY: usize = 48 * 1024;
 const MEMORY_OF_CLAP: usize = 232 * 1024;
 
-// Where `build/hot.ld` has placed the functions of a short run: from the first symbol to the second one. A binary that is
-// linked without it has neither, and an address that is 0 for both.
-global_asm!(
-    ".weak redlock_hot_begin",
-    ".weak redlock_hot_end",
-    ".pushsection .data.rel.ro.redlock_hot, \"aw\"",
-    ".balign 8",
-    ".global redlock_hot",
-    "redlock_hot:",
-    ".quad redlock_hot_begin",
-    ".quad redlock_hot_end",
-    ".popsection",
-);
+global_asm!(include_str!("hot.s"));
 
 unsafe extern "C" {
+    /// From where to where the functions of a short run are, which `build/hot.ld` places side by side.
     static redlock_hot: [usize; 2];
 }
 
