@@ -36,7 +36,9 @@ const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"com
 
 /// The arguments of the scripts, after the token. All leases outlast the benchmark.
 const ACQUIRE: [&str; 11] = ["600000", "1", WHO, "", "", "0", "fifo", "0", "", "0", "0"];
-const RENEW: [&str; 3] = ["600000", "", "0"];
+const LASTING: &str = "600000";
+/// How long what is known of a holder outlasts that, in all.
+const REMEMBERED: &str = "2592600000";
 const RELEASE: [&str; 3] = ["0", "status:0", "0"];
 
 /// A run that found the lock held and gave up, because of a run like itself.
@@ -139,10 +141,10 @@ fn acquire_all(server: &mut Server) -> Result<(Vec<f64>, Vec<Listing>)> {
 
 /// Has all leases renewed, half of them by one connection, and half by many. How long the server works for each, in µs.
 fn renew_all(server: &mut Server) -> Result<(Vec<f64>, Vec<f64>)> {
-    let renew = server.load(script!("renew"))?;
+    let prolong = server.load(script!("prolong"))?;
     // Each by one connection only: another one that tracks its key would be notified.
     let renewals = |locks: Range<usize>| -> Vec<Vec<Cmd>> {
-        locks.map(|lock| renewal(&renew, lock)).collect()
+        locks.map(|lock| renewal(&prolong, lock)).collect()
     };
     let (mut pipelined, mut connected) = (Vec::new(), Vec::new());
     let mut runs = Runs::connect(server.redis)?;
@@ -221,7 +223,11 @@ impl<'a> Server<'a> {
             }
             let answers: Vec<Value> = pipeline.query(&mut self.connection)?;
             for (answer, request) in answers.iter().step_by(batch[0].len()).zip(batch) {
-                let is_done = matches!(answer, Value::Array(fields) if fields.first() == Some(&Value::Int(1)));
+                let is_done = match answer {
+                    Value::Array(fields) => fields.first() == Some(&Value::Int(1)),
+                    // A renewal's: how long the lease is.
+                    answer => *answer != Value::Int(0),
+                };
                 if !is_done {
                     return Err(format!("{answer:?} to {request:?}").into());
                 }
@@ -262,18 +268,29 @@ impl<'a> Server<'a> {
     }
 }
 
+fn token(lock: usize) -> String {
+    format!("{lock:032x}:ci-7:27523")
+}
+
 /// A call of a script for one of the locks, by its token.
 fn of_lock(script: &Script, lock: usize, arguments: &[&str]) -> Cmd {
-    let token = format!("{lock:032x}:ci-7:27523");
+    let token = token(lock);
     let arguments = [&[token.as_str()], arguments].concat();
     call(script.get_hash(), &format!("lock-{lock}"), 10, &arguments)
 }
 
-/// What a run sends to renew its lease.
-fn renewal(renew: &Script, lock: usize) -> Vec<Cmd> {
-    let key = format!("redlock:lock-{lock}");
+/// What a run usually sends to renew its lease.
+fn renewal(prolong: &Script, lock: usize) -> Vec<Cmd> {
+    let (key, token) = (format!("redlock:lock-{lock}"), token(lock));
+    let hash = Script::new(&token);
+    let id = &hash.get_hash()[..12];
+    let mut call = cmd("EVALSHA");
+    call.arg(prolong.get_hash()).arg(3).arg(&key);
+    call.arg(format!("{{{key}}}:meta"));
+    call.arg(format!("{{{key}}}:notices"));
+    call.arg(token).arg(LASTING).arg(REMEMBERED).arg(id);
     vec![
-        of_lock(renew, lock, &RENEW),
+        call,
         cmd("CLIENT").arg("CACHING").arg("YES").take(),
         cmd("GETRANGE").arg(key).arg(0).arg(60).take(),
     ]
@@ -327,19 +344,19 @@ impl Runs {
     }
 }
 
-/// Reads the answers to a renewal: an array whose first element is 1, OK, and the token.
+/// Reads the answers to a renewal: the lease's length, OK, and the token.
 fn read_renewal(stream: &mut TcpStream) -> Result<()> {
     let mut answer = Vec::new();
     let mut buffer = [0; 1024];
     while !(answer.ends_with(b":ci-7:27523\r\n")) {
         let read = stream.read(&mut buffer)?;
         answer.extend_from_slice(&buffer[..read]);
-        if read == 0 || !answer.starts_with(b"*") {
+        if read == 0 || !answer.starts_with(b":") {
             let answer = String::from_utf8_lossy(&answer);
             return Err(format!("{answer:?} to a renewal").into());
         }
     }
-    if !String::from_utf8_lossy(&answer).contains("\r\n:1\r\n") {
+    if !String::from_utf8_lossy(&answer).starts_with(&format!(":{LASTING}\r\n")) {
         return Err("a lock was not renewed".into());
     }
     Ok(())
