@@ -77,7 +77,7 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
             }
             Ok(Exit::Success)
         }
-        Released::Now => {
+        Released::Now | Released::HandedOn => {
             settings
                 .verbosity
                 .verbose(format_args!("released lock \"{}\"", claim.lock().name()));

@@ -103,6 +103,8 @@ pub struct Loss {
 #[derive(Clone, Debug)]
 pub enum Released {
     Now,
+    /// Released, too, and a waiter got it that still has to confirm that: [`super::Claim::wake_others`] looks a moment later.
+    HandedOn,
     /// It stays taken for this duration.
     Kept {
         left: Duration,
@@ -168,6 +170,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
 pub fn released(answer: Value) -> Result<Released, Error> {
     match array(answer)?.as_slice() {
         [Value::Int(1)] => Ok(Released::Now),
+        [Value::Int(5)] => Ok(Released::HandedOn),
         [Value::Int(3), rest, for_guards] => Ok(Released::Kept {
             left: left(rest)?,
             for_guards: flag(for_guards)?,

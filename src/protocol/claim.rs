@@ -126,9 +126,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 /// For a lease that is longer, the index of the names is to be kept up to date as well.
 const LONGEST_PROLONGED: Duration = Duration::from_secs(24 * 3600);
 
-/// How long the next holder has at least to confirm its grant, before others are notified.
-const TO_CONFIRM: Duration = Duration::from_millis(5);
-
 /// How often a release is repeated at most, each time to remove some dead waiters.
 pub(super) const DEAD_CALLS: u32 = 1000;
 
@@ -452,23 +449,17 @@ impl Claim {
     ) -> Result<(Released, bool), Error> {
         let call = self.release_call(mode);
         client.open_to_release()?;
-        let sent = Instant::now();
         let (released, is_known) = client.with_connection(|connection, within| {
             let answer = connection.release(call, SLOW_ANSWER, is_slow, within)?;
-            let released = match to_be_repeated(&answer) {
-                None => Ok(released(answer)?),
-                Some(when) => Err(when),
+            let released = if leaves_dead_waiters(&answer) {
+                None
+            } else {
+                Some(released(answer)?)
             };
             Ok((released, and_then(connection, within)))
         })?;
-        match released {
-            Ok(released) => return Ok((released, is_known)),
-            Err(Again::AtOnce) => {}
-            // Another waiter is as far from the server as we are, and starts a process meanwhile.
-            Err(Again::OnceConfirmed) => {
-                let there_and_back = sent.elapsed();
-                thread::sleep((there_and_back * 2).clamp(TO_CONFIRM, SLOW_ANSWER));
-            }
+        if let Some(released) = released {
+            return Ok((released, is_known));
         }
         // It is released. Where that fails, the living ones remove more of the dead ones themselves.
         for _ in 0..DEAD_CALLS {
@@ -480,6 +471,12 @@ impl Claim {
             }
         }
         Ok((Released::Now, is_known))
+    }
+
+    /// Has those woken that wait behind the next holder, if it hasn't confirmed its grant by now: the same release once
+    /// more. What was sent counts, whether it is answered in time or not; false if it isn't.
+    pub fn wake_others(&self, client: &mut Client, mode: &ReleaseMode) -> bool {
+        client.call(self.release_call(mode), |_| Ok(())).is_ok()
     }
 
     pub(super) fn release_call(&self, mode: &ReleaseMode) -> Call {
@@ -588,24 +585,9 @@ impl Claim {
     }
 }
 
-/// When a release that is done is to be called once more.
-enum Again {
-    /// To remove more dead waiters.
-    AtOnce,
-    /// Once the waiter that got the lock has had time to confirm that: if it hasn't, the others are notified.
-    OnceConfirmed,
-}
-
-/// Whether the answer to a release asks for another call.
-fn to_be_repeated(answer: &Value) -> Option<Again> {
-    match answer {
-        Value::Array(fields) => match fields.as_slice() {
-            [Value::Int(4)] => Some(Again::AtOnce),
-            [Value::Int(5)] => Some(Again::OnceConfirmed),
-            _ => None,
-        },
-        _ => None,
-    }
+/// Whether the answer to a release says that it is done, and that another call removes more dead waiters.
+fn leaves_dead_waiters(answer: &Value) -> bool {
+    matches!(answer, Value::Array(fields) if fields.as_slice() == [Value::Int(4)])
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 -- ARGV[5] by_job (1: released by its own job, so that its run goes on without it; 0)
 -- ARGV[6] how the run ended ('' when there was none)
 -- ARGV[7] keep (ms that the lock stays ours, counted from when we got it, or 0)
--- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them; {5} when released, and an exclusive lock went to one of several waiters: the same call a moment later notifies the others if the grant isn't confirmed by then
+-- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them; {5} when the release of a run has handed an exclusive lock on to one of several waiters: the same call a moment later notifies the others if the grant isn't confirmed by then
 -- @include lock
 
 -- @constant GRANT_TTL, DELIVERED_TTL, QUEUE_TTL, ROUND, HELD_FOR_EACH of queue
@@ -144,12 +144,12 @@ local granted, more, unsure = false, false, false
 local place = not ours and redis.call('ZSCORE', queue, token)
 if ours then
   local held_for = now_ms - tonumber(since or now_ms)
-  if value == token then
+  -- A run looks whether its grant is confirmed. Others notify at once: the longer the hold was, the more waiters.
+  if value == token and by_job == '0' and how ~= '' then
     unsure = held_for >= HELD_FOR_EACH
     granted, more = end_hold(token, value, 0, unsure)
     unsure = unsure and granted and redis.call('ZCARD', queue) > 0
   else
-    -- How many are notified of the grant: the longer the hold was, the more.
     granted, more = end_hold(token, value, math.floor(held_for / HELD_FOR_EACH))
   end
 elseif place then

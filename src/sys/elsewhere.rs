@@ -29,9 +29,6 @@ use nix::unistd::Pid;
 pub use libc::SIGKILL;
 
 pub use self::environment::{all_variables, name_and_value, variables};
-
-/// Elsewhere memory is mapped as it is used.
-pub fn map_for_clap() {}
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::signals::{
     KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
@@ -339,3 +336,6 @@ pub fn memory_file() -> io::Result<File> {
 pub fn sync_file_system(file: &File) -> io::Result<()> {
     file.sync_all()
 }
+
+/// Here memory is mapped as it is used.
+pub fn map_more() {}

@@ -45,7 +45,7 @@ pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 pub use self::daemon::{become_program, leave_behind, peer_user, try_lock};
 pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
-pub use self::pages::map_for_clap;
+pub use self::pages::map_more;
 pub use self::signals::{
     KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
 };

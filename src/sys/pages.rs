@@ -1,5 +1,5 @@
 //! Pages that a short run is going to use, mapped in one go each: a page fault costs more than the page. A kernel that
-//! can't (before 5.14) refuses, and maps them when they are used.
+//! can't (before 5.14, or with larger pages) refuses, and maps them when they are used.
 
 use std::arch::global_asm;
 use std::ffi::c_int;
@@ -12,9 +12,9 @@ const PAGE: usize = 4096;
 /// How much of the stack a short run uses.
 const STACK: usize = 48 * 1024;
 
-/// How much memory a short run allocates whose command line is read without clap, and with it.
+/// How much memory a short run allocates that has the usual command line, and any other one.
 const MEMORY: usize = 48 * 1024;
-const MEMORY_OF_CLAP: usize = 232 * 1024;
+const MEMORY_IN_ALL: usize = 232 * 1024;
 
 global_asm!(include_str!("hot.s"));
 
@@ -30,16 +30,16 @@ pub(super) fn map_usual() {
     map(begin, end, libc::MADV_POPULATE_READ);
     let memory = arena::begin();
     map(memory, memory + MEMORY, libc::MADV_POPULATE_WRITE);
-    // The kernel has reserved more than that below the stack's end when it started the program.
+    // Where the stack may not grow as far, or the kernel hasn't reserved that much yet, the rest is refused.
     let here = ptr::from_ref(&memory).addr();
     map(here - STACK, here, libc::MADV_POPULATE_WRITE);
 }
 
-/// Maps the memory that clap allocates.
-pub fn map_for_clap() {
-    const { assert!(MEMORY_OF_CLAP <= arena::SIZE) }
+/// Maps the memory that is allocated for any other command line than the usual one.
+pub fn map_more() {
+    const { assert!(MEMORY_IN_ALL <= arena::SIZE) }
     let memory = arena::begin();
-    let range = (memory + MEMORY, memory + MEMORY_OF_CLAP);
+    let range = (memory + MEMORY, memory + MEMORY_IN_ALL);
     map(range.0, range.1, libc::MADV_POPULATE_WRITE);
 }
 

@@ -39,9 +39,11 @@ use crate::sys::poll::{self, PollFd, sleep};
 /// How many inherited locks are believed to be held without a look.
 const MANY_INHERITED: usize = 32;
 
-/// Locks that may not be free yet after their release.
+/// Locks of which something is left to do after their release.
 #[derive(Default)]
 struct Unreleased {
+    /// Released, and a waiter that got the lock may not have confirmed that.
+    unconfirmed: Vec<Claim>,
     /// Of a run that is over: a server that takes over may not know that.
     unsure: Vec<Claim>,
     /// Kept for their guards, at most until that moment.
@@ -343,7 +345,12 @@ impl<'a> Acquisition<'a> {
         // The server answers us before it notifies the next holder. Waking us would delay that one; we
         // have nothing urgent left.
         sys::yield_cpu();
-        let Unreleased { unsure, guarded } = self.release_each(holds, mode, signals);
+        let Unreleased {
+            unconfirmed,
+            unsure,
+            guarded,
+        } = self.release_each(holds, mode, signals);
+        wake_others(&unconfirmed, &mut holds.client, mode, signals);
         let mut is_failing = false;
         for (claim, over_by) in &guarded {
             let of = (claim, *over_by);
@@ -555,9 +562,13 @@ impl<'a> Acquisition<'a> {
                 }) => unreleased
                     .guarded
                     .push((hold.claim.clone(), asked_at + left)),
-                Ok(Released::Now) => self
-                    .verbosity()
-                    .verbose(format_args!("lock \"{name}\" released")),
+                Ok(released @ (Released::Now | Released::HandedOn)) => {
+                    self.verbosity()
+                        .verbose(format_args!("lock \"{name}\" released"));
+                    if matches!(released, Released::HandedOn) {
+                        unreleased.unconfirmed.push(hold.claim.clone());
+                    }
+                }
                 Ok(Released::Kept { left, .. }) => self.verbosity().verbose(format_args!(
                     "lock \"{name}\" is kept for another {}",
                     report::format_duration(left)
@@ -630,6 +641,44 @@ impl<'a> Acquisition<'a> {
     fn collect_again(&self, signals: Option<&Signals>) {
         if let Some(Err(error)) = signals.map(Signals::collect_again) {
             self.verbosity().verbose(error);
+        }
+    }
+}
+
+/// A waiter that got a lock and hasn't confirmed that by now may be suspended, and others with it: those behind it are
+/// woken. A signal ends us sooner; then each of them notices that by its heartbeats.
+fn wake_others(
+    unconfirmed: &[Claim],
+    client: &mut Client,
+    mode: &ReleaseMode,
+    signals: Option<&Signals>,
+) {
+    if unconfirmed.is_empty() || !may_pause(TO_CONFIRM, signals) {
+        return;
+    }
+    client.limit_to(TO_SEND);
+    let mut all = unconfirmed.iter();
+    while client.is_open()
+        && all
+            .next()
+            .is_some_and(|claim| claim.wake_others(client, mode))
+    {}
+    client.lift_limit();
+}
+
+/// Lets this time pass; false where a signal ends that.
+fn may_pause(pause: Duration, signals: Option<&Signals>) -> bool {
+    let until = now() + pause;
+    loop {
+        let fds = signals.iter().map(|signals| signals.as_fd());
+        let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
+        let slept = poll::wait(&mut fds, Some(until.since(now())));
+        let ended = signals.map_or(Ok(None), Signals::next_ending);
+        if slept.is_err() || !matches!(ended, Ok(None)) {
+            return false;
+        }
+        if now() >= until {
+            return true;
         }
     }
 }
@@ -715,6 +764,9 @@ const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
 
 /// How often it is looked for them after that, where the server doesn't notify us.
 const GUARDS_LOOKED_FOR_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long the next holder has to confirm its grant, before others are woken.
+const TO_CONFIRM: Duration = Duration::from_millis(5);
 
 /// The pause before a process in the background tries to release a lock again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
