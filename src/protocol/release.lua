@@ -6,10 +6,11 @@
 -- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them; {5} when the release of a run has handed an exclusive lock on to one of several waiters: the same call a moment later notifies the others if the grant isn't confirmed by then
 -- @include lock
 
--- @constant GRANT_TTL, DELIVERED_TTL, QUEUE_TTL, ROUND, HELD_FOR_EACH of queue
+-- @constant GRANT_TTL, DELIVERED_TTL, QUEUE_TTL, ROUND, HELD_FOR_EACH, LONG_HOLD of queue
 
 -- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
--- lock without leftovers, and with no waiter or one that it can be handed to. The rest would do just the same.
+-- lock without leftovers, and with no waiter or one that it can be handed to without looking at those
+-- behind. The rest would do just the same.
 if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence and history_size > 0
   and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots) == 0 then
   local token, how = ARGV[4], ARGV[6]
@@ -23,13 +24,13 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   if phase == 'granted' and string.find(entry, '"order":', 1, true) then since = nil end
   -- Times are put together as texts, as in acquire.
   local micros, done, handed_on = string.sub('00000' .. time[2], -6), false, false
-  local unsure = since and waiting > 1 and now_ms - since >= HELD_FOR_EACH
+  local unsure = since and waiting > 1 and now_ms - since >= LONG_HOLD
   local at = time[1] .. string.sub(micros, 1, 3)
   if since and waiting == 0 then
     redis.call('UNLINK', lock, meta)
     done = true
   -- The first grant of a day has more to do.
-  elseif since and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY) then
+  elseif since and (waiting == 1 or unsure or now_ms - since < HELD_FOR_EACH) and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY) then
     local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     local waiter = redis.pcall('HGET', waiters, head)
     local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ ([12]) (.*)$'
@@ -118,6 +119,13 @@ local function note_for_run()
   end
 end
 
+-- Whether the first in the queue wants the lock for itself alone.
+local function is_for_one()
+  local head = redis.pcall('ZRANGE', queue, 0, 0)[1]
+  local waiter = head and redis.pcall('HGET', waiters, head)
+  return string.match(type(waiter) == 'string' and waiter or '', '^%d+:%d+:[01] 1 ') ~= nil
+end
+
 -- Its call was repeated: it may be that dead waiters were left, or that the waiter which got the lock hasn't confirmed
 -- that, so that it may be suspended, and others with it. Returns whether some dead ones still are left.
 local function goes_on(value)
@@ -144,14 +152,11 @@ local granted, more, unsure = false, false, false
 local place = not ours and redis.call('ZSCORE', queue, token)
 if ours then
   local held_for = now_ms - tonumber(since or now_ms)
-  -- A run looks whether its grant is confirmed. Others notify at once: the longer the hold was, the more waiters.
-  if value == token and by_job == '0' and how ~= '' then
-    unsure = held_for >= HELD_FOR_EACH
-    granted, more = end_hold(token, value, 0, unsure)
-    unsure = unsure and granted and redis.call('ZCARD', queue) > 0
-  else
-    granted, more = end_hold(token, value, math.floor(held_for / HELD_FOR_EACH))
-  end
+  -- A run looks whether a waiter that has the lock alone has confirmed that. Else others are notified at once: the longer
+  -- the hold was, the more.
+  unsure = value == token and by_job == '0' and how ~= '' and held_for >= LONG_HOLD and is_for_one()
+  granted, more = end_hold(token, value, unsure and 0 or math.floor(held_for / HELD_FOR_EACH), unsure)
+  unsure = unsure and granted and redis.call('ZCARD', queue) > 0
 elseif place then
   -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
   dequeue(token, place, how == '' and '1' or '0')
@@ -174,11 +179,14 @@ else
     local own_id = id(token)
     local last, ended = string.match(history_size == 0 and redis.call('HGET', state, 'ended') or '', '^(%x+) (%S+)$')
     if last ~= own_id then ended = nil end
-    for _, record in ipairs(not entry and redis.pcall('LRANGE', history, 0, 999) or {}) do
-      local whose, how = string.match(record, '^(%x+) %d+ (%S+) ')
-      if whose == own_id then
-        ended = how
-        break
+    -- Usually it is among the last few: its call is repeated at once.
+    for _, range in ipairs(not entry and {{0, 19}, {20, 999}} or {}) do
+      for _, record in ipairs(ended and {} or redis.pcall('LRANGE', history, unpack(range))) do
+        local whose, how = string.match(record, '^(%x+) %d+ (%S+) ')
+        if whose == own_id then
+          ended = how
+          break
+        end
       end
     end
     if ended and ended ~= 'lost' and ended ~= 'forced' and ended ~= 'expired' then

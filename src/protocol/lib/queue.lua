@@ -10,6 +10,7 @@ local GRANTS = 100 -- how many are admitted by one call; each confirmation admit
 local DEAD = 100 -- how many waiters that are dead, or were made to give up, one call clears away
 local REMOVED = 40 -- how many of them one request of a waiter removes from beside it
 local HELD_FOR_EACH = 20 -- for each so long that the lock was held, its release notifies one of those behind, ms
+local LONG_HOLD = 1000 -- a run that held the lock so long looks whether its grant is confirmed, before others are notified, ms
 local MOST_NOTIFIED = 100 -- how many are notified at most of a grant to a waiter before them
 
 -- The ticket of a waiter, from its score in the queue, without the priority.
