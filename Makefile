@@ -136,15 +136,15 @@ faults:
 fuzz:
 	@scripts/setup test
 	FUZZ_SECONDS="$(or $(SECONDS),$(if $(SEED),,60))" FUZZ_SEED="$(SEED)" \
-	    $(CARGO) test --locked --test integration fuzz:: -- --nocapture
+	    $(CARGO) test --locked --bin redlock model::fuzz -- --nocapture
 
 # Without a server a seed takes a fiftieth of a second. They are always the same: one that fails was broken by a change.
 FIRST_SEED = $(or $(SEED),1)
 fuzz-memory:
 	@scripts/setup test
 	FUZZ_MEMORY="$(FIRST_SEED)-$$(( $(FIRST_SEED) + $(or $(SEEDS),20000) - 1 ))" \
-	    $(CARGO) test --locked --profile model --test integration \
-	    fuzz::the_protocol_keeps_its_promises_on_a_server_in_memory -- --nocapture
+	    $(CARGO) test --locked --profile model --bin redlock \
+	    model::fuzz::the_protocol_keeps_its_promises_on_a_server_in_memory -- --nocapture
 
 model:
 	@scripts/setup test
@@ -182,8 +182,8 @@ fuzz-input:
 # that the examples don't notice, 40 by default.
 mutants-lua:
 	@scripts/setup test
-	MUTANTS_LUA="$(ONLY)" MUTANTS_SEEDS="$(SEEDS)" $(CARGO) test --locked --profile model --test integration \
-	    lua_mutants::every_mutant -- --nocapture
+	MUTANTS_LUA="$(ONLY)" MUTANTS_SEEDS="$(SEEDS)" $(CARGO) test --locked --profile model --bin redlock \
+	    model::lua_mutants::every_mutant -- --nocapture
 
 # One place at a time, with a build and the unit tests for each: an hour and more for all of it.
 mutants:

@@ -7,20 +7,24 @@
 //! - `promises`: what has to hold in each state; `explore`: visits all of them; `same`: which of them count as one.
 //! - `scenarios`: who there is, and what may go wrong.
 //! - `simulate`: one long way through it, drawn from a seed.
+//! - `fuzz`: whatever clients and networks do, the scripts keep the protocol's promises; `refusals`: and refuse cleanly.
+//! - `examples`: what each call answers, says to whom, and leaves in Redis; `lua_mutants`: a mistake in a script is found.
+//! - `fake`: the Redis in memory does as a real one.
 
 mod client;
-#[allow(dead_code)] // The integration tests use the rest of it.
-#[path = "../integration/support/dice.rs"]
-mod dice;
 mod digest;
+mod examples;
 mod explore;
+mod fake;
 mod figure;
+mod fuzz;
+mod lua_mutants;
 mod network;
 mod promises;
-#[allow(dead_code, unused_imports)]
-// The models use a part of it, and the differential test another.
-pub mod redis;
+mod redis;
+mod refusals;
 mod same;
 mod scenarios;
 mod simulate;
+mod support;
 mod world;

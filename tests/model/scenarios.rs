@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::client::{Defects, Guarding, Setup};
-use super::dice::asked;
 use super::explore::{Explored, Order, check_same, explore, told};
 use super::figure::picture;
 use super::network::Asked;
 use super::promises::Promise;
 use super::redis::Interpreter;
 use super::simulate::{Mode, Simulation};
+use super::support::asked;
 use super::world::{Deed, Kind, Replaced, Rules, Sync, World};
 use crate::decide::lease::Terms;
 use crate::decide::wait::WaitLimit;

@@ -9,10 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::client::{Client, Guarding, Stage};
-use super::dice::{Dice, asked};
 use super::network::Delay;
 use super::promises::{Broken, Promise};
 use super::scenarios::{self, HOSTS};
+use super::support::{Dice, asked};
 use super::world::{Plain, Replaced, Step, World};
 use crate::protocol::{Claim, Guard, Limit, Supersede, Token};
 

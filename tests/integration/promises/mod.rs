@@ -47,7 +47,6 @@
 //! | `clock_skew` | a lease ends sooner by what the clocks of the Redis hosts may differ |
 //! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
 //! | `full` | a server without free memory: locks that are held stay held |
-//! | `refusals` | a server without memory or without writes: what it refuses has done nothing, at any step |
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `history` | the holders of a lock, how long each held it, and how that ended |
 //! | `recipes` | each recipe of docs/recipes.md, run as it stands there |
@@ -99,7 +98,6 @@ mod privacy;
 mod protocol;
 mod queue;
 mod recipes;
-mod refusals;
 mod release;
 mod releases;
 mod repair;

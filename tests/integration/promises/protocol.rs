@@ -6,8 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::machines::fuzz::scripts::id;
-use crate::support::lua::{KEYS, SHARED, WHO, call, source};
+use crate::support::lua::{KEYS, SHARED, WHO, call, id, source};
 use crate::support::{Gated, Redis, Running, now, outcome};
 
 const STATE: &str = KEYS[1];

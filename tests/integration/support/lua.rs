@@ -9,52 +9,7 @@ use crate::support::Redis;
 #[path = "../../../build/join.rs"]
 pub mod join;
 
-macro_rules! scripts {
-    ($($name:literal),*) => {
-        [$(($name, include_str!(concat!(env!("OUT_DIR"), "/", $name, ".lua")))),*]
-    };
-}
-
-/// The scripts by their names, as they are sent.
-pub const SCRIPTS: [(&str, &str); 16] = scripts![
-    "acquire", "renew", "prolong", "keep", "check", "release", "force", "stop", "freeze", "thaw",
-    "skip", "history", "inspect", "guard", "leave", "pass"
-];
-
-/// The script of this name.
-pub fn source(name: &str) -> &'static str {
-    let found = SCRIPTS.iter().find(|(script, _)| *script == name);
-    found.unwrap_or_else(|| panic!("no script {name}")).1
-}
-
-/// The keys of the lock "a", as the scripts take them.
-pub const KEYS: [&str; 11] = [
-    "redlock:a",
-    "{redlock:a}:state",
-    "{redlock:a}:meta",
-    "{redlock:a}:holders",
-    "{redlock:a}:queue",
-    "{redlock:a}:waiters",
-    "{redlock:a}:history",
-    "{redlock:}:index",
-    "{redlock:a}:slots",
-    "{redlock:a}:notices",
-    "{redlock:a}:guards",
-];
-
-/// Of the keys of a lock those that this script takes.
-pub fn keys_of<'a>(script: &str, all: &'a [&'static str]) -> Vec<&'a str> {
-    match script {
-        "prolong" => vec![all[0], all[2], all[9]],
-        _ => all.to_vec(),
-    }
-}
-
-/// A run that watches over its lock.
-pub const WHO: &str = r#"{"host":"h","user":"u","pid":1,"command":["c"],"instance":"i"}"#;
-
-/// No limit: shared.
-pub const SHARED: &str = "1000000000";
+pub use super::scripts::*;
 
 /// Calls a script on the lock "a"; its answer, a line for each field, in which nil is an empty one.
 pub fn call(redis: &Redis, name: &str, args: &[&str]) -> Vec<String> {

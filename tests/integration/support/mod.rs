@@ -11,23 +11,28 @@ mod dice;
 mod isolation;
 pub mod lua;
 mod network;
+mod patience;
 mod processes;
+mod program;
 pub mod proxy;
 pub mod pty;
 mod running;
+mod scripts;
 mod sentinel;
 mod server;
 pub mod tmux;
 mod turns;
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use self::clock::*;
 pub use self::cluster::*;
 pub use self::dice::*;
 pub use self::isolation::*;
 pub use self::network::*;
+pub use self::patience::*;
 pub use self::processes::*;
+pub use self::program::*;
 pub use self::running::*;
 pub use self::sentinel::*;
 pub use self::server::*;
@@ -53,20 +58,8 @@ pub fn words<'a>(line: &'a str, values: &[&'a str]) -> Vec<&'a str> {
     words
 }
 
-/// How long anything may take before a test calls it a failure.
-pub const TIMEOUT: Duration = Duration::from_secs(20);
-
 /// The binary under test.
 pub const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
-
-/// Waits until a condition holds; fails the test with `what` when it never does.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !condition() {
-        assert!(Instant::now() < end, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// A moment by the clock of all processes, since 1970.
 pub fn now() -> Duration {

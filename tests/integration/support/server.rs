@@ -1,7 +1,4 @@
 //! A private Redis, and a server that never answers.
-//!
-//! The program is `redis-server`, or the one that the variable `REDIS_SERVER` names: another version of
-//! Redis, or another server that takes its options.
 
 #![allow(unsafe_code)]
 
@@ -11,80 +8,13 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{redlock, wait_until};
-
-/// The server that the tests run on. The first test that starts one says which it is, past the test
-/// runner, which keeps what a test prints to itself.
-pub static SERVER: LazyLock<ServerProgram> = LazyLock::new(|| {
-    let path = std::env::var_os("REDIS_SERVER")
-        .filter(|path| !path.is_empty())
-        .map_or_else(|| PathBuf::from("redis-server"), PathBuf::from);
-    let output = Command::new(&path).arg("--version").output();
-    let output = output.unwrap_or_else(|error| panic!("{} --version: {error}", path.display()));
-    let (name, version) = name_and_version(&String::from_utf8_lossy(&output.stdout));
-    let line = format!("tests run on {name} {version} ({})\n", path.display());
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
-    let mut number = || numbers.next().unwrap_or(0);
-    ServerProgram {
-        path,
-        version: (number(), number()),
-    }
-});
-
-pub struct ServerProgram {
-    pub path: PathBuf,
-    version: (u32, u32),
-}
-
-impl ServerProgram {
-    pub fn command(&self) -> Command {
-        Command::new(&self.path)
-    }
-
-    /// Valkey and others that began as Redis 7 have higher numbers than that.
-    pub fn is_before(&self, major: u32, minor: u32) -> bool {
-        self.version < (major, minor)
-    }
-
-    /// Options without those that this server doesn't know and doesn't need.
-    pub fn known<'a>(&self, options: &'a [String]) -> impl Iterator<Item = &'a String> {
-        // DEBUG is always there, the bus of a cluster has the port that is higher by 10,000, and a server
-        // that is bound to all addresses by name isn't in protected mode.
-        let since_7 = [
-            "--enable-debug-command",
-            "--cluster-port",
-            "--loading-process-events-interval-bytes",
-        ];
-        let is_old = self.is_before(7, 0);
-        let is_left_out = move |at: usize| {
-            since_7.contains(&options[at].as_str())
-                || options[at..].starts_with(&["--bind".into(), "0.0.0.0".into()])
-        };
-        // An option and its value.
-        let words = options.iter().enumerate();
-        words
-            .filter(move |&(at, _)| !is_old || !(is_left_out(at) || at > 0 && is_left_out(at - 1)))
-            .map(|(_, word)| word)
-    }
-}
-
-/// A server that does nothing by itself. The thread that returns memory would never sleep where the clock is set.
-pub const QUIET: [&str; 6] = [
-    "--save",
-    "",
-    "--appendonly",
-    "no",
-    "--jemalloc-bg-thread",
-    "no",
-];
+use super::{QUIET, SERVER, redlock, wait_until};
 
 /// The rules for channels came with Redis 6.2; before, each user has all of them.
 fn known_rules<'a>(command: &[&'a str]) -> Vec<&'a str> {
@@ -93,15 +23,6 @@ fn known_rules<'a>(command: &[&'a str]) -> Vec<&'a str> {
     words
         .filter(|word| !is_acl || !(word.starts_with('&') || *word == "resetchannels"))
         .collect()
-}
-
-/// Of `Redis server v=7.0.15 sha=00000000:0 malloc=...`.
-fn name_and_version(line: &str) -> (String, String) {
-    let found = line.split_once(" server v=").and_then(|(name, rest)| {
-        let version = rest.split_whitespace().next()?;
-        Some((name.trim().to_owned(), version.to_owned()))
-    });
-    found.unwrap_or_else(|| panic!("no name and version of a server: {line:?}"))
 }
 
 /// A private Redis on a Unix socket and a loopback port, gone when dropped.

@@ -1,5 +1,5 @@
 //! A Redis server in memory, for models: the shipped scripts run in a Lua 5.1 interpreter over a small fake of
-//! the commands that they call. `tests/integration/machines/fake.rs` holds it against a real server.
+//! the commands that they call. `tests/model/fake.rs` holds it against a real server.
 
 pub mod commands;
 pub mod data;

@@ -5,9 +5,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::redis::{Bytes, commands};
-use crate::support::SERVER;
-use crate::support::lua::{self, SHARED};
+use crate::protocol::model::redis::{Bytes, commands};
+use crate::protocol::model::support::SERVER;
+use crate::protocol::model::support::lua::{self, SHARED};
 
 #[derive(Clone, Debug)]
 pub enum Deed {
@@ -347,6 +347,14 @@ fn meant(name: &str) -> BoxedStrategy<Vec<String>> {
         "ZREMRANGEBYSCORE" => several(vec![key(), bound(), bound()]),
         "ZRANK" | "ZSCORE" => several(vec![key(), member()]),
         other => panic!("{other} is not called yet"),
+    }
+}
+
+/// Of the keys of a lock those that this script takes.
+pub fn keys_of<'a>(script: &str, all: &'a [&'static str]) -> Vec<&'a str> {
+    match script {
+        "prolong" => vec![all[0], all[2], all[9]],
+        _ => all.to_vec(),
     }
 }
 

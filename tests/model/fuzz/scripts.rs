@@ -3,8 +3,9 @@
 use redis::Value;
 
 use super::server::text;
-use crate::machines::fake::deeds::prolonging;
-use crate::support::lua::KEYS;
+use crate::protocol::model::fake::deeds::prolonging;
+use crate::protocol::model::support::lua::KEYS;
+pub use crate::protocol::model::support::lua::id;
 
 /// The keys of a lock, in the order of KEYS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,12 +53,6 @@ pub fn is_group(mark: &str) -> bool {
 
 pub fn is_frozen_mark(mark: &str) -> bool {
     mark == "redlock:frozen"
-}
-
-pub fn id(token: &str) -> String {
-    let mut digits = sha1_smol::Sha1::from(token).digest().to_string();
-    digits.truncate(12);
-    digits
 }
 
 pub fn channel(token: &str) -> String {

@@ -24,7 +24,8 @@ use plan::Plan;
 use server::{Server, Simulated};
 use world::{Done, Failure, World};
 
-use crate::support::asked;
+use crate::protocol::model::support::asked;
+use crate::protocol::model::support::lua::SCRIPTS;
 
 /// How many seeds are tried by default.
 const SEEDS: u64 = 60;
@@ -101,7 +102,7 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
     let next = AtomicU64::new(first);
     let (done, failed) = (Mutex::new(Done::default()), Mutex::new(Vec::new()));
     let work = || {
-        let mut memory = Memory::new(crate::support::lua::SCRIPTS.into());
+        let mut memory = Memory::new(SCRIPTS.into());
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed > last {
@@ -147,7 +148,7 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
 
 #[test]
 fn a_waiter_that_lost_its_ticket_is_a_new_one_to_a_server_whose_clock_was_set_forward() {
-    let mut memory = Memory::new(crate::support::lua::SCRIPTS.into());
+    let mut memory = Memory::new(SCRIPTS.into());
     let plan = Plan::of(29_123);
     if let Err(failure) = World::run(&mut memory, &plan, false) {
         panic!("{}", report(&mut memory, plan, failure));
@@ -156,12 +157,12 @@ fn a_waiter_that_lost_its_ticket_is_a_new_one_to_a_server_whose_clock_was_set_fo
 
 /// The promise that is found broken in the first seeds, with something else in place of parts of a script.
 fn found_with(script: &'static str, changes: &[(&str, &str)]) -> Option<&'static str> {
-    let mut source = crate::support::lua::source(script).to_owned();
+    let mut source = crate::protocol::model::support::lua::source(script).to_owned();
     for (part, other) in changes {
         assert!(source.contains(part), "{part} isn't in {script}");
         source = source.replace(part, other);
     }
-    let mut sources: Sources = crate::support::lua::SCRIPTS.into();
+    let mut sources: Sources = SCRIPTS.into();
     sources.insert(script, source.leak());
     let mut memory = Memory::new(sources);
     (1..=20).find_map(|seed| {

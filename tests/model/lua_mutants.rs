@@ -2,6 +2,8 @@
 //! finds a broken promise. `make mutants-lua` tries all of them; one that survives has to be in the list of those
 //! that are explained.
 
+#[path = "../../build/join.rs"]
+mod join;
 mod mutate;
 
 use std::collections::BTreeMap;
@@ -17,14 +19,14 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
 use self::mutate::Mutant;
-use crate::machines::examples::Expected;
-use crate::machines::fake::deeds::{self, Deed};
-use crate::machines::fuzz::memory::{Memory, Sources};
-use crate::machines::fuzz::plan::Plan;
-use crate::machines::fuzz::server::{START, Simulated};
-use crate::machines::fuzz::world::World;
-use crate::support::asked;
-use crate::support::lua::{SCRIPTS, join};
+use crate::protocol::model::examples::Expected;
+use crate::protocol::model::fake::deeds::{self, Deed};
+use crate::protocol::model::fuzz::memory::{Memory, Sources};
+use crate::protocol::model::fuzz::plan::Plan;
+use crate::protocol::model::fuzz::server::{START, Simulated};
+use crate::protocol::model::fuzz::world::World;
+use crate::protocol::model::support::asked;
+use crate::protocol::model::support::lua::SCRIPTS;
 
 /// The Lua files below a directory: `acquire`, `lib/queue`.
 fn files(directory: &Path) -> BTreeMap<String, String> {
@@ -364,7 +366,7 @@ const HEADING: &str = "\
 
 Each mutant is one of the Lua files with one mistake: a comparison or a sign swapped, a condition negated, `and` \
 for `or`, a number off by one, a statement left out. `make mutants-lua` makes all of them, runs the examples of \
-`tests/integration/machines/examples` on each in memory, and 40 seeds of the fuzz where these come out as they are written. \
+`tests/model/examples` on each in memory, and 40 seeds of the fuzz where these come out as they are written. \
 It ends with an error if a mutant survives that isn't explained, and writes this page.
 
 | file | mutants | caught by the examples | by the fuzz | explained | survive |
@@ -374,7 +376,7 @@ It ends with an error if a mutant survives that isn't explained, and writes this
 const EXPLAINED: &str = "
 ## Explained
 
-The list of them is `tests/integration/machines/lua_mutants/explained.txt`. How many there are of each kind:
+The list of them is `tests/model/lua_mutants/explained.txt`. How many there are of each kind:
 
 ";
 

@@ -10,12 +10,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use crate::machines::fake::deeds::{Deed, prolonging};
-use crate::machines::fake::{Outcome, Real};
-use crate::machines::fuzz::memory::{Memory, Sources};
-use crate::machines::fuzz::scripts::id;
-use crate::machines::fuzz::server::{START, Simulated};
-use crate::support::lua::{SCRIPTS, SHARED};
+use crate::protocol::model::fake::deeds::{Deed, prolonging};
+use crate::protocol::model::fake::{Outcome, Real};
+use crate::protocol::model::fuzz::memory::{Memory, Sources};
+use crate::protocol::model::fuzz::server::{START, Simulated};
+use crate::protocol::model::support::lua::id;
+use crate::protocol::model::support::lua::{SCRIPTS, SHARED};
 
 use self::show::{Names, Snapshot};
 
@@ -77,7 +77,7 @@ impl File {
 }
 
 fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/machines/examples")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model/examples")
 }
 
 fn files() -> Vec<File> {
@@ -220,7 +220,7 @@ fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static st
     let refs: Vec<&str> = words.iter().map(String::as_str).collect();
     let channel = |token: &str| format!("{{redlock:a}}:{}", id(token));
     let command = |name: &str| {
-        let mut all = crate::machines::fake::redis::commands::names();
+        let mut all = crate::protocol::model::redis::commands::names();
         all.find(|known| *known == name)
             .ok_or_else(|| format!("no command {name}"))
     };

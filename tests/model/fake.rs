@@ -2,10 +2,6 @@
 //! with arguments that make sense and with some that don't, get the same answers from both, send the same
 //! messages, and leave the same keys with the same expiries. `FAKE_SECONDS` makes it longer.
 
-#[path = "../../model/redis/mod.rs"]
-#[allow(dead_code, unused_imports)] // The models use the rest of it.
-pub mod redis;
-
 pub mod deeds;
 
 use std::cell::{Cell, RefCell};
@@ -18,12 +14,12 @@ use ::redis::{Connection, Value};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use self::deeds::{Deed, KEYS, PROBE};
-use self::redis::{Bytes, Data, READONLY, commands, data::Content};
-use crate::machines::fuzz::memory::{Memory, text as lossy};
-use crate::machines::fuzz::server::{START, Server, Simulated};
-use crate::support::lua::{self, keys_of, source};
-use crate::support::{SERVER, asked};
+use self::deeds::{Deed, KEYS, PROBE, keys_of};
+use super::redis::{Bytes, Data, READONLY, commands, data::Content};
+use crate::protocol::model::fuzz::memory::{Memory, text as lossy};
+use crate::protocol::model::fuzz::server::{START, Server, Simulated};
+use crate::protocol::model::support::lua::{self, source};
+use crate::protocol::model::support::{SERVER, asked};
 
 /// How many lists of deeds are tried by default, each with its own seed.
 const CASES: u32 = 60;
@@ -105,10 +101,15 @@ impl Real {
     pub fn start() -> Self {
         let server = Server::start();
         let (mut calls, mut admin) = (server.connect(), server.connect());
-        let user = words!("ACL SETUSER client on nopass ~* &* +@all");
+        let user = &[
+            "ACL", "SETUSER", "client", "on", "nopass", "~*", "&*", "+@all",
+        ];
         tell(&mut admin, user);
         tell(&mut calls, &["AUTH", "client", "-"]);
-        tell(&mut admin, words!("CONFIG SET notify-keyspace-events K$"));
+        tell(
+            &mut admin,
+            &["CONFIG", "SET", "notify-keyspace-events", "K$"],
+        );
         let mut ear = server.connect();
         tell(&mut ear, &["SUBSCRIBE", "dumped"]);
         Self {
@@ -267,7 +268,7 @@ impl Memory {
         self.outcome(&[], &done)
     }
 
-    fn outcome(&mut self, words: &[Bytes], done: &redis::Evaluated) -> Outcome {
+    fn outcome(&mut self, words: &[Bytes], done: &super::redis::Evaluated) -> Outcome {
         let now = self.moment.now_ms();
         Outcome {
             answer: shown(words, &done.answer),
@@ -519,7 +520,7 @@ fn what_the_short_script_extends_a_renewal_extends_in_the_same_way() {
                     memory.data = before.clone();
                     outcome
                 };
-                let id = crate::machines::fuzz::scripts::id(token);
+                let id = crate::protocol::model::fuzz::scripts::id(token);
                 let short = renewed("prolong", deeds::prolonging(token, &id, "10000"));
                 if short.value != Value::Int(10_000) {
                     assert_eq!(short.keys, dump(&before, memory.moment.now_ms()));
@@ -561,8 +562,8 @@ fn what_the_short_script_extends_a_renewal_extends_in_the_same_way() {
 fn permitted() -> BTreeSet<String> {
     let mut permitted = BTreeSet::new();
     for page in [
-        include_str!("../../../docs/servers.md"),
-        include_str!("../../../man/redlock-protocol.7"),
+        include_str!("../../docs/servers.md"),
+        include_str!("../../man/redlock-protocol.7"),
     ] {
         let page = page.replace("\\fB", " ").replace("\\fR", " ");
         let words = page

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use redis::Value;
 
-use crate::machines::fake::Outcome;
-use crate::machines::fake::deeds::KEYS;
-use crate::machines::fuzz::scripts::id;
-use crate::machines::fuzz::server::{START, text};
+use crate::protocol::model::fake::Outcome;
+use crate::protocol::model::fake::deeds::KEYS;
+use crate::protocol::model::fuzz::server::{START, text};
+use crate::protocol::model::support::lua::id;
 
 /// A time in milliseconds, as `30d10s`.
 pub fn duration(text: &str) -> Option<i64> {
@@ -248,7 +248,7 @@ fn hold(text: &str) -> Option<String> {
     let [fence, since, limit, slot, waited, phase, who] = words[..] else {
         return None;
     };
-    let limit_text = if limit == crate::support::lua::SHARED {
+    let limit_text = if limit == crate::protocol::model::support::lua::SHARED {
         "shared".into()
     } else {
         format!("limit {limit}")
@@ -269,7 +269,7 @@ fn waiter(text: &str) -> Option<String> {
     let [dies, seen, knows] = times[..] else {
         return None;
     };
-    let limit_text = if limit == crate::support::lua::SHARED {
+    let limit_text = if limit == crate::protocol::model::support::lua::SHARED {
         "shared".into()
     } else {
         format!("limit {limit}")

@@ -7,10 +7,11 @@ use redis::Value;
 
 use super::scripts::{Call, Key, PLAIN_RELEASE};
 use super::server::{Called, START, Server, Simulated, View};
-use crate::machines::fake::IN_ORDER;
-use crate::machines::fake::redis::data::{Content, Entry};
-use crate::machines::fake::redis::{Bytes, Data, Interpreter, Moment};
-use crate::support::lua::{KEYS, keys_of};
+use crate::protocol::model::fake::IN_ORDER;
+use crate::protocol::model::fake::deeds::keys_of;
+use crate::protocol::model::redis::data::{Content, Entry};
+use crate::protocol::model::redis::{Bytes, Data, Interpreter, Moment};
+use crate::protocol::model::support::lua::{KEYS, SCRIPTS};
 
 /// The scripts by their names.
 pub type Sources = BTreeMap<&'static str, &'static str>;
@@ -172,7 +173,7 @@ impl Both {
     pub fn start() -> Self {
         Self {
             real: Server::with(IN_ORDER),
-            memory: Memory::new(crate::support::lua::SCRIPTS.into()),
+            memory: Memory::new(SCRIPTS.into()),
             calls: 0,
         }
     }

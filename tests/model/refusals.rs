@@ -2,14 +2,14 @@
 //! writes (a replica, or a primary that can't write to its disk). What is refused has done nothing; only what is
 //! new is refused for want of memory; and no grant is sent that wasn't written.
 
-use crate::machines::fake::redis::READONLY;
-use crate::machines::fuzz::memory::Memory;
-use crate::machines::fuzz::plan::Plan;
-use crate::machines::fuzz::scripts::Call;
-use crate::machines::fuzz::server::{Called, Simulated};
-use crate::machines::fuzz::world::World;
-use crate::support::asked;
-use crate::support::lua::SCRIPTS;
+use crate::protocol::model::fuzz::memory::Memory;
+use crate::protocol::model::fuzz::plan::Plan;
+use crate::protocol::model::fuzz::scripts::Call;
+use crate::protocol::model::fuzz::server::{Called, Simulated};
+use crate::protocol::model::fuzz::world::World;
+use crate::protocol::model::redis::READONLY;
+use crate::protocol::model::support::asked;
+use crate::protocol::model::support::lua::SCRIPTS;
 
 /// How many runs of the fuzz are tried; `REFUSALS` is another number.
 const SEEDS: u64 = 4;

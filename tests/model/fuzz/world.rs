@@ -7,7 +7,7 @@ use super::plan::{self, Plan, What};
 use super::promises::{Act, Broken, Promises, Step};
 use super::scripts::{self, Answer, Call};
 use super::server::{START, Simulated, View};
-use crate::support::Dice;
+use crate::protocol::model::support::Dice;
 
 const MS: i64 = 1_000;
 const SECOND: i64 = 1_000_000;

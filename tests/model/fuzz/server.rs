@@ -9,8 +9,9 @@ use std::process::{Child, Command, Stdio};
 use redis::{Connection, Value};
 
 use super::scripts::{self, Call, Hold, Key};
-use crate::support::lua::{KEYS, SCRIPTS, keys_of};
-use crate::support::{QUIET, SERVER, wait_until};
+use crate::protocol::model::fake::deeds::keys_of;
+use crate::protocol::model::support::lua::{KEYS, SCRIPTS};
+use crate::protocol::model::support::{QUIET, SERVER, wait_until};
 
 /// All that the server knows of the lock, at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -127,10 +128,7 @@ impl Server {
     pub fn with(code: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let shim = dir.path().join("clock.so");
-        let source = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/tests/integration/machines/fuzz/clock.c"
-        );
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/model/fuzz/clock.c");
         let compiled = Command::new("cc")
             .args(["-O1", "-shared", "-fPIC", "-o"])
             .arg(&shim)

@@ -2,7 +2,7 @@
 //! each behaves, and what befalls the lock.
 
 use super::scripts::{Key, SHARED, Wish};
-use crate::support::Dice;
+use crate::protocol::model::support::Dice;
 
 #[derive(Clone, Debug)]
 pub struct Plan {

@@ -1,0 +1,16 @@
+//! What the integration tests need, too.
+
+#[allow(dead_code)] // The integration tests use the rest of it.
+#[path = "../integration/support/dice.rs"]
+mod dice;
+#[path = "../integration/support/scripts.rs"]
+pub mod lua;
+#[path = "../integration/support/patience.rs"]
+mod patience;
+#[allow(dead_code)]
+#[path = "../integration/support/program.rs"]
+mod program;
+
+pub use self::dice::{Dice, asked};
+pub use self::patience::wait_until;
+pub use self::program::{QUIET, SERVER};
