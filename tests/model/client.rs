@@ -69,6 +69,10 @@ pub struct Setup {
     pub guards: Option<Guarding>,
     /// `acquire --while-pid`: what works under the lock is a script that outlives its keeper.
     pub is_keeper: bool,
+    /// The status with which its command ends, as the kernel has it.
+    pub ends_with: i32,
+    /// It keeps the lock for at least this long.
+    pub keep_for: Duration,
     pub host: &'static str,
     pub defects: Defects,
 }
@@ -310,7 +314,7 @@ impl Client {
         self.has_command = false;
         self.dies_at = None;
         if !self.is_stopped {
-            self.notice_end(ExitStatus::from_raw(0), now, network);
+            self.notice_end(ExitStatus::from_raw(self.setup.ends_with), now, network);
         }
     }
 
@@ -321,7 +325,7 @@ impl Client {
         if let Stage::Running(_) = self.stage
             && !self.has_command
         {
-            self.notice_end(ExitStatus::from_raw(0), now, network);
+            self.notice_end(ExitStatus::from_raw(self.setup.ends_with), now, network);
         }
     }
 
@@ -624,7 +628,7 @@ impl Client {
                                 Exit::Lost => HoldOutcome::Lost,
                                 _ => HoldOutcome::Signal(SIGTERM),
                             },
-                            keep_for: Duration::ZERO,
+                            keep_for: self.setup.keep_for,
                         };
                         return self.release(mode, now, network);
                     }

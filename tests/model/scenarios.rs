@@ -10,7 +10,6 @@ use super::explore::{Explored, Order, check_same, explore, told};
 use super::figure::picture;
 use super::network::Asked;
 use super::promises::Promise;
-use super::redis::Interpreter;
 use super::simulate::{Mode, Simulation};
 use super::support::asked;
 use super::world::{Deed, Kind, Replaced, Rules, Sync, World};
@@ -47,7 +46,7 @@ pub fn who(host: &str) -> Who {
 pub const HOSTS: [&str; 6] = ["one", "two", "three", "four", "five", "six"];
 
 /// The run with this number, as it is by default.
-fn run(number: usize) -> Setup {
+pub fn run(number: usize) -> Setup {
     let host = HOSTS[number];
     let token = Token::read(format!("{number:032x}:{host}:7").into()).expect("a token");
     Setup {
@@ -75,6 +74,8 @@ fn run(number: usize) -> Setup {
         kills_take: Duration::ZERO,
         guards: None,
         is_keeper: false,
+        ends_with: 0,
+        keep_for: Duration::ZERO,
         host,
         defects: Defects::default(),
     }
@@ -107,7 +108,7 @@ pub fn rules(name: &'static str, runs: usize) -> Rules {
             Promise::FenceGrows,
         ],
         replaced: Vec::new(),
-        interpreter: Interpreter::new(),
+        interpreter: Rc::default(),
         executed: RefCell::default(),
     }
 }

@@ -131,7 +131,7 @@ pub struct Rules {
     pub horizon: Duration,
     pub promises: Vec<Promise>,
     pub replaced: Replaced,
-    pub interpreter: Interpreter,
+    pub interpreter: Rc<Interpreter>,
     /// What came of calls, by a digest of the data, the moment and the call.
     pub executed: RefCell<HashMap<u128, Rc<Executed>>>,
 }
@@ -141,8 +141,8 @@ const KEPT: usize = 100_000;
 
 /// What comes of a call.
 pub struct Executed {
-    answer: Value,
-    published: Vec<(Bytes, Bytes)>,
+    pub answer: Value,
+    pub published: Vec<(Bytes, Bytes)>,
     /// What is stored then, if that is something else.
     stored: Option<Rc<Stored>>,
 }
@@ -848,7 +848,8 @@ impl World {
         let request = link.requests.pop_front().expect("a request");
         link.listens |= request.subscribes;
         let node = link.node;
-        let mut value = self.execute(node, &request.asked, Some(c))?;
+        let done = self.execute(node, &request.asked, Some(c))?;
+        let mut value = done.answer.clone();
         if self.clients[c].setup.wish.once_per.is_zero() {
             forget_success(&mut value, &request);
         }
@@ -865,7 +866,7 @@ impl World {
     }
 
     /// Sends something to a client over its connection.
-    fn deliver(&mut self, c: usize, what: Incoming) {
+    pub fn deliver(&mut self, c: usize, what: Incoming) {
         let takes = self.clients[c].setup.answers_take;
         let at = (!takes.is_zero()).then(|| self.now + takes);
         if let Some(link) = self.network.link(c) {
@@ -901,11 +902,9 @@ impl World {
         }
     }
 
-    /// Runs a script on a node.
-    fn execute(&mut self, node: usize, asked: &Asked, c: Option<usize>) -> Result<Value, Broken> {
-        let rules = Rc::clone(&self.rules);
-        let clock = self.clock_us(node);
-        let mut moment = super::redis::Moment::at(clock);
+    /// What a node is at this moment: its clock, and who listens.
+    pub fn server(&self, node: usize) -> super::redis::Moment {
+        let mut moment = super::redis::Moment::at(self.clock_us(node));
         for (c, link) in self.network.links.iter().enumerate() {
             if link
                 .as_ref()
@@ -914,6 +913,18 @@ impl World {
                 moment.listeners.insert(self.clients[c].channel(), 1);
             }
         }
+        moment
+    }
+
+    /// Runs a script on a node.
+    pub fn execute(
+        &mut self,
+        node: usize,
+        asked: &Asked,
+        c: Option<usize>,
+    ) -> Result<Rc<Executed>, Broken> {
+        let rules = Rc::clone(&self.rules);
+        let moment = self.server(node);
         let before = Rc::clone(&self.nodes[node].stored);
         let done = rules.execute(&before, &moment, asked);
         let after = done.stored.as_ref().unwrap_or(&before);
@@ -922,7 +933,7 @@ impl World {
             &rules,
             &self.clients,
             (&before.data, &after.data),
-            clock / 1000,
+            moment.now_ms(),
         )?;
         if let Some(stored) = &done.stored {
             self.notify_trackers(node, &before.data, &stored.data, c);
@@ -938,7 +949,7 @@ impl World {
                 }
             }
         }
-        Ok(done.answer.clone())
+        Ok(done)
     }
 
     /// The server pushes once that a key has changed that is tracked; not to the client that did it.
