@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::protocol::model::fake::deeds::{Deed, prolonging};
+use crate::protocol::model::fake::memory::{Memory, Sources};
+use crate::protocol::model::fake::server::START;
 use crate::protocol::model::fake::{Outcome, Real};
-use crate::protocol::model::fuzz::memory::{Memory, Sources};
-use crate::protocol::model::fuzz::server::{START, Simulated};
 use crate::protocol::model::support::lua::id;
 use crate::protocol::model::support::lua::{SCRIPTS, SHARED};
 

@@ -3,6 +3,8 @@
 //! messages, and leave the same keys with the same expiries. `FAKE_SECONDS` makes it longer.
 
 pub mod deeds;
+pub mod memory;
+pub mod server;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,11 +17,14 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use self::deeds::{Deed, KEYS, PROBE, keys_of};
+use self::memory::Memory;
+use self::server::{START, Server};
 use super::redis::{Bytes, Data, READONLY, commands, data::Content};
-use crate::protocol::model::fuzz::memory::{Memory, text as lossy};
-use crate::protocol::model::fuzz::server::{START, Server, Simulated};
+use crate::protocol::model::fuzz::run::{Seen, Witness};
+use crate::protocol::model::fuzz::view::text as lossy;
 use crate::protocol::model::support::lua::{self, source};
 use crate::protocol::model::support::{SERVER, asked};
+use crate::redis::call::Script;
 
 /// How many lists of deeds are tried by default, each with its own seed.
 const CASES: u32 = 60;
@@ -268,19 +273,67 @@ impl Memory {
         self.outcome(&[], &done)
     }
 
-    fn outcome(&mut self, words: &[Bytes], done: &super::redis::Evaluated) -> Outcome {
+    fn outcome(&self, words: &[Bytes], done: &super::redis::Evaluated) -> Outcome {
         let now = self.moment.now_ms();
-        Outcome {
-            answer: shown(words, &done.answer),
-            value: done.answer.clone(),
-            heard: done
-                .heard
-                .iter()
-                .map(|(a, b)| (lossy(a), lossy(b)))
-                .collect(),
-            keys: dump(&self.data, now),
+        Outcome::of(words, &done.answer, &done.heard, &self.data, now)
+    }
+}
+
+impl Outcome {
+    fn of<'a>(
+        words: &[Bytes],
+        answer: &Value,
+        heard: impl IntoIterator<Item = &'a (Bytes, Bytes)>,
+        data: &Data,
+        now_ms: i64,
+    ) -> Self {
+        let heard = heard.into_iter();
+        Self {
+            answer: shown(words, answer),
+            value: answer.clone(),
+            heard: heard.map(|(a, b)| (lossy(a), lossy(b))).collect(),
+            keys: dump(data, now_ms),
         }
     }
+}
+
+/// A real server that does all that the fuzz has done in memory, and has to come out the same.
+impl Witness for Real {
+    fn begins(&mut self) {
+        self.clear();
+    }
+
+    fn sees(&mut self, seen: &Seen) {
+        let clock = seen.moment.clock_us;
+        self.perform(&Deed::Time(0), clock);
+        let channels = seen.moment.listeners.keys().map(|channel| lossy(channel));
+        let listened: BTreeSet<String> = channels.collect();
+        let before = self.listens.iter().map(|(_, channel)| channel.clone());
+        for channel in before
+            .collect::<BTreeSet<_>>()
+            .symmetric_difference(&listened)
+        {
+            let on = listened.contains(channel);
+            self.perform(&Deed::Listen(channel.clone(), on), clock);
+        }
+        let args = seen.call.args.clone();
+        let deed = match name_of(seen.call.script) {
+            Some(name) => Deed::Script(name, args),
+            None => Deed::Lua(seen.call.script.source, args),
+        };
+        let heard = seen.heard.iter().copied();
+        let now = clock.div_euclid(1000);
+        let ours = Outcome::of(&[], seen.answer, heard, seen.after, now);
+        let theirs = self.perform(&deed, clock).expect("a call");
+        let told = deed.told();
+        assert!(theirs == ours, "{told}\n{}", compared(&theirs, &ours));
+    }
+}
+
+/// The name of a script, if it is shipped.
+pub fn name_of(script: &Script) -> Option<&'static str> {
+    let mut all = lua::SCRIPTS.iter();
+    Some(all.find(|(_, source)| *source == script.source)?.0)
 }
 
 /// All keys of the fake, as `DUMP` writes those of a server.
@@ -520,7 +573,7 @@ fn what_the_short_script_extends_a_renewal_extends_in_the_same_way() {
                     memory.data = before.clone();
                     outcome
                 };
-                let id = crate::protocol::model::fuzz::scripts::id(token);
+                let id = lua::id(token);
                 let short = renewed("prolong", deeds::prolonging(token, &id, "10000"));
                 if short.value != Value::Int(10_000) {
                     assert_eq!(short.keys, dump(&before, memory.moment.now_ms()));

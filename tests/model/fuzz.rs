@@ -1,17 +1,17 @@
-//! Whatever happens, the protocol keeps its promises: the scripts as they are shipped, on a real server
-//! whose time is simulated, with clients that crash, are suspended, repeat themselves and lose their
-//! answers, and with users that force, freeze, delete keys and set clocks.
+//! Whatever happens, the protocol keeps its promises: the scripts and the clients as they are shipped, with clients that
+//! crash, are suspended, repeat themselves and lose their answers, beside others that know of nothing but the key, and
+//! with users that force, freeze, delete keys and set clocks. A real server whose time is simulated does the same as the
+//! one in memory.
 //!
-//! All of a run is drawn from its seed, so each failure can be had again: `make fuzz SEED=…`. The
-//! file `plan` says what is going to happen, `world` lets it happen, `promises` looks at it, `scripts`
-//! knows how the scripts are called, `server` is the server, and `memory` another one, in memory.
+//! All of a run is drawn from its seed, so each failure can be had again: `make fuzz SEED=…`. The file `plan` says what is
+//! going to happen, `run` lets it happen, `view` is what a server has then, `promises` looks at it, and `scripts` reads
+//! calls and answers.
 
-pub mod memory;
 pub mod plan;
 mod promises;
-pub mod scripts;
-pub mod server;
-pub mod world;
+pub mod run;
+mod scripts;
+pub mod view;
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -19,32 +19,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use memory::{Both, Memory, Sources};
 use plan::Plan;
-use server::{Server, Simulated};
-use world::{Done, Failure, World};
+use run::{Done, Failure, Run, Server, Witness};
 
+use crate::protocol::model::fake::Real;
 use crate::protocol::model::support::asked;
-use crate::protocol::model::support::lua::SCRIPTS;
+use crate::protocol::scripts::RELEASE;
 
-/// How many seeds are tried by default.
-const SEEDS: u64 = 60;
-/// How many of them are run on a real server and on one in memory.
-const ON_BOTH: u64 = 5;
+/// How many seeds are tried by default, on a real server as well.
+const SEEDS: u64 = 20;
 /// How many more are run in memory alone.
-const IN_MEMORY: u64 = 100;
+const IN_MEMORY: u64 = 80;
 /// How long a failure is made shorter.
 const SHRINKING: Duration = Duration::from_secs(30);
 
 #[test]
-fn the_protocol_keeps_its_promises_whatever_happens() {
+fn the_protocol_keeps_its_promises_whatever_happens_and_a_real_server_does_the_same() {
     let (seconds, seed) = (asked("FUZZ_SECONDS"), asked("FUZZ_SEED"));
     // A longer run takes other seeds than the last one.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let first = seed.unwrap_or(if seconds.is_some() { now.as_secs() } else { 1 });
     let began = Instant::now();
-    let mut server = Server::start();
-    let (mut tried, mut steps, mut held) = (0, 0, 0);
+    let (server, mut real) = (Server::default(), Real::start());
+    let (mut tried, mut all) = (0, Done::default());
     for n in 0.. {
         let is_over = match (seconds, seed) {
             (Some(seconds), _) => began.elapsed() >= Duration::from_secs(seconds),
@@ -55,39 +52,35 @@ fn the_protocol_keeps_its_promises_whatever_happens() {
             break;
         }
         let plan = Plan::of(first + n);
-        match World::run(&mut server, &plan, false) {
-            Ok(Done {
-                steps: more,
-                held: holders,
-            }) => {
+        match Run::of(&plan, &server, &mut real, false) {
+            Ok(done) => {
                 tried += 1;
-                steps += more;
-                held += holders;
+                all.add(&done);
             }
-            Err(failure) => panic!("{}", report(&mut server, plan, failure)),
+            Err(failure) => panic!("{}", report(&server, &mut real, plan, failure)),
         }
     }
-    let done = format!("{tried} seeds from {first} on, {steps} steps, {held} holds\n");
+    let told = all.told(tried, first);
     if seconds.is_some() || seed.is_some() {
-        let _ = std::io::stdout().write_all(done.as_bytes());
+        let _ = std::io::stdout().write_all(told.as_bytes());
     }
     // A fuzz in which nothing happens finds nothing.
     assert!(
-        seed.is_some() || steps > SEEDS * 100 && held > 200,
-        "{done}"
+        seed.is_some() || all.steps > SEEDS * 100 && all.held > 200,
+        "{told}"
     );
 }
 
-#[test]
-fn a_server_in_memory_does_the_same_as_a_real_one_all_along() {
-    let mut both = Both::start();
-    for seed in 1..=ON_BOTH {
-        let plan = Plan::of(seed);
-        if let Err(failure) = World::run(&mut both, &plan, false) {
-            panic!("{}", report(&mut both, plan, failure));
-        }
+impl Done {
+    fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.held += other.held;
     }
-    assert!(both.calls > 500, "{}", both.calls);
+
+    fn told(&self, seeds: u64, first: u64) -> String {
+        let Self { steps, held } = self;
+        format!("{seeds} seeds from {first} on, {steps} steps, {held} holds\n")
+    }
 }
 
 /// `FUZZ_MEMORY=1-3000 cargo test --profile model` runs these seeds, and shows each that fails.
@@ -102,21 +95,17 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
     let next = AtomicU64::new(first);
     let (done, failed) = (Mutex::new(Done::default()), Mutex::new(Vec::new()));
     let work = || {
-        let mut memory = Memory::new(SCRIPTS.into());
+        let server = Server::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed > last {
                 return;
             }
             let plan = Plan::of(seed);
-            match World::run(&mut memory, &plan, false) {
-                Ok(Done { steps, held }) => {
-                    let mut done = done.lock().unwrap();
-                    done.steps += steps;
-                    done.held += held;
-                }
+            match Run::of(&plan, &server, &mut (), false) {
+                Ok(of_one) => done.lock().unwrap().add(&of_one),
                 Err(failure) => {
-                    let told = report(&mut memory, plan, failure);
+                    let told = report(&server, &mut (), plan, failure);
                     failed.lock().unwrap().push(told);
                 }
             }
@@ -135,10 +124,7 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
     let (done, failed) = (done.into_inner().unwrap(), failed.into_inner().unwrap());
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
     let seeds = last + 1 - first;
-    let line = format!(
-        "{seeds} seeds from {first} on, {} steps, {} holds\n",
-        done.steps, done.held
-    );
+    let line = done.told(seeds, first);
     if range.is_some() {
         let _ = std::io::stdout().write_all(line.as_bytes());
     }
@@ -146,27 +132,19 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
     assert!(done.steps > seeds * 50 && done.held > 0, "{line}");
 }
 
-#[test]
-fn a_waiter_that_lost_its_ticket_is_a_new_one_to_a_server_whose_clock_was_set_forward() {
-    let mut memory = Memory::new(SCRIPTS.into());
-    let plan = Plan::of(29_123);
-    if let Err(failure) = World::run(&mut memory, &plan, false) {
-        panic!("{}", report(&mut memory, plan, failure));
-    }
-}
-
-/// The promise that is found broken in the first seeds, with something else in place of parts of a script.
-fn found_with(script: &'static str, changes: &[(&str, &str)]) -> Option<&'static str> {
-    let mut source = crate::protocol::model::support::lua::source(script).to_owned();
+/// The promise that is found broken in the first seeds, with something else in place of parts of a release.
+fn found_with(changes: &[(&str, &str)]) -> Option<&'static str> {
+    let mut source = RELEASE.source.to_owned();
     for (part, other) in changes {
-        assert!(source.contains(part), "{part} isn't in {script}");
+        assert!(source.contains(part), "{part} isn't in the release");
         source = source.replace(part, other);
     }
-    let mut sources: Sources = SCRIPTS.into();
-    sources.insert(script, source.leak());
-    let mut memory = Memory::new(sources);
+    let server = Server {
+        replaced: vec![(RELEASE.hash, source.leak())],
+        ..Server::default()
+    };
     (1..=20).find_map(|seed| {
-        let run = World::run(&mut memory, &Plan::of(seed), false);
+        let run = Run::of(&Plan::of(seed), &server, &mut (), false);
         Some(run.err()?.broken.promise)
     })
 }
@@ -183,7 +161,7 @@ fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
     ];
     let forgotten = [("how == 'status:0'", "how == 'status:'")];
     for mistake in [&of_any_status[..], &earlier, &forgotten] {
-        let found = found_with("release", mistake);
+        let found = found_with(mistake);
         assert_eq!(
             found,
             Some("P4: a success is when its run ended"),
@@ -193,9 +171,9 @@ fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
 }
 
 /// A failure in full, after all was taken out of the plan that it doesn't need.
-fn report(server: &mut dyn Simulated, plan: Plan, failure: Failure) -> String {
+fn report(server: &Server, witness: &mut dyn Witness, plan: Plan, failure: Failure) -> String {
     let seed = plan.seed;
-    let (plan, failure) = shrink(server, plan, failure);
+    let (plan, failure) = shrink(server, witness, plan, failure);
     let clients = plan.clients.iter();
     let clients: Vec<String> = clients.map(|client| format!("{client:?}")).collect();
     format!(
@@ -208,10 +186,15 @@ fn report(server: &mut dyn Simulated, plan: Plan, failure: Failure) -> String {
 }
 
 /// Takes clients and deeds out of a plan, one after the other, as long as it fails in the same way.
-fn shrink(server: &mut dyn Simulated, mut plan: Plan, mut failure: Failure) -> (Plan, Failure) {
+fn shrink(
+    server: &Server,
+    witness: &mut dyn Witness,
+    mut plan: Plan,
+    mut failure: Failure,
+) -> (Plan, Failure) {
     let until = Instant::now() + SHRINKING;
     let promise = failure.broken.promise;
-    let mut fails = |smaller: &Plan| match World::run(server, smaller, true) {
+    let mut fails = |smaller: &Plan| match Run::of(smaller, server, witness, true) {
         Err(failure) if failure.broken.promise == promise => Some(failure),
         Ok(_) | Err(_) => None,
     };

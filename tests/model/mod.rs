@@ -2,14 +2,14 @@
 //! interpreter over a fake of the commands, and the wait, the lease and the session of each run, in virtual
 //! time. `make model` visits all states of each scenario, or the first 30 million; `make test` a few hundred.
 //!
-//! - `redis`: the interpreter, the commands, and that they do as a real server does.
+//! - `redis`: the interpreter and the commands; `fake`: they do as a real server does.
 //! - `client`: one run; `network`: what is under way; `world`: a state, and the steps from it.
 //! - `promises`: what has to hold in each state; `explore`: visits all of them; `same`: which of them count as one.
 //! - `scenarios`: who there is, and what may go wrong.
 //! - `simulate`: one long way through it, drawn from a seed.
-//! - `fuzz`: whatever clients and networks do, the scripts keep the protocol's promises; `refusals`: and refuse cleanly.
+//! - `fuzz`: many clients at once, drawn from a seed, and all that the server has after each call; `refusals`: it refuses
+//!   each call, too.
 //! - `examples`: what each call answers, says to whom, and leaves in Redis; `lua_mutants`: a mistake in a script is found.
-//! - `fake`: the Redis in memory does as a real one.
 
 mod client;
 mod digest;

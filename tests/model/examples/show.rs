@@ -7,7 +7,7 @@ use redis::Value;
 
 use crate::protocol::model::fake::Outcome;
 use crate::protocol::model::fake::deeds::KEYS;
-use crate::protocol::model::fuzz::server::{START, text};
+use crate::protocol::model::fake::server::START;
 use crate::protocol::model::support::lua::id;
 
 /// A time in milliseconds, as `30d10s`.
@@ -491,7 +491,9 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
                 Value::Nil => {}
                 Value::Array(cursors)
                     if *what == "goes on at"
-                        && cursors.iter().all(|cursor| text(cursor).is_empty()) => {}
+                        && cursors.iter().all(
+                            |cursor| matches!(cursor, Value::BulkString(text) if text.is_empty()),
+                        ) => {}
                 Value::Array(values) => {
                     lines.extend(
                         values

@@ -1,8 +1,18 @@
 //! What is going to happen in a run, all of it drawn from a seed: which client comes when and wants what, how
 //! each behaves, and what befalls the lock.
 
-use super::scripts::{Key, SHARED, Wish};
+use std::time::Duration;
+
+use super::view::Key;
+use crate::clock::Moment;
+use crate::decide::lease::Terms;
+use crate::decide::wait::WaitLimit;
+use crate::protocol::claim::QueueOptions;
+use crate::protocol::model::client::Setup;
+use crate::protocol::model::scenarios;
 use crate::protocol::model::support::Dice;
+use crate::protocol::model::world::BOOT;
+use crate::protocol::{Claim, Limit, Lock, Request, Supersede, Token, Who};
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -31,8 +41,74 @@ pub struct Client {
     pub keep: i64,
     /// Its job releases the lock before the run ends.
     pub early: bool,
-    pub how: &'static str,
+    /// How its command ends, as the kernel has it.
+    pub ends_with: i32,
     pub manners: Manners,
+}
+
+/// What one client asks for, always the same.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    pub token: String,
+    /// Others could find out whether its process lives.
+    pub is_watched: bool,
+    pub ttl: i64,
+    pub limit: i64,
+    pub queue: QueueOptions,
+    pub once: i64,
+}
+
+impl Wish {
+    /// Whether older runs give up for it.
+    pub fn supersedes(&self) -> bool {
+        self.queue.supersede != Supersede::Nobody
+    }
+}
+
+/// The limit of a shared request: none.
+pub const SHARED: i64 = 1_000_000_000;
+
+/// So many milliseconds, or none.
+pub fn ms(number: i64) -> Duration {
+    Duration::from_millis(number.max(0).unsigned_abs())
+}
+
+impl Client {
+    /// The shipped client that does it.
+    pub fn setup(&self, lock: &Lock) -> Setup {
+        let (wish, usual) = (&self.wish, scenarios::run(0));
+        let token = Token::read(wish.token.clone().into()).expect("a token");
+        let ttl = ms(wish.ttl);
+        Setup {
+            claim: Claim::resume(lock.clone(), token),
+            wish: Request {
+                who: Who {
+                    instance: wish.is_watched.then(|| "i".into()),
+                    ttl: Some(wish.ttl.unsigned_abs()),
+                    ..usual.wish.who
+                },
+                ttl,
+                limit: Limit::of(u32::try_from(wish.limit).expect("a limit")),
+                queue: wish.queue,
+                once_per: ms(wish.once),
+                ..usual.wish
+            },
+            terms: Terms {
+                ttl,
+                kill_after: Duration::ZERO,
+                ..usual.terms
+            },
+            limit: WaitLimit::Until(Moment::at(BOOT + ms(self.comes + self.patience))),
+            starts_on_grant: self.manners.starts_on_grant
+                && wish.once == 0
+                && wish.queue.number.is_none(),
+            polls: self.manners.polls,
+            ends_with: self.ends_with,
+            keep_for: ms(self.keep),
+            host: "elsewhere",
+            ..usual
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -41,7 +117,7 @@ pub struct Manners {
     pub loses: i64,
     /// Of a hundred requests this many arrive seconds later.
     pub late: i64,
-    /// Of a hundred requests this many arrive twice, the first answer being lost.
+    /// Of a hundred requests this many arrive once more, just after they were answered.
     pub twice: i64,
     /// Looks for its turn; no message can reach it.
     pub polls: bool,
@@ -196,42 +272,37 @@ impl Kinds {
     fn client(&self, dice: &mut Dice, n: i64, long: i64) -> Client {
         let plain = dice.chance(self.plain);
         let supersede = if dice.chance(self.supersedes) {
-            dice.pick(&[1, 1, 2])
+            let waiters = Supersede::Waiters;
+            dice.pick(&[waiters, waiters, Supersede::HoldersToo])
         } else {
-            0
+            Supersede::Nobody
         };
-        let mut wish = Wish {
+        let is_numbered = supersede != Supersede::Nobody && dice.chance(50);
+        let wish = Wish {
             token: if plain {
                 format!("plain-{n}")
             } else {
                 format!("{n:04x}:host:{n}")
             },
-            who: format!(
-                r#"{{"host":"h","user":"u","pid":{n},"command":["c{n}"]{}}}"#,
-                if dice.chance(70) {
-                    r#","instance":"i""#
-                } else {
-                    ""
-                }
-            ),
+            is_watched: dice.chance(70),
             ttl: dice.between(1_000, 10_000),
             limit: if plain { 1 } else { dice.pick(&self.limits) },
-            priority: if self.priorities {
-                dice.pick(&[0, 0, 0, 1, -1, 100])
-            } else {
-                0
+            queue: QueueOptions {
+                priority: if self.priorities {
+                    dice.pick(&[0, 0, 0, 1, -1, 100])
+                } else {
+                    0
+                },
+                lifo: self.lifo && dice.chance(50),
+                supersede,
+                number: is_numbered.then(|| dice.between(1, 30).unsigned_abs()),
             },
-            lifo: self.lifo && dice.chance(50),
-            supersede,
-            number: (supersede > 0 && dice.chance(50)).then(|| dice.between(1, 30)),
             once: if dice.chance(self.once) {
                 dice.between(1_000, 20_000)
             } else {
                 0
             },
         };
-        let ttl = format!(r#","ttl":{}"#, wish.ttl);
-        wish.who.insert_str(wish.who.len() - 1, &ttl);
         let mut manners = Manners {
             twice: dice.pick(&[0, 0, 20]),
             polls: dice.chance(15),
@@ -268,7 +339,7 @@ impl Kinds {
                 0
             },
             early: dice.chance(10),
-            how: dice.pick(&["status:0", "status:0", "status:1", "signal:15"]),
+            ends_with: dice.pick(&[0, 0, 256, 15]),
             manners,
         }
     }

@@ -3,10 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::plan::Plan;
-use super::scripts::{self, Answer, Call, Key, SHARED, Wish};
-use super::server::View;
-use super::world::{Client, Phase};
+use super::plan::{Plan, SHARED, Wish, ms};
+use super::run::{Known, Phase};
+use super::scripts::{self, Answer};
+use super::view::{self, Key, View};
+use crate::protocol::model::network::Asked;
+use crate::protocol::model::support::lua::id;
+use crate::protocol::{Acquired, LeaseState, Released, Supersede};
 
 const SECOND: i64 = 1_000_000;
 
@@ -19,6 +22,7 @@ pub enum Act {
         queues: bool,
     },
     Renew(usize),
+    Check(usize),
     /// `keeps`: the lock is to stay for a while.
     Release {
         client: usize,
@@ -42,7 +46,9 @@ impl Act {
     fn client(self) -> Option<usize> {
         match self {
             Self::Acquire { client, .. } | Self::Release { client, .. } => Some(client),
-            Self::Renew(n) | Self::PlainAcquire(n) | Self::PlainRelease(n) => Some(n),
+            Self::Renew(n) | Self::Check(n) | Self::PlainAcquire(n) | Self::PlainRelease(n) => {
+                Some(n)
+            }
             _ => None,
         }
     }
@@ -54,14 +60,14 @@ pub struct Step<'a> {
     pub number: u64,
     pub now: i64,
     pub act: Act,
-    pub call: &'a Call,
+    pub asked: &'a Asked,
     pub answer: &'a Answer,
     pub before: &'a View,
     pub after: &'a View,
     /// Who held the lock before, and who holds it now, as in `View::held`.
     pub old: BTreeMap<String, i64>,
     pub new: BTreeMap<String, i64>,
-    pub all: &'a [Client],
+    pub all: &'a [Known],
 }
 
 impl<'a> Step<'a> {
@@ -113,6 +119,8 @@ struct Past {
     heard: i64,
     /// When it came into the queue.
     began: i64,
+    /// The pause between two of its heartbeats; 0 before it has been told how many are ahead.
+    beat: i64,
     /// The step at which it got the lock at once, and made the older ones give up.
     told: Option<u64>,
     /// The step that made it a holder, and its fence.
@@ -131,7 +139,7 @@ struct Past {
     withdrawn: Option<u64>,
     /// The step that took its grant away before it was confirmed.
     removed: Option<u64>,
-    last: Option<(Vec<String>, Answer, u64)>,
+    last: Option<(u128, Answer, u64)>,
 }
 
 impl Past {
@@ -152,6 +160,15 @@ impl Past {
     }
 }
 
+/// How often a waiter asks, at the least.
+fn beat(ahead: i64, polls: bool) -> i64 {
+    if polls {
+        return (SECOND / 4 + SECOND / 16 * ahead).min(SECOND);
+    }
+    let far = 8 * SECOND + SECOND / 125 * ahead;
+    (2 * SECOND + SECOND / 2 * ahead).min(far).min(30 * SECOND)
+}
+
 pub struct Promises {
     tokens: BTreeMap<String, usize>,
     pasts: Vec<Past>,
@@ -161,7 +178,7 @@ pub struct Promises {
     /// The step at which a run last made the older ones give up.
     superseded: u64,
     /// The highest number in an outside order that has held the lock.
-    number: i64,
+    number: u64,
     /// When a run last released what it held and said that it had succeeded, in the server's milliseconds.
     success: Option<i64>,
     /// The step at which the queue was last disturbed as a whole, and when the keys of it were last
@@ -211,7 +228,7 @@ impl Promises {
         let mark = step.before.mark.as_deref();
         match step.act {
             Act::Delete(Key::Lock) => (0..step.all.len()).collect(),
-            Act::Delete(Key::Holders) if mark.is_some_and(scripts::is_group) => {
+            Act::Delete(Key::Holders) if mark.is_some_and(view::is_group) => {
                 (0..step.all.len()).collect()
             }
             Act::SetClock(by) if by > 0 => (0..step.all.len()).collect(),
@@ -234,7 +251,7 @@ impl Promises {
         now: i64,
         view: &View,
         is_frozen: bool,
-        all: &[Client],
+        all: &[Known],
     ) -> Result<(), Broken> {
         let mut limit = SHARED;
         let mut slots = BTreeSet::new();
@@ -244,7 +261,7 @@ impl Promises {
             let Some(belief) = client.belief.filter(|belief| now < belief.until) else {
                 continue;
             };
-            if belief.step <= client.tainted {
+            if belief.since <= client.tainted {
                 continue;
             }
             let token = client.token();
@@ -257,7 +274,7 @@ impl Promises {
             names.push(token);
             limit = limit.min(client.plan.wish.limit);
             // One that lost its lock, which its own late request took again, knows of the first slot.
-            let knows_slot = client.tainted == 0 || client.plan.manners.late == 0;
+            let knows_slot = client.tainted < 0 || client.plan.manners.late == 0;
             promise!(
                 belief.slot == 0 || !knows_slot || slots.insert(belief.slot),
                 "P1: each holder has a slot of its own",
@@ -280,7 +297,7 @@ impl Promises {
         now: i64,
         view: &View,
         is_frozen: bool,
-        all: &[Client],
+        all: &[Known],
     ) -> Result<(), Broken> {
         if self.sets_clock {
             return Ok(());
@@ -312,14 +329,14 @@ impl Promises {
         // One that has just come doesn't know yet when to look.
         let goes_on = std::mem::take(&mut self.granted) || is_frozen || count >= room;
         let live = waiting.iter().copied().filter(is_live);
-        let mut live = live.filter(|&n| all[n].beat > 0).peekable();
+        let mut live = live.filter(|&n| self.pasts[n].beat > 0).peekable();
         if goes_on || live.peek().is_none() {
             self.stalled = None;
             return Ok(());
         }
         let since = *self.stalled.get_or_insert(now);
         // One that came later has waited since then.
-        let from = |n: usize| since.max(self.pasts[n].began) + all[n].beat;
+        let from = |n: usize| since.max(self.pasts[n].began) + self.pasts[n].beat;
         let from = live.map(from).min().unwrap_or(now);
         promise!(
             now - from <= 5 * SECOND + SECOND / 2,
@@ -424,7 +441,7 @@ impl Promises {
         }
         for (token, entry) in &after.meta {
             promise!(
-                scripts::hold(entry).is_some(),
+                view::hold(entry).is_some(),
                 "entries can be read",
                 "the hold of {token} is {entry:?}"
             );
@@ -446,12 +463,12 @@ impl Promises {
             "P4: no client gets a frozen lock",
             "{new:?} got in by {act:?}"
         );
-        if act == Act::Look {
+        if matches!(act, Act::Look | Act::Check(_)) || matches!(step.answer, Answer::Unsure) {
             promise!(
                 before.state == after.state
                     && before.history == after.history
                     && before.queue.len() >= after.queue.len(),
-                "a client that only reads changes nothing",
+                "a client that only reads, or is told that nothing was done, changes nothing",
                 "before: {before:?}"
             );
         }
@@ -526,9 +543,11 @@ impl Promises {
     }
 
     /// Whether a client does all that a waiter has to do, by what the server could know.
-    fn is_heard(&self, n: usize, client: &Client) -> bool {
-        let past = &self.pasts[n];
-        client.plan.manners.are_perfect() && past.refreshed > self.disturbed
+    fn is_heard(&self, n: usize, client: &Known) -> bool {
+        let (past, manners) = (&self.pasts[n], &client.plan.manners);
+        // One that no message reaches is told so by its first request, which may come once more after others.
+        let is_deaf = manners.polls && manners.twice > 0;
+        manners.are_perfect() && !is_deaf && past.refreshed > self.disturbed
     }
 
     /// The queue: tickets grow, no waiter falls out of it, waiters that come back have their old place.
@@ -546,7 +565,7 @@ impl Promises {
             let is_perfect = self.is_heard(n, &all[n]);
             match act {
                 Act::Acquire { client, .. }
-                    if client != n && all[client].plan.wish.supersede > 0 =>
+                    if client != n && all[client].plan.wish.supersedes() =>
                 {
                     let older = self.pasts[n].queued < self.pasts[client].queued;
                     let is_new = self.pasts[client].queued.is_none();
@@ -571,7 +590,8 @@ impl Promises {
         }
         let ticket = |token: &String, score: i64| {
             let n = self.tokens.get(token)?;
-            Some((*n, scripts::ticket(score, all[*n].plan.wish.priority)))
+            let priority = all[*n].plan.wish.queue.priority;
+            Some((*n, view::ticket(score, priority.into())))
         };
         let tickets = after.queue.iter();
         let tickets = tickets.filter_map(|(token, score)| ticket(token, *score));
@@ -615,7 +635,7 @@ impl Promises {
             };
             if is_another
                 && past.gets(ticket, step.number, self.state_deleted)
-                && all[n].plan.wish.supersede > 0
+                && all[n].plan.wish.supersedes()
             {
                 self.superseded = step.number;
             }
@@ -672,7 +692,7 @@ impl Promises {
             past.released = false;
             // It came when the queue was empty; it makes the older ones give up all the same.
             let told = past.told.is_some_and(|told| told > self.state_deleted);
-            if all[n].plan.wish.supersede > 0 && past.queued.is_none() && !told {
+            if all[n].plan.wish.supersedes() && past.queued.is_none() && !told {
                 tells = true;
                 past.told = Some(step.number);
                 // From then on it is known when it came.
@@ -696,7 +716,7 @@ impl Promises {
             // What one said when it began to wait went with the state.
             let asked = self.pasts[n].asked;
             if asked.is_none_or(|asked| asked > self.state_deleted) {
-                self.number = self.number.max(step.wish(n).number.unwrap_or(0));
+                self.number = self.number.max(step.wish(n).queue.number.unwrap_or(0));
             }
         }
         Ok(())
@@ -713,7 +733,8 @@ impl Promises {
         let is_late = asks && is_over && all[n].plan.manners.late > 0;
         // Its ticket was lost with an answer, and what the server knew of it has been deleted, or has expired when the
         // clock was set: it is as one that comes.
-        let is_forgotten = asks && !scripts::tells_ticket(step.call) && self.forgotten >= past.seen;
+        let is_forgotten =
+            asks && !scripts::tells_ticket(&step.asked.call) && self.forgotten >= past.seen;
         promise!(
             // A ticket from before the state was deleted says nothing about those that came after.
             is_late
@@ -727,7 +748,7 @@ impl Promises {
             "{token} was superseded at step {}",
             self.superseded
         );
-        if let Some(number) = all[n].plan.wish.number {
+        if let Some(number) = all[n].plan.wish.queue.number {
             promise!(
                 number >= self.number,
                 "P4: an older number never follows a newer one",
@@ -735,8 +756,8 @@ impl Promises {
                 self.number
             );
         }
-        let rank = |client: &Client, queued: Option<u64>| {
-            let wish = &client.plan.wish;
+        let rank = |client: &Known, queued: Option<u64>| {
+            let wish = &client.plan.wish.queue;
             let came = i64::try_from(queued.unwrap_or(step.number)).unwrap();
             (-wish.priority, if wish.lifo { -came } else { came })
         };
@@ -764,15 +785,19 @@ impl Promises {
         Ok(())
     }
 
-    /// What is answered is true, and its numbers are possible.
+    /// What is answered is true.
     fn answer(&mut self, step: &Step) -> Result<(), Broken> {
-        match step.act {
-            Act::Acquire { client, queues } => {
+        match (step.act, step.answer) {
+            (Act::Acquire { client, queues }, Answer::Acquired(answer)) => {
                 self.comes_in_time(client, step)?;
-                self.acquired(client, queues, step)
+                self.acquired(client, queues, answer, step)
             }
-            Act::Renew(client) => self.renewed(client, step),
-            Act::Release { client, .. } => self.released(client, step),
+            (Act::Renew(client) | Act::Check(client), Answer::Lease(state)) => {
+                self.renewed(client, state, step)
+            }
+            (Act::Release { client, .. }, Answer::Released(answer)) => {
+                self.released(client, answer, step)
+            }
             _ => Ok(()),
         }
     }
@@ -791,16 +816,23 @@ impl Promises {
         Ok(())
     }
 
-    fn acquired(&mut self, n: usize, queues: bool, step: &Step) -> Result<(), Broken> {
+    fn acquired(
+        &mut self,
+        n: usize,
+        queues: bool,
+        answer: &Acquired,
+        step: &Step,
+    ) -> Result<(), Broken> {
         let (after, all) = (step.after, step.all);
         let token = all[n].token();
         let is_held = step.new.contains_key(token);
         if queues {
             self.pasts[n].asked.get_or_insert(step.number);
         }
-        self.knows_success(n, step)?;
-        match step.answer {
-            Answer::Held { fence, .. } => {
+        self.knows_success(n, answer, step)?;
+        match answer {
+            Acquired::Held { fence, .. } => {
+                let fence = i64::try_from(*fence).unwrap();
                 promise!(
                     is_held,
                     "P1: a client that gets the answer \"held\" holds the lock",
@@ -809,36 +841,29 @@ impl Promises {
                 let past = &mut self.pasts[n];
                 let known = past.fence.filter(|_| past.held > Some(self.meta_deleted));
                 promise!(
-                    known.is_none_or(|known| known == *fence),
+                    known.is_none_or(|known| known == fence),
                     "P3: a hold has one fence",
                     "{token} got {known:?} and the answer {fence}"
                 );
                 promise!(
-                    known.is_some() || *fence >= self.fence,
+                    known.is_some() || fence >= self.fence,
                     "P3: the fence grows with each grant",
                     "{token} got {fence}, and {} was there before",
                     self.fence
                 );
-                past.fence = Some(*fence);
+                past.fence = Some(fence);
                 // Of one that was there before, a state that is lost by now may know nothing.
-                self.fence = self.fence.max(known.map_or(*fence, |_| 0));
+                self.fence = self.fence.max(known.map_or(fence, |_| 0));
             }
-            Answer::Busy {
-                ahead,
-                ticket,
-                left,
-                ..
-            } => {
+            Acquired::Busy(busy) => {
+                if queues {
+                    self.pasts[n].beat = beat(busy.ahead.into(), busy.polls);
+                }
                 // An old request that comes after a newer one has an answer that isn't read.
                 promise!(
                     !is_held || all[n].plan.manners.late > 0,
                     "P1: a holder gets the answer \"held\"",
                     "{token} got the answer \"busy\""
-                );
-                promise!(
-                    *left >= -1 || self.sets_clock,
-                    "numbers are possible",
-                    "{left} ms are left"
                 );
                 promise!(
                     !self.is_admitted(n, step),
@@ -847,24 +872,26 @@ impl Promises {
                     step.old
                 );
                 let at = after.queue.iter().position(|(waiter, _)| waiter == token);
-                let mine = self.pasts[n].ticket;
+                let mine = self.pasts[n].ticket.map(i64::unsigned_abs);
                 promise!(
-                    !queues || *ticket == mine,
+                    !queues || busy.ticket == mine,
                     "P7: a waiter knows its ticket",
-                    "{token} has {mine:?} and got {ticket:?}"
+                    "{token} has {mine:?} and got {:?}",
+                    busy.ticket
                 );
                 promise!(
-                    !queues || at.and_then(|at| i64::try_from(at).ok()) == Some(*ahead),
+                    !queues || at.and_then(|at| u32::try_from(at).ok()) == Some(busy.ahead),
                     "P7: a waiter knows its place",
-                    "{token} is number {at:?} and the answer is that {ahead} are ahead"
+                    "{token} is number {at:?} and the answer is that {} are ahead",
+                    busy.ahead
                 );
             }
-            Answer::Superseded => {
-                let number = all[n].plan.wish.number;
+            Acquired::Superseded(_) => {
+                let number = all[n].plan.wish.queue.number;
                 let newer = self.tokens.values().any(|&o| {
                     let other = &self.pasts[o];
                     let counts = other.ever_held || other.queued.is_some() && !other.cancelled;
-                    counts && all[o].plan.wish.number > number
+                    counts && all[o].plan.wish.queue.number > number
                 });
                 let first = self.pasts[n].asked;
                 let superseded = first.is_some_and(|first| first < self.superseded);
@@ -875,7 +902,7 @@ impl Promises {
                     "{token} gave up, and no newer run has been there"
                 );
             }
-            Answer::Removed => promise!(
+            Acquired::Removed(_) => promise!(
                 self.pasts[n].removed.is_some()
                     || self.pasts[n].withdrawn.is_some()
                     || self.is_asked_to_end(n, step),
@@ -883,54 +910,51 @@ impl Promises {
                 "{token} gave up, and nobody has taken its grant away"
             ),
             // Looked at already.
-            Answer::Enough { .. } => {}
-            other => unreachable!("scripts::read gives no {other:?} here"),
+            Acquired::RecentSuccess(_) => {}
         }
         Ok(())
     }
 
     /// A run is skipped after a success that is recent enough for it, and only then, and is told when that was.
-    fn knows_success(&self, n: usize, step: &Step) -> Result<(), Broken> {
+    fn knows_success(&self, n: usize, answer: &Acquired, step: &Step) -> Result<(), Broken> {
         let token = step.all[n].token();
-        let ago = self
-            .success
-            .map(|success| (step.after.now - success).max(0));
-        let is_enough = ago.is_some_and(|ago| ago < step.wish(n).once);
-        let told = match step.answer {
-            Answer::Held { success, .. } => {
+        let ago = self.success.map(|success| ms(step.after.now - success));
+        let is_enough = ago.is_some_and(|ago| ago < ms(step.wish(n).once));
+        let told = match answer {
+            Acquired::Held { success, .. } => {
                 promise!(
                     !is_enough,
                     "P4: a success is enough for as long as it is to be",
-                    "{token} has the lock, and the last success was {ago:?} ms ago"
+                    "{token} has the lock, and the last success was {ago:?} ago"
                 );
-                success
+                *success
             }
-            Answer::Enough { success } => {
+            Acquired::RecentSuccess(ago) => {
                 promise!(
                     is_enough,
                     "P4: no run is skipped without a success",
-                    "{token} is, and the last success was {ago:?} ms ago"
+                    "{token} is, and the last success was {ago:?} ago"
                 );
-                success
+                Some(*ago)
             }
             _ => return Ok(()),
         };
         promise!(
-            *told == ago.unwrap_or(-1),
+            told == ago,
             "P4: a success is when its run ended",
-            "{token} is told that it was {told} ms ago, and it was {ago:?}"
+            "{token} is told that it was {told:?} ago, and it was {ago:?}"
         );
         Ok(())
     }
 
     /// Whether a newer run wants this one to end, which may not have confirmed its grant.
     fn is_asked_to_end(&self, n: usize, step: &Step) -> bool {
-        let notice = format!("cancelled:{}", scripts::id(step.all[n].token()));
+        let notice = format!("cancelled:{}", id(step.all[n].token()));
         let asks = |&o: &usize| {
             let past = &self.pasts[o];
             // It may have got the lock by the request that makes the others end.
             let has_come = past.queued.is_some() || past.ever_held;
-            o != n && step.wish(o).supersede == 2 && has_come
+            o != n && step.wish(o).queue.supersede == Supersede::HoldersToo && has_come
         };
         // One that was meant for all members of a group stands in the state.
         let is_told = step.before.notices.contains_key(&notice)
@@ -951,13 +975,10 @@ impl Promises {
         before.queue.is_empty() && !before.is_frozen() && old.len() < room.try_into().unwrap()
     }
 
-    fn renewed(&mut self, n: usize, step: &Step) -> Result<(), Broken> {
+    fn renewed(&mut self, n: usize, state: &LeaseState, step: &Step) -> Result<(), Broken> {
         let token = step.all[n].token();
         let was_held = step.was_held(token);
-        if let Answer::Unsure = step.answer {
-            return Ok(());
-        }
-        if let Answer::Ours { left } = step.answer {
+        if let LeaseState::Held { left, .. } = state {
             promise!(
                 was_held,
                 "P6: a lost lock isn't renewed",
@@ -965,52 +986,53 @@ impl Promises {
             );
             let most = step.all[n].asked_most.max(self.pasts[n].granted);
             promise!(
-                (0..=most).contains(left) || self.sets_clock,
+                *left <= ms(most) || self.sets_clock,
                 "P5: no lease is longer than asked for",
-                "{token} asked for {most} ms and got {left} ms"
+                "{token} asked for {most} ms and got {left:?}"
             );
         } else {
             promise!(
                 !was_held,
                 "P6: a held lock isn't called lost",
-                "{token} got {:?}",
-                step.answer
+                "{token} got {state:?}"
             );
         }
         Ok(())
     }
 
-    fn released(&mut self, n: usize, step: &Step) -> Result<(), Broken> {
-        let (token, answer) = (step.all[n].token(), step.answer);
+    fn released(&mut self, n: usize, answer: &Released, step: &Step) -> Result<(), Broken> {
+        let token = step.all[n].token();
         let (was_held, is_held) = (step.was_held(token), step.new.contains_key(token));
+        let how = scripts::outcome(&step.asked.call);
         let past = &mut self.pasts[n];
-        if scripts::withdraws(step.call) {
+        if how == Some(b"") {
             past.withdrawn = Some(step.number);
         }
         match answer {
-            Answer::Released | Answer::Kept { .. } => {
+            Released::Now | Released::HandedOn | Released::Kept { .. } => {
                 promise!(
-                    is_held == matches!(answer, Answer::Kept { .. }),
+                    is_held == matches!(answer, Released::Kept { .. }),
                     "P6: what is released is free, and what is kept is held",
                     "{token} got {answer:?}"
                 );
                 // Of a hold whose entry was deleted nothing is known when it is over.
                 let entry = step.before.hold(token).filter(|_| was_held);
-                past.released |= entry.is_some();
+                // Or it says so itself, by its own clock.
+                past.released |= entry.is_some() && how != Some(b"lost");
                 // What is kept was released before.
                 let ends = entry.is_some_and(|entry| entry.phase != "kept");
-                if ends && scripts::succeeds(step.call) {
+                if ends && how == Some(b"status:0") {
                     self.success = Some(step.after.now);
                 }
             }
-            _ => {
+            Released::Before | Released::NotOurs(_) => {
                 promise!(
                     !was_held,
                     "P6: a held lock isn't called lost",
                     "{token} got {answer:?}"
                 );
                 promise!(
-                    *answer == Answer::Returned || !past.released,
+                    matches!(answer, Released::Before) || !past.released,
                     "P6: what was released wasn't lost",
                     "{token} has released it itself and got the answer that it lost it"
                 );
@@ -1021,40 +1043,51 @@ impl Promises {
 
     /// The same request again, before anything else has happened: it has the same outcome.
     fn repetition(&mut self, step: &Step) -> Result<(), Broken> {
-        let (act, call, answer) = (step.act, step.call, step.answer);
-        let Some(n) = act.client().filter(|_| call.script.is_some()) else {
+        let (act, answer, digest) = (step.act, step.answer, step.asked.digest);
+        let is_shipped = !matches!(answer, Answer::Other);
+        let Some(n) = act.client().filter(|_| is_shipped) else {
             return Ok(());
         };
         let past = &mut self.pasts[n];
-        let own = (call.args.clone(), answer.clone(), step.number);
-        let last = past.last.replace(own);
-        let is_next =
-            |last: &(Vec<String>, Answer, u64)| last.0 == call.args && last.2 + 1 == step.number;
+        let last = past.last.replace((digest, answer.clone(), step.number));
+        let is_next = |last: &(u128, Answer, u64)| last.0 == digest && last.2 + 1 == step.number;
         let Some((_, first, _)) = last.filter(is_next) else {
             return Ok(());
         };
-        // Of a hold whose entry was deleted nothing is known when it is over.
-        let is_unknown = !past.released;
         let same = match (&first, answer) {
-            (Answer::Held { .. }, Answer::Held { .. })
-            | (Answer::Superseded, Answer::Superseded)
-            // Or its hold has run out meanwhile.
-            | (Answer::Removed, Answer::Removed | Answer::Superseded)
-            // Once the success is too old it is as if there were none.
-            | (
-                Answer::Enough { .. },
-                Answer::Enough { .. }
-                | Answer::Busy { .. }
-                | Answer::Held { .. }
-                | Answer::Superseded,
-            )
-            | (Answer::Busy { .. }, Answer::Busy { .. } | Answer::Held { .. })
-            | (Answer::Ours { .. }, Answer::Ours { .. } | Answer::Lost | Answer::Unsure)
-            | (Answer::Unsure, Answer::Unsure | Answer::Ours { .. })
-            | (Answer::Released | Answer::Returned, Answer::Released | Answer::Returned)
-            | (Answer::Kept { .. }, Answer::Kept { .. } | Answer::Released | Answer::Returned)
-            | (Answer::Lost, Answer::Lost) => true,
-            (Answer::Released | Answer::Returned, Answer::Lost) => is_unknown,
+            (Answer::Acquired(first), Answer::Acquired(answer)) => match first {
+                Acquired::Held { .. } => matches!(answer, Acquired::Held { .. }),
+                Acquired::Busy(_) => matches!(answer, Acquired::Busy(_) | Acquired::Held { .. }),
+                Acquired::Superseded(_) => matches!(answer, Acquired::Superseded(_)),
+                // Or its hold has run out meanwhile.
+                Acquired::Removed(_) => {
+                    matches!(answer, Acquired::Removed(_) | Acquired::Superseded(_))
+                }
+                // Once the success is too old it is as if there were none.
+                Acquired::RecentSuccess(_) => !matches!(answer, Acquired::Removed(_)),
+            },
+            (Answer::Lease(first), Answer::Lease(answer)) => match first {
+                LeaseState::Held { .. } => !matches!(answer, LeaseState::Released),
+                LeaseState::Released => matches!(answer, LeaseState::Released),
+                LeaseState::Lost(_) => matches!(answer, LeaseState::Lost(_)),
+            },
+            // It is answered for an extension alone, and what kept it from one may be over, or have come, meanwhile.
+            (Answer::Unsure, Answer::Unsure) => true,
+            (Answer::Lease(state), Answer::Unsure) | (Answer::Unsure, Answer::Lease(state)) => {
+                matches!(state, LeaseState::Held { .. })
+            }
+            (Answer::Released(first), Answer::Released(answer)) => match (first, answer) {
+                (Released::NotOurs(_), Released::NotOurs(_)) => true,
+                (Released::Kept { .. }, answer) => !matches!(answer, Released::NotOurs(_)),
+                // Of a hold whose entry was deleted nothing is known when it is over.
+                (Released::Now | Released::HandedOn | Released::Before, Released::NotOurs(_)) => {
+                    !past.released
+                }
+                (Released::Now | Released::HandedOn | Released::Before, answer) => {
+                    !matches!(answer, Released::Kept { .. })
+                }
+                (Released::NotOurs(_), _) => false,
+            },
             _ => false,
         };
         promise!(
@@ -1069,7 +1102,7 @@ impl Promises {
     fn records(&mut self, after: &View) -> Result<(), Broken> {
         let mut seen = BTreeSet::new();
         for text in &after.history {
-            let Some((id, fence, ended)) = scripts::record(text) else {
+            let Some((id, fence, ended)) = view::record(text) else {
                 return Err(Broken::new(
                     "entries can be read",
                     format!("the history has {text:?}"),

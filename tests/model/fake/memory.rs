@@ -1,0 +1,34 @@
+//! A server in memory, which runs the scripts that it is given.
+
+use std::collections::BTreeMap;
+
+use super::server::START;
+use crate::protocol::model::redis::{Data, Interpreter, Moment};
+
+/// The scripts by their names.
+pub type Sources = BTreeMap<&'static str, &'static str>;
+
+pub struct Memory {
+    pub sources: Sources,
+    pub interpreter: Interpreter,
+    pub data: Data,
+    pub moment: Moment,
+}
+
+impl Memory {
+    pub fn new(sources: Sources) -> Self {
+        Self {
+            sources,
+            interpreter: Interpreter::new(),
+            data: Data::new(),
+            moment: Moment::at(START),
+        }
+    }
+
+    /// Forgets everything, subscriptions included.
+    pub fn clear(&mut self) {
+        self.data = Data::new();
+        self.moment = Moment::at(START);
+        self.moment.started_us = START;
+    }
+}

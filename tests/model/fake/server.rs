@@ -1,0 +1,120 @@
+//! A real redis-server whose clock is simulated: it stands still until it is set.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+
+use redis::{Connection, Value};
+
+use crate::protocol::model::support::{QUIET, SERVER, wait_until};
+
+/// When every run begins: in the year 2020.
+pub const START: i64 = 1_577_836_800_000_000;
+
+pub struct Server {
+    dir: tempfile::TempDir,
+    _process: Process,
+    clock: File,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let shim = dir.path().join("clock.so");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/model/fake/clock.c");
+        let compiled = Command::new("cc")
+            .args(["-O1", "-shared", "-fPIC", "-o"])
+            .arg(&shim)
+            .arg(source)
+            .output()
+            .expect("a C compiler is installed");
+        assert!(compiled.status.success(), "{compiled:?}");
+        let path = dir.path().join("clock");
+        fs::write(&path, START.to_ne_bytes()).unwrap();
+        let clock = File::options().write(true).open(&path).unwrap();
+        let socket = dir.path().join("redis.sock");
+        let log = File::create(dir.path().join("redis.log")).unwrap();
+        let process = SERVER
+            .command()
+            .args(QUIET)
+            .args(["--port", "0"])
+            .arg("--unixsocket")
+            .arg(&socket)
+            .arg("--dir")
+            .arg(dir.path())
+            // A key expires when a client looks at it, and not at a moment of the server's choice.
+            .args(SERVER.known(&["--enable-debug-command".into(), "yes".into()]))
+            .env("LD_PRELOAD", &shim)
+            .env("SIMULATED_CLOCK", &path)
+            // Lua compares texts by their bytes.
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .expect("redis-server is installed");
+        let mut process = Process(process);
+        wait_until("redis-server accepts connections", || {
+            let ended = process.0.try_wait().unwrap();
+            let log = || fs::read_to_string(dir.path().join("redis.log")).unwrap_or_default();
+            assert!(ended.is_none(), "redis-server ended: {}", log());
+            UnixStream::connect(&socket).is_ok()
+        });
+        let server = Self {
+            dir,
+            _process: process,
+            clock,
+        };
+        server.assert_follows_its_clock();
+        server
+    }
+
+    /// Sets the clock, in microseconds since 1970.
+    pub fn set_clock(&self, to: i64) {
+        self.clock.write_all_at(&to.to_ne_bytes(), 0).unwrap();
+    }
+
+    /// Expiry and TIME go with the simulated clock, forwards and backwards.
+    fn assert_follows_its_clock(&self) {
+        let mut calls = self.connect();
+        let mut ask = |words: &[&str]| -> Value {
+            redis::cmd(words[0])
+                .arg(&words[1..])
+                .query(&mut calls)
+                .unwrap()
+        };
+        // Tells of a call that isn't there in other versions by a failure of its own.
+        ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+        let mut left = |at: i64| {
+            self.set_clock(START + at * 1_000);
+            ask(&["PTTL", "clock"])
+        };
+        assert_eq!(left(0), Value::Int(-2));
+        ask(&["SET", "clock", "", "PX", "1000"]);
+        let mut left = |at: i64| {
+            self.set_clock(START + at * 1_000);
+            ask(&["PTTL", "clock"])
+        };
+        assert_eq!(left(400), Value::Int(600));
+        assert_eq!(left(-3_600_000), Value::Int(3_601_000));
+        assert_eq!(left(1_001), Value::Int(-2));
+    }
+
+    /// One more connection.
+    pub fn connect(&self) -> Connection {
+        let socket = self.dir.path().join("redis.sock");
+        let client = redis::Client::open(format!("unix://{}", socket.display())).unwrap();
+        client.get_connection().unwrap()
+    }
+}
+
+/// A process that goes with the test, also when that ends before the server is ready.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
