@@ -169,6 +169,7 @@ fn beat(ahead: i64, polls: bool) -> i64 {
     (2 * SECOND + SECOND / 2 * ahead).min(far).min(30 * SECOND)
 }
 
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Promises {
     tokens: BTreeMap<String, usize>,
     pasts: Vec<Past>,
@@ -192,6 +193,8 @@ pub struct Promises {
     /// Since when a live waiter could have the lock and no client gets it.
     stalled: Option<i64>,
     granted: bool,
+    /// With the state it was forgotten which waiters have replied.
+    replies_lost: bool,
     /// Nobody held the lock when it was frozen.
     frozen_free: bool,
     /// The latest that the server's clock has ever been.
@@ -217,6 +220,7 @@ impl Promises {
             state_deleted: 0,
             stalled: None,
             granted: false,
+            replies_lost: false,
             frozen_free: false,
             latest: 0,
         }
@@ -409,6 +413,7 @@ impl Promises {
                 self.state_deleted = step;
                 self.success = None;
                 self.forgotten = now;
+                self.replies_lost = true;
                 if self.sets_clock && server <= self.latest {
                     self.fence = 0;
                 }
@@ -679,10 +684,12 @@ impl Promises {
             // A waiter that was suspended after its last answer can't be distinguished from a live one: it has
             // its full time to confirm.
             let since = self.stalled.unwrap_or(i64::MAX);
-            // Likewise for one that gave its grant up after a while.
+            // Likewise for one that gave its grant up after a while, and once when it was forgotten who hasn't replied to
+            // a grant before this one.
             self.granted |= all[n].plan.manners.are_perfect()
                 || self.pasts[n].heard > since
-                || matches!(step.act, Act::Release { .. });
+                || matches!(step.act, Act::Release { .. })
+                || std::mem::take(&mut self.replies_lost);
             let past = &mut self.pasts[n];
             past.held = Some(step.number);
             past.fence = fence;
@@ -1056,6 +1063,10 @@ impl Promises {
         };
         let same = match (&first, answer) {
             (Answer::Acquired(first), Answer::Acquired(answer)) => match first {
+                // A fence that went back, with the state and the clock, is below that of those who were asked to end.
+                Acquired::Held { .. } if self.sets_clock && self.state_deleted > 0 => {
+                    matches!(answer, Acquired::Held { .. } | Acquired::Removed(_))
+                }
                 Acquired::Held { .. } => matches!(answer, Acquired::Held { .. }),
                 Acquired::Busy(_) => matches!(answer, Acquired::Busy(_) | Acquired::Held { .. }),
                 Acquired::Superseded(_) => matches!(answer, Acquired::Superseded(_)),
