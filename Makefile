@@ -7,7 +7,7 @@
 # make dist     packages of the release binary, in dist/: tarball, .deb, .rpm, image, checksums; ARCH=aarch64 for another processor
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
-# make fuzz     the protocol in simulated time: SECONDS of it, 60 by default, or the one run of a SEED
+# make fuzz     the protocol in simulated time, beside a real server: SECONDS of it, 60 by default, or the one run of a SEED
 # make fuzz-memory  the same in memory and on all cores: SEEDS of them, 20000 by default, from SEED on
 # make model    the states of the protocol in small, up to STATES of each scenario, and what is made wrong on purpose; ONLY="a freeze"
 # make simulate HOURS of virtual time, 1000 by default, from SEED on
