@@ -719,7 +719,8 @@ fn waiters_survive_a_flush_and_keep_their_turns() {
 }
 
 #[test]
-fn a_release_after_a_second_wakes_the_next_waiter_alone_and_the_others_if_that_one_does_not_confirm() {
+fn a_release_after_a_second_wakes_the_next_waiter_alone_and_the_others_if_that_one_does_not_confirm()
+ {
     let redis = Redis::start();
     let port = redis.port.to_string();
     let mut listen = std::process::Command::new("redis-cli");
