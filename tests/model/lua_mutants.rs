@@ -392,7 +392,7 @@ The list of them is `tests/model/lua_mutants/explained.txt`. How many there are 
 ";
 
 /// Mistakes that the fuzz finds soon, each by its file and the line as it was and as it is.
-const FOUND_SOON: [(&str, &str, &str); 5] = [
+const FOUND_SOON: [(&str, &str, &str); 6] = [
     (
         "lib/held",
         "if value == token then return true end",
@@ -409,6 +409,7 @@ const FOUND_SOON: [(&str, &str, &str); 5] = [
         "if smallest and count + 1 >= smallest - LIMITS then return nil end",
     ),
     ("release", "redis.call('UNLINK', lock, meta)", ""),
+    ("prolong", "redis.call('PEXPIRE', lock, ttl)", ""),
     (
         "lib/admission",
         "if fence <= last then fence = last + 1 end",
