@@ -32,7 +32,7 @@ const CONNECTIONS: usize = 300;
 const TTL: f64 = 30.0;
 const RENEWED_EVERY: f64 = TTL / 3.0;
 
-const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000"}"#;
+const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"ttl":30000,"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000"}"#;
 
 /// The arguments of the scripts, after the token. All leases outlast the benchmark.
 const ACQUIRE: [&str; 11] = ["600000", "1", WHO, "", "", "0", "fifo", "0", "", "0", "0"];

@@ -180,8 +180,8 @@ else
     local last, ended = string.match(history_size == 0 and redis.call('HGET', state, 'ended') or '', '^(%x+) (%S+)$')
     if last ~= own_id then ended = nil end
     -- Usually it is among the last few: its call is repeated at once.
-    for _, range in ipairs(not entry and {{0, 19}, {20, 999}} or {}) do
-      for _, record in ipairs(ended and {} or redis.pcall('LRANGE', history, unpack(range))) do
+    for _, to in ipairs(not entry and {19, 999} or {}) do
+      for _, record in ipairs(ended and {} or redis.pcall('LRANGE', history, 0, to)) do
         local whose, how = string.match(record, '^(%x+) %d+ (%S+) ')
         if whose == own_id then
           ended = how
