@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 use crate::promises::terminal::{pid_in, shell};
 use crate::support::pty::Terminal;
 use crate::support::{
-    COUNTER, Gate, REDLOCK, Redis, Running, await_mark, directly, is_alive, is_permitted,
-    kill_watchdog, outcome, script, send, state, wait_until, with_default_signals,
+    COUNTER, Gate, REDLOCK, Redis, Running, await_and_kill_watchdog, await_mark, directly,
+    is_alive, is_permitted, outcome, script, send, state, wait_until, with_default_signals,
 };
 
 /// The pid in the next line, after this word.
@@ -177,7 +177,7 @@ fn assert_keeps_the_lock(redis: &Redis, run: &mut Running, redlock: i32) {
     wait_until("the survivor is noted down", || {
         fs::read_to_string(&mark).is_ok_and(|text| text.contains(&noted))
     });
-    kill_watchdog(redlock);
+    await_and_kill_watchdog(redlock);
     send(redlock, libc::SIGKILL);
     wait_until("redlock is dead", || !is_alive(redlock));
     // COMMAND dies with it; then only the survivor is left.
