@@ -192,6 +192,9 @@ pub struct Promises {
     state_deleted: u64,
     /// Since when a live waiter could have the lock and no client gets it.
     stalled: Option<i64>,
+    /// A release has handed the lock on, and the run that was to look for its confirmation is gone: each waiter that is
+    /// suspended costs a grant until a live one has the lock.
+    is_unannounced: bool,
     granted: bool,
     /// With the state it was forgotten which waiters have replied.
     replies_lost: bool,
@@ -219,6 +222,7 @@ impl Promises {
             meta_deleted: 0,
             state_deleted: 0,
             stalled: None,
+            is_unannounced: false,
             granted: false,
             replies_lost: false,
             frozen_free: false,
@@ -334,7 +338,8 @@ impl Promises {
         let goes_on = std::mem::take(&mut self.granted) || is_frozen || count >= room;
         let live = waiting.iter().copied().filter(is_live);
         let mut live = live.filter(|&n| self.pasts[n].beat > 0).peekable();
-        if goes_on || live.peek().is_none() {
+        self.is_unannounced &= count < room;
+        if goes_on || self.is_unannounced || live.peek().is_none() {
             self.stalled = None;
             return Ok(());
         }
@@ -1015,6 +1020,7 @@ impl Promises {
         if how == Some(b"") {
             past.withdrawn = Some(step.number);
         }
+        self.is_unannounced |= matches!(answer, Released::HandedOn);
         match answer {
             Released::Now | Released::HandedOn | Released::Kept { .. } => {
                 promise!(
