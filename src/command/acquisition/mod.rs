@@ -657,12 +657,11 @@ fn wake_others(
         return;
     }
     client.limit_to(TO_SEND);
-    let mut all = unconfirmed.iter();
-    while client.is_open()
-        && all
-            .next()
-            .is_some_and(|claim| claim.wake_others(client, mode))
-    {}
+    for claim in unconfirmed {
+        if !client.is_open() || !claim.wake_others(client, mode) {
+            break;
+        }
+    }
     client.lift_limit();
 }
 
