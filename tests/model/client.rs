@@ -25,13 +25,18 @@ use crate::protocol::claim::Needs;
 use crate::protocol::grant::Grant;
 use crate::protocol::guard::extended;
 use crate::protocol::{
-    self, Claim, Error, ErrorKind, Guard, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
+    self, Claim, Error, ErrorKind, Guard, HoldOutcome, LeaseState, ReleaseMode, Released,
+    Request as Wish,
 };
 use crate::signal::SIGTERM;
 use crate::sys::ReceivedSignal;
 
 /// How long an answer may take (`--connect-timeout`).
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long the next holder has to confirm its grant, and how long the answer to a release that notifies others may take.
+const TO_CONFIRM: Duration = Duration::from_millis(5);
+const WAKES_WITHIN: Duration = Duration::from_millis(50);
 
 /// What is wrong on purpose with the part that carries decisions out, to see that it is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +109,8 @@ pub enum Stage {
     Releasing {
         mode: ReleaseMode,
         is_second_try: bool,
+        /// The lock was handed on: when it looks whether the next holder has confirmed that.
+        wakes_at: Option<Moment>,
     },
     Over,
     /// Killed together with its command.
@@ -119,6 +126,8 @@ enum Task {
     Prolong,
     Check,
     Release,
+    /// Once more, for those behind a waiter that has the lock and doesn't confirm that.
+    Wake,
 }
 
 /// A question whose answer is awaited.
@@ -232,9 +241,8 @@ impl Client {
                 let due = session.due(self.renewals.lease()).into_iter();
                 due.chain(self.renewals.due()).min()
             }
-            Stage::New | Stage::Joining | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {
-                None
-            }
+            Stage::Releasing { wakes_at, .. } => *wakes_at,
+            Stage::New | Stage::Joining | Stage::Over | Stage::Dead => None,
         };
         let pending = self.pending.map(|pending| pending.until);
         own.into_iter().chain(pending).chain(self.dies_at).min()
@@ -385,20 +393,20 @@ impl Client {
         now: Moment,
         network: &mut Network,
     ) {
-        let is_renewal = self
-            .pending
-            .is_some_and(|pending| pending.task != Task::Release);
+        let task = self.pending.map(|pending| pending.task);
+        let is_renewal = !matches!(task, None | Some(Task::Release | Task::Wake));
         match incoming {
+            Incoming::Answer(_) | Incoming::Closed if task == Some(Task::Wake) => self.end(network),
+            // While it waits for the next holder, it needs the connection no more.
+            Incoming::Closed if task.is_none() => self.end(network),
             Incoming::Answer(_) | Incoming::NotReplicated if is_renewal => {
                 self.ask(Task::Release, now, network);
             }
-            Incoming::Answer(value) => {
-                if answer(value).and_then(released).is_ok() || is_second_try {
-                    self.end(network);
-                } else {
-                    self.release_again(now, network);
-                }
-            }
+            Incoming::Answer(value) => match answer(value).and_then(released) {
+                Ok(Released::HandedOn) => self.look_later(now),
+                Err(_) if !is_second_try => self.release_again(now, network),
+                Ok(_) | Err(_) => self.end(network),
+            },
             Incoming::Closed if is_second_try && !is_renewal => self.end(network),
             Incoming::Closed => self.release_again(now, network),
             Incoming::NotReplicated | Incoming::Message(_) | Incoming::KeyChanged => {}
@@ -444,7 +452,7 @@ impl Client {
                     }
                     Task::Renew => answer(value).and_then(renewed),
                     Task::Check => answer(value).and_then(checked),
-                    Task::Join | Task::Release => return,
+                    Task::Join | Task::Release | Task::Wake => return,
                 };
                 self.on_state(pending, state, now, network);
             }
@@ -493,7 +501,7 @@ impl Client {
                 }
                 renewals::reports_of_renewal(claims, vec![state], sent)
             }
-            (None, Task::Check | Task::Join | Task::Release) => {
+            (None, Task::Check | Task::Join | Task::Release | Task::Wake) => {
                 renewals::reports_of_check(claims, vec![state], sent)
             }
         };
@@ -540,12 +548,18 @@ impl Client {
                         ..
                     },
                     Task::Release,
-                ) => self.end(network),
+                )
+                | (Stage::Releasing { .. }, Task::Wake) => self.end(network),
                 (Stage::Releasing { .. }, _) => self.release_again(now, network),
                 (Stage::Joining, _) => self.release(ReleaseMode::Unused, now, network),
                 (_, Task::Renew | Task::Prolong | Task::Check) => self.fail_task(now, network),
-                (_, Task::Join | Task::Release) => {}
+                (_, Task::Join | Task::Release | Task::Wake) => {}
             }
+        }
+        if let Stage::Releasing { wakes_at, .. } = &mut self.stage
+            && wakes_at.take_if(|at| now >= *at).is_some()
+        {
+            self.ask(Task::Wake, now, network);
         }
         self.go_on_with_tasks(now, network);
     }
@@ -567,7 +581,7 @@ impl Client {
         let mut limit = || self.renewals.start().min(ANSWER_WITHIN);
         let guard = self.setup.guards.as_ref().map(|guarding| &guarding.guard);
         let (call, within) = match (task, guard) {
-            (Task::Release, Some(guard)) => (guard.leave_call(), ANSWER_WITHIN),
+            (Task::Release | Task::Wake, Some(guard)) => (guard.leave_call(), ANSWER_WITHIN),
             (Task::Join, Some(guard)) => (guard.extension(), ANSWER_WITHIN),
             (Task::Renew | Task::Prolong | Task::Check, Some(guard)) => {
                 (guard.extension(), limit())
@@ -576,11 +590,16 @@ impl Client {
             (Task::Renew, None) => (claim.renewal(ttl, None, false), limit()),
             (Task::Prolong, None) => (claim.prolonging(ttl), limit()),
             (Task::Check, None) => (claim.check_call(ttl), limit()),
-            (Task::Release, None) => {
+            (Task::Release | Task::Wake, None) => {
                 let Stage::Releasing { mode, .. } = &self.stage else {
                     return;
                 };
-                (claim.release_call(mode), ANSWER_WITHIN)
+                let within = if task == Task::Wake {
+                    WAKES_WITHIN
+                } else {
+                    ANSWER_WITHIN
+                };
+                (claim.release_call(mode), within)
             }
         };
         self.pending = Some(Pending {
@@ -593,7 +612,7 @@ impl Client {
             Request {
                 asked: Asked::new(call),
                 subscribes: false,
-                tracks: !matches!(task, Task::Join | Task::Release),
+                tracks: !matches!(task, Task::Join | Task::Release | Task::Wake),
             },
         );
     }
@@ -650,6 +669,7 @@ impl Client {
         self.stage = Stage::Releasing {
             mode,
             is_second_try: !network.is_open(self.number),
+            wakes_at: None,
         };
         // The renewer gives the connection back when it is done.
         if self.pending.is_none() {
@@ -663,6 +683,14 @@ impl Client {
             *is_second_try = true;
         }
         self.ask(Task::Release, now, network);
+    }
+
+    /// The next holder has a moment to confirm its grant.
+    fn look_later(&mut self, now: Moment) {
+        self.pending = None;
+        if let Stage::Releasing { wakes_at, .. } = &mut self.stage {
+            *wakes_at = Some(now + TO_CONFIRM);
+        }
     }
 
     fn end(&mut self, network: &mut Network) {

@@ -192,8 +192,8 @@ pub struct Promises {
     state_deleted: u64,
     /// Since when a live waiter could have the lock and no client gets it.
     stalled: Option<i64>,
-    /// A release has handed the lock on, and the run that was to look for its confirmation is gone: each waiter that is
-    /// suspended costs a grant until a live one has the lock.
+    /// A release has handed the lock on, and its run hasn't looked yet whether that is confirmed. Where that run is gone,
+    /// each waiter that is suspended costs a grant until a live one has the lock.
     is_unannounced: bool,
     granted: bool,
     /// With the state it was forgotten which waiters have replied.
@@ -1020,7 +1020,8 @@ impl Promises {
         if how == Some(b"") {
             past.withdrawn = Some(step.number);
         }
-        self.is_unannounced |= matches!(answer, Released::HandedOn);
+        // The same release once more notifies those behind.
+        self.is_unannounced = matches!(answer, Released::HandedOn);
         match answer {
             Released::Now | Released::HandedOn | Released::Kept { .. } => {
                 promise!(
