@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
     Gated, REDLOCK, Redis, Running, assert_nothing_left, assert_within, moment, now, outcome,
     queued, send, wait_until,
@@ -718,19 +719,40 @@ fn waiters_survive_a_flush_and_keep_their_turns() {
     assert_nothing_left(&redis);
 }
 
+/// What the server publishes to waiters.
+struct Messages(Running);
+
+impl Messages {
+    fn of(redis: &Redis) -> Self {
+        let port = redis.port.to_string();
+        let mut listen = std::process::Command::new("redis-cli");
+        let mut lines = Running::start(listen.args(["-p", &port, "PSUBSCRIBE", "*"]));
+        while lines.line() != "1" {}
+        Self(lines)
+    }
+
+    /// A message is four lines: its kind, the pattern, the channel and the text.
+    fn next(&mut self) -> String {
+        let message: Vec<String> = (0..4).map(|_| self.0.line()).collect();
+        message[3].clone()
+    }
+
+    /// The next one that begins like this.
+    fn skip_to(&mut self, beginning: &str) -> String {
+        loop {
+            let message = self.next();
+            if message.starts_with(beginning) {
+                return message;
+            }
+        }
+    }
+}
+
 #[test]
 fn a_release_after_a_second_wakes_the_next_waiter_alone_and_the_others_if_that_one_does_not_confirm()
  {
     let redis = Redis::start();
-    let port = redis.port.to_string();
-    let mut listen = std::process::Command::new("redis-cli");
-    let mut messages = Running::start(listen.args(["-p", &port, "PSUBSCRIBE", "*"]));
-    while messages.line() != "1" {}
-    // A message is four lines: its kind, the pattern, the channel and the text.
-    let mut next = || {
-        let message: Vec<String> = (0..4).map(|_| messages.line()).collect();
-        message[3].clone()
-    };
+    let mut messages = Messages::of(&redis);
     let holder = Gated::start(&redis, &["a"]).ready();
     let began = now();
     let suspended = queued(&redis, &["run", "a", "--", "true"]);
@@ -739,14 +761,70 @@ fn a_release_after_a_second_wakes_the_next_waiter_alone_and_the_others_if_that_o
     wait_until("the hold has lasted", || now() > began + 1001 * MS);
     send(suspended.pid(), libc::SIGSTOP);
     holder.end();
-    let mut message = next();
-    while !message.starts_with("granted ") {
-        message = next();
-    }
+    let message = messages.skip_to("granted ");
     assert!(message.ends_with(" soon"), "{message}");
-    assert_eq!([next(), next(), next()], ["next"; 3]);
+    assert_eq!(
+        [messages.next(), messages.next(), messages.next()],
+        ["next"; 3]
+    );
     send(suspended.pid(), libc::SIGCONT);
     for run in others.into_iter().chain([suspended]) {
+        run.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_run_hands_all_its_locks_on_before_it_looks_whether_their_next_holders_confirm() {
+    let redis = Redis::start();
+    let mut messages = Messages::of(&redis);
+    let holder = Gated::start(&redis, &["a", "b"]).ready();
+    let began = now();
+    let mut waiting = Vec::new();
+    for (name, others) in [("a", 1), ("b", 1)] {
+        for place in 0..=others {
+            waiting.push(Running::start(
+                &mut redis.redlock(&["run", name, "--", "true"]),
+            ));
+            wait_until("it waits", || redis.queue(name).len() > place);
+        }
+    }
+    for first in [&waiting[0], &waiting[2]] {
+        send(first.pid(), libc::SIGSTOP);
+    }
+    wait_until("the hold has lasted", || now() > began + 1001 * MS);
+    holder.end();
+    messages.skip_to("granted ");
+    assert!(messages.next().starts_with("granted "));
+    assert_eq!([messages.next(), messages.next()], ["next"; 2]);
+    for first in [&waiting[0], &waiting[2]] {
+        send(first.pid(), libc::SIGCONT);
+    }
+    for run in waiting {
+        run.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_server_that_hangs_when_others_may_have_to_be_woken_keeps_no_run_from_its_end() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::with(&redis, |request| {
+        if request.operation == "release" && request.before == 1 {
+            Action::LoseRequest
+        } else {
+            Action::Pass
+        }
+    });
+    let url = proxy.url();
+    let holder = Gated::start(&redis, &["-u", &url, "--connect-timeout", "10m", "a"]).ready();
+    let began = now();
+    let waiting = [(); 2].map(|()| queued(&redis, &["run", "a", "--", "true"]));
+    wait_until("the hold has lasted", || now() > began + 1001 * MS);
+    holder.end();
+    assert_eq!(proxy.count("release"), 2);
+    for run in waiting {
         run.finish().assert_code(0);
     }
     assert_nothing_left(&redis);
