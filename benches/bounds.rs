@@ -8,7 +8,7 @@ use std::io::{Write, stdout};
 
 use redis::{Connection, Script, Value, cmd};
 
-use crate::common::{Redis, Result, directory, median, row, script, table};
+use crate::common::{Redis, Result, directory, info, median, row, script, table};
 
 const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000"}"#;
 
@@ -154,14 +154,6 @@ fn work(connection: &mut Connection, case: &Case) -> Result<f64> {
 
 /// How long the thread of the server that answers has worked, in seconds.
 fn processor_time(connection: &mut Connection) -> Result<f64> {
-    let info: String = cmd("INFO").arg("cpu").query(connection)?;
-    let seconds = |name: &str| -> Result<f64> {
-        let found = info
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        Ok(found
-            .ok_or_else(|| format!("INFO says nothing of {name}"))?
-            .parse()?)
-    };
+    let mut seconds = |name| info(connection, "cpu", name);
     Ok(seconds("used_cpu_user_main_thread")? + seconds("used_cpu_sys_main_thread")?)
 }

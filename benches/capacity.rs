@@ -18,7 +18,8 @@ use std::time::Instant;
 use redis::{Cmd, Connection, Pipeline, Script, Value, cmd};
 
 use crate::common::{
-    Redis, Result, call, command, directory, keys, median, note, redlock, row, script, table, whole,
+    Redis, Result, call, command, directory, info, keys, median, note, redlock, row, script, table,
+    whole,
 };
 
 const LOCKS: usize = 100_000;
@@ -238,22 +239,13 @@ impl<'a> Server<'a> {
 
     /// How long the server's processor has worked, in seconds.
     fn processor_time(&mut self) -> Result<f64> {
-        Ok(self.info("cpu", "used_cpu_user")? + self.info("cpu", "used_cpu_sys")?)
+        let mut seconds = |name| info(&mut self.connection, "cpu", name);
+        Ok(seconds("used_cpu_user")? + seconds("used_cpu_sys")?)
     }
 
     /// How much memory the server uses, in bytes.
     fn memory(&mut self) -> Result<f64> {
-        self.info("memory", "used_memory")
-    }
-
-    fn info(&mut self, section: &str, name: &str) -> Result<f64> {
-        let info: String = cmd("INFO").arg(section).query(&mut self.connection)?;
-        let found = info
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        Ok(found
-            .ok_or_else(|| format!("INFO says nothing of {name}"))?
-            .parse()?)
+        info(&mut self.connection, "memory", "used_memory")
     }
 
     /// What these keys weigh in the server's memory, in bytes.

@@ -142,6 +142,17 @@ macro_rules! script {
 
 pub(crate) use script;
 
+/// A number that INFO tells.
+pub fn info(connection: &mut Connection, section: &str, name: &str) -> Result<f64> {
+    let info: String = redis::cmd("INFO").arg(section).query(connection)?;
+    let found = info
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    Ok(found
+        .ok_or_else(|| format!("INFO says nothing of {name}"))?
+        .parse()?)
+}
+
 /// How often a command was called, by clients or scripts, and for how long that took, in µs.
 pub fn spent_on(connection: &mut Connection, command: &str) -> Result<(f64, f64)> {
     let info: String = redis::cmd("INFO").arg("commandstats").query(connection)?;
