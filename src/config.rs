@@ -415,7 +415,7 @@ impl Sources {
     }
 
     /// Whether any of them may stand in for an option of one command.
-    pub fn set_options(&self) -> bool {
+    pub fn have_stand_ins(&self) -> bool {
         let mut all = self.settings.iter();
         all.any(|setting| !NAMES.contains(&setting.name.as_str()))
     }

@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let sources = Sources::read();
     let usual = match &sources {
-        Ok(sources) if !sources.set_options() => typed::read_usual(&words),
+        Ok(sources) if !sources.have_stand_ins() => typed::read_usual(&words),
         _ => None,
     };
     let (exit, is_evaluated) = match usual {

@@ -42,7 +42,7 @@ impl FromSettings {
             let settings = sources.settings.iter();
             settings.filter(|setting| !NAMES.contains(&setting.name.as_str()))
         };
-        if !sources.set_options() {
+        if !sources.have_stand_ins() {
             return Ok(Self::default());
         }
         let known = |command: &&clap::Command| WITH_SETTINGS.contains(&command.get_name());
