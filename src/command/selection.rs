@@ -93,6 +93,7 @@ mod tests {
             left: None,
             holder: None,
             guards: Vec::new(),
+            stopping: None,
         };
         let waiting = |id: &&str| Waiting {
             id: (*id).into(),
@@ -109,6 +110,7 @@ mod tests {
             name: "a".parse().unwrap(),
             fence: None,
             usual: None,
+            record: Default::default(),
             now_ms: 0,
             key: match holds {
                 [] => Key::Free,

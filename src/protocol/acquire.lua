@@ -13,7 +13,7 @@
 -- ARGV[15] repair (1 or 0)
 -- ARGV[16] restart grace (ms; '' or left out when there is none)
 -- ARGV[17] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; left out otherwise)
--- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has
+-- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has
 -- @include lock
 
 -- A name that a young server doesn't know may have a holder that it has forgotten.
@@ -120,7 +120,8 @@ local function busy(ahead, polls, more)
   -- A grant that isn't confirmed may have gone to a suspended waiter, and the next ones may be suspended as well.
   local _, phase = string.match(entry or '', PHASE)
   local all = (phase == 'granted' or more) and 1 or 0
-  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, freeze, repaired, all, restarted}
+  local stopping = holder and cancelled_by(holder, entry)
+  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, freeze, repaired, all, restarted, stopping or false}
 end
 
 -- A newer run makes this one give up.
@@ -277,9 +278,9 @@ if not score then
     local is_group = SHARED_VALUES[value]
     local is_watched = is_group or string.find(redis.call('HGET', meta, value) or '', '"instance":"', 1, true)
     if is_group then
-      set_state('cancelled', (last_fence or int_text(next_fence() - 1)) .. ' ' .. who)
+      set_state('cancelled', (last_fence or int_text(next_fence() - 1)) .. ' ' .. with_time(who))
     elseif is_watched then
-      post_to_holder('cancelled', value, who, redis.call('PTTL', lock))
+      post_to_holder('cancelled', value, with_time(who), redis.call('PTTL', lock))
     end
     -- Written so that the runs that track the key check their lock.
     if is_watched then redis.call('SET', lock, value, 'KEEPTTL') end

@@ -59,14 +59,18 @@ pub struct Busy {
     pub granted: bool,
     /// The server may have forgotten a holder.
     pub restarted: Option<Restarted>,
+    /// The client that has asked the holder to end.
+    pub stopping: Option<Who>,
 }
 
 impl Busy {
-    /// Since when a freeze, or else a restart of the server, keeps all out, in milliseconds since 1970 by the
-    /// server's clock.
+    /// Since when a freeze, or else a restart of the server, keeps all out, or else the holder has been asked to end, in
+    /// milliseconds since 1970 by the server's clock.
     pub fn blocked_since(&self) -> Option<u64> {
         let frozen = self.frozen.as_ref().map(|frozen| frozen.since_ms);
-        frozen.or(self.restarted.map(|restarted| restarted.since_ms))
+        let restarted = self.restarted.map(|restarted| restarted.since_ms);
+        let stopping = self.stopping.as_ref().and_then(|by| by.asked);
+        frozen.or(restarted).or(stopping)
     }
 }
 
@@ -140,6 +144,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             repaired,
             granted,
             restart,
+            stopping,
         ] => Acquired::Busy(Busy {
             now_ms: number(now_ms)?,
             ahead: count(ahead)?,
@@ -156,6 +161,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             repaired: flag(repaired)?,
             granted: flag(granted)?,
             restarted: restarted(restart)?,
+            stopping: scripts::who(stopping)?,
         }),
         [Value::Int(3), since] => Acquired::RecentSuccess(ago(since)?.unwrap_or_default()),
         [Value::Int(2), by] => {

@@ -237,6 +237,7 @@ impl Lock {
             ttl: None,
             skew: None,
             instance: None,
+            kill_after: None,
             ..who.clone()
         };
         // What it ran is in the history.

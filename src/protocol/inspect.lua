@@ -6,14 +6,15 @@
 -- KEYS[5] queue
 -- KEYS[6] waiters
 -- KEYS[7] history
+-- KEYS[10] notices
 -- KEYS[11] guards
 -- ARGV[1] of how many of the newest holds to return how long they lasted, if they succeeded
 -- ARGV[2] where the list of holders goes on ('0' at first, '' when all are known)
 -- ARGV[3] the score in the queue from which the list of waiters goes on ('-inf' at first, '' when all are known)
--- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}}
+-- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}, who has asked it to end or nil}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}, {when a run succeeded last (ms) or nil, how many holds ended as a success, a failure, lost, forced, stopped and released, how many runs ended without the lock, or nil each}}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
-local from_holder, from_score, guards = ARGV[2], ARGV[3], KEYS[11]
+local from_holder, from_score, notices, guards = ARGV[2], ARGV[3], KEYS[10], KEYS[11]
 local PAGE = 500 -- how many holders, and how many waiters, one call returns
 
 local function id(token) return string.sub(redis.sha1hex(token), 1, 12) end
@@ -46,10 +47,23 @@ local function guards_of(hold, entry)
   return alive[hold] or {}
 end
 
+local fence, freeze, restarted, cancelled = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'restarted', 'cancelled'))
+local function lasts(entry) return tonumber(string.match(entry or '', '^%d+') or 0) > now_ms and entry end
+
+-- Who has asked a holder to end, or false, as `cancelled_by` finds it.
+local function asked_by(hold, entry)
+  local posted = redis.pcall('HGET', notices, 'cancelled:' .. hold)
+  posted = lasts(type(posted) == 'string' and posted)
+  if posted then return string.match(posted, '^%d+ (.*)$') end
+  local newest, who = string.match(cancelled or '', '^(%d+) (.*)$')
+  local granted = tonumber(string.match(entry or '', '^%d+') or 0)
+  return newest and granted <= tonumber(newest) and string.find(entry or '', '"instance":"', 1, true) and who
+end
+
 -- A hold as it is shown.
 local function shown(token, left)
   local hold, entry = id(token), redis.call('HGET', meta, token)
-  return {hold, left, entry, guards_of(hold, entry)}
+  return {hold, left, entry, guards_of(hold, entry), asked_by(hold, entry) or false}
 end
 
 local held, next_holder = {}, '0'
@@ -80,8 +94,7 @@ for n = 1, #page, 2 do
   local until_ms = tonumber(string.match(entry, '^%d+'))
   if until_ms and until_ms > now_ms then waiting[#waiting + 1] = {id(page[n]), entry} end
 end
-local fence, freeze, restarted = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'restarted'))
-local function lasts(entry) return tonumber(string.match(entry or '', '^%d+') or 0) > now_ms and entry end
+local remembered = redis.call('HMGET', state, 'succeeded', 'ended:success', 'ended:failure', 'ended:lost', 'ended:forced', 'ended:stopped', 'ended:released', 'ended:skipped')
 
 local lasted = {}
 if newest > 0 and (#held > 0 or #waiting > 0) then
@@ -93,4 +106,4 @@ if newest > 0 and (#held > 0 or #waiting > 0) then
     if ended then lasted[#lasted + 1] = math.min(2 ^ 53, math.max(0, ended - since)) end
   end
 end
-return {kind, fence, string.format('%.0f', now_ms), held, waiting, lasts(freeze), not fence and lasts(restarted), lasted, {next_holder ~= '0' and next_holder or '', next_score}}
+return {kind, fence, string.format('%.0f', now_ms), held, waiting, lasts(freeze), not fence and lasts(restarted), lasted, {next_holder ~= '0' and next_holder or '', next_score}, remembered}

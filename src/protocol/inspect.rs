@@ -17,7 +17,7 @@ use super::scripts::{
     self, INSPECT, MOST_PARTS, array, cursor, endless, frozen, holder, lossy_text, milliseconds,
     number, restarted, some_text, unexpected_reply, waiter,
 };
-use super::who::{Frozen, Holder, Limit, Restarted, Waiter};
+use super::who::{Frozen, Holder, Limit, Restarted, Waiter, Who};
 use crate::redis::call::Call;
 use crate::redis::connection::Connection;
 use crate::redis::error::{Error, quoted};
@@ -39,6 +39,7 @@ pub struct Inspected {
     pub waiters: Vec<Waiting>,
     /// How long a hold usually lasts, where that was asked and the history knows it.
     pub usual: Option<Duration>,
+    pub record: Record,
 }
 
 /// The content of a lock's key.
@@ -63,7 +64,24 @@ pub struct Hold {
     pub holder: Option<Holder>,
     /// Its guards that live, the oldest first.
     pub guards: Vec<GuardEntry>,
+    /// The client that has asked it to end.
+    pub stopping: Option<Who>,
 }
+
+/// What is remembered of the runs of a lock, also of those that the history has forgotten.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// When a run succeeded last, in milliseconds since 1970 by the server's clock.
+    pub succeeded_ms: Option<u64>,
+    /// How many of its holds, or with `skipped` of its runs, ended in each way, in the order of [`RESULTS`]; of those since
+    /// the name was forgotten for the last time.
+    pub ended: [u64; RESULTS.len()],
+}
+
+/// How holds end, as they are counted; with `skipped` a run without the lock.
+pub const RESULTS: [&str; 7] = [
+    "success", "failure", "lost", "forced", "stopped", "released", "skipped",
+];
 
 /// A place in the queue.
 #[derive(Clone, Debug)]
@@ -163,6 +181,7 @@ impl Inspected {
             repaired: false,
             granted: false,
             restarted: self.restarted,
+            stopping: first.stopping.clone(),
         })
     }
 
@@ -183,7 +202,8 @@ impl Inspected {
         };
         let hold = |hold: &Hold| {
             let who = hold.holder.as_ref().map_or(0, |holder| holder.who.weight());
-            size_of::<Hold>() + hold.id.len() + who + guards(hold)
+            let by = hold.stopping.as_ref().map_or(0, Who::weight);
+            size_of::<Hold>() + hold.id.len() + who + guards(hold) + by
         };
         let waiting = |waiting: &Waiting| {
             size_of::<Waiting>() + waiting.id.len() + waiting.waiter.who.weight()
@@ -416,7 +436,7 @@ impl Page {
 
 /// A lock as one answer shows it, and where the next one goes on.
 pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), Error> {
-    let fields: [Value; 9] = array(answer)?
+    let fields: [Value; 10] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
     let [
@@ -429,6 +449,7 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), 
         restart,
         lasted,
         next,
+        remembered,
     ] = fields;
     let [holders, waiters_from] = array(next)?
         .try_into()
@@ -440,11 +461,12 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), 
     let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
         "string" => Key::Held(all(held, |fields| match fields {
-            [id, left, entry, guards] => Ok(Some(Hold {
+            [id, left, entry, guards, stopping] => Ok(Some(Hold {
                 id: scripts::id(id)?,
                 left: milliseconds(left)?,
                 holder: holder(entry)?,
                 guards: living(guards)?,
+                stopping: scripts::who(stopping)?,
             })),
             _ => Err(unexpected_reply(fields)),
         })?),
@@ -472,8 +494,25 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), 
                 .map(|ms| number(ms).map(Duration::from_millis))
                 .collect::<Result<_, _>>()?,
         ),
+        record: record(remembered)?,
     };
     Ok((lock, next))
+}
+
+/// What another client has written there is no number of ours.
+fn record(remembered: Value) -> Result<Record, Error> {
+    let mut fields = array(remembered)?.into_iter().map(|field| {
+        let is_there = some_text(&field)?.is_some();
+        Ok(is_there.then(|| number(&field).ok()).flatten())
+    });
+    let succeeded_ms = fields.next().transpose()?.flatten();
+    let ended = fields.collect::<Result<Vec<Option<u64>>, Error>>()?;
+    let ended: Vec<u64> = ended.into_iter().map(Option::unwrap_or_default).collect();
+    let ended = ended.try_into().map_err(|_| unexpected_reply(&[]))?;
+    Ok(Record {
+        succeeded_ms,
+        ended,
+    })
 }
 
 /// Reads a list of lists, of which nothing else is kept.

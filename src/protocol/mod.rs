@@ -104,7 +104,7 @@ pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
 pub use self::guard::{Admission, Admitted, Guard, GuardEntry, Guarded, Pass, PassGiven};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};
-pub use self::inspect::{Hold, Inspected, Key, Renewal, Waiting, Which};
+pub use self::inspect::{Hold, Inspected, Key, RESULTS, Renewal, Waiting, Which};
 pub use self::lock::{Forced, Lock, StopReply};
 pub use self::locks::{Access, Locks};
 pub use self::name::Name;

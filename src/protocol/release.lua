@@ -72,7 +72,13 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
     local length = tonumber(redis.pcall('LPUSH', history, record)) or 0
     if length > history_size + history_size / 10 then redis.call('LTRIM', history, 0, history_size - 1) end
     if length == 1 then redis.call('PEXPIRE', history, RETENTION) end
-    if how == 'status:0' then redis.call('HSET', state, 'succeeded', at) end
+    local counter = how == 'status:0' and 'ended:success' or 'ended:failure'
+    local ended = string.format('%.0f', (tonumber(redis.call('HGET', state, counter)) or 0) + 1)
+    if how == 'status:0' then
+      redis.call('HSET', state, 'succeeded', at, counter, ended)
+    else
+      redis.call('HSET', state, counter, ended)
+    end
     if not handed_on and redis.pcall('ZADD', index, at, name) == 1 then
       redis.call('PEXPIRE', index, 2 * RETENTION)
     end

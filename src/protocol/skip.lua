@@ -6,8 +6,9 @@
 -- ARGV[7] by (JSON: the run that stood in the way, or '')
 -- Returns {1, the host that had the success or nil}
 -- @include lock
--- @include text
+-- @include state
 local skips, why, ms, who, by = KEYS[12], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+add_one('ended:skipped')
 if history_size == 0 then
   redis.call('UNLINK', skips)
   return {1}

@@ -6,6 +6,7 @@
 -- @include lock
 -- @include holders
 -- @include search
+-- @include messages
 local only, by = ARGV[4], ARGV[5]
 
 local value = lock_value()
@@ -18,7 +19,11 @@ if not token then return {0} end
 if not string.find(redis.call('HGET', meta, token) or '', '"instance":"', 1, true) then return {2} end
 -- A write that a full server accepts comes first: the holder may be what fills it.
 redis.call('PEXPIRE', state, int_text(2 * RETENTION))
-post_to_holder('cancelled', token, by, redis.call('PTTL', lock))
+post_to_holder('cancelled', token, with_time(by), redis.call('PTTL', lock))
 -- Written so that the runs that track the key check their lock.
 redis.call('SET', lock, value, 'KEEPTTL')
+-- The waiters are to see it.
+for _, waiter in ipairs(redis.pcall('ZRANGE', queue, 0, 99)) do
+  send_message(id(waiter), redis.pcall('HGET', waiters, waiter), 'stopping')
+end
 return {1}

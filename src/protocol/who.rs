@@ -53,7 +53,16 @@ pub struct Who {
     /// still live. That there is one also says that a process watches over the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+    /// The time between SIGTERM and SIGKILL for its command, in milliseconds, if that isn't [`KILL_AFTER`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kill_after: Option<u64>,
+    /// When it asked another run to end, in milliseconds since 1970 by the server's clock, which writes that.
+    #[serde(skip_serializing)]
+    pub asked: Option<u64>,
 }
+
+/// The usual time between SIGTERM and SIGKILL.
+const KILL_AFTER: Duration = Duration::from_secs(5);
 
 impl Who {
     /// Reads it from JSON; `None` for anything else.
@@ -76,6 +85,19 @@ impl Who {
         let mut short = self.clone();
         short.shorten();
         serde_json::to_vec(&short).unwrap_or_default()
+    }
+
+    /// A grace as it is stored: only one that others would not assume.
+    pub fn unusual_grace(kill_after: Duration) -> Option<u64> {
+        let ms = u64::try_from(kill_after.as_millis()).ok();
+        ms.filter(|_| kill_after != KILL_AFTER)
+    }
+
+    /// How long its command has to end, once it is asked to: no longer than half the TTL.
+    pub fn grace(&self) -> Duration {
+        let asked_for = self.kill_after.map_or(KILL_AFTER, Duration::from_millis);
+        let half = self.ttl.map(|ttl| Duration::from_millis(ttl) / 2);
+        half.map_or(asked_for, |half| asked_for.min(half))
     }
 
     /// What its texts take up in memory, in bytes.
@@ -395,15 +417,21 @@ mod tests {
             ttl: Some(30_000),
             skew: Some(500),
             instance: Some("i".into()),
+            kill_after: Some(9_000),
+            asked: None,
         };
         let json = String::from_utf8(who.to_json()).unwrap();
         let (kept, dropped) = json.split_once(r#","ttl":"#).unwrap();
-        assert_eq!(dropped, r#"30000,"skew":500,"instance":"i"}"#);
+        assert_eq!(
+            dropped,
+            r#"30000,"skew":500,"instance":"i","kill_after":9000}"#
+        );
         let kept = Who::parse(format!("{kept}}}").as_bytes()).unwrap();
         let expected = Who {
             ttl: None,
             skew: None,
             instance: None,
+            kill_after: None,
             ..who
         };
         assert_eq!(kept, expected);
@@ -424,6 +452,8 @@ mod tests {
             ttl: Some(30_000),
             skew: Some(500),
             instance: Some(long(5000)),
+            kill_after: None,
+            asked: None,
         };
         let written = who.to_json();
         assert!(written.len() < ENTRY, "{}", written.len());

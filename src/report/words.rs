@@ -105,6 +105,22 @@ fn why(who: &Who) -> String {
     }
 }
 
+/// What was asked of a run, where it has been: `stopping (asked by root@ops-1 (pid 9) 1s ago: hung; SIGKILL in 4s)`. `now_ms`
+/// is the server's clock.
+pub fn stopping(by: &Who, whom: &Who, now_ms: u64) -> String {
+    let Some(asked) = by.asked else {
+        return format!("stopping (asked by {})", client_and_reason(by));
+    };
+    let ago = Duration::from_millis(now_ms.saturating_sub(asked));
+    let killed = whom.grace().checked_sub(ago).filter(|left| !left.is_zero());
+    let killed = killed.map_or("SIGKILL is due".into(), |left| {
+        format!("SIGKILL in {}", rounded_up(left))
+    });
+    let ago = format_duration(Duration::from_secs(ago.as_secs()));
+    let (by, why) = (client_in_words(by), reason_of(by));
+    format!("stopping (asked by {by} {ago} ago{why}; {killed})")
+}
+
 /// `lock "deploy": superseded by ci@ci-7 (pid 4121) (release-1.3, https://ci/8)`.
 pub fn superseded(name: &Name, by: &Who) -> String {
     let why = escaped(&why(by)).into_owned();
@@ -158,7 +174,12 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
             let running = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms));
             let command = escaped(&quoted(&job(who))).into_owned();
             let (running, why) = (format_duration(running), escaped(&why(who)).into_owned());
-            format!("lock \"{name}\" is held by {whom}, running for {running}: {command}{why}")
+            let stopping = busy.stopping.as_ref().map_or(String::new(), |by| {
+                format!("; {}", escaped(&stopping(by, who, busy.now_ms)))
+            });
+            format!(
+                "lock \"{name}\" is held by {whom}, running for {running}: {command}{why}{stopping}"
+            )
         }
         Some(Holder { who, .. }) => {
             let (why, ends) = (escaped(&why(who)).into_owned(), expiry(busy.left));
@@ -212,9 +233,14 @@ pub fn expectation(usual: Duration, running: Duration) -> String {
 /// `about 1m20s left`; `None` when it takes longer than usual.
 fn about_left(usual: Duration, running: Duration) -> Option<String> {
     let left = usual.checked_sub(running).filter(|left| !left.is_zero())?;
-    // To the second, also where the usual has milliseconds.
-    let left = Duration::from_secs(left.as_secs() + u64::from(left.subsec_millis() > 0));
-    Some(format!("about {} left", format_duration(left)))
+    Some(format!("about {} left", rounded_up(left)))
+}
+
+/// To the second, also of a time that has milliseconds.
+fn rounded_up(left: Duration) -> String {
+    format_duration(Duration::from_secs(
+        left.as_secs() + u64::from(left.subsec_millis() > 0),
+    ))
 }
 
 /// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done
@@ -282,6 +308,18 @@ fn waiting_line_within(
                 kept: Some(kept), ..
             }),
         ) => (kept_line(*kept, busy, old), String::new()),
+        (None, Some(Holder { since_ms, who, .. })) if let Some(by) = &busy.stopping => {
+            let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
+            let held = format_duration(Duration::from_secs(held.as_secs()));
+            short = Some(format!(", held for {held}, stopping"));
+            let now_ms = busy
+                .now_ms
+                .saturating_add(u64::try_from(old.as_millis()).unwrap_or(0));
+            (
+                format!(", held by {} for {held}, ", holders(busy)),
+                escaped(&stopping(by, who, now_ms)).into_owned(),
+            )
+        }
         (None, Some(Holder { since_ms, who, .. })) => {
             let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
             if let Some(usual) = outlook.usual {
@@ -460,6 +498,7 @@ mod tests {
             restarted: None,
             repaired: false,
             granted: false,
+            stopping: None,
         };
         let frozen = Frozen {
             until_ms: 0,
@@ -509,6 +548,7 @@ mod tests {
             restarted: None,
             repaired: false,
             granted: false,
+            stopping: None,
         };
         let line = |width: usize, usual: Option<u64>| {
             let outlook = Outlook {
@@ -556,6 +596,7 @@ mod tests {
             }),
             repaired: false,
             granted: false,
+            stopping: None,
         };
         let name = "deploy".parse().unwrap();
         assert_eq!(

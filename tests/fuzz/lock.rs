@@ -810,8 +810,10 @@ mod tests {
         let command = prop::collection::vec(any_text(20), 0..6);
         let names = (any_text(40), any_text(40), any::<u32>(), command);
         let texts = (some(), some(), some(), some());
-        (names, texts, number(), number(), some()).prop_map(
-            |((host, user, pid, command), (known_as, label, reason, url), ttl, skew, instance)| {
+        let numbers = (number(), number(), number());
+        (names, texts, numbers, some()).prop_map(
+            |((host, user, pid, command), (known_as, label, reason, url), numbers, instance)| {
+                let (ttl, skew, kill_after) = numbers;
                 Who {
                     host,
                     user,
@@ -824,6 +826,9 @@ mod tests {
                     ttl,
                     skew,
                     instance,
+                    kill_after,
+                    // A script writes that, and nothing else does.
+                    asked: None,
                 }
             },
         )

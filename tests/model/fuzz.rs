@@ -153,7 +153,7 @@ fn found_with(changes: &[(&str, &str)]) -> Option<&'static str> {
 fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
     let of_any_status = [("how == 'status:0'", "string.find(how, '^status:')")];
     let earlier = [
-        ("'succeeded', at)", "'succeeded', at - 1000)"),
+        ("'succeeded', at,", "'succeeded', at - 1000,"),
         (
             "'succeeded', int_text(now_ms)",
             "'succeeded', int_text(now_ms - 1000)",

@@ -746,7 +746,7 @@ fn defects() -> Vec<Defect> {
         ..frozen()
     };
     let noted = [
-        "redis.call('HSET', state, 'succeeded', at)",
+        "redis.call('HSET', state, 'succeeded', at, counter, ended)",
         "set_state('succeeded', int_text(now_ms))",
     ];
     let forgotten_success = Rules {

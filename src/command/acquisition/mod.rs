@@ -136,6 +136,7 @@ impl<'a> Acquisition<'a> {
                 skew: u64::try_from(clock_skew.as_millis())
                     .ok()
                     .filter(|ms| *ms > 0),
+                kill_after: Who::unusual_grace(kill_after),
                 ..who
             },
             ttl: options.ttl,

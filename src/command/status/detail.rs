@@ -9,7 +9,7 @@ use crate::protocol::{
 };
 use crate::report::{
     Line, Style, client_in_words, columns, command_line, escaped, expectation, format_duration,
-    held_back, padded, typed,
+    held_back, padded, stopping, typed,
 };
 
 /// How many columns the names of the fields take.
@@ -171,6 +171,14 @@ impl Block {
         self.fact(id, "id", Style::Plain, id);
         if let Some(holder) = &hold.holder {
             self.job(id, &holder.who);
+            if let Some(by) = &hold.stopping {
+                self.add(
+                    Kind::Text,
+                    "stop",
+                    Style::Yellow,
+                    &stopping(by, &holder.who, lock.now_ms),
+                );
+            }
         }
         for guard in &hold.guards {
             self.guard(lock, guard);

@@ -1,11 +1,12 @@
 //! Locks as JSON, for programs. Pure.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::protocol::{
-    Frozen, Hold, Holder, Inspected, Key, Limit, Renewal, Restarted, Waiting, Who,
+    Frozen, Hold, Holder, Inspected, Key, Limit, RESULTS, Renewal, Restarted, Waiting, Who,
 };
 use crate::report::timestamp;
 
@@ -27,6 +28,10 @@ pub struct LockJson<'a> {
     /// The type of a key that isn't a lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_a_lock: Option<&'a str>,
+    /// When a run succeeded last.
+    last_success: Option<String>,
+    /// How many runs ended in each way, as far as that is remembered.
+    ended: BTreeMap<&'static str, u64>,
     holders: Vec<HolderEntry<'a>>,
     waiters: Vec<WaiterEntry<'a>>,
 }
@@ -89,7 +94,41 @@ struct HolderEntry<'a> {
     /// Its run is over (`--hold-at-least`, or its guards aren't).
     kept: bool,
     guards: Vec<GuardJson<'a>>,
+    /// Who has asked it to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopping: Option<StoppingJson<'a>>,
     foreign: bool,
+}
+
+/// A request to end.
+#[derive(Serialize)]
+struct StoppingJson<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    who: Option<&'a str>,
+    host: &'a str,
+    user: &'a str,
+    pid: u32,
+    reason: Option<&'a str>,
+    since: Option<String>,
+    /// In how many milliseconds COMMAND gets SIGKILL; 0 when that is due.
+    kill_in_ms: Option<u64>,
+}
+
+impl<'a> StoppingJson<'a> {
+    fn new(by: &'a Who, whom: &Who, now_ms: u64) -> Self {
+        let kill_at = by
+            .asked
+            .map(|asked| asked.saturating_add(milliseconds(whom.grace())));
+        Self {
+            who: by.known_as.as_deref(),
+            host: &by.host,
+            user: &by.user,
+            pid: by.pid,
+            reason: by.reason.as_deref(),
+            since: by.asked.and_then(timestamp),
+            kill_in_ms: kill_at.map(|at| at.saturating_sub(now_ms)),
+        }
+    }
 }
 
 /// Work elsewhere under a hold.
@@ -164,6 +203,8 @@ impl<'a> LockJson<'a> {
                 Key::NotALock(kind) => Some(kind),
                 Key::Free | Key::Held(_) => None,
             },
+            last_success: lock.record.succeeded_ms.and_then(timestamp),
+            ended: RESULTS.into_iter().zip(lock.record.ended).collect(),
             holders: lock
                 .holders()
                 .map(|hold| HolderEntry::new(hold, lock.now_ms))
@@ -209,6 +250,9 @@ impl<'a> HolderEntry<'a> {
                     ttl_ms: guard.until_ms.saturating_sub(now_ms),
                 })
                 .collect(),
+            stopping: holder
+                .zip(hold.stopping.as_ref())
+                .map(|(holder, by)| StoppingJson::new(by, &holder.who, now_ms)),
             foreign: holder.is_none(),
         }
     }

@@ -232,11 +232,15 @@ fn holding(lock: &Inspected, hold: &Hold, on_terminal: bool) -> Row {
     };
     let mode = match holder.limit.as_slots() {
         _ if holder.kept.is_some() => "kept".to_owned(),
+        _ if hold.stopping.is_some() => "stopping".to_owned(),
         Some(slots) => format!("slot {}/{slots}", holder.slot),
         None => holder.limit.mode().to_owned(),
     };
     let mut row = Row::about(lock, mode, &holder.who, holder.since_ms, on_terminal);
     row.cells[ID].clone_from(&hold.id);
+    if hold.stopping.is_some() {
+        row.styles[MODE] = Style::Yellow;
+    }
     if let Some(usual) = lock.usual.filter(|_| holder.kept.is_none()) {
         row.cells[FOR] = format!("{} (usually {})", row.short_for, format_duration(usual));
     }

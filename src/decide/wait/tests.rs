@@ -52,6 +52,7 @@ fn busy() -> Busy {
         restarted: None,
         repaired: false,
         granted: false,
+        stopping: None,
     }
 }
 

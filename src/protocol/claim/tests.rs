@@ -143,6 +143,10 @@ fn a_renewal_a_check_and_a_release_say_what_they_are_for() {
 
 /// An answer that the lock is busy, as far as it is always the same.
 fn busy_answer(ticket: Value, freeze: Value, restart: Value) -> Value {
+    busy_and_stopping(ticket, freeze, restart, Value::Nil)
+}
+
+fn busy_and_stopping(ticket: Value, freeze: Value, restart: Value, stopping: Value) -> Value {
     fields(&[
         Value::Int(0),
         Value::Int(1_000),
@@ -157,6 +161,7 @@ fn busy_answer(ticket: Value, freeze: Value, restart: Value) -> Value {
         Value::Int(0),
         Value::Int(1),
         restart,
+        stopping,
     ])
 }
 
@@ -181,17 +186,20 @@ fn a_busy_lock_is_read_field_by_field() {
 }
 
 #[test]
-fn a_freeze_says_since_when_it_keeps_all_out_and_else_a_restart_does() {
+fn a_freeze_says_since_when_others_wait_and_else_a_restart_or_a_request_to_stop_does() {
     let who = r#"{"host":"h","user":"u","pid":1,"command":["c"]}"#;
+    let stop = || text(r#"{"asked":300,"host":"h","user":"u","pid":1,"command":["c"]}"#);
     let freeze = || text(&format!("9000 500 {who}"));
     let restart = || text("8000 400");
-    for (freeze, restart, since) in [
-        (freeze(), restart(), Some(500)),
-        (freeze(), Value::Nil, Some(500)),
-        (Value::Nil, restart(), Some(400)),
-        (Value::Nil, Value::Nil, None),
+    for (freeze, restart, stop, since) in [
+        (freeze(), restart(), stop(), Some(500)),
+        (freeze(), Value::Nil, Value::Nil, Some(500)),
+        (Value::Nil, restart(), stop(), Some(400)),
+        (Value::Nil, Value::Nil, stop(), Some(300)),
+        (Value::Nil, Value::Nil, text(who), None),
+        (Value::Nil, Value::Nil, Value::Nil, None),
     ] {
-        let found = busy(busy_answer(Value::Nil, freeze, restart));
+        let found = busy(busy_and_stopping(Value::Nil, freeze, restart, stop));
         assert_eq!(found.blocked_since(), since);
     }
 }

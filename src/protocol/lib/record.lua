@@ -37,10 +37,14 @@ local function brief(entry)
   return from and string.sub(entry, 1, from - 1) .. '}' or entry
 end
 
+-- The counter for an end; `inspect` reads all of them. Any other end is a failure of COMMAND.
+local RESULTS = {['status:0'] = 'success', expired = 'lost', lost = 'lost', forced = 'forced', cancelled = 'stopped', released = 'released'}
+
 -- Writes the end of a hold into the history. `how` is one of the ends that the manual lists, `by` (JSON
 -- or '') the run that ended it. The caller also removes the entry, so it is written once.
 local function record_end(token, entry, ended, how, by)
   if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then return end
+  add_one('ended:' .. (RESULTS[how] or 'failure'))
   if history_size == 0 then
     -- The last end is kept for a release that is repeated.
     redis.call('UNLINK', history)

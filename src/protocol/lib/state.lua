@@ -12,3 +12,8 @@ local function set_state(...)
   redis.call('HSET', state, ...)
   if not last_fence then redis.call('PEXPIRE', state, int_text(2 * RETENTION)) end
 end
+
+-- Adds one to a counter in the state.
+local function add_one(counter)
+  set_state(counter, int_text((tonumber(redis.call('HGET', state, counter)) or 0) + 1))
+end

@@ -378,6 +378,7 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
                 "repaired",
                 "all ask again",
                 "held back",
+                "asked to end by",
             ],
         ),
         ("acquire", 2) => ("superseded", &["by"]),
@@ -483,6 +484,7 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
                 "held back",
                 "durations",
                 "goes on at",
+                "record",
             ],
         };
         let mut lines = Vec::new();

@@ -1429,6 +1429,7 @@ fn doctor_reports_the_key_that_is_stored_under_a_name() {
         frozen: None,
         waiters: Vec::new(),
         usual: None,
+        record: Default::default(),
     };
     let foreign = |left| {
         Key::Held(vec![Hold {
@@ -1436,6 +1437,7 @@ fn doctor_reports_the_key_that_is_stored_under_a_name() {
             left,
             holder: None,
             guards: Vec::new(),
+            stopping: None,
         }])
     };
     let named = |found: Option<Inspected>, strangers: Vec<Stranger>| Evidence {
