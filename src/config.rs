@@ -23,7 +23,7 @@ use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
 use crate::typed::Typed;
-use crate::variables::VARIABLES;
+use crate::variables::{PASS, VARIABLES};
 
 pub use self::options::{FromSettings, StandIn};
 pub use self::trust::Exposure;
@@ -378,7 +378,7 @@ impl Sources {
             let is_other = |others: &[&str]| others.contains(&name.as_str());
             if is_other(&VARIABLES)
                 || is_other(&INSTALLATION)
-                || is_other(&[output::HELPER_VARIABLE])
+                || is_other(&[output::HELPER_VARIABLE, PASS])
             {
                 continue;
             }

@@ -70,6 +70,18 @@ fn split_number(text: &str) -> (&str, &str) {
     (digits.trim_start_matches('0'), rest)
 }
 
+/// Of these words the one that this one was probably meant to be: with up to a third of its letters changed.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let allowed = (word.len() / 3).clamp(1, 3);
+    // The others aren't compared: a word may be as long as an environment.
+    let alike = known.filter(|known| known.len().abs_diff(word.len()) <= allowed);
+    alike
+        .map(|known| (strsim::osa_distance(word, known), known))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

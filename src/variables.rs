@@ -9,5 +9,9 @@ pub const WAITED_MS: &str = "REDLOCK_WAITED_MS";
 /// twice: it isn't the job's own to release.
 pub const HELD: &str = "REDLOCK_HELD";
 
+/// What admits the runs of the client that has frozen a lock. It isn't part of what a run leaves to its job: that may start
+/// such runs, too.
+pub const PASS: &str = "REDLOCK_PASS";
+
 /// All that a job may find of ours. What a run around this one has set doesn't count.
 pub const VARIABLES: [&str; 6] = [NAME, TOKEN, FENCE, SLOT, WAITED_MS, HELD];

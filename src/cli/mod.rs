@@ -19,7 +19,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 pub use self::help::{CONNECTION, WITH_SETTINGS, variable};
 pub use self::values::{LONGEST, REMEMBERED, duration, history_size, positive_duration};
 use self::values::{
-    count, id, last, not_empty, number, pid, remembered, remembered_or_none, script, ttl,
+    count, id, last, not_empty, number, once_key, pid, remembered, remembered_or_none, script, ttl,
     wait_duration,
 };
 
@@ -333,6 +333,12 @@ pub struct AcquireOptions {
     #[arg(short = 'x', short_alias = 'e', long, conflicts_with_all = ["shared", "slots"], help_heading = "Sharing", hide = true)]
     pub exclusive: bool,
 
+    /// Don't wait if N wait already
+    ///
+    /// The run then gives up as if the lock had stayed busy. With --max-waiting 1 -E 0, the run that waits covers this one.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 1000), help_heading = "Waiting")]
+    pub max_waiting: Option<u32>,
+
     /// Queue priority (-1000 to 1000); higher goes first
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = number(-1000_i32, 1000),
         help_heading = "Waiting", hide_short_help = true)]
@@ -351,7 +357,7 @@ pub struct AcquireOptions {
     /// With --supersede: this run's version
     ///
     /// N is a number that grows, such as the build number. A run gives up if a run with a larger N has been seen.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "supersede", value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "supersede", value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest", hide_short_help = true)]
     pub order: Option<u64>,
 
     /// With --supersede: also stop the run that holds the lock
@@ -456,8 +462,15 @@ pub struct Run {
     /// Keep the lock at least this long
     ///
     /// The lock is kept even if COMMAND ends sooner, so that hosts with skewed clocks don't run the job twice.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts")]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts", hide_short_help = true)]
     pub hold_at_least: Duration,
+
+    /// Skip if a run with this KEY succeeded
+    ///
+    /// KEY is what makes two runs the same job, such as a date or a commit. COMMAND is skipped if a run of this lock has
+    /// succeeded with the same KEY; the status is then 0, or the one that -E sets. The last 100 keys of a lock count.
+    #[arg(long, value_name = "KEY", value_parser = once_key, conflicts_with = "once_per", help_heading = "Run once across hosts")]
+    pub once: Option<String>,
 
     /// Skip if a run succeeded within this time
     ///
@@ -592,6 +605,10 @@ pub struct Wait {
     #[command(flatten)]
     pub wait: WaitOptions,
 
+    /// Accept a name that was never used, although a similar one was
+    #[arg(long)]
+    pub new: bool,
+
     /// A command is refused: `redlock wait` runs none.
     #[arg(last = true, hide = true)]
     pub command: Vec<OsString>,
@@ -611,6 +628,10 @@ pub struct Status {
     /// Print a JSON array with one object per lock
     #[arg(long)]
     pub json: bool,
+
+    /// Accept a name that was never used, although a similar one was
+    #[arg(long)]
+    pub new: bool,
 
     /// Print names only, one per line (for completions)
     #[arg(long, conflicts_with = "json", hide = true)]
@@ -847,12 +868,16 @@ pub struct History {
 /// Block new holders; the current one may finish
 ///
 /// Waiters keep waiting and see the reason; runs with --no-wait give up. The freeze lasts until
-/// `redlock thaw`, until --for is over, or for 30 days.
+/// `redlock thaw`, until --for is over, or for 30 days. Your own runs acquire the lock with a pass:
+///
+///   export REDLOCK_PASS="$(redlock freeze deploy -w --pass --reason migration)"
+///   redlock run deploy -- ./migrate.sh
+///   redlock thaw deploy
 #[derive(Debug, Args)]
 pub struct Freeze {
     /// Lock name
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
 
     /// Reason, shown to every run that wants the lock
     #[arg(long, value_name = "TEXT", value_parser = not_empty)]
@@ -861,14 +886,29 @@ pub struct Freeze {
     /// Duration of the freeze; at most 30d [default: 30d]
     #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered)]
     pub lasting: Option<Duration>,
+
+    /// Return once the holder has ended
+    #[arg(short, long)]
+    pub wait: bool,
+
+    /// Print a pass for your own runs
+    ///
+    /// A run with the pass in $REDLOCK_PASS acquires the frozen lock, ahead of all that wait. It is worthless once the
+    /// freeze has ended.
+    #[arg(long)]
+    pub pass: bool,
+
+    /// Freeze a name that was never used, although a similar one was
+    #[arg(long)]
+    pub new: bool,
 }
 
 /// Undo `redlock freeze`
 #[derive(Debug, Args)]
 pub struct Thaw {
     /// Lock name
-    #[arg(value_name = "NAME")]
-    pub name: String,
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
 }
 
 /// Reject stale writes, using a fence file

@@ -168,6 +168,15 @@ pub(super) fn not_empty(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Reads what stands for a job, such as a date: one word that needs no escapes.
+pub(super) fn once_key(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| !(c.is_whitespace() || c.is_control() || c == '"' || c == '\\');
+    if text.is_empty() || text.len() > 200 || !text.chars().all(is_plain) {
+        return Err("must be 1 to 200 bytes without spaces, quotes or backslashes".into());
+    }
+    Ok(text.to_owned())
+}
+
 /// Reads an id, or enough of its beginning that it isn't hit upon by chance.
 pub(super) fn id(text: &str) -> Result<String, String> {
     if text.len() < 4 {

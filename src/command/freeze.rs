@@ -1,31 +1,72 @@
 //! `redlock freeze` and `redlock thaw`: let the holder finish, and admit no other run.
 
-use anyhow::Result;
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
 
 use super::change::change;
 use super::identity::{masked, own_identity};
-use super::usage::{name, refuse_pattern};
+use super::never_used::mistaken;
+use super::usage::{BadUsage, parse_names, refuse_pattern};
+use super::wait::until_free;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration;
-use crate::protocol::Who;
+use crate::protocol::{FreezeReply, Name, Pass, Who};
 use crate::report;
+use crate::sys;
 
 /// Admits no new holder.
 pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
-    refuse_pattern(&options.name, "freeze")?;
-    let lock = settings.locks.lock(name(&options.name)?);
+    if options.pass && sys::stream_was_closed(1) {
+        let why = "standard output is closed, so the pass would be lost";
+        return Err(BadUsage(why.into()).into());
+    }
+    for name in &options.names {
+        refuse_pattern(name, "freeze")?;
+    }
+    let names = parse_names(&options.names)?;
     let who = Who {
         reason: masked(Some(&options.reason)),
         ..own_identity(settings)
     };
     let mut client = settings.locks.open()?;
+    if !options.new {
+        let found = settings.locks.inspect(&mut client, &names)?;
+        if let Some(line) = mistaken(&found, &mut client, &settings.locks)? {
+            report::error(format_args!("{line} (nothing is frozen; --new freezes it)"));
+            return Ok(Exit::NeverUsed);
+        }
+    }
+    let pass = options.pass.then(|| Pass::new(names.clone())).transpose()?;
     let long = options.lasting.unwrap_or(cli::REMEMBERED);
-    let name = lock.name();
-    let may = format_args!("lock \"{name}\" may have been frozen");
-    let found = change(name, may, || lock.freeze(&mut client, long, &who))?;
-    let until = match options.lasting {
+    for name in &names {
+        let lock = settings.locks.lock(name.clone());
+        let may = format_args!("lock \"{name}\" may have been frozen");
+        let word = pass.as_ref().map(|pass| pass.word.as_str());
+        let found = change(name, may, || lock.freeze(&mut client, long, &who, word))?;
+        settings
+            .verbosity
+            .info(frozen_line(name, options.lasting, &found));
+    }
+    drop(client);
+    if options.wait {
+        let exit = until_free(&names, &cli::WaitOptions::default(), settings)?;
+        if exit != Exit::Success {
+            return Ok(exit);
+        }
+    }
+    if let Some(pass) = pass {
+        writeln!(std::io::stdout(), "{pass}").context("can't write the pass")?;
+    }
+    Ok(Exit::Success)
+}
+
+/// That a lock is frozen, for how long, and who may still hold it.
+fn frozen_line(name: &Name, lasting: Option<Duration>, found: &FreezeReply) -> String {
+    let until = match lasting {
         Some(long) => format!("for {}", duration::exact(long)),
         None => format!(
             "until `{}`, at most for 30d",
@@ -39,36 +80,37 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
             report::holder_and_others(found.holder.as_ref(), holders)
         ),
     };
-    let before = found.before.map_or(String::new(), |before| {
+    let before = found.before.as_ref().map_or(String::new(), |before| {
         format!(
             "; previously frozen by {}",
-            report::client_and_reason(&before)
+            report::client_and_reason(before)
         )
     });
-    settings.verbosity.info(format_args!(
-        "lock \"{name}\" is frozen {until}; {held}{before}"
-    ));
-    Ok(Exit::Success)
+    format!("lock \"{name}\" is frozen {until}; {held}{before}")
 }
 
 /// Lets others in again.
 pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
-    refuse_pattern(&options.name, "thaw")?;
-    let lock = settings.locks.lock(name(&options.name)?);
+    for name in &options.names {
+        refuse_pattern(name, "thaw")?;
+    }
+    let names = parse_names(&options.names)?;
     let mut client = settings.locks.open()?;
     client.ask_role()?;
-    let name = lock.name();
-    let may = format_args!("lock \"{name}\" may have been thawed");
-    let thawed = change(name, may, || lock.thaw(&mut client))?;
-    client.refuse_replica()?;
-    match thawed {
-        Some(by) => settings.verbosity.info(format_args!(
-            "lock \"{name}\" is thawed; it was frozen by {}",
-            report::client_and_reason(&by)
-        )),
-        None => settings
-            .verbosity
-            .info(format_args!("lock \"{name}\" was not frozen")),
+    for name in &names {
+        let lock = settings.locks.lock(name.clone());
+        let may = format_args!("lock \"{name}\" may have been thawed");
+        let thawed = change(name, may, || lock.thaw(&mut client))?;
+        client.refuse_replica()?;
+        match thawed {
+            Some(by) => settings.verbosity.info(format_args!(
+                "lock \"{name}\" is thawed; it was frozen by {}",
+                report::client_and_reason(&by)
+            )),
+            None => settings
+                .verbosity
+                .info(format_args!("lock \"{name}\" was not frozen")),
+        }
     }
     Ok(Exit::Success)
 }

@@ -353,8 +353,8 @@ mod tests {
                 "no option --name: put the lock's name without an option; see redlock run -h",
             ),
             (
-                "freeze a looking",
-                "unexpected argument 'looking' found; see redlock freeze -h",
+                "stop a looking",
+                "unexpected argument 'looking' found; see redlock stop -h",
             ),
         ]);
     }
@@ -436,8 +436,8 @@ mod tests {
                 "unexpected value 'c' for '<NAME>...' found; no more were expected; see redlock extend -h",
             ),
             (
-                "thaw a b",
-                "unexpected argument 'b' found; see redlock thaw -h",
+                "stop a b",
+                "unexpected argument 'b' found; see redlock stop -h",
             ),
             (
                 "freeze a",

@@ -18,6 +18,7 @@ mod local;
 mod looks;
 mod manual;
 mod mistakes;
+mod never_used;
 mod pass;
 mod privacy;
 mod release;

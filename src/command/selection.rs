@@ -110,7 +110,7 @@ mod tests {
             name: "a".parse().unwrap(),
             fence: None,
             usual: None,
-            record: Default::default(),
+            record: crate::protocol::Record::default(),
             now_ms: 0,
             key: match holds {
                 [] => Key::Free,

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use super::change::change;
 use super::identity::{masked, own_identity};
 use super::looks::{LOOK_EVERY, Looks};
+use super::never_used::mistaken;
 use super::selection::{Selection, refuse_unclear, select};
 use super::usage::name;
 use crate::cli;
@@ -48,6 +49,10 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             return Ok(Exit::Lost);
         }
         Selection::Nobody => {
+            if let Some(line) = mistaken([found], &mut client, &settings.locks)? {
+                report::error(line);
+                return Ok(Exit::NeverUsed);
+            }
             report::error(nobody(found, options.id.as_deref()));
             return Ok(Exit::Lost);
         }

@@ -3,13 +3,14 @@
 use anyhow::Result;
 
 use super::looks::{LOOK_EVERY, Look, Looks};
+use super::never_used::mistaken;
 use super::usage::{BadUsage, parse_names};
 use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::wait::{WaitLimit, end_of};
-use crate::protocol::{Busy, Client, Error, ErrorKind, Inspected, Key};
+use crate::protocol::{Busy, Client, Error, ErrorKind, Inspected, Key, Name};
 use crate::report;
 
 /// Waits until none of the locks has a holder.
@@ -19,10 +20,29 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         let line = "wait runs no command; put: redlock wait NAME && COMMAND";
         return Err(BadUsage(line.into()).into());
     }
+    if !options.new {
+        let mut client = settings.locks.client();
+        // What a server that isn't ready says is waited for below.
+        if let Ok(found) = settings.locks.inspect(&mut client, &names)
+            && let Some(line) = mistaken(&found, &mut client, &settings.locks)?
+        {
+            report::error(format_args!("{line} (--new accepts it)"));
+            return Ok(Exit::NeverUsed);
+        }
+    }
+    until_free(&names, &options.wait, settings)
+}
+
+/// The same, for names that are meant.
+pub(super) fn until_free(
+    names: &[Name],
+    options: &cli::WaitOptions,
+    settings: &Settings,
+) -> Result<Exit> {
     let began = now();
-    let limit = WaitLimit::since(began, options.wait.no_wait, options.wait.wait);
-    let mut looks = Looks::new(settings.locks.client(), settings, &names, began);
-    let not_ready_until = if options.wait.no_wait {
+    let limit = WaitLimit::since(began, options.no_wait, options.wait);
+    let mut looks = Looks::new(settings.locks.client(), settings, names, began);
+    let not_ready_until = if options.no_wait {
         WaitLimit::Until(began + settings.locks.answer_may_take())
     } else {
         limit
@@ -36,7 +56,7 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         let limit = if is_coming { not_ready_until } else { limit };
         !(client.was_reached() || is_coming) || limit.is_over(at)
     };
-    let conflict = Exit::Busy(options.wait.conflict_exit_code.unwrap_or(cli::BUSY));
+    let conflict = Exit::Busy(options.conflict_exit_code.unwrap_or(cli::BUSY));
     let mut is_first = true;
     loop {
         let Look { at: looked, found } = match looks.ask(gives_up) {

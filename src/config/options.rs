@@ -11,6 +11,7 @@ use clap::{Arg, CommandFactory};
 
 use super::{BadConfig, NAMES, Setting, Sources, is_in_job};
 use crate::cli::{Cli, ONLY_WITH, WITH_SETTINGS, variable};
+use crate::pattern::nearest;
 use crate::typed::{Typed, Word};
 
 /// A setting in place of an option.
@@ -169,7 +170,7 @@ fn unknown(mut settings: Vec<&Setting>) -> Result<Option<String>, BadConfig> {
         settings.retain(|setting| !known.contains(&setting.name));
     }
     let hint = |name: &str| {
-        let near = nearest(name, &known);
+        let near = nearest(name, known.iter().map(String::as_str));
         near.map_or(String::new(), |near| format!("; did you mean {near}?"))
     };
     let mut in_files = settings.iter().filter_map(|setting| {
@@ -188,19 +189,6 @@ fn unknown(mut settings: Vec<&Setting>) -> Result<Option<String>, BadConfig> {
         [name] => Some(format!("unknown variable {name}{}", hint(name))),
         several => Some(format!("unknown variables {}", several.join(", "))),
     })
-}
-
-/// The variable that this one was probably meant to be: with up to a third of its letters changed.
-fn nearest<'a>(name: &str, known: &'a [String]) -> Option<&'a String> {
-    let allowed = (name.len() / 3).clamp(1, 3);
-    // The others aren't compared: a name may be as long as an environment.
-    let all = known.iter();
-    let alike = all.filter(|known| known.len().abs_diff(name.len()) <= allowed);
-    alike
-        .map(|known| (strsim::osa_distance(name, known), known))
-        .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, known)| known)
 }
 
 #[cfg(test)]
@@ -303,10 +291,17 @@ mod tests {
             ("REDLOCK_FROBNICATE", None),
             ("REDLOCK_X1Y2", None),
         ] {
-            assert_eq!(nearest(name, &known).map(String::as_str), meant, "{name}");
+            assert_eq!(
+                nearest(name, known.iter().map(String::as_str)),
+                meant,
+                "{name}"
+            );
         }
         // A name as long as an environment can be is no more work.
-        assert_eq!(nearest(&"R".repeat(1 << 20), &known), None);
+        assert_eq!(
+            nearest(&"R".repeat(1 << 20), known.iter().map(String::as_str)),
+            None
+        );
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub enum Exit {
     StaleFence,
     /// `redlock doctor`: something is wrong.
     Unfit,
+    /// No run has ever used the name, and probably another one was meant.
+    NeverUsed,
     /// Wrong usage: options, names, durations.
     Usage,
     /// Redis can't be reached; or the command needs Linux, and this is another system.
@@ -48,7 +50,7 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
-            Self::StaleFence | Self::Unfit => 1,
+            Self::StaleFence | Self::Unfit | Self::NeverUsed => 1,
             Self::Command(status) | Self::Busy(status) => status,
             Self::Signal(signal) | Self::Interrupted(signal) => {
                 u8::try_from(128 + signal).unwrap_or(u8::MAX)

@@ -160,6 +160,8 @@ pub enum End {
     },
     /// The lock stayed busy.
     Busy(Rc<Busy>),
+    /// So many wait for it already, which is enough.
+    Crowded(u32),
     /// This newer run wants us to give up.
     Superseded(Box<Who>),
     /// This person has removed us from the queue.
@@ -621,6 +623,10 @@ impl<'a> Wait<'a> {
             Ok(Acquired::RecentSuccess(ago)) => {
                 self.is_known = self.place.is_some() || self.unanswered;
                 self.end(End::RecentSuccess(ago), actions);
+            }
+            Ok(Acquired::Crowded(waiting)) => {
+                self.is_known = self.unanswered;
+                self.end(End::Crowded(waiting), actions);
             }
             Ok(Acquired::Superseded(by)) => {
                 self.is_known = self.unanswered;

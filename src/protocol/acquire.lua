@@ -9,11 +9,13 @@
 -- ARGV[11] discipline ('fifo' or 'lifo')
 -- ARGV[12] supersede (0: no, 1: the older ones in the queue, 2: the holders too)
 -- ARGV[13] number in an outside order or ''
--- ARGV[14] once (ms that a success counts, or 0)
+-- ARGV[14] once (ms that a success counts, 0, or '=' and the key with which one counts)
 -- ARGV[15] repair (1 or 0)
 -- ARGV[16] restart grace (ms; '' or left out when there is none)
--- ARGV[17] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; left out otherwise)
--- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has
+-- ARGV[17] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
+-- ARGV[18] pass of a freeze ('' or left out when there is none)
+-- ARGV[19] of how many waiters it makes no more ('' or left out when it waits behind any number)
+-- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
 -- @include lock
 
 -- A name that a young server doesn't know may have a holder that it has forgotten.
@@ -60,7 +62,7 @@ if there == 0 then
     redis.call('PEXPIRE', history, RETENTION)
   end
   redis.call('SET', lock, token, 'PX', ttl)
-  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', ARGV[17] and 'held:' or 'held', who}, ' '))
+  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', (ARGV[17] or '') ~= '' and 'held:' or 'held', who}, ' '))
   redis.call('PEXPIRE', meta, ttl + RETENTION)
   if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
     local added = redis.pcall('ZADD', index, now_ms + IN_USE, name)
@@ -75,14 +77,20 @@ end
 return (function()
 
 -- @include lease
+-- @include once
 
 local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local place, ticket, priority, discipline = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[15]
-local sync = ARGV[17]
+local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), ARGV[14], ARGV[15]
+local sync = (ARGV[17] or '') ~= ''
+local pass, most_waiting = ARGV[18] or '', tonumber(ARGV[19] or '')
 
 -- Others read its number in its entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
+-- And for which freeze it has the pass: the one that began then.
+if freeze and pass ~= '' and redis.call('HGET', state, 'frozen_pass') == redis.sha1hex(pass) then
+  who = string.gsub(who, '^{', '{"pass":' .. string.match(freeze, '^%d+ (%d+) ') .. ',', 1)
+end
 
 local success = succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1
 local repaired = 0
@@ -135,7 +143,10 @@ local function give_up(by)
   return {2, by or ''}
 end
 
-if success >= 0 and success < once then return {3, success} end
+local key = string.match(once, '^=(.+)$')
+local covered = key and succeeded_with(key)
+if covered then return {3, math.max(0, now_ms - covered)} end
+if not key and success >= 0 and success < tonumber(once) then return {3, success} end
 local value = lock_value()
 if type(value) == 'table' then return value end
 if is_held(token, value) then
@@ -205,6 +216,24 @@ if queued and place == '' then
   if is_held(token, value) then return accept(value) end
 end
 
+local COUNTED = 1000 -- among how many in the queue one call counts those that wait
+
+-- How many others wait, up to `most`. A listener that no message reaches is dead.
+local function count_waiting(most)
+  local waiting = 0
+  for _, other in ipairs(redis.call('ZRANGE', queue, 0, COUNTED - 1)) do
+    if waiting >= most then break end
+    local entry = redis.call('HGET', waiters, other) or ''
+    local until_ms, _, _, _, _, listens = string.match(entry, WAITER)
+    local is_there = other ~= token and until_ms and tonumber(until_ms) > now_ms
+    if is_there and listens ~= '0' then
+      is_there = redis.pcall(PUBLISH[listens], channels .. id(other), 'hello') ~= 0
+    end
+    if is_there then waiting = waiting + 1 end
+  end
+  return waiting
+end
+
 -- The last ticket that was given. It never falls below those in the queue, whatever becomes of the state.
 local function last_ticket()
   local last = tonumber(redis.call('HGET', state, 'ticket'))
@@ -227,7 +256,7 @@ local function last_ticket()
 end
 
 if not queued then
-  local slot = free_slot(limit, value)
+  local slot = free_slot(limit, value, who)
   if slot then
     local fence = next_fence()
     add_holder(value, token, limit, slot, ttl, fence, 0, sync and 'held:' or 'held', who)
@@ -262,7 +291,16 @@ if not score then
   if number then set_state('number_waits', token) end
   local turn = tonumber(ticket)
   if discipline == 'lifo' then turn = -turn end
-  redis.call('ZADD', queue, int_text(turn - tonumber(priority) * ROUND), token)
+  -- Those whose turn doesn't come before the freeze ends are behind those with its pass.
+  local rank = passes(who) and HIGHEST + 1 or tonumber(priority)
+  redis.call('ZADD', queue, int_text(turn - rank * ROUND), token)
+  if is_new and most_waiting then
+    local waiting = count_waiting(most_waiting)
+    if waiting >= most_waiting then
+      redis.call('ZREM', queue, token)
+      return {5, waiting}
+    end
+  end
   if is_new and supersede ~= '0' then
     -- Those that this call leaves are removed when they ask, or when it is their turn.
     local older = redis.call('ZRANGE', queue, 0, REMOVED, 'WITHSCORES')

@@ -26,6 +26,8 @@ pub enum Acquired {
     Superseded(Box<Who>),
     /// A run succeeded this long ago, which is recent enough.
     RecentSuccess(Duration),
+    /// So many wait already, behind whom we don't.
+    Crowded(u32),
     /// This person has removed us from the queue, or has stopped us before we knew that the lock was ours; or a
     /// newer run has. What we may have is ours to release.
     Removed(Box<Who>),
@@ -167,6 +169,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
         [Value::Int(2), by] => {
             Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
         }
+        [Value::Int(5), waiting] => Acquired::Crowded(count(waiting)?),
         [Value::Int(4), by] => Acquired::Removed(Box::new(scripts::who(by)?.unwrap_or_default())),
         _ => return Err(unexpected_reply(&fields)),
     })

@@ -43,6 +43,10 @@ pub struct Request {
     pub queue: QueueOptions,
     /// A success of another run that is younger than this is enough.
     pub once_per: Duration,
+    /// One with this key is enough.
+    pub once_key: Option<String>,
+    /// What admits it although the lock is frozen, if the freeze has that pass.
+    pub pass: Option<String>,
     /// A lock without an expiry gets one.
     pub repair_ttl: bool,
     /// A name that the server doesn't know isn't granted before the server is this old.
@@ -59,6 +63,8 @@ pub struct QueueOptions {
     pub supersede: Supersede,
     /// Its place in an order from outside: it goes neither before nor after a higher one.
     pub number: Option<u64>,
+    /// It waits behind fewer waiters than these, or not at all.
+    pub most_waiting: Option<u32>,
 }
 
 /// Which other runs a new waiter makes give up.
@@ -201,6 +207,8 @@ impl Claim {
             limit,
             queue,
             once_per,
+            ref once_key,
+            ref pass,
             repair_ttl,
             restart_grace,
         } = *request;
@@ -221,17 +229,28 @@ impl Claim {
             if queue.lifo { "lifo" } else { "fifo" }.into(),
             supersede.into(),
             or_empty(queue.number).into(),
-            once_per.as_millis().to_string().into(),
+            match once_key {
+                Some(key) => format!("={key}"),
+                None => once_per.as_millis().to_string(),
+            }
+            .into(),
             u8::from(repair_ttl).to_string().into(),
         ];
-        if !restart_grace.is_zero() {
-            args.push(restart_grace.as_millis().to_string().into());
-        } else if needs.replicated {
-            args.push(Vec::new());
-        }
-        if needs.replicated {
-            args.push(b"1".to_vec());
-        }
+        // What few runs ask for is left out behind the last one that this run asks for.
+        let grace = restart_grace.as_millis();
+        let rare = [
+            if grace > 0 {
+                grace.to_string()
+            } else {
+                String::new()
+            },
+            if needs.replicated { "1" } else { "" }.into(),
+            pass.clone().unwrap_or_default(),
+            or_empty(queue.most_waiting.map(u64::from)),
+        ];
+        let asked = rare.iter().rposition(|text| !text.is_empty());
+        let asked = asked.map_or(0, |last| last + 1);
+        args.extend(rare.into_iter().take(asked).map(String::into_bytes));
         self.lock.call(&ACQUIRE, args)
     }
 

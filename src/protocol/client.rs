@@ -516,6 +516,8 @@ mod tests {
                 limit: Limit::EXCLUSIVE,
                 queue: QueueOptions::default(),
                 once_per: Duration::ZERO,
+                once_key: None,
+                pass: None,
                 repair_ttl: false,
                 restart_grace: Duration::ZERO,
             };

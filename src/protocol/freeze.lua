@@ -1,12 +1,13 @@
 -- freeze: let the holder finish, and admit no other holder, for a time.
 -- ARGV[4] how long (ms)
 -- ARGV[5] who (JSON)
+-- ARGV[6] pass of the runs that are admitted nevertheless ('' or left out when there is none)
 -- Returns {how many hold it, entry of a holder or nil, who had frozen it before or nil}
 -- @include lock
 -- @include holders
 -- @include names
 -- @include messages
-local long, who = tonumber(ARGV[4]), ARGV[5]
+local long, who, pass = tonumber(ARGV[4]), ARGV[5], ARGV[6] or ''
 
 local before = freeze and string.match(freeze, '^%d+ %d+ (.*)$')
 local until_ms = now_ms + long
@@ -14,6 +15,11 @@ frozen = math.max(until_ms, forgetful)
 local value = lock_value()
 if type(value) == 'table' then return value end
 redis.call('HSET', state, 'frozen', table.concat({int_text(until_ms), int_text(now_ms), who}, ' '))
+if pass == '' then
+  redis.call('HDEL', state, 'frozen_pass')
+else
+  redis.call('HSET', state, 'frozen_pass', redis.sha1hex(pass))
+end
 redis.call('PEXPIRE', state, int_text(2 * RETENTION))
 index_name(long)
 -- The waiters are to see why.

@@ -66,6 +66,8 @@ pub enum SkipReason {
     Busy,
     /// The lock stayed busy for as long as it wanted to wait.
     Timeout,
+    /// Others waited already, behind whom it doesn't wait (`--max-waiting`).
+    Crowded,
     /// No new holder was admitted.
     Frozen,
     /// A newer run made it give up, or had been there before it.
@@ -79,11 +81,12 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Recent,
         Self::Unless,
         Self::Busy,
         Self::Timeout,
+        Self::Crowded,
         Self::Frozen,
         Self::Superseded,
         Self::Removed,
@@ -98,6 +101,7 @@ impl SkipReason {
             Self::Unless => "unless",
             Self::Busy => "busy",
             Self::Timeout => "timeout",
+            Self::Crowded => "crowded",
             Self::Frozen => "frozen",
             Self::Superseded => "superseded",
             Self::Removed => "removed",

@@ -113,15 +113,17 @@ impl Lock {
         Err(endless())
     }
 
-    /// Admits no new holder for a time, as `who` wants it for its reason.
+    /// Admits no new holder for a time, as `who` wants it for its reason, but for those that come with this word of a
+    /// pass.
     pub fn freeze(
         &self,
         client: &mut Client,
         long: Duration,
         who: &Who,
+        pass: Option<&str>,
     ) -> Result<FreezeReply, Error> {
-        let who = who.to_json();
-        let args = vec![long.as_millis().to_string().into(), who];
+        let long = long.as_millis().to_string();
+        let args = vec![long.into(), who.to_json(), pass.unwrap_or_default().into()];
         client.call(self.call(&FREEZE, args), |fields| match fields {
             [holders, entry, before] => Ok(FreezeReply {
                 holders: count(holders)?,

@@ -22,6 +22,8 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   if phase ~= 'held' and phase ~= 'granted' then since = nil end
   -- The number of a run that never confirmed its grant is still to be noted.
   if phase == 'granted' and string.find(entry, '"order":', 1, true) then since = nil end
+  -- And so is the key of one that has succeeded.
+  if string.find(entry, '"once":"', 1, true) then since = nil end
   -- Times are put together as texts, as in acquire.
   local micros, done, handed_on = string.sub('00000' .. time[2], -6), false, false
   local unsure = since and waiting > 1 and now_ms - since >= LONG_HOLD
@@ -91,6 +93,7 @@ end
 return (function()
 
 -- @include guards
+-- @include once
 
 local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 
@@ -115,7 +118,10 @@ local function note_end()
   if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]') then note_order(entry) end
   -- What is kept was released before: a repetition is no later success.
   local is_new = ours and not string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept[: ]')
-  if how == 'status:0' and is_new then set_state('succeeded', int_text(now_ms)) end
+  if how == 'status:0' and is_new then
+    set_state('succeeded', int_text(now_ms))
+    note_key(entry)
+  end
 end
 
 -- The job has released the lock, and its run goes on. Only a process that watches over the lock would read it.

@@ -7,13 +7,14 @@
 -- ARGV[5] ttl (ms)
 -- ARGV[6] instance: the processes whose end means that the lock is unused ('' as before, or '=' and an identity, which may be empty)
 -- ARGV[7] notify (1: a run that tracks the lock is to check how long it lasts, 0)
+-- ARGV[8] idle (ms since the run's processes have last used a processor, 0 when they do; '' or left out when nothing has changed)
 -- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 
 -- @constant DAY, RETENTION, REFRESHED of lock
 
 -- The usual case comes before anything else is defined: an exclusive lock, whose lease is to be as long as it
 -- was. The rest would do just the same.
-if ARGV[6] == '' and ARGV[7] == '0' and redis.pcall('GET', KEYS[1]) == ARGV[4] then
+if ARGV[6] == '' and ARGV[7] == '0' and (ARGV[8] or '') == '' and redis.pcall('GET', KEYS[1]) == ARGV[4] then
   local lock, state, meta, token, ttl = KEYS[1], KEYS[2], KEYS[3], ARGV[4], tonumber(ARGV[5])
   local entry = redis.pcall('HGET', meta, token)
   local fence, limit, slot = string.match(type(entry) == 'string' and entry or '', '^(%d+) %d+ (%d+) (%d+) %d+ held ')
@@ -36,7 +37,7 @@ return (function()
 -- @include lease
 
 local YEAR = 365 * 24 * 3600 * 1000 -- the longest lease, ms
-local token, ttl, instance, notify = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local token, ttl, instance, notify, idle = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8] or '')
 
 -- A key that isn't a string any more isn't our lock either.
 local value = redis.pcall('GET', lock)
@@ -49,6 +50,11 @@ local left = extend_lease(token, value, ttl)
 local entry = confirm(token, value, ttl)
 if instance ~= '' and entry ~= '' then
   entry = string.gsub(entry, '"instance":"[^"]*"', '"instance":"' .. string.sub(instance, 2) .. '"')
+  redis.call('HSET', meta, token, entry)
+end
+if idle and entry ~= '' then
+  entry = string.gsub(entry, ',"idle":%d+', '', 1)
+  if idle > 0 then entry = string.gsub(entry, '}$', ',"idle":' .. int_text(now_ms - idle) .. '}') end
   redis.call('HSET', meta, token, entry)
 end
 if notify == '1' or ttl > (ttl_of(entry) or ttl) then

@@ -4,14 +4,14 @@
 -- @include queue
 -- @include names
 if not freeze then
-  redis.call('HDEL', state, 'frozen')
+  redis.call('HDEL', state, 'frozen', 'frozen_pass')
   return {0}
 end
 -- A person who thaws it knows nothing of what a restarted server has forgotten.
 frozen = forgetful
 local value = lock_value()
 if type(value) == 'table' then return value end
-redis.call('HDEL', state, 'frozen')
+redis.call('HDEL', state, 'frozen', 'frozen_pass')
 if value == FROZEN then
   clear_lock()
   value = frozen > 0 and FROZEN

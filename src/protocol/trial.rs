@@ -209,6 +209,8 @@ impl Rehearsal {
             limit: Limit::EXCLUSIVE,
             queue: QueueOptions::default(),
             once_per: Duration::ZERO,
+            once_key: None,
+            pass: None,
             restart_grace: Duration::ZERO,
             repair_ttl: false,
         };

@@ -42,6 +42,9 @@ pub struct Who {
     /// A link to the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// The key of `--once`: no run is needed once one with it has succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub once: Option<String>,
     /// The TTL that it asks for, in milliseconds: with what is left of its lease it says when that was
     /// renewed. The history doesn't keep it, nor any field after it (`brief` in `lib/record.lua`).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,6 +59,10 @@ pub struct Who {
     /// The time between SIGTERM and SIGKILL for its command, in milliseconds, if that isn't [`KILL_AFTER`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_after: Option<u64>,
+    /// Since when the processes of its command have used no processor, in milliseconds since 1970 by the server's clock,
+    /// which writes that.
+    #[serde(skip_serializing)]
+    pub idle: Option<u64>,
     /// When it asked another run to end, in milliseconds since 1970 by the server's clock, which writes that.
     #[serde(skip_serializing)]
     pub asked: Option<u64>,
@@ -107,6 +114,7 @@ impl Who {
             &self.label,
             &self.reason,
             &self.url,
+            &self.once,
             &self.instance,
         ];
         let optional = optional.into_iter().flatten();
@@ -120,7 +128,13 @@ impl Who {
 
     fn is_long(&self) -> bool {
         let command: usize = self.command.iter().map(|word| word.len() + 1).sum();
-        let texts = [&self.label, &self.reason, &self.url, &self.instance];
+        let texts = [
+            &self.label,
+            &self.reason,
+            &self.url,
+            &self.once,
+            &self.instance,
+        ];
         let known_as = self.known_as.as_ref();
         self.host.len() > NAME
             || self.user.len() > NAME
@@ -143,7 +157,12 @@ impl Who {
             has_room
         });
         self.command.shrink_to_fit();
-        let texts = [&mut self.label, &mut self.reason, &mut self.url];
+        let texts = [
+            &mut self.label,
+            &mut self.reason,
+            &mut self.url,
+            &mut self.once,
+        ];
         for text in texts.into_iter().flatten() {
             cut(text, TEXT);
         }
@@ -414,10 +433,12 @@ mod tests {
             label: text(),
             reason: text(),
             url: text(),
+            once: Some("2026-11-26".into()),
             ttl: Some(30_000),
             skew: Some(500),
             instance: Some("i".into()),
             kill_after: Some(9_000),
+            idle: None,
             asked: None,
         };
         let json = String::from_utf8(who.to_json()).unwrap();
@@ -449,10 +470,12 @@ mod tests {
             label: Some(long(5000)),
             reason: Some(long(5000)),
             url: Some(long(5000)),
+            once: Some(long(5000)),
             ttl: Some(30_000),
             skew: Some(500),
             instance: Some(long(5000)),
             kill_after: None,
+            idle: None,
             asked: None,
         };
         let written = who.to_json();

@@ -823,11 +823,13 @@ mod tests {
                     label,
                     reason,
                     url,
+                    once: None,
                     ttl,
                     skew,
                     instance,
                     kill_after,
-                    // A script writes that, and nothing else does.
+                    // Scripts write these, and nothing else does.
+                    idle: None,
                     asked: None,
                 }
             },

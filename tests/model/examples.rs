@@ -133,12 +133,15 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("repair", Some("0")),
             ("grace", Some("")),
             ("sync", Some("")),
+            ("pass", Some("")),
+            ("waiting", Some("")),
         ],
         "renew" => &[
             ("token", None),
             ("ttl", Some("10s")),
             ("instance", Some("")),
             ("notify", Some("0")),
+            ("idle", Some("")),
         ],
         "check" => &[("token", None), ("ttl", Some("0"))],
         "release" => &[
@@ -168,7 +171,7 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("waiters", Some("0")),
         ],
         "stop" => &[("id", None), ("by", Some("{op}")), ("holders", Some("0"))],
-        "freeze" => &[("long", None), ("who", Some("{op}"))],
+        "freeze" => &[("long", None), ("who", Some("{op}")), ("pass", Some(""))],
         "skip" => &[
             ("why", None),
             ("ms", Some("0")),
@@ -280,7 +283,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         };
         let value = match (name, value) {
             ("limit", "shared") => SHARED.to_owned(),
-            ("ttl" | "once" | "grace" | "keep" | "long" | "ms", value) => {
+            ("ttl" | "once" | "grace" | "keep" | "long" | "ms" | "idle", value) => {
                 show::duration(value).map_or_else(|| show::read(value), |ms| ms.to_string())
             }
             _ => show::read(value),
@@ -313,13 +316,20 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
             (None, Some(_)) if *name == "who" && script == "acquire" => {
                 show::read(&format!("{{{}}}", given["token"]))
             }
-            (None, Some("")) if *name == "grace" && !given.contains_key("sync") => continue,
-            (None, Some("")) if *name == "sync" => continue,
             (None, Some("10s")) => "10000".to_owned(),
             (None, Some(default)) => show::read(default),
             (None, None) => return Err(format!("no {name}")),
         };
         args.push(value);
+    }
+    // As clients do, what few ask for is left out behind the last one that is asked for.
+    let rare = ["grace", "sync", "pass", "waiting", "idle"];
+    let mut names = parameters.iter().rev().map(|(name, _)| name);
+    while ["acquire", "renew"].contains(&script)
+        && names.next().is_some_and(|name| rare.contains(name))
+        && args.last().is_some_and(String::is_empty)
+    {
+        args.pop();
     }
     if let Some(most) = given.get("args") {
         args.truncate(most.parse().map_err(|_| "a number")?);

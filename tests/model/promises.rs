@@ -163,9 +163,16 @@ impl Facts {
                     }
                 }
                 Promise::FreezeHolds => {
+                    let held = after.get(now_ms, &keys.lock).map(|entry| &*entry.content);
+                    let has_pass = |client: &Rc<Client>| {
+                        let token = client.setup.claim.token().as_bytes();
+                        let has_it = matches!(held, Some(Content::Text(held)) if held == token);
+                        has_it && client.setup.wish.pass.is_some()
+                    };
                     if self.is_frozen(now_ms)
                         && call.script.hash != THAW.hash
                         && fence(before) != fence(after)
+                        && !clients.iter().any(has_pass)
                     {
                         return Err(Broken::new(*promise, "a grant while the lock is frozen"));
                     }
@@ -320,9 +327,11 @@ impl Facts {
                     ));
                 }
                 let since = self.succeeded_at.map(|at| u64::try_from(now_ms - at));
-                let once = client.setup.wish.once_per;
-                let covers = since
-                    .is_some_and(|since| since.is_ok_and(|ms| Duration::from_millis(ms) < once));
+                let (once, key) = (client.setup.wish.once_per, &client.setup.wish.once_key);
+                // All that have a key have the same one.
+                let covers = since.is_some_and(|since| {
+                    key.is_some() || since.is_ok_and(|ms| Duration::from_millis(ms) < once)
+                });
                 if asked(Promise::OnceHolds) && covers {
                     return Err(Broken::new(
                         Promise::OnceHolds,

@@ -57,6 +57,8 @@ pub fn run(number: usize) -> Setup {
             limit: Limit::EXCLUSIVE,
             queue: QueueOptions::default(),
             once_per: Duration::ZERO,
+            once_key: None,
+            pass: None,
             repair_ttl: false,
             restart_grace: Duration::ZERO,
         },
@@ -244,15 +246,15 @@ fn shared() -> Rules {
     rules
 }
 
-/// A person freezes the lock for so long, and thaws it.
-pub fn freeze_and_thaw(long: Duration) -> Vec<Deed> {
+/// A person freezes the lock for so long, with this pass or none, and thaws it.
+pub fn freeze_and_thaw(long: Duration, pass: &str) -> Vec<Deed> {
     let lock = lock();
     let long = long.as_millis().to_string().into_bytes();
     let json = serde_json::to_vec(&who("desk")).expect("JSON");
     vec![
         Deed {
             name: "a person freezes the lock",
-            asked: Asked::new(lock.call(&FREEZE, vec![long, json])),
+            asked: Asked::new(lock.call(&FREEZE, vec![long, json, pass.into()])),
         },
         Deed {
             name: "a person thaws it",
@@ -263,7 +265,20 @@ pub fn freeze_and_thaw(long: Duration) -> Vec<Deed> {
 
 fn frozen() -> Rules {
     let mut rules = rules("a freeze", 2);
-    rules.deeds = freeze_and_thaw(2 * SECOND);
+    rules.deeds = freeze_and_thaw(2 * SECOND, "");
+    rules.kinds = MESSAGES.to_vec();
+    rules.faults = 1;
+    rules.horizon = 3 * SECOND;
+    rules.promises.push(Promise::FreezeHolds);
+    rules
+}
+
+/// The second run has the pass of the freeze, and goes in ahead of the third one.
+fn frozen_with_pass() -> Rules {
+    let mut rules = rules("a freeze, and a run with its pass", 3);
+    rules.are_alike = false;
+    rules.deeds = freeze_and_thaw(2 * SECOND, "word");
+    rules.clients[1].wish.pass = Some("word".into());
     rules.kinds = MESSAGES.to_vec();
     rules.faults = 1;
     rules.horizon = 3 * SECOND;
@@ -309,6 +324,19 @@ fn once() -> Rules {
     rules.kinds = USUAL.to_vec();
     rules.faults = 1;
     rules.promises.push(Promise::OnceHolds);
+    rules
+}
+
+fn once_with_key() -> Rules {
+    let mut rules = Rules {
+        name: "once per key",
+        ..once()
+    };
+    for run in &mut rules.clients {
+        run.wish.once_per = Duration::ZERO;
+        run.wish.once_key = Some("monday".into());
+        run.wish.who.once = Some("monday".into());
+    }
     rules
 }
 
@@ -395,7 +423,7 @@ fn late_answers() -> Rules {
 /// thaws the lock grants it to the run.
 fn late_answers_and_grants() -> Rules {
     Rules {
-        deeds: freeze_and_thaw(SECOND),
+        deeds: freeze_and_thaw(SECOND, ""),
         horizon: 6 * SECOND,
         ..with_late_answers("answers and grants take 90 ms", 1, 5 * SECOND)
     }
@@ -617,9 +645,11 @@ fn all() -> Vec<Rules> {
         late_grants(),
         set_clock(),
         frozen(),
+        frozen_with_pass(),
         forced(),
         lost_data(),
         once(),
+        once_with_key(),
         two_runs_that_are_interrupted(),
         superseded(),
         served(),
@@ -739,6 +769,30 @@ fn defects() -> Vec<Defect> {
     for run in &mut published.clients {
         run.defects.is_never_stopped = true;
     }
+    let open_freeze = Rules {
+        name: "a freeze that any pass opens",
+        replaced: vec![(
+            ACQUIRE.hash,
+            with(
+                ACQUIRE.source,
+                &[(
+                    "if freeze and pass ~= '' and redis.call('HGET', state, 'frozen_pass') == redis.sha1hex(pass) then",
+                    "if freeze then",
+                )],
+            ),
+        )],
+        faults: 0,
+        ..frozen()
+    };
+    let forgotten_key = Rules {
+        name: "a key that isn't kept",
+        replaced: vec![(
+            RELEASE.hash,
+            with(RELEASE.source, &[("note_key(entry)\n", "\n")]),
+        )],
+        faults: 0,
+        ..once_with_key()
+    };
     let forgotten_freeze = Rules {
         name: "a freeze that isn't kept",
         replaced: vec![(FREEZE.hash, "return {0, false, false}")],
@@ -885,6 +939,8 @@ fn defects() -> Vec<Defect> {
         (renewal, Promise::OneLease),
         (unheard, Promise::Served(SECOND)),
         (forgotten_freeze, Promise::FreezeHolds),
+        (open_freeze, Promise::FreezeHolds),
+        (forgotten_key, Promise::OnceHolds),
         (forgotten_success, Promise::OnceHolds),
         (counter, Promise::FenceGrows),
         (lease, Promise::OneLease),

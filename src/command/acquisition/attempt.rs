@@ -600,6 +600,13 @@ impl<'a> Attempt<'a> {
                 return Ok(Outcome::Acquired);
             }
             wait::End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),
+            wait::End::Crowded(waiting) => Reason::Busy(format!(
+                "{} for lock \"{name}\" already (--max-waiting)",
+                match waiting {
+                    1 => "a run waits".to_owned(),
+                    more => format!("{more} runs wait"),
+                }
+            )),
             wait::End::Superseded(by) => Reason::Busy(report::superseded(name, &by)),
             wait::End::Removed(by) => Reason::Busy(format!(
                 "{} removed this run from the queue of lock \"{name}\"{}",
@@ -653,6 +660,7 @@ impl<'a> Attempt<'a> {
                     None => (SkipReason::Timeout, holder),
                 }
             }
+            wait::End::Crowded(_) => (SkipReason::Crowded, None),
             wait::End::Superseded(by) => (SkipReason::Superseded, Some((**by).clone())),
             wait::End::Removed(by) => (SkipReason::Removed, Some((**by).clone())),
             wait::End::Deadlock(_) => (SkipReason::Deadlock, None),

@@ -24,8 +24,8 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms, longest_skew_for, shortest_for};
 use crate::output;
 use crate::protocol::{
-    self, Claim, Client, ErrorKind, LeaseState, Limit, Lock, Locks, Name, QueueOptions, Reentry,
-    ReleaseMode, Released, Request, SkipReason, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, LeaseState, Limit, Lock, Locks, Name, Pass, QueueOptions,
+    Reentry, ReleaseMode, Released, Request, SkipReason, Supersede, Token, Who,
 };
 use crate::report::{self, Verbosity, lost};
 use crate::signal::{Signals, is_passed_up};
@@ -97,6 +97,22 @@ impl Requester<'_> {
     }
 }
 
+/// The word of the pass in the environment, if it is for one of these locks.
+///
+/// # Errors
+/// [`BadUsage`] for one that isn't a pass: without it the run would wait for as long as the lock is frozen.
+fn freeze_pass(names: &[Name]) -> Result<Option<String>> {
+    let Some(text) = environment::pass() else {
+        return Ok(None);
+    };
+    let Some(pass) = text.to_str().and_then(Pass::parse) else {
+        let line = "REDLOCK_PASS isn't a pass that `redlock freeze --pass` has printed";
+        return Err(BadUsage(line.into()).into());
+    };
+    let is_meant = pass.names.iter().any(|name| names.contains(name));
+    Ok(is_meant.then_some(pass.word))
+}
+
 /// How the acquisition of one lock, or of all, ended.
 pub enum Outcome {
     Acquired,
@@ -154,8 +170,11 @@ impl<'a> Acquisition<'a> {
                     (true, true) => Supersede::HoldersToo,
                 },
                 number: options.order,
+                most_waiting: options.max_waiting,
             },
             once_per: Duration::ZERO,
+            once_key: None,
+            pass: freeze_pass(&names)?,
             repair_ttl: options.repair_ttl,
             restart_grace: options.restart_grace,
         };
@@ -748,6 +767,7 @@ pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
         | Exit::Command(_)
         | Exit::StaleFence
         | Exit::Unfit
+        | Exit::NeverUsed
         | Exit::Usage
         | Exit::Unreachable
         | Exit::Busy(_)

@@ -143,6 +143,7 @@ fn skipped(skip: &Skip, brief: bool) -> String {
         SkipReason::Unless => "skipped: --unless succeeded".into(),
         SkipReason::Busy => with("gave up", ": held by "),
         SkipReason::Timeout => with("gave up", " waiting: held by "),
+        SkipReason::Crowded => "gave up: others waited already".into(),
         SkipReason::Frozen => with("gave up", ": frozen by "),
         SkipReason::Removed => with("removed", " by "),
         SkipReason::Deadlock if brief => "deadlock".into(),

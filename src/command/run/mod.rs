@@ -47,6 +47,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         for (given, option) in [
             (options.join, "--join"),
             (options.once_per.is_some(), "--once-per"),
+            (options.once.is_some(), "--once"),
         ] {
             if given {
                 return Err(BadUsage(format!("{option} takes one NAME")).into());
@@ -66,6 +67,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     let who = Who {
         // Also where the kernel doesn't say which process we are: one watches over the lock.
         instance: Some(process::instance().unwrap_or_default()),
+        once: options.once.clone(),
         ..own_job(&options.acquire, settings, words)
     };
     let settings = &settings.replicated(&options.acquire.sync)?;
@@ -76,6 +78,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     let mut acquisition =
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     acquisition.request.once_per = options.once_per.unwrap_or_default();
+    acquisition.request.once_key.clone_from(&options.once);
     acquisition.joins = options.join;
     // With several locks or --once-per the reply to the request matters, with --order other runs must
     // know that this one has begun, whatever becomes of it, and with --sync the replicas must. So there the
@@ -84,6 +87,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         (options.on_unreachable == OnUnreachable::Run).then_some(options.acquire.ttl);
     acquisition.starts_on_grant = acquisition.names.len() == 1
         && options.once_per.is_none()
+        && options.once.is_none()
         && options.acquire.order.is_none()
         && !settings.locks.are_replicated();
     let run = Run {

@@ -22,6 +22,7 @@ use self::json::LockJson;
 use self::picture::{Entry, Kind, Picture};
 use self::questioner::{Answer, Questioner};
 use super::asked::Asked;
+use super::never_used::mistaken;
 use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
@@ -47,8 +48,20 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         let found = find(&asked, &mut client, &settings.locks)?;
         settings.warn_of_replica(&client);
         settings.warn_of_lone_primary(&client);
+        let named = found.iter().filter(|lock| asked.names.contains(&lock.name));
+        let mistaken = if options.new {
+            None
+        } else {
+            mistaken(named, &mut client, &settings.locks)?
+        };
         show(found, &asked, options, settings)?;
-        return Ok(Exit::Success);
+        return Ok(match mistaken {
+            Some(line) => {
+                report::error(line);
+                Exit::NeverUsed
+            }
+            None => Exit::Success,
+        });
     };
     let on_screen = std::io::stdout().is_terminal() && !report::is_dumb();
     if on_screen && !options.json && !options.names_only {

@@ -131,6 +131,7 @@ fn words(actions: &[Action]) -> String {
             End::Acquired { .. } => "end: acquired".into(),
             End::Granted { .. } => "end: granted".into(),
             End::Busy(_) => "end: busy".into(),
+            End::Crowded(_) => "end: crowded".into(),
             End::Superseded(_) => "end: superseded".into(),
             End::Removed(_) => "end: removed".into(),
             End::Deadlock(_) => "end: deadlock".into(),

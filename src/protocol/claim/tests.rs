@@ -23,6 +23,8 @@ fn request() -> Request {
         limit: Limit::EXCLUSIVE,
         queue: QueueOptions::default(),
         once_per: Duration::ZERO,
+        once_key: None,
+        pass: None,
         repair_ttl: false,
         restart_grace: Duration::ZERO,
     }
@@ -71,6 +73,7 @@ fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
     }
     let request = Request {
         queue: QueueOptions {
+            most_waiting: None,
             priority: -3,
             lifo: true,
             supersede: Supersede::HoldersToo,

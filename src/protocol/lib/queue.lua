@@ -5,6 +5,7 @@
 local GRANT_TTL = 2000 -- how long a waiter has to confirm its grant, ms
 local DELIVERED_TTL = 5000 -- the same for one that got the message: its confirmation may be delayed
 local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, and a ticket its waiter, ms: three of the longest
+local HIGHEST = 1000 -- the highest priority that a run can ask for
 local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more than any ticket
 local GRANTS = 100 -- how many are admitted by one call; each confirmation admits more
 local DEAD = 100 -- how many waiters that are dead, or were made to give up, one call clears away
@@ -82,7 +83,7 @@ local function grant_next(value, me, notify, soon)
     end
     local gives_up = is_superseded(score)
     if until_ms and (head == me or is_alive) and not gives_up then
-      slot = granted < GRANTS and free_slot(limit, value)
+      slot = granted < GRANTS and free_slot(limit, value, who)
       if not slot then break end
       fence = next_fence()
       if head ~= me and listens ~= '0' then

@@ -384,6 +384,7 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
         ("acquire", 2) => ("superseded", &["by"]),
         ("acquire", 3) => ("skip: a success is recent enough", &["last success ago"]),
         ("acquire", 4) => ("not wanted any more", &["by"]),
+        ("acquire", 5) => ("enough wait already", &["how many"]),
         ("renew", 1) => (
             "renewed",
             &["left", "fence", "limit", "slot", "cancelled by"],

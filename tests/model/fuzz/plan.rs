@@ -56,7 +56,14 @@ pub struct Wish {
     pub limit: i64,
     pub queue: QueueOptions,
     pub once: i64,
+    /// A success with this key is enough.
+    pub key: Option<&'static str>,
+    /// It has the pass of the freezes that have one.
+    pub has_pass: bool,
 }
+
+/// The word of all passes.
+pub const WORD: &str = "word";
 
 impl Wish {
     /// Whether older runs give up for it.
@@ -85,12 +92,15 @@ impl Client {
                 who: Who {
                     instance: wish.is_watched.then(|| "i".into()),
                     ttl: Some(wish.ttl.unsigned_abs()),
+                    once: wish.key.map(str::to_owned),
                     ..usual.wish.who
                 },
                 ttl,
                 limit: Limit::of(u32::try_from(wish.limit).expect("a limit")),
                 queue: wish.queue,
                 once_per: ms(wish.once),
+                once_key: wish.key.map(str::to_owned),
+                pass: wish.has_pass.then(|| WORD.to_owned()),
                 ..usual.wish
             },
             terms: Terms {
@@ -101,6 +111,7 @@ impl Client {
             limit: WaitLimit::Until(Moment::at(BOOT + ms(self.comes + self.patience))),
             starts_on_grant: self.manners.starts_on_grant
                 && wish.once == 0
+                && wish.key.is_none()
                 && wish.queue.number.is_none(),
             polls: self.manners.polls,
             ends_with: self.ends_with,
@@ -151,7 +162,7 @@ pub enum What {
     /// One of the holders, by this number.
     ForceOne(usize),
     ForceNobody,
-    Freeze(i64),
+    Freeze(i64, bool),
     Thaw,
     Delete(Key),
     /// The server's clock is set forwards or backwards by this many milliseconds.
@@ -204,7 +215,7 @@ impl Plan {
         });
         add(&mut dice, 30, 4, &mut |dice| {
             if dice.chance(70) {
-                What::Freeze(dice.between(100, 10_000))
+                What::Freeze(dice.between(100, 10_000), dice.chance(50))
             } else {
                 What::Thaw
             }
@@ -296,7 +307,24 @@ impl Kinds {
                 lifo: self.lifo && dice.chance(50),
                 supersede,
                 number: is_numbered.then(|| dice.between(1, 30).unsigned_abs()),
+                most_waiting: dice.pick(&[
+                    None,
+                    None,
+                    None,
+                    None,
+                    None,
+                    None,
+                    None,
+                    Some(1),
+                    Some(3),
+                ]),
             },
+            key: if dice.chance(self.once) {
+                dice.pick(&[None, Some("monday"), Some("tuesday")])
+            } else {
+                None
+            },
+            has_pass: dice.chance(10),
             once: if dice.chance(self.once) {
                 dice.between(1_000, 20_000)
             } else {

@@ -182,6 +182,8 @@ pub struct Promises {
     number: u64,
     /// When a run last released what it held and said that it had succeeded, in the server's milliseconds.
     success: Option<i64>,
+    /// And with each key.
+    successes: BTreeMap<&'static str, i64>,
     /// The step at which the queue was last disturbed as a whole, and when the keys of it were last
     /// deleted.
     disturbed: u64,
@@ -217,6 +219,7 @@ impl Promises {
             superseded: 0,
             number: 0,
             success: None,
+            successes: BTreeMap::new(),
             disturbed: 0,
             forgotten: i64::MIN,
             meta_deleted: 0,
@@ -417,6 +420,7 @@ impl Promises {
                 self.number = 0;
                 self.state_deleted = step;
                 self.success = None;
+                self.successes.clear();
                 self.forgotten = now;
                 self.replies_lost = true;
                 if self.sets_clock && server <= self.latest {
@@ -466,8 +470,13 @@ impl Promises {
         let may = matches!(act, Act::PlainAcquire(_)) && !self.frozen_free
             || matches!(act, Act::SetClock(_));
         let frozen = before.is_frozen() && after.is_frozen() && !may;
+        let has_pass = |token: &String| {
+            let client = self.tokens.get(token);
+            let is_open = after.state.contains_key("frozen_pass");
+            is_open && client.is_some_and(|&client| step.wish(client).has_pass)
+        };
         let mut new = step.new.keys();
-        let new = new.find(|token| !step.old.contains_key(*token));
+        let new = new.find(|token| !step.old.contains_key(*token) && !has_pass(token));
         promise!(
             new.is_none() || !frozen,
             "P4: no client gets a frozen lock",
@@ -600,8 +609,7 @@ impl Promises {
         }
         let ticket = |token: &String, score: i64| {
             let n = self.tokens.get(token)?;
-            let priority = all[*n].plan.wish.queue.priority;
-            Some((*n, view::ticket(score, priority.into())))
+            Some((*n, view::ticket(score)))
         };
         let tickets = after.queue.iter();
         let tickets = tickets.filter_map(|(token, score)| ticket(token, *score));
@@ -785,7 +793,9 @@ impl Promises {
                 && theirs.queued.is_some_and(|queued| queued > self.disturbed);
             let is_anywhere = past.may_be_anywhere(self.state_deleted)
                 || theirs.may_be_anywhere(self.state_deleted);
-            if o == n || !is_undisturbed || is_anywhere || !step.after.waits(other) {
+            // One that came with the pass of a freeze is ahead of all others, and of those that are behind it after that.
+            let has_pass = all[n].plan.wish.has_pass || all[o].plan.wish.has_pass;
+            if o == n || has_pass || !is_undisturbed || is_anywhere || !step.after.waits(other) {
                 continue;
             }
             promise!(
@@ -921,6 +931,16 @@ impl Promises {
                 "P4: no run gives up without a reason",
                 "{token} gave up, and nobody has taken its grant away"
             ),
+            Acquired::Crowded(waiting) => {
+                let most = all[n].plan.wish.queue.most_waiting;
+                promise!(
+                    most.is_some_and(|most| *waiting >= most)
+                        && step.before.queue.len() >= usize::try_from(*waiting).unwrap(),
+                    "P4: no run gives up without a reason",
+                    "{token} was told that {waiting} wait, and {:?} are in the queue",
+                    step.before.queue
+                );
+            }
             // Looked at already.
             Acquired::RecentSuccess(_) => {}
         }
@@ -930,8 +950,16 @@ impl Promises {
     /// A run is skipped after a success that is recent enough for it, and only then, and is told when that was.
     fn knows_success(&self, n: usize, answer: &Acquired, step: &Step) -> Result<(), Broken> {
         let token = step.all[n].token();
-        let ago = self.success.map(|success| ms(step.after.now - success));
-        let is_enough = ago.is_some_and(|ago| ago < ms(step.wish(n).once));
+        let wish = step.wish(n);
+        let last = self.success.map(|success| ms(step.after.now - success));
+        let with_key = wish.key.and_then(|key| self.successes.get(key));
+        let with_key = with_key.map(|success| ms(step.after.now - success));
+        let is_enough =
+            with_key.is_some() || wish.key.is_none() && last.is_some_and(|ago| ago < ms(wish.once));
+        let ago = match answer {
+            Acquired::RecentSuccess(_) if wish.key.is_some() => with_key,
+            _ => last,
+        };
         let told = match answer {
             Acquired::Held { success, .. } => {
                 promise!(
@@ -1037,6 +1065,9 @@ impl Promises {
                 let ends = entry.is_some_and(|entry| entry.phase != "kept");
                 if ends && how == Some(b"status:0") {
                     self.success = Some(step.after.now);
+                    if let Some(key) = step.wish(n).key {
+                        self.successes.insert(key, step.after.now);
+                    }
                 }
             }
             Released::Before | Released::NotOurs(_) => {
@@ -1081,8 +1112,10 @@ impl Promises {
                 Acquired::Removed(_) => {
                     matches!(answer, Acquired::Removed(_) | Acquired::Superseded(_))
                 }
-                // Once the success is too old it is as if there were none.
-                Acquired::RecentSuccess(_) => !matches!(answer, Acquired::Removed(_)),
+                // Once the success is too old, or those that waited are dead, it is as if there were none.
+                Acquired::RecentSuccess(_) | Acquired::Crowded(_) => {
+                    !matches!(answer, Acquired::Removed(_))
+                }
             },
             (Answer::Lease(first), Answer::Lease(answer)) => match first {
                 LeaseState::Held { .. } => !matches!(answer, LeaseState::Released),

@@ -78,8 +78,9 @@ pub fn record(record: &str) -> Option<(String, i64, i64)> {
 }
 
 /// The number of a waiter by its score in the queue.
-pub fn ticket(score: i64, priority: i64) -> i64 {
-    (score + priority * (1 << 42)).abs()
+pub fn ticket(score: i64) -> i64 {
+    let round = 1 << 42;
+    ((score + round / 2).rem_euclid(round) - round / 2).abs()
 }
 
 /// All that the server knows of the lock, at one moment.

@@ -1429,7 +1429,7 @@ fn doctor_reports_the_key_that_is_stored_under_a_name() {
         frozen: None,
         waiters: Vec::new(),
         usual: None,
-        record: Default::default(),
+        record: crate::protocol::Record::default(),
     };
     let foreign = |left| {
         Key::Held(vec![Hold {
