@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 
 use super::environment::{JobLock, Origin, origin_of};
 use crate::clock::{Moment, now};
+use crate::decide::idle::Idle;
 use crate::decide::lease::{Lease, LeaseEvent};
 use crate::decide::renewals::{Renewals, Report, Task};
 use crate::protocol::{Claim, Client, Error, Guard, Incoming, Loss, Name, Who};
@@ -81,7 +82,12 @@ pub struct HeldLocks {
     pub answered: bool,
     /// Each lock has its mark on this host.
     pub marked: bool,
+    /// Whether the work does anything.
+    idle: Idle<Vec<(Process, u64)>>,
 }
+
+/// For how many TTLs work has done nothing when others are told.
+const IDLE_AFTER: u32 = 2;
 
 impl HeldLocks {
     /// Nothing is held yet; the leases will be of this length.
@@ -98,6 +104,7 @@ impl HeldLocks {
             by_renewal: None,
             answered: false,
             marked: false,
+            idle: Idle::new(ttl * IDLE_AFTER),
         }
     }
 
@@ -168,6 +175,9 @@ impl HeldLocks {
             return (None, None);
         }
         let event = self.renewals.learn(&report, now());
+        if let Report::Renewed(_) = report {
+            self.idle.told();
+        }
         let trouble = match report {
             Report::Renewed(_)
             | Report::RenewedInPart
@@ -223,6 +233,9 @@ impl HeldLocks {
         members: &[Process],
         ancestors: Option<&[Process]>,
     ) {
+        if members.len() <= process::MEMBERS {
+            self.idle.look(tree::used_by(members), now());
+        }
         let first = !std::mem::replace(&mut self.marked, true);
         // Its work is not over before it has ended.
         let watchdog = self.watchdog.as_mut().and_then(Watchdog::process);
@@ -269,7 +282,8 @@ impl HeldLocks {
             return;
         }
         let limit = self.renewals.start();
-        let held = self.as_held();
+        let idle = (task == Task::Renew).then(|| self.idle.tell(now()));
+        let held = self.as_held(idle.flatten());
         let mut client = self.client.hand_over();
         let on_renewal = self.watchdog.as_ref().zip(self.by_renewal);
         let on_renewal = on_renewal.map(|(watchdog, lasting)| watchdog.tells_renewal(lasting));
@@ -285,14 +299,15 @@ impl HeldLocks {
     }
 
     /// What is to be renewed, or followed.
-    fn as_held(&self) -> Held {
+    fn as_held(&self, idle: Option<Duration>) -> Held {
         let guards: Vec<Guard> = self
             .all
             .iter()
             .filter_map(|hold| hold.guard.clone())
             .collect();
         if guards.is_empty() {
-            Held::Own(self.all.iter().map(|hold| hold.claim.clone()).collect())
+            let claims = self.all.iter().map(|hold| hold.claim.clone());
+            Held::Own(claims.collect(), idle)
         } else {
             Held::Guarded(guards)
         }

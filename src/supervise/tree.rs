@@ -460,6 +460,12 @@ impl Process {
     }
 }
 
+/// How much of the processors each of these has used by now.
+pub fn used_by(members: &[Process]) -> Vec<(Process, u64)> {
+    let used = |member: &Process| Some((*member, Stat::read(Pid::from_raw(member.pid))?.used));
+    members.iter().filter_map(used).collect()
+}
+
 /// What has started a process, directly or not; `None` where not all of it can be seen. It only becomes less: what
 /// loses its parent is given to another one of these, or to the first process.
 pub fn ancestors(of: Pid) -> Option<Vec<Process>> {
@@ -539,6 +545,8 @@ pub struct Stat {
     pub ignores_int: bool,
     /// How it ended, as wait(2) has it: 0 before that, and where we may not know.
     pub exit_code: i32,
+    /// How much of the processors it and its children that were reaped have used, in ticks.
+    used: u64,
 }
 
 /// The first process, which adopts all orphans that no other does.
@@ -652,6 +660,10 @@ impl Stat {
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
                 ignored & (1 << (SIGINT - 1)) != 0
+            },
+            used: {
+                let ticks = |number| field(number).and_then(|field| field.parse::<u64>().ok());
+                [14, 15, 16, 17].into_iter().filter_map(ticks).sum()
             },
             exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),
         })
