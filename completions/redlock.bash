@@ -5,7 +5,7 @@
 # (compgen -W would run a $(command) in one).
 _redlock_names() {
     local name listing=status
-    [[ $command == history ]] && listing=history
+    [[ $command == history || $command == why || $command == expect ]] && listing=history
     while IFS= read -r name; do
         [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf %q "$name")")
     done < <(redlock "$@" $listing --names-only --quiet --connect-timeout 300ms 2>/dev/null)
@@ -56,12 +56,15 @@ _redlock() {
         --url=* | --prefix=* | --password-file=* | --password-command=* | --tls-ca=* | --tls-cert=* | --tls-key=*)
             server+=("${words[i]}")
             ;;
-        --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -w | --wait | -E | --conflict-exit-code | \
+        --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
             --slots | --priority | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --clock-skew | --restart-grace | -c | --shell | \
-            --format | --while-pid | --token-file | --for | --id | --last | --since | --svg | --pass | --times)
+            --format | --while-pid | --token-file | --for | --id | --last | --since | --svg | --times | --max-waiting | --once | \
+            --every | --within)
             ((++i))
             ;;
+        # Those of freeze take nothing.
+        --pass | -w | --wait) [[ $command != freeze ]] && ((++i)) ;;
         # Elsewhere -n takes nothing.
         -n) [[ $command == history ]] && ((++i)) ;;
         -*) ;;
@@ -77,9 +80,11 @@ _redlock() {
     local common='--url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key
         --connect-timeout --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
-    local taking="--ttl $patience --shared --slots --priority --supersede --order --cancel-running
+    local taking="--ttl $patience --max-waiting --shared --slots --priority --supersede --order --cancel-running
         --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
+    [[ $command$prev == guard--pass ]] && prev=--times
+    [[ $command == freeze && $prev == @(-w|--wait) ]] && prev=
     case $prev in
     --sync) _redlock_words 'all 1 2' ;;
     --on-lost) _redlock_words 'stop warn' ;;
@@ -88,15 +93,15 @@ _redlock() {
     --password-file | --token-file | --tls-ca | --tls-cert | --tls-key | --svg) _redlock_files ;;
     --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
     --ttl | --sync-timeout | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
-        --once-per | --jitter | --clock-skew | --restart-grace | --for | --since)
+        --once-per | --jitter | --clock-skew | --restart-grace | --for | --since | --every | --within)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
     --url | -u | --prefix | --history-size | --slots | --priority | --order | --reason | --label | --id | -E | \
-        --conflict-exit-code | -c | --shell | --unless | --last | --pass | --times) ;;
+        --conflict-exit-code | -c | --shell | --unless | --last | --times | --max-waiting | --once) ;;
     *)
         case $command:$cur in
         run:-*)
-            _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once-per --unless
+            _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once --once-per --unless
                 --wait-tree --join --jitter --shell -- $common"
             ;;
         guard:-*) _redlock_words "--pass --timeout --kill-after --wait-tree --shell -- $common" ;;
@@ -104,28 +109,30 @@ _redlock() {
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
         extend:-*) _redlock_words "--token-file $common" ;;
         check:-*) _redlock_words "--token-file --for $common" ;;
-        wait:-*) _redlock_words "$patience $common" ;;
-        status:-*) _redlock_words "--json --watch $common" ;;
+        wait:-*) _redlock_words "$patience --new $common" ;;
+        status:-*) _redlock_words "--json --watch --new $common" ;;
         history:-*)
             _redlock_words "--last --since --skipped --summary --by-host --utc --json --follow --timeline
                 --svg $common"
             ;;
         release:-*) _redlock_words "--token-file --force --yes --id --all --reason $common" ;;
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
-        freeze:-*) _redlock_words "--reason --for $common" ;;
+        why:-*) _redlock_words "--utc $common" ;;
+        expect:-*) _redlock_words "--every --within --forget $common" ;;
+        freeze:-*) _redlock_words "--reason --for --wait --pass --new $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
         local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-* | man:-* | completions:-*) _redlock_words "$common" ;;
         :*)
-            _redlock_words "run guard pass acquire extend check release stop wait status history freeze thaw fence
-                doctor local man completions --version $common"
+            _redlock_words "run guard pass acquire extend check release stop wait status history why expect freeze thaw
+                fence doctor local man completions --version $common"
             ;;
         run:* | guard:*)
             ((names)) && [[ ! $cur ]] && COMPREPLY=(--)
             _redlock_names "${server[@]}"
             ;;
-        wait:* | status:* | history:*) _redlock_names "${server[@]}" ;;
-        acquire:* | pass:* | check:* | release:* | stop:* | freeze:* | thaw:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
+        wait:* | status:* | history:* | freeze:* | thaw:*) _redlock_names "${server[@]}" ;;
+        acquire:* | pass:* | check:* | release:* | stop:* | why:* | expect:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         extend:*)
             case $names in
             0) _redlock_names "${server[@]}" ;;
@@ -135,8 +142,8 @@ _redlock() {
         fence:*) ((names)) || _redlock_files ;;
         local:*) ((names)) || _redlock_words 'status stop' ;;
         man:*)
-            ((names)) || _redlock_words 'redlock run guard pass acquire extend check release stop wait status history freeze
-                thaw fence doctor local man completions recipes protocol'
+            ((names)) || _redlock_words 'redlock run guard pass acquire extend check release stop wait status history why
+                expect freeze thaw fence doctor local man completions recipes protocol'
             ;;
         completions:*) ((names)) || _redlock_words 'bash zsh fish' ;;
         esac

@@ -69,15 +69,15 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run guard pass acquire extend check release stop wait status history freeze thaw fence doctor local man completions
+set -g __redlock_commands run guard pass acquire extend check release stop wait status history why expect freeze thaw fence doctor local man completions
 # Of these, the commands that take any number of names of live locks, and those that take one.
-set -g __redlock_many_names run guard wait status
-set -g __redlock_one_name acquire pass extend check release stop freeze thaw doctor
+set -g __redlock_many_names run guard wait status freeze thaw
+set -g __redlock_one_name acquire pass extend check release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --clock-skew --restart-grace -c --shell --format \
-    --while-pid --token-file --for --id --last --since --svg --pass --times
+    --while-pid --token-file --for --id --last --since --svg --pass --times --max-waiting --once --every --within
 
 function __redlock_no_command
     not __redlock_is $__redlock_commands; and not __redlock_after_dashes
@@ -94,6 +94,8 @@ complete -c redlock -n __redlock_no_command -a stop -d "Stop the holder's comman
 complete -c redlock -n __redlock_no_command -a wait -d 'Wait until a lock is free'
 complete -c redlock -n __redlock_no_command -a status -d 'Show who holds which lock, and who waits'
 complete -c redlock -n __redlock_no_command -a history -d 'Show who held a lock, for how long, and how it ended'
+complete -c redlock -n __redlock_no_command -a why -d 'Tell what happened to a lock lately'
+complete -c redlock -n __redlock_no_command -a expect -d 'Check that a run has succeeded in time'
 complete -c redlock -n __redlock_no_command -a freeze -d 'Block new holders; the current one may finish'
 complete -c redlock -n __redlock_no_command -a thaw -d 'Undo redlock freeze'
 complete -c redlock -n __redlock_no_command -a fence -d 'Reject stale writes, using a fence file'
@@ -125,6 +127,7 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -l ttl -x -d 'Lease length'
     complete -c redlock -n "__redlock_is $command" -s s -l shared -d 'Take a shared (read) lock'
     complete -c redlock -n "__redlock_is $command" -l slots -x -d 'Semaphore: up to N holders'
+    complete -c redlock -n "__redlock_is $command" -l max-waiting -x -d "Don't wait if N wait already"
     complete -c redlock -n "__redlock_is $command" -l priority -x -d 'Queue priority; higher goes first'
     complete -c redlock -n "__redlock_is $command" -l supersede -d 'Make all earlier waiters give up'
     complete -c redlock -n "__redlock_is $command" -l order -x -d 'Version of this run, for --supersede'
@@ -138,6 +141,7 @@ end
 complete -c redlock -n '__redlock_is run' -s t -l timeout -x -d 'Stop the command after this long'
 complete -c redlock -n '__redlock_is run' -l on-unreachable -x -a 'fail run' -d 'What to do if Redis is unreachable at start'
 complete -c redlock -n '__redlock_is run' -l hold-at-least -x -d 'Keep the lock at least this long'
+complete -c redlock -n '__redlock_is run' -l once -x -d 'Skip if a run with this key succeeded'
 complete -c redlock -n '__redlock_is run' -l once-per -x -d 'Skip if a run succeeded within this time'
 complete -c redlock -n '__redlock_is run' -l unless -x -d 'Skip if this script succeeds'
 complete -c redlock -n '__redlock_is run' -l wait-tree -d 'Hold the lock until all processes of the command have ended'
@@ -192,9 +196,18 @@ complete -c redlock -n '__redlock_is completions; and __redlock_has 0' -a 'bash 
 
 complete -c redlock -n '__redlock_is freeze' -l reason -x -d 'Reason, shown to every run that wants the lock'
 complete -c redlock -n '__redlock_is freeze' -l for -x -d 'Duration of the freeze'
+complete -c redlock -n '__redlock_is freeze' -s w -l wait -d 'Return once the holder has ended'
+complete -c redlock -n '__redlock_is freeze' -l pass -d 'Print a pass for your own runs'
+complete -c redlock -n '__redlock_is freeze wait status' -l new -d 'Accept a name that was never used'
+
+complete -c redlock -n '__redlock_is why' -l utc -d 'Times in UTC'
+complete -c redlock -n '__redlock_is expect' -l every -x -d 'How often a run is to succeed'
+complete -c redlock -n '__redlock_is expect' -l within -x -d 'How much later is in time, too'
+complete -c redlock -n '__redlock_is expect' -l forget -d 'Expect nothing of the lock any more'
 
 complete -c redlock -n '__redlock_is $__redlock_many_names' -a '(__redlock_names)' -d lock
 complete -c redlock -n '__redlock_is history' -a '(__redlock_names history)' -d lock
+complete -c redlock -n '__redlock_is why expect; and __redlock_has 0' -a '(__redlock_names history)' -d lock
 complete -c redlock -n '__redlock_is $__redlock_one_name; and __redlock_has 0' -a '(__redlock_names)' -d lock
 complete -c redlock -n '__redlock_is extend; and __redlock_has 1' -a '1m 10m 1h' -d duration
 complete -c redlock -n '__redlock_is fence; and __redlock_has 0' -F

@@ -239,6 +239,8 @@ commands! {
     Wait "wait" "Wait until a lock is free, without acquiring it";
     Status "status" | "ls" | "ps" "Show who holds which lock, and who waits";
     History "history" "Show who held a lock, for how long, and how it ended";
+    Why "why" "Tell what happened to a lock lately";
+    Expect "expect" "Check that a run has succeeded in time";
     Freeze "freeze" "Block new holders; the current one may finish";
     Thaw "thaw" "Undo `redlock freeze`";
     Fence "fence" "Reject stale writes, using a fence file";
@@ -606,7 +608,7 @@ pub struct Wait {
     pub wait: WaitOptions,
 
     /// Accept a name that was never used, although a similar one was
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub new: bool,
 
     /// A command is refused: `redlock wait` runs none.
@@ -630,7 +632,7 @@ pub struct Status {
     pub json: bool,
 
     /// Accept a name that was never used, although a similar one was
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub new: bool,
 
     /// Print names only, one per line (for completions)
@@ -863,6 +865,45 @@ pub struct History {
     /// Print only the names of the locks that are in use or have a history (for completions)
     #[arg(long, conflicts_with_all = ["summary", "json", "follow", "timeline", "svg"], hide = true)]
     pub names_only: bool,
+}
+
+/// Tell what happened to a lock lately
+///
+/// One paragraph: who held it, who gave up and why, who stopped whom, how it is now, and when a run succeeded last. `redlock
+/// history` has all of it, line by line.
+#[derive(Debug, Args)]
+pub struct Why {
+    /// Lock name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+
+    /// Times in UTC
+    #[arg(long)]
+    pub utc: bool,
+}
+
+/// Check that a run has succeeded in time
+///
+/// For cron and monitoring. With a NAME: status 0 if a run of NAME has succeeded within --every (and --within more).
+/// Otherwise status 1, and a line that says what is known. Redis keeps what is expected. Without a NAME: a line for each
+/// lock of which anything is expected; status 1 if one is late.
+#[derive(Debug, Args)]
+pub struct Expect {
+    /// Lock name [default: all of which anything is expected]
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// How often a run is to succeed [default: as before]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = positive_duration, requires = "name")]
+    pub every: Option<Duration>,
+
+    /// How much later is in time, too
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, requires = "every")]
+    pub within: Option<Duration>,
+
+    /// Expect nothing of NAME any more
+    #[arg(long, requires = "name", conflicts_with = "every")]
+    pub forget: bool,
 }
 
 /// Block new holders; the current one may finish

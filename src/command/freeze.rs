@@ -14,7 +14,7 @@ use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration;
-use crate::protocol::{FreezeReply, Name, Pass, Who};
+use crate::protocol::{Error, FreezeReply, Name, Pass, Who};
 use crate::report;
 use crate::sys;
 
@@ -42,14 +42,15 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     }
     let pass = options.pass.then(|| Pass::new(names.clone())).transpose()?;
     let long = options.lasting.unwrap_or(cli::REMEMBERED);
-    for name in &names {
+    let word = pass.as_ref().map(|pass| pass.word.as_str());
+    let frozen = change_each(&names, "frozen", |name| {
         let lock = settings.locks.lock(name.clone());
-        let may = format_args!("lock \"{name}\" may have been frozen");
-        let word = pass.as_ref().map(|pass| pass.word.as_str());
-        let found = change(name, may, || lock.freeze(&mut client, long, &who, word))?;
+        lock.freeze(&mut client, long, &who, word)
+    })?;
+    for (name, found) in names.iter().zip(&frozen) {
         settings
             .verbosity
-            .info(frozen_line(name, options.lasting, &found));
+            .info(frozen_line(name, options.lasting, found));
     }
     drop(client);
     if options.wait {
@@ -62,6 +63,21 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         writeln!(std::io::stdout(), "{pass}").context("can't write the pass")?;
     }
     Ok(Exit::Success)
+}
+
+/// Makes the same change to each of these locks; what came of each.
+fn change_each<T>(
+    names: &[Name],
+    changed: &str,
+    mut make: impl FnMut(&Name) -> Result<T, Error>,
+) -> Result<Vec<T>> {
+    let Some(first) = names.first() else {
+        return Ok(Vec::new());
+    };
+    let all: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+    let locks = if names.len() == 1 { "lock" } else { "locks" };
+    let may = format_args!("{locks} {} may have been {changed}", all.join(", "));
+    change(first, may, || names.iter().map(&mut make).collect())
 }
 
 /// That a lock is frozen, for how long, and who may still hold it.
@@ -97,11 +113,11 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     let mut client = settings.locks.open()?;
     client.ask_role()?;
-    for name in &names {
-        let lock = settings.locks.lock(name.clone());
-        let may = format_args!("lock \"{name}\" may have been thawed");
-        let thawed = change(name, may, || lock.thaw(&mut client))?;
-        client.refuse_replica()?;
+    let thawed = change_each(&names, "thawed", |name| {
+        settings.locks.lock(name.clone()).thaw(&mut client)
+    })?;
+    client.refuse_replica()?;
+    for (name, thawed) in names.iter().zip(thawed) {
         match thawed {
             Some(by) => settings.verbosity.info(format_args!(
                 "lock \"{name}\" is thawed; it was frozen by {}",

@@ -26,11 +26,7 @@ pub(super) fn mistaken<'a>(
     };
     Ok(unused.find_map(|lock| {
         let name = lock.name.as_str();
-        let others = known
-            .iter()
-            .map(Name::as_str)
-            .filter(|other| *other != name);
-        let meant = nearest(name, others)?;
+        let meant = meant(name, known.iter().map(Name::as_str))?;
         Some(format!(
             "lock \"{name}\" was never used; did you mean {}?",
             report::quote(meant)
@@ -41,4 +37,39 @@ pub(super) fn mistaken<'a>(
 /// Whether nothing is known of it: it is no lock that anybody has used within 60 days.
 fn is_unused(lock: &Inspected) -> bool {
     lock.fence.is_none() && lock.is_idle() && lock.record == Record::default()
+}
+
+/// Of these names the one that was probably meant. One that differs in its numbers alone is another lock's, and of a short
+/// name any other may be.
+fn meant<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let without_numbers = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
+    let letters = without_numbers(name);
+    let others = known.filter(|other| without_numbers(other) != letters);
+    (letters.len() >= SHORT).then(|| nearest(name, others))?
+}
+
+/// Names with fewer letters are short.
+const SHORT: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_another_letter_is_a_mistake_and_one_with_another_number_is_not() {
+        let known = ["deploy", "web-1", "job", "backup:nightly"];
+        for (name, expected) in [
+            ("deploi", Some("deploy")),
+            ("depoly", Some("deploy")),
+            ("backup:nigthly", Some("backup:nightly")),
+            ("deploy", None),
+            ("deploy2", None),
+            ("web-2", None),
+            ("web-12", None),
+            ("jab", None),
+            ("release", None),
+        ] {
+            assert_eq!(meant(name, known.into_iter()), expected, "{name}");
+        }
+    }
 }

@@ -19,6 +19,8 @@ pub enum Exit {
     StaleFence,
     /// `redlock doctor`: something is wrong.
     Unfit,
+    /// `redlock expect`: no run has succeeded in time.
+    Late,
     /// No run has ever used the name, and probably another one was meant.
     NeverUsed,
     /// Wrong usage: options, names, durations.
@@ -50,7 +52,7 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
-            Self::StaleFence | Self::Unfit | Self::NeverUsed => 1,
+            Self::StaleFence | Self::Unfit | Self::NeverUsed | Self::Late => 1,
             Self::Command(status) | Self::Busy(status) => status,
             Self::Signal(signal) | Self::Interrupted(signal) => {
                 u8::try_from(128 + signal).unwrap_or(u8::MAX)

@@ -215,6 +215,11 @@ if queued and place == '' then
   -- Or that it is the next one itself: its first request has come late.
   if is_held(token, value) then return accept(value) end
 end
+-- Those whose turn doesn't come before the freeze ends are behind a run with its pass.
+if queued and passes(who) then
+  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  queued = passes(redis.call('HGET', waiters, head) or '')
+end
 
 local COUNTED = 1000 -- among how many in the queue one call counts those that wait
 
@@ -291,7 +296,6 @@ if not score then
   if number then set_state('number_waits', token) end
   local turn = tonumber(ticket)
   if discipline == 'lifo' then turn = -turn end
-  -- Those whose turn doesn't come before the freeze ends are behind those with its pass.
   local rank = passes(who) and HIGHEST + 1 or tonumber(priority)
   redis.call('ZADD', queue, int_text(turn - rank * ROUND), token)
   if is_new and most_waiting then

@@ -75,6 +75,7 @@ mod ask;
 mod claim;
 mod client;
 mod deadlock;
+mod expect;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/lock.rs"]
 pub mod fuzz;
@@ -101,6 +102,7 @@ pub use self::ask::{
 pub use self::claim::{Claim, Place, QueueOptions, Reentry, ReleaseMode, Request, Supersede};
 pub use self::client::{Client, Incoming};
 pub use self::deadlock::{CycleMember, WaitEdge};
+pub use self::expect::Expectation;
 pub use self::grant::Grant;
 pub use self::guard::{Admission, Admitted, Guard, GuardEntry, Guarded, Pass, PassGiven};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};

@@ -114,6 +114,11 @@ pub fn index_key(prefix: &str) -> Vec<u8> {
     key_of_prefix(prefix, "index").into()
 }
 
+/// The key of what is expected of the locks below a prefix.
+pub(super) fn expected_key(prefix: &str) -> Vec<u8> {
+    key_of_prefix(prefix, "expected").into()
+}
+
 /// The key of the note that the job with this hold waits for something.
 pub(super) fn blocked_key(prefix: &str, hold: &str) -> Vec<u8> {
     key_of_prefix(prefix, &format!("blocked:{hold}")).into()
@@ -237,10 +242,11 @@ mod tests {
                     channels,
                     index,
                 } = Keys::new(prefix, &name.parse().unwrap());
-                let blocked = blocked_key(prefix, "0123456789ab");
+                let (blocked, expected) =
+                    (blocked_key(prefix, "0123456789ab"), expected_key(prefix));
                 for key in [
                     lock, state, meta, holders, queue, waiters, slots, history, skips, notices,
-                    guards, channels, index, blocked,
+                    guards, channels, index, blocked, expected,
                 ] {
                     let text = String::from_utf8_lossy(&key);
                     assert_eq!(

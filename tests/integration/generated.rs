@@ -448,8 +448,6 @@ const TAKES_NO_MORE: &[&str] = &[
     "extend a 1m ",
     "check a ",
     "release a ",
-    "freeze a ",
-    "thaw a ",
     "fence Cargo.toml ",
     "freeze a --reason ",
     "history -n ",

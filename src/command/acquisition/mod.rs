@@ -768,6 +768,7 @@ pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
         | Exit::StaleFence
         | Exit::Unfit
         | Exit::NeverUsed
+        | Exit::Late
         | Exit::Usage
         | Exit::Unreachable
         | Exit::Busy(_)

@@ -128,7 +128,7 @@ fn guards(count: u32, brief: bool) -> String {
 }
 
 /// Why a run ended without the lock, in words; `brief`: in one or two.
-fn skipped(skip: &Skip, brief: bool) -> String {
+pub fn skipped(skip: &Skip, brief: bool) -> String {
     let with = |what: &str, how: &str| match &skip.by {
         Some(by) if !brief => format!("{what}{how}{}", client_in_words(by)),
         _ => what.into(),

@@ -8,6 +8,7 @@ mod calendar;
 mod chart;
 mod listing;
 mod summary;
+mod why;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::IsTerminal;
@@ -22,13 +23,14 @@ use self::chart::Chart;
 use self::listing::{Item, Layout, milliseconds};
 use self::summary::Summary;
 use super::asked::Asked;
-use super::usage::BadUsage;
+use super::never_used::mistaken;
+use super::usage::{BadUsage, name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::pattern::natural_cmp;
 use crate::protocol::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
-use crate::report::{format_duration, lines_of, print, width};
+use crate::report::{self, format_duration, lines_of, print, width};
 use crate::signal;
 use crate::sys::{CivilTime, local_time};
 
@@ -88,6 +90,36 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     }
     // Of one lock nothing was asked before.
     settings.warn_of_replica(&client);
+    Ok(Exit::Success)
+}
+
+/// Tells what happened to a lock lately.
+pub fn why(options: &cli::Why, settings: &Settings) -> Result<Exit> {
+    refuse_pattern(&options.name, "why")?;
+    let names = [name(&options.name)?];
+    let mut client = settings.locks.open()?;
+    client.ask_role()?;
+    let found = settings.locks.inspect_with_usual(&mut client, &names)?;
+    let history = settings.locks.history(&mut client, &names, true)?;
+    settings.warn_of_replica(&client);
+    let (Some(lock), Some(history)) = (found.first(), history.first()) else {
+        return Ok(Exit::Success);
+    };
+    if let Some(line) = mistaken([lock], &mut client, &settings.locks)? {
+        report::error(line);
+        return Ok(Exit::NeverUsed);
+    }
+    let calendar = if options.utc {
+        Calendar::UTC
+    } else {
+        Calendar(local)
+    };
+    let text = why::told(lock, history, calendar);
+    let text = match width() {
+        Some(width) => why::wrapped(&text, width.max(40)),
+        None => text,
+    };
+    print(&(text + "\n"))?;
     Ok(Exit::Success)
 }
 

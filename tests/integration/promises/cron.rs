@@ -535,3 +535,26 @@ fn a_run_that_loses_the_race_is_silent_for_whatever_reason_but_not_when_somethin
         .assert_says("redlock: ");
     quiet(&["--ttl", "1ms"]).assert_code(64);
 }
+
+#[test]
+fn of_twenty_that_race_with_one_key_one_runs_and_each_key_has_its_run() {
+    let redis = Redis::start();
+    for key in ["2026-11-25", "2026-11-26"] {
+        let start = || {
+            Running::start(
+                &mut redis.redlock(&["run", "-q", "--once", key, "a", "--", "echo", "ran"]),
+            )
+        };
+        let all: Vec<Running> = (0..20).map(|_| start()).collect();
+        let ran = all.into_iter().map(Running::finish);
+        let ran: Vec<String> = ran.map(|end| end.assert_code(0).stdout.clone()).collect();
+        assert_eq!(ran.concat(), "ran\n", "{ran:?}");
+    }
+    // A failure isn't remembered, and -E says which status a skipped run has.
+    outcome(&mut redis.redlock(&["run", "-q", "--once", "k", "a", "--", "false"])).assert_code(1);
+    outcome(&mut redis.redlock(&["run", "-q", "--once", "k", "a", "--", "true"])).assert_code(0);
+    outcome(&mut redis.redlock(&["run", "-E", "9", "--once", "k", "a", "--", "false"]))
+        .assert_code(9)
+        .assert_says("skipped: a run of \"a\" succeeded");
+    outcome(&mut redis.redlock(&["run", "--once", "a key", "a", "--", "true"])).assert_code(64);
+}

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, await_mark, moment, now,
-    outcome, queued, wait_until,
+    Gate, Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, await_mark, moment,
+    now, outcome, queued, wait_until,
 };
 
 fn redlock(redis: &Redis, arguments: &[&str]) -> Outcome {
@@ -359,4 +359,80 @@ fn waiters_for_a_frozen_lock_whose_member_is_dead_do_not_ask_again_and_again() {
             waiter.finish().assert_code(0);
         }
     }
+}
+
+#[test]
+fn with_the_pass_of_a_freeze_ones_own_runs_go_in_one_at_a_time_ahead_of_all_that_wait() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let other = queued(&redis, &["run", "-q", "a", "--", "echo", "other"]);
+    let frozen = freeze(&redis, &["--pass"]);
+    let pass = frozen.assert_code(0).stdout.trim().to_owned();
+    let own = |arguments: &[&str]| {
+        let mut command = redis.redlock(arguments);
+        command.env("REDLOCK_PASS", &pass);
+        command
+    };
+    // It waits for the holder, as all do.
+    outcome(&mut own(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    let mut gate = Gate::new(&redis);
+    let script = "echo in; read -r go <~/gate";
+    let mut first = Running::start(&mut own(&["run", "-q", "a", "-c", script]));
+    first.wait_until_queued(&redis);
+    holder.end();
+    first.expect_line("in");
+    outcome(&mut own(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    gate.open();
+    first.finish().assert_code(0);
+    // Twice, and in a script.
+    outcome(&mut own(&["run", "-n", "a", "--", "echo", "mine"])).assert_code(0);
+    let acquired = outcome(&mut own(&["acquire", "-n", "--format", "token", "a"]));
+    let token = acquired.assert_code(0).stdout.trim().to_owned();
+    let mut release = redis.redlock(&["release", "a"]);
+    outcome(release.env("REDLOCK_TOKEN", token).env("REDLOCK_NAME", "a")).assert_code(0);
+    // All others are out, whatever they have.
+    redlock(&redis, &["run", "-n", "a", "--", "true"])
+        .assert_code(75)
+        .assert_says("is frozen");
+    let mut wrong = redis.redlock(&["run", "-n", "a", "--", "true"]);
+    let guess = format!("a~{}", "a".repeat(20));
+    outcome(wrong.env("REDLOCK_PASS", guess))
+        .assert_code(75)
+        .assert_says("is frozen");
+    let mut unreadable = redis.redlock(&["run", "-n", "a", "--", "true"]);
+    outcome(unreadable.env("REDLOCK_PASS", "word"))
+        .assert_code(64)
+        .assert_says("isn't a pass");
+    // A later freeze has a pass of its own, or none.
+    freeze(&redis, &[]).assert_code(0);
+    outcome(&mut own(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    redlock(&redis, &["thaw", "a"]).assert_code(0);
+    assert_eq!(other.finish().assert_code(0).stdout, "other\n");
+    // Once nothing is frozen, it is a run as any other.
+    outcome(&mut own(&["run", "-n", "a", "--", "true"])).assert_code(0);
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn several_locks_are_frozen_with_one_pass_and_the_freeze_returns_when_their_holders_have_ended() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["b"]).ready();
+    let mut freezing = Running::start(
+        &mut redis.redlock(&["freeze", "a", "b", "-w", "--pass", "--reason", "both"]),
+    );
+    wait_until("both are frozen", || {
+        !redis
+            .cli(&["HGET", "{redlock:b}:state", "frozen"])
+            .is_empty()
+    });
+    assert!(!freezing.has_ended());
+    holder.end();
+    let end = freezing.finish();
+    let pass = end.assert_code(0).stdout.trim().to_owned();
+    let mut own = redis.redlock(&["run", "-n", "a", "b", "--", "true"]);
+    outcome(own.env("REDLOCK_PASS", pass)).assert_code(0);
+    redlock(&redis, &["run", "-n", "a", "--", "true"]).assert_code(75);
+    redlock(&redis, &["run", "-n", "b", "--", "true"]).assert_code(75);
+    redlock(&redis, &["thaw", "a", "b"]).assert_code(0);
+    redlock(&redis, &["run", "-n", "a", "b", "--", "true"]).assert_code(0);
 }

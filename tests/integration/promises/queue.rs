@@ -829,3 +829,61 @@ fn a_server_that_hangs_when_others_may_have_to_be_woken_keeps_no_run_from_its_en
     }
     assert_nothing_left(&redis);
 }
+
+#[test]
+fn of_twenty_that_race_to_wait_behind_few_as_many_wait_as_may_and_the_others_give_up() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let words = [
+        "run",
+        "-q",
+        "--max-waiting",
+        "3",
+        "-E",
+        "7",
+        "a",
+        "--",
+        "true",
+    ];
+    let mut all: Vec<Running> = (0..20)
+        .map(|_| Running::start(&mut redis.redlock(&words)))
+        .collect();
+    wait_until("all but three have given up", || {
+        all.iter_mut()
+            .filter_map(|run| (!run.has_ended()).then_some(()))
+            .count()
+            == 3
+    });
+    assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "3");
+    holder.end();
+    let ends: Vec<i32> = all
+        .into_iter()
+        .map(|run| run.finish().code().unwrap())
+        .collect();
+    assert_eq!(
+        ends.iter().filter(|&&code| code == 7).count(),
+        17,
+        "{ends:?}"
+    );
+    assert_eq!(
+        ends.iter().filter(|&&code| code == 0).count(),
+        3,
+        "{ends:?}"
+    );
+    assert_nothing_left(&redis);
+}
+
+#[test]
+fn a_killed_waiter_covers_no_run_that_comes_after_it() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let mut killed = queued(&redis, &["run", "-q", "a", "--", "true"]);
+    let words = ["run", "--max-waiting", "1", "a", "--", "true"];
+    outcome(&mut redis.redlock(&words))
+        .assert_code(75)
+        .assert_says("a run waits for lock \"a\" already");
+    killed.kill();
+    let waiter = queued(&redis, &words);
+    holder.end();
+    waiter.finish().assert_code(0);
+}

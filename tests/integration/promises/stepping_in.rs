@@ -37,6 +37,17 @@ fn granted_ids(redis: &Redis) -> Vec<String> {
         .collect()
 }
 
+/// Who asked for something, as it was sent: without the time, which the server adds.
+fn without_time(by: &str) -> String {
+    match by
+        .strip_prefix(r#"{"asked":"#)
+        .and_then(|rest| rest.split_once(','))
+    {
+        Some((_, rest)) => format!("{{{rest}"),
+        None => by.to_owned(),
+    }
+}
+
 fn is_held(redis: &Redis) -> bool {
     redis.cli(&["EXISTS", "redlock:a"]) == "1"
 }
@@ -247,7 +258,7 @@ fn what_was_asked_and_lost_can_be_asked_again_and_only_the_one_that_was_seen_is_
         assert_eq!(call(&redis, "acquire", &args)[0], "1");
     };
     let id = |n: usize| ids(&redis, "holders").remove(n);
-    let cancelled = |token| call(&redis, "check", &[token, "30000"])[2] == WHO;
+    let cancelled = |token| without_time(&call(&redis, "check", &[token, "30000"])[2]) == WHO;
     take("one", SHARED);
     take("two", SHARED);
     let (first, second) = (id(0), id(1));
@@ -596,14 +607,17 @@ fn a_waiter_that_was_stopped_before_it_confirmed_its_grant_is_told_so_each_time_
         assert_eq!(call(&redis, "stop", &[&id, WHO, "0"]), ["1"]);
         // The server gives it the lock, and a run that has started on it keeps it until it has ended.
         for (place, ticket) in [("poll", "1"), ("poll", ""), ("", "")] {
-            assert_eq!(ask("waiter", limit, place, ticket), ["4", WHO]);
+            let answer = ask("waiter", limit, place, ticket);
+            assert_eq!((&*answer[0], &*without_time(&answer[1])), ("4", WHO));
             assert_eq!(granted_ids(&redis), std::slice::from_ref(&id));
         }
-        assert_eq!(call(&redis, "check", &["waiter", "30000"])[2], WHO);
+        let by = &call(&redis, "check", &["waiter", "30000"])[2];
+        assert_eq!(without_time(by), WHO);
         assert_eq!(release("waiter"), ["1"]);
         assert!(!granted_ids(&redis).contains(&id));
         for (place, ticket) in [("poll", "1"), ("poll", ""), ("", "")] {
-            assert_eq!(ask("waiter", limit, place, ticket), ["4", WHO]);
+            let answer = ask("waiter", limit, place, ticket);
+            assert_eq!((&*answer[0], &*without_time(&answer[1])), ("4", WHO));
         }
         assert_eq!(ask("behind", "1", "poll", "2")[0], "1");
     }
@@ -799,4 +813,44 @@ fn a_yes_counts_also_when_the_connection_was_closed_meanwhile() {
     terminal.type_in("y\n");
     assert_eq!(terminal.finish().code(), Some(0), "{}", terminal.shown);
     run.run.finish().assert_exited(79);
+}
+
+#[test]
+fn what_was_asked_of_a_holder_is_seen_by_all_until_it_has_ended() {
+    let redis = Redis::start();
+    let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut run = Running::start(&mut redis.run("--kill-after 20s --ttl 60s a", script));
+    run.expect_line("ready");
+    wait_until("it tracks its lock", || redis.trackers() > 0);
+    let script = "exec redlock run a -- true 2>&1";
+    let mut waiter = Running::start(&mut directly(&redis, &["sh", "-c", script]));
+    waiter.wait_until_queued(&redis);
+    let stop = ["stop", "--no-wait", "--reason", "hung", "a"];
+    outcome(&mut redis.redlock(&stop)).assert_code(0);
+    run.expect_line("asked");
+    let hold = locks(&redis, "a")[0]["holders"][0].clone();
+    let stopping = &hold["stopping"];
+    assert_eq!(stopping["reason"], "hung", "{hold}");
+    assert!(
+        (10_000..20_000).contains(&stopping["kill_in_ms"].as_u64().unwrap()),
+        "{hold}"
+    );
+    assert!(
+        stopping["since"].is_string() && stopping["pid"].is_u64(),
+        "{hold}"
+    );
+    let shown = outcome(&mut redis.redlock(&["status", "a"])).stdout;
+    for part in ["stopping (asked by ", ": hung; SIGKILL in "] {
+        assert!(shown.contains(part), "no {part:?} in {shown}");
+    }
+    let table = outcome(&mut redis.redlock(&["status"])).stdout;
+    assert!(table.contains("stopping"), "{table}");
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]))
+        .assert_code(75)
+        .assert_says("stopping (asked by ");
+    // The waiter is told at once.
+    while !waiter.line().contains("stopping (asked by ") {}
+    outcome(&mut redis.redlock(&["release", "--force", "--yes", "a"])).assert_code(0);
+    run.signal(Signal::SIGKILL);
+    waiter.finish().assert_code(0);
 }

@@ -581,7 +581,10 @@ fn every_option_of_run_and_acquire_has_its_variable_and_its_line() {
         for option in options(command) {
             let long = option.get_long().unwrap();
             let Some(variable) = cli::variable(long) else {
-                assert!(["shell", "unless", "while-pid"].contains(&long), "{long}");
+                assert!(
+                    ["shell", "unless", "while-pid", "once", "new"].contains(&long),
+                    "{long}"
+                );
                 continue;
             };
             let is_shown = help.contains(&format!("[env: {variable}]"));

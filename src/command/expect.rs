@@ -1,0 +1,206 @@
+//! `redlock expect`: whether a run has succeeded in time, for those who watch that jobs run at all.
+//!
+//! [`judge`] is pure; the rest fetches what it needs, and keeps in Redis what is expected.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::usage::{BadUsage, name, refuse_pattern};
+use crate::cli;
+use crate::config::Settings;
+use crate::decide::exit::Exit;
+use crate::duration;
+use crate::protocol::{Client, Expectation, HoldOutcome, Inspected, LockHistory, Name, SkipReason};
+use crate::report::{
+    self, Verbosity, client_in_words, escaped, expectation as usually, format_duration, print,
+};
+
+/// Checks what is expected of one lock, or of all.
+pub fn expect(options: &cli::Expect, settings: &Settings) -> Result<Exit> {
+    let locks = &settings.locks;
+    let mut client = locks.open()?;
+    client.ask_role()?;
+    let known = locks.expected(&mut client)?;
+    client.refuse_replica()?;
+    let expected = match &options.name {
+        None => known,
+        Some(text) => {
+            refuse_pattern(text, "expect")?;
+            let name = name(text)?;
+            if options.forget {
+                return forget(&name, &mut client, settings);
+            }
+            vec![of_one(name, options, &known)?]
+        }
+    };
+    if expected.is_empty() {
+        settings.verbosity.info(
+            "nothing is expected of any lock; to expect it: redlock expect NAME --every DURATION",
+        );
+        return Ok(Exit::Success);
+    }
+    let mut is_late = false;
+    let mut seen = Vec::new();
+    for mut expectation in expected {
+        let names = std::slice::from_ref(&expectation.name);
+        let found = locks.inspect_with_usual(&mut client, names)?;
+        let Some(lock) = found.first() else { continue };
+        expectation.succeeded_ms = expectation.succeeded_ms.max(lock.record.succeeded_ms);
+        let late = judge_time(&expectation, lock.now_ms).is_err();
+        let line = if late {
+            let history = locks.history(&mut client, names, true)?.pop();
+            late_line(&expectation, lock, history.as_ref())
+        } else {
+            in_time_line(&expectation, lock.now_ms)
+        };
+        if late || options.name.is_none() && settings.verbosity != Verbosity::Quiet {
+            print(&(line + "\n"))?;
+        }
+        is_late |= late;
+        seen.push(expectation);
+    }
+    locks.expect(&mut client, &seen)?;
+    Ok(if is_late { Exit::Late } else { Exit::Success })
+}
+
+/// What is expected of a lock: as it is typed, or as it was before.
+fn of_one(name: Name, options: &cli::Expect, known: &[Expectation]) -> Result<Expectation> {
+    let before = known.iter().find(|known| known.name == name);
+    let Some(every) = options.every else {
+        return before.cloned().ok_or_else(|| {
+            let line = format!("nothing is expected of lock \"{name}\" yet; put --every DURATION");
+            BadUsage(line).into()
+        });
+    };
+    Ok(Expectation {
+        every,
+        within: options.within.unwrap_or_default(),
+        succeeded_ms: before.and_then(|before| before.succeeded_ms),
+        name,
+    })
+}
+
+fn forget(name: &Name, client: &mut Client, settings: &Settings) -> Result<Exit> {
+    let was_expected = settings.locks.expect_no_more(client, name)?;
+    settings.verbosity.info(if was_expected {
+        format!("nothing is expected of lock \"{name}\" any more")
+    } else {
+        format!("nothing was expected of lock \"{name}\"")
+    });
+    Ok(Exit::Success)
+}
+
+/// How long ago the last success was, if that is in time; else the same as an error, if there was any.
+fn judge_time(expectation: &Expectation, now_ms: u64) -> Result<Duration, Option<Duration>> {
+    let succeeded = expectation.succeeded_ms;
+    let ago = succeeded.map(|at| Duration::from_millis(now_ms.saturating_sub(at)));
+    let most = expectation.every.saturating_add(expectation.within);
+    ago.filter(|ago| *ago <= most).ok_or(ago)
+}
+
+fn in_time_line(expectation: &Expectation, now_ms: u64) -> String {
+    let ago = judge_time(expectation, now_ms).unwrap_or_default();
+    let (name, ago) = (expectation.name.as_str(), whole_seconds(ago));
+    format!("{name}: ok, succeeded {ago} ago ({})", often(expectation))
+}
+
+/// `nightly: late: last success 27h12m ago (expected every 26h); 3 failures since, the last with status 1 on web-2;
+/// never on web-3; held by ci@web-1 (pid 7) for 2h10m; usually done in 4m`.
+fn late_line(expectation: &Expectation, lock: &Inspected, history: Option<&LockHistory>) -> String {
+    let last = match judge_time(expectation, lock.now_ms) {
+        Err(Some(ago)) | Ok(ago) => format!("last success {} ago", whole_seconds(ago)),
+        Err(None) => "no run has ever succeeded".into(),
+    };
+    let mut parts = vec![format!("{last} ({})", often(expectation))];
+    if let Some(history) = history {
+        parts.extend(failures(history, expectation.succeeded_ms));
+        parts.extend(never_on(history));
+    }
+    if let Some(frozen) = &lock.frozen {
+        parts.push(format!(
+            "frozen by {}",
+            report::client_and_reason(&frozen.who)
+        ));
+    }
+    for hold in lock.holders().take(1) {
+        let Some(holder) = &hold.holder else {
+            parts.push("held by another client".into());
+            continue;
+        };
+        let running = Duration::from_millis(lock.now_ms.saturating_sub(holder.since_ms));
+        let usual = lock
+            .usual
+            .map(|usual| format!("; {}", usually(usual, running)));
+        parts.push(format!(
+            "held by {} for {}{}",
+            client_in_words(&holder.who),
+            whole_seconds(running),
+            usual.unwrap_or_default()
+        ));
+    }
+    let line = format!("{}: late: {}", expectation.name, parts.join("; "));
+    escaped(&line).into_owned()
+}
+
+/// How many runs have failed since the last success, and how the last one of them ended.
+fn failures(history: &LockHistory, succeeded_ms: Option<u64>) -> Option<String> {
+    let since = succeeded_ms.unwrap_or(0);
+    let failed: Vec<_> = history
+        .holds
+        .iter()
+        .filter(|hold| hold.ended_ms.is_some_and(|ended| ended > since))
+        .filter(|hold| !matches!(hold.outcome, HoldOutcome::Status(0) | HoldOutcome::Released))
+        .collect();
+    let last = failed.iter().max_by_key(|hold| hold.ended_ms)?;
+    let count = match failed.len() {
+        1 => "1 failure since".to_owned(),
+        more => format!("{more} failures since, the last"),
+    };
+    let how = match &last.outcome {
+        HoldOutcome::Status(status) => format!("with status {status}"),
+        HoldOutcome::Signal(signal) => format!("by signal {signal}"),
+        HoldOutcome::Timeout => "by --timeout".into(),
+        HoldOutcome::Cancelled(Some(by)) => format!("stopped by {}", client_in_words(by)),
+        HoldOutcome::Forced(Some(by)) => format!("forced out by {}", client_in_words(by)),
+        other => format!("({})", other.kind()),
+    };
+    Some(format!("{count} {how} on {}", last.who.host))
+}
+
+/// The hosts that have wanted to run it and have never succeeded, as far as the history goes; others have.
+fn never_on(history: &LockHistory) -> Option<String> {
+    let hold = |hold: &crate::protocol::HistoryEntry| hold.outcome == HoldOutcome::Status(0);
+    let succeeded: BTreeSet<&str> = history
+        .holds
+        .iter()
+        .filter(|one| hold(one))
+        .map(|one| one.who.host.as_str())
+        .collect();
+    // One that skips a run as another host has just run it is as it should be.
+    let skips = history
+        .skips
+        .iter()
+        .filter(|skip| !matches!(skip.reason, SkipReason::Recent | SkipReason::Joined));
+    let tried = history.holds.iter().map(|one| one.who.host.as_str());
+    let tried: BTreeSet<&str> = tried
+        .chain(skips.map(|skip| skip.who.host.as_str()))
+        .collect();
+    let never: Vec<&str> = tried.difference(&succeeded).copied().collect();
+    let is_worth_saying = !succeeded.is_empty() && !never.is_empty();
+    is_worth_saying.then(|| format!("never on {}", never.join(", ")))
+}
+
+fn often(expectation: &Expectation) -> String {
+    let every = duration::exact(expectation.every);
+    if expectation.within.is_zero() {
+        return format!("expected every {every}");
+    }
+    let within = duration::exact(expectation.within);
+    format!("expected every {every}, within {within}")
+}
+
+fn whole_seconds(duration: Duration) -> String {
+    format_duration(Duration::from_secs(duration.as_secs()))
+}

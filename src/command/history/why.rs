@@ -1,0 +1,187 @@
+//! What happened to a lock lately, as one paragraph. Pure.
+
+use std::time::Duration;
+
+use super::calendar::Calendar;
+use super::listing::{Item, ended, failed, ran, skipped};
+use crate::protocol::{HistoryEntry, HoldOutcome, Inspected, LockHistory, Skip, Who};
+use crate::report::{
+    self, client_and_reason, client_in_words, command_and_reason, escaped, expectation,
+    format_duration,
+};
+
+/// How many events are told.
+const TOLD: usize = 6;
+
+/// What was, what is, and when a run succeeded last: `02:12:00 ci@web-1 got it …; 03:00:02 ci@web-3 gave up: held by …`.
+pub fn told(lock: &Inspected, history: &LockHistory, calendar: Calendar) -> String {
+    let now_ms = lock.now_ms;
+    let today = day(calendar, now_ms);
+    let at = |ms: u64| {
+        let text = calendar.brief(ms, &calendar.zone(now_ms));
+        match text.split_once(' ') {
+            Some((date, clock)) if Some(date) == today.as_deref() => clock.to_owned(),
+            _ => text,
+        }
+    };
+    let mut events = Vec::new();
+    let mut group: Vec<&HistoryEntry> = Vec::new();
+    let mut items: Vec<Item> = history.holds.iter().map(Item::Hold).collect();
+    items.extend(history.skips.iter().map(Item::Skip));
+    items.sort_by_key(|item| item.ended_ms().unwrap_or(u64::MAX));
+    for item in &items {
+        match item {
+            Item::Hold(hold) if matches!(hold.outcome, HoldOutcome::Running) => {}
+            Item::Hold(hold) if !failed(hold) => group.push(hold),
+            Item::Hold(hold) => {
+                events.extend(successes(&std::mem::take(&mut group), &at));
+                events.push(of_failure(hold, now_ms, &at));
+            }
+            Item::Skip(skip) => {
+                events.extend(successes(&std::mem::take(&mut group), &at));
+                events.push(of_skip(skip, history, &at));
+            }
+        }
+    }
+    events.extend(successes(&group, &at));
+    let before = events.len().saturating_sub(TOLD);
+    let mut parts: Vec<String> = events.drain(before..).collect();
+    parts.extend(present(lock, &at));
+    parts.push(match lock.record.succeeded_ms {
+        Some(success) => format!("last success {} ago", lasting(lock, success)),
+        None => "no run has succeeded".into(),
+    });
+    let text = format!("{}: {}", lock.name, parts.join("; "));
+    escaped(&text).into_owned()
+}
+
+/// Runs that succeeded one after the other.
+fn successes(runs: &[&HistoryEntry], at: &impl Fn(u64) -> String) -> Option<String> {
+    let last = runs.last()?;
+    let (took, who) = (whole(ran(last, 0)), who(&last.who));
+    Some(match runs.len() {
+        1 => format!("{} {who} ran it in {took}", at(last.since_ms)),
+        more => format!(
+            "{more} runs succeeded from {} on, the last at {} by {who} in {took}",
+            at(runs.first()?.since_ms),
+            at(last.since_ms)
+        ),
+    })
+}
+
+/// A hold that ended otherwise: `02:12:00 ci@web-1 ran it for 1h28m, until 03:40:00: stopped by root@ops-1 (pid 9): hung`.
+fn of_failure(hold: &HistoryEntry, now_ms: u64, at: &impl Fn(u64) -> String) -> String {
+    let end = hold.ended_ms.unwrap_or(now_ms);
+    format!(
+        "{} {} ran it for {}, until {}: {}",
+        at(hold.since_ms),
+        who(&hold.who),
+        whole(ran(hold, now_ms)),
+        at(end),
+        ended(&hold.outcome, false)
+    )
+}
+
+/// A run that ended without the lock, and since when the run had it that stood in the way.
+fn of_skip(skip: &Skip, history: &LockHistory, at: &impl Fn(u64) -> String) -> String {
+    let blocker = history.holds.iter().find(|hold| {
+        let is_other = skip
+            .by
+            .as_ref()
+            .is_some_and(|by| by.host == hold.who.host && by.pid == hold.who.pid);
+        let ended = hold.ended_ms.unwrap_or(u64::MAX);
+        is_other && hold.since_ms <= skip.ended_ms && skip.ended_ms <= ended
+    });
+    let since = blocker.map(|hold| format!(" since {}", at(hold.since_ms)));
+    format!(
+        "{} {} {}{}",
+        at(skip.ended_ms),
+        who(&skip.who),
+        skipped(skip, false),
+        since.unwrap_or_default()
+    )
+}
+
+/// How the lock is now.
+fn present(lock: &Inspected, at: &impl Fn(u64) -> String) -> Vec<String> {
+    let mut parts = Vec::new();
+    for hold in lock.holders() {
+        let Some(holder) = &hold.holder else {
+            parts.push("another client holds it now".into());
+            continue;
+        };
+        let running = Duration::from_millis(lock.now_ms.saturating_sub(holder.since_ms));
+        let usual = lock
+            .usual
+            .map(|usual| format!(" ({})", expectation(usual, running)));
+        let mut part = vec![format!(
+            "{} has held it since {}{}: {}",
+            client_in_words(&holder.who),
+            at(holder.since_ms),
+            usual.unwrap_or_default(),
+            command_and_reason(&holder.who)
+        )];
+        let stopping = hold.stopping.as_ref();
+        part.extend(stopping.map(|by| report::stopping(by, &holder.who, lock.now_ms)));
+        let idle = holder.who.idle;
+        part.extend(idle.map(|since| format!("idle for {}", lasting(lock, since))));
+        part.extend(report::not_renewed(hold));
+        parts.push(part.join(", "));
+    }
+    if let Some(first) = lock.waiters.iter().map(|one| one.waiter.since_ms).min() {
+        let waiting = lasting(lock, first);
+        parts.push(match lock.waiters.len() {
+            1 => format!("1 run has waited for {waiting}"),
+            more => format!("{more} runs wait, one for {waiting}"),
+        });
+    }
+    if let Some(frozen) = &lock.frozen {
+        let (by, since) = (client_and_reason(&frozen.who), at(frozen.since_ms));
+        parts.push(format!("frozen since {since} by {by}"));
+    }
+    if parts.is_empty() {
+        parts.push("it is free".into());
+    }
+    parts
+}
+
+fn who(who: &Who) -> String {
+    report::client_name(who)
+}
+
+fn lasting(lock: &Inspected, since_ms: u64) -> String {
+    whole(Duration::from_millis(lock.now_ms.saturating_sub(since_ms)))
+}
+
+/// Whole seconds, but for what lasts less than one.
+fn whole(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        return format_duration(duration);
+    }
+    format_duration(Duration::from_secs(duration.as_secs()))
+}
+
+/// The date of a moment, as the calendar writes it briefly.
+fn day(calendar: Calendar, ms: u64) -> Option<String> {
+    let text = calendar.brief(ms, &calendar.zone(ms));
+    text.split_once(' ').map(|(date, _)| date.to_owned())
+}
+
+/// The text in lines of this width, broken between words.
+pub fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = String::new();
+    let mut taken = 0;
+    for word in text.split(' ') {
+        let columns = report::columns(word);
+        if taken > 0 && taken + 1 + columns > width {
+            lines.push('\n');
+            taken = 0;
+        } else if taken > 0 {
+            lines.push(' ');
+            taken += 1;
+        }
+        lines.push_str(word);
+        taken += columns;
+    }
+    lines
+}
