@@ -16,7 +16,7 @@ use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{
-    Client, Error, GuardEntry, Hold, HoldOutcome, Inspected, Kept, Key, Limit, Lock, Name,
+    Client, Error, GuardEntry, Hold, HoldOutcome, Inspected, Kept, Key, Limit, Lock, Name, Renewal,
     StopReply, Who,
 };
 use crate::report;
@@ -270,14 +270,15 @@ fn still_held<'a>(found: &'a Inspected, asked: &[&Hold]) -> impl Iterator<Item =
 
 /// That a holder may never do what it was asked to, and what to type then.
 fn no_sign_of_life(name: &Name, hold: &Hold) -> Option<String> {
-    let not_renewed = report::not_renewed(hold)?;
+    let Renewal::Overdue(ago) = hold.renewal() else {
+        return None;
+    };
     let whom = report::holder(hold.holder.as_ref());
-    let left = hold.left.map_or(String::new(), |left| {
-        format!(", and expires in {}", report::format_duration(left))
-    });
+    let left = hold.left.unwrap_or_default();
+    let [ago, left] = [ago, left].map(in_seconds);
     let force = report::typed(&["release", "--force", "--id", &hold.id], name);
     Some(format!(
-        "{whom} may be suspended, dead or cut off: {not_renewed}{left}; to free lock \"{name}\" now: {force}"
+        "no sign of life from {whom} for {ago}; if its host is dead, the lock passes on in {left}; to free lock \"{name}\" now: {force}"
     ))
 }
 

@@ -215,8 +215,9 @@ if queued and place == '' then
   -- Or that it is the next one itself: its first request has come late.
   if is_held(token, value) then return accept(value) end
 end
--- Those whose turn doesn't come before the freeze ends are behind a run with its pass.
-if queued and passes(who) then
+-- Those whose turn doesn't come before the freeze ends are behind a run with its pass; one that makes them give up does so
+-- from the queue.
+if queued and supersede == '0' and passes(who) then
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
   queued = passes(redis.call('HGET', waiters, head) or '')
 end

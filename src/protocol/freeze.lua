@@ -7,6 +7,7 @@
 -- @include holders
 -- @include names
 -- @include messages
+-- @include freezes
 local long, who, pass = tonumber(ARGV[4]), ARGV[5], ARGV[6] or ''
 
 local before = freeze and string.match(freeze, '^%d+ %d+ (.*)$')
@@ -21,6 +22,7 @@ else
   redis.call('HSET', state, 'frozen_pass', redis.sha1hex(pass))
 end
 redis.call('PEXPIRE', state, int_text(2 * RETENTION))
+note_freeze(until_ms)
 index_name(long)
 -- The waiters are to see why.
 for _, token in ipairs(redis.call('ZRANGE', queue, 0, 99)) do

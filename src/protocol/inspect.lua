@@ -11,7 +11,7 @@
 -- ARGV[1] of how many of the newest holds to return how long they lasted, if they succeeded
 -- ARGV[2] where the list of holders goes on ('0' at first, '' when all are known)
 -- ARGV[3] the score in the queue from which the list of waiters goes on ('-inf' at first, '' when all are known)
--- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}, who has asked it to end or nil}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}, {when a run succeeded last (ms) or nil, how many holds ended as a success, a failure, lost, forced, stopped and released, how many runs ended without the lock, or nil each}}
+-- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}, who has asked it to end or nil}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}, {when a run succeeded last (ms) or nil, how many holds ended as a success, a failure, lost, forced, stopped and released, how many runs ended without the lock, and the last freezes, or nil each}}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
 local from_holder, from_score, notices, guards = ARGV[2], ARGV[3], KEYS[10], KEYS[11]
@@ -94,7 +94,7 @@ for n = 1, #page, 2 do
   local until_ms = tonumber(string.match(entry, '^%d+'))
   if until_ms and until_ms > now_ms then waiting[#waiting + 1] = {id(page[n]), entry} end
 end
-local remembered = redis.call('HMGET', state, 'succeeded', 'ended:success', 'ended:failure', 'ended:lost', 'ended:forced', 'ended:stopped', 'ended:released', 'ended:skipped')
+local remembered = redis.call('HMGET', state, 'succeeded', 'ended:success', 'ended:failure', 'ended:lost', 'ended:forced', 'ended:stopped', 'ended:released', 'ended:skipped', 'freezes')
 
 local lasted = {}
 if newest > 0 and (#held > 0 or #waiting > 0) then

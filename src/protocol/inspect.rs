@@ -76,6 +76,8 @@ pub struct Record {
     /// How many of its holds, or with `skipped` of its runs, ended in each way, in the order of [`RESULTS`]; of those since
     /// the name was forgotten for the last time.
     pub ended: [u64; RESULTS.len()],
+    /// The last freezes: from when until when each lasted, or is to last, in milliseconds since 1970 by the server's clock.
+    pub freezes: Vec<(u64, u64)>,
 }
 
 /// How holds end, as they are counted; with `skipped` a run without the lock.
@@ -501,19 +503,33 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), 
 
 /// What another client has written there is no number of ours.
 fn record(remembered: Value) -> Result<Record, Error> {
-    let mut fields = array(remembered)?.into_iter().map(|field| {
-        let is_there = some_text(&field)?.is_some();
-        Ok(is_there.then(|| number(&field).ok()).flatten())
-    });
-    let succeeded_ms = fields.next().transpose()?.flatten();
-    let ended = fields.collect::<Result<Vec<Option<u64>>, Error>>()?;
-    let ended: Vec<u64> = ended.into_iter().map(Option::unwrap_or_default).collect();
-    let ended = ended.try_into().map_err(|_| unexpected_reply(&[]))?;
+    let fields: [Value; RESULTS.len() + 2] = array(remembered)?
+        .try_into()
+        .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
+    let number_of = |field: &Value| {
+        let is_there = some_text(field)?.is_some();
+        Ok::<_, Error>(is_there.then(|| number(field).ok()).flatten())
+    };
+    let [succeeded, counters @ .., freezes] = &fields;
+    let mut ended = [0; RESULTS.len()];
+    for (count, counter) in ended.iter_mut().zip(counters) {
+        *count = number_of(counter)?.unwrap_or_default();
+    }
+    let freezes = some_text(freezes)?.unwrap_or_default();
+    let freezes = std::str::from_utf8(freezes).unwrap_or_default().split(' ');
+    let lasting = |freeze: &str| {
+        let (since, until) = freeze.split_once('-')?;
+        Some((since.parse().ok()?, until.parse().ok()?))
+    };
     Ok(Record {
-        succeeded_ms,
+        succeeded_ms: number_of(succeeded)?,
         ended,
+        freezes: freezes.take(MOST_FREEZES).filter_map(lasting).collect(),
     })
 }
+
+/// How many freezes are read of a lock.
+const MOST_FREEZES: usize = 100;
 
 /// Reads a list of lists, of which nothing else is kept.
 fn all<T>(

@@ -3,6 +3,7 @@
 -- @include lock
 -- @include queue
 -- @include names
+-- @include freezes
 if not freeze then
   redis.call('HDEL', state, 'frozen', 'frozen_pass')
   return {0}
@@ -12,6 +13,7 @@ frozen = forgetful
 local value = lock_value()
 if type(value) == 'table' then return value end
 redis.call('HDEL', state, 'frozen', 'frozen_pass')
+note_freeze(nil)
 if value == FROZEN then
   clear_lock()
   value = frozen > 0 and FROZEN

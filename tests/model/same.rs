@@ -146,8 +146,8 @@ pub fn digest_of_data(data: &Data, rules: &Rules) -> u128 {
         (key, expires).hash(&mut hasher);
         match &*entry.content {
             Content::Hash(fields) if key == keys.state => {
-                // Nothing depends on how many ended how.
-                let counted = |field: &[u8]| field.starts_with(b"ended:");
+                // Nothing depends on how many ended how, nor on freezes that are over.
+                let counted = |field: &[u8]| field.starts_with(b"ended:") || field == b"freezes";
                 for (field, value) in fields.iter().filter(|(field, _)| !counted(field)) {
                     field.hash(&mut hasher);
                     let is_left_out = match &field[..] {

@@ -22,6 +22,17 @@ pub struct Chart<'a> {
 struct LockRows<'a> {
     name: &'a Name,
     rows: Vec<Row<'a>>,
+    /// From when until when it was frozen, each time.
+    freezes: &'a [(u64, u64)],
+}
+
+/// What is drawn beside the holds.
+#[derive(Clone, Copy, Default)]
+pub struct Beside<'a> {
+    pub waiters: &'a [(&'a Name, &'a Waiter)],
+    /// So many more wait.
+    pub not_drawn: usize,
+    pub freezes: &'a [(&'a Name, &'a [(u64, u64)])],
 }
 
 /// A host. What overlaps is on lanes of its own.
@@ -66,14 +77,19 @@ impl Bar<'_> {
 }
 
 impl<'a> Chart<'a> {
-    /// The chart of some holds and of the waiters, up to now; so many more waiters aren't drawn.
+    /// The chart of some holds, and of what is beside them, up to now.
     pub fn of(
         holds: &[&'a HistoryEntry],
-        (waiters, not_drawn): (&[(&'a Name, &'a Waiter)], usize),
+        beside: Beside<'a>,
         now_ms: u64,
         calendar: Calendar,
     ) -> Self {
         let held = holds.iter().map(|&entry| (&entry.name, Bar::Hold(entry)));
+        let Beside {
+            waiters,
+            not_drawn,
+            freezes,
+        } = beside;
         let waiting = waiters
             .iter()
             .map(|&(name, waiter)| (name, Bar::Waiting(waiter)));
@@ -89,8 +105,12 @@ impl<'a> Chart<'a> {
             };
             let at = locks.iter().position(|lock| lock.name == name);
             let at = at.unwrap_or_else(|| {
-                let rows = Vec::new();
-                locks.push(LockRows { name, rows });
+                let own = freezes.iter().find(|(of, _)| *of == name);
+                locks.push(LockRows {
+                    name,
+                    rows: Vec::new(),
+                    freezes: own.map_or(&[], |(_, freezes)| freezes),
+                });
                 locks.len() - 1
             });
             let rows = &mut locks[at].rows;
@@ -171,7 +191,7 @@ mod tests {
             hold("i", 120, Some(200), ok),
         ];
         let holds: Vec<&HistoryEntry> = holds.iter().collect();
-        let chart = Chart::of(&holds, (&[], 0), 300_000, Calendar::UTC);
+        let chart = Chart::of(&holds, Beside::default(), 300_000, Calendar::UTC);
         let lanes: Vec<(&str, Vec<usize>)> = chart.locks[0]
             .rows
             .iter()

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::calendar::{Calendar, utc};
-use self::chart::Chart;
+use self::chart::{Beside, Chart};
 use self::listing::{Item, Layout, milliseconds};
 use self::summary::Summary;
 use super::asked::Asked;
@@ -286,7 +286,11 @@ pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
         all.extend([summary.text(now_ms, width), summary.json().expect(written)]);
     }
     if !holds.is_empty() {
-        let chart = Chart::of(&holds, (&[], 3), now_ms, calendar);
+        let beside = Beside {
+            not_drawn: 3,
+            ..Beside::default()
+        };
+        let chart = Chart::of(&holds, beside, now_ms, calendar);
         for unicode in [false, true] {
             all.push(chart.timeline(width.unwrap_or(80), unicode));
         }
@@ -571,7 +575,7 @@ impl Query<'_> {
         let mut inspected = Vec::new();
         for few in names.chunks(INSPECTED) {
             inspected.extend(self.locks.inspect(client, few)?);
-            inspected.retain(|lock| !lock.waiters.is_empty());
+            inspected.retain(|lock| !(lock.waiters.is_empty() && lock.record.freezes.is_empty()));
         }
         let mut waiters: Vec<(&Name, &Waiter)> = Vec::new();
         let mut not_drawn = 0;
@@ -588,7 +592,16 @@ impl Query<'_> {
             let why = why.unwrap_or("no run has held the lock".into());
             return Err(BadUsage(format!("nothing to draw: {why}")).into());
         }
-        let chart = Chart::of(&holds, (&waiters, not_drawn), found.now_ms, self.calendar);
+        let freezes = inspected.iter();
+        let freezes: Vec<_> = freezes
+            .map(|lock| (&lock.name, &lock.record.freezes[..]))
+            .collect();
+        let beside = Beside {
+            waiters: &waiters,
+            not_drawn,
+            freezes: &freezes,
+        };
+        let chart = Chart::of(&holds, beside, found.now_ms, self.calendar);
         match &self.options.svg {
             None => drop(print(&chart.timeline(width().unwrap_or(80), utf8()))?),
             Some(path) if path == Path::new("-") => drop(print(&chart.svg())?),

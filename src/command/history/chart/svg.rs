@@ -10,6 +10,11 @@ use crate::report::{
     client_in_words, command_line, describe_job, escaped, format_duration, truncate,
 };
 
+/// What a freeze is drawn with: stripes, as not all readers see the colours.
+const ICE: &str = "<defs><pattern id=\"ice\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\" \
+patternTransform=\"rotate(45)\"><rect width=\"8\" height=\"8\" fill=\"#ddf4ff\"/><rect width=\"3\" height=\"8\" \
+fill=\"#80ccff\"/></pattern></defs>\n";
+
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
 const LABEL: f64 = 190.0;
@@ -37,6 +42,7 @@ text{font:13px system-ui,'DejaVu Sans',sans-serif;fill:#1f2328}\
 .tick{font-size:12px;fill:#59636e;text-anchor:middle}\
 line{stroke:#d1d9e0}.row{fill:#f6f8fa}\
 .waiting,.ok,.running,.failed{stroke:#fff;stroke-width:.7}\
+.frozen{fill:url(#ice)}\
 .waiting{fill:#eac54f}.ok{fill:#1a7f37}.running{fill:#0969da}.failed{fill:#cf222e}";
 
 impl Chart<'_> {
@@ -59,7 +65,7 @@ impl Chart<'_> {
         };
         let mut picture = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {full}\" width=\"{WIDTH}\" height=\"{full}\" role=\"img\">\n\
-             <title>{}</title>\n<style>{STYLE}</style>\n\
+             <title>{}</title>\n<style>{STYLE}</style>\n{ICE}\
              <rect width=\"{WIDTH}\" height=\"{full}\" fill=\"#fff\"/>\n",
             safe(&title)
         );
@@ -83,7 +89,7 @@ impl Chart<'_> {
 
     /// The bands behind the hosts, the lines of the ticks over these, and the bars over all.
     fn rows(&self, picture: &mut String, several: bool, bottom: f64) {
-        let mut bars = String::new();
+        let (mut bars, mut ice) = (String::new(), String::new());
         let mut y = TOP;
         for lock in &self.locks {
             if several {
@@ -91,6 +97,8 @@ impl Chart<'_> {
                 text(&mut bars, MARGIN, y + 18.0, "lock", &name);
                 y += HEADING;
             }
+            let rows = lock.rows.iter().map(|row| height(row.lanes.len()));
+            let mut frozen = self.frozen(lock.freezes, y, rows.sum());
             for (at, row) in lock.rows.iter().enumerate() {
                 let height = height(row.lanes.len());
                 if at % 2 == 0 {
@@ -113,7 +121,9 @@ impl Chart<'_> {
                 }
                 y += height;
             }
+            ice.push_str(&std::mem::take(&mut frozen));
         }
+        *picture += &ice;
         for (ms, _) in self.ticks(TICKS) {
             let x = self.x(ms);
             let _ = writeln!(
@@ -122,6 +132,24 @@ impl Chart<'_> {
             );
         }
         *picture += &bars;
+    }
+
+    /// The freezes of a lock, as far as the picture shows their time.
+    fn frozen(&self, freezes: &[(u64, u64)], y: f64, height: f64) -> String {
+        let mut drawn = String::new();
+        for &(since, until) in freezes {
+            if until <= self.from_ms || since >= self.to_ms {
+                continue;
+            }
+            let (x, end) = (self.x(since), self.x(until));
+            let width = (end - x).max(2.0);
+            let (from, to) = (self.calendar.moment(since), self.calendar.moment(until));
+            let _ = writeln!(
+                drawn,
+                "<g><title>frozen from {from} to {to}</title><rect class=\"frozen\" x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{height}\"/></g>"
+            );
+        }
+        drawn
     }
 
     fn time_axis(&self, picture: &mut String, bottom: f64) {
@@ -255,6 +283,7 @@ fn legend(picture: &mut String, y: f64) {
         ("running", "running"),
         ("ok", "ended well"),
         ("failed", "\u{2717} ended badly"),
+        ("frozen", "frozen"),
     ] {
         let _ = writeln!(
             picture,
@@ -302,7 +331,7 @@ fn write_line(safe: &mut String, line: &str) {
 #[cfg(test)]
 mod tests {
     use crate::command::history::calendar::Calendar;
-    use crate::command::history::chart::Chart;
+    use crate::command::history::chart::{Beside, Chart};
     use crate::command::history::listing::tests::hold;
     use crate::protocol::{HistoryEntry, HoldOutcome, Limit, Waiter};
 
@@ -328,9 +357,15 @@ mod tests {
             who: holds[0].who.clone(),
         };
         let waiters = [(&holds[0].name, &waiter)];
+        let freezes = [(&holds[0].name, &[(120_000, 130_000)][..])];
+        let beside = Beside {
+            waiters: &waiters,
+            not_drawn: 9,
+            freezes: &freezes,
+        };
         let all: Vec<&HistoryEntry> = holds.iter().collect();
         for holds in [&all[..], &[]] {
-            let picture = Chart::of(holds, (&waiters, 9), 200_000, Calendar::UTC).svg();
+            let picture = Chart::of(holds, beside, 200_000, Calendar::UTC).svg();
             let mut open = Vec::new();
             for tag in picture.split('<').skip(1) {
                 let (tag, rest) = tag.split_once('>').expect("a tag ends");
@@ -347,7 +382,7 @@ mod tests {
             }
             assert_eq!(open, [""; 0]);
         }
-        let picture = Chart::of(&all, (&waiters, 9), 200_000, Calendar::UTC).svg();
+        let picture = Chart::of(&all, beside, 200_000, Calendar::UTC).svg();
         for part in [
             "waiting since 1970-01-01 00:02:00 UTC, for 1m20s",
             "times in UTC",
@@ -357,6 +392,7 @@ mod tests {
             "class=\"failed\"",
             "class=\"running\"",
             "forced",
+            "frozen from 1970-01-01 00:02:00 UTC to 1970-01-01 00:02:10 UTC",
         ] {
             assert!(picture.contains(part), "{part}: {picture}");
         }

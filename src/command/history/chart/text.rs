@@ -120,7 +120,7 @@ impl Chart<'_> {
 #[cfg(test)]
 mod tests {
     use crate::command::history::calendar::Calendar;
-    use crate::command::history::chart::Chart;
+    use crate::command::history::chart::{Beside, Chart};
     use crate::command::history::listing::tests::hold;
     use crate::protocol::{HistoryEntry, HoldOutcome};
 
@@ -133,7 +133,7 @@ mod tests {
         ];
         let text = Chart::of(
             &holds.iter().collect::<Vec<_>>(),
-            (&[], 0),
+            Beside::default(),
             200_000,
             Calendar::UTC,
         )
@@ -157,7 +157,7 @@ mod tests {
             hold("beta", 190, Some(120), HoldOutcome::Lost),
         ];
         let holds: Vec<&HistoryEntry> = holds.iter().collect();
-        let chart = Chart::of(&holds, (&[], 0), 200_000, Calendar::UTC);
+        let chart = Chart::of(&holds, Beside::default(), 200_000, Calendar::UTC);
         let text = chart.timeline(57, false);
         let beta = text.lines().nth(1).unwrap();
         assert!(beta.starts_with("beta") && beta.contains("-x."), "{text}");
@@ -176,8 +176,8 @@ mod tests {
             for width in [1, 2, 5, 20, 79, 200] {
                 for now in [0, 100_000, 9_000_000_000] {
                     for unicode in [true, false] {
-                        let text =
-                            Chart::of(holds, (&[], 0), now, Calendar::UTC).timeline(width, unicode);
+                        let text = Chart::of(holds, Beside::default(), now, Calendar::UTC)
+                            .timeline(width, unicode);
                         let most = text.lines().map(|line| line.chars().count()).max();
                         assert!(most.unwrap_or(0) <= width.max(4), "{width}: {text}");
                         assert!(!text.contains('\u{1b}'));
