@@ -215,9 +215,9 @@ if queued and place == '' then
   -- Or that it is the next one itself: its first request has come late.
   if is_held(token, value) then return accept(value) end
 end
--- Those whose turn doesn't come before the freeze ends are behind a run with its pass; one that makes them give up does so
--- from the queue.
-if queued and supersede == '0' and passes(who) then
+-- Those whose turn doesn't come before the freeze ends are behind a run with its pass, which waits only where another one
+-- with it is ahead. One that makes older ones give up does so from the queue.
+if queued and place == '' and supersede == '0' and passes(who) and not redis.call('ZSCORE', queue, token) then
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
   queued = passes(redis.call('HGET', waiters, head) or '')
 end
@@ -286,8 +286,16 @@ local polls = place == 'poll'
 local listens = place == 'shard' and '2' or '1'
 local since = string.match(redis.call('HGET', waiters, token) or '', '^%S+ %d+ (%d+) ')
 local is_new = ticket == ''
+-- With the pass of a freeze it is ahead of all that have none.
+local function take_place()
+  local turn = tonumber(ticket)
+  if discipline == 'lifo' then turn = -turn end
+  local rank = passes(who) and HIGHEST + 1 or tonumber(priority)
+  redis.call('ZADD', queue, int_text(turn - rank * ROUND), token)
+end
 -- One that had its place before keeps it, and its turn, also on a full server.
 if not is_new then redis.call('PEXPIRE', waiters, QUEUE_TTL) end
+if score and passes(who) then take_place() end
 if not score then
   local last = last_ticket()
   if is_new then ticket = int_text(last + 1) end
@@ -295,10 +303,7 @@ if not score then
   set_state('ticket', int_text(math.max(last, tonumber(ticket))))
   touch_memory()
   if number then set_state('number_waits', token) end
-  local turn = tonumber(ticket)
-  if discipline == 'lifo' then turn = -turn end
-  local rank = passes(who) and HIGHEST + 1 or tonumber(priority)
-  redis.call('ZADD', queue, int_text(turn - rank * ROUND), token)
+  take_place()
   if is_new and most_waiting then
     local waiting = count_waiting(most_waiting)
     if waiting >= most_waiting then
