@@ -23,20 +23,26 @@ fn main() {
     let directory = Path::new("src/protocol");
     let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
-    let mut constants = String::new();
+    let (mut constants, mut sources) = (String::new(), String::new());
     for name in SCRIPTS {
         let source = join::join(directory, name).unwrap_or_else(|error| panic!("{error}"));
         let hash = sha1_smol::Sha1::from(&source).digest();
-        fs::write(out.join(format!("{name}.lua")), &source).expect("OUT_DIR can be written");
+        let at = sources.len()..sources.len() + source.len();
+        sources += &source;
         let constant = name.to_uppercase();
         let counts = COUNT_WHEN_REPLICATED.contains(&name);
         let late = MAY_ARRIVE_LATE.contains(&name);
         constants.extend([
-            format!("pub static {constant}: Script = Script {{\n"),
-            format!("    source: include_str!(\"{name}.lua\"),\n    hash: \"{hash}\",\n"),
+            format!(
+                "#[allow(clippy::unreadable_literal)]\npub static {constant}: Script = Script {{\n"
+            ),
+            format!("    text: Text::Packed(|| &sources()[{at:?}]),\n    hash: \"{hash}\",\n"),
             format!("    counts_when_replicated: {counts},\n    may_arrive_late: {late},\n}};\n"),
         ]);
     }
+    // Most of each is what several include, so that they take little space together.
+    let compressed = miniz_oxide::deflate::compress_to_vec(sources.as_bytes(), 10);
+    fs::write(out.join("scripts.z"), compressed).expect("OUT_DIR can be written");
     fs::write(out.join("scripts.rs"), constants).expect("OUT_DIR can be written");
     write_pages(out);
     println!("cargo::rustc-env=REDLOCK_COMMIT={}", commit());

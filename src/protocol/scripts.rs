@@ -5,12 +5,14 @@
 //! was doubled or shifted on its way must not pass for this one's. That is an [`Error`] of the kind
 //! [`ErrorKind::Unreachable`]; the caller gives the connection up, and asks again over a fresh one.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::who::{Frozen, Holder, Restarted, SLOTS, Waiter, Who};
 pub use crate::redis::call::Script;
+use crate::redis::call::Text;
 use crate::redis::error::{Error, ErrorKind};
 pub(super) use crate::redis::reply::{
     array, count, flag, lossy_text, milliseconds, number, number_to, some_text, unexpected_reply,
@@ -24,6 +26,17 @@ pub const SHARED_VALUES: [&[u8]; 2] = [b"redlock:shared", b"redlock:slots"];
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
+
+/// The texts of all scripts, one after the other: unpacked when a server needs one.
+fn sources() -> &'static str {
+    static SOURCES: OnceLock<String> = OnceLock::new();
+    static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scripts.z"));
+    SOURCES.get_or_init(|| {
+        let unpacked = miniz_oxide::inflate::decompress_to_vec(PACKED);
+        let text = unpacked.map(String::from_utf8);
+        text.ok().and_then(Result::ok).unwrap_or_default()
+    })
+}
 
 /// In how many parts a script does its work at most: a server that never comes to an end lies.
 pub(super) const MOST_PARTS: u32 = 10_000;

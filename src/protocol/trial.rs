@@ -141,7 +141,7 @@ impl Rehearsal {
                     Value::ServerError(error) => {
                         let server = self.locks.deployment.server();
                         let key = Some(self.lock.keys.lock.as_slice());
-                        let script = Some(step.call.script.source);
+                        let script = Some(step.call.script.source());
                         Err(from_server(&error, &server, key, script))
                     }
                     answer => (step.read)(answer),

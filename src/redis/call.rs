@@ -4,13 +4,31 @@ use redis::{Cmd, cmd};
 
 /// A Lua script, joined with what it includes, and its SHA-1, by which it is called.
 pub struct Script {
-    pub source: &'static str,
+    pub text: Text,
     pub hash: &'static str,
     /// Where replicas have to have what is written, an answer that begins with 1, or is a number that isn't 0, counts only
     /// once they have.
     pub counts_when_replicated: bool,
     /// It is wanted also when it comes late, and when nobody waits for its answer any more.
     pub may_arrive_late: bool,
+}
+
+/// The text of a script.
+pub enum Text {
+    /// As it is.
+    #[cfg_attr(not(any(test, fuzzing)), allow(dead_code))]
+    Plain(&'static str),
+    /// Compressed: this unpacks it.
+    Packed(fn() -> &'static str),
+}
+
+impl Script {
+    pub fn source(&self) -> &'static str {
+        match self.text {
+            Text::Plain(text) => text,
+            Text::Packed(unpack) => unpack(),
+        }
+    }
 }
 
 /// One call of a script.
@@ -29,7 +47,7 @@ impl Call {
             command
         } else {
             let mut command = cmd("EVAL");
-            command.arg(self.script.source);
+            command.arg(self.script.source());
             command
         };
         command.arg(self.keys.len()).arg(&self.keys).arg(&self.args);
@@ -42,7 +60,7 @@ mod tests {
     use super::*;
 
     static SCRIPT: Script = Script {
-        source: "return 1",
+        text: Text::Plain("return 1"),
         hash: "e0e1f9fabfc9d4800c877a703b823ac0578ff8db",
         counts_when_replicated: false,
         may_arrive_late: false,
@@ -57,7 +75,7 @@ mod tests {
         };
         for (by_hash, name, script) in [
             (true, "EVALSHA", SCRIPT.hash),
-            (false, "EVAL", SCRIPT.source),
+            (false, "EVAL", SCRIPT.source()),
         ] {
             let mut expected = cmd(name);
             expected.arg(script).arg(2).arg("key").arg("other");

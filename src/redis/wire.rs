@@ -200,7 +200,7 @@ impl Wire {
             _ => (None, None),
         };
         let key = key.map(Vec::as_slice);
-        let script = script.map(|script| script.source);
+        let script = script.map(Script::source);
         let error = from_server(error, &self.server, key, script);
         // What the first call on a connection isn't permitted, the user isn't.
         if self.is_proven {

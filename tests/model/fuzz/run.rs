@@ -25,6 +25,7 @@ use crate::protocol::name::Keys;
 use crate::protocol::scripts::{CHECK, FORCE, FREEZE, HISTORY, INSPECT, Script, THAW};
 use crate::protocol::{Acquired, Claim, HoldOutcome, Lock, ReleaseMode, Token};
 use crate::redis::call::Call;
+use crate::redis::call::Text;
 
 const MS: i64 = 1_000;
 const SECOND: i64 = 1_000_000;
@@ -43,7 +44,7 @@ static PLAIN_RELEASE: Script = of_others(
 /// What isn't shipped has no hash.
 const fn of_others(source: &'static str) -> Script {
     Script {
-        source,
+        text: Text::Plain(source),
         hash: "",
         counts_when_replicated: false,
         may_arrive_late: false,
