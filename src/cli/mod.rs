@@ -642,6 +642,12 @@ pub struct Status {
     /// Refresh every DURATION until q or Ctrl-C [default: 1s]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "1s")]
     pub watch: Option<String>,
+
+    /// Show only locks that are held, or waited for, for longer than DURATION
+    ///
+    /// Exits with 1 if there are any, else with 0.
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, conflicts_with = "watch")]
+    pub older_than: Option<Duration>,
 }
 
 /// Acquire a lock and return (for scripts)

@@ -23,6 +23,8 @@ pub enum Exit {
     Late,
     /// No run has ever used the name, and probably another one was meant.
     NeverUsed,
+    /// `redlock status --older-than`: there is a lock that has been held, or waited for, for so long.
+    Older,
     /// Wrong usage: options, names, durations.
     Usage,
     /// Redis can't be reached; or the command needs Linux, and this is another system.
@@ -52,7 +54,7 @@ impl Exit {
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
-            Self::StaleFence | Self::Unfit | Self::NeverUsed | Self::Late => 1,
+            Self::StaleFence | Self::Unfit | Self::NeverUsed | Self::Late | Self::Older => 1,
             Self::Command(status) | Self::Busy(status) => status,
             Self::Signal(signal) | Self::Interrupted(signal) => {
                 u8::try_from(128 + signal).unwrap_or(u8::MAX)

@@ -139,6 +139,7 @@ fn decisions_read_no_clock_and_do_no_io() {
         "ci.rs",
         "report/table.rs",
         "command/history/listing.rs",
+        "command/status/age.rs",
         "command/history/chart",
         "command/doctor/checks/",
         "command/doctor/finding.rs",

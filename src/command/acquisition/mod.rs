@@ -769,6 +769,7 @@ pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
         | Exit::Unfit
         | Exit::NeverUsed
         | Exit::Late
+        | Exit::Older
         | Exit::Usage
         | Exit::Unreachable
         | Exit::Busy(_)

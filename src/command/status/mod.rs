@@ -3,6 +3,7 @@
 //! `table` and `detail` draw for people, `json` for programs; `watch` keeps the picture on a
 //! terminal, whose `screen` comes back; the `questioner` asks meanwhile.
 
+mod age;
 mod detail;
 mod json;
 mod picture;
@@ -11,7 +12,7 @@ mod screen;
 mod table;
 mod watch;
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -27,6 +28,7 @@ use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
+use crate::duration::exact;
 use crate::protocol::{Client, Error, Inspected, Locks, Which};
 use crate::report::{self, Line, Style, THIS_HOST_ONLY, escaped, escaped_json, lines_of, print};
 use crate::signal;
@@ -45,25 +47,21 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let Some(interval) = watch else {
-        let found = find(&asked, &mut client, &settings.locks)?;
+        let mut found = find(&asked, &mut client, &settings.locks)?;
         settings.warn_of_replica(&client);
         settings.warn_of_lone_primary(&client);
-        let named = found.iter().filter(|lock| asked.names.contains(&lock.name));
-        let mistaken = if options.new {
-            None
-        } else {
-            mistaken(named, &mut client, &settings.locks)?
-        };
-        show(found, &asked, options, settings)?;
-        return Ok(match mistaken {
-            Some(line) => {
-                report::error(line);
-                Exit::NeverUsed
+        let mistaken = find_mistaken(&asked, &found, &mut client, options, settings)?;
+        let mut exit = Exit::Success;
+        if let Some(age) = options.older_than {
+            found.retain(|lock| age::is_older(lock, age));
+            if !found.is_empty() {
+                exit = Exit::Older;
             }
-            None => Exit::Success,
-        });
+        }
+        show(found, &asked, options, settings)?;
+        return Ok(mistaken.map_or(exit, say_mistaken));
     };
-    let on_screen = std::io::stdout().is_terminal() && !report::is_dumb();
+    let on_screen = io::stdout().is_terminal() && !report::is_dumb();
     if on_screen && !options.json && !options.names_only {
         return watch::watch(client, asked, interval, settings);
     }
@@ -112,6 +110,26 @@ fn repeat(
             return Ok(Exit::Success);
         }
     }
+}
+
+/// What is wrong with the names that were typed: the message.
+fn find_mistaken(
+    asked: &Asked,
+    found: &[Inspected],
+    client: &mut Client,
+    options: &cli::Status,
+    settings: &Settings,
+) -> Result<Option<String>> {
+    if options.new {
+        return Ok(None);
+    }
+    let named = found.iter().filter(|lock| asked.names.contains(&lock.name));
+    mistaken(named, client, &settings.locks)
+}
+
+fn say_mistaken(line: String) -> Exit {
+    report::error(line);
+    Exit::NeverUsed
 }
 
 /// How often to show it, and the name that stands where the duration might: `--watch deploy`.
@@ -201,6 +219,16 @@ fn show(
         drop(entries);
         drop(found);
         return Ok(print(&(escaped_json(&json) + "\n"))?);
+    }
+    if let Some(age) = options.older_than
+        && found.is_empty()
+    {
+        // cron mails what is printed.
+        if io::stdout().is_terminal() {
+            let line = format!("no holder or waiter is older than {}\n", exact(age));
+            return Ok(print(&line)?);
+        }
+        return Ok(true);
     }
     let picture = shown(asked, &found, report::width(), settings.locks.are_local());
     drop(found);
