@@ -59,7 +59,7 @@ _redlock() {
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
             --slots | --priority | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --clock-skew | --restart-grace | -c | --shell | \
-            --format | --while-pid | --token-file | --for | --id | --last | --since | --svg | --older-than | --times | --max-waiting | --once | \
+            --format | --while-pid | --token-file | --for | --id | --last | --since | --svg | --older-than | --prometheus | --times | --max-waiting | --once | \
             --every | --within)
             ((++i))
             ;;
@@ -90,7 +90,7 @@ _redlock() {
     --on-lost) _redlock_words 'stop warn' ;;
     --on-unreachable) _redlock_words 'fail run' ;;
     --format) _redlock_words 'env json token github' ;;
-    --password-file | --token-file | --tls-ca | --tls-cert | --tls-key | --svg) _redlock_files ;;
+    --password-file | --token-file | --tls-ca | --tls-cert | --tls-key | --svg | --prometheus) _redlock_files ;;
     --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
     --ttl | --sync-timeout | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
         --once-per | --jitter | --clock-skew | --restart-grace | --for | --since | --older-than | --every | --within)
@@ -110,7 +110,7 @@ _redlock() {
         extend:-*) _redlock_words "--token-file $common" ;;
         check:-*) _redlock_words "--token-file --for $common" ;;
         wait:-*) _redlock_words "$patience --new $common" ;;
-        status:-*) _redlock_words "--json --watch --older-than --new $common" ;;
+        status:-*) _redlock_words "--json --watch --older-than --prometheus --new $common" ;;
         history:-*)
             _redlock_words "--last --since --skipped --summary --by-host --utc --json --follow --timeline
                 --svg $common"

@@ -77,7 +77,7 @@ set -g __redlock_one_name acquire pass extend check release stop doctor
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --clock-skew --restart-grace -c --shell --format \
-    --while-pid --token-file --for --id --last --since --svg --older-than --pass --times --max-waiting --once --every --within
+    --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --pass --times --max-waiting --once --every --within
 
 function __redlock_no_command
     not __redlock_is $__redlock_commands; and not __redlock_after_dashes
@@ -173,6 +173,7 @@ complete -c redlock -n '__redlock_is stop' -s n -l no-wait -d "Don't wait until 
 complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
 complete -c redlock -n '__redlock_is status' -l watch -d 'Refresh until interrupted'
 complete -c redlock -n '__redlock_is status' -l older-than -x -d 'Only locks held, or waited for, for longer'
+complete -c redlock -n '__redlock_is status' -l prometheus -r -F -d 'Write metrics for Prometheus to a file'
 
 complete -c redlock -n '__redlock_is history' -s n -l last -x -d 'Show only the last N, or all'
 complete -c redlock -n '__redlock_is history' -l since -x -d 'Show only the holds within this time'

@@ -1,8 +1,13 @@
-//! Small files, with a limit for size and time: a path may also name a device.
+//! Small files: read with a limit for size and time, as a path may also name a device; and written as a whole or not
+//! at all.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+use crate::sys;
 
 /// The largest file that is read. The certificates of all authorities together have a quarter of a megabyte.
 const LARGEST: u64 = 4 << 20;
@@ -37,9 +42,83 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|_| ErrorKind::InvalidData.into())
 }
 
+/// Whoever reads a file that is replaced may be another user.
+const FOR_ALL: u32 = 0o644;
+
+/// Replaces a file: whoever reads it finds the old text or the new one, never a part, and where the new one can't be
+/// written the old one stays. A link is followed, and what is no regular file (a device, a pipe) is written to.
+///
+/// # Errors
+/// Where the text can't be written; nothing of it is left then.
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // Beyond the limit of file sizes the write fails; by default a signal would end the process before.
+    sys::ignore(libc::SIGXFSZ);
+    let path = match fs::metadata(path) {
+        Ok(found) if found.is_file() => fs::canonicalize(path)?,
+        Ok(_) => {
+            let mut there = OpenOptions::new().write(true).open(path)?;
+            return there.write_all(text.as_bytes());
+        }
+        Err(_) => path.to_owned(),
+    };
+    let number = getrandom::u64().map_err(io::Error::other)?;
+    let mut name = OsString::from(path.file_name().unwrap_or_default());
+    name.push(format!(".tmp-{number:016x}"));
+    let beside = path.with_file_name(name);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(FOR_ALL)
+        .open(&beside)?;
+    let written = (|| {
+        // Whatever the umask of a cron job is.
+        file.set_permissions(Permissions::from_mode(FOR_ALL))?;
+        file.write_all(text.as_bytes())?;
+        // Some file systems find out only now that the disk is full; and a crash would leave an empty file.
+        file.sync_all()?;
+        fs::rename(&beside, &path)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replaced_file_is_readable_for_all_and_nothing_else_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.prom");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("a.prom", &link).unwrap();
+        for (path, text) in [(&file, "one"), (&file, "two"), (&link, "three")] {
+            replace(path, text).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, FOR_ALL);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_pipe_is_written_to_and_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut both = OpenOptions::new();
+        let mut there = both.read(true).write(true).open(&pipe).unwrap();
+        replace(&pipe, "text").unwrap();
+        let mut text = [0; 4];
+        assert!(!fs::metadata(&pipe).unwrap().is_file());
+        there.read_exact(&mut text).unwrap();
+        assert_eq!(&text, b"text");
+        let error = replace(dir.path(), "text").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IsADirectory);
+    }
 
     #[test]
     fn a_device_without_an_end_is_not_read_to_its_end() {

@@ -12,7 +12,6 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use self::text::is_safe;
 use crate::reason::without_number;
 use crate::stderr;
 
@@ -22,7 +21,8 @@ pub use crate::shell::{command_line, quote};
 pub use self::style::{Line, Style, has_colors, is_dumb};
 pub use self::table::{Cell, Column, Step, Table};
 pub use self::text::{
-    columns, escaped, escaped_json, format_wait, padded, shorten, size, timestamp, truncate, width,
+    columns, escaped, escaped_json, format_wait, is_safe, padded, shorten, size, timestamp,
+    truncate, width,
 };
 pub use self::words::{
     Outlook, THIS_HOST_ONLY, busy_line, cancelled, client_and_reason, client_in_words, client_name,

@@ -648,6 +648,13 @@ pub struct Status {
     /// Exits with 1 if there are any, else with 0.
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, conflicts_with = "watch")]
     pub older_than: Option<Duration>,
+
+    /// Write metrics for Prometheus to FILE; - for standard output
+    ///
+    /// The metrics are about all locks that are in use or have a history, or about those that are named. node_exporter's textfile
+    /// collector reads FILE if its name ends in .prom. FILE is replaced as a whole. If Redis doesn't answer, it only says so.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "names_only", "watch", "older_than"], hide_short_help = true)]
+    pub prometheus: Option<PathBuf>,
 }
 
 /// Acquire a lock and return (for scripts)

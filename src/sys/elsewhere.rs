@@ -67,7 +67,7 @@ pub fn set_default(signal: i32) {
 }
 
 /// Has a signal ignored.
-fn ignore(signal: i32) {
+pub fn ignore(signal: i32) {
     // SAFETY: no code of ours runs.
     unsafe {
         libc::signal(signal, libc::SIG_IGN);

@@ -159,7 +159,7 @@ pub fn set_default(signal: i32) {
 }
 
 /// Has a signal ignored.
-fn ignore(signal: i32) {
+pub fn ignore(signal: i32) {
     signal_action(signal, Some(&[libc::SIG_IGN, 0, 0, 0]));
 }
 

@@ -140,6 +140,7 @@ fn decisions_read_no_clock_and_do_no_io() {
         "report/table.rs",
         "command/history/listing.rs",
         "command/status/age.rs",
+        "command/status/prometheus.rs",
         "command/history/chart",
         "command/doctor/checks/",
         "command/doctor/finding.rs",

@@ -1,26 +1,29 @@
 //! `redlock status`: who holds which lock and who waits, for people and (as JSON) for programs.
 //!
-//! `table` and `detail` draw for people, `json` for programs; `watch` keeps the picture on a
+//! `table` and `detail` draw for people, `json` and `prometheus` for programs; `watch` keeps the picture on a
 //! terminal, whose `screen` comes back; the `questioner` asks meanwhile.
 
 mod age;
 mod detail;
 mod json;
 mod picture;
+mod prometheus;
 mod questioner;
 mod screen;
 mod table;
 mod watch;
 
-use std::io::{self, IsTerminal};
+use std::io::{self, ErrorKind, IsTerminal};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 use self::json::LockJson;
 use self::picture::{Entry, Kind, Picture};
+use self::prometheus::Sample;
 use self::questioner::{Answer, Questioner};
 use super::asked::Asked;
 use super::never_used::mistaken;
@@ -29,8 +32,12 @@ use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::exact;
+use crate::file;
 use crate::protocol::{Client, Error, Inspected, Locks, Which};
-use crate::report::{self, Line, Style, THIS_HOST_ONLY, escaped, escaped_json, lines_of, print};
+use crate::reason::reason;
+use crate::report::{
+    self, Line, Style, THIS_HOST_ONLY, escaped, escaped_json, is_safe, lines_of, print,
+};
 use crate::signal;
 
 /// Shows locks, once or again and again.
@@ -44,6 +51,9 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     let asked = Asked::parse(texts)?;
     let mut patterns = asked.patterns.iter();
     patterns.try_for_each(|pattern| name(pattern).map(drop))?;
+    if let Some(file) = &options.prometheus {
+        return export(&asked, file, options, settings);
+    }
     let mut client = settings.locks.open()?;
     client.ask_role()?;
     let Some(interval) = watch else {
@@ -130,6 +140,61 @@ fn find_mistaken(
 fn say_mistaken(line: String) -> Exit {
     report::error(line);
     Exit::NeverUsed
+}
+
+/// Writes metrics: of the locks in use, and of those that have a history. Where Redis doesn't answer they say so.
+fn export(asked: &Asked, file: &Path, options: &cli::Status, settings: &Settings) -> Result<Exit> {
+    let read = || -> Result<_, Error> {
+        let mut client = settings.locks.open()?;
+        client.ask_role()?;
+        let names = asked.look_up(&mut client, &settings.locks, Which::All)?;
+        let found = settings.locks.inspect(&mut client, &names)?;
+        Ok((client, found))
+    };
+    let read = read();
+    let is_printed = file == Path::new("-");
+    let text = match &read {
+        Ok((_, found)) => {
+            // In a file a name drives nothing, and has to be as it is.
+            let (shown, unsafe_ones): (Vec<&Inspected>, Vec<_>) = found
+                .iter()
+                .partition(|lock| !is_printed || is_safe(lock.name.as_str()));
+            for lock in unsafe_ones {
+                settings.verbosity.info(format_args!(
+                    "name \"{}\" is left out, because it isn't safe in a log; a FILE has it",
+                    lock.name
+                ));
+            }
+            let samples: Vec<Sample> = shown.into_iter().map(Sample::new).collect();
+            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+            let ms = since_1970.map_or(0, |time| time.as_millis());
+            prometheus::text(&samples, u64::try_from(ms).unwrap_or(u64::MAX))
+        }
+        Err(_) => prometheus::down(),
+    };
+    if is_printed {
+        print(&text)?;
+    } else {
+        file::replace(file, &text).map_err(|error| unwritten(file, &error))?;
+    }
+    let (mut client, found) = read?;
+    settings.warn_of_replica(&client);
+    settings.warn_of_lone_primary(&client);
+    let mistaken = find_mistaken(asked, &found, &mut client, options, settings)?;
+    Ok(mistaken.map_or(Exit::Success, say_mistaken))
+}
+
+/// Why a file can't be written.
+fn unwritten(file: &Path, error: &io::Error) -> anyhow::Error {
+    let path = file.display();
+    match error.kind() {
+        ErrorKind::NotFound => anyhow!("can't write {path}: there is no such directory"),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => anyhow!(
+            "can't write {path}: {}; redlock writes a new file beside it, and gives that its name",
+            reason(error)
+        ),
+        _ => anyhow!("can't write {path}: {}", reason(error)),
+    }
 }
 
 /// How often to show it, and the name that stands where the duration might: `--watch deploy`.

@@ -33,7 +33,7 @@
 //! | `survivors` | what a killed redlock leaves behind keeps the lock until it has ended |
 //! | `takeover` | taking over from a dead holder on this host, and what doesn't prove that it is dead |
 //! | `status` | the holders and waiters of each lock, for people and for programs |
-//! | `monitoring` | what watches over locks without a person: those held for too long, as cron mails them |
+//! | `monitoring` | locks that are held for too long, and metrics: what cron mails and Prometheus reads, whatever fails |
 //! | `screen` | what people see of locks on terminals of 40, 80 and 120 columns |
 //! | `stepping_in` | stopping a holder, forcing a lock free, removing a waiter: who is meant, and what all sides are told |
 //! | `privacy` | what of a command others can see, and that its secrets aren't stored |

@@ -1,15 +1,92 @@
-//! What watches over locks without a person: `status --older-than`, for cron.
+//! What watches over locks without a person: `status --older-than`, for cron, and `status --prometheus`, whose file is
+//! whole whatever fails.
+//!
+//! Where there is no promtool (`scripts/setup test` brings it along), it doesn't read the metrics.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::support::pty::Terminal;
-use crate::support::{Gated, Outcome, Redis, outcome, redlock};
+use crate::support::{
+    Gated, Outcome, REDLOCK, Redis, directly, is_permitted, outcome, redlock, with_default_signals,
+};
 
 /// What `redlock status` prints, and its status.
 fn status(redis: &Redis, words: &[&str]) -> Outcome {
     let end = outcome(&mut redis.redlock(&[&["status"], words].concat()));
     end.assert_silent();
     end
+}
+
+/// The lines that have this value, of metrics.
+fn lines<'a>(metrics: &'a str, start: &str) -> Vec<&'a str> {
+    let lines = metrics.lines().filter(|line| !line.starts_with('#'));
+    lines.filter(|line| line.starts_with(start)).collect()
+}
+
+/// The one value of a metric of a lock.
+#[track_caller]
+fn value<'a>(metrics: &'a str, metric: &str, lock: &str) -> &'a str {
+    let start = format!("{metric}{{lock=\"{lock}\"}} ");
+    let found = lines(metrics, &start);
+    assert_eq!(found.len(), 1, "{start} {metrics}");
+    &found[0][start.len()..]
+}
+
+/// The same, in seconds.
+#[track_caller]
+fn seconds(metrics: &str, metric: &str, lock: &str) -> f64 {
+    value(metrics, metric, lock).parse().unwrap()
+}
+
+/// The names in a directory.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// A program of Prometheus's that reads metrics and alerts, if it is here.
+fn promtool() -> Option<Command> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let own = target.join("tools/bin/promtool");
+    let program = if own.exists() {
+        own
+    } else {
+        PathBuf::from("promtool")
+    };
+    let version = Command::new(&program).arg("--version").output();
+    let is_here = version.is_ok_and(|output| output.status.success());
+    is_here.then(|| Command::new(program))
+}
+
+/// Has promtool read these metrics.
+#[track_caller]
+fn assert_reads(metrics: &str) {
+    let Some(mut promtool) = promtool() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("metrics");
+    fs::write(&file, metrics).unwrap();
+    promtool.args(["check", "metrics"]);
+    let end: Outcome = promtool
+        .stdin(fs::File::open(&file).unwrap())
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!(
+        (end.code(), end.stdout.as_str(), end.stderr.as_str()),
+        (Some(0), "", ""),
+        "{metrics}"
+    );
 }
 
 /// A hold, or a wait, that began this long ago by the server's clock; of a client that isn't there.
@@ -86,7 +163,291 @@ fn a_person_is_told_that_no_lock_is_that_old() {
 }
 
 #[test]
-fn an_age_is_not_watched() {
-    let end = outcome(&mut redlock(words!("status --older-than 1h --watch")));
-    end.assert_code(64).assert_says("cannot be used with");
+fn options_that_show_locks_in_another_way_are_no_ages_and_no_metrics() {
+    for words in [
+        "status --older-than 1h --watch",
+        "status --prometheus - --json",
+        "status --prometheus - --watch=1s",
+        "status --prometheus - --older-than 1h",
+        "status --prometheus - --names-only",
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let end = outcome(&mut redlock(&words));
+        end.assert_code(64).assert_says("cannot be used with");
+    }
+}
+
+#[test]
+fn the_metrics_are_those_of_locks_in_use_and_of_free_ones_that_have_a_history() {
+    let redis = Redis::start();
+    outcome(&mut redis.redlock(&["run", "free", "--", "true"])).assert_code(0);
+    let _holder = Gated::start(&redis, &["--ttl", "20s", "a"]).ready();
+    let _waiter = Gated::queued(&redis, &["-q", "a"]);
+    let words = words!("freeze a -q --reason x");
+    outcome(&mut redis.redlock(words)).assert_code(0);
+    let _shared = ["1", "2"].map(|_| Gated::start(&redis, &["--shared", "many"]).ready());
+    plant(&redis, "held old", 60);
+    plant(&redis, "wanted old", 30);
+    redis.cli(&["SET", "redlock:foreign", "secret-token", "PX", "60000"]);
+    // And one that redlock has never used.
+    redis.cli(&["SET", "redlock:unheard", "secret-token", "PX", "60000"]);
+    let later = "9999999999999";
+    redis.cli(&["ZADD", "{redlock:}:index", later, "foreign"]);
+
+    let metrics = status(&redis, &["--prometheus", "-"])
+        .assert_code(0)
+        .stdout
+        .clone();
+    assert_reads(&metrics);
+    assert_eq!(lines(&metrics, "redlock_up"), ["redlock_up 1"]);
+    let held =
+        ["a", "foreign", "free", "many", "old"].map(|name| value(&metrics, "redlock_held", name));
+    assert_eq!(held, ["1", "1", "0", "2", "1"], "{metrics}");
+    let waiting = ["a", "free", "old"].map(|name| value(&metrics, "redlock_waiting", name));
+    assert_eq!(waiting, ["1", "0", "1"], "{metrics}");
+    let frozen = ["a", "free", "old"].map(|name| value(&metrics, "redlock_frozen", name));
+    assert_eq!(frozen, ["1", "0", "0"], "{metrics}");
+    assert_eq!(value(&metrics, "redlock_guards", "a"), "0");
+    assert_eq!(value(&metrics, "redlock_held_seconds", "free"), "0");
+    assert!(
+        seconds(&metrics, "redlock_held_seconds", "old") >= 3600.0,
+        "{metrics}"
+    );
+    // Since when another client has held it nobody knows, nor when it was renewed.
+    assert_eq!(
+        lines(&metrics, "redlock_held_seconds{lock=\"foreign\"}"),
+        [""; 0]
+    );
+    let wait = seconds(&metrics, "redlock_oldest_wait_seconds", "old");
+    assert!((1800.0..3600.0).contains(&wait), "{metrics}");
+    assert!(seconds(&metrics, "redlock_last_renewal_seconds", "a") < 20.0);
+    for name in ["free", "foreign"] {
+        let start = format!("redlock_last_renewal_seconds{{lock=\"{name}\"}}");
+        assert_eq!(lines(&metrics, &start), [""; 0]);
+    }
+    for secret in ["secret", "sh -c", redis.cli(&["GET", "redlock:a"]).as_str()] {
+        assert!(!metrics.contains(secret), "{secret}: {metrics}");
+    }
+
+    assert!(!metrics.contains("unheard"), "{metrics}");
+    let few = status(&redis, &["--prometheus", "-", "m*", "unheard"]).stdout;
+    assert_eq!(lines(&few, "redlock_held{").len(), 2, "{few}");
+    let held = ["many", "unheard"].map(|name| value(&few, "redlock_held", name));
+    assert_eq!(held, ["2", "1"], "{few}");
+}
+
+#[test]
+fn each_end_of_a_run_is_counted_and_the_last_success_has_its_time() {
+    let redis = Redis::start();
+    let run = |words: &[&str], script: &str, code| {
+        let words = [&["run", "-q"], words, &["a", "-c", script]].concat();
+        outcome(&mut redis.redlock(&words)).assert_code(code);
+    };
+    let clock = || -> f64 {
+        let time = redis.cli(&["TIME"]);
+        let mut parts = time.lines().map(|part| part.parse::<f64>().unwrap());
+        let seconds = parts.next().unwrap();
+        seconds + parts.next().unwrap() / 1e6
+    };
+    run(&[], "exit 3", 3);
+    let metrics = status(&redis, &["--prometheus", "-"]).stdout;
+    assert_eq!(lines(&metrics, "redlock_last_success"), [""; 0]);
+    let before = clock();
+    run(&[], "true", 0);
+    let after = clock();
+    run(&[], "exit 4", 4);
+    run(&["-t", "50ms"], "exec sleep 60", 124);
+    let forced = Gated::start(&redis, &["-q", "a"]).ready();
+    outcome(&mut redis.redlock(words!("release --force -q a"))).assert_code(0);
+    forced.run.finish().assert_code(79);
+    let stopped = Gated::start(&redis, &["-q", "a"]).ready();
+    outcome(&mut redis.redlock(words!("stop -q a"))).assert_code(0);
+    stopped.run.finish().assert_code(79);
+    let held = Gated::start(&redis, &["a"]).ready();
+    run(&["-n"], "true", 75);
+    held.end();
+
+    let metrics = status(&redis, &["--prometheus", "-"]).stdout;
+    assert_reads(&metrics);
+    let start = "redlock_runs_total{lock=\"a\",result=";
+    let counted: Vec<&str> = lines(&metrics, start)
+        .iter()
+        .map(|line| &line[start.len()..])
+        .collect();
+    assert_eq!(
+        counted,
+        [
+            "\"success\"} 2",
+            "\"failure\"} 3",
+            "\"lost\"} 0",
+            "\"forced\"} 1",
+            "\"stopped\"} 1",
+            "\"released\"} 0",
+            "\"skipped\"} 1",
+        ]
+    );
+    let last = seconds(&metrics, "redlock_last_success_timestamp_seconds", "a");
+    assert!(
+        last >= after - 0.001 && before < after,
+        "{before} {after} {metrics}"
+    );
+}
+
+#[test]
+fn a_name_with_quotes_and_backslashes_is_read_as_it_is() {
+    let redis = Redis::start();
+    let name = r#"a"b\c\n'{}é,d="x""#;
+    let _holder = Gated::start(&redis, &[name]).ready();
+    // What isn't a name is no lock's.
+    redis.cli(&["ZADD", "{redlock:}:index", "9999999999999", "two\nlines"]);
+    let metrics = status(&redis, &["--prometheus", "-"]).stdout;
+    assert_reads(&metrics);
+    assert_eq!(
+        lines(&metrics, "redlock_held{"),
+        [r#"redlock_held{lock="a\"b\\c\\n'{}é,d=\"x\""} 1"#]
+    );
+}
+
+#[test]
+fn a_name_that_would_drive_a_terminal_or_a_ci_agent_is_in_a_file_only() {
+    let redis = Redis::start();
+    let names = ["##vso[task.complete]", "a\u{202e}b"];
+    let _holders = names.map(|name| Gated::start(&redis, &[name]).ready());
+    let printed = outcome(&mut redis.redlock(&["status", "--prometheus", "-"]));
+    printed.assert_code(0).assert_says("is left out");
+    assert_eq!(lines(&printed.stdout, "redlock_held"), [""; 0]);
+    let file = redis.dir.path().join("r.prom");
+    status(&redis, &["--prometheus", file.to_str().unwrap()]).assert_code(0);
+    let metrics = fs::read_to_string(file).unwrap();
+    assert_reads(&metrics);
+    for name in names {
+        assert_eq!(value(&metrics, "redlock_held", name), "1");
+    }
+}
+
+#[test]
+fn the_file_is_replaced_as_a_whole_and_readable_for_the_exporter() {
+    let redis = Redis::start();
+    let dir = redis.dir.path().join("metrics");
+    fs::create_dir(&dir).unwrap();
+    let file = dir.join("redlock.prom");
+    let write = |path: &Path| {
+        let write = r#"umask 077; exec "$0" status --prometheus "$1""#;
+        let words = ["sh", "-c", write, REDLOCK, path.to_str().unwrap()];
+        outcome(&mut directly(&redis, &words))
+            .assert_code(0)
+            .assert_silent();
+    };
+    write(&file);
+    // A reader that has the old one open.
+    let old = fs::File::open(&file).unwrap();
+    let before = fs::read_to_string(&file).unwrap();
+    let _holder = Gated::start(&redis, &["a"]).ready();
+    write(&file);
+    let after = fs::read_to_string(&file).unwrap();
+    assert_eq!(value(&after, "redlock_held", "a"), "1");
+    assert_eq!(std::io::read_to_string(old).unwrap(), before);
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+    assert_eq!(names(&dir), ["redlock.prom"]);
+
+    // A link stays one.
+    let link = redis.dir.path().join("link");
+    symlink(&file, &link).unwrap();
+    fs::write(&file, "").unwrap();
+    write(&link);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(!fs::read_to_string(&file).unwrap().is_empty());
+}
+
+#[test]
+fn on_a_full_disk_the_old_file_stays_whole_and_the_message_says_why() {
+    const OLD: &str = "redlock_up 1\n# as it was\n";
+    let redis = Redis::start();
+    // More than a page of metrics, of which a part can be written.
+    for number in 0..100 {
+        redis.cli(&[
+            "ZADD",
+            "{redlock:}:index",
+            "9999999999999",
+            &format!("lock-{number}"),
+        ]);
+    }
+    let dir = redis.dir.path().join("metrics");
+    fs::create_dir(&dir).unwrap();
+    let as_it_was = |before: &[&str], setting: &str, why: &str| {
+        let script = format!(
+            r#"cd "$1" && {setting} && printf '{OLD}' >a.prom && head -c 4096 /dev/zero >other || exit 9
+            ! [ "$2" ] || ulimit -f "$2"
+            "$0" status --prometheus a.prom; end=$?; ls -A; cat a.prom; exit $end"#
+        );
+        let limit = if before.is_empty() { "16" } else { "" };
+        let dir = dir.to_str().unwrap();
+        let words = [before, &["sh", "-c", &script, REDLOCK, dir, limit]].concat();
+        let end = outcome(&mut with_default_signals(directly(&redis, &words)));
+        end.assert_code(125);
+        assert_eq!(end.stderr, format!("redlock: can't write a.prom: {why}\n"));
+        assert_eq!(end.stdout, format!("a.prom\nother\n{OLD}"), "{end:?}");
+    };
+    // By default a signal would end redlock before it could tidy up.
+    as_it_was(&[], "true", "file too large");
+    let unshare = ["unshare", "--mount", "--propagation", "private"];
+    if is_permitted(&[&unshare[..], &["mount", "-t", "tmpfs", "none", "/mnt"]].concat()) {
+        let small = "mount -t tmpfs -o size=12k none . && cd \"$PWD\"";
+        as_it_was(&unshare, small, "no space left on device");
+    }
+}
+
+#[test]
+fn a_directory_that_is_missing_or_closed_is_named_and_nothing_is_left() {
+    let redis = Redis::start();
+    let missing = redis.dir.path().join("no/redlock.prom");
+    let end = outcome(&mut redis.redlock(&["status", "--prometheus", missing.to_str().unwrap()]));
+    end.assert_code(125);
+    end.assert_says(&format!(
+        "can't write {}: there is no such directory",
+        missing.display()
+    ));
+    let end = outcome(&mut redis.redlock(&["status", "--prometheus", "/proc/redlock.prom"]));
+    end.assert_code(125)
+        .assert_says("can't write /proc/redlock.prom");
+    let dir = redis.dir.path().join("dir");
+    fs::create_dir(&dir).unwrap();
+    let end = outcome(&mut redis.redlock(&["status", "--prometheus", dir.to_str().unwrap()]));
+    end.assert_code(125).assert_says("it is a directory");
+    assert_eq!(names(&dir), [""; 0]);
+}
+
+#[test]
+fn without_redis_the_file_says_so_and_nothing_else() {
+    let mut redis = Redis::start();
+    let dir = redis.dir.path().join("metrics");
+    fs::create_dir(&dir).unwrap();
+    let file = dir.join("redlock.prom");
+    let path = file.to_str().unwrap().to_owned();
+    let _holder = Gated::start(&redis, &["a"]).ready();
+    status(&redis, &["--prometheus", &path]).assert_code(0);
+    redis.cli(&["CONFIG", "SET", "requirepass", "x"]);
+    let mut ends = vec![(
+        outcome(&mut redis.redlock(&["status", "--prometheus", &path])),
+        77,
+    )];
+    let down = fs::read_to_string(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    redis.kill();
+    ends.push((
+        outcome(&mut redis.redlock(&["status", "--prometheus", &path])),
+        69,
+    ));
+    let printed = outcome(&mut redis.redlock(&["status", "--prometheus", "-"]));
+    assert_eq!(printed.stdout, down);
+    ends.push((printed, 69));
+    for (end, code) in ends {
+        end.assert_code(code);
+        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), down);
+    assert_eq!(lines(&down, ""), ["redlock_up 0"]);
+    assert_reads(&down);
+    assert_eq!(names(&dir), ["redlock.prom"]);
 }
