@@ -1,8 +1,10 @@
 //! What watches over locks without a person: `status --older-than`, for cron, and `status --prometheus`, whose file is
-//! whole whatever fails.
+//! whole whatever fails; the alerts and the dashboard of docs/monitoring, which name what that file has.
 //!
-//! Where there is no promtool (`scripts/setup test` brings it along), it doesn't read the metrics.
+//! Where there is no promtool (`scripts/setup test` brings it along), it reads neither the metrics nor the alerts; Grafana
+//! never reads the dashboard here.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -10,6 +12,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::generated::root;
 use crate::support::pty::Terminal;
 use crate::support::{
     Gated, Outcome, REDLOCK, Redis, directly, is_permitted, outcome, redlock, with_default_signals,
@@ -450,4 +453,96 @@ fn without_redis_the_file_says_so_and_nothing_else() {
     assert_eq!(lines(&down, ""), ["redlock_up 0"]);
     assert_reads(&down);
     assert_eq!(names(&dir), ["redlock.prom"]);
+}
+
+/// A file of docs/monitoring.
+fn page(name: &str) -> PathBuf {
+    root().join("docs/monitoring").join(name)
+}
+
+/// The metrics that a text names.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let metrics = words.filter(|word| word.starts_with("redlock_"));
+    metrics.map(str::to_owned).collect()
+}
+
+/// The metrics that there are, of which redlock writes those that have a value.
+fn all() -> BTreeSet<String> {
+    let redis = Redis::start();
+    outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
+    let _holder = Gated::start(&redis, &["a"]).ready();
+    let metrics = status(&redis, &["--prometheus", "-"]).stdout;
+    assert_reads(&metrics);
+    let types = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "));
+    types
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect()
+}
+
+/// The expressions of the dashboard, with values in the places of Grafana's variables.
+fn expressions(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap());
+    let expressions = targets.map(|target| target["expr"].as_str().unwrap());
+    let expressions =
+        expressions.map(|text| text.replace("$lock", "a|b").replace("$__interval", "5m"));
+    expressions.collect()
+}
+
+#[test]
+fn the_dashboard_shows_each_metric_that_there_is_and_no_other() {
+    let text = fs::read_to_string(page("redlock-dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let expressions = expressions(&dashboard);
+    assert_eq!(named(&expressions.join(" ")), all());
+    assert!(named(&text).is_subset(&all()));
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<u64> = panels
+        .iter()
+        .map(|panel| panel["id"].as_u64().unwrap())
+        .collect();
+    assert_eq!(ids.len(), panels.len());
+
+    let Some(mut promtool) = promtool() else {
+        return;
+    };
+    let rule = |(number, expr): (usize, &String)| json!({"record": format!("panel_{number}"), "expr": expr});
+    let rules: Vec<Value> = expressions.iter().enumerate().map(rule).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rules.json");
+    // JSON is YAML.
+    let groups = json!({"groups": [{"name": "dashboard", "rules": rules}]});
+    fs::write(&file, groups.to_string()).unwrap();
+    let end = outcome(promtool.args(["check", "rules"]).arg(&file));
+    end.assert_code(0);
+    assert!(
+        end.stdout.contains(&format!("{} rules found", rules.len())),
+        "{end:?}"
+    );
+}
+
+#[test]
+fn the_alerts_are_about_metrics_that_there_are_and_pass_their_own_test() {
+    let all = all();
+    for name in ["redlock-alerts.yml", "redlock-alerts.test.yml"] {
+        let named = named(&fs::read_to_string(page(name)).unwrap());
+        assert!(named.len() > 4 && named.is_subset(&all), "{named:?}");
+    }
+    for command in [
+        "check rules redlock-alerts.yml",
+        "test rules redlock-alerts.test.yml",
+    ] {
+        let Some(mut promtool) = promtool() else {
+            return;
+        };
+        promtool.args(command.split(' ')).current_dir(page(""));
+        let end = outcome(&mut promtool);
+        end.assert_code(0);
+        assert!(end.stdout.contains("SUCCESS"), "{end:?}");
+    }
 }

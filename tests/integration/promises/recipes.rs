@@ -1,6 +1,6 @@
 //! Each recipe of docs/recipes.md, run as it stands there.
 //!
-//! Only paths of the machine are put elsewhere: `/opt`, `/srv`, `/backups` and the installed binary. What
+//! Only paths of the machine are put elsewhere: `/opt`, `/srv`, `/backups`, `/var/lib` and the installed binary. What
 //! GitHub, GitLab, Jenkins and Kubernetes do with a document is not tested, only the commands in it
 //! with the shell, the variables and the signals that they have there. Machines of GitHub, GitLab and
 //! Jenkins have no redlock but the one that the recipe installs, from releases that were made here. Where the machine has no cron
@@ -90,14 +90,14 @@ impl Sandbox {
     fn here(&self, text: &str) -> String {
         let dir = self.dir().display().to_string();
         let binaries = Path::new(REDLOCK).parent().unwrap().display().to_string();
-        ["/opt/", "/srv/", "/backups/", " /home"].iter().fold(
-            text.replace("/usr/local/bin", &binaries),
-            |text, path| {
+        let paths = ["/opt/", "/srv/", "/backups/", " /home", "/var/lib/"];
+        paths
+            .iter()
+            .fold(text.replace("/usr/local/bin", &binaries), |text, path| {
                 let there = path.trim_start();
                 let space = &path[..path.len() - there.len()];
                 text.replace(path, &format!("{space}{dir}{there}"))
-            },
-        )
+            })
     }
 
     /// A command in the sandbox.
@@ -171,14 +171,10 @@ fn crontab_as_hosts_run_it() {
     let dir = sandbox.dir();
     let calls = |job: &str| sandbox.log().iter().filter(|call| *call == job).count();
     let crontab = sandbox.here(&block("crontab"));
-    let (variables, jobs): (Vec<&str>, Vec<&str>) = crontab
-        .lines()
-        .partition(|line| line.starts_with(char::is_uppercase));
+    let commands = jobs(&crontab);
+    let is_variable = |line: &&str| line.starts_with(char::is_uppercase);
+    let variables: Vec<&str> = crontab.lines().filter(is_variable).collect();
     let path = variables[0].strip_prefix("PATH=").unwrap();
-    let commands: Vec<&str> = jobs
-        .iter()
-        .map(|job| job.splitn(6, ' ').last().unwrap())
-        .collect();
     fs::create_dir_all(dir.join("root/.config")).unwrap();
     let setting = format!("REDLOCK_URL={}\n", sandbox.redis.url());
     fs::write(dir.join("root/.config/redlock.env"), setting).unwrap();
@@ -1148,6 +1144,43 @@ fn at_most_three_at_a_time() {
         run.finish().assert_code(0);
     }
     assert_nothing_left(&sandbox.redis);
+}
+
+/// The commands in a crontab, whose variables come first.
+fn jobs(crontab: &str) -> Vec<&str> {
+    let jobs = crontab
+        .lines()
+        .filter(|line| !line.starts_with(char::is_uppercase));
+    jobs.map(|job| job.splitn(6, ' ').last().unwrap()).collect()
+}
+
+#[test]
+fn monitoring_with_prometheus() {
+    let sandbox = Sandbox::new();
+    let there = sandbox.dir().join("var/lib/prometheus/node-exporter");
+    fs::create_dir_all(&there).unwrap();
+    let holder = Gated::start(&sandbox.redis, &["deploy"]).ready();
+    for (_, crontab) in blocks("Monitoring with Prometheus") {
+        let crontab = sandbox.here(&crontab);
+        let variables = crontab.lines().filter_map(|line| line.split_once('='));
+        let variables: Vec<_> = variables.filter(|(name, _)| *name == "FILE").collect();
+        for job in jobs(&crontab) {
+            let end = outcome(&mut sandbox.command(&["sh", "-c", job], &variables));
+            end.assert_code(0).assert_silent();
+            assert_eq!(end.stdout, "", "cron would mail it");
+        }
+    }
+    let metrics = fs::read_to_string(there.join("redlock.prom")).unwrap();
+    assert!(
+        metrics.contains("\nredlock_held{lock=\"deploy\"} 1\n"),
+        "{metrics}"
+    );
+    holder.end();
+    let page = recipes();
+    for file in fs::read_dir(root().join("docs/monitoring")).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        assert!(page.contains(&format!("`{name}`")), "{name}");
+    }
 }
 
 /// One of the recipes that need no heading.
