@@ -41,7 +41,7 @@ fn waiter(redis: &Redis, arguments: &[&str]) -> Running {
 #[test]
 fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_interrupt() {
     let changes: [(&[&str], &str); 2] = [
-        (&["freeze", "a", "--reason", "repair"], "frozen"),
+        (&["freeze", "a", "--new", "--reason", "repair"], "frozen"),
         (&["thaw", "a"], "thawed"),
     ];
     for ((command, done), interrupted) in
