@@ -223,11 +223,21 @@ pub struct Outlook {
     pub queues: bool,
 }
 
-/// `usually done in 2m40s, about 1m20s left`.
+/// `usually done in 2m40s, about 1m20s left`; `over its usual 2m40s` where nothing is to be expected any more.
 pub fn expectation(usual: Duration, running: Duration) -> String {
     let left = about_left(usual, running).map(|left| format!(", {left}"));
+    let is_over = is_overdue(usual, running);
     let usual = format_duration(usual);
+    if is_over {
+        return format!("over its usual {usual}");
+    }
     format!("usually done in {usual}{}", left.unwrap_or_default())
+}
+
+/// Whether a hold has lasted for so much longer than usual that the usual says nothing about its end. Every second hold
+/// lasts a little longer, as the usual is a median.
+pub fn is_overdue(usual: Duration, running: Duration) -> bool {
+    running > usual.saturating_add(usual / 4)
 }
 
 /// `about 1m20s left`; `None` when it takes longer than usual.
@@ -326,8 +336,11 @@ fn waiting_line_within(
                 // Of several holders any may be the next to end.
                 let running = if busy.holders == 1 { held } else { usual };
                 full = format!("; {}", expectation(usual, running));
-                let left = about_left(usual, running);
-                brief = left.map_or(String::new(), |left| format!("; {left}"));
+                brief = match about_left(usual, running) {
+                    Some(left) => format!("; {left}"),
+                    None if is_overdue(usual, running) => full.clone(),
+                    None => String::new(),
+                };
             }
             let held = format_duration(Duration::from_secs(held.as_secs()));
             let by = escaped(&client_name(who)).into_owned();
@@ -573,9 +586,32 @@ mod tests {
             "waiting for \"deploy\"; about 1m20s left; 2nd in line"
         );
         assert_eq!(line(39, Some(160)), "waiting for \"deploy\"; 2nd in line");
-        // It takes longer than usual.
-        assert!(line(usize::MAX, Some(60)).ends_with("; usually done in 1m; 2nd in line"));
+        // It takes a little longer than usual.
+        assert!(line(usize::MAX, Some(70)).ends_with("; usually done in 1m10s; 2nd in line"));
+        // It takes much longer.
+        assert!(line(usize::MAX, Some(60)).ends_with("; over its usual 1m; 2nd in line"));
+        assert_eq!(
+            line(79, Some(60)),
+            "waiting for \"deploy\"; over its usual 1m; 2nd in line"
+        );
         assert!(line(usize::MAX, None).ends_with("eu-west-1; 2nd in line"));
+    }
+
+    #[test]
+    fn what_is_left_of_a_hold_is_never_estimated_once_it_is_well_over_its_usual_length() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let said = |running| expectation(minutes(4), running);
+        let second = Duration::from_secs(1);
+        assert_eq!(said(minutes(1)), "usually done in 4m, about 3m left");
+        assert_eq!(
+            said(minutes(4) - second),
+            "usually done in 4m, about 1s left"
+        );
+        assert_eq!(said(minutes(4)), "usually done in 4m");
+        assert_eq!(said(minutes(5)), "usually done in 4m");
+        assert_eq!(said(minutes(5) + second), "over its usual 4m");
+        assert_eq!(said(minutes(5000)), "over its usual 4m");
+        assert!(is_overdue(Duration::ZERO, second) && !is_overdue(Duration::MAX, second));
     }
 
     #[test]

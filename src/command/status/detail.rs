@@ -9,7 +9,7 @@ use crate::protocol::{
 };
 use crate::report::{
     Line, Style, client_in_words, columns, command_line, escaped, expectation, format_duration,
-    held_back, padded, stopping, typed,
+    held_back, is_overdue, padded, stopping, typed,
 };
 
 /// How many columns the names of the fields take.
@@ -337,7 +337,16 @@ fn turn(lock: &Inspected, position: u32) -> String {
     {
         return String::new();
     }
-    let left = usual.saturating_sub(age(lock, holder.since_ms));
+    turn_in(usual, age(lock, holder.since_ms), position)
+}
+
+/// The same of the first, second … waiter behind a holder that has been running for so long.
+fn turn_in(usual: Duration, running: Duration, position: u32) -> String {
+    // When that ends nobody knows.
+    if is_overdue(usual, running) {
+        return String::new();
+    }
+    let left = usual.saturating_sub(running);
     let left = left + usual.saturating_mul(position - 1);
     match left.as_secs() {
         0 => "; its turn may come any moment".into(),
@@ -430,6 +439,21 @@ mod tests {
         }
         assert_eq!(wrapped(text, None), [text]);
         assert_eq!(wrapped("", Some(9)), [""]);
+    }
+
+    #[test]
+    fn no_turn_is_estimated_behind_a_holder_that_is_well_over_its_usual_length() {
+        let said = |running, position| {
+            let seconds = Duration::from_secs(running);
+            turn_in(Duration::from_secs(240), seconds, position)
+        };
+        assert_eq!(said(60, 1), "; its turn comes in about 3m");
+        assert_eq!(said(60, 2), "; its turn comes in about 7m");
+        assert_eq!(said(250, 1), "; its turn may come any moment");
+        assert_eq!(said(250, 3), "; its turn comes in about 8m");
+        for position in [1, 2, 3] {
+            assert_eq!(said(301, position), "");
+        }
     }
 
     #[test]

@@ -516,7 +516,7 @@ fn a_waiter_on_a_terminal_says_what_to_expect_and_then_that_it_got_the_lock() {
         tmux.type_line("clear; redlock run a -- echo ran");
         tmux.wait_until("what to expect", |screen| {
             let expected = match columns {
-                120 => "; usually done in ",
+                120 => "; over its usual ",
                 _ => "; 2nd in line",
             };
             let is_it =

@@ -500,12 +500,12 @@ fn a_waiter_says_what_to_expect_and_how_long_it_took() {
     silent.wait_until_queued(&redis);
     let line = first.line();
     assert!(
-        line.contains("; usually done in ") && !line.contains("in line"),
+        line.contains("; over its usual ") && !line.contains("in line"),
         "{line}"
     );
     let line = second.line();
     assert!(
-        line.contains("; usually done in ") && line.ends_with("; 2nd in line"),
+        line.contains("; over its usual ") && line.ends_with("; 2nd in line"),
         "{line}"
     );
     assert_eq!(
