@@ -23,7 +23,7 @@ use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
 use crate::typed::Typed;
-use crate::variables::{PASS, VARIABLES};
+use crate::variables::{OF_HOOK, PASS, VARIABLES};
 
 pub use self::options::{FromSettings, StandIn};
 pub use self::trust::Exposure;
@@ -54,6 +54,8 @@ pub struct Settings {
     pub show: Show,
     /// The name that we go by for others, in place of user and host.
     pub who: Option<String>,
+    /// The script that is called when something happens to a run.
+    pub hook: Option<String>,
     /// Configuration files that aren't used, because others may have written them.
     pub refused: Vec<Exposure>,
     /// Secrets that every user of this host can read.
@@ -88,7 +90,7 @@ const SYSTEM_FILE: &str = "/etc/redlock.env";
 
 /// The variables of the options that every command has. All other options of [`cli::WITH_SETTINGS`] have
 /// one, too, which [`options`] makes of the option's name.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "REDLOCK_URL",
     "REDLOCK_PREFIX",
     "REDLOCK_PASSWORD_FILE",
@@ -102,6 +104,7 @@ const NAMES: [&str; 13] = [
     "REDLOCK_VERBOSE",
     "REDLOCK_SHOW",
     "REDLOCK_WHO",
+    "REDLOCK_HOOK",
 ];
 
 /// What `ci/install.sh` reads, which stands in the environment of CI jobs, too.
@@ -185,6 +188,9 @@ impl Settings {
             show,
             who: sources
                 .get("REDLOCK_WHO")
+                .map(|setting| setting.value.clone()),
+            hook: sources
+                .get("REDLOCK_HOOK")
                 .map(|setting| setting.value.clone()),
             verbosity: match (options.quiet, options.verbose) {
                 (true, _) => Verbosity::Quiet,
@@ -374,10 +380,11 @@ impl Sources {
             let Ok(name) = name.into_string() else {
                 continue;
             };
-            // Those that redlock sets for a job are none, and a token may be of any bytes.
+            // Those that redlock sets for a job or a hook are none, and a token may be of any bytes.
             let is_other = |others: &[&str]| others.contains(&name.as_str());
             if is_other(&VARIABLES)
                 || is_other(&INSTALLATION)
+                || is_other(&OF_HOOK)
                 || is_other(&[output::HELPER_VARIABLE, PASS])
             {
                 continue;

@@ -13,5 +13,18 @@ pub const HELD: &str = "REDLOCK_HELD";
 /// such runs, too.
 pub const PASS: &str = "REDLOCK_PASS";
 
+/// What has happened, for a hook. Whatever runs in one has it, and calls none.
+pub const EVENT: &str = "REDLOCK_EVENT";
+pub const RAN_MS: &str = "REDLOCK_RAN_MS";
+pub const STATUS: &str = "REDLOCK_STATUS";
+/// Also the setting that stands in for `--reason`.
+pub const REASON: &str = "REDLOCK_REASON";
+pub const BY: &str = "REDLOCK_BY";
+pub const COMMAND: &str = "REDLOCK_COMMAND";
+pub const JSON: &str = "REDLOCK_JSON";
+
+/// What a hook finds of ours besides, that sets nothing.
+pub const OF_HOOK: [&str; 6] = [EVENT, RAN_MS, STATUS, BY, COMMAND, JSON];
+
 /// All that a job may find of ours. What a run around this one has set doesn't count.
 pub const VARIABLES: [&str; 6] = [NAME, TOKEN, FENCE, SLOT, WAITED_MS, HELD];

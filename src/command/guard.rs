@@ -67,6 +67,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                 prepared,
                 environment: work,
                 timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
+                late: None,
             };
             let terms = RunTerms {
                 policy: Policy {
@@ -76,18 +77,19 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                     wait_tree: options.wait_tree,
                     kill_after: options.kill_after,
                     timeout_at: None,
+                    late_at: None,
+                    has_hook: false,
                 },
                 wait_is_limited: true,
                 names: &names,
                 locks: &settings.locks,
                 who: &who,
                 verbosity: settings.verbosity,
+                hook: None,
             };
             let done = supervise(&terms, &work, &mut holds, &mut sources);
-            let WorkResult { exit, .. } = done.unwrap_or_else(|error| WorkResult {
-                exit: cannot_run(&work.words, &error),
-                signal: None,
-            });
+            let WorkResult { exit, .. } = done
+                .unwrap_or_else(|error| WorkResult::not_started(cannot_run(&work.words, &error)));
             Ok(exit)
         }
         // Whatever became of the admission.

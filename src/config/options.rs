@@ -194,7 +194,7 @@ fn unknown(mut settings: Vec<&Setting>) -> Result<Option<String>, BadConfig> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::variables::VARIABLES;
+    use crate::variables::{OF_HOOK, VARIABLES};
 
     /// What clap makes of a command line, with these settings of the environment.
     fn read(words: &[&str], settings: &[(&str, &str)]) -> String {
@@ -310,7 +310,7 @@ mod tests {
             let mut all = Cli::command();
             let command = all.find_subcommand_mut(name).unwrap();
             command.build();
-            for variable in VARIABLES {
+            for variable in VARIABLES.iter().chain(&OF_HOOK) {
                 assert!(option_of(command, variable).is_none(), "{variable}");
             }
         }

@@ -30,6 +30,10 @@ pub struct Policy {
     pub kill_after: Duration,
     /// When to stop COMMAND.
     pub timeout_at: Option<Moment>,
+    /// From when on COMMAND is late.
+    pub late_at: Option<Moment>,
+    /// A hook is to be told of what happens.
+    pub has_hook: bool,
 }
 
 /// What happened.
@@ -73,6 +77,10 @@ pub enum Action {
     KillRest,
     /// Report what can't be killed, for which the lock is kept.
     NameSurvivors,
+    /// Report that COMMAND is late, also to the hook.
+    ReportLate,
+    /// Tell the hook that the lock is lost.
+    TellLost,
     /// The run is over.
     Finish(Exit),
 }
@@ -148,6 +156,7 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// The state of one run.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Session {
     policy: Policy,
     /// The lock is lost: the lease protects COMMAND no more.
@@ -162,6 +171,10 @@ pub struct Session {
     /// How long it took last to find all of COMMAND's tree.
     walk: Duration,
     ended: Option<ExitStatus>,
+    /// It was reported that COMMAND is late.
+    was_late: bool,
+    /// The hook was told that the lock is lost.
+    loss_told: bool,
 }
 
 impl Session {
@@ -176,6 +189,8 @@ impl Session {
             refused: false,
             walk: Duration::ZERO,
             ended: None,
+            was_late: false,
+            loss_told: false,
         }
     }
 
@@ -199,7 +214,22 @@ impl Session {
             Phase::Running | Phase::Interrupted { .. } | Phase::Terminating { .. } => None,
             Phase::Killed { again, .. } | Phase::Stuck { again, .. } => Some(again),
         };
-        self.next_stop(lease).into_iter().chain(again).min()
+        let due = self.next_stop(lease).into_iter().chain(again);
+        due.chain(self.late_at()).min()
+    }
+
+    /// Whether COMMAND is at work, and isn't being stopped.
+    fn is_left_alone(&self) -> bool {
+        match self.phase {
+            Phase::Running | Phase::Interrupted { .. } => self.ended.is_none(),
+            Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Stuck { .. } => false,
+        }
+    }
+
+    /// From when on COMMAND is late, unless that was reported, or it is being stopped or has ended.
+    fn late_at(&self) -> Option<Moment> {
+        let late_at = self.policy.late_at;
+        late_at.filter(|_| self.is_left_alone() && !self.was_late)
     }
 
     /// When COMMAND has to be asked to stop, or, if it was asked, killed: nothing else may delay that.
@@ -253,6 +283,17 @@ impl Session {
             Event::Refused => self.refused = true,
             Event::Ended(status) => self.on_end(status, protection, now, &mut actions),
             Event::TreeEnded => actions.push(Action::Finish(self.exit())),
+        }
+        if self.late_at().is_some_and(|at| now >= at) {
+            self.was_late = true;
+            actions.push(Action::ReportLate);
+        }
+        if self.policy.has_hook && !self.loss_told && self.exit() == Exit::Lost {
+            self.loss_told = true;
+            // Nothing is done after the end.
+            let is_end = |action: &Action| matches!(action, Action::Finish(_));
+            let at = actions.iter().position(is_end).unwrap_or(actions.len());
+            actions.insert(at, Action::TellLost);
         }
         actions
     }
@@ -603,6 +644,8 @@ mod tests {
             wait_tree: false,
             kill_after: Duration::from_secs(5),
             timeout_at: None,
+            late_at: None,
+            has_hook: false,
         }
     }
 
@@ -1309,6 +1352,75 @@ mod tests {
         assert_eq!(
             session.on_event(Event::TreeEnded, at(2_100)),
             [Action::Finish(Exit::Timeout)]
+        );
+    }
+
+    #[test]
+    fn a_late_command_is_reported_once_and_left_alone() {
+        let policy = Policy {
+            late_at: Some(at(2_000)),
+            ..policy()
+        };
+        let mut late = session(policy);
+        assert_eq!(late.due(), Some(at(2_000)));
+        assert_eq!(late.next_stop(), session(self::policy()).next_stop());
+        assert_eq!(late.on_event(Event::Tick, at(1_999)), []);
+        assert_eq!(late.on_event(Event::Tick, at(2_500)), [Action::ReportLate]);
+        assert_eq!(late.on_event(Event::Tick, at(2_600)), []);
+        assert_eq!(late.due(), late.next_stop());
+        let finish = [Action::Finish(Exit::Command(0))];
+        assert_eq!(late.on_event(ended(0), at(3_000)), finish);
+        // One that is being stopped, or that has ended, isn't late.
+        let mut stopping = session(policy);
+        stopping.on_event(sent(SIGTERM), at(0));
+        assert_eq!(stopping.on_event(Event::Tick, at(2_000)), []);
+        let mut over = session(Policy {
+            wait_tree: true,
+            ..policy
+        });
+        over.on_event(ended(0), at(0));
+        assert_eq!(over.on_event(Event::Tick, at(2_000)), []);
+    }
+
+    #[test]
+    fn a_hook_is_told_once_that_the_lock_is_lost_after_what_is_done_about_it() {
+        let policy = Policy {
+            has_hook: true,
+            ..policy()
+        };
+        let stop = Action::Terminate(StopReason::Lost);
+        let mut taken = session(policy);
+        assert_eq!(taken.is_lost(at(0)), [stop, Action::TellLost]);
+        assert_eq!(taken.is_lost(at(1)), []);
+        let mut not_renewed = session(policy);
+        let until = not_renewed.next_stop().unwrap();
+        let actions = not_renewed.on_event(Event::Tick, until);
+        assert_eq!(actions, [stop, Action::TellLost]);
+        // Also where it is being stopped for another reason already.
+        let mut stopping = session(policy);
+        stopping.on_event(sent(SIGTERM), at(0));
+        assert_eq!(stopping.is_lost(at(1)), [Action::TellLost]);
+        let mut warned = session(Policy {
+            only_warn: true,
+            ..policy
+        });
+        let warn = [Action::Warn, Action::TellLost];
+        assert_eq!(warned.is_lost(at(0)), warn);
+        // At the very end.
+        let mut over = session(policy);
+        over.on_event(sent(SIGTERM), at(0));
+        over.on_event(ended(1), at(1));
+        let late = over.session.next_stop(over.renewals.lease()).unwrap() + KILL_TIMEOUT * 60;
+        let actions = over.on_event(Event::TreeEnded, late);
+        assert_eq!(
+            actions[actions.len() - 2..],
+            [Action::TellLost, Action::Finish(Exit::Lost)]
+        );
+        // A run that a newer one stops has lost nothing.
+        let mut cancelled = session(policy);
+        assert_eq!(
+            cancelled.is_cancelled(at(0)),
+            [Action::Terminate(StopReason::Cancelled)]
         );
     }
 

@@ -85,7 +85,7 @@ pub fn reason_of(who: &Who) -> String {
 }
 
 /// What it runs: its label, or the command line.
-fn job(who: &Who) -> Cow<'_, str> {
+pub fn job(who: &Who) -> Cow<'_, str> {
     match &who.label {
         Some(label) => label.into(),
         None => command_line(&who.command).into(),
@@ -433,6 +433,14 @@ fn holders(busy: &Busy) -> String {
     holder_and_others(busy.holder.as_ref(), busy.holders)
 }
 
+/// Who keeps a lock from others: who has frozen it, or holds it.
+pub fn busy_with(busy: &Busy) -> String {
+    match &busy.frozen {
+        Some(frozen) => client_in_words(&frozen.who),
+        None => holders(busy),
+    }
+}
+
 /// A holder, and how many there are beside it.
 pub fn holder_and_others(known: Option<&Holder>, holders: u32) -> String {
     let one = holder(known);
@@ -604,7 +612,7 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(said(minutes(1)), "usually done in 4m, about 3m left");
         assert_eq!(
-            said(minutes(4) - second),
+            said(minutes(4).saturating_sub(second)),
             "usually done in 4m, about 1s left"
         );
         assert_eq!(said(minutes(4)), "usually done in 4m");

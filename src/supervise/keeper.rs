@@ -329,6 +329,8 @@ pub fn leave_behind(
         wait_tree: options.wait_tree,
         kill_after: options.kill_after,
         timeout_at: None,
+        late_at: None,
+        has_hook: false,
     };
     // What an outer job holds has its token, and that job works under it as well.
     let own = holds.all.first().filter(|hold| !hold.reentrant);
@@ -425,6 +427,8 @@ impl<'a> Executor<'a> for Keeper<'a> {
             | Action::TerminateOthers
             | Action::ForwardOutside(_)
             | Action::TerminateOutside
+            | Action::ReportLate
+            | Action::TellLost
             | Action::NameSurvivors => {}
             Action::Warn => {
                 let _ = self.target.process.signal(SIGURG);

@@ -4,6 +4,7 @@
 pub mod child;
 pub mod environment;
 mod holds;
+pub mod hook;
 pub mod keeper;
 pub mod process;
 mod renewer;

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
 use super::environment::Environment;
+use super::hook::{Hook, News};
 use super::{Executor, HeldLocks, LockTrouble, Step, Watch, needed, survivors};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
@@ -50,6 +51,8 @@ pub struct Work {
     pub prepared: Prepared,
     pub environment: Environment,
     pub timeout: Option<Duration>,
+    /// When it has run for longer than this, that is reported.
+    pub late: Option<Duration>,
 }
 
 impl Work {
@@ -60,6 +63,7 @@ impl Work {
             words,
             environment: Environment::new(),
             timeout: None,
+            late: None,
         })
     }
 }
@@ -81,7 +85,7 @@ impl EventSources {
 
 /// How work is watched over, and what messages name.
 pub struct Terms<'a> {
-    /// But for its `--timeout`, which begins when it does.
+    /// But for what begins when it does: its `--timeout`, its `--late`.
     pub policy: Policy,
     /// The wait for the locks has a limit.
     pub wait_is_limited: bool,
@@ -89,6 +93,7 @@ pub struct Terms<'a> {
     pub locks: &'a Locks,
     pub who: &'a Who,
     pub verbosity: Verbosity,
+    pub hook: Option<&'a Hook<'a>>,
 }
 
 /// Starts work and does what the session decides until it has ended. What can't be reaped may still be at work: its locks
@@ -110,8 +115,11 @@ pub fn supervise(
     if work.is_service {
         systemd::ready(&format!("running {}", report::describe_job(terms.who)));
     }
+    let began = now();
     let policy = Policy {
-        timeout_at: work.timeout.map(|timeout| now() + timeout),
+        timeout_at: work.timeout.map(|timeout| began + timeout),
+        late_at: work.late.map(|late| began + late),
+        has_hook: terms.hook.is_some(),
         ..terms.policy
     };
     let mut supervision = Supervision {
@@ -133,8 +141,13 @@ pub fn supervise(
         job_control: JobControl::new(terms.policy.on_terminal),
         has_overslept: false,
         signal: None,
-        watch_group_at: terms.policy.on_terminal.then(|| now() + WATCH_GROUP_AFTER),
+        watch_group_at: terms.policy.on_terminal.then(|| began + WATCH_GROUP_AFTER),
+        began,
     };
+    // Without a lock nothing was acquired.
+    if !supervision.watch.holds.all.is_empty() {
+        supervision.tell("acquired");
+    }
     let exit = match supervision.run(timer) {
         Ok(exit) => exit,
         Err(error) => supervision.give_up(&error),
@@ -147,6 +160,22 @@ pub struct WorkResult {
     pub exit: Exit,
     /// The first signal that came from outside and asked us to end.
     pub signal: Option<i32>,
+    /// How long it took.
+    pub ran: Duration,
+    /// Who has taken the lock, or has stopped the work, where that is known and somebody is told.
+    pub by: Option<String>,
+}
+
+impl WorkResult {
+    /// It was never started.
+    pub fn not_started(exit: Exit) -> Self {
+        Self {
+            exit,
+            signal: None,
+            ran: Duration::ZERO,
+            by: None,
+        }
+    }
 }
 
 /// A COMMAND that runs.
@@ -175,6 +204,8 @@ struct Supervision<'a> {
     signal: Option<i32>,
     /// `None` once that is done, and where COMMAND leads a group of its own from the start.
     watch_group_at: Option<Moment>,
+    /// When COMMAND was started.
+    began: Moment,
 }
 
 impl Supervision<'_> {
@@ -397,7 +428,50 @@ impl Supervision<'_> {
         WorkResult {
             exit,
             signal: self.signal,
+            ran: now().since(self.began),
+            by: self.terms.hook.and_then(|_| self.by()),
         }
+    }
+
+    /// Tells the hook, if there is one.
+    fn tell(&self, event: &'static str) {
+        let Some(hook) = self.terms.hook else { return };
+        let has_begun = event != "acquired";
+        hook.tell(
+            &News {
+                event,
+                ran: has_begun.then(|| now().since(self.began)),
+                exit: None,
+                by: self.by(),
+            },
+            self.terms.verbosity,
+        );
+    }
+
+    /// Who has taken the lock, or wants the run to end, where that is known.
+    fn by(&self) -> Option<String> {
+        match self.trouble.as_ref()? {
+            LockTrouble::Lost(_, loss) => {
+                let holder = loss.holder.as_ref().map(|holder| &holder.who);
+                let by = loss.forced_by.as_ref().or(holder);
+                by.map(report::client_in_words)
+            }
+            LockTrouble::Cancelled(_, by) => Some(report::client_in_words(by)),
+            LockTrouble::Unreachable(_) | LockTrouble::Released(_) | LockTrouble::Over(_) => None,
+        }
+    }
+
+    /// Reports that COMMAND has run for longer than it should.
+    fn report_late(&self) {
+        let late = duration::exact(self.work.late.unwrap_or_default());
+        let under = match (self.watch.holds.all.as_slice(), self.terms.names) {
+            ([], _) => String::new(),
+            (_, [name]) => format!(" under lock \"{name}\""),
+            _ => " under its locks".into(),
+        };
+        let line = format_args!("the command still runs{under} after {late} (--late)");
+        self.terms.verbosity.info(line);
+        self.tell("late");
     }
 
     fn announce(&self, reason: StopReason, what: &str) {
@@ -503,6 +577,14 @@ impl<'a> Executor<'a> for Supervision<'a> {
             Action::KillRest => self.child.kill(),
             Action::NameSurvivors => {
                 self.name_survivors();
+                Refused::new()
+            }
+            Action::ReportLate => {
+                self.report_late();
+                Refused::new()
+            }
+            Action::TellLost => {
+                self.tell("lost");
                 Refused::new()
             }
             Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),

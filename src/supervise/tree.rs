@@ -534,8 +534,8 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It has the name of a [`sys::Waker`], or of a watchdog.
     is_named_helper: bool,
-    /// It has the name of the keeper of a lock or of this host's server, of a [`sys::Witness`], or of what
-    /// [`sys::adopter`] makes.
+    /// It has the name of the keeper of a lock or of this host's server, of a [`sys::Witness`], of what calls a hook, or of
+    /// what [`sys::adopter`] makes.
     is_named_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
@@ -560,6 +560,9 @@ pub const KEEPER: &CStr = c"redlock-keeper";
 
 /// The name of a process that goes on releasing what a run could not release.
 pub const RELEASER: &CStr = c"rl-release";
+
+/// The name of a process that calls a hook, with all that this starts below it.
+pub const HOOK: &CStr = c"rl-hook";
 
 /// The flag of the kernel's own threads, `PF_KTHREAD`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -651,6 +654,7 @@ impl Stat {
             is_named_keeper: [
                 KEEPER,
                 RELEASER,
+                HOOK,
                 sys::SERVER_KEEPER,
                 sys::WITNESS,
                 sys::ORPHAN,
@@ -829,6 +833,7 @@ enum Line {
 /// (any program may), or else to the first process. So these prove it:
 ///
 /// - a parent that lives, wasn't in the tree, and isn't one of the holder's ancestors or the first process;
+/// - a parent that keeps something for a redlock, or calls a hook;
 /// - a parent that is an ancestor of the holder, and of which it was found out that it adopts no orphans;
 /// - a session that another process leads, which was started by something else itself.
 ///
@@ -882,7 +887,12 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
                         Line::Unknown
                     };
                 }
-                Some(parent) if is_excluded(parent) || ourselves.contains(&parent.pid) => {
+                // What a keeper has below it works for redlock: a hook, say.
+                Some(parent)
+                    if parent.is_keeper()
+                        || is_excluded(parent)
+                        || ourselves.contains(&parent.pid) =>
+                {
                     return Line::Started;
                 }
                 Some(parent) => of = *parent,

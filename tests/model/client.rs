@@ -659,6 +659,8 @@ impl Client {
                     | session::Action::ForwardOutside(_)
                     | session::Action::Suspend
                     | session::Action::Warn
+                    | session::Action::ReportLate
+                    | session::Action::TellLost
                     | session::Action::NameSurvivors => {}
                 }
             }
@@ -782,6 +784,8 @@ impl Client {
             wait_tree: false,
             kill_after: self.setup.terms.kill_after,
             timeout_at: None,
+            late_at: None,
+            has_hook: false,
         };
         self.lease = Some(lease);
         self.fence = fence;

@@ -599,21 +599,24 @@ impl<'a> Attempt<'a> {
                 self.held.add_grant(hold, lease, lasting, client);
                 return Ok(Outcome::Acquired);
             }
-            wait::End::Busy(busy) => Reason::Busy(self.busy_message(&busy)),
-            wait::End::Crowded(waiting) => Reason::Busy(format!(
-                "{} for lock \"{name}\" already (--max-waiting)",
-                match waiting {
-                    1 => "a run waits".to_owned(),
-                    more => format!("{more} runs wait"),
-                }
-            )),
-            wait::End::Superseded(by) => Reason::Busy(report::superseded(name, &by)),
-            wait::End::Removed(by) => Reason::Busy(format!(
-                "{} removed this run from the queue of lock \"{name}\"{}",
-                report::client_in_words(&by),
-                report::reason_of(&by)
-            )),
-            wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle)),
+            wait::End::Busy(busy) => {
+                let by = self.told(|| report::busy_with(&busy));
+                Reason::Busy(self.busy_message(&busy), by)
+            }
+            wait::End::Crowded(waiting) => Reason::Busy(crowded(name, waiting), None),
+            wait::End::Superseded(by) => Reason::Busy(
+                report::superseded(name, &by),
+                self.told(|| report::client_in_words(&by)),
+            ),
+            wait::End::Removed(by) => {
+                let line = format!(
+                    "{} removed this run from the queue of lock \"{name}\"{}",
+                    report::client_in_words(&by),
+                    report::reason_of(&by)
+                );
+                Reason::Busy(line, self.told(|| report::client_in_words(&by)))
+            }
+            wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle), None),
             wait::End::RecentSuccess(ago) => {
                 let ago = report::format_duration(ago);
                 Reason::Skipped(format!("skipped: a run of \"{name}\" succeeded {ago} ago"))
@@ -635,7 +638,8 @@ impl<'a> Attempt<'a> {
                 return Err(protocol::Error::new(ErrorKind::Unreachable, line).into());
             }
             wait::End::Failed(error) if error.kind == ErrorKind::Crowded => {
-                Reason::Busy(format!("gave up waiting for lock \"{name}\": {error}"))
+                let line = format!("gave up waiting for lock \"{name}\": {error}");
+                Reason::Busy(line, None)
             }
             wait::End::Failed(error) if error.kind == ErrorKind::NotReplicated => {
                 let line = format!("gave lock \"{name}\" back: {error}");
@@ -644,6 +648,11 @@ impl<'a> Attempt<'a> {
             wait::End::Failed(error) => return Err(error.into()),
         };
         Ok(Outcome::NotAcquired(reason))
+    }
+
+    /// A name that a hook is told, if there is one.
+    fn told(&self, name: impl FnOnce() -> String) -> Option<String> {
+        self.acquisition.settings.hook.is_some().then(name)
     }
 
     /// Why the run ends without the lock, after how long a wait, and because of which run; `None` where it
@@ -702,6 +711,15 @@ impl<'a> Attempt<'a> {
         let name = self.claim.lock().name();
         format!("{what}, while waiting for lock \"{name}\"")
     }
+}
+
+/// The message for a run that doesn't queue, as so many others do.
+fn crowded(name: &Name, waiting: u32) -> String {
+    let runs = match waiting {
+        1 => "a run waits".to_owned(),
+        more => format!("{more} runs wait"),
+    };
+    format!("{runs} for lock \"{name}\" already (--max-waiting)")
 }
 
 /// What was found by a look for a deadlock, as an event.

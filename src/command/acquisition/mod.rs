@@ -121,8 +121,8 @@ pub enum Outcome {
 
 /// Why a lock was not acquired.
 pub enum Reason {
-    /// It stayed busy, or another run made us give up; the message.
-    Busy(String),
+    /// It stayed busy, or another run made us give up; the message, and by whom, where that is known and somebody is told.
+    Busy(String, Option<String>),
     /// A run has succeeded, recently enough; the message.
     Skipped(String),
     /// The run that we joined has ended like this.
@@ -130,6 +130,16 @@ pub enum Reason {
     /// Another lock that we held was lost meanwhile; the message.
     Lost(String),
     Interrupted(i32),
+}
+
+impl Reason {
+    /// Who has the lock, or made us give up, as far as is known; `None` where it was for another reason.
+    pub fn busy_by(&self) -> Option<&Option<String>> {
+        match self {
+            Self::Busy(_, by) => Some(by),
+            Self::Skipped(_) | Self::Joined(_) | Self::Lost(_) | Self::Interrupted(_) => None,
+        }
+    }
 }
 
 impl<'a> Acquisition<'a> {
@@ -241,7 +251,7 @@ impl<'a> Acquisition<'a> {
     pub fn not_acquired(&self, reason: Reason) -> Exit {
         let status = self.wait_options.conflict_exit_code;
         match reason {
-            Reason::Busy(line) => {
+            Reason::Busy(line, _) => {
                 self.verbosity().info(line);
                 Exit::Busy(status.unwrap_or(cli::BUSY))
             }

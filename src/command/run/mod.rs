@@ -33,12 +33,13 @@ use crate::signal::on_terminal;
 use crate::stderr;
 use crate::supervise::child;
 use crate::supervise::environment::{self, Environment};
+use crate::supervise::hook::{Forks, Hook, News};
 use crate::supervise::process;
 use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::SpawnError;
 use crate::sys::poll::sleep;
-use crate::variables::VARIABLES;
+use crate::variables::{EVENT, VARIABLES};
 
 /// Runs COMMAND under the locks.
 pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
@@ -102,6 +103,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         environment: Environment::new(),
         // 0 is none, as for timeout(1).
         timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
+        late: options.late.filter(|late| !late.is_zero()),
     };
     run.acquire_and_run(work)
 }
@@ -209,12 +211,51 @@ const UNLESS_SUCCEEDED: &str = "skipped: the --unless script succeeded";
 const FLUSH_BEFORE_START: Duration = Duration::from_millis(100);
 
 impl Run<'_> {
+    /// What is told of this run, where something is: of these locks, which were waited for so long.
+    fn hook(&self, holds: &HeldLocks, waited_ms: u128) -> Option<Hook<'_>> {
+        let Acquisition {
+            settings,
+            names,
+            request,
+            ..
+        } = &self.acquisition;
+        let script = settings.hook.as_ref()?;
+        // A hook that runs redlock would call itself again and again.
+        if std::env::var_os(EVENT).is_some() {
+            return None;
+        }
+        Some(Hook {
+            script,
+            names,
+            who: &request.who,
+            fences: Hook::fences(names, holds),
+            waited_ms: u64::try_from(waited_ms).unwrap_or(u64::MAX),
+            forks: Forks::default(),
+        })
+    }
+
+    /// Tells the hook, if there is one, that COMMAND has ended like this.
+    fn tell_end(&self, hook: Option<&Hook>, result: WorkResult) -> Exit {
+        let WorkResult { exit, ran, by, .. } = result;
+        if let Some(hook) = hook {
+            let news = News {
+                event: "ended",
+                ran: Some(ran),
+                exit: Some(exit),
+                by,
+            };
+            hook.tell(&news, self.verbosity());
+        }
+        exit
+    }
+
     /// Has this work done under these locks, or none.
     fn supervise(
         &self,
         work: &Work,
         holds: &mut HeldLocks,
         sources: &mut EventSources,
+        hook: Option<&Hook>,
     ) -> WorkResult {
         let Self {
             options,
@@ -230,17 +271,18 @@ impl Run<'_> {
                 wait_tree: options.wait_tree,
                 kill_after: options.kill_after,
                 timeout_at: None,
+                late_at: None,
+                has_hook: false,
             },
             wait_is_limited: wait.wait.is_some() || wait.no_wait,
             names: &acquisition.names,
             locks: &acquisition.settings.locks,
             who: &acquisition.request.who,
             verbosity: self.verbosity(),
+            hook,
         };
-        supervise(&terms, work, holds, sources).unwrap_or_else(|error| WorkResult {
-            exit: cannot_run(&work.words, &error),
-            signal: None,
-        })
+        supervise(&terms, work, holds, sources)
+            .unwrap_or_else(|error| WorkResult::not_started(cannot_run(&work.words, &error)))
     }
 
     fn acquire_and_run(&self, work: Work) -> Result<Exit> {
@@ -300,7 +342,20 @@ impl Run<'_> {
                     Some(&sources.signals),
                 );
                 drop(guard);
-                Ok(self.acquisition.not_acquired(why))
+                let busy_by = why.busy_by().cloned();
+                let exit = self.acquisition.not_acquired(why);
+                if let Some(by) = busy_by
+                    && let Some(hook) = self.hook(&holds, now().since(started).as_millis())
+                {
+                    let news = News {
+                        event: "busy",
+                        exit: Some(exit),
+                        by,
+                        ..News::default()
+                    };
+                    hook.tell(&news, self.verbosity());
+                }
+                Ok(exit)
             }
             Err(error) => {
                 let signals = Some(&sources.signals);
@@ -315,7 +370,9 @@ impl Run<'_> {
                     environment: environment::unlocked(&self.acquisition.names),
                     ..work
                 };
-                Ok(self.supervise(&work, &mut holds, &mut sources).exit)
+                let hook = self.hook(&holds, now().since(started).as_millis());
+                let result = self.supervise(&work, &mut holds, &mut sources, hook.as_ref());
+                Ok(self.tell_end(hook.as_ref(), result))
             }
         }
     }
@@ -365,7 +422,7 @@ impl Run<'_> {
         let mut work = Work::new(vec!["sh".into(), "-c".into(), script.clone()])?;
         work.environment = environment::unlocked(&self.acquisition.names);
         let mut nothing = self.acquisition.nothing_held();
-        let asked = self.supervise(&work, &mut nothing, sources);
+        let asked = self.supervise(&work, &mut nothing, sources, None);
         // Whatever the script makes of a signal, it was meant for us.
         if let Some(signal) = asked.signal {
             return Ok(Some(
@@ -435,19 +492,20 @@ impl Run<'_> {
         self.say_short_ttl();
         // What is erased from a terminal, say, goes before what COMMAND writes.
         stderr::flush(FLUSH_BEFORE_START);
-        let WorkResult { exit, .. } = self.supervise(&work, holds, sources);
-        let keep_for = match exit {
+        let hook = self.hook(holds, holds.waited_ms());
+        let result = self.supervise(&work, holds, sources, hook.as_ref());
+        let keep_for = match result.exit {
             // A newer run waits for it to end, or it never began.
             Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
             _ => self.options.hold_at_least,
         };
         let mode = ReleaseMode::Finished {
-            outcome: outcome_of(exit),
+            outcome: outcome_of(result.exit),
             keep_for,
         };
         self.acquisition
             .release_at_end(holds, &mode, Some(&sources.signals));
-        Ok(exit)
+        Ok(self.tell_end(hook.as_ref(), result))
     }
 
     /// Whether COMMAND may start: a signal that has come meanwhile starts nothing, and nor does a lease
@@ -491,6 +549,7 @@ impl Run<'_> {
         Ok(Work {
             is_service: true,
             timeout: work.timeout,
+            late: work.late,
             ..Work::new(words)?
         })
     }

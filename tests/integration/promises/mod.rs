@@ -50,6 +50,7 @@
 //! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
 //! | `full` | a server without free memory: locks that are held stay held |
 //! | `repair` | locks that other clients have left without an expiry |
+//! | `hook` | a script that is told what happens to a run, beside its COMMAND and no part of it |
 //! | `history` | the holders of a lock, how long each held it, and how that ended |
 //! | `recipes` | each recipe of docs/recipes.md, run as it stands there |
 //! | `second_host` | the README's way to a second host, and that to TLS, on two hosts |
@@ -88,6 +89,7 @@ mod full;
 mod groups;
 mod guards;
 mod history;
+mod hook;
 mod keeper;
 mod keys;
 mod local;

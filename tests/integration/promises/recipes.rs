@@ -11,8 +11,11 @@
 //! process do the work, as the real ones do, with no more of the environment than those hand on.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -24,8 +27,8 @@ use crate::pages::markdown;
 use crate::promises::keeper::keeper;
 use crate::promises::packages::{GithubJob, Releases, gitlab_job, gitlab_shell};
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, children, is_alive, moment,
-    outcome, path, script, wait_until, without_terminal,
+    Gated, Outcome, REDLOCK, Redis, Running, TIMEOUT, assert_nothing_left, children, is_alive,
+    moment, outcome, path, script, wait_until, without_terminal,
 };
 
 /// The code blocks of a recipe: the language and the text.
@@ -903,6 +906,132 @@ fn a_ci_job_that_is_cancelled() {
     fs::write(elsewhere.sandbox.dir().join("over"), "").unwrap();
     next.expect_line("next");
     elsewhere.is_over(next, 0);
+}
+
+/// A web server that takes whatever is posted: its address, and each request as it came.
+fn web_server() -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (request, requests) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let (mut head, mut length) = (String::new(), 0);
+            while reader.read_line(&mut head).is_ok_and(|read| read > 2) {
+                let last = head.lines().last().unwrap_or_default().to_lowercase();
+                if let Some(number) = last.strip_prefix("content-length: ") {
+                    length = number.parse().unwrap();
+                }
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            reader.get_mut().write_all(answer).unwrap();
+            let body = String::from_utf8(body).unwrap();
+            if request.send(head + &body).is_err() {
+                return;
+            }
+        }
+    });
+    (url, requests)
+}
+
+/// A job of this name under a hook of this recipe.
+fn told_of(sandbox: &Sandbox, hook: &str, words: &[&str]) -> Outcome {
+    let hook = [("REDLOCK_HOOK", hook)];
+    outcome(&mut sandbox.command(words, &hook))
+}
+
+#[test]
+fn a_log_of_all_runs() {
+    let sandbox = Sandbox::new();
+    fs::create_dir_all(sandbox.dir().join("srv/log")).unwrap();
+    let line = sandbox.here(&blocks("Pings, messages and a log")[0].1);
+    let config = sandbox.dir().join("config");
+    fs::create_dir_all(&config).unwrap();
+    fs::write(config.join("redlock.env"), line).unwrap();
+    let home = config.to_str().unwrap();
+    let words = ["redlock", "run", "backup", "--", "sh", "-c", "exit 3"];
+    let mut run = sandbox.command(&words, &[("XDG_CONFIG_HOME", home)]);
+    outcome(&mut run).assert_code(3).assert_silent();
+    let read = || fs::read_to_string(sandbox.dir().join("srv/log/runs.jsonl")).unwrap_or_default();
+    wait_until("both events are in the log", || read().lines().count() == 2);
+    let log = read();
+    let lines = log.lines().map(|line| serde_json::from_str(line).unwrap());
+    let mut lines: Vec<Value> = lines.collect();
+    lines.sort_by_key(|line| line["event"].to_string());
+    assert_eq!(lines[0]["event"], "acquired");
+    assert_eq!(lines[1]["event"], "ended");
+    assert_eq!(lines[1]["status"], 3);
+    assert_eq!(lines[1]["command"], "sh -c 'exit 3'");
+}
+
+#[test]
+fn pings_of_a_job() {
+    let sandbox = Sandbox::new();
+    let (url, requests) = web_server();
+    let text = blocks("Pings, messages and a log")[1].1.clone();
+    let text = text.replace("https://hc-ping.com", &url);
+    let hook = script(sandbox.dir(), "ping.sh", &text);
+    let words = ["redlock", "run", "backup", "--", "sh", "-c", "exit 3"];
+    told_of(&sandbox, hook.to_str().unwrap(), &words).assert_code(3);
+    let mut pings = [(); 2].map(|()| requests.recv_timeout(TIMEOUT).unwrap());
+    pings.sort();
+    assert!(pings[0].starts_with("GET /PING_KEY/backup/start "));
+    assert!(
+        pings[1].starts_with("POST /PING_KEY/backup/3 "),
+        "{pings:?}"
+    );
+    let body: Value = serde_json::from_str(pings[1].lines().last().unwrap()).unwrap();
+    assert_eq!(body["event"], "ended");
+}
+
+#[test]
+fn messages_to_a_chat() {
+    let sandbox = Sandbox::new();
+    let (url, requests) = web_server();
+    let text = blocks("Pings, messages and a log")[2].1.clone();
+    let text = text.replace("https://slack.com", &url);
+    let hook = script(sandbox.dir(), "slack.sh", &sandbox.here(&text));
+    let hook = hook.to_str().unwrap();
+    fs::create_dir_all(sandbox.dir().join("opt/hooks")).unwrap();
+    let header = sandbox.dir().join("opt/hooks/slack");
+    fs::write(header, "Authorization: Bearer xoxb-7\n").unwrap();
+    let run = |options: &[&str], job: &str| {
+        let words = [&["redlock", "run"], options, &["backup", "-c", job]].concat();
+        told_of(&sandbox, hook, &words)
+    };
+    let message = || {
+        let request = requests.recv_timeout(TIMEOUT).unwrap();
+        assert!(
+            request.starts_with("POST /api/chat.postMessage "),
+            "{request}"
+        );
+        assert!(
+            request.contains("Authorization: Bearer xoxb-7\r\n"),
+            "{request}"
+        );
+        let body = request.lines().last().unwrap().to_owned();
+        // Versions of curl encode a space in different ways, and some a colon.
+        let body = body
+            .replace("%20", " ")
+            .replace('+', " ")
+            .replace("%3A", ":");
+        assert!(body.starts_with("channel=ops&text=backup on "), "{body}");
+        body
+    };
+    // A job that ends well says nothing.
+    run(&[], "exit 0").assert_code(0);
+    run(&[], "exit 3").assert_code(3);
+    let said = message();
+    assert!(said.contains(" failed with status 3: sh -c "), "{said}");
+    run(&["--late", "50ms"], "sleep 0.2; exit 0").assert_code(0);
+    let said = message();
+    assert!(said.contains(" still runs after 0 s: sh -c "), "{said}");
+    let lost = "redlock release --force --yes backup; sleep 60";
+    run(&[], lost).assert_code(79);
+    let said = message();
+    assert!(said.contains(" lost its lock to "), "{said}");
 }
 
 #[test]

@@ -1,0 +1,325 @@
+//! The script of `REDLOCK_HOOK`, which is called when something happens to a run: beside its COMMAND, and no part of it.
+//!
+//! A process of ours in a session of its own, in which nothing of redlock is open, starts the script, adopts what that leaves
+//! behind, and kills all of it when its time is over. So the script is waited for by nobody, outlives redlock, and gets
+//! no signal of its terminal; and by the name of that process its tree is told from COMMAND's. (See [`tree::HOOK`].)
+//!
+//! A run calls it at most once for each event, so that few of them are there at a time.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::{CString, OsString};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::HeldLocks;
+use super::environment::list_of;
+use super::tree::{HOOK, Tree, has_own_proc};
+use crate::clock::now;
+use crate::decide::exit::Exit;
+use crate::protocol::{Name, Who};
+use crate::report::{self, Verbosity, client_in_words};
+use crate::signal::SIGCHLD;
+use crate::sys::poll::{self, readable};
+use crate::sys::{self, SignalSet};
+use crate::variables::{BY, COMMAND, EVENT, FENCE, JSON, NAME, RAN_MS, REASON, STATUS, WAITED_MS};
+
+/// How long the script may take, with all that it starts: time for a few tries of a request.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// For how long what withstands SIGKILL is killed again, and how often.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
+const KILL_AGAIN: Duration = Duration::from_millis(10);
+
+/// What our variables begin with.
+const OURS: &[u8] = b"REDLOCK_";
+
+/// The script, and what it is told each time.
+pub struct Hook<'a> {
+    pub script: &'a str,
+    pub names: &'a [Name],
+    pub who: &'a Who,
+    /// Of what is held, in the order of the names.
+    pub fences: Vec<u64>,
+    /// How long the locks were waited for, in milliseconds.
+    pub waited_ms: u64,
+    pub forks: Forks,
+}
+
+/// The threads that fork. Whoever has them waits until they have done that, so that the end of the process doesn't
+/// prevent it.
+#[derive(Default)]
+pub struct Forks(RefCell<Vec<JoinHandle<()>>>);
+
+impl Drop for Forks {
+    fn drop(&mut self) {
+        for forking in self.0.borrow_mut().drain(..) {
+            let _ = forking.join();
+        }
+    }
+}
+
+/// What has happened.
+#[derive(Default)]
+pub struct News {
+    pub event: &'static str,
+    /// How long COMMAND has run, where it has.
+    pub ran: Option<Duration>,
+    /// How the run ends, where it does.
+    pub exit: Option<Exit>,
+    /// Who holds or has taken the lock, or has stopped the run, where that is known.
+    pub by: Option<String>,
+}
+
+impl Hook<'_> {
+    /// The fences of these locks.
+    pub fn fences(names: &[Name], holds: &HeldLocks) -> Vec<u64> {
+        let fence = |name: &Name| {
+            let mut all = holds.all.iter();
+            let hold = all.find(|hold| hold.claim.lock().name() == name)?;
+            Some(hold.fence)
+        };
+        names.iter().filter_map(fence).collect()
+    }
+
+    /// Tells the script. Where that isn't possible, nothing changes for the run.
+    pub fn tell(&self, news: &News, verbosity: Verbosity) {
+        if let Err(error) = self.call(news) {
+            let event = news.event;
+            verbosity.verbose(format_args!("can't tell REDLOCK_HOOK \"{event}\": {error}"));
+        }
+    }
+
+    /// Calls the script, without waiting for anything.
+    fn call(&self, news: &News) -> io::Result<()> {
+        let words = [c"sh".into(), c"-c".into(), CString::new(self.script)?];
+        let variables = self.environment(news)?;
+        let null = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/null")?;
+        // What is looked up but once is known before the fork: there nobody would finish that.
+        has_own_proc();
+        // For a moment whoever forks has the name of its child, and redlock's main thread must not be taken for that.
+        let forking = sys::start_thread("hook", sys::USUAL_STACK, move || {
+            let work = |null: File| attend(&null, &words, &variables);
+            let _ = sys::fork_apart(HOOK, null, work);
+        })?;
+        self.forks.0.borrow_mut().push(forking);
+        Ok(())
+    }
+
+    /// Our environment, in which of our variables only those are that tell the news: others may be secrets.
+    fn environment(&self, news: &News) -> io::Result<Vec<CString>> {
+        let is_others = |text: &&std::ffi::CStr| !text.to_bytes().starts_with(OURS);
+        let others = sys::all_variables().into_iter().filter(is_others);
+        let told = self.told(news).into_iter().map(|(name, value)| {
+            let value = OsString::from(value).into_vec();
+            Ok(CString::new([name.as_bytes(), b"=", &value].concat())?)
+        });
+        others.map(|text| Ok(text.to_owned())).chain(told).collect()
+    }
+
+    /// The variables that tell the news. What isn't known is empty.
+    fn told(&self, news: &News) -> Vec<(&'static str, String)> {
+        let names = list_of(self.names).to_string_lossy().into_owned();
+        let fences: Vec<String> = self.fences.iter().map(u64::to_string).collect();
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let status = news.exit.map(Exit::code);
+        let reason = self.who.reason.clone();
+        let command = report::job(self.who).into_owned();
+        let or_empty = |value: Option<String>| value.unwrap_or_default();
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let json = json!({
+            "at": report::timestamp(ms(since_1970.unwrap_or_default())),
+            "event": news.event,
+            "name": &names,
+            "fences": &self.fences,
+            "waited_ms": self.waited_ms,
+            "ran_ms": news.ran.map(ms),
+            "status": status,
+            "reason": &reason,
+            "by": &news.by,
+            "command": &command,
+            "who": client_in_words(self.who),
+        });
+        vec![
+            (EVENT, news.event.to_owned()),
+            (NAME, names),
+            (FENCE, fences.join(" ")),
+            (WAITED_MS, self.waited_ms.to_string()),
+            (RAN_MS, or_empty(news.ran.map(|ran| ms(ran).to_string()))),
+            (STATUS, or_empty(status.map(|status| status.to_string()))),
+            (REASON, or_empty(reason)),
+            (BY, or_empty(news.by.clone())),
+            (COMMAND, command),
+            (JSON, line(&json)),
+        ]
+    }
+}
+
+fn line(json: &Value) -> String {
+    report::escaped_json(&json.to_string()).into_owned()
+}
+
+/// All the life of the process that starts the script.
+fn attend(null: &File, words: &[CString], variables: &[CString]) {
+    sys::set_default(SIGCHLD);
+    let Ok(ends) = SignalSet::of(&[SIGCHLD]).descriptor() else {
+        return;
+    };
+    // What it leaves behind would become a child of the redlock that it tells of.
+    if sys::adopt_orphans().is_err() {
+        return;
+    }
+    let until = now() + LONGEST;
+    let tree = Tree::below(Pid::this());
+    let own = Pid::this();
+    let started = sys::fork_apart(HOOK, null, |null| {
+        let _ = set_pdeathsig(Signal::SIGKILL);
+        if Pid::parent() == own {
+            sys::become_program(c"/bin/sh", words, variables, null, &[]);
+        }
+    });
+    if started.is_err() {
+        return;
+    }
+    loop {
+        while let Ok(Some(_)) = sys::next_signal(&ends) {}
+        if has_all_ended() {
+            return;
+        }
+        let left = until.since(now());
+        if left.is_zero() {
+            return kill_all(&tree);
+        }
+        let _ = poll::wait(&mut [readable(ends.as_fd())], Some(left));
+    }
+}
+
+/// Reaps what has ended; whether nothing is left.
+fn has_all_ended() -> bool {
+    loop {
+        match sys::reap() {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
+    }
+}
+
+/// Kills all that the script has started.
+fn kill_all(tree: &Tree) {
+    let until = now() + GIVE_UP_AFTER;
+    while now() < until {
+        // What is stopped forks no more.
+        let mut stopped = HashSet::new();
+        loop {
+            let before = stopped.len();
+            tree.visit(None, |pid| {
+                if !stopped.contains(&pid) && sys::kill(pid.as_raw(), sys::SIGSTOP).is_ok() {
+                    stopped.insert(pid);
+                }
+            });
+            if stopped.len() == before {
+                break;
+            }
+        }
+        tree.visit(None, |pid| {
+            let _ = sys::kill(pid.as_raw(), sys::SIGKILL);
+        });
+        if has_all_ended() {
+            return;
+        }
+        std::thread::sleep(KILL_AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_news_are_told_in_variables_and_once_more_as_a_line_of_json() {
+        let names = ["a", "b=c"].map(|name| name.parse().unwrap());
+        let who = Who {
+            user: "ci".into(),
+            host: "h".into(),
+            pid: 7,
+            command: ["sh", "-c", "echo \"1\n2\""].map(str::to_owned).into(),
+            reason: Some("release \u{202e}".into()),
+            ..Who::default()
+        };
+        let hook = Hook {
+            script: "true",
+            names: &names,
+            who: &who,
+            fences: vec![7, 9],
+            waited_ms: 1,
+            forks: Forks::default(),
+        };
+        let told = hook.told(&News {
+            event: "ended",
+            ran: Some(Duration::from_secs(2)),
+            exit: Some(Exit::Command(3)),
+            by: None,
+        });
+        let value = |name: &str| {
+            let found = told.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| value.as_str()).unwrap()
+        };
+        for (name, expected) in [
+            (EVENT, "ended"),
+            (NAME, "a b=c"),
+            (FENCE, "7 9"),
+            (WAITED_MS, "1"),
+            (RAN_MS, "2000"),
+            (STATUS, "3"),
+            (REASON, "release \u{202e}"),
+            (BY, ""),
+        ] {
+            assert_eq!(value(name), expected, "{name}");
+        }
+        let line = value(JSON);
+        assert!(!line.contains('\n') && line.is_ascii(), "{line}");
+        let json: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(json["name"], "a b=c");
+        assert_eq!(json["fences"], json!([7, 9]));
+        assert_eq!(json["ran_ms"], 2000);
+        assert_eq!(json["by"], Value::Null);
+        assert_eq!(json["reason"], "release \u{202e}");
+        assert_eq!(json["command"], value(COMMAND));
+        assert_eq!(json["who"], "ci@h (pid 7)");
+        assert!(json["at"].as_str().unwrap().ends_with('Z'));
+    }
+
+    #[test]
+    fn nothing_of_ours_is_told_but_the_news() {
+        let names = ["a".parse().unwrap()];
+        let who = Who::default();
+        let hook = Hook {
+            script: "true",
+            names: &names,
+            who: &who,
+            fences: Vec::new(),
+            waited_ms: 0,
+            forks: Forks::default(),
+        };
+        let told = hook.told(&News::default());
+        let known = hook.environment(&News::default()).unwrap();
+        let ours = known
+            .iter()
+            .filter(|text| text.to_bytes().starts_with(OURS));
+        assert_eq!(ours.count(), told.len());
+        assert_eq!(told.len(), 10);
+    }
+}

@@ -1,0 +1,598 @@
+//! `REDLOCK_HOOK`: a script that is told what happens to a run, beside its COMMAND and no part of it; and `--late`.
+//!
+//! What hangs is killed after 10 s, so that two tests last for as long.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::support::pty::Terminal;
+use crate::support::{
+    Gated, Redis, Running, await_mark, host, is_alive, outcome, queued, redlock, wait_until,
+    watchdog, with_signals,
+};
+
+/// A server, and a hook that leaves its environment in a file for each event: `acquired` and so on.
+struct Told {
+    redis: Redis,
+    hook: String,
+}
+
+impl Told {
+    fn new() -> Self {
+        Self::doing("true")
+    }
+
+    /// The hook does this first.
+    fn doing(script: &str) -> Self {
+        let redis = Redis::start();
+        let dir = redis.dir.path().display();
+        let file = format!("{dir}/$REDLOCK_EVENT");
+        let tell = format!("env -0 >\"{file}.new\"; mv \"{file}.new\" \"{file}\"");
+        let hook = format!("{script}; {tell}");
+        Self { redis, hook }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.redis.dir.path().join(name)
+    }
+
+    fn redlock(&self, words: &[&str]) -> Command {
+        let mut command = self.redis.redlock(words);
+        command.env("REDLOCK_HOOK", &self.hook);
+        command
+    }
+
+    fn run(&self, words: &str, script: &str) -> Command {
+        let mut command = self.redis.run(words, script);
+        command.env("REDLOCK_HOOK", &self.hook);
+        command
+    }
+
+    /// The environment in which the hook was told this.
+    #[track_caller]
+    fn told(&self, event: &str) -> Facts {
+        let file = self.file(event);
+        wait_until(&format!("the hook is told \"{event}\""), || file.exists());
+        let text = fs::read_to_string(&file).unwrap();
+        fs::remove_file(file).unwrap();
+        let variables = text.split('\0').filter_map(|line| line.split_once('='));
+        Facts(
+            variables
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        )
+    }
+
+    fn was_told(&self, event: &str) -> bool {
+        self.file(event).exists()
+    }
+}
+
+/// What a hook finds in its environment.
+#[derive(Debug)]
+struct Facts(Vec<(String, String)>);
+
+impl Facts {
+    #[track_caller]
+    fn get(&self, name: &str) -> &str {
+        let found = self.0.iter().find(|(other, _)| other == name);
+        let (_, value) = found.unwrap_or_else(|| panic!("no {name} in {self:?}"));
+        value
+    }
+
+    /// These variables, without the `REDLOCK_` of their names, have these values.
+    #[track_caller]
+    fn assert(&self, expected: &[(&str, &str)]) -> &Self {
+        for (name, value) in expected {
+            assert_eq!(
+                self.get(&format!("REDLOCK_{name}")),
+                *value,
+                "{name} in {self:?}"
+            );
+        }
+        self
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        let value = self.get(name);
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("no number: {name}={value:?}"))
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(self.get("REDLOCK_JSON")).unwrap()
+    }
+}
+
+#[test]
+fn a_hook_is_told_when_command_starts_is_late_and_has_ended() {
+    let told = Told::new();
+    let goes_on = format!("until test -e {}/late", told.redis.dir.path().display());
+    let script = format!("{goes_on}; do sleep 0.02; done; exit 3");
+    let words = "--late 50ms --reason why --label job a";
+    let end = outcome(&mut told.run(words, &script));
+    end.assert_code(3);
+    let line = "redlock: the command still runs under lock \"a\" after 50ms (--late)\n";
+    assert_eq!(end.stderr, line, "once");
+    let acquired = told.told("acquired");
+    let fence = acquired.number("REDLOCK_FENCE");
+    let fence_text = fence.to_string();
+    let same = [
+        ("NAME", "a"),
+        ("FENCE", &fence_text),
+        ("WAITED_MS", "0"),
+        ("REASON", "why"),
+        ("COMMAND", "job"),
+        ("BY", ""),
+    ];
+    acquired
+        .assert(&same)
+        .assert(&[("EVENT", "acquired"), ("RAN_MS", ""), ("STATUS", "")]);
+    let late = told.told("late");
+    late.assert(&same).assert(&[("STATUS", "")]);
+    assert!(late.number("REDLOCK_RAN_MS") >= 50, "{late:?}");
+    let ended = told.told("ended");
+    ended.assert(&same).assert(&[("STATUS", "3")]);
+    assert!(ended.number("REDLOCK_RAN_MS") >= 50, "{ended:?}");
+    let json = ended.json();
+    assert_eq!(json["event"], "ended");
+    assert_eq!(json["name"], "a");
+    assert_eq!(json["fences"], serde_json::json!([fence]));
+    assert_eq!(json["status"], 3);
+    assert_eq!(json["ran_ms"], ended.number("REDLOCK_RAN_MS"));
+    assert_eq!(json["reason"], "why");
+    assert_eq!(json["by"], Value::Null);
+    assert_eq!(json["command"], "job");
+    assert!(json["who"].as_str().unwrap().contains(&host()), "{json}");
+    // The command line as others see it, and several locks.
+    let script = "echo $REDLOCK_FENCE; : --password s3";
+    let end = outcome(&mut told.redlock(words!("run b a -- sh -c {} --password s3", script)));
+    told.told("ended").assert(&[
+        ("NAME", "b a"),
+        ("FENCE", end.assert_code(0).stdout.trim()),
+        (
+            "COMMAND",
+            "sh -c 'echo $REDLOCK_FENCE; : --password ***' --password '***'",
+        ),
+        ("REASON", ""),
+        ("STATUS", "0"),
+    ]);
+}
+
+#[test]
+fn a_late_command_is_reported_without_a_hook_as_well_and_with_quiet_to_the_hook_alone() {
+    let told = Told::new();
+    let wait = format!("until test -e {}", told.file("late").display());
+    let script = format!("{wait}; do sleep 0.02; done");
+    outcome(&mut told.run("-q --late 50ms a", &script))
+        .assert_code(0)
+        .assert_silent();
+    told.told("late");
+    let late = told.redis.run("--late 50ms b", "read go");
+    let mut late = Terminal::start(late);
+    late.line("redlock: the command still runs under lock \"b\" after 50ms (--late)");
+    late.type_in("\n");
+    assert!(late.finish().success());
+}
+
+#[test]
+fn a_hook_is_told_who_keeps_a_run_from_the_lock() {
+    let told = Told::new();
+    let holder = Gated::start(&told.redis, &["a"]).ready();
+    outcome(&mut told.redlock(words!("run -n -E 9 a -- true"))).assert_code(9);
+    let busy = told.told("busy");
+    let by = format!("@{} (pid {})", host(), holder.run.pid());
+    busy.assert(&[
+        ("NAME", "a"),
+        ("FENCE", ""),
+        ("RAN_MS", ""),
+        ("STATUS", "9"),
+        ("COMMAND", "true"),
+    ]);
+    assert!(busy.get("REDLOCK_BY").ends_with(&by), "{busy:?}");
+    assert_eq!(busy.json()["by"], busy.get("REDLOCK_BY"));
+    outcome(&mut told.redlock(words!("run -w 100ms a -- true"))).assert_code(75);
+    let busy = told.told("busy");
+    busy.assert(&[("STATUS", "75")]);
+    assert!(busy.number("REDLOCK_WAITED_MS") >= 100, "{busy:?}");
+    holder.end();
+    let mut freeze = told.redlock(words!("freeze --reason release a"));
+    outcome(freeze.env("REDLOCK_WHO", "release night")).assert_code(0);
+    outcome(&mut told.redlock(words!("run -n a -- true"))).assert_code(75);
+    told.told("busy").assert(&[("BY", "release night")]);
+    for event in ["acquired", "ended"] {
+        assert!(!told.was_told(event));
+    }
+}
+
+#[test]
+fn a_hook_is_told_that_the_lock_is_lost_and_who_has_taken_it() {
+    let told = Told::new();
+    for (options, status) in [("a", 79), ("--on-lost warn a", 79)] {
+        let wait = format!("until test -e {}", told.file("lost").display());
+        let script = format!("echo ready; {wait}; do sleep 0.02; done");
+        let mut run = Running::start(&mut told.run(options, &script));
+        run.expect_line("ready");
+        let mut force = told.redlock(words!("release --force --yes a"));
+        outcome(force.env("REDLOCK_WHO", "ann")).assert_code(0);
+        run.finish().assert_code(status);
+        let lost = told.told("lost");
+        lost.assert(&[("NAME", "a"), ("BY", "ann"), ("STATUS", "")]);
+        assert_ne!(lost.get("REDLOCK_FENCE"), "");
+        lost.number("REDLOCK_RAN_MS");
+        told.told("ended")
+            .assert(&[("STATUS", "79"), ("BY", "ann")]);
+        told.told("acquired");
+    }
+}
+
+#[test]
+fn a_run_without_its_command_or_without_a_lock_tells_its_end() {
+    let told = Told::new();
+    outcome(&mut told.redlock(words!("run a -- /no/such/command"))).assert_code(127);
+    told.told("ended")
+        .assert(&[("STATUS", "127"), ("RAN_MS", "0")]);
+    let mut run = told.run("--on-unreachable run a", "exit 4");
+    outcome(run.env("REDLOCK_URL", "unix:///no/such/socket")).assert_code(4);
+    told.told("ended").assert(&[("STATUS", "4"), ("FENCE", "")]);
+    // A run that is skipped has nothing to tell.
+    outcome(&mut told.run("--unless true a", "true")).assert_code(0);
+    outcome(&mut told.redlock(words!("run a -- true"))).assert_code(0);
+    told.told("ended").assert(&[("STATUS", "0")]);
+    told.told("acquired");
+    outcome(&mut told.redlock(words!("run --once-per 1h a -- true"))).assert_code(0);
+    assert!(!told.was_told("busy"));
+}
+
+#[test]
+fn a_hook_has_no_secret_of_redlocks_and_the_rest_of_the_environment() {
+    let told = Told::new();
+    let mut freeze = told.redlock(words!("freeze --pass --reason release b"));
+    let pass = outcome(&mut freeze).assert_code(0).stdout.trim().to_owned();
+    let mut run = told.run("a", "echo $REDLOCK_TOKEN");
+    run.env("REDLOCK_TTL", "20s")
+        .env("REDLOCK_PASS", &pass)
+        .env("REDLOCK_SOMETHING", "s3cret")
+        .env("WEBHOOK", "https://example.com/1");
+    let end = outcome(&mut run);
+    let token = end.assert_code(0).stdout.trim().to_owned();
+    let ended = told.told("ended");
+    assert_eq!(ended.get("WEBHOOK"), "https://example.com/1");
+    let all = format!("{ended:?}");
+    for secret in [token.as_str(), &pass, "s3cret", &told.redis.url()] {
+        assert!(!secret.is_empty() && !all.contains(secret), "{secret}");
+    }
+    let mut ours: Vec<&str> = ended.0.iter().map(|(name, _)| name.as_str()).collect();
+    ours.retain(|name| name.starts_with("REDLOCK_"));
+    ours.sort_unstable();
+    let facts = [
+        "BY",
+        "COMMAND",
+        "EVENT",
+        "FENCE",
+        "JSON",
+        "NAME",
+        "RAN_MS",
+        "REASON",
+        "STATUS",
+        "WAITED_MS",
+    ];
+    assert_eq!(ours, facts.map(|name| format!("REDLOCK_{name}")));
+}
+
+#[test]
+fn a_hook_inherits_no_descriptor_no_signal_mask_and_no_session() {
+    let redis = Redis::start();
+    let file = redis.dir.path().join("found");
+    let found = file.display();
+    let hook = format!(
+        "test $REDLOCK_EVENT = ended || exit; ls -l /proc/$$/fd >{found}.new; while read -r line; do case $line in Sig[BI]*) echo \"$line\"; esac; done </proc/$$/status >>{found}.new; \
+         cut -d' ' -f5,6 /proc/$$/stat >>{found}.new; echo $$ $$ in $(pwd) >>{found}.new; mv {found}.new {found}"
+    );
+    let mut run = with_signals(redis.run("a", "true"), |signal| signal == 1, 1 << 9);
+    outcome(run.env("REDLOCK_HOOK", &hook)).assert_code(0);
+    wait_until("the hook has looked", || file.exists());
+    let text = fs::read_to_string(&file).unwrap();
+    let open = text.lines().filter_map(|line| {
+        let (before, target) = line.rsplit_once(" -> ")?;
+        let number = before.rsplit_once(' ')?.1.parse().ok()?;
+        Some((number, target))
+    });
+    let open: Vec<(i32, &str)> = open.collect();
+    assert!(open.len() >= 3, "{text}");
+    for (number, target) in open {
+        // The shell opens its output itself, and keeps what it was above 9.
+        let is_null = target == "/dev/null" && !(3..10).contains(&number);
+        let is_own = number == 1 && target.ends_with("found.new");
+        assert!(is_null || is_own, "{text}");
+    }
+    for set in ["SigBlk", "SigIgn"] {
+        assert!(
+            text.contains(&format!("{set}:\t0000000000000000")),
+            "{text}"
+        );
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    let [ids, own] = [lines[lines.len() - 2], lines[lines.len() - 1]];
+    // It leads its group and its session.
+    assert_eq!(format!("{ids} in /"), own, "{text}");
+}
+
+/// A named pipe that hooks open, and the end from which the test reads until all that had it are gone.
+fn pipe(redis: &Redis, name: &str) -> (String, File) {
+    let path = redis.dir.path().join(name);
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut reader = fs::OpenOptions::new();
+    let reader = reader.read(true).custom_flags(libc::O_NONBLOCK);
+    let reader = reader.open(&path).unwrap();
+    (path.display().to_string(), reader)
+}
+
+/// What is there to read; whether more may come.
+fn read_on(mut pipe: &File, text: &mut String) -> bool {
+    let mut bytes = [0; 4096];
+    loop {
+        match pipe.read(&mut bytes) {
+            // Before anyone has opened it, that looks the same.
+            Ok(0) => return text.is_empty(),
+            Ok(read) => *text += &String::from_utf8_lossy(&bytes[..read]),
+            Err(_) => return true,
+        }
+    }
+}
+
+/// What is written first.
+#[track_caller]
+fn read_some(pipe: &File) -> String {
+    let mut text = String::new();
+    wait_until("a hook writes", || {
+        read_on(pipe, &mut text);
+        text.contains('\n')
+    });
+    text
+}
+
+/// What was written until nothing has the pipe open any more, behind what was read before.
+#[track_caller]
+fn read_to_end(pipe: &File, before: String) -> String {
+    let mut text = before;
+    wait_until("the last writer is gone", || !read_on(pipe, &mut text));
+    text
+}
+
+#[test]
+fn a_hook_that_hangs_delays_nothing_and_is_killed_with_all_that_it_has_started() {
+    let redis = Redis::start();
+    let hangs = [
+        // A tree of processes, a part of it in another session.
+        "sleep 600 & setsid sleep 600 & sleep 600",
+        // One that takes no other signal, and starts others again and again.
+        "trap '' TERM INT HUP; while :; do sleep 0.05 & wait; done",
+        // A flood.
+        "(yes & yes >&2 & wait)",
+        // A daemon, of a script that ends well.
+        "(setsid sh -c 'cd /; sleep 600' </dev/null &) ; exit 0",
+        // A stopped one.
+        "kill -STOP $$",
+    ];
+    let pipes: Vec<File> = hangs
+        .iter()
+        .enumerate()
+        .map(|(number, hang)| {
+            let (path, reader) = pipe(&redis, &format!("pipe-{number}"));
+            let hook = format!("exec 9>{path}; echo $$ $PPID $REDLOCK_EVENT >&9; {hang}");
+            let run = outcome(redis.run("a", "true").env("REDLOCK_HOOK", &hook));
+            run.assert_code(0).assert_silent();
+            reader
+        })
+        .collect();
+    // Of a redlock that was killed.
+    let (path, killed) = pipe(&redis, "pipe-killed");
+    let hook = format!("exec 9>{path}; echo $$ $PPID $REDLOCK_EVENT >&9; sleep 600");
+    let mut run = redis.run("b", "exec sleep 600");
+    let mut run = Running::start(run.env("REDLOCK_HOOK", &hook));
+    let first = read_some(&killed);
+    run.kill();
+    let pipes = pipes.iter().map(|pipe| (pipe, String::new(), 2));
+    for (pipe, before, expected) in pipes.chain([(&killed, first, 1)]) {
+        let text = read_to_end(pipe, before);
+        assert_eq!(text.lines().count(), expected, "{text}");
+        let pids = text.lines().flat_map(|line| line.split(' ').take(2));
+        let pids: Vec<i32> = pids.map(|pid| pid.parse().unwrap()).collect();
+        wait_until("nothing is left", || !pids.iter().any(|&pid| is_alive(pid)));
+    }
+}
+
+#[test]
+fn a_hook_that_fails_floods_or_is_missing_changes_nothing() {
+    let redis = Redis::start();
+    let done = redis.dir.path().join("done");
+    let flood = format!(
+        "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2; cat; touch {}",
+        done.display()
+    );
+    let long = "x".repeat(100_000);
+    for hook in [
+        "exit 3",
+        "/no/such/hook",
+        "kill -9 $$",
+        "(",
+        "\u{1}",
+        &flood,
+        &long,
+    ] {
+        let run = outcome(redis.run("a", "exit 4").env("REDLOCK_HOOK", hook));
+        run.assert_code(4).assert_silent();
+    }
+    wait_until("it has flooded", || done.exists());
+    // Where no process can be made for it.
+    let mut run = redis.run("-v a", "exit 4");
+    let end = outcome(
+        run.env("REDLOCK_HOOK", "true")
+            .env("X", "y".repeat(100_000)),
+    );
+    end.assert_code(4);
+}
+
+#[test]
+fn a_hook_is_no_part_of_commands_tree() {
+    let redis = Redis::start();
+    let (path, pipe) = pipe(&redis, "pipe");
+    let hook = format!("exec 9>{path}; echo $$ >&9; setsid sleep 600 & sleep 600");
+    let hooked = |words: &str, script: &str| {
+        let mut run = redis.run(words, script);
+        run.env("REDLOCK_HOOK", &hook);
+        run
+    };
+    // None of these waits for it, counts it as left, or kills it.
+    outcome(&mut hooked("--wait-tree a", "sleep 0.2 & exit 3"))
+        .assert_code(3)
+        .assert_silent();
+    let mut stopped = Running::start(&mut hooked("a", "echo ready; exec sleep 600"));
+    stopped.expect_line("ready");
+    stopped.signal(Signal::SIGTERM);
+    stopped.finish().assert_code(143).assert_silent();
+    let mut killed = Running::start(&mut hooked("a", "trap '' TERM; echo ready; sleep 600"));
+    killed.expect_line("ready");
+    outcome(&mut redis.redlock(words!("release --force --yes a"))).assert_code(0);
+    killed.finish().assert_code(79);
+    // An outer run doesn't count the hook of an inner one either.
+    let inner = "redlock run b -- true";
+    outcome(&mut hooked("--wait-tree a", inner))
+        .assert_code(0)
+        .assert_silent();
+    let mut text = String::new();
+    wait_until("all of them were called", || {
+        read_on(&pipe, &mut text);
+        text.lines().count() == 11
+    });
+    let pids: Vec<i32> = text.lines().map(|pid| pid.parse().unwrap()).collect();
+    let alive = pids.iter().filter(|&&pid| is_alive(pid)).count();
+    assert_eq!(alive, 11, "they have their time");
+    drop(pipe);
+}
+
+#[test]
+fn a_dead_holder_is_known_to_be_dead_while_its_hook_works() {
+    crate::support::among_own_processes!();
+    let redis = Redis::start();
+    let (path, pipe) = pipe(&redis, "pipe");
+    let works = "setsid sleep 600 & sleep 600";
+    let hook = format!("test $REDLOCK_EVENT = late || exit; exec 9>{path}; echo $$ >&9; {works}");
+    // It starts when the holder has noted what works under the lock, and long before it does so again.
+    let mut run = redis.run("--ttl 120s --late 1s a", "echo ready; exec sleep 600");
+    let mut run = Running::start(run.env("REDLOCK_HOOK", &hook));
+    run.expect_line("ready");
+    await_mark(&redis, run.pid());
+    let text = read_some(&pipe);
+    let hook: i32 = text.lines().next().unwrap().parse().unwrap();
+    let watchdog = watchdog(run.pid());
+    let waiter = queued(&redis, words!("run -q a -- true"));
+    run.kill();
+    waiter.finish().assert_code(0);
+    assert!(is_alive(hook), "the waiter has waited for the hook");
+    wait_until("the watchdog is gone", || !watchdog.is_some_and(is_alive));
+}
+
+#[test]
+fn a_typed_ctrl_c_leaves_the_hook_at_work() {
+    let told = Told::doing(
+        "if test $REDLOCK_EVENT = ended; then until test -e go; do sleep 0.02; done; fi",
+    );
+    let dir = told.redis.dir.path().display();
+    let mut run = told.redlock(words!("run a -- sh -c {}", "echo ready; exec sleep 600"));
+    let hook = told
+        .hook
+        .replacen("until test -e go", &format!("until test -e {dir}/go"), 1);
+    run.env("REDLOCK_HOOK", hook);
+    let mut terminal = Terminal::start(run);
+    terminal.line("ready");
+    terminal.type_in("\x03");
+    terminal.finish();
+    assert!(!told.was_told("ended"));
+    fs::write(told.file("go"), "").unwrap();
+    told.told("ended").assert(&[("STATUS", "130")]);
+}
+
+#[test]
+fn nested_runs_tell_each_for_itself_and_a_run_in_a_hook_tells_nothing() {
+    let redis = Redis::start();
+    let log = redis.dir.path().join("log");
+    let hook = format!(
+        "echo $REDLOCK_EVENT $REDLOCK_NAME >>{}; REDLOCK_URL={} redlock run c-$REDLOCK_EVENT-$REDLOCK_NAME -- redlock run d -- true; \
+         echo done $? $REDLOCK_EVENT $REDLOCK_NAME >>{0}",
+        log.display(),
+        redis.url()
+    );
+    let config = redis.dir.path().join("config");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("redlock.env"), format!("REDLOCK_HOOK={hook}\n")).unwrap();
+    let mut run = redis.redlock(words!("run a -- redlock run b -- true"));
+    outcome(run.env("XDG_CONFIG_HOME", &config)).assert_code(0);
+    let lines = || {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    wait_until("all has been told", || lines().len() >= 8);
+    let each = ["acquired a", "acquired b", "ended a", "ended b"];
+    let done = each.map(|each| format!("done 0 {each}"));
+    let mut expected: Vec<String> = each.map(str::to_owned).into_iter().chain(done).collect();
+    expected.sort();
+    assert_eq!(lines(), expected);
+}
+
+#[test]
+fn a_hook_may_be_set_where_nobody_else_can_write_and_the_environment_counts_first() {
+    let redis = Redis::start();
+    let config = redis.dir.path().join("config");
+    fs::create_dir(&config).unwrap();
+    let file = config.join("redlock.env");
+    let log = |name: &str| redis.dir.path().join(name);
+    let hook = |name: &str| format!("echo $REDLOCK_EVENT >>{}", log(name).display());
+    let calls = |name: &str| {
+        let text = fs::read_to_string(log(name)).unwrap_or_default();
+        text.lines().count()
+    };
+    let text = format!(
+        "REDLOCK_URL={}\nREDLOCK_HOOK={}\n",
+        redis.url(),
+        hook("file")
+    );
+    fs::write(&file, text).unwrap();
+    let run = |words: &[&str]| {
+        let mut run = redlock(words);
+        run.env("XDG_CONFIG_HOME", &config);
+        run
+    };
+    // The usual line, and one that clap reads.
+    outcome(&mut run(words!("run a -- true")))
+        .assert_code(0)
+        .assert_silent();
+    wait_until("the hook was called twice", || calls("file") == 2);
+    outcome(&mut run(words!("run --ttl 20s a -- true")))
+        .assert_code(0)
+        .assert_silent();
+    wait_until("the hook was called twice more", || calls("file") == 4);
+    let mut by_variable = run(words!("run a -- true"));
+    outcome(by_variable.env("REDLOCK_HOOK", hook("variable"))).assert_code(0);
+    wait_until("the other one was called", || calls("variable") == 2);
+    super::config::set_mode(&file, 0o666);
+    outcome(&mut run(words!("run a -- true")))
+        .assert_code(78)
+        .assert_says("isn't used, as other users can write it");
+    assert_eq!(calls("file"), 4);
+    super::config::set_mode(&file, 0o600);
+    fs::write(&file, "REDLOCK_HOK=true\n").unwrap();
+    outcome(&mut run(words!("run a -- true")))
+        .assert_code(78)
+        .assert_says("unknown setting REDLOCK_HOK; did you mean REDLOCK_HOOK?");
+}
