@@ -38,7 +38,7 @@
 //! # Invariants
 //!
 //! 1. `redis` and `protocol` alone name the redis crate; `supervise/child` alone spawns what is supervised, `output` what
-//!    works for redlock itself, and `redis/local` the server of this host; `sys` alone is unsafe.
+//!    works for redlock itself, `supervise/hook` what is told of a run, and `redis/local` the server of this host; `sys` alone is unsafe.
 //! 2. `decide`, `ci`, `pattern` and what draws the history never read a clock, do I/O or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
 //! 4. Nothing is signalled after it was reaped, nor its group; nothing is released before its child

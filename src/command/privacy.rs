@@ -476,6 +476,10 @@ fn secret_named(name: &str) -> Option<Sensitive> {
     if matches!(name, "PWD" | "OLDPWD") {
         return None;
     }
+    // Addresses of a web hook are secrets, too.
+    if name == "REDLOCK_HOOK" {
+        return Some(Sensitive::Printing);
+    }
     let parts = parts_of(name.trim_start_matches('-'));
     let is = |part: &str, all: &[&str]| all.iter().any(|one| part.eq_ignore_ascii_case(one));
     let (first, last) = (parts[0], parts[parts.len() - 1]);
@@ -953,6 +957,10 @@ mod tests {
                 "docker|run|--env=REDLOCK_PASSWORD_COMMAND=***",
             ),
             (
+                &["env", "REDLOCK_HOOK=curl https://hooks/s3", "redlock"],
+                "env|REDLOCK_HOOK=***|redlock",
+            ),
+            (
                 &["sh", "-c", "redlock --password-command 'echo s3' status"],
                 "sh|-c|redlock --password-command '***' status",
             ),
@@ -971,6 +979,10 @@ mod tests {
             (
                 "REDLOCK_PASSWORD_COMMAND='echo s3' redlock status",
                 "REDLOCK_PASSWORD_COMMAND=*** redlock status",
+            ),
+            (
+                "REDLOCK_HOOK='curl https://hooks/s3' redlock run a",
+                "REDLOCK_HOOK=*** redlock run a",
             ),
             (
                 "export REDLOCK_PASSWORD_COMMAND=echo\\ s3; a",
