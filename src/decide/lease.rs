@@ -103,6 +103,9 @@ pub struct Lease {
 /// a tenth of a second in any case.
 const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 
+/// Servers are silent for as long now and then.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// What is to be decided after something was learned of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseEvent {
@@ -197,6 +200,21 @@ impl Lease {
             other
         };
         Self { renew_at, ..first }
+    }
+
+    /// How old the last renewal is.
+    pub fn age(&self, now: Moment) -> Duration {
+        now.since(self.valid_from)
+    }
+
+    /// When it is worth a word that the server, which was `asked` then, doesn't answer, if COMMAND has to be asked to stop
+    /// at `stop_at`: when half of the lease has passed, or half of the time for tries where that is sooner, but not for a
+    /// moment of silence.
+    pub fn silent_at(&self, asked: Moment, stop_at: Moment) -> Option<Moment> {
+        let half_of_lease = self.valid_from + self.length / 2;
+        let half_of_tries = asked + stop_at.since(asked) / 2;
+        let at = half_of_lease.min(half_of_tries).max(asked + SILENCE);
+        (at < stop_at).then_some(at)
     }
 
     /// When the next renewal is due.
@@ -599,6 +617,28 @@ mod tests {
         lease.renewed(START);
         assert!(lease.stop_at() >= START + Duration::from_millis(400));
         assert!(lease.renewal_interval() >= Duration::from_millis(200));
+    }
+
+    #[test]
+    fn a_silent_server_is_worth_a_word_at_half_of_the_lease_and_before_the_work_is_stopped() {
+        let silent_at = |ttl, kill_after, asked: Duration| {
+            let mut lease = lease(ttl, kill_after);
+            lease.renewed(START);
+            let at = lease.silent_at(START + asked, lease.stop_at())?;
+            assert!(at < lease.stop_at());
+            Some(at.since(START))
+        };
+        assert_eq!(silent_at(30, 5, SECOND * 10), Some(SECOND * 15));
+        // After a suspension the server has a moment.
+        assert_eq!(silent_at(30, 5, SECOND * 20), Some(SECOND * 21));
+        assert_eq!(silent_at(30, 5, SECOND * 24), None);
+        // Half of the time between the first try and the stop.
+        let half = Duration::from_millis(3_349);
+        assert_eq!(silent_at(10, 5, SECOND * 2), Some(half));
+        let half = Duration::from_millis(21_599);
+        assert_eq!(silent_at(60, 30, SECOND * 14), Some(half));
+        // A lease that is too short for more than a moment.
+        assert_eq!(silent_at(2, 1, SECOND * 2 / 3), None);
     }
 
     #[test]

@@ -77,6 +77,13 @@ pub enum Action {
     KillRest,
     /// Report what can't be killed, for which the lock is kept.
     NameSurvivors,
+    /// Report that Redis has given no answer for so long, and when COMMAND has to stop if it goes on like that.
+    ReportSilence {
+        lasting: Duration,
+        stop_in: Duration,
+    },
+    /// Report that it answers again.
+    ReportAnswer,
     /// Report that COMMAND is late, also to the hook.
     ReportLate,
     /// Tell the hook that the lock is lost.
@@ -171,6 +178,9 @@ pub struct Session {
     /// How long it took last to find all of COMMAND's tree.
     walk: Duration,
     ended: Option<ExitStatus>,
+    /// Since when Redis has been asked in vain, and whether it was reported that it doesn't answer.
+    asks_since: Option<Moment>,
+    is_silent: bool,
     /// It was reported that COMMAND is late.
     was_late: bool,
     /// The hook was told that the lock is lost.
@@ -189,6 +199,8 @@ impl Session {
             refused: false,
             walk: Duration::ZERO,
             ended: None,
+            asks_since: None,
+            is_silent: false,
             was_late: false,
             loss_told: false,
         }
@@ -208,6 +220,11 @@ impl Session {
         self.walk = walk;
     }
 
+    /// Redis has been asked about the leases since then, and hasn't answered.
+    pub fn asks_since(&mut self, asked: Option<Moment>) {
+        self.asks_since = asked;
+    }
+
     /// When to look at the clock again.
     pub fn due(&self, lease: Option<Lease>) -> Option<Moment> {
         let again = match self.phase {
@@ -215,7 +232,8 @@ impl Session {
             Phase::Killed { again, .. } | Phase::Stuck { again, .. } => Some(again),
         };
         let due = self.next_stop(lease).into_iter().chain(again);
-        due.chain(self.late_at()).min()
+        let silent_at = self.silent_at(lease).filter(|_| !self.is_silent);
+        due.chain(self.late_at()).chain(silent_at).min()
     }
 
     /// Whether COMMAND is at work, and isn't being stopped.
@@ -223,6 +241,32 @@ impl Session {
         match self.phase {
             Phase::Running | Phase::Interrupted { .. } => self.ended.is_none(),
             Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Stuck { .. } => false,
+        }
+    }
+
+    /// When it is to be reported that Redis doesn't answer, as far as is known now.
+    fn silent_at(&self, lease: Option<Lease>) -> Option<Moment> {
+        match self.protection(lease) {
+            Protection::Held(lease) if self.is_left_alone() => {
+                lease.silent_at(self.asks_since?, self.renewal_deadline(&lease))
+            }
+            Protection::Held(_) | Protection::Lost | Protection::NotNeeded => None,
+        }
+    }
+
+    /// Reports once that Redis doesn't answer, and once that it does again.
+    fn report_silence(&mut self, lease: Lease, now: Moment, actions: &mut Vec<Action>) {
+        if self.is_silent && self.asks_since.is_none() {
+            self.is_silent = false;
+            if self.is_left_alone() {
+                actions.push(Action::ReportAnswer);
+            }
+        } else if !self.is_silent && self.silent_at(Some(lease)).is_some_and(|at| now >= at) {
+            self.is_silent = true;
+            actions.push(Action::ReportSilence {
+                lasting: lease.age(now),
+                stop_in: self.renewal_deadline(&lease).since(now),
+            });
         }
     }
 
@@ -283,6 +327,9 @@ impl Session {
             Event::Refused => self.refused = true,
             Event::Ended(status) => self.on_end(status, protection, now, &mut actions),
             Event::TreeEnded => actions.push(Action::Finish(self.exit())),
+        }
+        if let Some(lease) = lease {
+            self.report_silence(lease, now, &mut actions);
         }
         if self.late_at().is_some_and(|at| now >= at) {
             self.was_late = true;
@@ -627,7 +674,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::decide::renewals::{Renewals, Report};
-    use crate::protocol::{Loss, Name};
+    use crate::protocol::{Error, ErrorKind, Loss, Name};
     use libc::{SIGALRM, SIGCONT};
 
     const START: Moment = Moment::at(Duration::from_secs(100));
@@ -1353,6 +1400,39 @@ mod tests {
             session.on_event(Event::TreeEnded, at(2_100)),
             [Action::Finish(Exit::Timeout)]
         );
+    }
+
+    #[test]
+    fn a_redis_that_does_not_answer_is_reported_once_an_outage_and_so_is_its_next_answer() {
+        let mut run = session(policy());
+        let stop_after = run.next_stop().unwrap().since(START);
+        for round in 0..2 {
+            let start = at(16_500 * round);
+            let after = |ms| start + Duration::from_millis(ms);
+            run.learn(&Report::Renewed(start), start);
+            run.session.asks_since(Some(after(10_000)));
+            assert_eq!(run.due(), Some(after(15_000)));
+            assert_eq!(run.on_event(Event::Tick, after(14_999)), []);
+            let silence = Action::ReportSilence {
+                lasting: Duration::from_secs(15),
+                stop_in: stop_after.saturating_sub(Duration::from_secs(15)),
+            };
+            assert_eq!(run.on_event(Event::Tick, after(15_000)), [silence]);
+            assert_eq!(run.due(), Some(start + stop_after));
+            // A try that has failed is no answer.
+            let failed = Report::Failed(Error::new(ErrorKind::Unreachable, String::new()));
+            assert_eq!(run.learn(&failed, after(15_500)), []);
+            run.session.asks_since(None);
+            let renewed = Report::Renewed(after(16_000));
+            let answer = [Action::ReportAnswer];
+            assert_eq!(run.learn(&renewed, after(16_500)), answer);
+            assert_eq!(run.on_event(Event::Tick, after(16_500)), []);
+        }
+        // What is stopped already isn't threatened with that.
+        let mut stopping = session(policy());
+        stopping.session.asks_since(Some(at(10_000)));
+        stopping.on_event(sent(SIGTERM), at(14_000));
+        assert_eq!(stopping.on_event(Event::Tick, at(15_000)), []);
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub struct HeldLocks {
     by_renewal: Option<Duration>,
     /// The server has answered a question of ours: it was reached.
     pub answered: bool,
+    /// Since when it has been asked about the leases in vain.
+    unanswered: Option<Moment>,
     /// Each lock has its mark on this host.
     pub marked: bool,
     /// Whether the work does anything.
@@ -103,6 +105,7 @@ impl HeldLocks {
             dead_by: None,
             by_renewal: None,
             answered: false,
+            unanswered: None,
             marked: false,
             idle: Idle::new(ttl * IDLE_AFTER),
         }
@@ -215,6 +218,11 @@ impl HeldLocks {
         self.renewals.is_under_way()
     }
 
+    /// Since when the server has been asked about the leases in vain, if that is so.
+    pub fn unanswered(&self) -> Option<Moment> {
+        self.unanswered
+    }
+
     /// Whether a renewal is due.
     pub fn renewal_is_due(&self) -> bool {
         self.renewals.renewal_is_due(now())
@@ -282,6 +290,7 @@ impl HeldLocks {
             return;
         }
         let limit = self.renewals.start();
+        self.unanswered.get_or_insert_with(now);
         let idle = (task == Task::Renew).then(|| self.idle.tell(now()));
         let held = self.as_held(idle.flatten());
         let mut client = self.client.hand_over();
@@ -361,6 +370,10 @@ impl HeldLocks {
             return reports;
         }
         if let Some(completed) = self.completed.take().or(of_renewer) {
+            let is_answer = |report: &Report| !matches!(report, Report::Failed(_));
+            if completed.reports.iter().any(is_answer) {
+                self.unanswered = None;
+            }
             let wants_new_password = completed.client.wants_new_password();
             let found = self.renewals.end(completed.reports, wants_new_password);
             reports.extend(found);

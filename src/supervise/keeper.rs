@@ -427,6 +427,8 @@ impl<'a> Executor<'a> for Keeper<'a> {
             | Action::TerminateOthers
             | Action::ForwardOutside(_)
             | Action::TerminateOutside
+            | Action::ReportSilence { .. }
+            | Action::ReportAnswer
             | Action::ReportLate
             | Action::TellLost
             | Action::NameSurvivors => {}

@@ -115,6 +115,7 @@ trait Executor<'a> {
         self.reap()?;
         self.settle()?;
         let Watch { session, holds, .. } = self.watch();
+        session.asks_since(holds.unanswered());
         let due = session.due(holds.lease()).into_iter().chain(holds.due());
         let due = due.chain(self.due()).min();
         needed(timer.set(due))?;
@@ -134,6 +135,7 @@ trait Executor<'a> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let Watch { session, holds, .. } = self.watch();
+            session.asks_since(holds.unanswered());
             let actions = session.on_event(event, holds.lease(), now());
             self.prepare();
             for action in actions {

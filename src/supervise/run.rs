@@ -133,6 +133,7 @@ pub fn supervise(
         },
         trouble: None,
         said_not_replicated: false,
+        after_silence: None,
         refused: Vec::new(),
         survivors_named: false,
         killed: false,
@@ -189,6 +190,8 @@ struct Supervision<'a> {
     trouble: Option<LockTrouble>,
     /// It was said that renewals aren't replicated, and so don't count.
     said_not_replicated: bool,
+    /// What is to be said when Redis answers again, as it was said that it doesn't.
+    after_silence: Option<&'static str>,
     /// Processes that we may not signal; said once.
     refused: Refused,
     /// It was said what can't be killed.
@@ -461,6 +464,38 @@ impl Supervision<'_> {
         }
     }
 
+    /// Reports that Redis has given no answer, or no good one, for so long.
+    fn report_silence(&mut self, lasting: Duration, stop_in: Duration) {
+        // That was said already.
+        if self.said_not_replicated {
+            return;
+        }
+        let [lasting, left] = [lasting, stop_in].map(in_seconds);
+        let locks = match self.terms.names {
+            [name] => format!("lock \"{name}\""),
+            _ => "its locks".into(),
+        };
+        let so = if self.terms.policy.only_warn {
+            format!("{locks} may be lost")
+        } else {
+            format!("the command is stopped, as {locks} may be lost")
+        };
+        let (line, after) = match &self.trouble {
+            Some(LockTrouble::Unreachable(error)) if !error.kind.is_unreachable() => (
+                format!(
+                    "no renewal has succeeded for {lasting}; if none does within {left}, {so}: {error}"
+                ),
+                "renewals succeed again",
+            ),
+            _ => (
+                format!("Redis hasn't answered for {lasting}; if it doesn't within {left}, {so}"),
+                "Redis answers again",
+            ),
+        };
+        self.terms.verbosity.info(line);
+        self.after_silence = Some(after);
+    }
+
     /// Reports that COMMAND has run for longer than it should.
     fn report_late(&self) {
         let late = duration::exact(self.work.late.unwrap_or_default());
@@ -577,6 +612,16 @@ impl<'a> Executor<'a> for Supervision<'a> {
             Action::KillRest => self.child.kill(),
             Action::NameSurvivors => {
                 self.name_survivors();
+                Refused::new()
+            }
+            Action::ReportSilence { lasting, stop_in } => {
+                self.report_silence(lasting, stop_in);
+                Refused::new()
+            }
+            Action::ReportAnswer => {
+                if let Some(line) = self.after_silence.take() {
+                    self.terms.verbosity.info(line);
+                }
                 Refused::new()
             }
             Action::ReportLate => {
@@ -698,6 +743,12 @@ impl<'a> Executor<'a> for Supervision<'a> {
         }
         self.apply(event.map_or(session::Event::Tick, session::Event::Lease))
     }
+}
+
+/// A duration to the second, if it is that long.
+fn in_seconds(duration: Duration) -> String {
+    let seconds = Duration::from_secs(duration.as_secs());
+    report::format_duration(if seconds.is_zero() { duration } else { seconds })
 }
 
 /// Whether redlock or this machine stood still: it was to wake before COMMAND had to be stopped, and woke after that.

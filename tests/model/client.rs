@@ -659,6 +659,8 @@ impl Client {
                     | session::Action::ForwardOutside(_)
                     | session::Action::Suspend
                     | session::Action::Warn
+                    | session::Action::ReportSilence { .. }
+                    | session::Action::ReportAnswer
                     | session::Action::ReportLate
                     | session::Action::TellLost
                     | session::Action::NameSurvivors => {}

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{Redis, Running, outcome, wait_until};
+use crate::support::{REDLOCK, Redis, Running, directly, outcome, wait_until};
 
 /// A COMMAND that ends when a file appears in its home directory.
 const UNTIL_GO: &str = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
@@ -57,7 +57,7 @@ fn a_redis_that_restarts_with_its_data_is_not_noticed() {
 #[test]
 fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
     let redis = Redis::start();
-    let run = run(&redis, &["--ttl", "10s", "--kill-after", "1s"]);
+    let run = run(&redis, &["-q", "--ttl", "10s", "--kill-after", "1s"]);
     let token = redis.cli(&["GET", "redlock:a"]);
     // It is suspended while the first renewal comes, and for as long as the stall is to last.
     std::thread::sleep(Duration::from_secs(2));
@@ -65,6 +65,60 @@ fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
     std::thread::sleep(Duration::from_secs(3));
     redis.resume();
     assert_goes_on(&redis, run, &token);
+}
+
+/// A run of the lock "a" with these options, whose standard error is its standard output.
+fn heard(redis: &Redis, options: &str) -> Running {
+    let line = format!("exec {REDLOCK} run {options} a -c \"$0\" 2>&1");
+    let mut run = Running::start(&mut directly(redis, &["sh", "-c", &line, UNTIL_GO]));
+    run.expect_line("ready");
+    run
+}
+
+fn wait_for_renewal(redis: &Redis) {
+    let calls = || redis.calls("evalsha") + redis.calls("eval");
+    let before = calls();
+    wait_until("a renewal", || calls() > before);
+}
+
+#[test]
+fn a_silent_redis_is_reported_once_an_outage_with_when_the_command_is_stopped() {
+    let redis = Redis::start();
+    let mut run = heard(&redis, "--ttl 6s -k 100ms");
+    for _ in 0..2 {
+        wait_for_renewal(&redis);
+        redis.stall();
+        let line = run.line();
+        let begins = line.starts_with("redlock: Redis hasn't answered for ");
+        let ends = "s, the command is stopped, as lock \"a\" may be lost";
+        let says_when = line.contains("s; if it doesn't within ");
+        assert!(begins && says_when && line.ends_with(ends), "{line}");
+        redis.resume();
+        run.expect_line("redlock: Redis answers again");
+    }
+    std::fs::write(redis.dir.path().join("go"), "").unwrap();
+    let end = run.finish();
+    end.assert_code(0);
+    assert_eq!(end.stdout.lines().count(), 5, "{end:?}");
+}
+
+#[test]
+fn a_redis_that_refuses_renewals_is_reported_with_why_and_not_with_quiet() {
+    let redis = Redis::start();
+    let mut run = heard(&redis, "--ttl 6s --on-lost warn");
+    let mut silent = redis.run("-q --ttl 6s -k 100ms b", UNTIL_GO);
+    let mut silent = Running::start(&mut silent);
+    silent.expect_line("ready");
+    redis.cli(&["ACL", "SETUSER", "default", "-@scripting"]);
+    let line = run.line();
+    let begins = line.starts_with("redlock: no renewal has succeeded for ");
+    let says = line.contains("s, lock \"a\" may be lost: ") && line.contains("permitted to run");
+    assert!(begins && says, "{line}");
+    redis.cli(&["ACL", "SETUSER", "default", "+@scripting"]);
+    run.expect_line("redlock: renewals succeed again");
+    std::fs::write(redis.dir.path().join("go"), "").unwrap();
+    run.finish().assert_code(0);
+    silent.finish().assert_code(0).assert_silent();
 }
 
 #[test]
@@ -122,10 +176,10 @@ fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
         let redis = Redis::start();
         let (port, held_up) = slow_network(redis.port);
         let url = format!("redis://127.0.0.1:{port}");
-        let run = run(
-            &redis,
-            &["--url", &url, "--ttl", ttl, "--kill-after", "200ms"],
-        );
+        // Half of a lease without an answer is worth a word.
+        let quiet: &[&str] = if stall > 1_000 { &["-q"] } else { &[] };
+        let options = ["--url", &url, "--ttl", ttl, "--kill-after", "200ms"];
+        let run = run(&redis, &[quiet, &options].concat());
         let token = redis.cli(&["GET", "redlock:a"]);
         std::thread::sleep(Duration::from_millis(before));
         held_up.store(true, Ordering::Relaxed);
