@@ -134,6 +134,11 @@ fn acquire_all(server: &mut Server) -> Result<(Vec<f64>, Vec<Listing>)> {
             let what = format!("`redlock status` of {} held locks", whole(to as f64));
             listings.push((what, listing(server.redis, &["status"], Some(to + 1))?));
         }
+        if to == 1_000 {
+            let what = "`redlock status --prometheus` of 1,000 held locks".to_owned();
+            let words = ["status", "--prometheus", "-"];
+            listings.push((what, listing(server.redis, &words, None)?));
+        }
     }
     let parts = (PART..LOCKS).step_by(PART);
     let times = parts.map(|from| server.time_for(&all(&acquire, &ACQUIRE, from..from + PART)));
