@@ -27,6 +27,8 @@ fn main() {
     for name in SCRIPTS {
         let source = join::join(directory, name).unwrap_or_else(|error| panic!("{error}"));
         let hash = sha1_smol::Sha1::from(&source).digest();
+        // For the tests and the benches.
+        fs::write(out.join(format!("{name}.lua")), &source).expect("OUT_DIR can be written");
         let at = sources.len()..sources.len() + source.len();
         sources += &source;
         let constant = name.to_uppercase();
