@@ -489,8 +489,10 @@ fn expressions(dashboard: &Value) -> Vec<String> {
         .iter()
         .flat_map(|panel| panel["targets"].as_array().unwrap());
     let expressions = targets.map(|target| target["expr"].as_str().unwrap());
-    let expressions =
-        expressions.map(|text| text.replace("$lock", "a|b").replace("$__interval", "5m"));
+    let expressions = expressions.map(|text| {
+        text.replace("$lock", "a|b")
+            .replace("$__rate_interval", "315s")
+    });
     expressions.collect()
 }
 
@@ -524,6 +526,43 @@ fn the_dashboard_shows_each_metric_that_there_is_and_no_other() {
         end.stdout.contains(&format!("{} rules found", rules.len())),
         "{end:?}"
     );
+}
+
+#[test]
+fn the_dashboard_counts_each_run_in_one_interval() {
+    let Some(mut promtool) = promtool() else {
+        return;
+    };
+    let dashboard = fs::read_to_string(page("redlock-dashboard.json")).unwrap();
+    let expressions = expressions(&serde_json::from_str(&dashboard).unwrap());
+    let of_runs = expressions.iter().find(|expr| expr.contains("_runs_total"));
+    // Of each lock one run ends, each time between two other scrapes, of which 20 are within 5 minutes.
+    let scrapes = 1..=60;
+    let series = |end: u32| {
+        json!({
+            "series": format!("redlock_runs_total{{lock=\"lock-{end}\",result=\"lost\"}}"),
+            "values": format!("0+0x{} 1+0x60", end - 1),
+        })
+    };
+    let expected = |end: u32, interval: u32| {
+        let is_in_it = end.div_ceil(20) == interval;
+        json!({
+            "expr": format!("round({})", of_runs.unwrap().replace("a|b", &format!("lock-{end}"))),
+            "eval_time": format!("{}s", 300 * interval + 7),
+            "exp_samples": [{"labels": "{result=\"lost\"}", "value": u8::from(is_in_it)}],
+        })
+    };
+    let tests = json!([{
+        "interval": "15s",
+        "input_series": scrapes.clone().map(series).collect::<Vec<_>>(),
+        "promql_expr_test": scrapes
+            .flat_map(|end| (1..=3).map(move |interval| expected(end, interval)))
+            .collect::<Vec<_>>(),
+    }]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("test.json");
+    fs::write(&file, json!({ "tests": tests }).to_string()).unwrap();
+    outcome(promtool.args(["test", "rules"]).arg(&file)).assert_code(0);
 }
 
 #[test]
