@@ -22,7 +22,7 @@
 # make lint     formatting, warnings
 # make check-macos  what works without Linux compiles for macOS, without a warning
 # make generate rewrite what is generated: man pages, and all that names redlock's home (ci/home)
-# make pictures draw docs/history.svg and docs/status.svg anew, by redlock itself
+# make pictures draw docs/history.svg, docs/status.svg and docs/dashboard.svg anew, by redlock itself
 # make hot      list anew the functions that a short run calls, which are placed side by side
 # make hot-check   no more than a tenth of them is missing in that list
 
@@ -217,7 +217,7 @@ generate:
 	scripts/home
 	UPDATE=1 $(CARGO) test --locked --test integration generated::the_man_pages_are_those
 
-# Its times and pids are new each time, so no test compares it.
+# Their times and pids are new each time, so no test compares them.
 pictures:
 	@scripts/setup pictures
 	@$(MAKE) --no-print-directory build

@@ -57,6 +57,8 @@ fn recipes_page() -> (String, String) {
             text += if in_code { ".PP\n.nf\n" } else { ".fi\n" };
         } else if in_code {
             writeln!(text, "{}", roff(line)).unwrap();
+        } else if line.starts_with("![") {
+            // A page of the manual has no pictures.
         } else if let Some(heading) = line.strip_prefix("## ") {
             writeln!(text, ".SH {}", roff(heading).to_uppercase()).unwrap();
         } else if line.is_empty() {

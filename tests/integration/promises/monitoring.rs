@@ -467,13 +467,19 @@ fn named(text: &str) -> BTreeSet<String> {
     metrics.map(str::to_owned).collect()
 }
 
-/// The metrics that there are, of which redlock writes those that have a value.
-fn all() -> BTreeSet<String> {
+/// What redlock writes where each metric has a value.
+fn metrics() -> String {
     let redis = Redis::start();
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
     let _holder = Gated::start(&redis, &["a"]).ready();
     let metrics = status(&redis, &["--prometheus", "-"]).stdout;
     assert_reads(&metrics);
+    metrics
+}
+
+/// The metrics that there are, of which redlock writes those that have a value.
+fn all() -> BTreeSet<String> {
+    let metrics = metrics();
     let types = metrics
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE "));
@@ -563,6 +569,34 @@ fn the_dashboard_counts_each_run_in_one_interval() {
     let file = dir.path().join("test.json");
     fs::write(&file, json!({ "tests": tests }).to_string()).unwrap();
     outcome(promtool.args(["test", "rules"]).arg(&file)).assert_code(0);
+}
+
+#[test]
+fn the_picture_of_the_dashboard_shows_each_panel() {
+    let text = fs::read_to_string(page("redlock-dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let titles: Vec<&str> = panels
+        .map(|panel| panel["title"].as_str().unwrap())
+        .collect();
+    let shown = |picture: &Path| -> Vec<String> {
+        let picture = fs::read_to_string(picture).unwrap();
+        let rest = picture.split("<text class=\"panel\"").skip(1);
+        let words = rest.map(|rest| rest.split(['>', '<']).nth(1).unwrap());
+        words.map(str::to_owned).collect()
+    };
+    assert_eq!(shown(&root().join("docs/dashboard.svg")), titles);
+
+    // Each expression can be drawn as well.
+    let dir = tempfile::tempdir().unwrap();
+    let (scrapes, picture) = (dir.path().join("metrics"), dir.path().join("picture.svg"));
+    let metrics = metrics();
+    let text = (0..20).map(|second| format!("# at {}\n{metrics}", 2_000_000_000 + second));
+    fs::write(&scrapes, text.collect::<Vec<_>>().concat()).unwrap();
+    let mut draw = Command::new(root().join("scripts/dashboard-picture"));
+    let draw = draw.args([&page("redlock-dashboard.json"), &scrapes, &picture]);
+    outcome(draw).assert_code(0).assert_silent();
+    assert_eq!(shown(&picture), titles);
 }
 
 #[test]
