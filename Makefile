@@ -3,7 +3,7 @@
 # make test-arm64  build for arm64 in a root of Debian unstable, and pass the tests that an emulator can pass
 # make sweep    have each system call of a run fail, one after the other
 # make build    the release binary, at target/redlock
-# make install  binary, man pages and completions below PREFIX (and DESTDIR)
+# make install  binary, man pages, completions, alerts and dashboard below PREFIX (and DESTDIR)
 # make dist     packages of the release binary, in dist/: tarball, .deb, .rpm, image, checksums; ARCH=aarch64 for another processor
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
@@ -244,10 +244,11 @@ install-files:
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man1" "$(DESTDIR)$(PREFIX)/share/man/man7"
 	install -d "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
 	install -d "$(DESTDIR)$(PREFIX)/share/zsh/site-functions"
-	install -d "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d"
+	install -d "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d" "$(DESTDIR)$(PREFIX)/share/doc/redlock/monitoring"
 	install -m 755 "$(REDLOCK)" "$(DESTDIR)$(PREFIX)/bin/redlock"
 	install -m 644 man/*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
 	install -m 644 man/*.7 "$(DESTDIR)$(PREFIX)/share/man/man7"
 	install -m 644 completions/redlock.bash "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/redlock"
 	install -m 644 completions/_redlock "$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_redlock"
 	install -m 644 completions/redlock.fish "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/redlock.fish"
+	install -m 644 docs/monitoring/* "$(DESTDIR)$(PREFIX)/share/doc/redlock/monitoring"

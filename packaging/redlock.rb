@@ -24,6 +24,7 @@ class Redlock < Formula
     bash_completion.install "share/bash-completion/completions/redlock"
     zsh_completion.install "share/zsh/site-functions/_redlock"
     fish_completion.install "share/fish/vendor_completions.d/redlock.fish"
+    doc.install "share/doc/redlock/monitoring"
   end
 
   test do

@@ -198,6 +198,15 @@ fn assert_has_the_manual(pages: &Path) {
     assert!(count > 10, "{count}");
 }
 
+fn assert_has_the_alerts_and_the_dashboard(share: &Path) {
+    for file in fs::read_dir(root().join("docs/monitoring")).unwrap() {
+        let file = file.unwrap();
+        let packaged = share.join("doc/redlock/monitoring").join(file.file_name());
+        let (packaged, here) = (fs::read(packaged).unwrap(), fs::read(file.path()).unwrap());
+        assert!(packaged == here, "{file:?}");
+    }
+}
+
 /// The shells complete with the files below a directory, each where it stands by convention.
 fn assert_shells_complete(share: &Path, zsh: &str) {
     let bash = r#"
@@ -284,6 +293,7 @@ fn the_tarball_is_unpacked_below_a_prefix() {
     is_static(&redlock);
     let share = prefix.path().join("share");
     assert_has_the_manual(&share.join("man"));
+    assert_has_the_alerts_and_the_dashboard(&share);
     assert_shells_complete(&share, "zsh/site-functions");
     for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
         let packaged = fs::read(share.join("doc/redlock").join(licence)).unwrap();
@@ -360,6 +370,7 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
     assert_works(&at("usr/bin/redlock"));
     let share = at("usr/share");
     assert_has_the_manual(&share.join("man"));
+    assert_has_the_alerts_and_the_dashboard(&share);
     assert!(share.join("man/man1/redlock-run.1.gz").exists());
     assert_shells_complete(&share, "zsh/vendor-completions");
     let copyright = fs::read_to_string(share.join("doc/redlock/copyright")).unwrap();
@@ -404,6 +415,7 @@ fn the_rpm_is_installed_by_rpm_with_man_pages_and_completions_and_needs_nothing(
     assert_works(&at("usr/bin/redlock"));
     let share = at("usr/share");
     assert_has_the_manual(&share.join("man"));
+    assert_has_the_alerts_and_the_dashboard(&share);
     assert_shells_complete(&share, "zsh/site-functions");
     assert!(share.join("doc/redlock/LICENSE-APACHE").exists());
     rpm(&["--verify", "--nodeps", "redlock"]).assert_code(0);

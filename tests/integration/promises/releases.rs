@@ -524,7 +524,7 @@ fn the_recipes_of_arch_and_homebrew_install_the_files_of_the_release() {
         .filter(|line| line.contains(".install "))
         .map(|line| quoted(line, ".install ").trim_end_matches("/*"))
         .collect::<Vec<_>>();
-    assert_eq!(named.len(), 6, "{named:?}");
+    assert_eq!(named.len(), 7, "{named:?}");
     for path in named {
         assert!(at(path).exists(), "{path}");
     }
