@@ -118,7 +118,7 @@ _redlock() {
         release:-*) _redlock_words "--token-file --force --yes --id --all --reason $common" ;;
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         why:-*) _redlock_words "--utc $common" ;;
-        expect:-*) _redlock_words "--every --within --forget $common" ;;
+        expect:-*) _redlock_words "--every --within --forget --new $common" ;;
         freeze:-*) _redlock_words "--reason --for --wait --pass --new $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
         local:-*) _redlock_words "--force $common" ;;

@@ -127,7 +127,7 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -l ttl -x -d 'Lease length'
     complete -c redlock -n "__redlock_is $command" -s s -l shared -d 'Take a shared (read) lock'
     complete -c redlock -n "__redlock_is $command" -l slots -x -d 'Semaphore: up to N holders'
-    complete -c redlock -n "__redlock_is $command" -l max-waiting -x -d "Don't wait if N wait already"
+    complete -c redlock -n "__redlock_is $command" -l max-waiting -x -d "Don't wait behind N others"
     complete -c redlock -n "__redlock_is $command" -l priority -x -d 'Queue priority; higher goes first'
     complete -c redlock -n "__redlock_is $command" -l supersede -d 'Make all earlier waiters give up'
     complete -c redlock -n "__redlock_is $command" -l order -x -d 'Version of this run, for --supersede'
@@ -207,6 +207,7 @@ complete -c redlock -n '__redlock_is why' -l utc -d 'Times in UTC'
 complete -c redlock -n '__redlock_is expect' -l every -x -d 'How often a run is to succeed'
 complete -c redlock -n '__redlock_is expect' -l within -x -d 'How much later is in time, too'
 complete -c redlock -n '__redlock_is expect' -l forget -d 'Expect nothing of the lock any more'
+complete -c redlock -n '__redlock_is expect' -l new -d 'Accept a name that was never used, although a similar one was'
 
 complete -c redlock -n '__redlock_is $__redlock_many_names' -a '(__redlock_names)' -d lock
 complete -c redlock -n '__redlock_is history' -a '(__redlock_names history)' -d lock

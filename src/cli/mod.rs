@@ -335,10 +335,11 @@ pub struct AcquireOptions {
     #[arg(short = 'x', short_alias = 'e', long, conflicts_with_all = ["shared", "slots"], help_heading = "Sharing", hide = true)]
     pub exclusive: bool,
 
-    /// Don't wait if N wait already
+    /// Don't wait behind N others
     ///
-    /// The run then gives up as if the lock had stayed busy. With --max-waiting 1 -E 0, the run that waits covers this one.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 1000), help_heading = "Waiting")]
+    /// The run then gives up as if the lock had stayed busy. With --max-waiting 1 -E 0, the run that waits covers this one,
+    /// unless it gives up itself.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 100), help_heading = "Waiting")]
     pub max_waiting: Option<u32>,
 
     /// Queue priority (-1000 to 1000); higher goes first
@@ -903,7 +904,7 @@ pub struct Why {
 ///
 /// For cron and monitoring. With a NAME: status 0 if a run of NAME has succeeded within --every (and --within more).
 /// Otherwise status 1, and a line that says what is known. Redis keeps what is expected. Without a NAME: a line for each
-/// lock of which anything is expected; status 1 if one is late.
+/// lock of which anything is expected; status 1 if one is late, or if nothing is expected.
 #[derive(Debug, Args)]
 pub struct Expect {
     /// Lock name [default: all of which anything is expected]
@@ -914,23 +915,24 @@ pub struct Expect {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = positive_duration, requires = "name")]
     pub every: Option<Duration>,
 
-    /// How much later is in time, too
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, requires = "every")]
+    /// How much later is in time, too [default: as before]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, requires = "name")]
     pub within: Option<Duration>,
 
     /// Expect nothing of NAME any more
-    #[arg(long, requires = "name", conflicts_with = "every")]
+    #[arg(long, requires = "name", conflicts_with_all = ["every", "within"])]
     pub forget: bool,
+
+    /// Accept a name that was never used, although a similar one was
+    #[arg(long, hide_short_help = true)]
+    pub new: bool,
 }
 
 /// Block new holders; the current one may finish
 ///
 /// Waiters keep waiting and see the reason; runs with --no-wait give up. The freeze lasts until
-/// `redlock thaw`, until --for is over, or for 30 days. Your own runs acquire the lock with a pass:
-///
-///   export REDLOCK_PASS="$(redlock freeze deploy -w --pass --reason migration)"
-///   redlock run deploy -- ./migrate.sh
-///   redlock thaw deploy
+/// `redlock thaw`, until --for is over, or for 30 days. A run with the pass that --pass prints in $REDLOCK_PASS acquires
+/// the lock all the same.
 #[derive(Debug, Args)]
 pub struct Freeze {
     /// Lock name

@@ -1,12 +1,13 @@
 //! `redlock expect`: whether a run has succeeded in time, for those who watch that jobs run at all.
 //!
-//! [`judge`] is pure; the rest fetches what it needs, and keeps in Redis what is expected.
+//! [`late_line`] and what it calls are pure; the rest fetches what it needs, and keeps in Redis what is expected.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
+use super::never_used::mistaken;
 use super::usage::{BadUsage, name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
@@ -24,59 +25,116 @@ pub fn expect(options: &cli::Expect, settings: &Settings) -> Result<Exit> {
     client.ask_role()?;
     let known = locks.expected(&mut client)?;
     client.refuse_replica()?;
-    let expected = match &options.name {
-        None => known,
-        Some(text) => {
-            refuse_pattern(text, "expect")?;
-            let name = name(text)?;
-            if options.forget {
-                return forget(&name, &mut client, settings);
-            }
-            vec![of_one(name, options, &known)?]
-        }
+    let Some(text) = &options.name else {
+        return expect_all(&known, &mut client, settings);
     };
-    if expected.is_empty() {
-        settings.verbosity.info(
+    refuse_pattern(text, "expect")?;
+    let name = name(text)?;
+    if options.forget {
+        return forget(&name, &mut client, settings);
+    }
+    let before = known.iter().find(|known| known.name == name);
+    let expectation = of_one(name, options, before)?;
+    if before.is_none() && !options.new {
+        let names = std::slice::from_ref(&expectation.name);
+        let found = locks.inspect(&mut client, names)?;
+        if let Some(line) = mistaken(&found, &mut client, locks)? {
+            report::error(format_args!("{line} (--new expects it)"));
+            return Ok(Exit::NeverUsed);
+        }
+    }
+    let is_changed = before.is_none_or(|before| often(before) != often(&expectation));
+    if is_changed {
+        let was = before.map_or(String::new(), |before| format!(" (was {})", often(before)));
+        settings.verbosity.info(format_args!(
+            "lock \"{}\" is {} from now on{was}",
+            expectation.name,
+            often(&expectation)
+        ));
+    }
+    let checked = check(expectation, &mut client, settings)?;
+    locks.expect(&mut client, &checked.expectation)?;
+    if checked.is_late {
+        print(&(checked.line + "\n"))?;
+        return Ok(Exit::Late);
+    }
+    Ok(Exit::Success)
+}
+
+/// Shows what is expected of all locks, the late ones first.
+fn expect_all(known: &[Expectation], client: &mut Client, settings: &Settings) -> Result<Exit> {
+    if known.is_empty() {
+        // A server that has lost its data is no reason to be silent.
+        report::error(
             "nothing is expected of any lock; to expect it: redlock expect NAME --every DURATION",
         );
-        return Ok(Exit::Success);
+        return Ok(Exit::Late);
     }
-    let mut is_late = false;
-    let mut seen = Vec::new();
-    for mut expectation in expected {
-        let names = std::slice::from_ref(&expectation.name);
-        let found = locks.inspect_with_usual(&mut client, names)?;
-        let Some(lock) = found.first() else { continue };
-        expectation.succeeded_ms = expectation.succeeded_ms.max(lock.record.succeeded_ms);
-        let late = judge_time(&expectation, lock.now_ms).is_err();
-        let line = if late {
-            let history = locks.history(&mut client, names, true)?.pop();
-            late_line(&expectation, lock, history.as_ref())
-        } else {
-            in_time_line(&expectation, lock.now_ms)
-        };
-        if late || options.name.is_none() && settings.verbosity != Verbosity::Quiet {
-            print(&(line + "\n"))?;
-        }
-        is_late |= late;
-        seen.push(expectation);
+    let mut all = Vec::new();
+    for before in known {
+        let checked = check(before.clone(), client, settings)?;
+        settings
+            .locks
+            .note_success(client, before, &checked.expectation)?;
+        all.push(checked);
     }
-    locks.expect(&mut client, &seen)?;
+    settings.locks.keep_expected(client)?;
+    all.sort_by_key(|checked| !checked.is_late);
+    let is_late = all.iter().any(|checked| checked.is_late);
+    let shown = all
+        .into_iter()
+        .filter(|checked| checked.is_late || settings.verbosity != Verbosity::Quiet);
+    let lines: String = shown.map(|checked| checked.line + "\n").collect();
+    print(&lines)?;
     Ok(if is_late { Exit::Late } else { Exit::Success })
 }
 
-/// What is expected of a lock: as it is typed, or as it was before.
-fn of_one(name: Name, options: &cli::Expect, known: &[Expectation]) -> Result<Expectation> {
-    let before = known.iter().find(|known| known.name == name);
-    let Some(every) = options.every else {
-        return before.cloned().ok_or_else(|| {
-            let line = format!("nothing is expected of lock \"{name}\" yet; put --every DURATION");
-            BadUsage(line).into()
-        });
+/// What came of an expectation.
+struct Checked {
+    /// With the last success that was seen.
+    expectation: Expectation,
+    is_late: bool,
+    line: String,
+}
+
+fn check(
+    mut expectation: Expectation,
+    client: &mut Client,
+    settings: &Settings,
+) -> Result<Checked> {
+    let locks = &settings.locks;
+    let names = std::slice::from_ref(&expectation.name);
+    let found = locks.inspect_with_usual(client, names)?;
+    let lock = found.first().context("Redis has answered nothing")?;
+    // A clock that was ahead has noted what is still to come.
+    let past = |at: &u64| *at <= lock.now_ms;
+    let seen = expectation.succeeded_ms.filter(past);
+    expectation.succeeded_ms = seen.max(lock.record.succeeded_ms.filter(past));
+    let is_late = judge_time(&expectation, lock.now_ms).is_err();
+    let line = if is_late {
+        let history = locks.history(client, names, true)?.pop();
+        late_line(&expectation, lock, history.as_ref())
+    } else {
+        in_time_line(&expectation, lock.now_ms)
     };
+    Ok(Checked {
+        expectation,
+        is_late,
+        line,
+    })
+}
+
+/// What is expected of a lock: as it is typed, and else as it was before.
+fn of_one(name: Name, options: &cli::Expect, before: Option<&Expectation>) -> Result<Expectation> {
+    let every = options.every.or(before.map(|before| before.every));
+    let Some(every) = every else {
+        let line = format!("nothing is expected of lock \"{name}\" yet; give --every DURATION");
+        return Err(BadUsage(line).into());
+    };
+    let within = options.within.or(before.map(|before| before.within));
     Ok(Expectation {
         every,
-        within: options.within.unwrap_or_default(),
+        within: within.unwrap_or_default(),
         succeeded_ms: before.and_then(|before| before.succeeded_ms),
         name,
     })
@@ -107,7 +165,7 @@ fn in_time_line(expectation: &Expectation, now_ms: u64) -> String {
 }
 
 /// `nightly: late: last success 27h12m ago (expected every 26h); 3 failures since, the last with status 1 on web-2;
-/// never on web-3; held by ci@web-1 (pid 7) for 2h10m; usually done in 4m`.
+/// no success on web-3; held by ci@web-1 (pid 7) for 2h10m; usually done in 4m`.
 fn late_line(expectation: &Expectation, lock: &Inspected, history: Option<&LockHistory>) -> String {
     let last = match judge_time(expectation, lock.now_ms) {
         Err(Some(ago)) | Ok(ago) => format!("last success {} ago", whole_seconds(ago)),
@@ -130,13 +188,18 @@ fn late_line(expectation: &Expectation, lock: &Inspected, history: Option<&LockH
             continue;
         };
         let running = Duration::from_millis(lock.now_ms.saturating_sub(holder.since_ms));
+        let stopping = hold
+            .stopping
+            .as_ref()
+            .map(|by| format!(", {}", report::stopping(by, &holder.who, lock.now_ms)));
         let usual = lock
             .usual
             .map(|usual| format!("; {}", usually(usual, running)));
         parts.push(format!(
-            "held by {} for {}{}",
+            "held by {} for {}{}{}",
             client_in_words(&holder.who),
             whole_seconds(running),
+            stopping.unwrap_or_default(),
             usual.unwrap_or_default()
         ));
     }
@@ -189,7 +252,7 @@ fn never_on(history: &LockHistory) -> Option<String> {
         .collect();
     let never: Vec<&str> = tried.difference(&succeeded).copied().collect();
     let is_worth_saying = !succeeded.is_empty() && !never.is_empty();
-    is_worth_saying.then(|| format!("never on {}", never.join(", ")))
+    is_worth_saying.then(|| format!("no success on {}", never.join(", ")))
 }
 
 fn often(expectation: &Expectation) -> String {

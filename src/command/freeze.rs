@@ -53,14 +53,12 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
             .info(frozen_line(name, options.lasting, found));
     }
     drop(client);
-    if options.wait {
-        let exit = until_free(&names, &cli::WaitOptions::default(), settings)?;
-        if exit != Exit::Success {
-            return Ok(exit);
-        }
-    }
+    // Whoever gives the wait up has it already.
     if let Some(pass) = pass {
         writeln!(std::io::stdout(), "{pass}").context("can't write the pass")?;
+    }
+    if options.wait {
+        return until_free(&names, &cli::WaitOptions::default(), settings);
     }
     Ok(Exit::Success)
 }
@@ -77,7 +75,19 @@ fn change_each<T>(
     let all: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
     let locks = if names.len() == 1 { "lock" } else { "locks" };
     let may = format_args!("{locks} {} may have been {changed}", all.join(", "));
-    change(first, may, || names.iter().map(&mut make).collect())
+    let mut done = Vec::new();
+    let outcome = change(first, may, || {
+        for name in names {
+            done.push(make(name)?);
+        }
+        Ok(())
+    });
+    if outcome.is_err() && !done.is_empty() {
+        let before = all[..done.len()].join(", ");
+        report::error(format_args!("{changed}: {before}"));
+    }
+    outcome?;
+    Ok(done)
 }
 
 /// That a lock is frozen, for how long, and who may still hold it.
@@ -113,6 +123,11 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     let mut client = settings.locks.open()?;
     client.ask_role()?;
+    let found = settings.locks.inspect(&mut client, &names)?;
+    if let Some(line) = mistaken(&found, &mut client, &settings.locks)? {
+        report::error(format_args!("{line} (nothing is thawed)"));
+        return Ok(Exit::NeverUsed);
+    }
     let thawed = change_each(&names, "thawed", |name| {
         settings.locks.lock(name.clone()).thaw(&mut client)
     })?;

@@ -219,9 +219,22 @@ fn wait_until_gone(
             Some(first) if is_over => guards_in_words(first, guards.len()),
             _ => whom.to_owned(),
         };
+        let killed_in = |at: Moment| {
+            let since = u64::try_from(at.since(looked.at).as_millis()).unwrap_or(0);
+            let hold = asked.first().filter(|_| !is_over)?;
+            let (by, whom) = (hold.stopping.as_ref()?, &hold.holder.as_ref()?.who);
+            Some(report::killed_in(
+                by,
+                whom,
+                found.now_ms.saturating_add(since),
+            ))
+        };
         let line = |at: Moment| {
             let (name, lasting) = (&found.name, in_seconds(at.since(began)));
-            format!("waited {lasting} so far for {waited_for} to stop and release lock \"{name}\"")
+            let killed = killed_in(at).unwrap_or_default();
+            format!(
+                "waited {lasting} so far for {waited_for} to stop and release lock \"{name}\"{killed}"
+            )
         };
         looks.wait_until(looked.at + every, ("", None), line)?;
     }

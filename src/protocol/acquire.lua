@@ -88,8 +88,9 @@ local pass, most_waiting = ARGV[18] or '', tonumber(ARGV[19] or '')
 -- Others read its number in its entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
 -- And for which freeze it has the pass: the one that began then.
-if freeze and pass ~= '' and redis.call('HGET', state, 'frozen_pass') == redis.sha1hex(pass) then
-  who = string.gsub(who, '^{', '{"pass":' .. string.match(freeze, '^%d+ (%d+) ') .. ',', 1)
+local frozen_since = string.match(freeze or '', '^%d+ (%d+) ')
+if frozen_since and pass ~= '' and redis.call('HGET', state, 'frozen_pass') == frozen_since .. ' ' .. redis.sha1hex(pass) then
+  who = string.gsub(who, '^{', '{"pass":' .. frozen_since .. ',', 1)
 end
 
 local success = succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1
@@ -129,6 +130,8 @@ local function busy(ahead, polls, more)
   local _, phase = string.match(entry or '', PHASE)
   local all = (phase == 'granted' or more) and 1 or 0
   local stopping = holder and cancelled_by(holder, entry)
+  -- A freeze that doesn't keep it out is nothing that it waits for.
+  local freeze = not passes(who) and freeze
   return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, freeze, repaired, all, restarted, stopping or false}
 end
 
@@ -190,7 +193,7 @@ else
 end
 -- Another run has a larger number in the outside order: the last holder, or a waiter, also one that has got a
 -- grant. One that has left the queue without the lock displaces no other.
-if number then
+if number and not passes(who) then
   local newest, by, waiter, granted = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits', 'number_granted'))
   if number < (tonumber(newest) or number) then return give_up(by) end
   waiter = waiter or ''
@@ -201,7 +204,7 @@ if number then
   end
 end
 -- A run that came later has made the older ones give up.
-if ticket ~= '' and tonumber(ticket) < superseded then
+if ticket ~= '' and tonumber(ticket) < superseded and not passes(who) then
   return give_up(redis.call('HGET', state, 'superseded_by'))
 end
 if cancelled then return {4, cancelled} end
@@ -222,16 +225,16 @@ if queued and place == '' and supersede == '0' and passes(who) and not redis.cal
   queued = passes(redis.call('HGET', waiters, head) or '')
 end
 
-local COUNTED = 1000 -- among how many in the queue one call counts those that wait
+local COUNTED = 200 -- among how many ahead of it one call counts those that wait
 
--- How many others wait, up to `most`. A listener that no message reaches is dead.
-local function count_waiting(most)
+-- How many wait ahead of it, up to `most`. A listener that no message reaches is dead.
+local function count_ahead(most)
   local waiting = 0
   for _, other in ipairs(redis.call('ZRANGE', queue, 0, COUNTED - 1)) do
-    if waiting >= most then break end
+    if waiting >= most or other == token then break end
     local entry = redis.call('HGET', waiters, other) or ''
     local until_ms, _, _, _, _, listens = string.match(entry, WAITER)
-    local is_there = other ~= token and until_ms and tonumber(until_ms) > now_ms
+    local is_there = until_ms and tonumber(until_ms) > now_ms
     if is_there and listens ~= '0' then
       is_there = redis.pcall(PUBLISH[listens], channels .. id(other), 'hello') ~= 0
     end
@@ -295,7 +298,7 @@ local function take_place()
 end
 -- One that had its place before keeps it, and its turn, also on a full server.
 if not is_new then redis.call('PEXPIRE', waiters, QUEUE_TTL) end
-if score and passes(who) then take_place() end
+if score and (passes(who) or tonumber(score) < -(HIGHEST + 0.5) * ROUND) then take_place() end
 if not score then
   local last = last_ticket()
   if is_new then ticket = int_text(last + 1) end
@@ -304,8 +307,9 @@ if not score then
   touch_memory()
   if number then set_state('number_waits', token) end
   take_place()
-  if is_new and most_waiting then
-    local waiting = count_waiting(most_waiting)
+  -- The newest waits behind nobody whom it makes give up.
+  if is_new and most_waiting and supersede == '0' then
+    local waiting = count_ahead(most_waiting)
     if waiting >= most_waiting then
       redis.call('ZREM', queue, token)
       return {5, waiting}
@@ -315,7 +319,8 @@ if not score then
     -- Those that this call leaves are removed when they ask, or when it is their turn.
     local older = redis.call('ZRANGE', queue, 0, REMOVED, 'WITHSCORES')
     for n = 1, #older, 2 do
-      if older[n] ~= token then supersede_waiter(older[n], older[n + 1], redis.call('HGET', waiters, older[n])) end
+      local entry = redis.call('HGET', waiters, older[n])
+      if older[n] ~= token and not passes(entry or '') then supersede_waiter(older[n], older[n + 1], entry) end
     end
     superseded = tonumber(ticket)
     set_state('superseded', ticket, 'superseded_by', who)
@@ -324,7 +329,11 @@ if not score then
   end
   if is_new and supersede == '2' and value then
     local is_group = SHARED_VALUES[value]
-    local is_watched = is_group or string.find(redis.call('HGET', meta, value) or '', '"instance":"', 1, true)
+    local entry = redis.call('HGET', meta, value) or ''
+    local is_watched = is_group or string.find(entry, '"instance":"', 1, true)
+    -- Nobody who is kept out ends a run with the pass; a group may have one.
+    local has_pass = is_group and frozen_since and redis.call('HGET', state, 'frozen_pass')
+    if (has_pass or passes(entry)) and not passes(who) then is_group, is_watched = false, false end
     if is_group then
       set_state('cancelled', (last_fence or int_text(next_fence() - 1)) .. ' ' .. with_time(who))
     elseif is_watched then
@@ -343,7 +352,7 @@ local function remove_dead(rank)
   if not neighbour then return false end
   local entry = redis.call('HGET', waiters, neighbour) or ''
   local until_ms, _, knows = string.match(entry, WAITER)
-  if is_superseded(its_score) then
+  if is_superseded(its_score, entry) then
     supersede_waiter(neighbour, its_score, entry)
   elseif until_ms and tonumber(until_ms) > now_ms then
     return false

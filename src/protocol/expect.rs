@@ -49,20 +49,41 @@ impl Expectation {
 }
 
 impl Locks {
-    /// Keeps what is expected.
-    pub fn expect(&self, client: &mut Client, expected: &[Expectation]) -> Result<(), Error> {
-        let key = expected_key(&self.prefix);
+    /// Keeps what is expected of a lock.
+    pub fn expect(&self, client: &mut Client, expectation: &Expectation) -> Result<(), Error> {
+        let mut set = redis::cmd("HSET");
+        set.arg(expected_key(&self.prefix))
+            .arg(expectation.name.as_str())
+            .arg(expectation.to_text());
+        client.with_connection(|connection, _| connection.query(&set).map(drop))?;
+        self.keep_expected(client)
+    }
+
+    /// Keeps when a run has succeeded last, if that is new, and nobody else has changed what is expected meanwhile.
+    pub fn note_success(
+        &self,
+        client: &mut Client,
+        before: &Expectation,
+        after: &Expectation,
+    ) -> Result<(), Error> {
+        if before == after {
+            return Ok(());
+        }
+        let mut get = redis::cmd("HGET");
+        get.arg(expected_key(&self.prefix))
+            .arg(before.name.as_str());
+        let found = client.with_connection(|connection, _| connection.query(&get))?;
+        if lossy_text(&found) == before.to_text() {
+            self.expect(client, after)?;
+        }
+        Ok(())
+    }
+
+    /// Somebody has looked.
+    pub fn keep_expected(&self, client: &mut Client) -> Result<(), Error> {
         let mut keep = redis::cmd("PEXPIRE");
-        keep.arg(&key).arg(RETENTION);
-        client.with_connection(|connection, _| {
-            for expectation in expected {
-                let mut set = redis::cmd("HSET");
-                set.arg(&key).arg(expectation.name.as_str());
-                set.arg(expectation.to_text());
-                connection.query(&set)?;
-            }
-            connection.query(&keep).map(drop)
-        })
+        keep.arg(expected_key(&self.prefix)).arg(RETENTION);
+        client.with_connection(|connection, _| connection.query(&keep).map(drop))
     }
 
     /// Expects nothing of this lock any more; whether anything was.

@@ -19,7 +19,8 @@ redis.call('HSET', state, 'frozen', table.concat({int_text(until_ms), int_text(n
 if pass == '' then
   redis.call('HDEL', state, 'frozen_pass')
 else
-  redis.call('HSET', state, 'frozen_pass', redis.sha1hex(pass))
+  -- With the time, so that it opens no other freeze.
+  redis.call('HSET', state, 'frozen_pass', int_text(now_ms) .. ' ' .. redis.sha1hex(pass))
 end
 redis.call('PEXPIRE', state, int_text(2 * RETENTION))
 note_freeze(until_ms)

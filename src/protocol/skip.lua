@@ -8,7 +8,8 @@
 -- @include lock
 -- @include state
 local skips, why, ms, who, by = KEYS[12], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-add_one('ended:skipped')
+-- A server that is full takes no counter.
+pcall(add_one, 'ended:skipped')
 if history_size == 0 then
   redis.call('UNLINK', skips)
   return {1}

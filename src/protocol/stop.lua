@@ -19,7 +19,12 @@ if not token then return {0} end
 if not string.find(redis.call('HGET', meta, token) or '', '"instance":"', 1, true) then return {2} end
 -- A write that a full server accepts comes first: the holder may be what fills it.
 redis.call('PEXPIRE', state, int_text(2 * RETENTION))
-post_to_holder('cancelled', token, with_time(by), redis.call('PTTL', lock))
+-- Who has asked first is remembered, and a reason before none.
+local function has_reason(who) return string.find(who, '"reason":"', 1, true) end
+local first = notice('cancelled', token)
+if not first or (has_reason(by) and not has_reason(first)) then
+  post_to_holder('cancelled', token, with_time(by), redis.call('PTTL', lock))
+end
 -- Written so that the runs that track the key check their lock.
 redis.call('SET', lock, value, 'KEEPTTL')
 -- The waiters are to see it.

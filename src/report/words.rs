@@ -105,20 +105,39 @@ fn why(who: &Who) -> String {
     }
 }
 
-/// What was asked of a run, where it has been: `stopping (asked by root@ops-1 (pid 9) 1s ago: hung; SIGKILL in 4s)`. `now_ms`
+/// What was asked of a run, where it has been: `stopping, SIGKILL in 4s (asked by root@ops-1 (pid 9) 1s ago: hung)`. `now_ms`
 /// is the server's clock.
 pub fn stopping(by: &Who, whom: &Who, now_ms: u64) -> String {
-    let Some(asked) = by.asked else {
-        return format!("stopping (asked by {})", client_and_reason(by));
-    };
-    let ago = Duration::from_millis(now_ms.saturating_sub(asked));
-    let killed = whom.grace().checked_sub(ago).filter(|left| !left.is_zero());
-    let killed = killed.map_or("SIGKILL is due".into(), |left| {
-        format!("SIGKILL in {}", rounded_up(left))
+    format!(
+        "stopping{} ({})",
+        killed_in(by, whom, now_ms),
+        asked(by, now_ms)
+    )
+}
+
+/// When its command gets SIGKILL: `, SIGKILL in 4s`; empty where that isn't known.
+pub fn killed_in(by: &Who, whom: &Who, now_ms: u64) -> String {
+    let ago = by
+        .asked
+        .map(|asked| Duration::from_millis(now_ms.saturating_sub(asked)));
+    let left = ago.map(|ago| whom.grace().saturating_sub(ago));
+    match left {
+        None => String::new(),
+        Some(Duration::ZERO) => ", SIGKILL is due".into(),
+        Some(left) => format!(", SIGKILL in {}", rounded_up(left)),
+    }
+}
+
+/// `asked by root@ops-1 (pid 9) 1s ago: hung`.
+fn asked(by: &Who, now_ms: u64) -> String {
+    let ago = by.asked.map_or(String::new(), |asked| {
+        let ago = Duration::from_millis(now_ms.saturating_sub(asked));
+        format!(
+            " {} ago",
+            format_duration(Duration::from_secs(ago.as_secs()))
+        )
     });
-    let ago = format_duration(Duration::from_secs(ago.as_secs()));
-    let (by, why) = (client_in_words(by), reason_of(by));
-    format!("stopping (asked by {by} {ago} ago{why}; {killed})")
+    format!("asked by {}{ago}{}", client_in_words(by), reason_of(by))
 }
 
 /// `lock "deploy": superseded by ci@ci-7 (pid 4121) (release-1.3, https://ci/8)`.
@@ -321,13 +340,14 @@ fn waiting_line_within(
         (None, Some(Holder { since_ms, who, .. })) if let Some(by) = &busy.stopping => {
             let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
             let held = format_duration(Duration::from_secs(held.as_secs()));
-            short = Some(format!(", held for {held}, stopping"));
             let now_ms = busy
                 .now_ms
                 .saturating_add(u64::try_from(old.as_millis()).unwrap_or(0));
+            let killed = killed_in(by, who, now_ms);
+            short = Some(format!(", held for {held}, stopping{killed}"));
             (
-                format!(", held by {} for {held}, ", holders(busy)),
-                escaped(&stopping(by, who, now_ms)).into_owned(),
+                format!(", held by {} for {held}, stopping{killed}: ", holders(busy)),
+                escaped(&asked(by, now_ms)).into_owned(),
             )
         }
         (None, Some(Holder { since_ms, who, .. })) => {
@@ -338,7 +358,6 @@ fn waiting_line_within(
                 full = format!("; {}", expectation(usual, running));
                 brief = match about_left(usual, running) {
                     Some(left) => format!("; {left}"),
-                    None if is_overdue(usual, running) => full.clone(),
                     None => String::new(),
                 };
             }
@@ -598,10 +617,7 @@ mod tests {
         assert!(line(usize::MAX, Some(70)).ends_with("; usually done in 1m10s; 2nd in line"));
         // It takes much longer.
         assert!(line(usize::MAX, Some(60)).ends_with("; over its usual 1m; 2nd in line"));
-        assert_eq!(
-            line(79, Some(60)),
-            "waiting for \"deploy\"; over its usual 1m; 2nd in line"
-        );
+        assert_eq!(line(50, Some(60)), "waiting for \"deploy\"; 2nd in line");
         assert!(line(usize::MAX, None).ends_with("eu-west-1; 2nd in line"));
     }
 

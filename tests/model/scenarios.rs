@@ -776,7 +776,7 @@ fn defects() -> Vec<Defect> {
             with(
                 ACQUIRE.source(),
                 &[(
-                    "if freeze and pass ~= '' and redis.call('HGET', state, 'frozen_pass') == redis.sha1hex(pass) then",
+                    "if frozen_since and pass ~= '' and redis.call('HGET', state, 'frozen_pass') == frozen_since .. ' ' .. redis.sha1hex(pass) then",
                     "if freeze then",
                 )],
             ),
@@ -813,7 +813,7 @@ fn defects() -> Vec<Defect> {
         ..once()
     };
     let noted = [
-        "supersede_waiter(older[n], older[n + 1], redis.call('HGET', waiters, older[n]))",
+        "supersede_waiter(older[n], older[n + 1], entry)",
         "superseded = tonumber(ticket)",
         "set_state('superseded', ticket, 'superseded_by', who)",
     ];

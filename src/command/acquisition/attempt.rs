@@ -617,10 +617,7 @@ impl<'a> Attempt<'a> {
                 Reason::Busy(line, self.told(|| report::client_in_words(&by)))
             }
             wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle), None),
-            wait::End::RecentSuccess(ago) => {
-                let ago = report::format_duration(ago);
-                Reason::Skipped(format!("skipped: a run of \"{name}\" succeeded {ago} ago"))
-            }
+            wait::End::RecentSuccess(ago) => Reason::Skipped(self.skipped_line(ago)),
             wait::End::Joined(exit) => Reason::Joined(exit),
             wait::End::HeldLockGone => Reason::Lost(self.lost_meanwhile(self.trouble.as_ref())),
             wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
@@ -648,6 +645,15 @@ impl<'a> Attempt<'a> {
             wait::End::Failed(error) => return Err(error.into()),
         };
         Ok(Outcome::NotAcquired(reason))
+    }
+
+    /// That COMMAND isn't run, as another run succeeded `ago`.
+    fn skipped_line(&self, ago: Duration) -> String {
+        let name = self.claim.lock().name();
+        let key = self.acquisition.request.once_key.as_ref();
+        let with = key.map_or(String::new(), |key| format!(" with --once {key}"));
+        let ago = report::format_duration(ago);
+        format!("skipped: a run of \"{name}\"{with} succeeded {ago} ago")
     }
 
     /// A name that a hook is told, if there is one.
@@ -688,7 +694,10 @@ impl<'a> Attempt<'a> {
 
     /// The message for a wait that has lasted long enough.
     fn busy_message(&self, busy: &Busy) -> String {
-        let line = report::busy_line(self.claim.lock().name(), busy);
+        let mut line = report::busy_line(self.claim.lock().name(), busy);
+        if busy.frozen.is_some() && self.acquisition.request.pass.is_some() {
+            line += "; REDLOCK_PASS isn't the pass of this freeze";
+        }
         if self.acquisition.wait_options.no_wait {
             format!("{line}; drop --no-wait to queue")
         } else {

@@ -138,7 +138,12 @@ pub fn skipped(skip: &Skip, brief: bool) -> String {
         SkipReason::Recent => {
             let on = skip.by.as_ref();
             let on = on.map_or(String::new(), |by| format!(" on {}", by.host));
-            format!("skipped: succeeded {} ago{on}", format_duration(skip.after))
+            let key = skip.who.once.as_ref();
+            let key = key.map_or(String::new(), |key| format!(" with --once {key}"));
+            format!(
+                "skipped: succeeded {} ago{on}{key}",
+                format_duration(skip.after)
+            )
         }
         SkipReason::Unless => "skipped: --unless succeeded".into(),
         SkipReason::Busy => with("gave up", ": held by "),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::calendar::Calendar;
 use super::listing::{Item, ended, failed, ran, skipped};
-use crate::protocol::{HistoryEntry, HoldOutcome, Inspected, LockHistory, Skip, Who};
+use crate::protocol::{HistoryEntry, Inspected, LockHistory, Skip, Who};
 use crate::report::{
     self, client_and_reason, client_in_words, command_and_reason, escaped, expectation,
     format_duration,
@@ -16,6 +16,9 @@ const TOLD: usize = 6;
 /// What was, what is, and when a run succeeded last: `02:12:00 ci@web-1 got it …; 03:00:02 ci@web-3 gave up: held by …`.
 pub fn told(lock: &Inspected, history: &LockHistory, calendar: Calendar) -> String {
     let now_ms = lock.now_ms;
+    if lock.fence.is_none() && lock.is_idle() && items_of(history).is_empty() {
+        return format!("{}: no run has ever used it", lock.name);
+    }
     let today = day(calendar, now_ms);
     let at = |ms: u64| {
         let text = calendar.brief(ms, &calendar.zone(now_ms));
@@ -25,25 +28,21 @@ pub fn told(lock: &Inspected, history: &LockHistory, calendar: Calendar) -> Stri
         }
     };
     let mut events = Vec::new();
-    let mut group: Vec<&HistoryEntry> = Vec::new();
-    let mut items: Vec<Item> = history.holds.iter().map(Item::Hold).collect();
-    items.extend(history.skips.iter().map(Item::Skip));
-    items.sort_by_key(|item| item.ended_ms().unwrap_or(u64::MAX));
-    for item in &items {
-        match item {
-            Item::Hold(hold) if matches!(hold.outcome, HoldOutcome::Running) => {}
-            Item::Hold(hold) if !failed(hold) => group.push(hold),
-            Item::Hold(hold) => {
-                events.extend(successes(&std::mem::take(&mut group), &at));
-                events.push(of_failure(hold, now_ms, &at));
+    let items = items_of(history);
+    for alike in items.chunk_by(|one, next| are_alike(one, next)) {
+        events.push(match alike {
+            [Item::Hold(hold)] if failed(hold) => of_failure(hold, now_ms, &at),
+            [Item::Skip(skip)] => of_skip(skip, history, &at),
+            [Item::Hold(first), .., Item::Hold(last)] => successes((first, last), alike.len(), &at),
+            [Item::Hold(hold)] => success(hold, &at),
+            [Item::Skip(first), .., Item::Skip(last)] => {
+                let (from, to) = (at(first.ended_ms), at(last.ended_ms));
+                let count = alike.len();
+                format!("{count} runs from {from} to {to}: {}", skipped(last, false))
             }
-            Item::Skip(skip) => {
-                events.extend(successes(&std::mem::take(&mut group), &at));
-                events.push(of_skip(skip, history, &at));
-            }
-        }
+            _ => continue,
+        });
     }
-    events.extend(successes(&group, &at));
     let before = events.len().saturating_sub(TOLD);
     let mut parts: Vec<String> = events.drain(before..).collect();
     parts.extend(present(lock, &at));
@@ -51,22 +50,49 @@ pub fn told(lock: &Inspected, history: &LockHistory, calendar: Calendar) -> Stri
         Some(success) => format!("last success {} ago", lasting(lock, success)),
         None => "no run has succeeded".into(),
     });
-    let text = format!("{}: {}", lock.name, parts.join("; "));
+    let zone = calendar.zone(now_ms);
+    let text = format!("{} (times in {zone}): {}", lock.name, parts.join("; "));
     escaped(&text).into_owned()
 }
 
+/// What is over, in the order in which it began.
+fn items_of(history: &LockHistory) -> Vec<Item<'_>> {
+    let over = history.holds.iter().filter(|hold| hold.ended_ms.is_some());
+    let mut items: Vec<Item> = over.map(Item::Hold).collect();
+    items.extend(history.skips.iter().map(Item::Skip));
+    items.sort_by_key(|item| match item {
+        Item::Hold(hold) => hold.since_ms,
+        Item::Skip(skip) => skip.ended_ms,
+    });
+    items
+}
+
+/// Whether two that follow each other are told as one: successes, and runs that gave up for the same reason.
+fn are_alike(one: &Item, next: &Item) -> bool {
+    match (one, next) {
+        (Item::Hold(one), Item::Hold(next)) => !failed(one) && !failed(next),
+        (Item::Skip(one), Item::Skip(next)) => one.reason == next.reason && one.by == next.by,
+        _ => false,
+    }
+}
+
+fn success(hold: &HistoryEntry, at: &impl Fn(u64) -> String) -> String {
+    let (took, who) = (whole(ran(hold, 0)), who(&hold.who));
+    format!("{} {who} ran it in {took}", at(hold.since_ms))
+}
+
 /// Runs that succeeded one after the other.
-fn successes(runs: &[&HistoryEntry], at: &impl Fn(u64) -> String) -> Option<String> {
-    let last = runs.last()?;
+fn successes(
+    (first, last): (&HistoryEntry, &HistoryEntry),
+    count: usize,
+    at: &impl Fn(u64) -> String,
+) -> String {
     let (took, who) = (whole(ran(last, 0)), who(&last.who));
-    Some(match runs.len() {
-        1 => format!("{} {who} ran it in {took}", at(last.since_ms)),
-        more => format!(
-            "{more} runs succeeded from {} on, the last at {} by {who} in {took}",
-            at(runs.first()?.since_ms),
-            at(last.since_ms)
-        ),
-    })
+    format!(
+        "{count} runs succeeded from {} on, the last at {} by {who} in {took}",
+        at(first.since_ms),
+        at(last.since_ms)
+    )
 }
 
 /// A hold that ended otherwise: `02:12:00 ci@web-1 ran it for 1h28m, until 03:40:00: stopped by root@ops-1 (pid 9): hung`.

@@ -87,6 +87,10 @@ impl Block {
         if let Some(usual) = lock.usual {
             self.field("usually takes", &format_duration(usual));
         }
+        if let Some(success) = lock.record.succeeded_ms {
+            let ago = format_duration(Duration::from_secs(age(lock, success).as_secs()));
+            self.field("last success", &format!("{ago} ago"));
+        }
         if let Some(frozen) = &lock.frozen {
             self.frozen(lock, frozen);
         }

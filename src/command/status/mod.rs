@@ -190,7 +190,7 @@ fn unwritten(file: &Path, error: &io::Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::NotFound => anyhow!("can't write {path}: there is no such directory"),
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => anyhow!(
-            "can't write {path}: {}; redlock writes a new file beside it, and gives that its name",
+            "can't write {path}: {}; its directory has to be writable, as a new file replaces it",
             reason(error)
         ),
         _ => anyhow!("can't write {path}: {}", reason(error)),

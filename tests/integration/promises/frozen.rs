@@ -414,6 +414,77 @@ fn with_the_pass_of_a_freeze_ones_own_runs_go_in_one_at_a_time_ahead_of_all_that
 }
 
 #[test]
+fn a_run_that_is_kept_out_ends_none_with_the_pass() {
+    let redis = Redis::start();
+    let pass = freeze(&redis, &["--pass"])
+        .assert_code(0)
+        .stdout
+        .trim()
+        .to_owned();
+    let own = |arguments: &[&str]| {
+        let mut command = redis.redlock(arguments);
+        command.env("REDLOCK_PASS", &pass);
+        command
+    };
+    let mut gate = Gate::new(&redis);
+    let script = "echo in; read -r go <~/gate";
+    let mut holder = Running::start(&mut own(&["run", "-q", "a", "-c", script]));
+    holder.expect_line("in");
+    let waiting = |count: &str| {
+        wait_until("it waits", || {
+            redis.cli(&["ZCARD", "{redlock:a}:queue"]) == count
+        });
+    };
+    let waiter = Running::start(&mut own(&["run", "-q", "a", "--", "echo", "mine"]));
+    waiting("1");
+    let others = [&["--supersede"][..], &["--supersede", "--cancel-running"]].map(|options| {
+        let other = Running::start(
+            &mut redis.redlock(&[&["run", "-q"], options, &["a", "--", "true"]].concat()),
+        );
+        wait_until("the last one waits", || {
+            redis
+                .cli(&["HGET", "{redlock:a}:state", "superseded_by"])
+                .contains(&format!("\"pid\":{},", other.pid()))
+        });
+        other
+    });
+    gate.open();
+    holder.finish().assert_code(0);
+    assert_eq!(waiter.finish().assert_code(0).stdout, "mine\n");
+    redlock(&redis, &["thaw", "a"]).assert_code(0);
+    let [first, last] = others;
+    first.finish().assert_code(75);
+    last.finish().assert_code(0);
+}
+
+#[test]
+fn the_pass_of_an_earlier_freeze_admits_no_waiter_of_a_later_one() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let passes = [(); 2].map(|()| {
+        freeze(&redis, &["--pass"])
+            .assert_code(0)
+            .stdout
+            .trim()
+            .to_owned()
+    });
+    let own = |pass: &str, arguments: &[&str]| {
+        let mut command = redis.redlock(arguments);
+        command.env("REDLOCK_PASS", pass);
+        Running::start(&mut command)
+    };
+    let mut old = own(&passes[0], &["run", "-q", "-w", "300ms", "a", "--", "true"]);
+    old.wait_until_queued(&redis);
+    let new = own(&passes[1], &["run", "-q", "a", "--", "echo", "new"]);
+    wait_until("both wait", || {
+        redis.cli(&["ZCARD", "{redlock:a}:queue"]) == "2"
+    });
+    holder.end();
+    assert_eq!(new.finish().assert_code(0).stdout, "new\n");
+    old.finish().assert_code(75);
+}
+
+#[test]
 fn several_locks_are_frozen_with_one_pass_and_the_freeze_returns_when_their_holders_have_ended() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["b"]).ready();

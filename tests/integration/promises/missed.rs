@@ -60,9 +60,9 @@ fn a_success_in_time_is_silent_and_one_that_is_missing_is_a_line_and_status_1() 
 #[test]
 fn what_is_expected_is_kept_and_all_of_it_is_checked_in_one_look() {
     let redis = Redis::start();
-    redlock(&redis, &["expect"])
-        .assert_code(0)
-        .assert_says("nothing is expected");
+    // Whose check that is sees all as well when nobody has told it what to expect.
+    let none = redlock(&redis, &["expect"]);
+    none.assert_code(1).assert_says("nothing is expected");
     redlock(&redis, &["expect", "hourly"])
         .assert_code(64)
         .assert_says("--every");
@@ -76,12 +76,19 @@ fn what_is_expected_is_kept_and_all_of_it_is_checked_in_one_look() {
     let all = redlock(&redis, &["expect"]);
     all.assert_code(1);
     let lines: Vec<&str> = all.stdout.lines().collect();
-    assert!(lines[0].starts_with("hourly: ok, succeeded "), "{lines:?}");
-    assert!(lines[1].starts_with("nightly: late: "), "{lines:?}");
+    // Those that are late come first.
+    assert!(lines[0].starts_with("nightly: late: "), "{lines:?}");
+    assert!(lines[1].starts_with("hourly: ok, succeeded "), "{lines:?}");
     let quiet = redlock(&redis, &["-q", "expect"]);
     assert_eq!(quiet.assert_code(1).stdout.lines().count(), 1);
     redlock(&redis, &["expect", "nightly", "--forget"]).assert_code(0);
     redlock(&redis, &["expect"]).assert_code(0);
+    // A name with a slip would never be late.
+    let slip = redlock(&redis, &["expect", "hourl", "--every", "1h"]);
+    slip.assert_code(1).assert_says("did you mean hourly?");
+    redlock(&redis, &["expect", "hourl", "--every", "1h", "--new"])
+        .assert_code(1)
+        .assert_says("\"hourl\" is expected every 1h from now on");
 }
 
 #[test]
@@ -123,7 +130,7 @@ fn a_late_line_says_what_failed_where_it_never_ran_and_who_holds_it_now() {
         "nightly: late: last success ",
         "(expected every 1d2h)",
         "1 failure since with status 4 on web-2",
-        "never on web-2",
+        "no success on web-2",
         "held by ",
     ] {
         assert!(late.stdout.contains(part), "no {part:?} in {late:?}");
@@ -141,7 +148,7 @@ fn why_tells_in_one_paragraph_who_held_it_who_gave_up_who_stopped_it_and_the_las
     let text = redlock(&redis, &["why", "nightly"]).stdout;
     assert_eq!(text.lines().count(), 1, "{text}");
     for part in [
-        "nightly: 2 runs succeeded from ",
+        "nightly (times in UTC): 2 runs succeeded from ",
         "gave up: held by ",
         " since ",
         "has held it since",

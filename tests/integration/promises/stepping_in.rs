@@ -839,16 +839,17 @@ fn what_was_asked_of_a_holder_is_seen_by_all_until_it_has_ended() {
         "{hold}"
     );
     let shown = outcome(&mut redis.redlock(&["status", "a"])).stdout;
-    for part in ["stopping (asked by ", ": hung; SIGKILL in "] {
+    for part in ["stopping, SIGKILL in ", "(asked by ", ": hung)"] {
         assert!(shown.contains(part), "no {part:?} in {shown}");
     }
     let table = outcome(&mut redis.redlock(&["status"])).stdout;
     assert!(table.contains("stopping"), "{table}");
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]))
         .assert_code(75)
-        .assert_says("stopping (asked by ");
+        .assert_says("stopping, SIGKILL in ")
+        .assert_says("(asked by ");
     // The waiter is told at once.
-    while !waiter.line().contains("stopping (asked by ") {}
+    while !waiter.line().contains("stopping, SIGKILL in ") {}
     outcome(&mut redis.redlock(&["release", "--force", "--yes", "a"])).assert_code(0);
     run.signal(Signal::SIGKILL);
     waiter.finish().assert_code(0);
