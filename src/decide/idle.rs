@@ -29,10 +29,14 @@ impl<T: PartialEq> Idle<T> {
         }
     }
 
-    /// The processes were looked at.
-    pub fn look(&mut self, used: T, now: Moment) {
-        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != used) {
-            self.seen = Some((used, now));
+    /// The processes were looked at; `None` where that says nothing of some of them.
+    pub fn look(&mut self, used: Option<T>, now: Moment) {
+        let is_same = match (&self.seen, &used) {
+            (Some((seen, _)), Some(used)) => seen == used,
+            _ => false,
+        };
+        if !is_same {
+            self.seen = used.map(|used| (used, now));
         }
     }
 
@@ -67,28 +71,35 @@ mod tests {
     fn a_command_that_does_nothing_for_long_is_told_once_and_once_more_when_it_does_something() {
         let mut idle = Idle::new(MS * 100);
         assert_eq!(idle.tell(at(0)), None);
-        idle.look(1, at(0));
+        idle.look(Some(1), at(0));
         assert_eq!(idle.tell(at(99)), None);
-        idle.look(1, at(100));
+        idle.look(Some(1), at(100));
         assert_eq!(idle.tell(at(120)), Some(MS * 120));
         idle.told();
         assert_eq!(idle.tell(at(900)), None);
-        idle.look(2, at(1_000));
+        idle.look(Some(2), at(1_000));
         assert_eq!(idle.tell(at(1_001)), Some(Duration::ZERO));
         idle.told();
         assert_eq!(idle.tell(at(1_050)), None);
-        idle.look(2, at(1_060));
+        idle.look(Some(2), at(1_060));
         assert_eq!(idle.tell(at(1_100)), Some(MS * 100));
+        idle.told();
+        // What isn't seen may do something.
+        idle.look(None, at(1_200));
+        assert_eq!(idle.tell(at(1_201)), Some(Duration::ZERO));
+        idle.told();
+        idle.look(Some(2), at(1_300));
+        assert_eq!(idle.tell(at(1_399)), None);
     }
 
     #[test]
     fn what_no_answer_has_confirmed_is_told_again() {
         let mut idle = Idle::new(MS * 100);
-        idle.look(1, at(0));
+        idle.look(Some(1), at(0));
         for now in [100, 200] {
             assert_eq!(idle.tell(at(now)), Some(MS * now));
         }
-        idle.look(2, at(300));
+        idle.look(Some(2), at(300));
         // That it was idle has reached nobody.
         assert_eq!(idle.tell(at(301)), None);
         idle.told();

@@ -161,6 +161,9 @@ const KILL_PAUSE: Duration = Duration::from_millis(10);
 /// faster.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
+/// What was slept over for so long may have been answered meanwhile, which has a moment to be taken in.
+const OVERSLEPT: Duration = Duration::from_millis(200);
+
 /// The state of one run.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
@@ -180,6 +183,8 @@ pub struct Session {
     ended: Option<ExitStatus>,
     /// Since when Redis has been asked in vain, and whether it was reported that it doesn't answer.
     asks_since: Option<Moment>,
+    /// It was looked much later than was planned: what has come meanwhile is taken in until then.
+    catches_up_until: Option<Moment>,
     is_silent: bool,
     /// It was reported that COMMAND is late.
     was_late: bool,
@@ -200,6 +205,7 @@ impl Session {
             walk: Duration::ZERO,
             ended: None,
             asks_since: None,
+            catches_up_until: None,
             is_silent: false,
             was_late: false,
             loss_told: false,
@@ -248,7 +254,8 @@ impl Session {
     fn silent_at(&self, lease: Option<Lease>) -> Option<Moment> {
         match self.protection(lease) {
             Protection::Held(lease) if self.is_left_alone() => {
-                lease.silent_at(self.asks_since?, self.renewal_deadline(&lease))
+                let at = lease.silent_at(self.asks_since?, self.renewal_deadline(&lease))?;
+                Some(self.catches_up_until.map_or(at, |until| at.max(until)))
             }
             Protection::Held(_) | Protection::Lost | Protection::NotNeeded => None,
         }
@@ -261,7 +268,17 @@ impl Session {
             if self.is_left_alone() {
                 actions.push(Action::ReportAnswer);
             }
-        } else if !self.is_silent && self.silent_at(Some(lease)).is_some_and(|at| now >= at) {
+            return;
+        }
+        let Some(at) = self.silent_at(Some(lease)) else {
+            return;
+        };
+        if self.is_silent || now < at {
+            return;
+        }
+        if now.since(at) >= OVERSLEPT {
+            self.catches_up_until = Some(now + OVERSLEPT);
+        } else {
             self.is_silent = true;
             actions.push(Action::ReportSilence {
                 lasting: lease.age(now),
@@ -1428,6 +1445,16 @@ mod tests {
             assert_eq!(run.learn(&renewed, after(16_500)), answer);
             assert_eq!(run.on_event(Event::Tick, after(16_500)), []);
         }
+        // While redlock was suspended an answer may have come.
+        let mut suspended = session(policy());
+        suspended.session.asks_since(Some(at(10_000)));
+        assert_eq!(suspended.on_event(Event::Tick, at(15_700)), []);
+        assert_eq!(suspended.due(), Some(at(15_700) + OVERSLEPT));
+        let silence = suspended.on_event(Event::Tick, at(15_700) + OVERSLEPT);
+        assert!(
+            matches!(silence[..], [Action::ReportSilence { .. }]),
+            "{silence:?}"
+        );
         // What is stopped already isn't threatened with that.
         let mut stopping = session(policy());
         stopping.session.asks_since(Some(at(10_000)));

@@ -218,6 +218,11 @@ impl Child {
         self.found.extend(new);
     }
 
+    /// Whether what was found is all there is.
+    pub fn sees_all(&self) -> bool {
+        self.tree.notes_all()
+    }
+
     /// What was found when it was last looked for, with what identifies it later.
     pub fn found(&self) -> &[Process] {
         &self.found

@@ -1,11 +1,12 @@
 //! The variables by which a job knows its locks: a run and an acquire write them, and the commands of
 //! the job read them.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::protocol::{Claim, Name, Token};
-use crate::variables::{FENCE, HELD, NAME, PASS, SLOT, TOKEN, WAITED_MS};
+use crate::variables::{FENCE, HELD, JSON, NAME, PASS, SLOT, TOKEN, WAITED_MS};
 
 /// Variables for what works under the locks.
 pub type Environment = Vec<(&'static str, OsString)>;
@@ -170,6 +171,37 @@ pub fn read_held(held: &[u8]) -> Vec<(Name, Token)> {
         Some((name, Token::read(pair[middle + 1..].to_vec())?))
     };
     pairs.filter_map(read).collect()
+}
+
+/// The line of JSON that each call of a hook was told, which nothing has in its environment but what that call has started.
+static TOLD: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+fn told() -> MutexGuard<'static, Vec<Vec<u8>>> {
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_line(variable: &[u8]) -> bool {
+    let value = variable.strip_prefix(JSON.as_bytes());
+    value.is_some_and(|value| value.starts_with(b"="))
+}
+
+/// A hook is called with these variables.
+pub fn know_hook(variables: &[CString]) {
+    let variables = variables.iter().map(|text| text.to_bytes());
+    told().extend(variables.filter(|text| is_line(text)).map(<[u8]>::to_vec));
+}
+
+/// Whether a hook was called.
+pub fn has_called_hook() -> bool {
+    !told().is_empty()
+}
+
+/// Whether an environment, as `NAME=value` texts that end with a zero byte, is that of a hook which was called. Such a process
+/// is no part of COMMAND, also where what attended to it has died.
+pub fn is_of_hook(environment: &[u8]) -> bool {
+    let told = told();
+    let mut variables = environment.split(|&byte| byte == 0);
+    variables.any(|variable| is_line(variable) && told.iter().any(|line| line == variable))
 }
 
 #[cfg(test)]

@@ -233,6 +233,13 @@ impl HeldLocks {
         self.start_task(Task::Renew);
     }
 
+    /// Looks whether what works under the locks does something: these processes, or `None` where not all are seen.
+    pub fn look_at_use(&mut self, members: Option<&[Process]>) {
+        let are_few = |members: &&[Process]| (1..=process::MEMBERS).contains(&members.len());
+        let used = members.filter(are_few).map(tree::used_by);
+        self.idle.look(used, now());
+    }
+
     /// Notes down on this host what works under the locks, as it was found from this moment on, and what had started
     /// that, if it is known.
     pub fn leave_marks(
@@ -241,9 +248,6 @@ impl HeldLocks {
         members: &[Process],
         ancestors: Option<&[Process]>,
     ) {
-        if members.len() <= process::MEMBERS {
-            self.idle.look(tree::used_by(members), now());
-        }
         let first = !std::mem::replace(&mut self.marked, true);
         // Its work is not over before it has ended.
         let watchdog = self.watchdog.as_mut().and_then(Watchdog::process);

@@ -22,12 +22,12 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::HeldLocks;
-use super::environment::list_of;
+use super::environment::{self, list_of};
 use super::tree::{HOOK, Tree, has_own_proc};
 use crate::clock::now;
 use crate::decide::exit::Exit;
 use crate::protocol::{Name, Who};
-use crate::report::{self, Verbosity, client_in_words};
+use crate::report::{self, Verbosity, client_in_words, escaped};
 use crate::signal::SIGCHLD;
 use crate::sys::poll::{self, readable};
 use crate::sys::{self, SignalSet};
@@ -101,12 +101,14 @@ impl Hook<'_> {
 
     /// Calls the script, without waiting for anything.
     fn call(&self, news: &News) -> io::Result<()> {
-        let words = [c"sh".into(), c"-c".into(), CString::new(self.script)?];
+        let script = CString::new(self.script)?;
+        let words = [c"sh".into(), c"-c".into(), c"--".into(), script];
         let variables = self.environment(news)?;
         let null = OpenOptions::new()
             .read(true)
             .write(true)
             .open("/dev/null")?;
+        environment::know_hook(&variables);
         // What is looked up but once is known before the fork: there nobody would finish that.
         has_own_proc();
         // For a moment whoever forks has the name of its child, and redlock's main thread must not be taken for that.
@@ -138,6 +140,8 @@ impl Hook<'_> {
         let reason = self.who.reason.clone();
         let command = report::job(self.who).into_owned();
         let or_empty = |value: Option<String>| value.unwrap_or_default();
+        // What others are called is theirs to choose: in JSON it is as they have chosen.
+        let by = news.by.as_deref().map(|by| escaped(by).into_owned());
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let json = json!({
             "at": report::timestamp(ms(since_1970.unwrap_or_default())),
@@ -160,7 +164,7 @@ impl Hook<'_> {
             (RAN_MS, or_empty(news.ran.map(|ran| ms(ran).to_string()))),
             (STATUS, or_empty(status.map(|status| status.to_string()))),
             (REASON, or_empty(reason)),
-            (BY, or_empty(news.by.clone())),
+            (BY, or_empty(by)),
             (COMMAND, command),
             (JSON, line(&json)),
         ]
@@ -200,9 +204,14 @@ fn attend(null: &File, words: &[CString], variables: &[CString]) {
         }
         let left = until.since(now());
         if left.is_zero() {
-            return kill_all(&tree);
+            break kill_all(&tree);
         }
         let _ = poll::wait(&mut [readable(ends.as_fd())], Some(left));
+    }
+    // What it can't kill would become a child of redlock, too.
+    while !has_all_ended() {
+        let _ = poll::wait(&mut [readable(ends.as_fd())], None);
+        while let Ok(Some(_)) = sys::next_signal(&ends) {}
     }
 }
 

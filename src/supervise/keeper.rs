@@ -219,6 +219,11 @@ impl Target {
         script.into_iter().chain(found).collect()
     }
 
+    /// Whether those are all there are: none may not be looked at.
+    fn sees_all(&self) -> bool {
+        self.descendants.iter().all(|one| one.process.is_some())
+    }
+
     /// Signals it and what was found of its tree.
     fn signal_all(&self, signals: &[i32]) {
         for &signal in signals {
@@ -455,9 +460,12 @@ impl<'a> Executor<'a> for Keeper<'a> {
         let until = self.watch.next_stop();
         self.target.remember(until);
         // What was found in too little time is less than there is.
-        if until.is_none_or(|until| now() < until) {
+        let is_whole = until.is_none_or(|until| now() < until);
+        let members = self.target.processes();
+        let seen = is_whole && self.target.sees_all();
+        self.watch.holds.look_at_use(seen.then_some(&members));
+        if is_whole {
             let ancestors = self.target.ancestors.as_deref();
-            let members = self.target.processes();
             self.watch.holds.leave_marks(noted, &members, ancestors);
         }
     }

@@ -348,9 +348,11 @@ impl Supervision<'_> {
         if self.child.found().len() <= process::MEMBERS {
             self.child.look_again(until);
         }
+        let members = self.child.found();
+        let seen = self.child.sees_all().then_some(members);
+        self.watch.holds.look_at_use(seen);
         if until.is_none_or(|until| now() < until) {
             let ancestors = tree::ancestors(Pid::this());
-            let members = self.child.found();
             self.watch
                 .holds
                 .leave_marks(noted, members, ancestors.as_deref());

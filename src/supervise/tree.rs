@@ -25,7 +25,7 @@ use nix::unistd::{Pid, getpgrp, getsid};
 use crate::clock::{Moment, now};
 use crate::output;
 use crate::signal::SIGINT;
-use crate::supervise::environment::Origin;
+use crate::supervise::environment::{Origin, has_called_hook, is_of_hook};
 use crate::sys;
 
 /// The descendants of a process, except those that were there before, and what those start.
@@ -50,6 +50,8 @@ pub struct Tree {
     seen: BTreeSet<Process>,
     /// How an orphan of COMMAND is told from one of those.
     evidence: Evidence,
+    /// The last note is of all members: none may not be looked at.
+    notes_all: bool,
 }
 
 /// What is known of COMMAND and all that it starts.
@@ -127,6 +129,7 @@ impl Tree {
             of_earlier: BTreeSet::new(),
             seen: BTreeSet::new(),
             evidence: Evidence::default(),
+            notes_all: false,
         }
     }
 
@@ -166,7 +169,12 @@ impl Tree {
     /// be hard to tell. Those that may be looked at, with what identifies them later, and whether there was time to find all.
     pub fn note(&mut self, until: Option<Moment>) -> (Vec<Process>, bool) {
         let mut found = Vec::new();
-        let is_whole = self.visit(until, |pid| found.extend(Process::read(pid)));
+        let mut are_hidden = false;
+        let is_whole = self.visit(until, |pid| match Process::read(pid) {
+            Some(process) => found.push(process),
+            None => are_hidden |= is_there(pid),
+        });
+        self.notes_all = is_whole && !are_hidden;
         // Where there was nothing before, all that becomes ours is of the tree.
         if self.may_adopt_others() {
             let pid = |process: &Process| Pid::from_raw(process.pid);
@@ -184,6 +192,11 @@ impl Tree {
             self.seen.extend(&found);
         }
         (found, is_whole)
+    }
+
+    /// Whether the last note is of all members: there was time to find them, and all may be looked at.
+    pub fn notes_all(&self) -> bool {
+        self.notes_all
     }
 
     /// Whether the kernel has given the parent of nothing that is left, or may be, to us: of our children, of which
@@ -326,8 +339,9 @@ impl Tree {
         };
         let works_for_us = || {
             // Another process that has a copy of this doesn't know.
-            let may_be = output::was_used() || self.root != Pid::this();
-            self.is_ours && may_be && environment(child).is_ok_and(|text| output::is_marked(&text))
+            let may_be = output::was_used() || has_called_hook() || self.root != Pid::this();
+            let is_marked = |text: Vec<u8>| output::is_marked(&text) || is_of_hook(&text);
+            self.is_ours && may_be && environment(child).is_ok_and(is_marked)
         };
         if stat.is_keeper() || self.was_there_before(stat.process()) || works_for_us() {
             return Side::Others;
@@ -460,7 +474,7 @@ impl Process {
     }
 }
 
-/// How much of the processors each of these has used by now.
+/// How much of the processors each of these has used by now, which are the processes there are, if any.
 pub fn used_by(members: &[Process]) -> Vec<(Process, u64)> {
     let used = |member: &Process| Some((*member, Stat::read(Pid::from_raw(member.pid))?.used));
     members.iter().filter_map(used).collect()

@@ -398,13 +398,30 @@ pub fn fork_daemon(name: &CStr, words: &str, kept: &[BorrowedFd<'_>]) -> io::Res
         let mut first = 3;
         for fd in kept.into_iter().filter(|&fd| fd >= 3) {
             if fd > first {
-                libc::syscall(libc::SYS_close_range, first, fd - 1, 0);
+                close_range(first, fd - 1);
             }
             first = fd + 1;
         }
-        libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
+        close_range(first, u32::MAX);
     }
     Ok(None)
+}
+
+/// Closes these descriptors, also where the kernel has no call for that, or a sandbox refuses it.
+///
+/// # Safety
+/// None of them may be used afterwards.
+unsafe fn close_range(first: u32, last: u32) {
+    // SAFETY: the calls touch no memory.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, first, last, 0) == 0 {
+            return;
+        }
+        let limit = u32::try_from(libc::sysconf(libc::_SC_OPEN_MAX)).unwrap_or(1024);
+        for fd in first..=last.min(limit) {
+            libc::close(fd.cast_signed());
+        }
+    }
 }
 
 /// Has process lists show these words in place of those that we were started with, which may contain a password.

@@ -221,7 +221,7 @@ impl Run<'_> {
         } = &self.acquisition;
         let script = settings.hook.as_ref()?;
         // A hook that runs redlock would call itself again and again.
-        if std::env::var_os(EVENT).is_some() {
+        if std::env::var_os(EVENT).is_some_and(|event| !event.is_empty()) {
             return None;
         }
         Some(Hook {

@@ -8,12 +8,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gated, Redis, Running, await_mark, host, is_alive, outcome, queued, redlock, wait_until,
+    Gate, Gated, Redis, Running, await_mark, host, is_alive, outcome, queued, redlock, wait_until,
     watchdog, with_signals,
 };
 
@@ -207,6 +208,22 @@ fn a_hook_is_told_who_keeps_a_run_from_the_lock() {
     outcome(freeze.env("REDLOCK_WHO", "release night")).assert_code(0);
     outcome(&mut told.redlock(words!("run -n a -- true"))).assert_code(75);
     told.told("busy").assert(&[("BY", "release night")]);
+    // What others are called must not become a line of a log.
+    let mut freeze = told.redlock(words!("freeze --reason release a"));
+    outcome(freeze.env("REDLOCK_WHO", "night\nshift\u{1b}[2J")).assert_code(0);
+    outcome(&mut told.redlock(words!("run -n a -- true"))).assert_code(75);
+    let busy = told.told("busy");
+    let by = busy.get("REDLOCK_BY");
+    assert!(
+        by.starts_with("night") && !by.contains(char::is_control),
+        "{busy:?}"
+    );
+    assert!(
+        busy.json()["by"]
+            .as_str()
+            .unwrap()
+            .starts_with("night\nshift")
+    );
     for event in ["acquired", "ended"] {
         assert!(!told.was_told(event));
     }
@@ -477,6 +494,36 @@ fn a_hook_is_no_part_of_commands_tree() {
     let alive = pids.iter().filter(|&&pid| is_alive(pid)).count();
     assert_eq!(alive, 11, "they have their time");
     drop(pipe);
+}
+
+#[test]
+fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
+    let redis = Redis::start();
+    let (path, pipe) = pipe(&redis, "pipe");
+    let works = "setsid sh -c 'echo $$ >&9; exec sleep 600' & sleep 600";
+    let hook =
+        format!("test $REDLOCK_EVENT = acquired || exit; exec 9>{path}; echo $PPID >&9; {works}");
+    let mut gate = Gate::new(&redis);
+    let script = "echo ready; read -r go <~/gate; exit 3";
+    let mut run = Running::start(
+        redis
+            .run("--wait-tree a", script)
+            .env("REDLOCK_HOOK", &hook),
+    );
+    run.expect_line("ready");
+    let mut text = String::new();
+    wait_until("it works", || {
+        read_on(&pipe, &mut text);
+        text.lines().count() == 2
+    });
+    let pids: Vec<i32> = text.lines().map(|pid| pid.parse().unwrap()).collect();
+    kill(Pid::from_raw(pids[0]), Signal::SIGKILL).unwrap();
+    // What it has started is a child of redlock from then on.
+    wait_until("it is gone", || !is_alive(pids[0]));
+    gate.open();
+    run.finish().assert_code(3);
+    assert!(is_alive(pids[1]));
+    kill(Pid::from_raw(pids[1]), Signal::SIGKILL).unwrap();
 }
 
 #[test]
