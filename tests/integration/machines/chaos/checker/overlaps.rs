@@ -157,7 +157,12 @@ fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
     {
         return Some(Class::Orphaned);
     }
-    if is_forced(history, earlier, span) {
+    // The one that has got the lock first may be the last to begin: its grant is on a slow line.
+    let displaced = match (earlier.fence, later.fence) {
+        (Some(first), Some(second)) if second < first => later,
+        _ => earlier,
+    };
+    if is_forced(history, displaced, span) {
         return Some(Class::Forced);
     }
     let lease = earlier.job.lease().max(later.job.lease());

@@ -300,6 +300,22 @@ fn force_allows_two_until_the_first_has_noticed() {
 }
 
 #[test]
+fn force_allows_two_where_the_first_has_learnt_late_that_it_has_the_lock() {
+    let with = |until| {
+        let first = run(1, 2030, 2060).with_fence(1_900_000).come(900);
+        let second = run(2, 2020, 5000);
+        let mut history = history(vec![first, second]);
+        history
+            .commands
+            .push(command(OperatorAction::Force, 1000, until));
+        classes(&history)
+    };
+    assert_eq!(with(2010), [Class::Forced]);
+    // It got the lock when the force was over.
+    assert_eq!(with(1300), [Class::Forbidden]);
+}
+
+#[test]
 fn force_allows_two_until_the_lease_ends_of_a_first_that_cannot_be_told() {
     let with = |until| {
         let first = run(1, 1000, until).hit(Role::Line, ProcessFault::CutOff, 1900, 9000);
