@@ -123,24 +123,28 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     let mut client = settings.locks.open()?;
     client.ask_role()?;
-    let found = settings.locks.inspect(&mut client, &names)?;
-    if let Some(line) = mistaken(&found, &mut client, &settings.locks)? {
-        report::error(format_args!("{line} (nothing is thawed)"));
-        return Ok(Exit::NeverUsed);
-    }
     let thawed = change_each(&names, "thawed", |name| {
         settings.locks.lock(name.clone()).thaw(&mut client)
     })?;
     client.refuse_replica()?;
+    let mut others = Vec::new();
     for (name, thawed) in names.iter().zip(thawed) {
-        match thawed {
-            Some(by) => settings.verbosity.info(format_args!(
+        if let Some(by) = thawed {
+            settings.verbosity.info(format_args!(
                 "lock \"{name}\" is thawed; it was frozen by {}",
                 report::client_and_reason(&by)
-            )),
-            None => settings
-                .verbosity
-                .info(format_args!("lock \"{name}\" was not frozen")),
+            ));
+        } else {
+            let line = format_args!("lock \"{name}\" was not frozen");
+            settings.verbosity.info(line);
+            others.push(name.clone());
+        }
+    }
+    if !others.is_empty() {
+        let found = settings.locks.inspect(&mut client, &others)?;
+        if let Some(line) = mistaken(&found, &mut client, &settings.locks)? {
+            report::error(line);
+            return Ok(Exit::NeverUsed);
         }
     }
     Ok(Exit::Success)
