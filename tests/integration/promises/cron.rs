@@ -555,6 +555,6 @@ fn of_twenty_that_race_with_one_key_one_runs_and_each_key_has_its_run() {
     outcome(&mut redis.redlock(&["run", "-q", "--once", "k", "a", "--", "true"])).assert_code(0);
     outcome(&mut redis.redlock(&["run", "-E", "9", "--once", "k", "a", "--", "false"]))
         .assert_code(9)
-        .assert_says("skipped: a run of \"a\" succeeded");
+        .assert_says("skipped: a run of \"a\" with --once k succeeded");
     outcome(&mut redis.redlock(&["run", "--once", "a key", "a", "--", "true"])).assert_code(64);
 }
