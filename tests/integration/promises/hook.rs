@@ -500,7 +500,7 @@ fn a_hook_is_no_part_of_commands_tree() {
 fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
     let redis = Redis::start();
     let (path, pipe) = pipe(&redis, "pipe");
-    let works = "setsid sh -c 'echo $$ >&9; exec sleep 600' & sleep 600";
+    let works = "setsid sh -c 'echo $$ >&9; exec sleep 600' & wait";
     let hook =
         format!("test $REDLOCK_EVENT = acquired || exit; exec 9>{path}; echo $PPID >&9; {works}");
     let mut gate = Gate::new(&redis);
