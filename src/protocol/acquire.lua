@@ -193,7 +193,7 @@ else
 end
 -- Another run has a larger number in the outside order: the last holder, or a waiter, also one that has got a
 -- grant. One that has left the queue without the lock displaces no other.
-if number and not passes(who) then
+if number then
   local newest, by, waiter, granted = unpack(redis.call('HMGET', state, 'number', 'number_by', 'number_waits', 'number_granted'))
   if number < (tonumber(newest) or number) then return give_up(by) end
   waiter = waiter or ''
@@ -204,7 +204,7 @@ if number and not passes(who) then
   end
 end
 -- A run that came later has made the older ones give up.
-if ticket ~= '' and tonumber(ticket) < superseded and not passes(who) then
+if ticket ~= '' and tonumber(ticket) < superseded then
   return give_up(redis.call('HGET', state, 'superseded_by'))
 end
 if cancelled then return {4, cancelled} end
@@ -319,8 +319,7 @@ if not score then
     -- Those that this call leaves are removed when they ask, or when it is their turn.
     local older = redis.call('ZRANGE', queue, 0, REMOVED, 'WITHSCORES')
     for n = 1, #older, 2 do
-      local entry = redis.call('HGET', waiters, older[n])
-      if older[n] ~= token and not passes(entry or '') then supersede_waiter(older[n], older[n + 1], entry) end
+      if older[n] ~= token then supersede_waiter(older[n], older[n + 1], redis.call('HGET', waiters, older[n])) end
     end
     superseded = tonumber(ticket)
     set_state('superseded', ticket, 'superseded_by', who)
@@ -352,7 +351,7 @@ local function remove_dead(rank)
   if not neighbour then return false end
   local entry = redis.call('HGET', waiters, neighbour) or ''
   local until_ms, _, knows = string.match(entry, WAITER)
-  if is_superseded(its_score, entry) then
+  if is_superseded(its_score) then
     supersede_waiter(neighbour, its_score, entry)
   elseif until_ms and tonumber(until_ms) > now_ms then
     return false

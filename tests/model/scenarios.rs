@@ -813,7 +813,7 @@ fn defects() -> Vec<Defect> {
         ..once()
     };
     let noted = [
-        "supersede_waiter(older[n], older[n + 1], entry)",
+        "supersede_waiter(older[n], older[n + 1], redis.call('HGET', waiters, older[n]))",
         "superseded = tonumber(ticket)",
         "set_state('superseded', ticket, 'superseded_by', who)",
     ];

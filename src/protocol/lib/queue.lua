@@ -30,10 +30,9 @@ local function dequeue(token, score, knows)
   if knows ~= '1' then post_notice('left', token, int_text(ticket_of(tonumber(score))), A_WHILE) end
 end
 
--- Whether a run that came later has made the waiter with this score and entry give up. One that has the pass of a freeze
--- gives up for none that is kept out.
-local function is_superseded(score, entry)
-  return ticket_of(tonumber(score)) < superseded and not passes(entry)
+-- Whether a run that came later has made the waiter with this score give up.
+local function is_superseded(score)
+  return ticket_of(tonumber(score)) < superseded
 end
 
 -- Removes a waiter that a later run has made give up. Its own first request, if that arrives late, must not
@@ -82,7 +81,7 @@ local function grant_next(value, me, notify, soon)
     if is_alive and notified_at and now_ms >= notified_at + GRANT_TTL and tonumber(seen) < notified_at then
       is_alive = tonumber(score) > notified_score
     end
-    local gives_up = is_superseded(score, entry)
+    local gives_up = is_superseded(score)
     if until_ms and (head == me or is_alive) and not gives_up then
       slot = granted < GRANTS and free_slot(limit, value, who)
       if not slot then break end
