@@ -118,9 +118,10 @@ local function note_end()
   if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]') then note_order(entry) end
   -- What is kept was released before: a repetition is no later success.
   local is_new = ours and not string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept[: ]')
-  if how == 'status:0' and is_new then set_state('succeeded', int_text(now_ms)) end
-  -- Also where its lease was over by then: what it has done is done.
-  if how == 'status:0' and (is_new or not ours) then note_key(entry) end
+  if how == 'status:0' and is_new then
+    set_state('succeeded', int_text(now_ms))
+    note_key(entry)
+  end
 end
 
 -- The job has released the lock, and its run goes on. Only a process that watches over the lock would read it.
