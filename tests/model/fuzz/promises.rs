@@ -176,6 +176,8 @@ pub struct Promises {
     sets_clock: bool,
     /// The last fence that anybody has seen.
     fence: i64,
+    /// The server has forgotten the last fence, so that a later grant may have an earlier one's.
+    fences_repeat: bool,
     /// The step at which a run last made the older ones give up.
     superseded: u64,
     /// The highest number in an outside order that has held the lock.
@@ -194,6 +196,8 @@ pub struct Promises {
     state_deleted: u64,
     /// Since when a live waiter could have the lock and no client gets it.
     stalled: Option<i64>,
+    /// The clients that don't answer and were granted the lock since then.
+    in_vain: BTreeSet<usize>,
     /// A release has handed the lock on, and its run hasn't looked yet whether that is confirmed. Where that run is gone,
     /// each waiter that is suspended costs a grant until a live one has the lock.
     is_unannounced: bool,
@@ -216,6 +220,7 @@ impl Promises {
             pasts: vec![Past::default(); plan.clients.len()],
             sets_clock: plan.sets_clock,
             fence: 0,
+            fences_repeat: false,
             superseded: 0,
             number: 0,
             success: None,
@@ -225,6 +230,7 @@ impl Promises {
             meta_deleted: 0,
             state_deleted: 0,
             stalled: None,
+            in_vain: BTreeSet::new(),
             is_unannounced: false,
             granted: false,
             replies_lost: false,
@@ -320,6 +326,7 @@ impl Promises {
         let index = |token: &String| self.tokens.get(token).copied();
         let mut room = SHARED;
         let mut count = 0;
+        let mut in_vain = Vec::new();
         for token in view.held().keys() {
             let Some(n) = index(token) else { continue };
             let entry = view.hold(token);
@@ -328,6 +335,8 @@ impl Promises {
             if entry.is_none_or(|entry| entry.phase != "granted") || answers {
                 count += 1;
                 room = room.min(all[n].plan.wish.limit);
+            } else {
+                in_vain.push(n);
             }
         }
         let waiting: Vec<usize> = view
@@ -344,15 +353,18 @@ impl Promises {
         self.is_unannounced &= count < room;
         if goes_on || self.is_unannounced || live.peek().is_none() {
             self.stalled = None;
+            self.in_vain.clear();
             return Ok(());
         }
+        self.in_vain.extend(in_vain);
         let since = *self.stalled.get_or_insert(now);
         // One that came later has waited since then.
         let from = |n: usize| since.max(self.pasts[n].began) + self.pasts[n].beat;
         let from = live.map(from).min().unwrap_or(now);
-        // A grant that nobody confirms lasts for 5 s, and the next one for 2 s.
+        // A grant in vain lasts for 5 s, and each one after it for 2 s.
+        let more = i64::try_from(self.in_vain.len()).unwrap_or(0).max(1) - 1;
         promise!(
-            now - from <= (5 + 2) * SECOND + SECOND / 2,
+            now - from <= (5 + 2 * more) * SECOND + SECOND / 2,
             "P5: a free lock is granted to waiters",
             "for {} ms no client got it, with {waiting:?} in the queue",
             (now - since) / 1_000
@@ -389,7 +401,7 @@ impl Promises {
             self.forgotten = step.now;
             // The fence is in the state and in the clock; without both nothing is left of it.
             if !step.before.state.contains_key("fence") {
-                self.fence = 0;
+                self.forget_fences();
             }
         }
         self.latest = self.latest.max(after.now);
@@ -409,6 +421,11 @@ impl Promises {
         Ok(())
     }
 
+    fn forget_fences(&mut self) {
+        self.fence = 0;
+        self.fences_repeat = true;
+    }
+
     /// A key was deleted: what can't be known any more is not checked.
     fn forget(&mut self, key: Key, step: u64, now: i64, server: i64) {
         match key {
@@ -425,7 +442,7 @@ impl Promises {
                 self.forgotten = now;
                 self.replies_lost = true;
                 if self.sets_clock && server <= self.latest {
-                    self.fence = 0;
+                    self.forget_fences();
                 }
             }
             // What runs were told is there, and what they were given in the state.
@@ -1166,10 +1183,8 @@ impl Promises {
                 "{text:?} ends in {} ms",
                 ended - after.now
             );
-            // Where a clock was set back, what was noted before the state was deleted may be noted again.
-            let may_repeat = self.sets_clock && self.state_deleted > 0;
             promise!(
-                seen.insert((id, fence)) || may_repeat,
+                seen.insert((id, fence)) || self.fences_repeat,
                 "the history has each hold once",
                 "{text:?} stands there twice"
             );
