@@ -17,10 +17,11 @@ local function next_fence()
   return int_text(fence)
 end
 
--- Whether a run, by its entry, may have the lock although it is frozen: it has come with this freeze's own pass.
+-- Whether a run, by its entry, may have the lock although it is frozen: it has come with this freeze's own pass. In a text of
+-- JSON no other value contains that.
 local function passes(who)
   local since = forgetful == 0 and string.match(freeze or '', '^%d+ (%d+) ')
-  return since and string.find(who, '{"pass":' .. since .. ',', 1, true) ~= nil
+  return since and string.find(who, '"pass":' .. since .. ',', 1, true) ~= nil
 end
 
 -- Whether one more holder with this limit is admitted: holders + 1 <= min(its limit, each holder's

@@ -1,5 +1,6 @@
 //! Freezing: the holder finishes, no new holder is admitted, and all see why.
 
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -18,6 +19,19 @@ fn freeze(redis: &Redis, options: &[&str]) -> Outcome {
         redis,
         &[&["freeze", "a", "--reason", "release night"], options].concat(),
     )
+}
+
+/// Freezes the lock "a"; the pass of that.
+fn freeze_with_pass(redis: &Redis) -> String {
+    let frozen = freeze(redis, &["--pass"]);
+    frozen.assert_code(0).stdout.trim().to_owned()
+}
+
+/// A command of whoever has this pass.
+fn with_pass(redis: &Redis, pass: &str, arguments: &[&str]) -> Command {
+    let mut command = redis.redlock(arguments);
+    command.env("REDLOCK_PASS", pass);
+    command
 }
 
 #[test]
@@ -366,13 +380,8 @@ fn with_the_pass_of_a_freeze_ones_own_runs_go_in_one_at_a_time_ahead_of_all_that
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let other = queued(&redis, &["run", "-q", "a", "--", "echo", "other"]);
-    let frozen = freeze(&redis, &["--pass"]);
-    let pass = frozen.assert_code(0).stdout.trim().to_owned();
-    let own = |arguments: &[&str]| {
-        let mut command = redis.redlock(arguments);
-        command.env("REDLOCK_PASS", &pass);
-        command
-    };
+    let pass = freeze_with_pass(&redis);
+    let own = |arguments: &[&str]| with_pass(&redis, &pass, arguments);
     // It waits for the holder, as all do.
     outcome(&mut own(&["run", "-n", "a", "--", "true"])).assert_code(75);
     let mut gate = Gate::new(&redis);
@@ -416,18 +425,11 @@ fn with_the_pass_of_a_freeze_ones_own_runs_go_in_one_at_a_time_ahead_of_all_that
 #[test]
 fn a_run_that_is_kept_out_does_not_end_the_holder_that_has_the_pass() {
     let redis = Redis::start();
-    let pass = freeze(&redis, &["--pass"])
-        .assert_code(0)
-        .stdout
-        .trim()
-        .to_owned();
-    let own = |arguments: &[&str]| {
-        let mut command = redis.redlock(arguments);
-        command.env("REDLOCK_PASS", &pass);
-        command
-    };
+    let pass = freeze_with_pass(&redis);
+    let own = |arguments: &[&str]| with_pass(&redis, &pass, arguments);
     let mut gate = Gate::new(&redis);
-    let script = "echo in; read -r go <~/gate";
+    // What it has extended is its own as well.
+    let script = "redlock extend -q 1m; echo in; read -r go <~/gate";
     let mut holder = Running::start(&mut own(&["run", "-q", "a", "-c", script]));
     holder.expect_line("in");
     let others = [&["--supersede"][..], &["--supersede", "--cancel-running"]].map(|options| {
@@ -441,6 +443,8 @@ fn a_run_that_is_kept_out_does_not_end_the_holder_that_has_the_pass() {
         });
         other
     });
+    let shown = redlock(&redis, &["status", "a"]).stdout;
+    assert!(!shown.contains("stopping, "), "{shown}");
     gate.open();
     holder.finish().assert_code(0);
     redlock(&redis, &["thaw", "a"]).assert_code(0);
@@ -453,18 +457,8 @@ fn a_run_that_is_kept_out_does_not_end_the_holder_that_has_the_pass() {
 fn the_pass_of_an_earlier_freeze_admits_no_waiter_of_a_later_one() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let passes = [(); 2].map(|()| {
-        freeze(&redis, &["--pass"])
-            .assert_code(0)
-            .stdout
-            .trim()
-            .to_owned()
-    });
-    let own = |pass: &str, arguments: &[&str]| {
-        let mut command = redis.redlock(arguments);
-        command.env("REDLOCK_PASS", pass);
-        Running::start(&mut command)
-    };
+    let passes = [(); 2].map(|()| freeze_with_pass(&redis));
+    let own = |pass: &str, words: &[&str]| Running::start(&mut with_pass(&redis, pass, words));
     let mut old = own(&passes[0], &["run", "-q", "-w", "300ms", "a", "--", "true"]);
     old.wait_until_queued(&redis);
     let new = own(&passes[1], &["run", "-q", "a", "--", "echo", "new"]);
