@@ -308,20 +308,7 @@ impl Child {
         for process in self.found.iter().filter(|process| process.is_alive()) {
             let _ = sys::kill(process.pid, sys::SIGKILL);
         }
-        // What is stopped forks no more, and what it has forked keeps its parent until it is found.
-        let mut stopped = HashSet::new();
-        loop {
-            let before = stopped.len();
-            self.tree.visit(None, |pid| {
-                // What may not be stopped forks on, and isn't waited for.
-                if !stopped.contains(&pid) && sys::kill(pid.as_raw(), sys::SIGSTOP).is_ok() {
-                    stopped.insert(pid);
-                }
-            });
-            if stopped.len() == before {
-                break;
-            }
-        }
+        self.tree.stop_all();
         self.signal_tree(None, |_| sys::SIGKILL)
     }
 

@@ -7,7 +7,6 @@
 //! A run calls it at most once for each event, so that few of them are there at a time.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -230,19 +229,7 @@ fn has_all_ended() -> bool {
 fn kill_all(tree: &Tree) {
     let until = now() + GIVE_UP_AFTER;
     while now() < until {
-        // What is stopped forks no more.
-        let mut stopped = HashSet::new();
-        loop {
-            let before = stopped.len();
-            tree.visit(None, |pid| {
-                if !stopped.contains(&pid) && sys::kill(pid.as_raw(), sys::SIGSTOP).is_ok() {
-                    stopped.insert(pid);
-                }
-            });
-            if stopped.len() == before {
-                break;
-            }
-        }
+        tree.stop_all();
         tree.visit(None, |pid| {
             let _ = sys::kill(pid.as_raw(), sys::SIGKILL);
         });

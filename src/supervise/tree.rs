@@ -221,6 +221,24 @@ impl Tree {
         members
     }
 
+    /// Stops all members but the root, until no new one is found: what is stopped forks no more, and what it has forked keeps
+    /// its parent until it is found.
+    pub fn stop_all(&self) {
+        let mut stopped = HashSet::new();
+        loop {
+            let before = stopped.len();
+            self.visit(None, |pid| {
+                // What may not be stopped forks on, and isn't waited for.
+                if !stopped.contains(&pid) && sys::kill(pid.as_raw(), sys::SIGSTOP).is_ok() {
+                    stopped.insert(pid);
+                }
+            });
+            if stopped.len() == before {
+                return;
+            }
+        }
+    }
+
     /// What is left of the tree, or may be, and isn't known to have ended.
     pub fn left(&self) -> Vec<Left> {
         let mut left = Vec::new();
