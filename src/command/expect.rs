@@ -15,7 +15,7 @@ use crate::decide::exit::Exit;
 use crate::duration;
 use crate::protocol::{Client, Expectation, HoldOutcome, Inspected, LockHistory, Name, SkipReason};
 use crate::report::{
-    self, Verbosity, client_in_words, escaped, expectation as usually, format_duration, print,
+    self, Verbosity, client_in_words, escaped, expectation as usually, print, whole_seconds,
 };
 
 /// Checks what is expected of one lock, or of all.
@@ -52,7 +52,10 @@ pub fn expect(options: &cli::Expect, settings: &Settings) -> Result<Exit> {
             often(&expectation)
         ));
     }
-    let checked = check(expectation, &mut client, settings)?;
+    let names = std::slice::from_ref(&expectation.name);
+    let found = locks.inspect_with_usual(&mut client, names)?;
+    let lock = found.first().context("Redis has answered nothing")?;
+    let checked = check(expectation, lock, &mut client, settings)?;
     locks.expect(&mut client, &checked.expectation)?;
     if checked.is_late {
         print(&(checked.line + "\n"))?;
@@ -70,9 +73,11 @@ fn expect_all(known: &[Expectation], client: &mut Client, settings: &Settings) -
         );
         return Ok(Exit::Late);
     }
+    let names: Vec<Name> = known.iter().map(|one| one.name.clone()).collect();
+    let found = settings.locks.inspect_with_usual(client, &names)?;
     let mut all = Vec::new();
-    for before in known {
-        let checked = check(before.clone(), client, settings)?;
+    for (before, lock) in known.iter().zip(&found) {
+        let checked = check(before.clone(), lock, client, settings)?;
         settings
             .locks
             .note_success(client, before, &checked.expectation)?;
@@ -99,20 +104,18 @@ struct Checked {
 
 fn check(
     mut expectation: Expectation,
+    lock: &Inspected,
     client: &mut Client,
     settings: &Settings,
 ) -> Result<Checked> {
-    let locks = &settings.locks;
-    let names = std::slice::from_ref(&expectation.name);
-    let found = locks.inspect_with_usual(client, names)?;
-    let lock = found.first().context("Redis has answered nothing")?;
     // A clock that was ahead has noted what is still to come.
     let past = |at: &u64| *at <= lock.now_ms;
     let seen = expectation.succeeded_ms.filter(past);
     expectation.succeeded_ms = seen.max(lock.record.succeeded_ms.filter(past));
     let is_late = judge_time(&expectation, lock.now_ms).is_err();
     let line = if is_late {
-        let history = locks.history(client, names, true)?.pop();
+        let names = std::slice::from_ref(&expectation.name);
+        let history = settings.locks.history(client, names, true)?.pop();
         late_line(&expectation, lock, history.as_ref())
     } else {
         in_time_line(&expectation, lock.now_ms)
@@ -262,8 +265,4 @@ fn often(expectation: &Expectation) -> String {
     }
     let within = duration::exact(expectation.within);
     format!("expected every {every}, within {within}")
-}
-
-fn whole_seconds(duration: Duration) -> String {
-    format_duration(Duration::from_secs(duration.as_secs()))
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::change::change;
 use super::identity::{masked, own_identity};
-use super::never_used::mistaken;
+use super::never_used::{mistaken, refuse_mistaken};
 use super::usage::{BadUsage, parse_names, refuse_pattern};
 use super::wait::until_free;
 use crate::cli;
@@ -58,7 +58,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         writeln!(std::io::stdout(), "{pass}").context("can't write the pass")?;
     }
     if options.wait {
-        return until_free(&names, &cli::WaitOptions::default(), settings);
+        return until_free(&names, true, &cli::WaitOptions::default(), settings);
     }
     Ok(Exit::Success)
 }
@@ -142,9 +142,8 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     }
     if !others.is_empty() {
         let found = settings.locks.inspect(&mut client, &others)?;
-        if let Some(line) = mistaken(&found, &mut client, &settings.locks)? {
-            report::error(line);
-            return Ok(Exit::NeverUsed);
+        if let Some(exit) = refuse_mistaken(&found, &mut client, &settings.locks)? {
+            return Ok(exit);
         }
     }
     Ok(Exit::Success)

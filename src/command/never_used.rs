@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use crate::decide::exit::Exit;
 use crate::pattern::nearest;
 use crate::protocol::{Client, Inspected, Locks, Name, Record, Which};
 use crate::report;
@@ -31,6 +32,22 @@ pub(super) fn mistaken<'a>(
             "lock \"{name}\" was never used; did you mean {}?",
             report::quote(meant)
         ))
+    }))
+}
+
+/// The same, and says so; the exit status.
+///
+/// # Errors
+/// As [`mistaken`].
+pub(super) fn refuse_mistaken<'a>(
+    found: impl IntoIterator<Item = &'a Inspected>,
+    client: &mut Client,
+    locks: &Locks,
+) -> Result<Option<Exit>> {
+    let line = mistaken(found, client, locks)?;
+    Ok(line.map(|line| {
+        report::error(line);
+        Exit::NeverUsed
     }))
 }
 

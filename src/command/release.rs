@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use super::change::change;
 use super::identity::{masked, own_identity};
 use super::job::{self, Held};
-use super::never_used::mistaken;
+use super::never_used::refuse_mistaken;
 use super::selection::{Selection, refuse_unclear, select};
 use super::stop::nobody;
 use super::usage::{BadUsage, name, refuse_pattern};
@@ -128,9 +128,8 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
             ));
         }
         _ => {
-            if let Some(line) = mistaken([found], &mut client, &settings.locks)? {
-                report::error(line);
-                return Ok(Exit::NeverUsed);
+            if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
+                return Ok(exit);
             }
             report::error(format_args!("lock \"{name}\" is not held"));
         }
@@ -177,9 +176,8 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
         // What isn't a lock is found by the script, which changes it never.
         Selection::Nobody if matches!(found.key, Key::NotALock(_)) => (Vec::new(), None),
         Selection::Nobody => {
-            if let Some(line) = mistaken([found], &mut client, &settings.locks)? {
-                report::error(line);
-                return Ok(Exit::NeverUsed);
+            if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
+                return Ok(exit);
             }
             report::error(nobody(found, id));
             return Ok(Exit::Lost);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::change::change;
 use super::identity::{masked, own_identity};
 use super::looks::{LOOK_EVERY, Looks};
-use super::never_used::mistaken;
+use super::never_used::refuse_mistaken;
 use super::selection::{Selection, refuse_unclear, select};
 use super::usage::name;
 use crate::cli;
@@ -49,9 +49,8 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             return Ok(Exit::Lost);
         }
         Selection::Nobody => {
-            if let Some(line) = mistaken([found], &mut client, &settings.locks)? {
-                report::error(line);
-                return Ok(Exit::NeverUsed);
+            if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
+                return Ok(exit);
             }
             report::error(nobody(found, options.id.as_deref()));
             return Ok(Exit::Lost);
@@ -230,7 +229,7 @@ fn wait_until_gone(
             ))
         };
         let line = |at: Moment| {
-            let (name, lasting) = (&found.name, in_seconds(at.since(began)));
+            let (name, lasting) = (&found.name, report::whole_seconds(at.since(began)));
             let killed = killed_in(at).unwrap_or_default();
             format!(
                 "waited {lasting} so far for {waited_for} to stop and release lock \"{name}\"{killed}"
@@ -288,7 +287,7 @@ fn no_sign_of_life(name: &Name, hold: &Hold) -> Option<String> {
     };
     let whom = report::holder(hold.holder.as_ref());
     let left = hold.left.unwrap_or_default();
-    let [ago, left] = [ago, left].map(in_seconds);
+    let [ago, left] = [ago, left].map(report::whole_seconds);
     let force = report::typed(&["release", "--force", "--id", &hold.id], name);
     Some(format!(
         "no sign of life from {whom} for {ago}; if its host is dead, the lock passes on in {left}; to free lock \"{name}\" now: {force}"
@@ -316,8 +315,4 @@ fn in_tenths(duration: Duration) -> String {
         return format!("{:.1}s", duration.as_secs_f64());
     }
     report::format_duration(duration)
-}
-
-fn in_seconds(duration: Duration) -> String {
-    report::format_duration(Duration::from_secs(duration.as_secs()))
 }

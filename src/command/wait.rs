@@ -20,22 +20,13 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         let line = "wait runs no command; put: redlock wait NAME && COMMAND";
         return Err(BadUsage(line.into()).into());
     }
-    if !options.new {
-        let mut client = settings.locks.client();
-        // What a server that isn't ready says is waited for below.
-        if let Ok(found) = settings.locks.inspect(&mut client, &names)
-            && let Some(line) = mistaken(&found, &mut client, &settings.locks)?
-        {
-            report::error(format_args!("{line} (--new accepts it)"));
-            return Ok(Exit::NeverUsed);
-        }
-    }
-    until_free(&names, &options.wait, settings)
+    until_free(&names, options.new, &options.wait, settings)
 }
 
-/// The same, for names that are meant.
+/// The same. `are_meant`: also names that were never used, though nearly the same ones were.
 pub(super) fn until_free(
     names: &[Name],
+    are_meant: bool,
     options: &cli::WaitOptions,
     settings: &Settings,
 ) -> Result<Exit> {
@@ -70,6 +61,12 @@ pub(super) fn until_free(
         };
         if std::mem::take(&mut is_first) {
             settings.warn_of_replica(&looks.client);
+            if !are_meant && let Some(line) = mistaken(&found, &mut looks.client, &settings.locks)?
+            {
+                report::status_line(None);
+                report::error(format_args!("{line} (--new accepts it)"));
+                return Ok(Exit::NeverUsed);
+            }
         }
         for lock in &found {
             if let Key::NotALock(kind) = &lock.key {

@@ -14,7 +14,7 @@
 -- ARGV[16] restart grace (ms; '' or left out when there is none)
 -- ARGV[17] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
 -- ARGV[18] pass of a freeze ('' or left out when there is none)
--- ARGV[19] of how many waiters it makes no more ('' or left out when it waits behind any number)
+-- ARGV[19] behind how many others it doesn't wait ('' or left out when it waits behind any number)
 -- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
 -- @include lock
 

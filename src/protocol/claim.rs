@@ -236,7 +236,7 @@ impl Claim {
             .into(),
             u8::from(repair_ttl).to_string().into(),
         ];
-        // What few runs ask for is left out behind the last one that this run asks for.
+        // Arguments that this run doesn't need are left out at the end.
         let grace = restart_grace.as_millis();
         let rare = [
             if grace > 0 {

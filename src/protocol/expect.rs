@@ -22,11 +22,11 @@ pub struct Expectation {
     pub succeeded_ms: Option<u64>,
 }
 
-/// For so long it is kept that nobody has looked, in milliseconds.
+/// How long an expectation outlives the last look, in milliseconds.
 const RETENTION: u64 = 60 * 24 * 3600 * 1000;
 
 /// More than these are no list of jobs.
-const MOST: usize = 100_000;
+const MOST_EXPECTED: usize = 100_000;
 
 impl Expectation {
     /// `<every (ms)> <within (ms)> <last success (ms), or 0>`
@@ -109,14 +109,13 @@ impl Locks {
                 let (pairs, []) = fields.as_chunks::<2>() else {
                     return Err(unexpected_reply(&fields));
                 };
-                let text = |value: &Value| lossy_text(value);
-                let each = pairs.iter();
                 // What another program has written there is nothing of ours.
-                found.extend(
-                    each.filter_map(|[name, it]| Expectation::parse(&text(name), &text(it))),
-                );
+                let parse = |[name, it]: &[Value; 2]| {
+                    Expectation::parse(&lossy_text(name), &lossy_text(it))
+                };
+                found.extend(pairs.iter().filter_map(parse));
                 cursor = lossy_text(next);
-                if cursor == "0" || found.len() > MOST {
+                if cursor == "0" || found.len() > MOST_EXPECTED {
                     return Ok(found);
                 }
             }

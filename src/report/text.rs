@@ -38,6 +38,35 @@ pub fn shorten(text: &str, width: usize) -> Cow<'_, str> {
     format!("{start}…{end}").into()
 }
 
+/// The text in parts that fit into a width, broken between words; a word that is too long is a part of
+/// its own.
+pub fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
+    let Some(room) = room else {
+        return vec![text];
+    };
+    let (mut parts, mut start, mut end) = (Vec::new(), 0, 0);
+    for (at, word) in words(text) {
+        let next = at + word.len();
+        if end > start && columns(&text[start..next]) > room {
+            parts.push(text[start..end].trim_end());
+            start = at;
+        }
+        end = next;
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// The words of a text, and where they begin.
+fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut at = 0;
+    text.split(' ').map(move |word| {
+        let start = at;
+        at += word.len() + 1;
+        (start, word)
+    })
+}
+
 /// As much of its start as fits into this many columns.
 fn start_of(text: &str, width: usize) -> &str {
     let mut taken = 0;
@@ -189,6 +218,19 @@ pub fn ordinal(number: u32) -> String {
         _ => "th",
     };
     format!("{number}{ending}")
+}
+
+/// A duration in whole seconds.
+pub fn whole_seconds(duration: Duration) -> String {
+    duration::brief(Duration::from_secs(duration.as_secs()))
+}
+
+/// The same, but what lasts less than a second as it is.
+pub fn in_seconds(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        return duration::brief(duration);
+    }
+    whole_seconds(duration)
 }
 
 #[cfg(test)]

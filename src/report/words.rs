@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::text::{columns, ordinal, shorten};
+use super::text::{columns, ordinal, shorten, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::protocol::{
     Busy, ErrorKind, Frozen, Hold, Holder, Kept, Loss, Name, Renewal, Restarted, Who,
@@ -56,7 +56,7 @@ pub fn holder(holder: Option<&Holder>) -> String {
 pub fn not_renewed(hold: &Hold) -> Option<String> {
     match hold.renewal() {
         Renewal::Overdue(ago) => {
-            let ago = format_duration(Duration::from_secs(ago.as_secs()));
+            let ago = whole_seconds(ago);
             Some(format!("its lease has not been renewed for {ago}"))
         }
         Renewal::Unknown | Renewal::None | Renewal::Ago(_) => None,
@@ -132,10 +132,7 @@ pub fn killed_in(by: &Who, whom: &Who, now_ms: u64) -> String {
 fn asked(by: &Who, now_ms: u64) -> String {
     let ago = by.asked.map_or(String::new(), |asked| {
         let ago = Duration::from_millis(now_ms.saturating_sub(asked));
-        format!(
-            " {} ago",
-            format_duration(Duration::from_secs(ago.as_secs()))
-        )
+        format!(" {} ago", whole_seconds(ago))
     });
     format!("asked by {}{ago}{}", client_in_words(by), reason_of(by))
 }
@@ -213,7 +210,7 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
 pub fn held_back(restarted: Restarted, now_ms: u64, old: Duration) -> (String, String) {
     let left = Duration::from_millis(restarted.until_ms.saturating_sub(now_ms));
     let ago = Duration::from_millis(now_ms.saturating_sub(restarted.since_ms)) + old;
-    let ago = format_duration(Duration::from_secs(ago.as_secs()));
+    let ago = whole_seconds(ago);
     (
         format_duration(left.saturating_sub(old)),
         format!("Redis started {ago} ago and may have forgotten a holder"),
@@ -339,7 +336,7 @@ fn waiting_line_within(
         ) => (kept_line(*kept, busy, old), String::new()),
         (None, Some(Holder { since_ms, who, .. })) if let Some(by) = &busy.stopping => {
             let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
-            let held = format_duration(Duration::from_secs(held.as_secs()));
+            let held = whole_seconds(held);
             let now_ms = busy
                 .now_ms
                 .saturating_add(u64::try_from(old.as_millis()).unwrap_or(0));
@@ -361,7 +358,7 @@ fn waiting_line_within(
                     None => String::new(),
                 };
             }
-            let held = format_duration(Duration::from_secs(held.as_secs()));
+            let held = whole_seconds(held);
             let by = escaped(&client_name(who)).into_owned();
             short = Some(format!(", held by {} for {held}", shorten(&by, 20)));
             (
@@ -415,7 +412,7 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
             ("doesn't answer", "doesn't answer")
         }
     };
-    let lasting = format_duration(Duration::from_secs(lasting.as_secs()));
+    let lasting = whole_seconds(lasting);
     // Which of them the user has to look at, nothing else says.
     let line = match kind {
         ErrorKind::NotReplicated | ErrorKind::NotNow | ErrorKind::Crowded if !why.is_empty() => {

@@ -472,7 +472,7 @@ impl Supervision<'_> {
         if self.said_not_replicated {
             return;
         }
-        let [lasting, left] = [lasting, stop_in].map(in_seconds);
+        let [lasting, left] = [lasting, stop_in].map(report::in_seconds);
         let locks = match self.terms.names {
             [name] => format!("lock \"{name}\""),
             _ => "its locks".into(),
@@ -745,12 +745,6 @@ impl<'a> Executor<'a> for Supervision<'a> {
         }
         self.apply(event.map_or(session::Event::Tick, session::Event::Lease))
     }
-}
-
-/// A duration to the second, if it is that long.
-fn in_seconds(duration: Duration) -> String {
-    let seconds = Duration::from_secs(duration.as_secs());
-    report::format_duration(if seconds.is_zero() { duration } else { seconds })
 }
 
 /// Whether redlock or this machine stood still: it was to wake before COMMAND had to be stopped, and woke after that.

@@ -23,14 +23,14 @@ use self::chart::{Beside, Chart};
 use self::listing::{Item, Layout, milliseconds};
 use self::summary::Summary;
 use super::asked::Asked;
-use super::never_used::mistaken;
+use super::never_used::refuse_mistaken;
 use super::usage::{BadUsage, name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::pattern::natural_cmp;
 use crate::protocol::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
-use crate::report::{self, format_duration, lines_of, print, width};
+use crate::report::{format_duration, lines_of, print, width, wrapped};
 use crate::signal;
 use crate::sys::{CivilTime, local_time};
 
@@ -105,9 +105,8 @@ pub fn why(options: &cli::Why, settings: &Settings) -> Result<Exit> {
     let (Some(lock), Some(history)) = (found.first(), history.first()) else {
         return Ok(Exit::Success);
     };
-    if let Some(line) = mistaken([lock], &mut client, &settings.locks)? {
-        report::error(line);
-        return Ok(Exit::NeverUsed);
+    if let Some(exit) = refuse_mistaken([lock], &mut client, &settings.locks)? {
+        return Ok(exit);
     }
     let calendar = if options.utc {
         Calendar::UTC
@@ -115,11 +114,8 @@ pub fn why(options: &cli::Why, settings: &Settings) -> Result<Exit> {
         Calendar(local)
     };
     let text = why::told(lock, history, calendar);
-    let text = match width() {
-        Some(width) => why::wrapped(&text, width.max(40)),
-        None => text,
-    };
-    print(&(text + "\n"))?;
+    let room = width().map(|width| width.max(40));
+    print(&(wrapped(&text, room).join("\n") + "\n"))?;
     Ok(Exit::Success)
 }
 

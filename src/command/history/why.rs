@@ -6,8 +6,7 @@ use super::calendar::Calendar;
 use super::listing::{Item, ended, failed, ran, skipped};
 use crate::protocol::{HistoryEntry, Inspected, LockHistory, Skip, Who};
 use crate::report::{
-    self, client_and_reason, client_in_words, command_and_reason, escaped, expectation,
-    format_duration,
+    self, client_and_reason, client_in_words, command_and_reason, escaped, expectation, in_seconds,
 };
 
 /// How many events are told.
@@ -77,7 +76,7 @@ fn are_alike(one: &Item, next: &Item) -> bool {
 }
 
 fn success(hold: &HistoryEntry, at: &impl Fn(u64) -> String) -> String {
-    let (took, who) = (whole(ran(hold, 0)), who(&hold.who));
+    let (took, who) = (in_seconds(ran(hold, 0)), who(&hold.who));
     format!("{} {who} ran it in {took}", at(hold.since_ms))
 }
 
@@ -87,7 +86,7 @@ fn successes(
     count: usize,
     at: &impl Fn(u64) -> String,
 ) -> String {
-    let (took, who) = (whole(ran(last, 0)), who(&last.who));
+    let (took, who) = (in_seconds(ran(last, 0)), who(&last.who));
     format!(
         "{count} runs succeeded from {} on, the last at {} by {who} in {took}",
         at(first.since_ms),
@@ -102,7 +101,7 @@ fn of_failure(hold: &HistoryEntry, now_ms: u64, at: &impl Fn(u64) -> String) -> 
         "{} {} ran it for {}, until {}: {}",
         at(hold.since_ms),
         who(&hold.who),
-        whole(ran(hold, now_ms)),
+        in_seconds(ran(hold, now_ms)),
         at(end),
         ended(&hold.outcome, false)
     )
@@ -176,38 +175,11 @@ fn who(who: &Who) -> String {
 }
 
 fn lasting(lock: &Inspected, since_ms: u64) -> String {
-    whole(Duration::from_millis(lock.now_ms.saturating_sub(since_ms)))
-}
-
-/// Whole seconds, but for what lasts less than one.
-fn whole(duration: Duration) -> String {
-    if duration < Duration::from_secs(1) {
-        return format_duration(duration);
-    }
-    format_duration(Duration::from_secs(duration.as_secs()))
+    in_seconds(Duration::from_millis(lock.now_ms.saturating_sub(since_ms)))
 }
 
 /// The date of a moment, as the calendar writes it briefly.
 fn day(calendar: Calendar, ms: u64) -> Option<String> {
     let text = calendar.brief(ms, &calendar.zone(ms));
     text.split_once(' ').map(|(date, _)| date.to_owned())
-}
-
-/// The text in lines of this width, broken between words.
-pub fn wrapped(text: &str, width: usize) -> String {
-    let mut lines = String::new();
-    let mut taken = 0;
-    for word in text.split(' ') {
-        let columns = report::columns(word);
-        if taken > 0 && taken + 1 + columns > width {
-            lines.push('\n');
-            taken = 0;
-        } else if taken > 0 {
-            lines.push(' ');
-            taken += 1;
-        }
-        lines.push_str(word);
-        taken += columns;
-    }
-    lines
 }

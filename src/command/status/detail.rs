@@ -9,7 +9,7 @@ use crate::protocol::{
 };
 use crate::report::{
     Line, Style, client_in_words, columns, command_line, escaped, expectation, format_duration,
-    held_back, is_overdue, padded, stopping, typed,
+    held_back, is_overdue, padded, stopping, typed, wrapped,
 };
 
 /// How many columns the names of the fields take.
@@ -385,35 +385,6 @@ fn state(lock: &Inspected) -> String {
 /// How long it is since a moment of the server's clock.
 fn age(lock: &Inspected, since_ms: u64) -> Duration {
     Duration::from_millis(lock.now_ms.saturating_sub(since_ms))
-}
-
-/// The text in parts that fit into a width, broken between words; a word that is too long is a part of
-/// its own.
-fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
-    let Some(room) = room else {
-        return vec![text];
-    };
-    let (mut parts, mut start, mut end) = (Vec::new(), 0, 0);
-    for (at, word) in words(text) {
-        let next = at + word.len();
-        if end > start && columns(&text[start..next]) > room {
-            parts.push(text[start..end].trim_end());
-            start = at;
-        }
-        end = next;
-    }
-    parts.push(&text[start..]);
-    parts
-}
-
-/// The words of a text, and where they begin.
-fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut at = 0;
-    text.split(' ').map(move |word| {
-        let start = at;
-        at += word.len() + 1;
-        (start, word)
-    })
 }
 
 #[cfg(test)]

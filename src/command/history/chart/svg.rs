@@ -98,7 +98,7 @@ impl Chart<'_> {
                 y += HEADING;
             }
             let rows = lock.rows.iter().map(|row| height(row.lanes.len()));
-            let mut frozen = self.frozen(lock.freezes, y, rows.sum());
+            ice += &self.frozen(lock.freezes, y, rows.sum());
             for (at, row) in lock.rows.iter().enumerate() {
                 let height = height(row.lanes.len());
                 if at % 2 == 0 {
@@ -121,7 +121,6 @@ impl Chart<'_> {
                 }
                 y += height;
             }
-            ice.push_str(&std::mem::take(&mut frozen));
         }
         *picture += &ice;
         for (ms, _) in self.ticks(TICKS) {
