@@ -80,6 +80,15 @@ impl Cluster {
                         || node.info("replication", "master_link_status") == "up")
             });
         }
+        for node in &self.nodes {
+            wait_until("each primary is followed by its replicas", || {
+                let replicas = node.info("replication", "connected_slaves");
+                node.info("replication", "role") != "master"
+                    || replicas
+                        .parse()
+                        .is_ok_and(|replicas| node.is_followed_by(replicas))
+            });
+        }
     }
 
     /// The URL with these nodes as the first ones to ask.

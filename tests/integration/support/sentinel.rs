@@ -239,6 +239,10 @@ impl Replicated {
                 return Some(format!("{number} doesn't follow {primary}: {all}"));
             }
         }
+        if !self.servers[primary].is_followed_by(2) {
+            let info = self.servers[primary].cli(&["INFO", "replication"]);
+            return Some(format!("the primary passes nothing on to one: {info}"));
+        }
         let mut sentinels = self.sentinels.iter();
         let blind = sentinels.find(|sentinel| !sentinel.sees(2))?;
         let [replicas, sentinels] = ["REPLICAS", "SENTINELS"].map(|of| blind.fields(of, "flags"));

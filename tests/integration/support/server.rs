@@ -108,6 +108,22 @@ impl Redis {
         )
     }
 
+    /// Whether so many replicas have what it passes on now. It counts a replica, and passes anything on to it, only after it
+    /// has noticed that the replica has all the data, a while after the replica itself.
+    pub fn is_followed_by(&self, replicas: u32) -> bool {
+        let mut bytes = packed(&["PUBLISH", "anything", ""]);
+        bytes.extend(packed(&["WAIT", &replicas.to_string(), "100"]));
+        let exchange = || {
+            let mut stream = UnixStream::connect(self.socket())?;
+            stream.write_all(&bytes)?;
+            let mut parser = redis::Parser::new();
+            parser.parse_value(&mut stream)?;
+            parser.parse_value(&mut stream)
+        };
+        let confirmed: Result<_, redis::RedisError> = exchange();
+        matches!(confirmed, Ok(redis::Value::Int(number)) if number >= replicas.into())
+    }
+
     /// Has a node of a cluster serve these hash slots.
     pub fn add_slots(&self, slots: std::ops::Range<u32>) {
         let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
