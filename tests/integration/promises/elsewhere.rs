@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    REDLOCK, Redis, Running, directly, free_port, is_alive, is_permitted, now, outcome, path,
-    queued, script, send, wait_until, watchdog,
+    REDLOCK, Redis, Running, await_watchdog, directly, free_port, is_alive, is_permitted, now,
+    outcome, path, queued, script, send, wait_until,
 };
 
 const HOSTS: [&str; 3] = ["web-1", "web-2", "web-3"];
@@ -349,7 +349,7 @@ fn a_guard_that_is_suspended_on_its_host_delays_the_next_turn_for_a_lease_at_mos
     let (run, clients) = site.deploy(&["--ttl", "4s"], OVER_SSH);
     let next = site.next();
     let (_, guard) = site.pids(HOSTS[0]);
-    wait_until("it has a watchdog", || watchdog(guard).is_some());
+    await_watchdog(guard);
     send(guard, libc::SIGSTOP);
     let suspended = Instant::now();
     for client in clients {

@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gate, Gated, Redis, Running, await_mark, host, is_alive, outcome, queued, redlock, wait_until,
-    watchdog, with_signals,
+    Gate, Gated, Redis, Running, await_mark, await_watchdog, host, is_alive, outcome, queued,
+    redlock, wait_until, with_signals,
 };
 
 /// A server, and a hook that leaves its environment in a file for each event: `acquired` and so on.
@@ -533,12 +533,12 @@ fn a_dead_holder_is_known_to_be_dead_while_its_hook_works() {
     await_mark(&redis, run.pid());
     let text = read_some(&pipe);
     let hook: i32 = text.lines().next().unwrap().parse().unwrap();
-    let watchdog = watchdog(run.pid());
+    let watchdog = await_watchdog(run.pid());
     let waiter = queued(&redis, words!("run -q a -- true"));
     run.kill();
     waiter.finish().assert_code(0);
     assert!(is_alive(hook), "the waiter has waited for the hook");
-    wait_until("the watchdog is gone", || !watchdog.is_some_and(is_alive));
+    wait_until("the watchdog is gone", || !is_alive(watchdog));
 }
 
 #[test]

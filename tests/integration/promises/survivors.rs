@@ -12,8 +12,8 @@ use nix::sys::signal::Signal;
 use crate::promises::keeper::keeper;
 use crate::support::{
     Gate, Gated, OtherUser, Redis, Running, assert_nothing_left, await_and_kill_watchdog,
-    await_mark, children, directly, is_alive, is_permitted, kill_watchdog, moment, now, outcome,
-    queued, send, wait_until,
+    await_mark, children, directly, is_alive, is_permitted, moment, now, outcome, queued, send,
+    wait_until, watchdog,
 };
 
 /// What works on: it says its pid, and ends with a word at the gate, or with the test.
@@ -64,7 +64,9 @@ impl Holder {
     fn kill(&mut self) {
         let redlock = self.run.pid();
         // COMMAND may be another redlock.
-        children(redlock).into_iter().for_each(kill_watchdog);
+        for watchdog in children(redlock).into_iter().filter_map(watchdog) {
+            send(watchdog, libc::SIGKILL);
+        }
         await_and_kill_watchdog(redlock);
         self.run.kill();
         let command = self.command;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::{
     Gated, OtherUser, REDLOCK, Redis, Running, assert_nothing_left, assert_within, await_mark,
-    children, is_alive, is_permitted, moment, now, outcome, queued, wait_until, watchdog,
+    await_watchdog, children, is_alive, is_permitted, moment, now, outcome, queued, wait_until,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -33,9 +33,9 @@ fn holder(redis: &Redis, options: &[&str]) -> Running {
 fn kill(holder: &mut Running) {
     let command = children(holder.pid());
     assert_eq!(command.len(), 1);
-    let watchdog = watchdog(holder.pid());
+    let watchdog = await_watchdog(holder.pid());
     holder.kill();
-    let all: Vec<i32> = command.into_iter().chain(watchdog).collect();
+    let all: Vec<i32> = command.into_iter().chain([watchdog]).collect();
     wait_until("all has ended", || !all.iter().any(|&pid| is_alive(pid)));
 }
 

@@ -11,8 +11,9 @@ use nix::unistd::Pid;
 
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gate, OtherUser, Redis, Running, ask, attach_strace, await_mark, directly, is_alive, moment,
-    now, outcome, queued, send, state, wait_until, watchdog, with_default_signals,
+    Gate, OtherUser, Redis, Running, ask, attach_strace, await_mark, await_watchdog, directly,
+    is_alive, moment, now, outcome, queued, send, state, wait_until, watchdog,
+    with_default_signals,
 };
 
 /// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
@@ -60,12 +61,7 @@ fn a_waiter_does_not_wait_for_the_watchdog_of_a_killed_holder() {
     );
     run.expect_line("ready");
     await_mark(&redis, run.pid());
-    let mut found = None;
-    wait_until("it has a watchdog", || {
-        found = watchdog(run.pid());
-        found.is_some()
-    });
-    let watchdog = found.unwrap();
+    let watchdog = await_watchdog(run.pid());
     send(watchdog, libc::SIGSTOP);
     let waiter = queued(&redis, words!("run -q a -- true"));
     send(run.pid(), libc::SIGKILL);
@@ -139,8 +135,7 @@ fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_wai
     let mut run = run(&redis, &["run", "--ttl", "4s", "a", "-c", script]);
     let command: i32 = run.line().parse().unwrap();
     await_mark(&redis, run.pid());
-    wait_until("it has a watchdog", || watchdog(run.pid()).is_some());
-    let watchdog = watchdog(run.pid()).unwrap();
+    let watchdog = await_watchdog(run.pid());
     killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
     let rests = || {
         let channel = fs::read_to_string(format!("/proc/{watchdog}/wchan"));
@@ -263,7 +258,7 @@ fn a_watchdog_ends_with_its_run_and_kills_nothing_that_was_left_on_purpose() {
     let mut run = run(&redis, &["run", "a", "-c", script]);
     let daemon: i32 = run.line().parse().unwrap();
     await_mark(&redis, run.pid());
-    let watchdog = watchdog(run.pid()).expect("it has a watchdog");
+    let watchdog = await_watchdog(run.pid());
     gate.open();
     run.finish().assert_code(0);
     assert_eq!(state(watchdog), None);
@@ -277,7 +272,7 @@ fn a_killed_watchdog_is_replaced_with_the_next_renewal() {
     let mut run = run(&redis, &["run", "--ttl", "2s", "a", "-c", FAMILY]);
     let family = family(&mut run);
     await_mark(&redis, run.pid());
-    let first = watchdog(run.pid()).expect("it has a watchdog");
+    let first = await_watchdog(run.pid());
     send(first, libc::SIGKILL);
     let redlock = run.pid();
     wait_until("there is another", || {
@@ -292,7 +287,7 @@ fn a_watchdog_holds_nothing_of_the_job() {
     let redis = Redis::start();
     let run = run(&redis, &["run", "a", "--", "sleep", "50"]);
     await_mark(&redis, run.pid());
-    let watchdog = watchdog(run.pid()).expect("it has a watchdog");
+    let watchdog = await_watchdog(run.pid());
     let open = || {
         let open = fs::read_dir(format!("/proc/{watchdog}/fd")).unwrap();
         let open = open.flat_map(|fd| fs::read_link(fd.unwrap().path()));
@@ -409,7 +404,7 @@ fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
     }
     let (redlock, command) = (redlock.unwrap(), command.unwrap());
     await_mark(&redis, redlock);
-    let watchdog = watchdog(redlock).unwrap();
+    let watchdog = await_watchdog(redlock);
     wait_until("COMMAND is reaped", || state(command).is_none());
     gate.say(&(command - 1).to_string());
     let bystander = bash.line();
@@ -428,8 +423,7 @@ fn a_process_with_the_locks_token_among_other_text_is_not_killed() {
     let script = r#"echo "$REDLOCK_TOKEN"; exec sleep 50"#;
     let mut run = run(&redis, &["run", "--ttl", "60s", "a", "-c", script]);
     let token = run.line();
-    await_mark(&redis, run.pid());
-    let watchdog = watchdog(run.pid()).unwrap();
+    let watchdog = await_watchdog(run.pid());
     let mut other = directly(&redis, &["sh", "-c", "echo ready; exec sleep 50"]);
     let mut other = Running::start(other.env("HTTP_USER_AGENT", format!("Mozilla {token}")));
     other.expect_line("ready");
@@ -460,9 +454,8 @@ fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_wat
     let mut run = Running::start(&mut with_default_signals(directly(&redis, words)));
     run.expect_line("ready");
     let redlock = run.pid();
-    wait_until("it has a watchdog", || watchdog(redlock).is_some());
+    let watchdog = await_watchdog(redlock);
     let shown = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
-    let watchdog = watchdog(redlock).unwrap();
     wait_until("its words are gone", || {
         shown(watchdog).starts_with("rl-watchdog\0")
     });

@@ -162,15 +162,18 @@ pub fn watchdog(redlock: i32) -> Option<i32> {
         .find(|pid| name(pid) == "rl-watchdog\n" && leads_session(pid) && is_alive(*pid))
 }
 
-/// From now on nothing kills what this redlock leaves when it is killed, up to its next renewal.
-pub fn kill_watchdog(redlock: i32) {
-    if let Some(watchdog) = watchdog(redlock) {
-        send(watchdog, libc::SIGKILL);
-    }
+/// The same, as soon as there is one: it comes after the mark.
+#[track_caller]
+pub fn await_watchdog(redlock: i32) -> i32 {
+    let mut found = None;
+    wait_until("it has a watchdog", || {
+        found = watchdog(redlock);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
-/// The same where the first renewal may not have started the watchdog yet: it comes after the mark.
+/// From now on nothing kills what this redlock leaves when it is killed, up to its next renewal.
 pub fn await_and_kill_watchdog(redlock: i32) {
-    wait_until("the watchdog has started", || watchdog(redlock).is_some());
-    kill_watchdog(redlock);
+    send(await_watchdog(redlock), libc::SIGKILL);
 }
