@@ -58,7 +58,7 @@ FOREIGN = $(if $(filter $(HERE),$(ARCH)),,CC_$(subst -,_,$(MUSL))=$(CROSS) CARGO
 COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --dirty=-changed 2>/dev/null)"
 
 # Most tests wait most of the time.
-TEST_THREADS ?= 6
+TEST_THREADS ?= 8
 
 .PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint check-macos generate pictures hot hot-check
 
