@@ -15,19 +15,24 @@ fn run(redis: &Redis, options: &[&str], script: &str) -> Outcome {
 fn left_at_death(redis: &Redis, proxy: &Proxy, words: &[&str]) -> i64 {
     let mut work = Running::start(redis.redlock(words).env("REDLOCK_URL", proxy.url()));
     let pid = work.line();
-    wait_until("it is renewed", || proxy.answered("renew") > 0);
+    let lease = || -> i64 { redis.cli(&["PTTL", "redlock:a"]).parse().unwrap() };
+    let mut last = lease();
+    wait_until("it is renewed", || {
+        let before = std::mem::replace(&mut last, lease());
+        last > before
+    });
     proxy.vanish();
     let process = format!("/proc/{}", pid.trim());
     wait_until("it is dead", || {
         let stat = std::fs::read_to_string(format!("{process}/stat"));
         stat.map_or(true, |stat| stat.contains(") Z "))
     });
-    redis.cli(&["PTTL", "redlock:a"]).parse().unwrap()
+    lease()
 }
 
 #[test]
 fn a_command_that_cannot_be_renewed_is_dead_sooner_by_the_clock_skew() {
-    let keeper = "echo $$; redlock acquire a --ttl 6s -k 100ms --clock-skew 2s --while-pid $$ >/dev/null || exit; while :; do sleep 0.02; done";
+    let keeper = "redlock acquire a --ttl 6s -k 100ms --clock-skew 2s --while-pid $$ >/dev/null || exit; echo $$; while :; do sleep 0.02; done";
     let command = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
     let options = words!("run --ttl 6s -k 100ms --clock-skew 2s a");
     let by_run = [options, &["--", "sh", "-c", command]].concat();
