@@ -38,7 +38,7 @@ fn main() {
             format!(
                 "#[allow(clippy::unreadable_literal)]\npub static {constant}: Script = Script {{\n"
             ),
-            format!("    text: Text::Packed(|| &sources()[{at:?}]),\n    hash: \"{hash}\",\n"),
+            format!("    text: Text::Packed(|| unpack({at:?})),\n    hash: \"{hash}\",\n"),
             format!("    counts_when_replicated: {counts},\n    may_arrive_late: {late},\n}};\n"),
         ]);
     }

@@ -5,7 +5,7 @@
 //! was doubled or shifted on its way must not pass for this one's. That is an [`Error`] of the kind
 //! [`ErrorKind::Unreachable`]; the caller gives the connection up, and asks again over a fresh one.
 
-use std::sync::OnceLock;
+use std::ops::Range;
 use std::time::Duration;
 
 use redis::Value;
@@ -27,15 +27,13 @@ const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
-/// The texts of all scripts, one after the other: unpacked when a server needs one.
-fn sources() -> &'static str {
-    static SOURCES: OnceLock<String> = OnceLock::new();
+/// The text of a script, which is at this place among the texts of all. Nothing of it is kept: a server needs each once.
+fn unpack(at: Range<usize>) -> String {
     static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scripts.z"));
-    SOURCES.get_or_init(|| {
-        let unpacked = miniz_oxide::inflate::decompress_to_vec(PACKED);
-        let text = unpacked.map(String::from_utf8);
-        text.ok().and_then(Result::ok).unwrap_or_default()
-    })
+    let mut text = miniz_oxide::inflate::decompress_to_vec(PACKED).unwrap_or_default();
+    text.truncate(at.end);
+    text.drain(..at.start.min(text.len()));
+    String::from_utf8(text).unwrap_or_default()
 }
 
 /// In how many parts a script does its work at most: a server that never comes to an end lies.

@@ -141,8 +141,8 @@ impl Rehearsal {
                     Value::ServerError(error) => {
                         let server = self.locks.deployment.server();
                         let key = Some(self.lock.keys.lock.as_slice());
-                        let script = Some(step.call.script.source());
-                        Err(from_server(&error, &server, key, script))
+                        let script = step.call.script.source();
+                        Err(from_server(&error, &server, key, Some(&script)))
                     }
                     answer => (step.read)(answer),
                 };

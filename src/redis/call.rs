@@ -1,5 +1,7 @@
 //! A call of a Lua script. Only its callers know what the script does.
 
+use std::borrow::Cow;
+
 use redis::{Cmd, cmd};
 
 /// A Lua script, joined with what it includes, and its SHA-1, by which it is called.
@@ -18,15 +20,30 @@ pub enum Text {
     /// As it is.
     #[cfg_attr(not(any(test, fuzzing)), allow(dead_code))]
     Plain(&'static str),
-    /// Compressed: this unpacks it.
-    Packed(fn() -> &'static str),
+    /// Compressed: this unpacks it, which takes a millisecond.
+    Packed(fn() -> String),
 }
 
 impl Script {
-    pub fn source(&self) -> &'static str {
+    pub fn source(&self) -> Cow<'static, str> {
+        match self.text {
+            Text::Plain(text) => text.into(),
+            Text::Packed(unpack) => unpack().into(),
+        }
+    }
+
+    /// The same, for tests, which call the scripts many thousand times: it is kept for good.
+    #[cfg(any(test, fuzzing))]
+    pub fn kept_source(&self) -> &'static str {
+        use std::collections::BTreeMap;
+        use std::sync::{Mutex, PoisonError};
+        static KEPT: Mutex<BTreeMap<&str, &str>> = Mutex::new(BTreeMap::new());
         match self.text {
             Text::Plain(text) => text,
-            Text::Packed(unpack) => unpack(),
+            Text::Packed(unpack) => {
+                let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.entry(self.hash).or_insert_with(|| unpack().leak())
+            }
         }
     }
 }
@@ -47,7 +64,7 @@ impl Call {
             command
         } else {
             let mut command = cmd("EVAL");
-            command.arg(self.script.source());
+            command.arg(&*self.script.source());
             command
         };
         command.arg(self.keys.len()).arg(&self.keys).arg(&self.args);
@@ -75,7 +92,7 @@ mod tests {
         };
         for (by_hash, name, script) in [
             (true, "EVALSHA", SCRIPT.hash),
-            (false, "EVAL", SCRIPT.source()),
+            (false, "EVAL", SCRIPT.kept_source()),
         ] {
             let mut expected = cmd(name);
             expected.arg(script).arg(2).arg("key").arg("other");

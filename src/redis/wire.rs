@@ -201,7 +201,7 @@ impl Wire {
         };
         let key = key.map(Vec::as_slice);
         let script = script.map(Script::source);
-        let error = from_server(error, &self.server, key, script);
+        let error = from_server(error, &self.server, key, script.as_deref());
         // What the first call on a connection isn't permitted, the user isn't.
         if self.is_proven {
             self.softened_by_password_command(error)

@@ -3,7 +3,7 @@
 //! musl's allocator asks the kernel again for each size of block, which costs a short run a tenth
 //! of its time. Here an allocation is an addition. What is freed is used again only if it was the
 //! last that was handed out, so the block fills up in a long run; from then on, and for all that
-//! doesn't fit, the system's allocator serves.
+//! doesn't fit or is large, the system's allocator serves.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The size of the block; a short run that clap reads for uses a good half of it.
 pub(super) const SIZE: usize = 384 * 1024;
+
+/// What is larger isn't taken from the block: a holder would have its pages for good, long after it was freed.
+const LARGE: usize = 32 * 1024;
 
 const PAGE: usize = 4096;
 
@@ -63,7 +66,7 @@ unsafe impl GlobalAlloc for Arena {
         loop {
             let start = next.next_multiple_of(layout.align());
             let end = start.saturating_add(layout.size());
-            if end > SIZE || layout.align() > PAGE {
+            if end > SIZE || layout.size() > LARGE || layout.align() > PAGE {
                 // SAFETY: the caller's promises are passed on.
                 return unsafe { System.alloc(layout) };
             }
@@ -92,7 +95,7 @@ unsafe impl GlobalAlloc for Arena {
             // SAFETY: what isn't in the block came from the system.
             return unsafe { System.realloc(allocation, layout, size) };
         };
-        let fits = start.saturating_add(size) <= SIZE;
+        let fits = size <= LARGE && start.saturating_add(size) <= SIZE;
         if size <= layout.size() || (fits && advance(start + layout.size(), start + size)) {
             return allocation;
         }
