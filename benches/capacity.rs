@@ -42,8 +42,14 @@ const LASTING: &str = "600000";
 const REMEMBERED: &str = "2592600000";
 const RELEASE: [&str; 3] = ["0", "status:0", "0"];
 
-/// A run that found the lock held and gave up, because of a run like itself.
-const SKIP: [&str; 4] = ["busy", "0", WHO, WHO];
+/// A run that found the lock held and gave up, because of a run like itself: both without what matters only while a lock is
+/// held, as a client names them then.
+const SKIP: [&str; 4] = [
+    "busy",
+    "0",
+    r#"{"host":"ci-7.example.com","user":"deploy","pid":27524,"command":["./deploy.sh","--to","production"]}"#,
+    r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":[]}"#,
+];
 
 fn main() -> Result<()> {
     let directory = directory()?;
