@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::never_used::mistaken;
+use super::never_used::{mistaken, refuse_mistaken};
 use super::usage::{BadUsage, name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
@@ -34,15 +34,14 @@ pub fn expect(options: &cli::Expect, settings: &Settings) -> Result<Exit> {
         return forget(&name, &mut client, settings);
     }
     let before = known.iter().find(|known| known.name == name);
-    let expectation = of_one(name, options, before)?;
     if before.is_none() && !options.new {
-        let names = std::slice::from_ref(&expectation.name);
-        let found = locks.inspect(&mut client, names)?;
+        let found = locks.inspect(&mut client, std::slice::from_ref(&name))?;
         if let Some(line) = mistaken(&found, &mut client, locks)? {
             report::error(format_args!("{line} (--new expects it)"));
             return Ok(Exit::NeverUsed);
         }
     }
+    let expectation = of_one(name, options, before)?;
     let is_changed = before.is_none_or(|before| often(before) != often(&expectation));
     if is_changed {
         let was = before.map_or(String::new(), |before| format!(" (was {})", often(before)));
@@ -150,7 +149,12 @@ fn forget(name: &Name, client: &mut Client, settings: &Settings) -> Result<Exit>
     } else {
         format!("nothing was expected of lock \"{name}\"")
     });
-    Ok(Exit::Success)
+    if was_expected {
+        return Ok(Exit::Success);
+    }
+    let found = settings.locks.inspect(client, std::slice::from_ref(name))?;
+    let exit = refuse_mistaken(&found, client, &settings.locks)?;
+    Ok(exit.unwrap_or(Exit::Success))
 }
 
 /// How long ago the last success was, if that is in time; else the same as an error, if there was any.

@@ -29,7 +29,8 @@ pub fn told(lock: &Inspected, history: &LockHistory, calendar: Calendar) -> Stri
     let mut events = Vec::new();
     let items = items_of(history);
     for alike in items.chunk_by(|one, next| are_alike(one, next)) {
-        events.push(match alike {
+        let is_hold = matches!(alike, [Item::Hold(_), ..]);
+        let told = match alike {
             [Item::Hold(hold)] if failed(hold) => of_failure(hold, now_ms, &at),
             [Item::Skip(skip)] => of_skip(skip, history, &at),
             [Item::Hold(first), .., Item::Hold(last)] => successes((first, last), alike.len(), &at),
@@ -40,10 +41,10 @@ pub fn told(lock: &Inspected, history: &LockHistory, calendar: Calendar) -> Stri
                 format!("{count} runs from {from} to {to}: {}", skipped(last, false))
             }
             _ => continue,
-        });
+        };
+        events.push((is_hold, told));
     }
-    let before = events.len().saturating_sub(TOLD);
-    let mut parts: Vec<String> = events.drain(before..).collect();
+    let mut parts = latest(events);
     parts.extend(present(lock, &at));
     parts.push(match lock.record.succeeded_ms {
         Some(success) => format!("last success {} ago", lasting(lock, success)),
@@ -52,6 +53,23 @@ pub fn told(lock: &Inspected, history: &LockHistory, calendar: Calendar) -> Stri
     let zone = calendar.zone(now_ms);
     let text = format!("{} (times in {zone}): {}", lock.name, parts.join("; "));
     escaped(&text).into_owned()
+}
+
+/// The latest events, and the latest hold in any case: however many have given up since, it says what they met.
+fn latest(mut events: Vec<(bool, String)>) -> Vec<String> {
+    let from = events.len().saturating_sub(TOLD);
+    let is_hold = |(is_hold, _): &(bool, String)| *is_hold;
+    let hold = events[..from].iter().rposition(is_hold);
+    match hold.filter(|_| !events[from..].iter().any(is_hold)) {
+        Some(hold) => {
+            events.swap(hold, from);
+            events.drain(..from);
+        }
+        None => {
+            events.drain(..from);
+        }
+    }
+    events.into_iter().map(|(_, told)| told).collect()
 }
 
 /// What is over, in the order in which it began.
@@ -135,6 +153,11 @@ fn present(lock: &Inspected, at: &impl Fn(u64) -> String) -> Vec<String> {
             parts.push("another client holds it now".into());
             continue;
         };
+        if holder.kept.is_some() {
+            let whom = client_in_words(&holder.who);
+            parts.push(format!("kept after {whom} has ended"));
+            continue;
+        }
         let running = Duration::from_millis(lock.now_ms.saturating_sub(holder.since_ms));
         let usual = lock
             .usual

@@ -86,6 +86,11 @@ fn what_is_expected_is_kept_and_all_of_it_is_checked_in_one_look() {
     // A name with a slip would never be late.
     let slip = redlock(&redis, &["expect", "hourl", "--every", "1h"]);
     slip.assert_code(1).assert_says("did you mean hourly?");
+    for more in [&[][..], &["--forget"]] {
+        redlock(&redis, &[&["expect", "hourl"], more].concat())
+            .assert_code(1)
+            .assert_says("did you mean hourly?");
+    }
     redlock(&redis, &["expect", "hourl", "--every", "1h", "--new"])
         .assert_code(1)
         .assert_says("\"hourl\" is expected every 1h from now on");
@@ -178,6 +183,34 @@ fn why_tells_in_one_paragraph_who_held_it_who_gave_up_who_stopped_it_and_the_las
     redlock(&redis, &["why", "nightl"])
         .assert_code(1)
         .assert_says("did you mean nightly?");
+}
+
+#[test]
+fn why_tells_of_the_last_hold_however_many_runs_have_given_up_since_it_began() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    // Of different kinds, which are told one by one.
+    for options in [&["-n"][..], &["-w", "1ms"]].iter().cycle().take(8) {
+        let words = [&["run"], *options, &["a", "--", "true"]].concat();
+        redlock(&redis, &words).assert_code(75);
+    }
+    wait_until("it tracks its lock", || redis.trackers() > 0);
+    redlock(&redis, &["stop", "a", "--reason", "hung"]).assert_code(0);
+    drop(holder);
+    let text = redlock(&redis, &["why", "a"]).stdout;
+    for part in [" ran it for ", "stopped by ", ": hung; ", "gave up waiting"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+#[test]
+fn why_says_that_a_lock_is_kept_whose_run_has_ended() {
+    let redis = Redis::start();
+    let words = ["run", "a", "--hold-at-least", "60s", "--", "true"];
+    redlock(&redis, &words).assert_code(0);
+    let text = redlock(&redis, &["why", "a"]).stdout;
+    assert!(text.contains("; kept after "), "{text}");
+    assert!(!text.contains("has held it"), "{text}");
 }
 
 #[test]
