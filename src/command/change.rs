@@ -16,11 +16,11 @@ static UNANSWERED: Mutex<Option<String>> = Mutex::new(None);
 /// That of the call, after the warning where only the answer is missing. An interrupt before the answer ends the process
 /// with the same warning.
 pub fn change<T>(
-    name: &Name,
+    names: &[Name],
     may: impl std::fmt::Display,
     make: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T> {
-    let look = report::typed(&["status"], name);
+    let look = report::typed_for(&["status"], names);
     let warning = format!("{may}; to find out: {look}");
     set_unanswered(Some(warning.clone()));
     signal::on_interrupt(end_with_warning).context("can't watch for Ctrl-C")?;

@@ -14,7 +14,7 @@ use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration;
-use crate::protocol::{Error, FreezeReply, Name, Pass, Who};
+use crate::protocol::{Error, FreezeReply, Inspected, Name, Pass, Who};
 use crate::report;
 use crate::sys;
 
@@ -28,6 +28,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         refuse_pattern(name, "freeze")?;
     }
     let names = parse_names(&options.names)?;
+    refuse_duration(options)?;
     let who = Who {
         reason: masked(Some(&options.reason)),
         ..own_identity(settings)
@@ -58,9 +59,43 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
         writeln!(std::io::stdout(), "{pass}").context("can't write the pass")?;
     }
     if options.wait {
-        return until_free(&names, true, &cli::WaitOptions::default(), settings);
+        let patience = cli::WaitOptions::default();
+        return until_free(&names, true, &patience, settings, |lock| ended(lock, &who));
     }
     Ok(Exit::Success)
+}
+
+/// As `run -w 5s` waits for 5 s at most, a duration after -w of `freeze` is hardly the name of a lock.
+fn refuse_duration(options: &cli::Freeze) -> Result<()> {
+    let is_duration = |name: &&String| {
+        cli::duration(name).is_ok() && name.ends_with(|c: char| c.is_ascii_lowercase())
+    };
+    match options.names.iter().find(is_duration) {
+        Some(name) if options.wait && !options.new => {
+            let name = report::quote(name);
+            let line = format!(
+                "-w of freeze takes no duration, so {name} would be a lock: put timeout {name} before redlock to wait no longer (--new freezes it)"
+            );
+            Err(BadUsage(line).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// That a lock isn't frozen any more as it was by this process.
+fn ended(lock: &Inspected, by: &Who) -> Option<String> {
+    let name = &lock.name;
+    match &lock.frozen {
+        Some(frozen) if frozen.who.pid == by.pid && frozen.who.host == by.host => None,
+        Some(frozen) => Some(format!(
+            "{} has frozen lock \"{name}\" anew, so this freeze of it is over",
+            report::client_and_reason(&frozen.who)
+        )),
+        None => Some(format!(
+            "lock \"{name}\" isn't frozen any more: `{}` was called, or the freeze has run out (--for)",
+            report::typed(&["thaw"], name)
+        )),
+    }
 }
 
 /// Makes the same change to each of these locks; what came of each.
@@ -69,14 +104,11 @@ fn change_each<T>(
     changed: &str,
     mut make: impl FnMut(&Name) -> Result<T, Error>,
 ) -> Result<Vec<T>> {
-    let Some(first) = names.first() else {
-        return Ok(Vec::new());
-    };
     let all: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
     let locks = if names.len() == 1 { "lock" } else { "locks" };
     let may = format_args!("{locks} {} may have been {changed}", all.join(", "));
     let mut done = Vec::new();
-    let outcome = change(first, may, || {
+    let outcome = change(names, may, || {
         for name in names {
             done.push(make(name)?);
         }

@@ -191,7 +191,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
         [] => format!("a waiter may have been removed from the queue of lock \"{name}\""),
         _ => format!("lock \"{name}\" may have been forced free"),
     };
-    let freed = change(name, may, || {
+    let freed = change(std::slice::from_ref(name), may, || {
         lock.force(&mut client, id.as_deref(), Some(&by))
     })?;
     if let Forced::Freed { .. } = freed {

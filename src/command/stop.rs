@@ -68,7 +68,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     let asked = now();
     let whom = whom(&holds);
     let may = format_args!("{whom} may have been asked to stop");
-    change(&name, may, || {
+    change(std::slice::from_ref(&name), may, || {
         holds.iter().try_for_each(|hold| {
             // One that has ended meanwhile is what was wanted; one that is only kept by now ends soon.
             let _: StopReply = lock.stop(&mut client, &hold.id, &by)?;

@@ -20,15 +20,17 @@ pub fn wait(options: &cli::Wait, settings: &Settings) -> Result<Exit> {
         let line = "wait runs no command; put: redlock wait NAME && COMMAND";
         return Err(BadUsage(line.into()).into());
     }
-    until_free(&names, options.new, &options.wait, settings)
+    until_free(&names, options.new, &options.wait, settings, |_| None)
 }
 
-/// The same. `are_meant`: also names that were never used, though nearly the same ones were.
+/// The same. `are_meant`: also names that were never used, though nearly the same ones were. `is_pointless` says of a lock
+/// why it isn't waited for any longer.
 pub(super) fn until_free(
     names: &[Name],
     are_meant: bool,
     options: &cli::WaitOptions,
     settings: &Settings,
+    is_pointless: impl Fn(&Inspected) -> Option<String>,
 ) -> Result<Exit> {
     let began = now();
     let limit = WaitLimit::since(began, options.no_wait, options.wait);
@@ -77,6 +79,11 @@ pub(super) fn until_free(
                 ));
                 return Ok(Exit::Config);
             }
+        }
+        if let Some(why) = found.iter().find_map(&is_pointless) {
+            report::status_line(None);
+            report::error(why);
+            return Ok(Exit::Lost);
         }
         let held = |lock: &Inspected| Some((lock.name.clone(), lock.busy()?, lock.usual));
         let Some((held, busy, usual)) = found.iter().find_map(held) else {

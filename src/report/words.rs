@@ -148,8 +148,14 @@ pub fn superseded(name: &Name, by: &Who) -> String {
 
 /// A command of ours for a lock, for people to type: a shell takes it as it stands, whatever the name is.
 pub fn typed(words: &[&str], name: &Name) -> String {
+    typed_for(words, std::slice::from_ref(name))
+}
+
+/// The same for several locks.
+pub fn typed_for(words: &[&str], names: &[Name]) -> String {
     let words = ["redlock"].iter().chain(words).copied();
-    let words: Vec<String> = words.chain([name.as_str()]).map(str::to_owned).collect();
+    let words = words.chain(names.iter().map(Name::as_str));
+    let words: Vec<String> = words.map(str::to_owned).collect();
     command_line(&words)
 }
 

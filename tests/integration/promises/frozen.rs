@@ -493,3 +493,44 @@ fn several_locks_are_frozen_with_one_pass_and_the_freeze_returns_when_their_hold
     redlock(&redis, &["thaw", "a", "b"]).assert_code(0);
     redlock(&redis, &["run", "-n", "a", "b", "--", "true"]).assert_code(0);
 }
+
+#[test]
+fn a_freeze_that_ends_before_the_holder_is_no_success_of_the_command_that_waits_for_that() {
+    type End = fn(&Redis);
+    let ends: [(&str, &str, End); 4] = [
+        ("1h", "isn't frozen any more", |redis| {
+            redlock(redis, &["thaw", "a"]).assert_code(0);
+        }),
+        ("1h", "has frozen lock \"a\" anew", |redis| {
+            freeze(redis, &[]).assert_code(0);
+        }),
+        ("1h", "isn't frozen any more", |redis| {
+            redis.cli(&["HDEL", "{redlock:a}:state", "frozen"]);
+        }),
+        ("300ms", "isn't frozen any more", |_| {}),
+    ];
+    for (long, says, end) in ends {
+        let redis = Redis::start();
+        let holder = Gated::start(&redis, &["a"]).ready();
+        let options = ["freeze", "a", "-w", "--reason", "dump", "--for", long];
+        let freezing = Running::start(&mut redis.redlock(&options));
+        wait_until("it is frozen", || {
+            redis.cli(&["HEXISTS", "{redlock:a}:state", "freezes"]) == "1"
+        });
+        end(&redis);
+        freezing.finish().assert_code(79).assert_says(says);
+        holder.end();
+    }
+}
+
+#[test]
+fn a_duration_after_the_w_of_freeze_is_not_frozen_as_a_lock() {
+    let redis = Redis::start();
+    let words = ["freeze", "a", "-w", "5s", "--reason", "dump"];
+    redlock(&redis, &words)
+        .assert_code(64)
+        .assert_says("-w of freeze takes no duration, so 5s would be a lock");
+    redlock(&redis, &["run", "-n", "a", "--", "true"]).assert_code(0);
+    redlock(&redis, &[&words[..], &["--new"]].concat()).assert_code(0);
+    redlock(&redis, &["run", "-n", "5s", "--", "true"]).assert_code(75);
+}
