@@ -58,7 +58,7 @@ fn is_unused(lock: &Inspected) -> bool {
 
 /// Of these names the one that was probably meant. One that differs in its numbers alone is another lock's, and of a short
 /// name any other may be.
-fn meant<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn meant<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let without_numbers = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
     let letters = without_numbers(name);
     let others = known.filter(|other| without_numbers(other) != letters);

@@ -277,7 +277,7 @@ fn rounded_up(left: Duration) -> String {
 
 /// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done
 /// in 4m, about 40s left; 2nd in line`. What is known is `old`. On a terminal what doesn't fit is taken off
-/// the command, then off the holder.
+/// the command, then off the holder; of a freeze, off who froze it and who still holds the lock.
 pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: Outlook) -> String {
     waiting_line_within(line_width(), name, busy, old, outlook)
 }
@@ -291,6 +291,31 @@ fn kept_line(kept: Kept, busy: &Busy, old: Duration) -> String {
             format!(", kept until the guards of {whom} have ended, for at most {left}")
         }
         Kept::AtLeast => format!(", kept for {left} more after {whom} has ended"),
+    }
+}
+
+/// Who has frozen a lock, and why; the reason alone, where there is no room for both.
+fn frozen_by(frozen: &Frozen, busy: &Busy, room: usize) -> (String, String) {
+    let still = match busy.holders {
+        0 => String::new(),
+        _ => format!(", still held by {}", holders(busy)),
+    };
+    let whom = format!("{still}, frozen by ");
+    let by = escaped(&client_and_reason(&frozen.who)).into_owned();
+    match &frozen.who.reason {
+        Some(reason) if columns(&whom) + columns(&by) > room => {
+            (", frozen: ".into(), escaped(&quoted(reason)).into_owned())
+        }
+        _ => (whom, by),
+    }
+}
+
+/// The place of a waiter.
+fn turn(busy: &Busy, outlook: Outlook) -> String {
+    match busy.ahead {
+        0 => String::new(),
+        ahead if outlook.queues => format!("; {} in line", ordinal(ahead.saturating_add(1))),
+        ahead => format!("; {ahead} ahead"),
     }
 }
 
@@ -308,16 +333,14 @@ fn waiting_line_within(
         String::new()
     };
     let start = format!("{place}waiting for \"{name}\"");
-    // What to expect, in full and shortened; the holder, shortened.
+    let turn = turn(busy, outlook);
+    // What to expect, in full and shortened; the holder, shortened, and without a name.
     let (mut full, mut brief, mut short) = (String::new(), String::new(), None);
+    let mut nameless = String::new();
     let (whom, what) = match (&busy.frozen, &busy.holder) {
         (Some(frozen), _) => {
-            let still = match busy.holders {
-                0 => String::new(),
-                _ => format!(", still held by {}", holders(busy)),
-            };
-            let reason = escaped(&client_and_reason(&frozen.who)).into_owned();
-            (format!("{still}, frozen by "), reason)
+            let taken = [PREFIX, &start, &turn].map(columns).iter().sum();
+            frozen_by(frozen, busy, width.saturating_sub(taken))
         }
         _ if busy.holders == 0 => match busy.restarted {
             Some(restarted) => {
@@ -367,18 +390,14 @@ fn waiting_line_within(
             let held = whole_seconds(held);
             let by = escaped(&client_name(who)).into_owned();
             short = Some(format!(", held by {} for {held}", shorten(&by, 20)));
+            nameless = format!(", held for {held}");
             (
                 format!(", held by {} for {held}: ", holders(busy)),
                 escaped(&(quoted(&job(who)).into_owned() + &why(who))).into_owned(),
             )
         }
     };
-    let place = match busy.ahead {
-        0 => String::new(),
-        ahead if outlook.queues => format!("; {} in line", ordinal(ahead.saturating_add(1))),
-        ahead => format!("; {ahead} ahead"),
-    };
-    let (full, brief) = (full + &place, brief + &place);
+    let (full, brief) = (full + &turn, brief + &turn);
     let room = |whom: &str, end: &str| {
         let rest = [PREFIX, &start, whom, end].map(columns);
         width.checked_sub(rest.iter().sum())
@@ -393,13 +412,15 @@ fn waiting_line_within(
         (whom.trim_end_matches(": "), &full),
         (&short, &full),
         (&short, &brief),
+        (&nameless, &full),
+        (&nameless, &brief),
         ("", &full),
         ("", &brief),
     ];
     let fitting = shorter
         .into_iter()
         .find(|(whom, end)| room(whom, end).is_some());
-    let (whom, end) = fitting.unwrap_or(("", &place));
+    let (whom, end) = fitting.unwrap_or(("", &turn));
     start + whom + end
 }
 
@@ -613,13 +634,17 @@ mod tests {
         );
         assert_eq!(
             line(79, Some(160)),
-            "waiting for \"deploy\"; about 1m20s left; 2nd in line"
+            "waiting for \"deploy\", held for 1m20s; about 1m20s left; 2nd in line"
         );
         assert_eq!(line(39, Some(160)), "waiting for \"deploy\"; 2nd in line");
         // It takes a little longer than usual.
         assert!(line(usize::MAX, Some(70)).ends_with("; usually done in 1m10s; 2nd in line"));
         // It takes much longer.
         assert!(line(usize::MAX, Some(60)).ends_with("; over its usual 1m; 2nd in line"));
+        assert_eq!(
+            line(60, Some(60)),
+            "waiting for \"deploy\", held for 1m20s; 2nd in line"
+        );
         assert_eq!(line(50, Some(60)), "waiting for \"deploy\"; 2nd in line");
         assert!(line(usize::MAX, None).ends_with("eu-west-1; 2nd in line"));
     }
@@ -641,9 +666,9 @@ mod tests {
         assert!(is_overdue(Duration::ZERO, second) && !is_overdue(Duration::MAX, second));
     }
 
-    #[test]
-    fn a_lock_that_is_held_back_says_for_how_long_and_why_it_is() {
-        let busy = Busy {
+    /// A lock without a holder that is known.
+    fn blocked() -> Busy {
+        Busy {
             now_ms: 1_003_500,
             ahead: 1,
             ticket: None,
@@ -653,13 +678,53 @@ mod tests {
             id: String::new(),
             holder: None,
             frozen: None,
+            restarted: None,
+            repaired: false,
+            granted: false,
+            stopping: None,
+        }
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_why_a_lock_is_frozen_rather_than_by_whom() {
+        let busy = Busy {
+            frozen: Some(Frozen {
+                until_ms: 2_000_000,
+                since_ms: 1_000_000,
+                who: Who {
+                    host: "ops-1".into(),
+                    user: "root".into(),
+                    pid: 4121,
+                    reason: Some("switching to green".into()),
+                    ..Who::default()
+                },
+            }),
+            ..blocked()
+        };
+        let name = "deploy".parse().unwrap();
+        let outlook = Outlook {
+            is_local: false,
+            usual: None,
+            queues: true,
+        };
+        let line =
+            |width| waiting_line_within(width, &name, &busy, Duration::from_secs(1), outlook);
+        let all = "waiting for \"deploy\", frozen by root@ops-1 (pid 4121): switching to green; 2nd in line";
+        assert_eq!(line(columns(PREFIX) + columns(all)), all);
+        assert_eq!(
+            line(79),
+            "waiting for \"deploy\", frozen: switching to green; 2nd in line"
+        );
+    }
+
+    #[test]
+    fn a_lock_that_is_held_back_says_for_how_long_and_why_it_is() {
+        let busy = Busy {
             restarted: Some(Restarted {
                 until_ms: 1_031_500,
                 since_ms: 1_000_000,
             }),
-            repaired: false,
-            granted: false,
-            stopping: None,
+            ..blocked()
         };
         let name = "deploy".parse().unwrap();
         assert_eq!(

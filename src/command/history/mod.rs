@@ -23,14 +23,14 @@ use self::chart::{Beside, Chart};
 use self::listing::{Item, Layout, milliseconds};
 use self::summary::Summary;
 use super::asked::Asked;
-use super::never_used::refuse_mistaken;
+use super::never_used::{meant, refuse_mistaken};
 use super::usage::{BadUsage, name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::pattern::natural_cmp;
 use crate::protocol::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
-use crate::report::{format_duration, lines_of, print, width, wrapped};
+use crate::report::{self, format_duration, lines_of, print, width, wrapped};
 use crate::signal;
 use crate::sys::{CivilTime, local_time};
 
@@ -533,16 +533,21 @@ impl Query<'_> {
                 "no lock has a history (kept for {days} days)"
             )]);
         }
-        let others = self.others(client)?;
+        let others = self.others(&missing, client)?;
         Ok(missing
             .into_iter()
             .map(|name| format!("no history of \"{name}\" (kept for {days} days; {others})"))
             .collect())
     }
 
-    /// Which names have a history, in words.
-    fn others(&self, client: &mut Client) -> Result<String> {
+    /// Which names have a history, in words; in place of one that has none, the one that was probably meant.
+    fn others(&self, missing: &[&str], client: &mut Client) -> Result<String> {
         let mut names = self.locks.names(client, Which::All)?;
+        if let [name] = missing
+            && let Some(meant) = meant(name, names.iter().map(Name::as_str))
+        {
+            return Ok(format!("did you mean {}?", report::quote(meant)));
+        }
         names.sort_by(|a, b| natural_cmp(a.as_str(), b.as_str()));
         // Some may only be in use.
         names.truncate(4 * NAMES);
