@@ -181,6 +181,8 @@ pub struct Session {
     /// How long it took last to find all of COMMAND's tree.
     walk: Duration,
     ended: Option<ExitStatus>,
+    /// What was asked to end by this signal when COMMAND itself had ended.
+    rest_ended_by: Option<i32>,
     /// Since when Redis has been asked in vain, and whether it was reported that it doesn't answer.
     asks_since: Option<Moment>,
     /// It was looked much later than was planned: what has come meanwhile is taken in until then.
@@ -204,6 +206,7 @@ impl Session {
             refused: false,
             walk: Duration::ZERO,
             ended: None,
+            rest_ended_by: None,
             asks_since: None,
             catches_up_until: None,
             is_silent: false,
@@ -510,6 +513,18 @@ impl Session {
             self.asked = None;
         }
         match signal {
+            // Nobody is left who could take it for anything else.
+            SIGINT | SIGTERM if self.awaits_rest() => {
+                self.asked = Some(now);
+                self.rest_ended_by = Some(signal);
+                let kill_at = now + self.grace(protection);
+                let action = if signal == SIGTERM && has_group_got_it {
+                    Action::TerminateOutside
+                } else {
+                    Action::Terminate(StopReason::Signal)
+                };
+                self.terminate_by(action, StopReason::Signal, kill_at, actions);
+            }
             SIGINT if typed => {
                 actions.push(forward);
                 // An everyday key of an interactive COMMAND.
@@ -547,6 +562,12 @@ impl Session {
             SIGTSTP if has_group_got_it => actions.extend([forward, Action::Suspend]),
             _ => actions.push(forward),
         }
+    }
+
+    /// Whether COMMAND has ended, and what it has started is waited for.
+    fn awaits_rest(&self) -> bool {
+        let is_left_alone = matches!(self.phase, Phase::Running | Phase::Interrupted { .. });
+        self.ended.is_some() && is_left_alone
     }
 
     /// Whether the terminal's driver sent it: then the whole foreground group has it, and so has our group.
@@ -676,9 +697,13 @@ impl Session {
         }
     }
 
-    /// The end of COMMAND as ours: by the same signal, where that came to us as well.
+    /// The end of COMMAND as ours: by the same signal, where that came to us as well, and by the signal that has ended the
+    /// rest of its work.
     fn own_exit(&self, status: ExitStatus) -> Exit {
         match status.signal() {
+            None if status.success() && self.rest_ended_by.is_some() => {
+                self.rest_ended_by.map_or(Exit::Success, Exit::Interrupted)
+            }
             Some(signal) if self.received.iter().any(|&(of, _)| of == signal) => {
                 Exit::Interrupted(signal)
             }
@@ -1140,6 +1165,30 @@ mod tests {
             session.on_event(Event::TreeEnded, at(11_000)),
             [Action::Finish(Exit::Command(3))]
         );
+    }
+
+    #[test]
+    fn a_signal_that_ends_what_command_has_left_is_how_the_run_ends() {
+        for (event, signal) in [
+            (sent(SIGTERM), SIGTERM),
+            (sent(SIGINT), SIGINT),
+            (typed(SIGINT), SIGINT),
+        ] {
+            for (status, exit) in [(0, Exit::Interrupted(signal)), (3, Exit::Command(3))] {
+                let mut session = session(Policy {
+                    on_terminal: true,
+                    wait_tree: true,
+                    ..policy()
+                });
+                assert_eq!(session.on_event(ended(status), at(100)), []);
+                let stop = [Action::Terminate(StopReason::Signal)];
+                assert_eq!(session.on_event(event, at(1_000)), stop);
+                assert_eq!(
+                    session.on_event(Event::TreeEnded, at(1_100)),
+                    [Action::Finish(exit)]
+                );
+            }
+        }
     }
 
     #[test]

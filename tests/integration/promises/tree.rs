@@ -511,6 +511,25 @@ fn with_wait_tree_the_lock_is_held_until_the_last_descendant_has_ended() {
     }
 }
 
+#[test]
+fn a_signal_that_stops_what_command_has_left_behind_makes_the_run_no_success() {
+    for (signal, number) in [(Signal::SIGTERM, 15), (Signal::SIGINT, 2)] {
+        let redis = Redis::start();
+        let _gate = Gate::new(&redis);
+        let command = format!("setsid {AT_THE_GATE} &\necho command $$");
+        let options = ["run", "--wait-tree", "--once", "today", "a", "-c"];
+        let mut run = Running::start(&mut run(&redis, &[&options[..], &[&command]].concat()));
+        let command = pid_after("command", &mut run);
+        let descendant = at_the_gate(&redis);
+        wait_until("COMMAND is reaped", || state(command).is_none());
+        run.signal(signal);
+        run.finish().assert_killed_by(number);
+        assert!(is_gone(descendant));
+        let again = [&options[..], &["exit 5"]].concat();
+        outcome(&mut redis.redlock(&again)).assert_code(5);
+    }
+}
+
 /// Ends its first thread; another one waits for the gate that its argument names.
 const HEADLESS: &str = r"
 #include <fcntl.h>
