@@ -61,7 +61,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         if let Some(why) = without_length(text) {
             return Err(why);
         }
-        humantime::parse_duration(text).map_err(|_| DURATIONS)?
+        // As sleep(1) takes it.
+        let without_zero = text.starts_with('.').then(|| format!("0{text}"));
+        humantime::parse_duration(without_zero.as_deref().unwrap_or(text)).map_err(|_| DURATIONS)?
     };
     if duration > LONGEST {
         return Err("must be at most 365d".into());

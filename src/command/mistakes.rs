@@ -73,8 +73,13 @@ fn print_help(command: Option<&str>, at_length: bool) -> Exit {
         };
         shown.clone().mut_args(brief).render_help()
     };
-    let _ = report::print(&text.to_string());
-    Exit::Success
+    match report::print(&text.to_string()) {
+        Ok(_) => Exit::Success,
+        Err(error) => {
+            report::error(format_args!("can't write the help: {error}"));
+            Exit::Internal
+        }
+    }
 }
 
 const NO_COMMAND: &str = "no command given; try `redlock run NAME -- COMMAND` or see redlock -h";

@@ -271,6 +271,29 @@ fn an_argument_that_isnt_utf8_is_named_in_a_sentence() {
 }
 
 #[test]
+fn a_help_that_can_not_be_written_is_no_success() {
+    for words in [&["-h"][..], &["--help"], &["help"], &["run", "--help"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full");
+        let output = redlock(words).stdout(full.unwrap()).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{words:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.contains("can't write the help: No space left"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_duration_may_begin_with_its_point_also_before_a_unit() {
+    let redis = Redis::start();
+    for wait in [".5", ".2s", "0.2s", ".5h"] {
+        outcome(&mut redis.redlock(&["run", "-w", wait, "a", "--", "true"])).assert_code(0);
+    }
+    outcome(&mut redis.redlock(&["run", "-w", ".s", "a", "--", "true"])).assert_code(64);
+}
+
+#[test]
 fn a_mistake_names_the_help_of_its_command() {
     for (typed, says) in [
         (
