@@ -288,13 +288,6 @@ pub fn on_interrupt(notify: impl Fn() + Send + 'static) -> Result<(), ctrlc::Err
     Ok(())
 }
 
-/// Has an interrupt end this process again, after [`on_interrupt`].
-pub fn forget_interrupts() {
-    if !sys::is_ignored(SIGINT) {
-        sys::set_default(SIGINT);
-    }
-}
-
 /// Whether a signal is collected and passed on to the child.
 fn is_passed_on(signal: i32) -> bool {
     !matches!(

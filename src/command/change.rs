@@ -1,5 +1,6 @@
 //! A change in Redis whose answer may get lost or never come: the user is then warned that it may have been made.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
@@ -7,8 +8,8 @@ use anyhow::{Context, Result};
 use crate::protocol::{Error, Name};
 use crate::{report, signal, stderr, sys};
 
-/// The warning of the change that was asked for and isn't answered yet.
-static UNANSWERED: Mutex<Option<String>> = Mutex::new(None);
+/// What an interrupt prints.
+static LAST_WORDS: Mutex<Option<String>> = Mutex::new(None);
 
 /// Makes a change over a connection that is open. `may` says what may have come of it: `lock "a" may have been frozen`.
 ///
@@ -22,12 +23,8 @@ pub fn change<T>(
 ) -> Result<T> {
     let look = report::typed_for(&["status"], names);
     let warning = format!("{may}; to find out: {look}");
-    set_unanswered(Some(warning.clone()));
-    signal::on_interrupt(end_with_warning).context("can't watch for Ctrl-C")?;
-    let result = make();
-    signal::forget_interrupts();
-    set_unanswered(None);
-    result.map_err(|error| {
+    let last_words = format!("interrupted before Redis answered: {warning}");
+    with_last_words(last_words, make)?.map_err(|error| {
         if error.kind.is_unreachable() {
             anyhow::Error::from(error).context(warning)
         } else {
@@ -36,16 +33,29 @@ pub fn change<T>(
     })
 }
 
-/// What an interrupt does before the answer.
-fn end_with_warning() {
-    if let Some(warning) = set_unanswered(None) {
-        report::error(format_args!("interrupted before Redis answered: {warning}"));
+/// Does this; an interrupt meanwhile prints these words, and ends the process.
+pub fn with_last_words<T>(words: String, work: impl FnOnce() -> T) -> Result<T> {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    set_last_words(Some(words));
+    if !WATCHED.swap(true, Ordering::Relaxed) {
+        signal::on_interrupt(end).context("can't watch for Ctrl-C")?;
+    }
+    let result = work();
+    set_last_words(None);
+    Ok(result)
+}
+
+/// What an interrupt does from the first last words on.
+fn end() {
+    if let Some(words) = set_last_words(None) {
+        report::status_line(None);
+        report::error(words);
         stderr::flush(stderr::LINGER);
     }
     sys::die_by(libc::SIGINT);
 }
 
-fn set_unanswered(warning: Option<String>) -> Option<String> {
-    let mut unanswered = UNANSWERED.lock().unwrap_or_else(PoisonError::into_inner);
-    std::mem::replace(&mut unanswered, warning)
+fn set_last_words(words: Option<String>) -> Option<String> {
+    let mut last_words = LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    std::mem::replace(&mut last_words, words)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::change::change;
+use super::change::{change, with_last_words};
 use super::identity::{masked, own_identity};
 use super::never_used::{mistaken, refuse_mistaken};
 use super::usage::{BadUsage, parse_names, refuse_pattern};
@@ -60,7 +60,12 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     }
     if options.wait {
         let patience = cli::WaitOptions::default();
-        return until_free(&names, true, &patience, settings, |lock| ended(lock, &who));
+        let thaw = report::typed_for(&["thaw"], &names);
+        let last_words =
+            format!("gave up waiting for the holder, and leaves all frozen until `{thaw}`");
+        return with_last_words(last_words, || {
+            until_free(&names, true, &patience, settings, |lock| ended(lock, &who))
+        })?;
     }
     Ok(Exit::Success)
 }

@@ -90,17 +90,17 @@ pub(super) fn until_free(
             report::status_line(None);
             return Ok(Exit::Success);
         };
+        // That it is frozen, too, is nothing to wait for.
+        let busy = Busy {
+            frozen: None,
+            restarted: None,
+            ..busy
+        };
         let expiry = busy.left.map_or(LOOK_EVERY, end_of);
         let mut look_at = looked + LOOK_EVERY.min(expiry);
         if let WaitLimit::Until(end) = limit {
             if looked >= end {
                 report::status_line(None);
-                // That it is frozen, too, is nothing to wait for.
-                let busy = Busy {
-                    frozen: None,
-                    restarted: None,
-                    ..busy
-                };
                 settings.verbosity.info(report::busy_line(&held, &busy));
                 return Ok(conflict);
             }

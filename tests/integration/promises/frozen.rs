@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::{
@@ -533,4 +534,21 @@ fn a_duration_after_the_w_of_freeze_is_not_frozen_as_a_lock() {
     redlock(&redis, &["run", "-n", "a", "--", "true"]).assert_code(0);
     redlock(&redis, &[&words[..], &["--new"]].concat()).assert_code(0);
     redlock(&redis, &["run", "-n", "5s", "--", "true"]).assert_code(75);
+}
+
+#[test]
+fn a_freeze_that_is_interrupted_while_it_waits_says_that_it_goes_on() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let options = ["freeze", "a", "b", "-w", "--reason", "dump"];
+    let freezing = Running::start(&mut redis.redlock(&options));
+    wait_until("it looks at the lock, beside its holder", || {
+        redis.trackers() >= 2
+    });
+    freezing.signal(Signal::SIGINT);
+    let end = freezing.finish();
+    end.assert_killed_by(libc::SIGINT);
+    end.assert_says("leaves all frozen until `redlock thaw a b`");
+    holder.end();
+    redlock(&redis, &["run", "-n", "a", "--", "true"]).assert_code(75);
 }
