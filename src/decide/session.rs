@@ -700,14 +700,12 @@ impl Session {
     /// The end of COMMAND as ours: by the same signal, where that came to us as well, and by the signal that has ended the
     /// rest of its work.
     fn own_exit(&self, status: ExitStatus) -> Exit {
-        match status.signal() {
-            None if status.success() && self.rest_ended_by.is_some() => {
-                self.rest_ended_by.map_or(Exit::Success, Exit::Interrupted)
-            }
-            Some(signal) if self.received.iter().any(|&(of, _)| of == signal) => {
+        match (status.signal(), self.rest_ended_by) {
+            (Some(signal), _) if self.received.iter().any(|&(of, _)| of == signal) => {
                 Exit::Interrupted(signal)
             }
-            Some(_) | None => Exit::from(status),
+            (None, Some(signal)) if status.success() => Exit::Interrupted(signal),
+            _ => Exit::from(status),
         }
     }
 }
