@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::calendar::Calendar;
 use super::listing::{Item, ended, failed, ran, skipped};
-use crate::protocol::{HistoryEntry, Inspected, LockHistory, Skip, Who};
+use crate::protocol::{HistoryEntry, Inspected, Key, LockHistory, Skip, Who};
 use crate::report::{
     self, client_and_reason, client_in_words, command_and_reason, escaped, expectation, in_seconds,
 };
@@ -148,6 +148,11 @@ fn of_skip(skip: &Skip, history: &LockHistory, at: &impl Fn(u64) -> String) -> S
 /// How the lock is now.
 fn present(lock: &Inspected, at: &impl Fn(u64) -> String) -> Vec<String> {
     let mut parts = Vec::new();
+    if let Key::NotALock(kind) = &lock.key {
+        parts.push(format!(
+            "its key is a {kind}, which belongs to another program"
+        ));
+    }
     for hold in lock.holders() {
         let Some(holder) = &hold.holder else {
             parts.push("another client holds it now".into());

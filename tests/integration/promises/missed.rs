@@ -214,6 +214,16 @@ fn why_says_that_a_lock_is_kept_whose_run_has_ended() {
 }
 
 #[test]
+fn why_does_not_call_the_key_of_another_program_a_free_lock() {
+    let redis = Redis::start();
+    redis.cli(&["LPUSH", "redlock:a", "x"]);
+    let text = redlock(&redis, &["why", "a"]).stdout;
+    let says = "its key is a list, which belongs to another program";
+    assert!(text.contains(says), "{text}");
+    assert!(!text.contains("it is free"), "{text}");
+}
+
+#[test]
 fn a_name_that_nobody_has_used_is_answered_with_the_one_that_was_meant() {
     let redis = Redis::start();
     run(&redis, "deploy", "0");
