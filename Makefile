@@ -207,7 +207,7 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check scripts/home scripts/release scripts/test-arm64 scripts/check-macos ci/install.sh .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/busy scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check scripts/home scripts/release scripts/test-arm64 scripts/check-macos ci/install.sh .ci/run completions/redlock.bash; fi
 
 check-macos:
 	@scripts/setup check-macos
