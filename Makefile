@@ -57,8 +57,8 @@ FOREIGN = $(if $(filter $(HERE),$(ARCH)),,CC_$(subst -,_,$(MUSL))=$(CROSS) CARGO
 # `redlock --version -v` names it.
 COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --dirty=-changed 2>/dev/null)"
 
-# Most tests wait most of the time.
-TEST_THREADS ?= 8
+# Tests at a time. A test waits most of the time, but runs several processes when it doesn't.
+TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 
 .PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint check-macos generate pictures hot hot-check
 

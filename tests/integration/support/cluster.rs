@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::{Redis, redlock, wait_until};
+use super::{Redis, begin_heavy_test, redlock, wait_until};
 
 /// A cluster, gone when dropped. The first three nodes have a third of the slots each; each further one is
 /// the replica of one of them.
@@ -30,6 +30,7 @@ impl Cluster {
 
     /// The same, of nodes that this starts, each with these options at least.
     pub fn of(replicas_of: &[usize], mut start: impl FnMut(&[&str]) -> Redis) -> Self {
+        begin_heavy_test();
         // A replica stays with its primary: after a failover it could go to one that has none.
         let stay = ["--cluster-migration-barrier", "9"];
         let common = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];

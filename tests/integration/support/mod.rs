@@ -8,6 +8,7 @@
 mod clock;
 mod cluster;
 mod dice;
+mod heavy;
 mod isolation;
 pub mod lua;
 mod network;
@@ -28,6 +29,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use self::clock::*;
 pub use self::cluster::*;
 pub use self::dice::*;
+pub use self::heavy::*;
 pub use self::isolation::*;
 pub use self::network::*;
 pub use self::patience::*;

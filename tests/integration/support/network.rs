@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{Dice, Running, is_permitted, outcome, path, without_terminal};
+use super::{Dice, Running, begin_heavy_test, is_permitted, outcome, path, without_terminal};
 
 /// What becomes of the frames from one host to another.
 #[derive(Clone, Copy, Default)]
@@ -49,6 +49,7 @@ pub struct Network {
 impl Network {
     /// `None` where namespaces or TAP devices aren't permitted.
     pub fn of(hosts: usize) -> Option<Self> {
+        begin_heavy_test();
         let probe = "mount --bind /etc/hosts /etc/hosts && ip tuntap add probe mode tap";
         if !is_permitted(&["unshare", "-mnu", "sh", "-c", probe]) {
             return None;

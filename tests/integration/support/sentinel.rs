@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Network, Redis, SERVER, TIMEOUT, ask, free_port, info, redlock, wait_until};
+use super::{
+    Network, Redis, SERVER, TIMEOUT, ask, begin_heavy_test, free_port, info, redlock, wait_until,
+};
 
 /// The name under which the sentinels know the primary.
 pub const MASTER: &str = "main";
@@ -78,6 +80,7 @@ impl Replicated {
     }
 
     pub fn with(plan: &Plan) -> Self {
+        begin_heavy_test();
         let address = |number: usize| match plan.network {
             Some(_) => Network::address(number),
             None => "127.0.0.1".to_owned(),
