@@ -386,6 +386,7 @@ impl Sources {
                 || is_other(&INSTALLATION)
                 || is_other(&OF_HOOK)
                 || is_other(&[output::HELPER_VARIABLE, PASS])
+                || is_service_link(&name)
             {
                 continue;
             }
@@ -537,6 +538,19 @@ impl Sources {
         }
         Ok(chosen.map_or(Verbosity::Normal, |(_, verbosity)| verbosity))
     }
+}
+
+/// Returns true for a variable that Kubernetes sets in each pod for a service named `redlock` or `redlock-x`, such as
+/// `REDLOCK_PORT_6379_TCP_ADDR` or `REDLOCK_X_SERVICE_HOST`.
+fn is_service_link(name: &str) -> bool {
+    let is_port = |(at, separator): (usize, &str)| {
+        let mut words = name[at + separator.len()..].split('_');
+        let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
+        words.next().is_some_and(is_number) && matches!(words.next(), Some("TCP" | "UDP" | "SCTP"))
+    };
+    name.ends_with("_PORT")
+        || name.contains("_SERVICE_")
+        || name.match_indices("_PORT_").any(is_port)
 }
 
 /// A file that isn't there isn't an error.

@@ -763,3 +763,32 @@ fn white_space_around_a_url_is_left_out_wherever_it_was_set() {
     fs::write(directory.join("redlock.env"), quoted).unwrap();
     outcome(&mut run(&[])).assert_code(0).assert_silent();
 }
+
+#[test]
+fn variables_of_kubernetes_services_are_ignored_silently() {
+    let redis = Redis::start();
+    let links = [
+        ("SERVICE_HOST", "10.0.0.1"),
+        ("SERVICE_PORT", "6379"),
+        ("SERVICE_PORT_REDIS", "6379"),
+        ("PORT", "tcp://10.0.0.1:6379"),
+        ("PORT_6379_TCP", "tcp://10.0.0.1:6379"),
+        ("PORT_6379_TCP_PROTO", "tcp"),
+        ("PORT_6379_UDP_ADDR", "10.0.0.1"),
+    ];
+    for service in ["REDLOCK", "REDLOCK_REDIS", "REDLOCK_TTL"] {
+        let variables = links.map(|(name, value)| (format!("{service}_{name}"), value));
+        for words in [words!("run -n a -- true"), &["status"]] {
+            let mut command = redis.redlock(words);
+            command.envs(variables.iter().map(|(name, value)| (name, value)));
+            outcome(&mut command).assert_code(0).assert_silent();
+        }
+    }
+    outcome(
+        redis
+            .redlock(words!("run a -- true"))
+            .env("REDLOCK_PORTS", "7"),
+    )
+    .assert_code(0)
+    .assert_says("REDLOCK_PORTS");
+}
