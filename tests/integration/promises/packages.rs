@@ -314,7 +314,7 @@ fn what_is_in_the_tarball_is_owned_by_root_and_as_old_as_the_last_commit() {
     let mut names = Vec::new();
     for line in listed.stdout.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let program = line.ends_with('/') || line.ends_with("/bin/redlock");
+        let program = line.ends_with("/bin/redlock");
         let mode = if program { "rwxr-xr-x" } else { "rw-r--r--" };
         assert_eq!((&words[0][1..], words[1]), (mode, "0/0"), "{line}");
         dates.push(format!("{} {}", words[3], words[4]));
@@ -638,6 +638,51 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
         install(&prefix, &other)
             .assert_code(69)
             .assert_says("redlock-99.0.0-");
+    }
+}
+
+#[test]
+fn installing_leaves_links_and_directories_as_they_are() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let releases = Releases::new();
+    let tarball = releases.tarball();
+    let by_tar = |prefix: &Path| {
+        let (prefix, tarball) = (text(prefix), text(&tarball));
+        run(words!(
+            "tar -C {} --strip-components=1 -xzf {}",
+            prefix,
+            tarball
+        ));
+    };
+    let by_installer = |prefix: &Path| {
+        let releases = format!("file://{}", text(&releases.path));
+        install(prefix, &[("REDLOCK_RELEASES", &releases)]).assert_code(0);
+    };
+    let ways: [&dyn Fn(&Path); 2] = [&by_tar, &by_installer];
+    for install in ways {
+        let dir = TempDir::new().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        for directory in ["dotfiles/bin", "dotfiles/share", "prefix"] {
+            fs::create_dir_all(at(directory)).unwrap();
+            fs::set_permissions(at(directory), fs::Permissions::from_mode(0o2770)).unwrap();
+            let _ = nix::unistd::chown(&at(directory), Some(1234.into()), Some(1234.into()));
+        }
+        fs::write(at("dotfiles/bin/own"), "").unwrap();
+        symlink("../dotfiles/bin", at("prefix/bin")).unwrap();
+        symlink(at("dotfiles/share"), at("prefix/share")).unwrap();
+        let owner_and_mode = |path: &str| {
+            use std::os::unix::fs::MetadataExt;
+            let metadata = fs::metadata(at(path)).unwrap();
+            (metadata.uid(), metadata.gid(), metadata.mode())
+        };
+        let before = ["dotfiles/bin", "dotfiles/share", "prefix"].map(owner_and_mode);
+        install(&at("prefix"));
+        let after = ["dotfiles/bin", "dotfiles/share", "prefix"].map(owner_and_mode);
+        assert_eq!(before, after);
+        assert!(at("prefix/bin").is_symlink() && at("prefix/share").is_symlink());
+        assert!(at("dotfiles/bin/own").exists());
+        assert_is_this_version(&at("dotfiles/bin/redlock"));
+        assert!(at("dotfiles/share/man/man1/redlock.1").exists());
     }
 }
 
