@@ -450,11 +450,11 @@ pub struct Run {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command", hide_short_help = true)]
     pub late: Option<Duration>,
 
-    /// Time between SIGTERM and SIGKILL
+    /// Time between SIGTERM and SIGKILL [default: 5s]
     ///
     /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL.
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, help_heading = "The command")]
-    pub kill_after: Duration,
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
+    pub kill_after: Option<Duration>,
 
     /// Action if the lock is lost
     #[arg(long, value_name = "stop|warn", value_enum, default_value_t = OnLost::Stop, help_heading = "Lease and failures")]
@@ -567,11 +567,11 @@ pub struct Guard {
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
     pub timeout: Option<Duration>,
 
-    /// Time between SIGTERM and SIGKILL
+    /// Time between SIGTERM and SIGKILL [default: 5s]
     ///
     /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL.
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration)]
-    pub kill_after: Duration,
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
+    pub kill_after: Option<Duration>,
 
     /// Guard until all processes of COMMAND end
     #[arg(long)]
@@ -689,9 +689,9 @@ pub struct Acquire {
     #[arg(long, value_name = "stop|warn", value_enum, default_value_t = KeeperOnLost::Stop, requires = "while_pid", help_heading = "Lease and failures")]
     pub on_lost: KeeperOnLost,
 
-    /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL)
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, default_value = "5s", value_parser = duration, requires = "while_pid", help_heading = "Script")]
-    pub kill_after: Duration,
+    /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL) [default: 5s]
+    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, requires = "while_pid", help_heading = "Script")]
+    pub kill_after: Option<Duration>,
 
     /// With --while-pid: also keep the lock until all processes that PID has started under the lock have ended
     #[arg(long, requires = "while_pid", help_heading = "Script")]

@@ -17,7 +17,9 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::session::Policy;
-use crate::protocol::{Admission, Admitted, Client, Guard, Guarded, LeaseState, Name, Pass, Who};
+use crate::protocol::{
+    Admission, Admitted, Client, Guard, Guarded, KILL_AFTER, LeaseState, Name, Pass, Who,
+};
 use crate::report;
 use crate::signal::{Signals, on_terminal};
 use crate::stderr;
@@ -75,7 +77,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                     leads_session: getsid(None) == Ok(getpid()),
                     only_warn: false,
                     wait_tree: options.wait_tree,
-                    kill_after: options.kill_after,
+                    kill_after: options.kill_after.unwrap_or(KILL_AFTER),
                     timeout_at: None,
                     late_at: None,
                     has_hook: false,
@@ -162,9 +164,12 @@ fn admit_all(
             left,
             ttl,
         } = guarded;
+        // Once: the locks of one job usually have one TTL.
+        let given = options.kill_after.filter(|_| holds.all.is_empty());
+        let _ = acquisition::usable_kill_after(given, ttl, Duration::ZERO, settings.verbosity);
         let terms = Terms {
             ttl,
-            kill_after: options.kill_after,
+            kill_after: options.kill_after.unwrap_or(KILL_AFTER),
             // The server has taken it off.
             clock_skew: Duration::ZERO,
         };

@@ -69,7 +69,7 @@ pub struct Who {
 }
 
 /// The usual time between SIGTERM and SIGKILL.
-const KILL_AFTER: Duration = Duration::from_secs(5);
+pub const KILL_AFTER: Duration = Duration::from_secs(5);
 
 impl Who {
     /// Reads it from JSON; `None` for anything else.

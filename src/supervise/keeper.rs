@@ -22,6 +22,7 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{LeaseEvent, try_timeout};
 use crate::decide::renewals::Report;
 use crate::decide::session::{self, Action, Policy, Session};
+use crate::protocol::KILL_AFTER;
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::supervise::process::{self, ProcessFd};
@@ -332,7 +333,7 @@ pub fn leave_behind(
         leads_session: true,
         only_warn: options.on_lost == KeeperOnLost::Warn,
         wait_tree: options.wait_tree,
-        kill_after: options.kill_after,
+        kill_after: options.kill_after.unwrap_or(KILL_AFTER),
         timeout_at: None,
         late_at: None,
         has_hook: false,

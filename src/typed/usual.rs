@@ -70,7 +70,6 @@ fn by_default(names: Vec<String>, command: Vec<OsString>, no_wait: bool) -> Run 
             },
             ..AcquireOptions::default()
         },
-        kill_after: Duration::from_secs(5),
         ..Run::default()
     }
 }

@@ -22,10 +22,11 @@ use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms, longest_skew_for, shortest_for};
+use crate::duration::exact;
 use crate::output;
 use crate::protocol::{
-    self, Claim, Client, ErrorKind, LeaseState, Limit, Lock, Locks, Name, Pass, QueueOptions,
-    Reentry, ReleaseMode, Released, Request, SkipReason, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Locks, Name, Pass,
+    QueueOptions, Reentry, ReleaseMode, Released, Request, SkipReason, Supersede, Token, Who,
 };
 use crate::report::{self, Verbosity, lost};
 use crate::signal::{Signals, is_passed_up};
@@ -152,9 +153,10 @@ impl<'a> Acquisition<'a> {
         names: Vec<Name>,
         who: Who,
         options: &'a cli::AcquireOptions,
-        kill_after: Duration,
+        kill_after: Option<Duration>,
     ) -> Result<Self> {
         let clock_skew = clock_skew(options, &settings.locks)?;
+        let kill_after = usable_kill_after(kill_after, options.ttl, clock_skew, settings.verbosity);
         let ttl = u64::try_from(options.ttl.as_millis()).ok();
         let request = Request {
             who: Who {
@@ -756,6 +758,24 @@ fn clock_skew(options: &cli::AcquireOptions, locks: &Locks) -> Result<Duration, 
     Err(BadUsage(format!(
         "--ttl {ttl} is less than three times --clock-skew {given}{default}; use --ttl {least} or more, or --clock-skew {most} or less"
     )))
+}
+
+/// Returns the time between SIGTERM and SIGKILL, and says so if the lease allows less than `--kill-after` asks for.
+pub fn usable_kill_after(
+    given: Option<Duration>,
+    ttl: Duration,
+    clock_skew: Duration,
+    verbosity: Verbosity,
+) -> Duration {
+    let longest = ttl.saturating_sub(clock_skew) / 2;
+    if let Some(given) = given.filter(|given| *given > longest) {
+        let long_enough = exact(given * 2 + clock_skew);
+        let [given, longest] = [given, longest].map(exact);
+        verbosity.info(format_args!(
+            "--kill-after {given} is more than half of the TTL: SIGKILL comes {longest} after SIGTERM; --ttl {long_enough} allows {given}"
+        ));
+    }
+    given.unwrap_or(KILL_AFTER)
 }
 
 /// A duration as it can be typed without quotes.

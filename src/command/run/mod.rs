@@ -269,7 +269,7 @@ impl Run<'_> {
                 leads_session: getsid(None) == Ok(getpid()),
                 only_warn: options.on_lost == OnLost::Warn,
                 wait_tree: options.wait_tree,
-                kill_after: options.kill_after,
+                kill_after: acquisition.kill_after,
                 timeout_at: None,
                 late_at: None,
                 has_hook: false,

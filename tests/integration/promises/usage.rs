@@ -830,3 +830,31 @@ fn an_empty_script_is_refused_and_so_is_a_command_of_wait() {
             .assert_says(says);
     }
 }
+
+#[test]
+fn a_kill_after_that_the_ttl_does_not_allow_is_announced_at_the_start() {
+    let redis = Redis::start();
+    let run = |line: &str| {
+        let words = format!("{line} -- true");
+        outcome(&mut redis.redlock(&words.split(' ').collect::<Vec<_>>()))
+    };
+    let says = "redlock: --kill-after 1m is more than half of the TTL: SIGKILL comes 15s after SIGTERM; --ttl 2m allows 1m\n";
+    for line in ["run -k 60 a", "run -k 60 a b"] {
+        assert_eq!(run(line).assert_code(0).stderr, says);
+    }
+    run("run -k 5 --ttl 6s a").assert_says("SIGKILL comes 3s after SIGTERM; --ttl 10s allows 5s");
+    for line in [
+        "run --ttl 6s a",
+        "run -k 15 a",
+        "run -k 60 --ttl 2m a",
+        "run -q -k 60 a",
+    ] {
+        run(line).assert_code(0).assert_silent();
+    }
+    let guarded = outcome(&mut redis.redlock(words!("run a -- redlock guard -k 60 -- true")));
+    assert_eq!(guarded.assert_code(0).stderr, says);
+    let script = r#"eval "$(redlock acquire -k 60 --while-pid $$ a)""#;
+    outcome(&mut redis.run("-q b", script))
+        .assert_code(0)
+        .assert_says(says);
+}
