@@ -12,7 +12,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::reason::without_number;
+use crate::reason::{reason, without_number};
 use crate::stderr;
 
 pub use crate::duration::brief as format_duration;
@@ -144,7 +144,10 @@ pub fn print(text: &str) -> io::Result<bool> {
     {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => {
+            let why = format!("can't write to standard output: {}", reason(&error));
+            Err(io::Error::new(error.kind(), why))
+        }
     }
 }
 

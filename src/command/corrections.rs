@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::usage::is_private_url;
 use crate::cli;
@@ -311,15 +311,21 @@ fn shown_line(typed: &Typed) -> String {
     shown.collect::<Vec<String>>().join(" ")
 }
 
-/// Whether this can be executed.
-pub(super) fn is_program(word: &OsStr) -> bool {
-    let is_executable = |path: &Path| {
-        let found = path.metadata();
-        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+/// Returns the path of a program that can be executed: the word itself if it has a slash, otherwise by $PATH.
+pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
+    let is_executable = |path: &PathBuf| {
+        let metadata = path.metadata();
+        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
     };
     if word.as_bytes().contains(&b'/') {
-        return is_executable(Path::new(word));
+        return Some(PathBuf::from(word)).filter(is_executable);
     }
     let directories = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&directories).any(|directory| is_executable(&directory.join(word)))
+    let mut paths = std::env::split_paths(&directories).map(|directory| directory.join(word));
+    paths.find(is_executable)
+}
+
+/// Returns true if this can be executed.
+fn is_program(word: &OsStr) -> bool {
+    program_path(word).is_some()
 }

@@ -25,7 +25,13 @@ pub fn man(options: &cli::Man) -> Result<Exit> {
     };
     // Comes back only if there is no man.
     if io::stdout().is_terminal() {
-        output::replace_by(&["man", "-l", "-"], &page);
+        let man: &[&str] = if report::is_dumb() {
+            // Its standard output isn't a terminal then, so it prints plain text without a pager.
+            &["sh", "-c", "man -l - | cat"]
+        } else {
+            &["man", "-l", "-"]
+        };
+        output::replace_by(man, &page);
     }
     report::print(&page)?;
     Ok(Exit::Success)

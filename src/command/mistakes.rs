@@ -76,7 +76,7 @@ fn print_help(command: Option<&str>, at_length: bool) -> Exit {
     match report::print(&text.to_string()) {
         Ok(_) => Exit::Success,
         Err(error) => {
-            report::error(format_args!("can't write the help: {error}"));
+            report::error(error);
             Exit::Internal
         }
     }

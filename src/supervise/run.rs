@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::environment::Environment;
@@ -177,6 +178,21 @@ impl WorkResult {
             by: None,
         }
     }
+}
+
+/// Says that a signal of another process or of the kernel killed COMMAND, unless a shell would be silent, too: cron mails
+/// only what is printed.
+fn report_foreign_kill(number: i32) {
+    let name = match Signal::try_from(number) {
+        Ok(Signal::SIGINT | Signal::SIGPIPE) => return,
+        Ok(signal) => signal.as_str().to_owned(),
+        Err(_) => format!("signal {number}"),
+    };
+    let hint = match number {
+        sys::SIGKILL => "; redlock didn't send it: see dmesg if memory may have run out",
+        _ => "",
+    };
+    report::error(format_args!("the command was killed by {name}{hint}"));
 }
 
 /// A COMMAND that runs.
@@ -429,6 +445,9 @@ impl Supervision<'_> {
             };
             report::error(format_args!("{what}{lock}"));
             self.watch.holds.leave_to_expire();
+        }
+        if let (Exit::Signal(number), None) = (exit, self.signal) {
+            report_foreign_kill(number);
         }
         WorkResult {
             exit,

@@ -92,7 +92,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
             mask_in_github(&token);
         }
     }
-    let printed = print(&text).context("can't write to standard output");
+    let printed = print(&text).map_err(anyhow::Error::from);
     let kept = match target {
         _ if printed.is_err() => printed.map(drop),
         _ if matches!(printed, Ok(false)) => {

@@ -3,7 +3,8 @@
 //! This is the way of a run from its options to its status; [`supervise`] is the time while COMMAND runs.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +17,7 @@ use nix::unistd::{getpid, getsid};
 use super::acquisition::{
     self, Acquisition, Outcome, Reason, Requester, outcome_of, random_fraction,
 };
-use super::corrections::is_program;
+use super::corrections::program_path;
 use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
 use crate::cli::{self, OnLost, OnUnreachable};
@@ -172,13 +173,12 @@ pub(super) fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
 fn why_not(program: &Path, error: &io::Error) -> String {
     let is_path = program.as_os_str().as_bytes().contains(&b'/');
     match error.kind() {
-        io::ErrorKind::NotFound if is_program(program.as_os_str()) => {
-            "the interpreter that its first line names does not exist".into()
-        }
-        io::ErrorKind::NotFound if sets_variable(program) => {
-            "it sets a variable; put env before it".into()
-        }
-        io::ErrorKind::NotFound if !is_path => "not found in $PATH".into(),
+        io::ErrorKind::NotFound => match program_path(program.as_os_str()) {
+            Some(path) => missing_interpreter(&path),
+            None if sets_variable(program) => "it sets a variable; put env before it".into(),
+            None if !is_path => "not found in $PATH".into(),
+            None => reason(error),
+        },
         io::ErrorKind::PermissionDenied if is_path && program.is_dir() => {
             "it is a directory".into()
         }
@@ -188,6 +188,39 @@ fn why_not(program: &Path, error: &io::Error) -> String {
         }
         _ => reason(error),
     }
+}
+
+/// Longest first line that the kernel reads for an interpreter, in bytes.
+const LONGEST_FIRST_LINE: u64 = 256;
+
+/// Says which interpreter of a program is missing. Its name is quoted, so that the carriage return of a script with DOS
+/// line endings shows.
+fn missing_interpreter(program: &Path) -> String {
+    let mut start = Vec::new();
+    let _ =
+        File::open(program).and_then(|file| file.take(LONGEST_FIRST_LINE).read_to_end(&mut start));
+    let start = String::from_utf8_lossy(&start);
+    let Some(line) = start
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix("#!"))
+    else {
+        return "its loader does not exist".into();
+    };
+    let interpreter = line.trim_start_matches([' ', '\t']);
+    let interpreter = interpreter.split([' ', '\t']).next().unwrap_or_default();
+    // The kernel takes the carriage return for a part of the name; `lines` doesn't.
+    if start
+        .split('\n')
+        .next()
+        .is_some_and(|line| line.ends_with('\r'))
+    {
+        let script = quote(program);
+        return format!(
+            r"its interpreter {interpreter}\r does not exist; remove the DOS line endings: sed -i 's/\r$//' {script}"
+        );
+    }
+    format!("its interpreter {interpreter} does not exist")
 }
 
 /// Whether a shell would read the word as `NAME=value`.

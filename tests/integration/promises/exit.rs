@@ -59,7 +59,9 @@ fn a_command_killed_by_signal_n_is_128_plus_n() {
         let perl = format!("kill {signal}, $$; sleep 60");
         let script = format!("ulimit -c 0; exec perl -e '{perl}'");
         let end = outcome(&mut with_default_signals(redis.run("a", &script)));
-        end.assert_code(128 + signal).assert_silent();
+        let is_reported = end.stderr.contains("the command was killed by ");
+        assert_eq!(is_reported, signal != 2, "{end:?}");
+        end.assert_code(128 + signal);
         assert_eq!(redis.keys(), ["{redlock:a}:state"], "signal {signal}");
     }
 }
@@ -543,4 +545,27 @@ fn with_on_unreachable_run_command_runs_without_a_lock_and_has_its_own_status() 
     end.assert_code(3).assert_says("running without a lock");
     assert_eq!(end.stdout, "a none none\n");
     assert_one_line(&end);
+}
+
+#[test]
+fn a_signal_that_redlock_did_not_send_is_reported_as_a_shell_would() {
+    let redis = Redis::start();
+    for (signal, status, says) in [
+        (
+            "KILL",
+            137,
+            "redlock: the command was killed by SIGKILL; redlock didn't send it: see dmesg if memory may have run out\n",
+        ),
+        ("SEGV", 139, "redlock: the command was killed by SIGSEGV\n"),
+        ("TERM", 143, "redlock: the command was killed by SIGTERM\n"),
+        ("INT", 130, ""),
+        ("PIPE", 141, ""),
+    ] {
+        // With -q as well: cron mails only what is printed.
+        for quiet in ["", "-q "] {
+            let script = format!("ulimit -c 0; kill -{signal} $$");
+            let end = outcome(&mut redis.run(&format!("{quiet}a"), &script));
+            assert_eq!(end.assert_code(status).stderr, says, "{signal}");
+        }
+    }
 }

@@ -48,6 +48,21 @@ fn man_shows_a_page_by_man_on_a_terminal() {
 }
 
 #[test]
+fn a_dumb_terminal_gets_plain_lines() {
+    let mut script = std::process::Command::new("script");
+    let line = format!("'{}' man completions", crate::support::REDLOCK);
+    let page = outcome(
+        script
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", "dumb"),
+    );
+    page.assert_code(0).assert_silent();
+    assert!(page.stdout.contains("print the completions for a shell"));
+    let is_plain = |c: char| !c.is_control() || "\r\n".contains(c);
+    assert!(page.stdout.chars().all(is_plain), "{page:?}");
+}
+
+#[test]
 fn completions_prints_the_file_that_packages_install_for_a_shell() {
     for (shell, file) in [
         ("bash", "redlock.bash"),

@@ -890,6 +890,8 @@ fn an_error_of_the_system_is_printed_without_its_number() {
     fs::write(&plain, "not to be executed").unwrap();
     let orphan = script(dir, "orphan", "#!/no/such/interpreter\n");
     let orphan = orphan.to_str().unwrap();
+    let dos = script(dir, "dos", "#!/bin/sh\r\necho hello\r\n");
+    let dos = dos.to_str().unwrap();
     let encrypted = format!("rediss://127.0.0.1:{}", redis.port);
     let no_file = |what: &str| format!("can't {what} {missing}: no such file");
     for (arguments, status, says) in [
@@ -932,7 +934,14 @@ fn an_error_of_the_system_is_printed_without_its_number() {
         (
             &["run", "a", "--", orphan],
             127,
-            "the interpreter that its first line names".into(),
+            format!("can't run {orphan}: its interpreter /no/such/interpreter does not exist"),
+        ),
+        (
+            &["run", "a", "--", dos],
+            127,
+            format!(
+                r"can't run {dos}: its interpreter /bin/sh\r does not exist; remove the DOS line endings: sed -i 's/\r$//' {dos}"
+            ),
         ),
         (&["run", "a", "--", here], 126, "it is a directory".into()),
     ] {

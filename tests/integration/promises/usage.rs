@@ -271,16 +271,35 @@ fn an_argument_that_isnt_utf8_is_named_in_a_sentence() {
 }
 
 #[test]
-fn a_help_that_can_not_be_written_is_no_success() {
-    for words in [&["-h"][..], &["--help"], &["help"], &["run", "--help"]] {
+fn output_that_cannot_be_written_is_an_error() {
+    let redis = Redis::start();
+    for line in [
+        "-h",
+        "--help",
+        "help",
+        "run --help",
+        "--version",
+        "man",
+        "completions bash",
+        "status",
+        "status --json a",
+        "status --prometheus -",
+        "history",
+        "history --json",
+        "doctor",
+        "acquire a",
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
         let full = fs::OpenOptions::new().write(true).open("/dev/full");
-        let output = redlock(words).stdout(full.unwrap()).output().unwrap();
-        assert_eq!(output.status.code(), Some(125), "{words:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            said.contains("can't write the help: No space left"),
-            "{said}"
-        );
+        let output = redis
+            .redlock(&words)
+            .stdout(full.unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(125), "{line}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let says = "redlock: can't write to standard output: no space left on device\n";
+        assert_eq!(stderr, says, "{line}");
     }
 }
 
