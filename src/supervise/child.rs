@@ -35,7 +35,12 @@ pub struct Prepared {
     arguments: Vec<CString>,
     /// Our environment as `NAME=value` texts.
     environment: Vec<&'static CStr>,
+    /// Names of the variables that will hold the child's pid, because they hold ours.
+    pid_variables: Vec<&'static CStr>,
 }
+
+/// Variables by which a service manager names the process that it means: sd_watchdog_enabled(3), sd_listen_fds(3).
+const PID_VARIABLES: [&CStr; 2] = [c"WATCHDOG_PID", c"LISTEN_PID"];
 
 impl Prepared {
     /// A command and its arguments; it gets our environment without the variables of these names.
@@ -45,14 +50,25 @@ impl Prepared {
     pub fn new(words: &[OsString], without: &[&str]) -> io::Result<Self> {
         let program = words.first().filter(|program| !program.is_empty());
         let program = program.ok_or(io::ErrorKind::NotFound)?;
+        let own_pid = Pid::this().to_string();
+        let mut pid_variables = Vec::new();
         let is_kept = |variable: &&CStr| {
-            let name = sys::name_and_value(variable).map(|(name, _)| name);
-            name.is_some_and(|name| without.iter().all(|other| name != other.as_bytes()))
+            let Some((name, value)) = sys::name_and_value(variable) else {
+                return false;
+            };
+            let is_pid = |other: &&&CStr| name == other.to_bytes() && value == own_pid.as_bytes();
+            if let Some(name) = PID_VARIABLES.iter().find(is_pid) {
+                pid_variables.push(*name);
+                return false;
+            }
+            without.iter().all(|other| name != other.as_bytes())
         };
+        let environment = sys::all_variables().into_iter().filter(is_kept).collect();
         Ok(Self {
             candidates: candidates(program)?,
             arguments: words.iter().map(c_string).collect::<io::Result<_>>()?,
-            environment: sys::all_variables().into_iter().filter(is_kept).collect(),
+            environment,
+            pid_variables,
         })
     }
 }
@@ -104,6 +120,7 @@ impl Child {
             candidates: &command.candidates,
             arguments: &command.arguments,
             environment: &environment,
+            pid_variables: &command.pid_variables,
             own_group: conditions.own_group,
             sigchld_ignored: conditions.sigchld_ignored,
             not_after: conditions.not_after.map(Moment::since_boot),

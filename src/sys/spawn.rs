@@ -20,6 +20,8 @@ pub struct SpawnSpec<'a> {
     pub arguments: &'a [CString],
     /// `NAME=value` texts.
     pub environment: &'a [&'a CStr],
+    /// Names of further variables, whose value is the child's pid.
+    pub pid_variables: &'a [&'a CStr],
     /// Whether the child leads a separate process group.
     pub own_group: bool,
     /// Whether SIGCHLD was ignored when we were started.
@@ -37,11 +39,16 @@ pub enum SpawnError {
     CannotExecute(io::Error),
 }
 
+/// Most decimal digits of a pid.
+const PID_DIGITS: usize = 10;
+
 /// What the child of [`spawn`] works with, in memory that belongs to its parent.
 struct ChildArgs<'a> {
     candidates: &'a [*const c_char],
     arguments: &'a [*const c_char],
     environment: &'a [*const c_char],
+    /// Where the digits of its pid go: after `NAME=`, with zeros behind them.
+    pid_digits: &'a [*mut u8],
     /// `sh`, room for the path of a script, the script's arguments.
     shell_arguments: *mut *const c_char,
     own_group: bool,
@@ -64,11 +71,21 @@ struct ChildArgs<'a> {
 /// # Errors
 /// The error of the last `execve`, by the rules of execvp(3): `EACCES` is remembered over `ENOENT`.
 pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
-    let (candidates, arguments, environment) = (
-        pointers(spec.candidates),
-        pointers(spec.arguments),
-        pointers(spec.environment),
-    );
+    let mut pid_texts: Vec<Vec<u8>> = spec
+        .pid_variables
+        .iter()
+        .map(|name| [name.to_bytes(), b"=", &[0; PID_DIGITS + 1]].concat())
+        .collect();
+    let texts = pid_texts.iter_mut().map(|text| text.as_mut_ptr());
+    let texts: Vec<*mut u8> = texts.collect();
+    let (candidates, arguments) = (pointers(spec.candidates), pointers(spec.arguments));
+    let given = spec.environment.iter().map(|text| text.as_ptr());
+    let pids = texts.iter().map(|text| text.cast_const().cast());
+    let environment: Vec<_> = given.chain(pids).chain([ptr::null()]).collect();
+    let pid_digits = texts.iter().zip(spec.pid_variables);
+    // SAFETY: the name and its `=` are a part of the text.
+    let pid_digits = pid_digits.map(|(text, name)| unsafe { text.add(name.count_bytes() + 1) });
+    let pid_digits: Vec<*mut u8> = pid_digits.collect();
     let mut shell_arguments = vec![c"sh".as_ptr(), ptr::null()];
     shell_arguments.extend(arguments.iter().skip(1));
     let (errors, reported) = pipe().map_err(SpawnError::NoProcess)?;
@@ -76,6 +93,7 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
         candidates: &candidates,
         arguments: &arguments,
         environment: &environment,
+        pid_digits: &pid_digits,
         shell_arguments: shell_arguments.as_mut_ptr(),
         own_group: spec.own_group,
         sigchld_ignored: spec.sigchld_ignored,
@@ -189,7 +207,26 @@ extern "C" fn execute(argument: *mut c_void) -> c_int {
             none,
             8,
         );
+        for &digits in child.pid_digits {
+            write_decimal(libc::getpid().unsigned_abs(), digits);
+        }
         fail(child, execute_first(child))
+    }
+}
+
+/// Writes a number of at most [`PID_DIGITS`] decimal digits.
+///
+/// # Safety
+/// There is room for the digits.
+unsafe fn write_decimal(number: u32, mut digits: *mut u8) {
+    let mut unit = 10_u32.pow(number.checked_ilog10().unwrap_or_default());
+    while unit > 0 {
+        // SAFETY: the caller has room for all digits, and this is the next one.
+        unsafe {
+            *digits = b'0' + u8::try_from(number / unit % 10).unwrap_or_default();
+            digits = digits.add(1);
+        }
+        unit /= 10;
     }
 }
 
@@ -291,6 +328,7 @@ mod tests {
             candidates: &[program.to_owned()],
             arguments: &[c"sh".to_owned(), c"-c".to_owned(), c"exit $A".to_owned()],
             environment: &[c"A=7"],
+            pid_variables: &[],
             own_group: false,
             sigchld_ignored: false,
             not_after: None,

@@ -1,6 +1,7 @@
 //! A service under systemd: the manager knows whether it waits or runs.
 
 use std::os::unix::net::UnixDatagram;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::promises::recipes::{GATE, Sandbox, blocks};
@@ -123,4 +124,30 @@ fn a_manager_with_an_abstract_socket_is_found() {
     let mut bytes = [0; 100];
     let length = socket.recv(&mut bytes).expect("a message");
     assert!(bytes[..length].starts_with(b"READY=1\n"));
+}
+
+#[test]
+fn variables_that_name_redlock_name_its_command_instead() {
+    let redis = Redis::start();
+    // A manager starts redlock, whose pid it knows by then.
+    let manager = "$ENV{WATCHDOG_PID} = $ENV{LISTEN_PID} = $$; exec @ARGV";
+    let service = r#"echo "$((WATCHDOG_PID - $$)) $((LISTEN_PID - $$)) $WATCHDOG_USEC""#;
+    for guard in [&[][..], &["redlock", "guard", "--"]] {
+        let run =
+            redis.redlock(&[&["run", "-q", "a", "--"], guard, &["sh", "-c", service]].concat());
+        let mut command = Command::new("perl");
+        command
+            .args(["-e", manager])
+            .arg(run.get_program())
+            .args(run.get_args());
+        command.env_clear().envs(
+            run.get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        let end = outcome(command.env("WATCHDOG_USEC", "30"));
+        assert_eq!(end.assert_code(0).stdout, "0 0 30\n");
+    }
+    let mut run = redis.run("-q a", r#"echo "$WATCHDOG_PID""#);
+    let end = outcome(run.env("WATCHDOG_PID", "1"));
+    assert_eq!(end.stdout, "1\n", "another process is meant");
 }
