@@ -27,7 +27,7 @@ use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
 use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
 use crate::supervise::process;
 use crate::supervise::tree::{self, Stat};
-use crate::sys::{self, SpawnError};
+use crate::sys::{self, SpawnError, TerminalModes};
 use crate::systemd;
 use crate::variables::VARIABLES;
 
@@ -112,6 +112,8 @@ pub fn supervise(
         not_after: holds.lease().map(|lease| lease.deadline()),
         is_marked: holds.is_marked(),
     };
+    let on_terminal = terms.policy.on_terminal;
+    let modes = on_terminal.then(TerminalModes::read).flatten();
     let child = Child::spawn(&work.prepared, &work.environment, &conditions)?;
     if work.is_service {
         systemd::ready(&format!("running {}", report::describe_job(terms.who)));
@@ -143,6 +145,7 @@ pub fn supervise(
         job_control: JobControl::new(terms.policy.on_terminal),
         has_overslept: false,
         signal: None,
+        modes,
         watch_group_at: terms.policy.on_terminal.then(|| began + WATCH_GROUP_AFTER),
         began,
     };
@@ -221,6 +224,8 @@ struct Supervision<'a> {
     /// We should have woken before COMMAND had to be stopped, and woke later.
     has_overslept: bool,
     signal: Option<i32>,
+    /// Modes of the terminal before COMMAND changed them, if there is a terminal.
+    modes: Option<TerminalModes>,
     /// `None` once that is done, and where COMMAND leads a group of its own from the start.
     watch_group_at: Option<Moment>,
     /// When COMMAND was started.
@@ -445,6 +450,9 @@ impl Supervision<'_> {
             };
             report::error(format_args!("{what}{lock}"));
             self.watch.holds.leave_to_expire();
+        }
+        if let (Some(modes), false) = (&self.modes, matches!(exit, Exit::Command(_))) {
+            modes.restore();
         }
         if let (Exit::Signal(number), None) = (exit, self.signal) {
             report_foreign_kill(number);

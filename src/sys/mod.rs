@@ -19,6 +19,7 @@ mod pages;
 pub mod poll;
 mod signals;
 mod spawn;
+mod terminal;
 mod thread;
 mod timer;
 
@@ -50,6 +51,7 @@ pub use self::signals::{
     KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
 };
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
+pub use self::terminal::{TerminalModes, is_in_foreground};
 pub use self::thread::{USUAL_STACK, start_thread};
 pub use self::timer::{ClockTimer, Wakeup, since_boot};
 
@@ -444,12 +446,6 @@ unsafe fn show_words(words: &str) {
         ptr::write_bytes(first as *mut u8, 0, room);
         ptr::copy_nonoverlapping(words.as_ptr(), first as *mut u8, length);
     }
-}
-
-/// Whether our process group is the one that has the terminal.
-pub fn is_in_foreground() -> bool {
-    let terminal = std::fs::File::open("/dev/tty");
-    terminal.is_ok_and(|terminal| nix::unistd::tcgetpgrp(terminal) == Ok(nix::unistd::getpgrp()))
 }
 
 /// A process that continues this one when something is so.

@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 use crate::support::pty::Terminal;
 use crate::support::tmux::Tmux;
 use crate::support::{
-    COUNTER, REDLOCK, Redis, children, is_alive, is_gone, path, seen_by_a_shell, send, state,
-    wait_until, with_default_signals,
+    COUNTER, REDLOCK, Redis, children, is_alive, is_gone, outcome, path, seen_by_a_shell, send,
+    state, wait_until, with_default_signals,
 };
 
 const CTRL_C: &str = "\x03";
@@ -549,4 +549,42 @@ fn a_stopped_job_that_is_hung_up_ends_too() {
     terminal.hang_up();
     wait_until("both are gone", || !is_alive(child) && !is_alive(redlock));
     wait_until("the lock is free", || is_free(&redis));
+}
+
+#[test]
+fn after_a_command_that_redlock_ended_the_terminal_has_its_modes_again() {
+    let redis = Redis::start();
+    let by_limit = "-t 1s";
+    for (options, step_in) in [
+        (by_limit, None),
+        ("", Some("stop")),
+        ("", Some("release --force -y")),
+    ] {
+        let script = format!(
+            r#"echo "before $(stty -g)"; "{REDLOCK}" run -q {options} a -- sh -c 'stty raw -echo; echo ready; exec sleep 60'; echo "after $(stty -g)""#
+        );
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).env("REDLOCK_URL", redis.url());
+        let mut terminal = Terminal::start(with_default_signals(shell));
+        let before = terminal.line("before ");
+        terminal.line("ready");
+        if let Some(line) = step_in {
+            let words: Vec<&str> = line.split(' ').chain(["-q", "a"]).collect();
+            outcome(&mut redis.redlock(&words)).assert_code(0);
+        }
+        let after = terminal.line("after ");
+        assert_eq!(
+            after.replace("after", "before"),
+            before,
+            "{options} {step_in:?}"
+        );
+        terminal.finish();
+    }
+    // A COMMAND that ends by itself may have changed them on purpose.
+    let mut terminal = shell(&redis);
+    terminal.type_in("redlock run -q a -- stty -echo; stty -a; exit\n");
+    terminal.wait_until("the mode that COMMAND has set", |shown| {
+        shown.contains("-echo ")
+    });
+    terminal.finish();
 }

@@ -1,0 +1,52 @@
+//! The controlling terminal: who has it, and its modes.
+
+use std::fs::File;
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+use nix::unistd::{getpgrp, tcgetpgrp};
+
+/// Modes of the terminal, such as echo, to be restored after a COMMAND that had no chance to do so.
+pub struct TerminalModes {
+    terminal: File,
+    modes: Termios,
+}
+
+impl TerminalModes {
+    /// Reads the modes. Returns `None` if this process group doesn't have the terminal: the modes are another job's then.
+    pub fn read() -> Option<Self> {
+        let terminal = File::open("/dev/tty").ok()?;
+        if tcgetpgrp(&terminal) != Ok(getpgrp()) {
+            return None;
+        }
+        let modes = tcgetattr(&terminal).ok()?;
+        Some(Self { terminal, modes })
+    }
+
+    /// Sets these modes at once, unless another job has the terminal.
+    pub fn restore(&self) {
+        let Ok(foreground) = tcgetpgrp(&self.terminal) else {
+            return;
+        };
+        // A COMMAND that led a group of its own may have died with the terminal.
+        let is_free = foreground == getpgrp() || killpg(foreground, None) == Err(Errno::ESRCH);
+        let mut blocked = SigSet::empty();
+        blocked.add(Signal::SIGTTOU);
+        if !is_free {
+            return;
+        }
+        // Unblocked, it would stop a process whose group doesn't have the terminal.
+        let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &self.modes);
+        if let Ok(before) = before {
+            let _ = before.thread_set_mask();
+        }
+    }
+}
+
+/// Returns true if this process group has the terminal.
+pub fn is_in_foreground() -> bool {
+    let terminal = File::open("/dev/tty");
+    terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
+}
