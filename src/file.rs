@@ -1,13 +1,16 @@
 //! Small files: read with a limit for size and time, as a path may also name a device; and written as a whole or not
 //! at all.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
 
-use nix::unistd::geteuid;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use crate::sys;
 
@@ -44,107 +47,166 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|_| ErrorKind::InvalidData.into())
 }
 
-/// Whoever reads a file that is replaced may be another user.
+/// Mode of a new file: whoever reads it may be another user.
 const FOR_ALL: u32 = 0o644;
 
-/// Replaces a file: whoever reads it finds the old text or the new one, never a part, and where the new one can't be
-/// written the old one stays. Its owner and mode stay, too. A link is followed, unless another user may have put it
-/// there. A device or a pipe is written to.
+/// Replaces a file: a reader finds the old text or the new one, never a part, and if the new one can't be written the
+/// old one stays. The new file has the owner and the mode of the old one.
+///
+/// A link at `path` is replaced, never followed: whoever owns the directory could otherwise have any file overwritten.
+/// A device or a pipe below /dev, such as /dev/stdout, is written to; any other is refused.
 ///
 /// # Errors
-/// Where the text can't be written; nothing of it is left then.
+/// If the text can't be written; nothing of it is left then.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     // Beyond the limit of file sizes the write fails; by default a signal would end the process before.
     sys::ignore(libc::SIGXFSZ);
-    let there = match fs::symlink_metadata(path) {
-        Ok(found) => Some(found),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
-    let is_link = there.as_ref().is_some_and(fs::Metadata::is_symlink);
-    let there = if is_link {
-        Some(fs::metadata(path)?)
-    } else {
-        there
-    };
-    // What /dev/stdout leads to may be a log with more in it.
-    if path.starts_with("/dev") || there.as_ref().is_some_and(|there| !there.is_file()) {
+    let is_device = |directory| path.parent() == Some(Path::new(directory));
+    if is_device("/dev") || is_device("/dev/fd") {
         return append(path, text);
     }
-    let path = if is_link {
-        check_link(path)?;
-        fs::canonicalize(path)?
-    } else {
-        path.to_owned()
+    let name = path.file_name().ok_or(ErrorKind::IsADirectory)?;
+    let directory = open_directory(path.parent().unwrap_or(Path::new("")))?;
+    let old = match fstatat(&directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Err(Errno::ENOENT) => None,
+        old => Some(old?),
     };
+    let old = match old.map(|old| (old, SFlag::from_bits_truncate(old.st_mode & libc::S_IFMT))) {
+        Some((_, SFlag::S_IFDIR)) => return Err(ErrorKind::IsADirectory.into()),
+        Some((old, SFlag::S_IFREG)) => Some(old),
+        None | Some((_, SFlag::S_IFLNK)) => None,
+        Some(_) => {
+            let why = "it is a device, a pipe or a socket; give a file, or - for standard output";
+            return Err(io::Error::other(why));
+        }
+    };
+    let mut new_name = name.to_owned();
     let number = getrandom::u64().map_err(io::Error::other)?;
-    let mut name = OsString::from(path.file_name().unwrap_or_default());
-    name.push(format!(".tmp-{number:016x}"));
-    let beside = path.with_file_name(name);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&beside)?;
+    new_name.push(format!(".tmp-{number:016x}"));
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+    let private = Mode::S_IRUSR | Mode::S_IWUSR;
+    let mut file = File::from(openat(&directory, &*new_name, flags, private)?);
     let written = (|| {
         let mut mode = FOR_ALL;
-        if let Some(there) = &there {
-            mode = there.mode() & 0o777;
+        if let Some(old) = old {
+            mode = old.st_mode & 0o777;
             // Only root may give a file away.
-            let _ = fchown(&file, Some(there.uid()), Some(there.gid()));
+            let _ = fchown(&file, Some(old.st_uid), Some(old.st_gid));
         }
         // Whatever the umask of a cron job is.
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(text.as_bytes())?;
         // Some file systems find out only now that the disk is full; and a crash would leave an empty file.
         file.sync_all()?;
-        fs::rename(&beside, &path)
+        Ok(renameat(&directory, &*new_name, &directory, name)?)
     })();
     if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = unlinkat(&directory, &*new_name, UnlinkatFlags::NoRemoveDir);
     }
     written
 }
 
-/// Writes to a device or a pipe. Nothing is waited for: a pipe may have no reader.
+/// Writes to a device or a pipe. Doesn't wait: a pipe may have no reader.
 fn append(path: &Path, text: &str) -> io::Result<()> {
-    let mut there = OpenOptions::new()
+    let mut device = OpenOptions::new()
         .append(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(path)?;
-    there.write_all(text.as_bytes())
+    device.write_all(text.as_bytes())
 }
 
-/// Where all may write, a link of another user could lead to any file that is ours.
-fn check_link(link: &Path) -> io::Result<()> {
-    let beside = link.parent().filter(|dir| !dir.as_os_str().is_empty());
-    let dir = fs::metadata(beside.unwrap_or(Path::new(".")))?;
-    let owner = fs::symlink_metadata(link)?.uid();
-    if [0, geteuid().as_raw(), dir.uid()].contains(&owner) {
-        return Ok(());
+/// Most links on the way to a directory, as for the kernel.
+const MAX_LINKS: usize = 40;
+
+/// Opens a directory by one component after the other. Links of root and of this user are followed.
+///
+/// # Errors
+/// `Other` for a link of another user, which could lead to any directory.
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let open = |from: &OwnedFd, part: &Path| openat(from, part, flags, Mode::empty());
+    let mut left: Vec<PathBuf> = components(path);
+    let mut directory = nix::fcntl::open(".", flags, Mode::empty())?;
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        let next = open(&directory, &part)?;
+        let metadata = fstat(&next)?;
+        if metadata.st_mode & libc::S_IFMT != libc::S_IFLNK {
+            directory = next;
+            continue;
+        }
+        if ![0, geteuid().as_raw()].contains(&metadata.st_uid) {
+            let why = format!(
+                "{} is a link that another user has put there",
+                part.display()
+            );
+            return Err(io::Error::other(why));
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(Errno::ELOOP.into());
+        }
+        left.extend(components(Path::new(&readlinkat(&next, "")?)));
     }
-    let why = "it is a link that another user has put there";
-    Err(io::Error::new(ErrorKind::PermissionDenied, why))
+    Ok(directory)
+}
+
+/// Returns the components of a path, the last one first.
+fn components(path: &Path) -> Vec<PathBuf> {
+    let components = path.components().rev();
+    components
+        .map(|component| PathBuf::from(component.as_os_str()))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
     fn a_replaced_file_is_readable_for_all_and_nothing_else_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.prom");
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink("a.prom", &link).unwrap();
-        for (path, text) in [(&file, "one"), (&file, "two"), (&link, "three")] {
-            replace(path, text).unwrap();
+        for text in ["one", "two"] {
+            replace(&file, text).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), text);
         }
         let mode = fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, FOR_ALL);
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_is_replaced_and_what_it_leads_to_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, victim) = (dir.path().join("link"), dir.path().join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        for target in ["victim", "nothing"] {
+            let _ = fs::remove_file(&link);
+            symlink(target, &link).unwrap();
+            replace(&link, "text").unwrap();
+            assert!(!fs::symlink_metadata(&link).unwrap().is_symlink());
+            assert_eq!(fs::read_to_string(&link).unwrap(), "text");
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn own_links_to_directories_are_followed_but_not_in_circles() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        fs::create_dir_all(at("real/deep")).unwrap();
+        symlink(at("real"), at("absolute")).unwrap();
+        symlink("../absolute/deep", at("real/relative")).unwrap();
+        symlink("circle", at("circle")).unwrap();
+        replace(&at("absolute/relative/../deep/file"), "text").unwrap();
+        assert_eq!(fs::read_to_string(at("real/deep/file")).unwrap(), "text");
+        let error = replace(&at("circle/file"), "text").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP));
     }
 
     #[test]
@@ -159,35 +221,17 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_leads_nowhere_and_a_pipe_without_a_reader_are_errors_at_once() {
+    fn a_pipe_or_a_directory_is_refused_and_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink("nothing", &link).unwrap();
-        assert_eq!(
-            replace(&link, "text").unwrap_err().kind(),
-            ErrorKind::NotFound
-        );
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         let pipe = dir.path().join("pipe");
-        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
         let error = replace(&pipe, "text").unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ENXIO));
-    }
-
-    #[test]
-    fn a_pipe_is_written_to_and_not_replaced() {
-        let dir = tempfile::tempdir().unwrap();
-        let pipe = dir.path().join("pipe");
-        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let mut both = OpenOptions::new();
-        let mut there = both.read(true).write(true).open(&pipe).unwrap();
-        replace(&pipe, "text").unwrap();
-        let mut text = [0; 4];
+        assert_eq!(error.kind(), ErrorKind::Other);
         assert!(!fs::metadata(&pipe).unwrap().is_file());
-        there.read_exact(&mut text).unwrap();
-        assert_eq!(&text, b"text");
         let error = replace(dir.path(), "text").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::IsADirectory);
+        replace(Path::new("/dev/null"), "text").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 
     #[test]

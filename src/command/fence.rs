@@ -145,7 +145,7 @@ fn open(path: &Path) -> io::Result<Opened> {
     let until = now() + LOCK_TIMEOUT;
     for _ in 0..ATTEMPTS {
         // Looked at before it is opened, as opening a device may do something to it.
-        let exists = match fs::metadata(path) {
+        let exists = match fs::symlink_metadata(path) {
             Ok(found) if !found.is_file() => {
                 return Ok(Opened::NotAFile(in_words(found.file_type())));
             }
@@ -161,7 +161,7 @@ fn open(path: &Path) -> io::Result<Opened> {
             .create(!exists)
             .truncate(false)
             // What has come to that path since then must not hold us up, or become our terminal.
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW)
             .open(path);
         let file = match opened {
             Ok(file) => file,
@@ -176,7 +176,7 @@ fn open(path: &Path) -> io::Result<Opened> {
             return Ok(Opened::Busy);
         };
         // While we waited, the file may have been replaced: runs that come now look at the new one.
-        match fs::metadata(path) {
+        match fs::symlink_metadata(path) {
             Ok(there) if is_same(&ours, &there) => return Ok(Opened::Locked(locked)),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -193,6 +193,8 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
 fn in_words(kind: FileType) -> &'static str {
     if kind.is_dir() {
         "a directory"
+    } else if kind.is_symlink() {
+        "a link, which another user may lead elsewhere"
     } else if kind.is_fifo() {
         "a named pipe"
     } else if kind.is_socket() {

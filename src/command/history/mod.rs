@@ -28,6 +28,7 @@ use super::usage::{BadUsage, name, refuse_pattern};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
+use crate::file;
 use crate::pattern::natural_cmp;
 use crate::protocol::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
 use crate::report::{self, format_duration, lines_of, print, width, wrapped};
@@ -606,7 +607,7 @@ impl Query<'_> {
         match &self.options.svg {
             None => drop(print(&chart.timeline(width().unwrap_or(80), utf8()))?),
             Some(path) if path == Path::new("-") => drop(print(&chart.svg())?),
-            Some(path) => std::fs::write(path, chart.svg())
+            Some(path) => file::replace(path, &chart.svg())
                 .with_context(|| format!("can't write {}", path.display()))?,
         }
         Ok(Exit::Success)

@@ -190,10 +190,11 @@ fn fence_refuses_anything_but_a_regular_file_at_once() {
     let socket = dir.path().join("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let link = dir.path().join("link");
-    std::os::unix::fs::symlink(&file, &link).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("regular"), &link).unwrap();
+    fs::write(dir.path().join("regular"), "1\n").unwrap();
     for (path, kind) in [
         (file.as_path(), "a named pipe"),
-        (&link, "a named pipe"),
+        (&link, "a link"),
         (&socket, "a socket"),
         (dir.path(), "a directory"),
         (Path::new("/dev/null"), "a device"),
@@ -227,21 +228,17 @@ fn synced(dir: &Path, file: &Path, number: &str) -> Vec<String> {
 #[test]
 fn a_new_file_and_its_number_outlive_a_crash_of_the_machine() {
     let (dir, _) = place();
-    // By a link, whose own directory is none of its business.
-    let real = dir.path().canonicalize().unwrap().join("real");
-    fs::create_dir(&real).unwrap();
-    let there = real.join("fence");
-    let link = dir.path().join("link");
-    std::os::unix::fs::symlink(&there, &link).unwrap();
-    let (entry, there) = (real.display(), there.display());
+    let directory = dir.path().canonicalize().unwrap();
+    let file = directory.join("fence");
+    let (entry, there) = (directory.display(), file.display());
     let [write, sync] = [format!("pwrite64 {there}"), format!("fdatasync {there}")];
     assert_eq!(
-        synced(dir.path(), &link, "5"),
+        synced(dir.path(), &file, "5"),
         [format!("fsync {entry}"), write.clone(), sync.clone()]
     );
-    assert_eq!(synced(dir.path(), &link, "6"), [write, sync.clone()]);
+    assert_eq!(synced(dir.path(), &file, "6"), [write, sync.clone()]);
     // The one that wrote the number may have been killed before it came to this.
-    assert_eq!(synced(dir.path(), &link, "6"), [sync]);
+    assert_eq!(synced(dir.path(), &file, "6"), [sync]);
 }
 
 #[test]

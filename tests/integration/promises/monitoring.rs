@@ -354,14 +354,49 @@ fn the_file_is_replaced_as_a_whole_and_readable_for_the_exporter() {
     let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
     assert_eq!(names(&dir), ["redlock.prom"]);
+}
 
-    // A link stays one.
-    let link = redis.dir.path().join("link");
-    symlink(&file, &link).unwrap();
-    fs::write(&file, "").unwrap();
-    write(&link);
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert!(!fs::read_to_string(&file).unwrap().is_empty());
+#[test]
+fn a_file_that_redlock_writes_replaces_a_link_and_never_what_it_leads_to() {
+    let redis = Redis::start();
+    outcome(&mut redis.redlock(words!("run a -- true"))).assert_code(0);
+    let at = |path: &str| redis.dir.path().join(path);
+    for directory in ["theirs", "ours"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    let victim = at("ours/file");
+    fs::write(&victim, "precious").unwrap();
+    symlink(&victim, at("theirs/file")).unwrap();
+    symlink(at("ours"), at("theirs/above")).unwrap();
+    let write = |option: &[&str], path: &str| {
+        let path = at(path);
+        outcome(&mut redis.redlock(&[option, &[path.to_str().unwrap()]].concat()))
+    };
+    let options = [&["status", "--prometheus"][..], &["history", "a", "--svg"]];
+    // The owner of a directory can put anything into it.
+    let is_root = nix::unistd::getuid().is_root();
+    if is_root {
+        for path in ["theirs", "theirs/file", "theirs/above"] {
+            std::os::unix::fs::lchown(at(path), Some(54321), Some(54321)).unwrap();
+        }
+        for option in options {
+            let refused = write(option, "theirs/above/file");
+            refused.assert_says("above is a link that another user has put there");
+            assert_ne!(refused.code(), Some(0));
+        }
+    }
+    for option in options {
+        let _ = fs::remove_file(at("theirs/file"));
+        symlink(&victim, at("theirs/file")).unwrap();
+        write(option, "theirs/file").assert_code(0);
+        assert!(!at("theirs/file").is_symlink());
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    }
+    nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for option in options {
+        write(option, "pipe").assert_says("it is a device, a pipe or a socket");
+        outcome(&mut redis.redlock(&[option, &["/dev/stdout"]].concat())).assert_code(0);
+    }
 }
 
 #[test]
