@@ -37,6 +37,7 @@ pub fn from_server(
         })
         .or_else(|| behind_proxy(said, server))
         .or_else(|| moving(code, details, server))
+        .or_else(|| missing_command(&all, server, script))
         .or_else(|| wrong_server(code, details, server))
         .or_else(|| not_ready(code, &all, server));
     found.unwrap_or_else(|| {
@@ -235,19 +236,6 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
             "the sentinel at {server} knows no primary with the name in the URL; `{}` lists its primaries",
             server.redis_cli().line(&["SENTINEL", "MASTERS"])
         ),
-        _ if server.part() == Part::Sentinel && details.contains("unknown command") => format!(
-            "{server} isn't a sentinel; a sentinel's port is usually 26379, and a server's own URL begins with redis://"
-        ),
-        // The first one that is asked for. Within a script it is another sentence.
-        _ if ["EVALSHA", "TIME", "ROLE"].iter().any(|name| {
-            details.starts_with(&format!("unknown command '{name}'"))
-                || details.starts_with(&format!("unknown command `{name}`"))
-        }) =>
-        {
-            format!(
-                "{server} doesn't run scripts (EVALSHA), which redlock needs; if it is a sentinel, use redis-sentinel://{server}/NAME, with the name of the primary"
-            )
-        }
         _ if details.contains("SELECT is not allowed in cluster mode") => format!(
             "Redis at {server} is a Redis Cluster, which has only database 0; leave the database out of the URL"
         ),
@@ -255,6 +243,35 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
             "Redis at {server} doesn't have the URL's database; unless configured otherwise, the databases are 0 to 15"
         ),
         _ => return None,
+    };
+    Some(Error::new(ErrorKind::Config, message).for_doctor())
+}
+
+/// Returns the error for a command that the server doesn't have: it was renamed away, or this isn't a whole Redis.
+fn missing_command(said: &str, server: &Server, script: Option<&str>) -> Option<Error> {
+    let name = if said.contains("Unknown Redis command called from script") {
+        let commands = commands_in_line(script?, line_of_script(said)?);
+        commands.join(" or ").to_uppercase()
+    } else {
+        let rest = said.strip_prefix("ERR unknown command ")?;
+        let rest = rest.trim_start_matches(['\'', '`']);
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+        rest[..end].to_uppercase()
+    };
+    let name = Some(name.as_str()).filter(|name| !name.is_empty());
+    let message = match name.unwrap_or("of a line in redlock's scripts") {
+        _ if server.part() == Part::Sentinel => format!(
+            "{server} isn't a sentinel; a sentinel's port is usually 26379, and a server's own URL begins with redis://"
+        ),
+        // Those that a sentinel is asked first when it is taken for a server.
+        name @ ("EVALSHA" | "TIME" | "ROLE") => format!(
+            "{server} doesn't have the command {name}, which redlock needs; if it is a sentinel, use {}-sentinel://{server}/NAME, with the name of the primary",
+            server.scheme()
+        ),
+        name => format!(
+            "{server} doesn't have the command {name}, which redlock needs; remove its rename-command line there, or use another server"
+        ),
     };
     Some(Error::new(ErrorKind::Config, message).for_doctor())
 }
@@ -338,16 +355,13 @@ fn cluster_line(server: &Server, task: &str) -> String {
 
 /// What to do about a cluster.
 fn hash_tag(server: &Server) -> String {
-    let scheme = match server.address() {
-        Address::Tcp { tls: true, .. } => "rediss-cluster",
-        Address::Tcp { tls: false, .. } | Address::Unix(_) => "redis-cluster",
-    };
+    let scheme = server.scheme();
     let host = match server.address() {
         Address::Tcp { .. } => server.to_string(),
         Address::Unix(_) => "host1,host2".into(),
     };
     format!(
-        "use {scheme}://{host}, or a prefix with a hash tag, such as --prefix '{{redlock}}:', and the URL of the node that serves it"
+        "use {scheme}-cluster://{host}, or a prefix with a hash tag, such as --prefix '{{redlock}}:', and the URL of the node that serves it"
     )
 }
 

@@ -576,14 +576,22 @@ impl Server {
         }
     }
 
-    /// The URL without credentials, by another scheme.
-    fn url_with(&self, scheme: &str) -> String {
-        if self.part == Part::Node {
-            return format!("{scheme}-cluster://{self}");
+    /// Returns `rediss` if this server is reached over TLS, otherwise `redis`: schemes of URLs begin so.
+    pub fn scheme(&self) -> &'static str {
+        match self.address {
+            Address::Tcp { tls: true, .. } => "rediss",
+            Address::Tcp { tls: false, .. } | Address::Unix(_) => "redis",
         }
-        match self.database {
-            0 => format!("{scheme}://{self}"),
-            database => format!("{scheme}://{self}/{database}"),
+    }
+
+    /// Returns the URL by another scheme, without credentials.
+    fn url_with(&self, scheme: &str) -> String {
+        match (self.part, self.database) {
+            (Part::Node, _) => format!("{scheme}-cluster://{self}"),
+            (Part::Sentinel, _) => format!("{scheme}-sentinel://{self}/NAME"),
+            (Part::Primary, _) => format!("{scheme}-sentinel:// in the URL"),
+            (Part::Only, 0) => format!("{scheme}://{self}"),
+            (Part::Only, database) => format!("{scheme}://{self}/{database}"),
         }
     }
 
@@ -591,9 +599,7 @@ impl Server {
         let plain = self.url_with("redis");
         Error::new(
             ErrorKind::Config,
-            format!(
-                "Redis at {self} doesn't use TLS on this port; use {plain}, or the port that does"
-            ),
+            format!("{self} doesn't use TLS on this port; use {plain}, or the port that does"),
         )
     }
 

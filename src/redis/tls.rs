@@ -24,6 +24,7 @@ use super::stream::left;
 use super::{Error, ErrorKind, ready};
 use crate::file;
 use crate::reason::reason;
+use crate::shell::quote;
 
 /// Files for `rediss://`; without a CA file the system's roots are trusted.
 #[derive(Clone, Debug, Default)]
@@ -75,8 +76,9 @@ impl TlsFiles {
             (None, None) => config.with_no_client_auth(),
             (Some(cert), Some(key)) => {
                 let chain = certificates(cert)?;
-                let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
-                    .map_err(|_| unusable(key, &"it holds no PEM private key"))?;
+                let pem = read(key)?;
+                let secret =
+                    PrivateKeyDer::from_pem_slice(&pem).map_err(|_| unusable_key(key, &pem))?;
                 config
                     .with_client_auth_cert(chain, secret)
                     .map_err(|error| match error {
@@ -166,6 +168,21 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 pub fn certificates_in(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     found.ok().filter(|found| !found.is_empty())
+}
+
+/// Returns the error for a file that should hold a private key.
+fn unusable_key(path: &Path, pem: &[u8]) -> Error {
+    let pem = String::from_utf8_lossy(pem);
+    // PKCS #8, and the older form of OpenSSL.
+    let has_passphrase = ["BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED"];
+    if has_passphrase.iter().any(|mark| pem.contains(mark)) {
+        let why = format!(
+            "the key has a passphrase, which nobody could type for a job; write one without it: openssl pkey -in {} -out NEW",
+            quote(path)
+        );
+        return unusable(path, &why);
+    }
+    unusable(path, &"it holds no PEM private key")
 }
 
 fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
@@ -394,8 +411,8 @@ impl Handshake<'_> {
 }
 
 const NOTHING_IN_COMMON: (&str, &str) = (
-    "the server and redlock have no TLS version or cipher in common",
-    "permit TLS 1.3 on the server, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers)",
+    "the server and redlock have no TLS version, cipher or kind of server key in common",
+    "permit TLS 1.3 on the server, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers), and use a key (tls-key-file) of RSA with 2048 bits or more, P-256, P-384 or Ed25519",
 );
 
 /// The name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.

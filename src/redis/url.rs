@@ -89,6 +89,9 @@ impl Url {
     /// secret, is no part of it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
+        if text.starts_with(['"', '\'']) {
+            return Err("it begins with a quote; remove the quotes around it".into());
+        }
         if let Some(rest) = text.strip_prefix("local:") {
             return local(rest);
         }
@@ -577,6 +580,8 @@ mod tests {
         for (text, says) in [
             ("", "must begin with"),
             ("hunter2", "must begin with"),
+            ("\"redis://u:hunter2@h\"", "remove the quotes"),
+            ("'redis://u:hunter2@h'", "remove the quotes"),
             ("hunter2:6379", "must begin with"),
             ("u:hunter2@h://", "must begin with"),
             ("http://hunter2", "unknown scheme http://"),

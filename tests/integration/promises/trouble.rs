@@ -620,7 +620,7 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one() {
     };
     let url = format!("rediss://localhost:{port}");
     let required = "the server requires a client certificate; use --tls-cert and --tls-key";
-    let in_common = "and redlock have no TLS version or cipher in common";
+    let in_common = "and redlock have no TLS version, cipher or kind of server key in common";
     for (protocols, ciphers, asks, ours, says) in [
         ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", false, required),
         ("TLSv1.2", "DEFAULT", "yes", false, required),
@@ -1053,7 +1053,7 @@ fn a_password_that_a_server_repeats_is_not_shown() {
             &format!("redis://{login}@127.0.0.1:{}", redis.port),
             &[],
         ));
-        end.assert_says("unknown command 'AUTH'");
+        end.assert_says("doesn't have the command AUTH");
         assert!(!end.stderr.contains("hunter2"), "{end:?}");
     }
 }
@@ -1154,4 +1154,84 @@ fn a_socket_of_another_user_is_77_and_says_what_is_needed() {
         77,
         &["permission denied", "write access to the socket"],
     );
+}
+
+#[test]
+fn a_command_that_the_server_does_not_have_is_78_and_named() {
+    for name in ["EVALSHA", "EVAL", "TIME", "PTTL", "ZADD", "AUTH"] {
+        let redis = Redis::with(&["--rename-command", name, ""]);
+        // Some commands are needed only if the lock is held.
+        redis.cli(&["SET", "redlock:a", "another client", "PX", "100000"]);
+        let password = if name == "AUTH" { ":hunter2@" } else { "" };
+        let url = format!("redis://{password}127.0.0.1:{}", redis.port);
+        let end = outcome(&mut run(&url, &["-w", "5s"]));
+        let says = format!("doesn't have the command {name}, which redlock needs");
+        assert_line(&end, 78, &[&says]);
+    }
+}
+
+#[test]
+fn a_key_that_tls_cannot_use_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let curve = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-521 -nodes -days 2 -subj /CN=x \
+        -addext subjectAltName=DNS:localhost -keyout curve.key -out curve.crt";
+    openssl(dir, curve);
+    let (_redis, port) = encrypted(dir, "curve");
+    let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let url = format!("rediss://localhost:{port}");
+    let end = outcome(&mut run(&url, &["--tls-ca", &file("curve.crt")]));
+    assert_line(&end, 78, &["kind of server key", "P-256, P-384 or Ed25519"]);
+
+    self_signed(dir, "leaf", "2", "FALSE");
+    let (_redis, port) = encrypted(dir, "leaf");
+    let url = format!("rediss://localhost:{port}");
+    for options in ["", " -traditional"] {
+        openssl(
+            dir,
+            &format!("rsa -in leaf.key -aes128 -passout pass:x -out secret.key{options}"),
+        );
+        let (ca, key) = (file("leaf.crt"), file("secret.key"));
+        let options = words!("--tls-ca {} --tls-cert {} --tls-key {}", &ca, &ca, &key);
+        let end = outcome(&mut run(&url, options));
+        assert_line(
+            &end,
+            78,
+            &["secret.key", "has a passphrase", "openssl pkey -in "],
+        );
+    }
+}
+
+#[test]
+fn the_url_that_is_proposed_keeps_its_kind() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    self_signed(dir, "leaf", "2", "FALSE");
+    let (redis, tls) = encrypted(dir, "leaf");
+    let (ca, plain) = (dir.join("leaf.crt"), redis.port);
+    for (url, says) in [
+        (
+            format!("rediss-sentinel://localhost:{plain}/m"),
+            format!("use redis-sentinel://localhost:{plain}/NAME"),
+        ),
+        (
+            format!("redis-sentinel://localhost:{tls}/m"),
+            format!("use rediss-sentinel://localhost:{tls}/NAME"),
+        ),
+        (
+            format!("rediss-cluster://localhost:{plain}"),
+            format!("use redis-cluster://localhost:{plain}"),
+        ),
+        (
+            format!("redis-cluster://localhost:{tls}"),
+            format!("use rediss-cluster://localhost:{tls}"),
+        ),
+        (
+            format!("\"redis://localhost:{plain}\""),
+            "remove the quotes".into(),
+        ),
+    ] {
+        let end = outcome(&mut run(&url, &["--tls-ca", ca.to_str().unwrap()]));
+        assert_line(&end, 78, &[&says]);
+    }
 }
