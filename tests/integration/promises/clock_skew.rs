@@ -1,17 +1,19 @@
 //! `--clock-skew`: what is done under a lock ends sooner by what the clocks of the Redis hosts may differ.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::support::proxy::Proxy;
-use crate::support::{Outcome, Redis, Running, outcome, redlock, wait_until};
+use crate::support::{Outcome, Redis, Running, moment, now, outcome, redlock, wait_until};
 
 fn run(redis: &Redis, options: &[&str], script: &str) -> Outcome {
     let words = [&["run"], options, &["a", "--", "sh", "-c", script]].concat();
     outcome(&mut redis.redlock(&words))
 }
 
-/// How long the lock lasts at the server when the work under it is dead, with Redis out of reach. `words` start
-/// that, and print the pid of what is to die.
+/// How long the lock lasts at the server after the last sign of life of the work under it, in ms, with Redis out of
+/// reach. `words` start that; it prints the pid of what is to die, which writes down the time all the while.
 fn left_at_death(redis: &Redis, proxy: &Proxy, words: &[&str]) -> i64 {
     let mut work = Running::start(redis.redlock(words).env("REDLOCK_URL", proxy.url()));
     let pid = work.line();
@@ -22,18 +24,21 @@ fn left_at_death(redis: &Redis, proxy: &Proxy, words: &[&str]) -> i64 {
         last > before
     });
     proxy.vanish();
+    let expiry = now() + Duration::from_millis(lease().try_into().unwrap());
     let process = format!("/proc/{}", pid.trim());
     wait_until("it is dead", || {
         let stat = std::fs::read_to_string(format!("{process}/stat"));
         stat.map_or(true, |stat| stat.contains(") Z "))
     });
-    lease()
+    let life = std::fs::read_to_string(redis.dir.path().join("life")).unwrap();
+    let last = moment(life.lines().last().unwrap());
+    i64::try_from(expiry.as_millis()).unwrap() - i64::try_from(last.as_millis()).unwrap()
 }
 
 #[test]
 fn a_command_that_cannot_be_renewed_is_dead_sooner_by_the_clock_skew() {
-    let keeper = "redlock acquire a --ttl 6s -k 100ms --clock-skew 2s --while-pid $$ >/dev/null || exit; echo $$; while :; do sleep 0.02; done";
-    let command = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
+    let keeper = "redlock acquire a --ttl 6s -k 100ms --clock-skew 2s --while-pid $$ >/dev/null || exit; echo $$; while :; do date +%s%N >>~/life; sleep 0.02; done";
+    let command = "trap '' TERM; echo $$; while :; do date +%s%N >>~/life; sleep 0.02; done";
     let options = words!("run --ttl 6s -k 100ms --clock-skew 2s a");
     let by_run = [options, &["--", "sh", "-c", command]].concat();
     // A run without a lock of interest gives the script its place.
@@ -49,19 +54,21 @@ fn a_command_that_cannot_be_renewed_is_dead_sooner_by_the_clock_skew() {
 #[test]
 fn check_and_extend_count_as_the_run_does() {
     let redis = Redis::start();
-    let options = ["--ttl", "30s", "--clock-skew", "8s"];
-    let checks = "redlock check --for 20s && ! redlock check --for 24s";
+    // What is left differs by a minute and more, so that it doesn't matter how long a step takes.
+    let options = ["--ttl", "10m", "--clock-skew", "3m"];
+    let checks = "redlock check --for 6m && ! redlock check --for 8m";
     run(&redis, &options, checks)
         .assert_code(0)
-        .assert_says("held by this job for only 21s more; 24s required");
-    run(&redis, &["--ttl", "30s"], "redlock check --for 24s").assert_code(0);
+        .assert_says("held by this job for only 6m")
+        .assert_says("more; 8m required");
+    run(&redis, &["--ttl", "10m"], "redlock check --for 9m").assert_code(0);
     // What was extended lasts for that long also where a server whose clock is ahead takes over.
     let extends =
-        "redlock extend 100s && redlock check --for 97s && redis-cli -s \"$1\" PTTL redlock:a";
+        "redlock extend 20m && redlock check --for 19m && redis-cli -s \"$1\" PTTL redlock:a";
     let script = extends.replace("\"$1\"", redis.socket().to_str().unwrap());
     let end = run(&redis, &options, &script);
     let left: u64 = end.assert_code(0).stdout.trim().parse().unwrap();
-    assert!((107_000..=108_000).contains(&left), "{left}");
+    assert!((1_320_000..=1_440_000).contains(&left), "{left}");
     let year = "redlock extend 365d && redlock check --for 360d";
     run(&redis, &options, year).assert_code(0);
 }
@@ -69,19 +76,20 @@ fn check_and_extend_count_as_the_run_does() {
 #[test]
 fn a_script_is_told_how_long_it_may_count_on_its_lock() {
     let redis = Redis::start();
-    let end = outcome(&mut redis.redlock(words!("acquire a --clock-skew 8s --format json")));
+    let end =
+        outcome(&mut redis.redlock(words!("acquire a --ttl 10m --clock-skew 3m --format json")));
     let json: Value = serde_json::from_str(&end.assert_code(0).stdout).unwrap();
-    assert_eq!(json["ttl_ms"], 22_000);
+    assert_eq!(json["ttl_ms"], 420_000);
     let token = redis.dir.path().join("token");
     std::fs::write(&token, json["token"].as_str().unwrap()).unwrap();
     let token = token.to_str().unwrap();
     let check = |at_least| {
         outcome(&mut redis.redlock(words!("check a --token-file", token, "--for", at_least)))
     };
-    check("18s").assert_code(0);
-    check("23s").assert_code(79);
+    check("6m").assert_code(0);
+    check("8m").assert_code(79);
     let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    assert!(left > 25_000, "{left}");
+    assert!(left > 540_000, "{left}");
 }
 
 #[test]
