@@ -27,7 +27,7 @@ fn channels(node: &Redis) -> usize {
     channels.lines().filter(|line| !line.is_empty()).count()
 }
 
-/// A job with a TTL of five seconds under the lock "a".
+/// A job under the lock "a".
 fn job(cluster: &Cluster, label: &str, options: &[&str]) -> Job {
     let run = cluster.redlock(&[&["run"], options, &["a"]].concat());
     Job::start(label, cluster.home.path(), run)
@@ -144,15 +144,14 @@ fn a_silent_node_costs_a_share_of_the_timeout_and_an_address_that_cannot_be_reac
     let node = cluster.owner(&cluster.slot(KEY));
     let silent = UnresponsiveServer::new().url().replace("redis://", "");
     let others = cluster.url_of(&[node]).replace("redis-cluster://", "");
-    let began = Instant::now();
-    run(&format!("redis-cluster://{silent},{silent},{others}"), &[])
-        .assert_code(0)
-        .assert_silent();
-    assert!(
-        began.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        began.elapsed()
-    );
+    // Each takes a quarter; if one took all, this would be 69.
+    let options = ["-n", "--connect-timeout", "6s"];
+    run(
+        &format!("redis-cluster://{silent},{silent},{others}"),
+        &options,
+    )
+    .assert_code(0)
+    .assert_silent();
     // As behind NAT, or in a container: what the others say of it leads nowhere.
     let owner = &cluster.nodes[node];
     assert_eq!(
@@ -183,7 +182,7 @@ fn a_migration_of_the_slot_that_takes_longer_than_the_ttl_loses_neither_the_lock
     let to = (from + 1) % 3;
     let fill = "for n = 1, 10000 do redis.call('SET', '{redlock}:fill:' .. n, n) end";
     cluster.nodes[from].cli(&["EVAL", fill, "1", "{redlock}:fill:1"]);
-    let ttl = ["--ttl", "5s", "-q"];
+    let ttl = ["--ttl", "8s", "-q"];
     let mut holder = job(&cluster, "holder", &ttl).ready();
     let labels: Vec<String> = (0..20).map(|number| format!("{number}")).collect();
     let mut waiters = queued(&cluster, from, &ttl, &labels);
@@ -193,12 +192,12 @@ fn a_migration_of_the_slot_that_takes_longer_than_the_ttl_loses_neither_the_lock
     cluster.move_slot(&slot, from, to, |_| {
         // Stretched to more than the TTL, over all of its parts.
         parts += 1;
-        let due = began + Duration::from_millis(80) * parts;
+        let due = began + Duration::from_millis(100) * parts;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         assert!(!holder.run.has_ended(), "the lock was lost");
     });
     assert!(
-        began.elapsed() > Duration::from_secs(7),
+        began.elapsed() > Duration::from_secs(9),
         "{:?}",
         began.elapsed()
     );
@@ -227,7 +226,7 @@ fn a_migration_of_the_slot_that_takes_longer_than_the_ttl_loses_neither_the_lock
 fn a_migration_that_takes_longer_than_the_ttl_ends_a_lock_that_replicas_have_to_confirm() {
     let cluster = Cluster::start(&[0]);
     let slot = cluster.slot(KEY);
-    let options = ["--ttl", "3s", "-k", "500ms", "-q"];
+    let options = ["--ttl", "6s", "-k", "500ms", "-q"];
     let confirmed = job(&cluster, "a", &[&options[..], &["--sync", "1"]].concat()).ready();
     let run = cluster.redlock(&[&["run"], &options[..], &["b"]].concat());
     let mut other = Job::start("b", cluster.home.path(), run).ready();
@@ -262,7 +261,12 @@ fn a_release_waits_for_the_end_of_a_migration_also_when_its_run_has_ended() {
     let (from, to) = (cluster.owner(&slot), 2);
     assert_ne!(from, to);
     let start = |name: &str| {
-        let run = cluster.redlock(&["run", "--ttl", "60s", name]);
+        let timeout = if name == "a" { "60s" } else { "2s" };
+        let run = cluster.redlock(words!(
+            "run --ttl 60s --connect-timeout {} {}",
+            timeout,
+            name
+        ));
         Job::start(name, cluster.home.path(), run).ready()
     };
     let (mut released, mut kept) = (start("a"), start("b"));
@@ -330,11 +334,12 @@ fn a_failover_of_the_node_that_is_shorter_than_the_ttl_loses_neither_the_lock_no
 fn sync_all_waits_for_each_replica_of_the_node_that_could_follow_it() {
     let cluster = Cluster::start(&[0, 0]);
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
-    let sync = ["-w", "300ms", "--sync", "all", "--sync-timeout", "500ms"];
-    run(&cluster.url(), &sync).assert_code(0).assert_silent();
+    let sync = words!("--ttl 60s --sync all --sync-timeout 30s");
+    run(&cluster.url(), sync).assert_code(0).assert_silent();
     cluster.nodes[3].stall();
     let lags = format!("127.0.0.1:{} is ", cluster.nodes[3].port);
-    let end = run(&cluster.url(), &sync);
+    let short = words!("-w 300ms --sync all --sync-timeout 500ms");
+    let end = run(&cluster.url(), short);
     cluster.nodes[3].resume();
     end.assert_exited(69)
         .assert_says("gave lock ")
@@ -346,7 +351,7 @@ fn sync_all_waits_for_each_replica_of_the_node_that_could_follow_it() {
     wait_until("it has both of the others", || {
         cluster.nodes[3].info("replication", "connected_slaves") == "2"
     });
-    run(&cluster.url(), &sync).assert_code(0).assert_silent();
+    run(&cluster.url(), sync).assert_code(0).assert_silent();
 }
 
 /// Has a replica follow its primary no more, though it is as well as before to all other nodes.
@@ -363,7 +368,7 @@ fn disconnect(cluster: &Cluster, replica: usize, primary: usize) {
 #[test]
 fn sync_all_waits_for_a_replica_that_the_node_gets_while_a_lock_is_held() {
     let cluster = Cluster::start(&[0, 1]);
-    let options = ["--ttl", "3s", "--sync", "all", "--sync-timeout", "300ms"];
+    let options = ["--ttl", "8s", "--sync", "all", "--sync-timeout", "2s"];
     let holder = job(&cluster, "holder", &options).ready();
     let id = cluster.id(0);
     assert_eq!(cluster.nodes[4].cli(&["CLUSTER", "REPLICATE", &id]), "OK");
@@ -498,7 +503,7 @@ fn while_the_node_is_down_a_run_waits_and_says_so() {
 #[test]
 fn a_run_that_begins_when_the_node_is_dead_waits_for_its_replica_though_the_url_names_another_node()
 {
-    for options in [&["-q"][..], &["-q", "-n", "--connect-timeout", "20s"]] {
+    for options in [&["-q"][..], &["-q", "-n", "--connect-timeout", "50s"]] {
         let mut cluster = Cluster::start(&[0]);
         assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
         cluster.nodes[0].kill();
@@ -533,7 +538,7 @@ fn a_run_without_a_wait_gives_up_a_dead_node_after_the_connect_timeout() {
     run(&cluster.url_of(&[1]), words!("-n --connect-timeout 1500ms")).assert_exited(69);
     let took = began.elapsed();
     assert!(took > Duration::from_millis(1500), "{took:?}");
-    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 /// Three nodes with the same port of three addresses, which say only the port of another one.
@@ -575,18 +580,21 @@ fn the_node_is_found_where_another_one_says_its_port_alone_which_is_its_own() {
         .assert_says("set cluster-preferred-endpoint-type");
 }
 
-/// How many system calls a process makes in ten seconds.
+/// How many system calls a process makes in a second, over ten seconds or more.
 #[track_caller]
-fn system_calls(cluster: &Cluster, of: i32) -> u32 {
+fn system_calls(cluster: &Cluster, of: i32) -> f64 {
+    let began = Instant::now();
     let counts = cluster.home.path().join("counts");
     let mut strace = attach_strace(of, &["-f", "-c", "-o", counts.to_str().unwrap()]);
     std::thread::sleep(Duration::from_secs(10));
     send(strace.id().try_into().unwrap(), libc::SIGINT);
     strace.wait().unwrap();
+    let took = began.elapsed().as_secs_f64();
     let counts = fs::read_to_string(&counts).unwrap();
     let total = counts.lines().find(|line| line.ends_with(" total"));
     let mut fields = total.expect("a sum").split_whitespace();
-    fields.nth(3).unwrap().parse().expect("a number of calls")
+    let calls: f64 = fields.nth(3).unwrap().parse().expect("a number of calls");
+    calls / took
 }
 
 #[test]
@@ -597,12 +605,12 @@ fn a_waiter_makes_at_most_fifty_system_calls_a_second_also_while_the_node_is_dea
     let _holder = job(&cluster, "holder", &options).ready();
     let waiter = queued(&cluster, 0, &options, &["waiter".into()]);
     let idle = system_calls(&cluster, waiter[0].run.pid());
-    assert!(idle <= 500, "{idle}");
+    assert!(idle <= 50.0, "{idle}");
     cluster.nodes[0].kill();
     wait_until("the others have noticed it", || {
         let info = cluster.nodes[1].cli(&["CLUSTER", "INFO"]);
         info.contains("cluster_state:fail")
     });
     let dead = system_calls(&cluster, waiter[0].run.pid());
-    assert!(dead <= 500, "{dead}");
+    assert!(dead <= 50.0, "{dead}");
 }
