@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{OtherUser, Outcome, Redis, Running, free_port, outcome, redlock, wait_until};
+use crate::support::{
+    Gate, OtherUser, Outcome, Redis, Running, free_port, outcome, redlock, wait_until,
+};
 
 /// Where a lock "a" with these settings goes: the key that its run sees.
 fn key(command: &mut Command) -> String {
@@ -207,33 +209,26 @@ fn tls_trusts_the_given_ca_and_shows_our_certificate() {
         &ca
     ));
     let url = format!("rediss://localhost:{port}");
-    let run = |tls: &[&str]| {
-        outcome(
-            redlock(
-                &[
-                    &["-u", &url],
-                    tls,
-                    &[
-                        "run", "--ttl", "2s", "-k", "200ms", "a", "--", "sleep", "0.9",
-                    ],
-                ]
-                .concat(),
-            )
-            .env("HOME", "/"),
-        )
+    let mut gate = Gate::new(&redis);
+    let start = |tls: &[&str]| {
+        let work = words!("run a -c", r#"read go <"$HOME/gate""#);
+        let mut command = redlock(&[&["-u", &url], tls, work].concat());
+        Running::start(command.env("HOME", redis.dir.path()))
     };
+    let run = |tls: &[&str]| start(tls).finish();
     let (our_cert, our_key, other_ca) =
         (file("client.crt"), file("client.key"), file("other-ca.crt"));
-    // The sleep is long enough for a renewal over the same connection.
-    run(words!(
+    let renewed = start(words!(
         "--tls-ca {} --tls-cert {} --tls-key",
         &ca,
         &our_cert,
         &our_key
-    ))
-    .assert_code(0)
-    .assert_silent();
-    assert!(redis.calls("evalsha") >= 3);
+    ));
+    wait_until("it is renewed over the same connection", || {
+        redis.calls("evalsha") >= 2
+    });
+    gate.open();
+    renewed.finish().assert_code(0).assert_silent();
     run(words!(
         "--tls-ca {} --tls-cert {} --tls-key",
         &other_ca,
