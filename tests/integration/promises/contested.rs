@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::support::lua::{KEYS, SHARED, WHO, call};
 use crate::support::proxy::{Proxy, load_scripts};
-use crate::support::{Gated, Redis, now, outcome};
+use crate::support::{Gated, Redis, now, outcome, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// Asks for the lock "a".
 fn acquire(redis: &Redis, token: &str, limit: &str, place: &str, supersede: &str) -> Vec<String> {
     let args = [
-        token, "30000", limit, WHO, place, "", "0", "fifo", supersede, "", "0", "0",
+        token, "600000", limit, WHO, place, "", "0", "fifo", supersede, "", "0", "0",
     ];
     call(redis, "acquire", &args)
 }
@@ -27,7 +27,7 @@ fn every_one_of_150_readers_hears_that_a_newer_run_wants_them_to_end() {
     acquire(&redis, "writer", "1", "", "2");
     acquire(&redis, "writer", "1", "poll", "2");
     let was_notified = |reader: &&String| {
-        let answer = call(&redis, "check", &[reader, "30000"]);
+        let answer = call(&redis, "check", &[reader, "600000"]);
         assert_eq!(answer[0], "1", "{answer:?}");
         answer.get(2).is_some_and(|by| by.contains("\"host\""))
     };
@@ -59,7 +59,9 @@ fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_cl
     load_scripts(&redis);
     let holder = Gated::start(&redis, &["a"]).ready();
     let mut waiter = Gated::queued(&redis, &["-q", "a"]);
-    std::thread::sleep(MS * 300);
+    wait_until("it listens", || {
+        !redis.cli(&["PUBSUB", "CHANNELS"]).is_empty()
+    });
     // It is stopped, the server's clock is set an hour forward, the lock is granted to it, and goes to
     // another waiter when it is not confirmed.
     waiter.run.suspend();
@@ -81,7 +83,7 @@ fn work_is_not_started_on_a_grant_that_came_later_than_is_possible_by_our_own_cl
 #[test]
 fn a_lease_of_eight_round_trips_is_renewed() {
     let ends: Vec<_> = std::thread::scope(|scope| {
-        let lines = [(200, "4s"), (400, "6s"), (1_500, "12s")];
+        let lines = [(400, "6s"), (700, "8s"), (1_500, "12s")];
         let runs = lines.map(|(round_trip, ttl)| {
             scope.spawn(move || {
                 let redis = Redis::start();
