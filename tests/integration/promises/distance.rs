@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, free_port, outcome, queued, redlock, send,
-    wait_until, with_default_signals,
+    Gated, Outcome, Redis, Running, assert_nothing_left, free_port, now, outcome, queued, redlock,
+    send, wait_until, with_default_signals,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -80,7 +80,7 @@ fn over_a_line_of_any_length_a_lock_is_handed_over_and_the_command_runs_to_its_e
                 let redis = Redis::start();
                 load_scripts(&redis);
                 let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
-                let end = hand_over(&redis, &proxy, &["--ttl", "30s"]);
+                let end = hand_over(&redis, &proxy, &["--connect-timeout", "30s"]);
                 assert_eq!(end.code(), Some(0), "{round_trip} ms: {end:?} {proxy:?}");
                 end.assert_silent();
                 assert_nothing_left(&redis);
@@ -184,7 +184,7 @@ fn a_confirmation_that_is_lost_is_sent_again_and_the_command_does_not_notice() {
 fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
     let three = Duration::from_secs(3);
     let steps = [
-        ("acquire", &["--connect-timeout", "5s"][..]),
+        ("acquire", &["--connect-timeout", "30s"][..]),
         ("enqueue", &[]),
         ("HELLO", &[]),
         ("SUBSCRIBE", &[]),
@@ -270,16 +270,18 @@ fn asked_in_a_second(redis: &Redis) -> u64 {
 
 /// A frozen lock that two shared, one of which has died on another host.
 fn frozen_with_a_dead_member(redis: &Redis) -> Running {
-    outcome(&mut redis.redlock(&["acquire", "--shared", "--ttl", "1s", "a"])).assert_code(0);
+    outcome(&mut redis.redlock(&["acquire", "--shared", "--ttl", "60s", "a"])).assert_code(0);
+    let holders = "{redlock:a}:holders";
+    let other = redis.cli(&["ZRANGE", holders, "0", "0"]);
     let mut living = Running::start(&mut redis.run("--shared a", "echo ready; exec sleep 60"));
     living.expect_line("ready");
     outcome(&mut redis.redlock(&["freeze", "a", "--reason", "x"])).assert_code(0);
-    wait_until("the other's lease is over", || {
-        let key = "{redlock:a}:holders";
-        let first = redis.cli(&["ZRANGE", key, "0", "0", "WITHSCORES"]);
-        let till: u128 = first.lines().last().unwrap().parse().unwrap();
-        till < crate::support::now().as_millis()
-    });
+    // The other's lease is over.
+    let over = (now().as_millis() - 1).to_string();
+    assert_eq!(
+        redis.cli(&["ZADD", holders, "XX", "CH", &over, &other]),
+        "1"
+    );
     living
 }
 
@@ -327,7 +329,9 @@ fn a_run_that_joins_asks_now_and_then_also_where_the_end_of_a_lease_is_near() {
 #[test]
 fn a_holder_whose_key_is_written_all_the_time_looks_at_it_now_and_then() {
     let redis = Redis::start();
-    let mut holder = Running::start(&mut redis.run("--shared a", "echo ready; exec sleep 60"));
+    // The next renewal, which would notice it as well, is 40 seconds away.
+    let mut holder =
+        Running::start(&mut redis.run("--ttl 2m --shared a", "echo ready; exec sleep 60"));
     holder.expect_line("ready");
     wait_until("it watches its key", || {
         redis.cli(&["CLIENT", "LIST"]).contains(" flags=t")
@@ -350,7 +354,7 @@ fn a_holder_whose_key_is_written_all_the_time_looks_at_it_now_and_then() {
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
     holder.finish().assert_code(79);
     assert!(
-        lost.elapsed() < Duration::from_secs(10),
+        lost.elapsed() < Duration::from_secs(30),
         "{:?}",
         lost.elapsed()
     );
@@ -383,9 +387,9 @@ fn a_nested_run_whose_first_answer_takes_more_than_a_second_waits_and_runs() {
     });
     let url = proxy.url();
     let other = Gated::start(&redis, &["b"]).ready();
-    let inner = ["run", "-q", "--url", &url, "b", "--", "echo", "ran"];
+    let inner = words!("run -q --connect-timeout 30s --url {} b -- echo ran", &url);
     let outer = ["run", "-q", "a", "--", crate::support::REDLOCK];
-    let run = Running::start(&mut redis.redlock(&[&outer[..], &inner].concat()));
+    let run = Running::start(&mut redis.redlock(&[&outer[..], inner].concat()));
     wait_until("it waits, or has ended", || {
         redis.queue("b").len() == 1 || redis.holder("a").is_none() && proxy.count("acquire") > 0
     });
@@ -442,9 +446,10 @@ fn a_run_that_a_signal_ends_waits_for_its_release_over_a_line_of_more_than_half_
 fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
     let redis = Redis::start();
     load_scripts(&redis);
-    let anyway = ["--on-unreachable", "run", "--ttl", "1s"];
+    let anyway = ["--on-unreachable", "run", "--ttl", "6s"];
     let holder = Gated::start(&redis, &["a"]).ready();
-    let fast = ["--connect-timeout", "300ms"];
+    // Long enough for a first answer: without that, COMMAND would run.
+    let fast = ["--connect-timeout", "5s"];
     // It answers first, and is gone while one waits.
     let proxy = Proxy::new(&redis);
     let url = proxy.url();
@@ -492,7 +497,7 @@ fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_r
     let url = proxy.url();
     let outer = ["run", "a", "--", crate::support::REDLOCK];
     let inner = ["run", "--url", &url, "--on-unreachable", "run"];
-    let fast = ["--connect-timeout", "300ms", "--ttl", "1s"];
+    let fast = ["--connect-timeout", "5s", "--ttl", "6s"];
     let words = [&outer[..], &inner, &fast, words!("a b -- echo ran")].concat();
     let end = outcome(&mut redis.redlock(&words));
     // What it reuses is lost where that takes longer than the lease.
