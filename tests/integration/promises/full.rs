@@ -1,9 +1,8 @@
 //! A server without memory to spare (`maxmemory` without eviction): what is held and waited for goes
 //! on, and only what is new is refused.
 
-use std::time::Duration;
-
-use crate::support::{Gated, Redis, assert_nothing_left, outcome, wait_until};
+use crate::promises::blocked::assert_renewed;
+use crate::support::{Gated, Redis, Running, assert_nothing_left, outcome, wait_until};
 
 const MODES: [&[&str]; 3] = [&[], &["--shared"], &["--slots", "2"]];
 
@@ -18,14 +17,15 @@ fn fill(redis: &Redis) {
 fn on_a_full_server_a_lock_is_renewed_and_released() {
     let held = MODES.map(|mode| {
         let redis = Redis::start();
-        let options = [&["--ttl", "3s", "-k", "100ms"], mode, &["a"]].concat();
+        let options = [&["--ttl", "6s", "-k", "100ms"], mode, &["a"]].concat();
         let holder = Gated::start(&redis, &options).ready();
         fill(&redis);
         (mode, redis, holder)
     });
-    std::thread::sleep(Duration::from_millis(6500));
+    for (_, redis, _) in &held {
+        assert_renewed(redis, 2);
+    }
     for (mode, redis, mut holder) in held {
-        // Its first lease and another one would be over.
         let over = holder.run.has_ended();
         holder.open();
         let end = holder.run.finish();
@@ -87,10 +87,12 @@ fn on_a_full_server_a_run_that_does_not_wait_is_69_and_changes_nothing() {
     // The server knows the script.
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
     fill(&redis);
-    for mode in MODES {
-        let options = ["-n", "--connect-timeout", "300ms"];
-        let arguments = [&["run"], &options[..], mode, &["a", "--", "echo", "ran"]].concat();
-        let end = outcome(&mut redis.redlock(&arguments));
+    let runs = MODES.map(|mode| {
+        let arguments = [&["run", "-n"], mode, &["a", "--", "echo", "ran"]].concat();
+        (mode, Running::start(&mut redis.redlock(&arguments)))
+    });
+    for (mode, run) in runs {
+        let end = run.finish();
         end.assert_code(69);
         end.assert_says("no memory left (maxmemory)");
         assert_eq!(end.stdout, "", "{mode:?}");
