@@ -60,21 +60,8 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// What doctor says; on a busy machine it may not have had the time for all, which it then says, too.
     #[track_caller]
     fn doctor(&self, arguments: &[&str]) -> Examined {
-        let mut found = self.doctor_once(arguments);
-        wait_until("doctor has the time", || {
-            let is_late = found.end.stdout.contains("there was no answer in time");
-            if is_late {
-                found = self.doctor_once(arguments);
-            }
-            !is_late
-        });
-        found
-    }
-
-    fn doctor_once(&self, arguments: &[&str]) -> Examined {
         let mut command = redlock(&[&["doctor"], arguments].concat());
         command.env("HOME", "/nonexistent");
         command.envs(self.settings.iter().copied());
