@@ -142,9 +142,10 @@ fn servers_that_know_nothing_of_each_other_are_no_cluster() {
 fn a_silent_node_costs_a_share_of_the_timeout_and_an_address_that_cannot_be_reached_is_named() {
     let cluster = Cluster::start(&[]);
     let node = cluster.owner(&cluster.slot(KEY));
-    let silent = UnresponsiveServer::new().url().replace("redis://", "");
+    let server = UnresponsiveServer::new();
+    let silent = server.url().replace("redis://", "");
     let others = cluster.url_of(&[node]).replace("redis-cluster://", "");
-    // Each takes a quarter; if one took all, this would be 69.
+    // A node that took all of the timeout would make this 69.
     let options = ["-n", "--connect-timeout", "6s"];
     run(
         &format!("redis-cluster://{silent},{silent},{others}"),
