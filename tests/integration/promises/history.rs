@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::process::Command;
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -113,13 +114,15 @@ fn a_hold_shows_its_holder_when_it_began_and_ended_and_how_long_it_waited() {
 fn a_holder_that_died_is_remembered_before_and_after_another_client_comes() {
     for mode in [&[][..], &["--shared"]] {
         let redis = Redis::start();
-        let mut holder = Gated::start(&redis, &[mode, &["--ttl", "1s", "a"]].concat()).ready();
+        let began = Instant::now();
+        let mut holder = Gated::start(&redis, &[mode, &["--ttl", "3s", "a"]].concat()).ready();
         holder.run.kill();
         wait_until("its lease is over", || ends(&redis) == ["expired"]);
+        let longest = began.elapsed().as_millis();
         redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
         assert_eq!(ends(&redis), ["expired", "status 0"]);
         let ran = history(&redis, &[])[0]["ran_ms"].as_u64().unwrap();
-        assert!((500..2500).contains(&ran), "{ran}");
+        assert!((2500..=longest).contains(&ran.into()), "{ran} {longest}");
         assert_nothing_left(&redis);
     }
 }
@@ -154,14 +157,19 @@ fn the_history_is_bounded_and_costs_no_round_trip() {
     let redis = Redis::start();
     let scripts = || redis.calls("evalsha") + redis.calls("eval");
     let options = ["run", "--history-size", "3", "a", "--", "true"];
-    redlock(&redis, &options);
+    for _ in 0..3 {
+        redlock(&redis, &options);
+    }
     let scripts_of_a_run = || {
         let before = scripts();
         redlock(&redis, &options);
         scripts() - before
     };
     // One that takes longer than 50 ms asks once more.
-    assert_eq!((0..5).map(|_| scripts_of_a_run()).min(), Some(2));
+    wait_until("a run is as quick as that", || match scripts_of_a_run() {
+        0 | 1 => panic!("a run needs two"),
+        scripts => scripts == 2,
+    });
     assert_eq!(redis.cli(&["LLEN", "{redlock:a}:history"]), "3");
     let mut more = redis.redlock(&["run", "a", "--", "true"]);
     outcome(more.env("REDLOCK_HISTORY_SIZE", "2"));
@@ -573,7 +581,7 @@ fn a_run_that_is_skipped_needs_no_server() {
     redlock(&redis, &run).assert_code(0).assert_silent();
     // One that stalls holds it up for a moment.
     redis.stall();
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let run = words!("run -q --connect-timeout 1m --unless true a -- false");
     redlock(&redis, run).assert_code(0).assert_silent();
     assert!(began.elapsed() < std::time::Duration::from_secs(20));
