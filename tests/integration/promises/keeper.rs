@@ -79,9 +79,9 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     let redis = Redis::start();
     let fifo = redis.dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let mut script = holder(&redis, "--ttl 2s", "read go <fifo");
-    // It is renewed: several TTLs later it is still held.
-    await_renewals(&redis, &mut script, 9);
+    let mut script = holder(&redis, "--ttl 6s", "read go <fifo");
+    // Three renewals of two commands each.
+    await_renewals(&redis, &mut script, 5);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let (keeper, mark) = (keeper(&script), await_mark(&redis, script.pid()));
@@ -119,7 +119,7 @@ fn however_a_script_is_killed_its_lock_is_free_at_once() {
         times.push(moment(&end.stdout).saturating_sub(killed));
         wait_until("the script is gone", || script.has_ended());
     }
-    assert_within(Duration::from_millis(500), times);
+    assert_within(Duration::from_secs(2), times);
     wait_until("all is released", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
@@ -129,7 +129,7 @@ fn however_a_script_is_killed_its_lock_is_free_at_once() {
 #[test]
 fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
     let redis = Redis::start();
-    let script = after("exec 8>eight 9< <(sleep 60)", &redis, "--ttl 1s", WAIT);
+    let script = after("exec 8>eight 9< <(sleep 60)", &redis, "", WAIT);
     let keeper = keeper(&script);
     // The renewing thread is there after a moment, with all that there ever is.
     wait_until("it has renewed", || {
@@ -191,9 +191,9 @@ fn a_script_goes_on_beside_its_keeper_where_there_is_no_dev_null() {
 #[test]
 fn a_keeper_survives_a_broken_connection() {
     let redis = Redis::start();
-    let mut script = holder(&redis, "--ttl 2s", WAIT);
+    let mut script = holder(&redis, "--ttl 6s", WAIT);
     redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    await_renewals(&redis, &mut script, 9);
+    await_renewals(&redis, &mut script, 5);
     let kept = redis.holder("a");
     assert_eq!(kept, Some(script.pid()), "{}", redis.describe_key("a"));
 }
@@ -290,10 +290,10 @@ fn with_on_lost_warn_a_script_may_hear_that_it_is_to_stop_and_keeps_its_lock() {
 fn a_script_is_dead_before_a_lease_ends_that_cannot_be_renewed() {
     let redis = Redis::start();
     let rest = format!("trap '' TERM; echo deaf; {SIGNS_OF_LIFE}");
-    let mut script = holder(&redis, "--ttl 1s -k 200ms", &rest);
+    let mut script = holder(&redis, "--ttl 6s -k 1s", &rest);
     script.expect_line("deaf");
     redis.stall();
-    let latest_expiry = now() + Duration::from_secs(1);
+    let latest_expiry = now() + Duration::from_secs(6);
     script.finish();
     let last = last_sign_of_life(&redis);
     assert!(
@@ -350,13 +350,13 @@ fn a_term_to_the_keeper_is_passed_on_and_the_lock_is_kept_until_the_script_has_e
 #[test]
 fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script_lives() {
     let redis = Redis::start();
-    let script = holder(&redis, "--ttl 2s", WAIT);
+    let script = holder(&redis, "--ttl 5s", WAIT);
     let keeper = nix::unistd::Pid::from_raw(keeper(&script));
     nix::sys::signal::kill(keeper, Signal::SIGKILL).unwrap();
-    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     let began = Instant::now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
-    assert!(began.elapsed() + Duration::from_millis(50) > Duration::from_millis(left));
+    assert!(began.elapsed() >= Duration::from_millis(left));
     assert!(began.elapsed() < TIMEOUT / 4);
 }
 
@@ -535,7 +535,7 @@ read -t 60 <>never
 fn an_orphan_of_the_scripts_session_is_waited_for_and_never_signalled() {
     let redis = Redis::start();
     let text = r#"mkfifo go go2
-bash -c 'eval "$(redlock acquire a --while-pid $$ --wait-tree -k 100ms --ttl 2s)"; echo $$; read go <go' &
+bash -c 'eval "$(redlock acquire a --while-pid $$ --wait-tree -k 100ms --ttl 6s)"; echo $$; read go <go' &
 read started <go2
 bash -c 'sleep 60 & echo $!'
 wait"#;
@@ -595,8 +595,16 @@ fn a_keeper_is_forked_when_no_other_thread_is_left() {
     let strace =
         "strace -f -o trace -e trace=exit,clone,fork,vfork -e inject=exit:delay_enter=20000";
     let acquire = "redlock acquire -q --password-command 'echo secret' a --while-pid $!";
-    let text = format!("sleep 1 & exec {strace} {acquire}");
-    outcome(&mut bash(&redis, &text)).assert_code(0);
+    let text = format!("sleep 60 & echo $!; exec {strace} {acquire}");
+    let mut script = Running::start(&mut bash(&redis, &text));
+    let process = script.line().parse().unwrap();
+    wait_until("a process is forked after the thread has ended", || {
+        let trace = fs::read_to_string(&trace).unwrap_or_default();
+        let after = trace.split_once("exit(0)");
+        script.has_ended() || after.is_some_and(|(_, after)| after.contains("SIGCHLD"))
+    });
+    send(process, libc::SIGKILL);
+    script.finish().assert_code(0);
     let trace = fs::read_to_string(trace).unwrap();
     let lines: Vec<(&str, &str)> = trace
         .lines()
@@ -615,7 +623,7 @@ fn a_keeper_is_forked_when_no_other_thread_is_left() {
 
 #[test]
 fn a_script_that_had_to_wait_is_kept_for_as_well() {
-    for options in ["--ttl 2s", "--ttl 2s --slots 2", "--ttl 2s -s"] {
+    for options in ["--ttl 6s", "--ttl 6s --slots 2", "--ttl 6s -s"] {
         let redis = Redis::start();
         let first = Gated::start(&redis, &["a"]).ready();
         let text = format!(
@@ -627,7 +635,7 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
         wait_until("it waits", || redis.queue("a").len() == 1);
         first.end();
         assert!(script.line().starts_with("held"));
-        await_renewals(&redis, &mut script, 9);
+        await_renewals(&redis, &mut script, 3);
         gate.open();
         script.finish().assert_code(0).assert_silent();
         wait_until("it is released", || {
@@ -658,26 +666,22 @@ fn acquire_stops_waiting_when_the_process_it_is_for_has_died() {
 fn an_acquire_for_a_process_that_ends_meanwhile_says_so() {
     let redis = Redis::start();
     let _first = Gated::start(&redis, &["a"]).ready();
-    let mut process = std::process::Command::new("sleep")
-        .arg("60")
-        .spawn()
-        .unwrap();
-    let pid = process.id().to_string();
+    let mut process = Running::start(std::process::Command::new("sleep").arg("60"));
+    let pid = process.pid().to_string();
     let waiter = Running::start(&mut redis.redlock(words!("acquire -q a --while-pid", &pid)));
     wait_until("it waits", || redis.queue("a").len() == 1);
-    process.kill().unwrap();
+    process.kill();
     let end = waiter.finish();
     end.assert_code(64)
         .assert_says(&format!("--while-pid {pid}: that process ended before"));
     assert!(end.stdout.contains("exit 64"), "{}", end.stdout);
-    process.wait().unwrap();
 }
 
 #[test]
 fn another_process_than_the_script_may_be_kept_for() {
     let redis = Redis::start();
     let text = "sleep 60 & until grep -q sleep /proc/$!/comm; do :; done
-        redlock acquire a --while-pid $! --ttl 2s --format token >token; echo $!";
+        redlock acquire a --while-pid $! --ttl 6s --format token >token; echo $!";
     let mut command = std::process::Command::new("sh");
     command
         .args(["-c", text])
@@ -688,7 +692,7 @@ fn another_process_than_the_script_may_be_kept_for() {
     let mut script = Running::start(&mut command);
     let kept: i32 = script.line().parse().unwrap();
     let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 8);
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 4);
     let json = outcome(&mut redis.redlock(&["status", "--json", "a"])).stdout;
     assert!(json.contains(&format!("\"pid\":{kept},")), "{json}");
     assert!(json.contains("[\"sleep\",\"60\"]"), "{json}");
@@ -701,16 +705,16 @@ fn another_process_than_the_script_may_be_kept_for() {
 #[test]
 fn a_script_that_is_stopped_keeps_its_lock() {
     let redis = Redis::start();
-    let mut script = holder(&redis, "--ttl 2s", WAIT);
+    let mut script = holder(&redis, "--ttl 6s", WAIT);
     script.suspend();
-    await_renewals(&redis, &mut script, 9);
+    await_renewals(&redis, &mut script, 5);
     assert_eq!(redis.holder("a"), Some(script.pid()));
 }
 
 #[test]
 fn a_keeper_that_stood_still_for_too_long_stops_the_script_when_it_goes_on() {
     let redis = Redis::start();
-    let mut script = holder(&redis, "--ttl 1s", "sleep 60 & echo $!; wait");
+    let mut script = holder(&redis, "--ttl 4s", "sleep 60 & echo $!; wait");
     let child: i32 = script.line().parse().unwrap();
     let keeper = keeper(&script);
     crate::support::send(keeper, libc::SIGSTOP);
@@ -745,8 +749,10 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
 fn when_the_lease_ends_unrenewed_the_child_of_a_script_is_dead_as_well() {
     let redis = Redis::start();
     let child = format!("sh -c 'trap \"\" TERM; echo $$; {SIGNS_OF_LIFE}' & wait");
-    let mut script = holder(&redis, "--ttl 1s -k 200ms", &child);
+    let mut script = holder(&redis, "--ttl 6s -k 1s", &child);
     let child: i32 = script.line().parse().unwrap();
+    // The next renewal is 2 s away.
+    await_renewals(&redis, &mut script, 1);
     let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     redis.stall();
     let lease_ends = now() + Duration::from_millis(pttl);
@@ -787,10 +793,10 @@ fn a_waiter_takes_over_when_keeper_and_script_are_killed() {
 #[test]
 fn each_of_several_locks_of_a_script_has_its_keeper() {
     let redis = Redis::start();
-    let rest = "eval \"$(redlock acquire b --ttl 1s --while-pid $$)\"; redlock release a; echo one; exec sleep 60";
-    let mut script = holder(&redis, "--ttl 1s", rest);
+    let rest = "eval \"$(redlock acquire b --ttl 6s --while-pid $$)\"; redlock release a; echo one; exec sleep 60";
+    let mut script = holder(&redis, "--ttl 6s", rest);
     script.expect_line("one");
-    await_renewals(&redis, &mut script, 9);
+    await_renewals(&redis, &mut script, 5);
     assert_eq!(redis.cli(&["EXISTS", "redlock:a", "redlock:b"]), "1");
     script.kill();
     wait_until("it is released", || {
@@ -808,9 +814,9 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
         "mkdir d; cd d; rmdir ../d",
         "ulimit -n 16",
     ] {
-        let mut script = after(first, &redis, "--ttl 2s", WAIT);
+        let mut script = after(first, &redis, "--ttl 6s", WAIT);
         let keeper = keeper(&script);
-        await_renewals(&redis, &mut script, 6);
+        await_renewals(&redis, &mut script, 3);
         drop(script);
         wait_until("the keeper is gone", || !is_alive(keeper));
     }
@@ -820,8 +826,8 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
 #[test]
 fn a_keeper_is_small() {
     let redis = Redis::start();
-    let mut script = holder(&redis, "--ttl 2s", WAIT);
-    await_renewals(&redis, &mut script, 6);
+    let mut script = holder(&redis, "--ttl 6s", WAIT);
+    await_renewals(&redis, &mut script, 3);
     let status = fs::read_to_string(format!("/proc/{}/status", keeper(&script))).unwrap();
     // Without the program itself, which is of another size in each build; `make bench` looks at both.
     let own = status
@@ -838,7 +844,7 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
     let mut gate = Gate::new(&redis);
     let rest = r#"for n in $(seq 90); do sleep 60 & echo $!; done; echo all; read go <"$HOME/gate"; kill -9 $$"#;
     let limited = format!(
-        "ulimit -n 64; eval \"$(redlock acquire a --ttl 1s -k 100ms --while-pid $$)\"; {rest}"
+        "ulimit -n 64; eval \"$(redlock acquire a --ttl 6s -k 100ms --while-pid $$)\"; {rest}"
     );
     let mut script = Running::start(&mut directly(&redis, &["sh", "-c", &limited]));
     let mut started = Vec::new();
@@ -865,7 +871,7 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
 fn a_script_is_killed_before_all_processes_are_looked_at() {
     let redis = Redis::start();
     let trace = redis.dir.path().join("trace");
-    let mut script = holder(&redis, "--ttl 1s -k 0s", WAIT);
+    let mut script = holder(&redis, "--ttl 5s -k 0s", WAIT);
     let calls = "trace=openat,kill,pidfd_send_signal";
     let options = ["-e", calls, "-o", trace.to_str().unwrap()];
     let mut strace = attach_strace(keeper(&script), &options);
@@ -959,11 +965,8 @@ fn a_process_that_an_earlier_worker_forks_is_not_part_of_the_work() {
 #[test]
 fn a_token_that_nobody_reads_is_not_kept_for_a_process_that_has_ended() {
     let redis = Redis::start();
-    let mut process = std::process::Command::new("sleep")
-        .arg("60")
-        .spawn()
-        .unwrap();
-    let pid = process.id().to_string();
+    let mut process = Running::start(std::process::Command::new("sleep").arg("60"));
+    let pid = process.pid().to_string();
     // A pipe that is full.
     let (_reader, writer) = nix::unistd::pipe().unwrap();
     let flags = nix::fcntl::OFlag::O_NONBLOCK;
@@ -972,8 +975,7 @@ fn a_token_that_nobody_reads_is_not_kept_for_a_process_that_has_ended() {
     let mut acquire = redis.redlock(&["acquire", "-q", "a", "--while-pid", &pid, "--ttl", "1h"]);
     let mut acquire = acquire.stdout(writer).spawn().unwrap();
     wait_until("it is held", || redis.cli(&["EXISTS", "redlock:a"]) == "1");
-    process.kill().unwrap();
-    process.wait().unwrap();
+    process.kill();
     wait_until("it has ended", || acquire.try_wait().unwrap().is_some());
     assert_nothing_left(&redis);
 }
