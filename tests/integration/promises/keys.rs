@@ -253,11 +253,16 @@ fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
 fn timeout_around_a_run_sends_its_command_one_term() {
     let redis = start();
     for line in [UNDER_REDLOCK, UNDER_TWO] {
-        let line = format!("timeout 0.5 {line} ~/counter child TERM");
-        let said = said(&redis, &line, |terminal, _| {
+        let line = format!("timeout 60 {line} ~/counter child TERM NUM60");
+        let said = said(&redis, &line, |terminal, child| {
+            let timeout = stat(*redlocks_above(child).last().unwrap()).0;
+            // Its time is over.
+            send(timeout, libc::SIGALRM);
             terminal.line("child TERM");
-            // Also the one that it sends to all of its group has come by then.
-            std::thread::sleep(Duration::from_millis(100));
+            wait_until("it has sent one to all of its group as well", || {
+                state(timeout) == Some('S')
+            });
+            settle(terminal, child);
         });
         assert_eq!(said, ["child TERM", "child end"], "{line}");
         assert_nothing_left(&redis);
