@@ -24,10 +24,9 @@ const STUBBORN: &str = r#"
     while (1) { seek $life, 0, 0; printf $life "%.6f\n", time; sleep 0.003 }
 "#;
 
-/// A run on the lock "a", at its `ready` line. Its first renewal is due after 0.7 s, and it may be
-/// more than a second late.
+/// A run on the lock "a", at its `ready` line.
 fn running(redis: &Redis, options: &[&str], script: &str) -> Running {
-    let mut arguments = vec!["run", "--ttl", "2s", "-k", "200ms"];
+    let mut arguments = vec!["run", "--ttl", "30s", "-k", "200ms"];
     arguments.extend(options);
     arguments.extend(["a", "--", "sh", "-c", script]);
     let mut run = Running::start(&mut redis.redlock(&arguments));
@@ -35,7 +34,7 @@ fn running(redis: &Redis, options: &[&str], script: &str) -> Running {
     run
 }
 
-/// How late an answer of interest comes: more than the margin of a lease of 4 s or 8 s, and less than a renewal of 4 s
+/// How late an answer of interest comes: more than the margin of a lease of 6 s or 10 s, and less than a renewal of 6 s
 /// may take.
 const LATE: Duration = Duration::from_millis(600);
 
@@ -148,7 +147,7 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
 fn assert_dies_within_the_lease(redis: &mut Redis, fail: impl Fn(&mut Redis)) {
     let life = redis.dir.path().join("life");
     let mut command = redis.redlock(words!(
-        "run --ttl 2s a -- perl -e",
+        "run --ttl 6s a -- perl -e",
         STUBBORN,
         life.to_str().unwrap()
     ));
@@ -156,7 +155,7 @@ fn assert_dies_within_the_lease(redis: &mut Redis, fail: impl Fn(&mut Redis)) {
     run.expect_line("ready");
     // The expiry that Redis promised at the latest: from now on it can't be renewed.
     fail(redis);
-    let latest_expiry = now() + Duration::from_secs(2);
+    let latest_expiry = now() + Duration::from_secs(6);
     run.expect_line("TERM");
     let end = run.finish();
     end.assert_code(79)
@@ -232,11 +231,11 @@ fn a_lease_that_begins_with_a_late_answer_ends_within_the_ttl_of_its_question() 
         });
         let life = redis.dir.path().join("life");
         let url = proxy.url();
-        let inner = ["run", "--url", &url, "--ttl", "4s", "a"];
+        let inner = ["run", "--url", &url, "--ttl", "6s", "a"];
         let words = [outer, &inner, &stubborn, &[life.to_str().unwrap()]].concat();
         let mut run = Running::start(&mut redis.redlock(&words));
         run.expect_line("ready");
-        let over = asked.recv_timeout(TIMEOUT).unwrap() + Duration::from_secs(4);
+        let over = asked.recv_timeout(TIMEOUT).unwrap() + Duration::from_secs(6);
         run.expect_line("TERM");
         run.finish().assert_code(79);
         let last = last_sign(&life);
@@ -269,8 +268,8 @@ fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_l
     let mut gate = Gate::new(&redis);
     let life = redis.dir.path().join("life");
     let (url, direct) = (proxy.url(), redis.url());
-    let script = r#"echo ready; read go <"$HOME/gate"; redlock -u "$0" extend 8s || exit; exec perl -e "$1" "$2""#;
-    let options = ["run", "-u", &url, "--ttl", "4s", "a", "--"];
+    let script = r#"echo ready; read go <"$HOME/gate"; redlock -u "$0" extend 10s || exit; exec perl -e "$1" "$2""#;
+    let options = ["run", "-u", &url, "--ttl", "6s", "a", "--"];
     let work = words!("sh -c", script, &direct, STUBBORN, life.to_str().unwrap());
     let mut command = redis.redlock(&[&options[..], work].concat());
     let mut run = Running::start(command.env("PATH", path()));
@@ -291,7 +290,7 @@ fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_l
         last < over,
         "alive at {last:?}, over at {over:?}: {proxy:?}"
     );
-    let usual = asked + Duration::from_secs(4);
+    let usual = asked + Duration::from_secs(6);
     assert!(last > usual, "it hasn't heard that the lease is longer");
 }
 
@@ -306,7 +305,7 @@ fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_mo
     let life = redis.dir.path().join("life");
     let script = r#"echo $$; exec perl -e "$0" "$1""#;
     let url = proxy.url();
-    let options = ["run", "-u", &url, "--ttl", "4s", "a", "--"];
+    let options = ["run", "-u", &url, "--ttl", "6s", "a", "--"];
     let work = ["sh", "-c", script, STUBBORN, life.to_str().unwrap()];
     let mut run = Running::start(&mut redis.redlock(&[&options[..], &work].concat()));
     let command: i32 = run.line().parse().unwrap();
@@ -330,7 +329,7 @@ fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_mo
 #[test]
 fn a_lock_that_is_taken_away_after_a_renewal_had_to_be_sent_anew_stops_command_at_once() {
     let redis = Redis::start();
-    let mut run = Running::start(&mut redis.run("--ttl 12s -k 1s a", IDLE));
+    let mut run = Running::start(&mut redis.run("--ttl 18s -k 1s a", IDLE));
     run.expect_line("ready");
     wait_until("it is told of changes", || redis.trackers() > 0);
     let before = redis.calls("eval");
@@ -340,9 +339,9 @@ fn a_lock_that_is_taken_away_after_a_renewal_had_to_be_sent_anew_stops_command_a
     wait_until("it is told of changes again", || redis.trackers() > 0);
     redis.cli(&["DEL", "redlock:a"]);
     run.finish().assert_code(79);
-    // The next renewal is due after 4 s.
+    // The next renewal is due after 6 s.
     let took = now().saturating_sub(renewed);
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 #[test]
@@ -363,18 +362,19 @@ fn a_lock_that_is_taken_away_while_its_holder_has_no_connection_stops_command_so
 #[test]
 fn changes_of_other_locks_do_not_wake_a_holder() {
     let redis = Redis::start();
-    let mut holder = Running::start(&mut redis.run("a", IDLE));
+    load_scripts(&redis);
+    let proxy = Proxy::new(&redis);
+    let url = proxy.url();
+    let mut holder =
+        Running::start(&mut redis.redlock(words!("run -u {} --ttl 1h a -c", &url, IDLE)));
     holder.expect_line("ready");
-    wait_until("it watches its key", || {
-        let clients = redis.cli(&["CLIENT", "LIST"]);
-        clients.contains(" flags=t") && clients.contains(" cmd=eval")
-    });
-    let before = redis.calls("evalsha");
+    wait_until("it watches its key", || proxy.answered("check") > 0);
+    let looks = proxy.count("check");
     for _ in 0..10 {
         outcome(&mut redis.redlock(&["run", "b", "--", "true"])).assert_code(0);
     }
-    // Two for each run, and on a busy machine perhaps a renewal; a holder that looked at each
-    // change would add as many.
-    let calls = redis.calls("evalsha") - before;
-    assert!((20..30).contains(&calls), "{calls}");
+    // The server pushes this change after all that came before it.
+    redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
+    wait_until("it looks at its key", || proxy.count("check") > looks);
+    assert_eq!(proxy.count("check"), looks + 1, "{proxy:?}");
 }
