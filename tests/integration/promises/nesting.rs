@@ -14,6 +14,19 @@ fn job(redis: &Redis, script: &str) -> Running {
     Running::start(&mut directly(redis, &["sh", "-c", script]))
 }
 
+/// Waits for `count` renewals of a lock, the first of which may have begun before.
+#[track_caller]
+fn await_renewals(redis: &Redis, name: &str, count: u32) {
+    let key = format!("redlock:{name}");
+    for _ in 0..count {
+        let mut before = i64::MAX;
+        wait_until("it is renewed", || {
+            let left = redis.cli(&["PTTL", &key]).parse().unwrap();
+            left > std::mem::replace(&mut before, left)
+        });
+    }
+}
+
 /// Asks Redis, from within a job.
 const CLI: &str = r#"cli() { redis-cli -s "$HOME/redis.sock" "$@"; }"#;
 
@@ -86,15 +99,14 @@ fn names_in_any_order_never_wait_for_each_other() {
 #[test]
 fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
     let redis = Redis::start();
-    // Longer than two leases.
-    redis.cli(&["SET", "redlock:b", "theirs", "PX", "5000"]);
+    redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     let script = format!(
         r#"{CLI}
         [ "$(cli GET redlock:a)" = "${{REDLOCK_TOKEN% *}}" ] && echo "ours since ${{REDLOCK_FENCE% *}}"
-        [ "$REDLOCK_WAITED_MS" -ge 4000 ] && echo waited
+        [ "$REDLOCK_WAITED_MS" -ge 3000 ] && echo waited
         "#
     );
-    let arguments = ["run", "-q", "--ttl", "2s", "-k", "200ms", "a", "b", "-c"];
+    let arguments = ["run", "-q", "--ttl", "4s", "-k", "200ms", "a", "b", "-c"];
     let run = Running::start(&mut redis.redlock(&[&arguments[..], &[&script]].concat()));
     wait_until("it waits for the second", || {
         redis.queue("b") == [run.pid()]
@@ -102,6 +114,9 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
     assert_eq!(redis.holder("a"), Some(run.pid()));
     // It is never granted again, which would give it another fence.
     let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
+    // For longer than a lease lasts.
+    await_renewals(&redis, "a", 4);
+    redis.cli(&["DEL", "redlock:b"]);
     let end = run.finish();
     end.assert_code(0);
     assert_eq!(end.stdout, format!("ours since {fence}\nwaited\n"));
@@ -144,7 +159,7 @@ fn a_run_that_waits_for_its_second_lock_after_the_first_hears_of_both_turns() {
 fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
-    let run = Running::start(&mut redis.redlock(words!("run --ttl 3s -k 200ms a b -- echo")));
+    let run = Running::start(&mut redis.redlock(words!("run --ttl 9s -k 200ms a b -- echo")));
     wait_until("it waits for the second", || {
         redis.queue("b") == [run.pid()]
     });
@@ -224,9 +239,9 @@ fn an_inner_run_releases_what_it_took_before_and_after_what_it_reuses() {
 fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     let redis = Redis::start();
     // The outer one takes no notice of its loss, so that the inner one's can be seen.
-    let script = r#"redlock run --ttl 3s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
+    let script = r#"redlock run --ttl 9s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
         until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
-    let arguments = ["run", "--ttl", "3s", "--on-lost", "warn", "a", "-c", script];
+    let arguments = ["run", "--ttl", "9s", "--on-lost", "warn", "a", "-c", script];
     let mut run = Running::start(redis.redlock(&arguments).env("HOME", redis.dir.path()));
     run.expect_line("ready");
     let mark = await_mark(&redis, run.pid());
@@ -395,7 +410,7 @@ fn assert_circles_are_broken(members: usize) {
         let closed = stamps.iter().map(|stamps| stamps[0]).max().unwrap();
         let broken = stamps.iter().map(|stamps| stamps[1]).min().unwrap();
         let took = broken.saturating_sub(closed);
-        assert!(took < Duration::from_secs(3), "{took:?}: {ends:?}");
+        assert!(took < Duration::from_secs(15), "{took:?}: {ends:?}");
     }
     assert_nothing_left(&redis);
 }
@@ -589,13 +604,13 @@ fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
 #[test]
 fn the_wait_for_several_names_is_limited_as_a_whole() {
     let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "theirs", "PX", "2000"]);
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "4500"]);
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "60000"]);
     let began = Instant::now();
-    let mut run = redis.redlock(&["run", "--wait", "3s", "a", "b", "--", "true"]);
+    let mut run = redis.redlock(&["run", "--wait", "6s", "a", "b", "--", "true"]);
     outcome(&mut run).assert_code(75).assert_says("\"b\"");
-    // It began to wait for b after two seconds.
-    assert!(began.elapsed() < Duration::from_millis(4500));
+    // It began to wait for b after 4.5 s, so that a wait of its own would end after 10.5 s.
+    assert!(began.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
@@ -747,11 +762,7 @@ fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others(
     let words = ["-u", &url, "run", "--ttl", "10s", "a", "b", "-c", script];
     let mut run = Running::start(&mut redis.redlock(&words));
     run.expect_line("released");
-    let mut before = i64::MAX;
-    wait_until("b is renewed", || {
-        let left: i64 = redis.cli(&["PTTL", "redlock:b"]).parse().unwrap();
-        left > std::mem::replace(&mut before, left)
-    });
+    await_renewals(&redis, "b", 1);
     gate.open();
     run.finish().assert_exited(0).assert_silent();
 }
@@ -759,21 +770,11 @@ fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others(
 #[test]
 fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
     let redis = Redis::start();
-    let mut run = Gated::start(&redis, words!("--on-lost warn --ttl 2s a b c")).ready();
-    let left = |name: &str| -> i64 {
-        let key = format!("redlock:{name}");
-        redis.cli(&["PTTL", &key]).parse().unwrap()
-    };
+    let mut run = Gated::start(&redis, words!("--on-lost warn --ttl 6s a b c")).ready();
     for lost in ["b", "a"] {
         outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
-        // For longer than a lease lasts.
-        for _ in 0..4 {
-            let mut before = i64::MAX;
-            wait_until("c is renewed", || {
-                let now = left("c");
-                now > std::mem::replace(&mut before, now)
-            });
-        }
+        // The second renewal begins after the loss.
+        await_renewals(&redis, "c", 2);
     }
     outcome(&mut redis.redlock(&["run", "-n", "c", "--", "true"])).assert_code(75);
     run.open();
@@ -782,7 +783,7 @@ fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
         .assert_exited(79)
         .assert_says("lock \"b\" was forced free")
         .assert_says("lock \"a\" was forced free");
-    assert_eq!(left("c"), -2);
+    assert_eq!(redis.cli(&["EXISTS", "redlock:c"]), "0");
 }
 
 #[test]
@@ -791,7 +792,7 @@ fn a_command_that_is_killed_for_one_lost_lock_of_two_is_said_to_be_so_after_rene
     let redis = Redis::start();
     let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
     // The other lock is renewed between the two signals.
-    let options = ["run", "--ttl", "3s", "-k", "1400ms", "a", "b", "-c", script];
+    let options = ["run", "--ttl", "9s", "-k", "4s", "a", "b", "-c", script];
     let mut run = Running::start(&mut redis.redlock(&options));
     run.expect_line("ready");
     wait_until("it is told of changes", || redis.trackers() > 0);
