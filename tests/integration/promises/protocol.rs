@@ -326,7 +326,7 @@ fn a_reader_that_comes_does_not_write_the_key_that_the_others_watch() {
         let redis = Redis::start();
         Ask::by("first").limit(limit).gets_it(&redis);
         // Enough for the next one, and not what the first one set.
-        redis.cli(&["PEXPIRE", "redlock:a", "32000"]);
+        redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
         let before = redis.cli(&["PEXPIRETIME", "redlock:a"]);
         Ask::by("second").limit(other).gets_it(&redis);
         assert_eq!(redis.cli(&["PEXPIRETIME", "redlock:a"]), before);
