@@ -1019,11 +1019,11 @@ mod tests {
         let tree = Tree::below(Pid::this());
         let mut after = sleeper();
         let members = tree.members();
-        assert!(members.contains(&pid(&after)), "{members:?}");
-        assert!(!members.contains(&pid(&before)), "{members:?}");
         for child in [&mut before, &mut after] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+        assert!(members.contains(&pid(&after)), "{members:?}");
+        assert!(!members.contains(&pid(&before)), "{members:?}");
     }
 }
