@@ -58,9 +58,12 @@ fn the_output_of_acquire_serves_later_steps_in_every_shell() {
 #[test]
 fn a_lock_that_is_acquired_ends_with_its_ttl() {
     let redis = Redis::start();
-    sh(&redis, "redlock acquire a --ttl 1s --format token").assert_code(0);
+    sh(&redis, "redlock acquire a --format token").assert_code(0);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
-    outcome(&mut redis.redlock(&["run", "-w", "5s", "a", "--", "true"])).assert_code(0);
+    let lease = left(&redis, "a");
+    assert!((1..=30_000).contains(&lease), "{lease}");
+    sh(&redis, "redlock acquire b --ttl 2s --format token").assert_code(0);
+    outcome(&mut redis.redlock(&["run", "-w", "50s", "b", "--", "true"])).assert_code(0);
 }
 
 #[test]
@@ -179,9 +182,11 @@ fn extend_makes_it_last_longer_and_never_shorter() {
 #[test]
 fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
     let redis = Redis::start();
-    let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(800));
-    let url = proxy.url();
-    let script = format!(r#"eval "$(redlock acquire a)" && redlock -u {url} extend 5m"#);
+    load_scripts(&redis);
+    // The longer it is, the later this may look.
+    let proxy = Proxy::with_round_trip(&redis, Duration::from_secs(2));
+    let extend = format!("redlock -u {} --connect-timeout 50s extend 5m", proxy.url());
+    let script = format!(r#"eval "$(redlock acquire a)" && {extend}"#);
     sh(&redis, &script).assert_code(0).assert_silent();
     assert!(left(&redis, "a") >= 300_000, "{}", left(&redis, "a"));
 }
@@ -191,11 +196,11 @@ fn over_a_long_line_an_extension_by_a_year_leaves_the_run_its_lock() {
     let redis = Redis::start();
     let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(200));
     let script = format!(
-        r#"redlock -u {} extend 365d && echo extended; read go <"$HOME/gate"; redlock check && echo ours"#,
+        r#"redlock -u {} --connect-timeout 50s extend 365d && echo extended; read go <"$HOME/gate"; redlock check && echo ours"#,
         proxy.url()
     );
     let mut gate = Gate::new(&redis);
-    let mut command = redis.run("--ttl 3s -v a", &script);
+    let mut command = redis.run("--ttl 6s -k 100ms -v a", &script);
     let mut run = Running::start(command.env("PATH", path()));
     run.expect_line("extended");
     let before = redis.calls("evalsha");
@@ -224,21 +229,26 @@ fn a_lock_that_this_job_lost_is_not_extended() {
 
 #[test]
 fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
-    for mode in [&[][..], &["--shared"]] {
+    let each = |mode: &[&str]| {
         let redis = Redis::start();
-        let script = "redlock extend 1m && redlock extend 5s && echo ready; exec sleep 60";
-        let arguments = [&["run", "--ttl", "1s", "a"], mode, &["-c", script]].concat();
+        let script = "redlock extend 5m && redlock extend 5s && echo ready; exec sleep 60";
+        let options = ["run", "--ttl", "6s", "-k", "100ms", "a"];
+        let arguments = [&options, mode, &["-c", script]].concat();
         let mut run = Running::start(&mut redis.redlock(&arguments));
         run.expect_line("ready");
-        let renewals = redis.calls("pexpire");
-        wait_until("it is renewed several times", || {
-            redis.calls("pexpire") > renewals + 8
-        });
-        assert!(left(&redis, "a") > 50_000, "{}", redis.describe_key("a"));
+        let scripts = || redis.calls("evalsha") + redis.calls("eval");
+        let before = scripts();
+        wait_until("it is renewed several times", || scripts() > before + 2);
+        assert!(left(&redis, "a") > 200_000, "{}", redis.describe_key("a"));
         run.signal(nix::sys::signal::Signal::SIGTERM);
         run.finish();
         assert_nothing_left(&redis);
-    }
+    };
+    std::thread::scope(|scope| {
+        for mode in [&[][..], &["--shared"]] {
+            scope.spawn(move || each(mode));
+        }
+    });
 }
 
 /// Says `ready` when it was extended, and `ours` when that is still so after a word from the test.
@@ -261,46 +271,45 @@ fn extended(redis: &Redis, command: &mut Command) -> (Running, Gate) {
 
 #[test]
 fn whoever_was_extended_survives_a_redis_that_stands_still_for_longer_than_the_ttl() {
-    let nested = format!("exec redlock run --ttl 1s -k 100ms a -c '{EXTENDED}'");
+    let nested = format!("exec redlock run --ttl 6s -k 100ms a -c '{EXTENDED}'");
     let kept =
-        format!(r#"eval "$(redlock acquire a --ttl 1s -k 100ms --while-pid $$)"; {EXTENDED}"#);
+        format!(r#"eval "$(redlock acquire a --ttl 6s -k 100ms --while-pid $$)"; {EXTENDED}"#);
     let run = |redis: &Redis, mode: &[&str], script: &str| {
         let options = [
-            &["run", "--ttl", "1s", "-k", "100ms", "a"],
+            &["run", "--ttl", "6s", "-k", "100ms", "a"],
             mode,
             &["-c", script],
         ];
         redis.redlock(&options.concat())
     };
-    let jobs: Vec<(Redis, (Running, Gate))> = (0..4)
-        .map(|kind| {
-            let redis = Redis::start();
-            let mut command = match kind {
-                0 => run(&redis, &[], EXTENDED),
-                1 => run(&redis, &["--shared"], EXTENDED),
-                2 => run(&redis, &[], &nested),
-                _ => shell(&redis, "sh", &kept),
-            };
-            command.env("PATH", path());
-            let job = extended(&redis, &mut command);
-            (redis, job)
-        })
-        .collect();
-    for (redis, _) in &jobs {
+    let each = |kind| {
+        let redis = Redis::start();
+        let mut command = match kind {
+            0 => run(&redis, &[], EXTENDED),
+            1 => run(&redis, &["--shared"], EXTENDED),
+            2 => run(&redis, &[], &nested),
+            _ => shell(&redis, "sh", &kept),
+        };
+        command.env("PATH", path());
+        let (mut job, mut gate) = extended(&redis, &mut command);
         redis.stall();
-    }
-    std::thread::sleep(Duration::from_millis(1500));
-    for (number, (redis, (mut job, mut gate))) in jobs.into_iter().enumerate() {
+        std::thread::sleep(Duration::from_millis(6500));
         redis.resume();
-        assert!(!job.has_ended(), "{number}: {:?}", job.finish());
+        assert!(!job.has_ended(), "{kind}: {:?}", job.finish());
         gate.open();
         let end = job.finish();
         assert_eq!(
             (end.code(), end.stdout.as_str()),
             (Some(0), "ready\nours\n"),
-            "{number}: {end:?}"
+            "{kind}: {end:?}"
         );
-    }
+    };
+    std::thread::scope(|scope| {
+        for kind in 0..4 {
+            let each = &each;
+            scope.spawn(move || each(kind));
+        }
+    });
 }
 
 #[test]
@@ -323,21 +332,22 @@ fn one_of_several_that_share_a_lock_survives_with_what_it_extended_itself() {
     wait_until("it has been renewed for the first time", || {
         redis.trackers() > 0
     });
-    let options = ["run", "-s", "--ttl", "3s", "-k", "100ms", "a", "-c"];
+    let proxy = Proxy::new(&redis);
+    let looks = || proxy.answered("check");
+    let url = proxy.url();
+    let options = words!("-u {} run -s --ttl 9s -k 100ms a -c", &url);
     let script = r#"echo begin; read go <"$HOME/gate"; redlock extend 1m && echo ready
         read go <"$HOME/gate"; redlock check && echo ours"#;
-    let mut run = Running::start(&mut redis.redlock(&[&options[..], &[script]].concat()));
+    let mut run = Running::start(&mut redis.redlock(&[options, &[script]].concat()));
     run.expect_line("begin");
-    // Its first two renewals are over, and the next one is due in a second.
-    let scripts = redis.calls("evalsha") + redis.calls("eval");
-    wait_until("it was renewed", || {
-        redis.calls("evalsha") + redis.calls("eval") >= scripts + 3
-    });
+    // Once it listens, it has looked.
+    wait_until("it listens", || looks() > 0);
+    let before = looks();
     gate.open();
     run.expect_line("ready");
-    std::thread::sleep(Duration::from_millis(200));
+    wait_until("it has looked", || looks() > before);
     redis.stall();
-    std::thread::sleep(Duration::from_millis(3200));
+    std::thread::sleep(Duration::from_millis(9500));
     redis.resume();
     assert!(!run.has_ended(), "it didn't know: {:?}", run.finish());
     gate.open();
@@ -347,9 +357,9 @@ fn one_of_several_that_share_a_lock_survives_with_what_it_extended_itself() {
 #[test]
 fn check_says_whether_it_is_ours_for_long_enough() {
     let redis = Redis::start();
-    let script = r"redlock check; echo $?; redlock check a --for 3s; echo $?
+    let script = r"redlock check; echo $?; redlock check a --for 30s; echo $?
         redlock check --for 10m; echo $?; redlock check b; echo $?";
-    let end = outcome(&mut redis.run("--ttl 9s a", script));
+    let end = outcome(&mut redis.run("--ttl 1m a", script));
     end.assert_says("is held by this job for only")
         .assert_says("no token for lock \"b\"");
     outcome(&mut redis.redlock(&["extend", "1h", "30m"]))
@@ -463,7 +473,7 @@ fn a_script_whose_acquire_is_killed_while_it_connects_ends_there() {
     redis.stall();
     // One that doesn't even accept, and one that doesn't answer.
     for url in [redis.url(), deaf.url()] {
-        let text = r#"eval "$(redlock -u "$URL" --connect-timeout 1s acquire a)"; echo unguarded"#;
+        let text = r#"eval "$(redlock -u "$URL" --connect-timeout 10m acquire a)"; echo unguarded"#;
         let script = Running::start(shell(&redis, "bash", text).env("URL", &url));
         let acquire = process(&url);
         wait_until("it waits for the server", || {
@@ -659,7 +669,7 @@ fn check_names_the_present_holder_or_says_that_the_lock_is_free() {
     assert_eq!(end.stdout, "79\n79\n79\n");
     end.assert_says("was forced free by");
     // One that ended with its TTL.
-    let text = r"redlock acquire a --ttl 1s --format token >t; redlock run -w 5s a -c '
+    let text = r"redlock acquire a --ttl 2s --format token >t; redlock run -w 50s a -c '
         REDLOCK_HELD= REDLOCK_NAME= redlock check a --token-file t; echo $?'
         redlock check a --token-file t; echo $?";
     let end = sh(&redis, text);
@@ -673,13 +683,13 @@ fn a_script_that_dies_while_its_acquire_waits_leaves_no_lock() {
     for options in ["", "--while-pid $$"] {
         let redis = Redis::start();
         let holder = Gated::start(&redis, &["a"]).ready();
-        let text = format!(r#"eval "$(redlock acquire a {options})"; sleep 60"#);
+        let text = format!(r#"eval "$(redlock acquire a --ttl 10m {options})"; sleep 60"#);
         let mut script = Running::start(&mut shell(&redis, "bash", &text));
         wait_until("it waits", || !redis.queue("a").is_empty());
         script.kill();
         holder.end();
-        // Or this would be after 30 s.
-        outcome(&mut redis.redlock(&["run", "-q", "-w", "5s", "a", "--", "true"])).assert_code(0);
+        // Or this would be after ten minutes.
+        outcome(&mut redis.redlock(&["run", "-q", "-w", "50s", "a", "--", "true"])).assert_code(0);
         assert_nothing_left(&redis);
     }
 }
@@ -706,14 +716,14 @@ fn a_check_counts_the_time_until_its_answer_as_gone() {
     let redis = Redis::start();
     load_scripts(&redis);
     let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "check" => Action::StallReply(Duration::from_secs(1)),
+        "check" => Action::StallReply(Duration::from_secs(3)),
         _ => Action::Pass,
     });
-    let acquired = outcome(&mut redis.redlock(words!("acquire --ttl 10s --format token a")));
+    let acquired = outcome(&mut redis.redlock(words!("acquire --ttl 1m --format token a")));
     let token = acquired.assert_code(0).stdout.trim().to_owned();
     let url = proxy.url();
-    let mut check = redis.redlock(&["-u", &url, "check", "a", "--for", "9100ms"]);
-    outcome(check.env("REDLOCK_TOKEN", token))
+    let check = words!("-u {} --connect-timeout 50s check a --for 57s", &url);
+    outcome(redis.redlock(check).env("REDLOCK_TOKEN", token))
         .assert_code(79)
-        .assert_says("held by this job for only 8");
+        .assert_says("held by this job for only 5");
 }
