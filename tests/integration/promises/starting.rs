@@ -57,7 +57,8 @@ const NO_THREAD: [&str; 4] = [
 fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends() {
     let redis = Redis::start();
     let life = redis.dir.path().join("life");
-    let run = ["run", "--ttl", "2s", "a", "--", "perl", "-e", STUBBORN];
+    let run = ["run", "--ttl", "8s", "-k", "2s"];
+    let run = [&run[..], &["a", "--", "perl", "-e", STUBBORN]].concat();
     let arguments = [&run[..], &[life.to_str().unwrap()]].concat();
     let mut run = Running::start(&mut traced_from_beside(&redis, &NO_THREAD, &arguments));
     let words = run.line();
@@ -69,7 +70,7 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
         panic!("{words}");
     };
     redis.stall();
-    let latest_expiry = now() + Duration::from_secs(2);
+    let latest_expiry = now() + Duration::from_secs(8);
     run.expect_line("TERM");
     wait_until("it is dead", || !is_alive(command));
     redis.resume();
@@ -95,7 +96,7 @@ fn when_the_renewing_thread_can_be_made_in_time_all_goes_on() {
         words!("-e inject=clone3:error=EAGAIN:when=1..2 -e inject=clone:error=EAGAIN:when=2..3");
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read go <"$HOME/gate""#;
-    let arguments = ["run", "--ttl", "3s", "a", "-c", script];
+    let arguments = ["run", "--ttl", "6s", "-k", "100ms", "a", "-c", script];
     let mut run = Running::start(&mut traced_from_beside(&redis, options, &arguments));
     run.expect_line("ready");
     let renewals = redis.calls("pexpire");
@@ -147,9 +148,9 @@ fn ways() -> Vec<Vec<String>> {
         &[
             "run",
             "--ttl",
-            "1s",
+            "9s",
             "-w",
-            "5s",
+            "50s",
             "--on-lost",
             "warn",
             "a",
@@ -455,14 +456,14 @@ fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
 fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    let text = r#"eval "$(redlock acquire a --ttl 1s -k 200ms --while-pid $$)"
+    let text = r#"eval "$(redlock acquire a --ttl 6s -k 100ms --while-pid $$)"
         trap 'echo TERM' TERM; echo ready
         until read -t 0.1 go <"$HOME/gate"; do :; done; echo end"#;
     let mut script = Running::start(&mut directly(&redis, &["bash", "-c", text]));
     script.expect_line("ready");
     send(keeper(&script), libc::SIGTERM);
     script.expect_line("TERM");
-    // Several TTLs later, and many times --kill-after, it still holds its lock.
+    // More than a TTL later, and many times --kill-after, it still holds its lock.
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || {
         assert!(!script.has_ended(), "the script was killed");
