@@ -223,7 +223,7 @@ fn arguments_that_are_not_utf_8_reach_the_command_unchanged() {
 #[test]
 fn a_crashed_holder_leaves_the_list_with_its_lease() {
     let redis = Redis::start();
-    let run = held(&redis, &["--ttl", "1s"], "crashed");
+    let run = held(&redis, &["--ttl", "6s"], "crashed");
     run.signal(Signal::SIGKILL);
     assert!(status(&redis, &["--names-only"]).contains("crashed"));
     wait_until("the lease is over", || {
@@ -333,8 +333,8 @@ fn watching_shows_it_again_until_interrupted() {
 #[test]
 fn watching_without_a_screen_is_interrupted_while_redis_does_not_answer() {
     let redis = Redis::start();
+    let _run = held(&redis, &["--ttl", "2m"], "deploy");
     for arguments in [&["--json"][..], &["--names-only", "deploy"], &[]] {
-        let _run = held(&redis, &["--ttl", "2m"], "deploy");
         let words = ["status", "--watch=10ms", "--connect-timeout", "10m"];
         let mut watch = Running::start(&mut redis.redlock(&[&words, arguments].concat()));
         watch.line();
@@ -471,7 +471,7 @@ fn a_lock_by_its_name_is_shown_in_detail_and_nothing_is_cut() {
 #[test]
 fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_alarm() {
     let redis = Redis::start();
-    let run = held(&redis, &["--ttl", "6s"], "stuck");
+    let run = held(&redis, &["--ttl", "12s"], "stuck");
     outcome(&mut redis.redlock(&["acquire", "script"])).assert_code(0);
     assert!(!status(&redis, &[]).contains("not renewed"));
     run.suspend();
@@ -485,7 +485,7 @@ fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_
         assert!(lines.iter().any(is_it), "no {start:?} {end:?} in {detail}");
     };
     seen("last renewed:  ", "s ago; not renewed in time");
-    seen("lease:         not renewed, expires in 2", "s");
+    seen("lease:         not renewed, expires in ", "s");
     let row = status(&redis, &["scr*"]);
     assert!(
         row.contains("expires in ") && !row.contains("not renewed"),
@@ -505,6 +505,8 @@ fn a_grant_that_is_not_confirmed_and_a_lock_that_is_kept_raise_no_alarm() {
     let waiter = queued(&redis, &["run", "--ttl", "1m", "a", "--", "sleep", "60"]);
     waiter.suspend();
     holder.end();
+    // The grant is over in a moment, and a busy machine takes longer.
+    redis.cli(&["PEXPIRE", "redlock:a", "30000"]);
     let rows = status(&redis, &["*"]);
     assert!(
         rows.lines().count() == 3 && !rows.contains("not renewed"),
@@ -523,6 +525,8 @@ fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that() {
     let _next = queued(&redis, &["run", "a", "--", "true"]);
     waiter.suspend();
     holder.end();
+    // The grant is over in a moment, and a busy machine takes longer.
+    redis.cli(&["PEXPIRE", "redlock:a", "30000"]);
     let json = as_json(&redis, &["a"]);
     let lock = &json[0];
     assert_eq!(lock["holders"], json!([]), "{json}");
@@ -572,7 +576,7 @@ fn how_long_a_hold_usually_lasts_is_shown_from_three_successes_on() {
     history_of(&redis, "a", 1);
     let _run = held(&redis, &[], "a");
     let usually = usual("a").as_u64().unwrap();
-    assert!((200..5_000).contains(&usually), "{usually}");
+    assert!((200..60_000).contains(&usually), "{usually}");
     assert!(status(&redis, &[]).contains(" (usually "));
     let detail = status(&redis, &["a"]);
     let expected = ["; usually done in ", "; over its usual "];
@@ -608,7 +612,7 @@ fn a_command_that_does_nothing_is_called_idle_until_it_does_something() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = "echo ready; read -r go <~/gate; while :; do :; done";
-    let mut run = Running::start(&mut redis.run("--ttl 1s a", script));
+    let mut run = Running::start(&mut redis.run("--ttl 6s a", script));
     run.expect_line("ready");
     let idle = || as_json(&redis, &["a"])[0]["holders"][0]["idle_since"].is_string();
     wait_until("it is idle", idle);
