@@ -1,6 +1,7 @@
 //! One request to end that arrives in many ways is one request: if a terminal, a supervisor and a shell
 //! relay the same signal, COMMAND may clean up; only a second request kills it.
 
+use std::fmt::Debug;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -170,14 +171,18 @@ fn said_after(redis: &Redis, first: Signal, second: Signal) -> String {
             }
         }
         let took = began.elapsed();
-        if took < SAME {
-            assert!(
-                said.ends_with("WINCH\n"),
-                "killed within {took:?} by {first} and {second}; it said {said:?}"
-            );
+        if said.ends_with("WINCH\n") {
             send(run.pid(), libc::SIGRTMAX());
             run.finish().assert_exited(0);
-            return said;
+            if took < SAME {
+                return said;
+            }
+        } else {
+            assert!(
+                took >= SAME,
+                "killed within {took:?} by {first} and {second}; it said {said:?}"
+            );
+            run.finish();
         }
     }
     panic!("this machine never did it within {SAME:?}");
@@ -200,26 +205,44 @@ fn another_signal_within_half_a_second_is_passed_on_and_does_not_kill() {
     assert_eq!(said, "INT\nWINCH\n");
 }
 
+/// Counts the rounds in which COMMAND cleaned up.
+#[derive(Default)]
+struct Rounds(usize);
+
+impl Rounds {
+    /// Fails if COMMAND didn't clean up, unless the machine took so long that a relay may have been a second request.
+    #[track_caller]
+    fn judge(&mut self, is_clean: bool, began: Instant, output: &dyn Debug) {
+        let took = began.elapsed();
+        assert!(is_clean || took >= SAME, "within {took:?}: {output:?}");
+        self.0 += usize::from(is_clean);
+    }
+
+    #[track_caller]
+    fn assert_some(&self) {
+        assert!(self.0 > 0, "this machine never did it within {SAME:?}");
+    }
+}
+
 /// A signal to all at once lets COMMAND clean up, and all end with its status.
 #[track_caller]
 fn assert_cleans_up_on_terminal(before: &[&str], ask: impl Fn(&mut Terminal)) {
     let redis = Redis::start();
     let words = [before, &["perl", "-e", CLEANS_UP]].concat();
-    for round in 0..ROUNDS {
+    let mut rounds = Rounds::default();
+    for _ in 0..ROUNDS {
         let mut terminal = on_terminal(&redis, &words);
         terminal.line("ready");
+        let began = Instant::now();
         ask(&mut terminal);
         let status = seen_by_a_shell(terminal.finish());
-        assert_eq!(
-            (status, terminal.count("cleaned")),
-            (Some(9), 1),
-            "round {round}: {:?}",
-            terminal.shown
-        );
+        let is_clean = (status, terminal.count("cleaned")) == (Some(9), 1);
+        rounds.judge(is_clean, began, &terminal.shown);
         wait_until("the locks are free", || {
             redis.cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
         });
     }
+    rounds.assert_some();
 }
 
 #[test]
@@ -245,19 +268,19 @@ fn kill_of_a_shells_job_lets_command_clean_up() {
     let text = format!("#!/usr/bin/env perl\n{CLEANS_UP}");
     script(redis.dir.path(), "command", &text);
     let mut terminal = on_terminal(&redis, words!("bash --norc --noprofile --noediting -i"));
-    for round in 0..ROUNDS {
+    let mut rounds = Rounds::default();
+    for _ in 0..ROUNDS {
         terminal.type_in("redlock run -k 60s a -- redlock run -k 60s b -- ~/command &\n");
         terminal.line("ready");
+        let (began, before) = (Instant::now(), terminal.count("cleaned"));
         // In two parts, so that the line that is typed isn't taken for what it shows.
         terminal.type_in("kill %1; wait %1; echo sta\"\"tus:$?\n");
         let status = terminal.line("status:");
-        assert_eq!(
-            (status.as_str(), terminal.count("cleaned")),
-            ("status:9", round + 1),
-            "round {round}: {}",
-            terminal.shown
-        );
+        let cleaned = terminal.count("cleaned") - before;
+        let is_clean = (status.as_str(), cleaned) == ("status:9", 1);
+        rounds.judge(is_clean, began, &terminal.shown);
     }
+    rounds.assert_some();
     terminal.type_in("exit 0\n");
     terminal.finish();
     assert_nothing_left(&redis);
@@ -268,17 +291,17 @@ fn kill_of_a_shells_job_lets_command_clean_up() {
 fn assert_cleans_up_without_terminal(before: &[&str], signal: Signal) {
     let redis = Redis::start();
     let words = [before, &["perl", "-e", CLEANS_UP]].concat();
-    for round in 0..ROUNDS {
+    let mut rounds = Rounds::default();
+    for _ in 0..ROUNDS {
         let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
         run.expect_line("ready");
+        let began = Instant::now();
         killpg(Pid::from_raw(run.pid()), signal).unwrap();
         let end = run.finish();
-        assert_eq!(
-            (end.code(), end.stdout.as_str()),
-            (Some(9), "ready\ncleaned\n"),
-            "round {round}: {end:?}"
-        );
+        let is_clean = (end.code(), end.stdout.as_str()) == (Some(9), "ready\ncleaned\n");
+        rounds.judge(is_clean, began, &end);
     }
+    rounds.assert_some();
     assert_nothing_left(&redis);
 }
 
