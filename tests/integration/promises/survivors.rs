@@ -8,12 +8,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use tempfile::TempPath;
 
 use crate::promises::keeper::keeper;
 use crate::support::{
     Gate, Gated, OtherUser, Redis, Running, assert_nothing_left, await_and_kill_watchdog,
     await_mark, children, directly, is_alive, is_permitted, moment, now, outcome, queued, send,
-    wait_until, watchdog,
+    wait_until,
 };
 
 /// What works on: it says its pid, and ends with a word at the gate, or with the test.
@@ -59,15 +60,10 @@ impl Holder {
         }
     }
 
-    /// Kills redlock, with the watchdogs that would kill the rest, and sees COMMAND die of it.
+    /// Kills redlock, with the watchdog that would kill the rest, and sees COMMAND die of it.
     #[track_caller]
     fn kill(&mut self) {
-        let redlock = self.run.pid();
-        // COMMAND may be another redlock.
-        for watchdog in children(redlock).into_iter().filter_map(watchdog) {
-            send(watchdog, libc::SIGKILL);
-        }
-        await_and_kill_watchdog(redlock);
+        await_and_kill_watchdog(self.run.pid());
         self.run.kill();
         let command = self.command;
         wait_until("COMMAND is dead, too", || !is_alive(command));
@@ -90,7 +86,7 @@ fn assert_busy(redis: &Redis, survivor: i32) {
 fn assert_survives(work: &str) {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    let mut holder = Holder::start(&redis, &["--ttl", "60s"], work);
+    let mut holder = Holder::start(&redis, &["--ttl", "5m"], work);
     let waiter = queued(&redis, &STAMP);
     holder.kill();
     assert_busy(&redis, holder.survivor);
@@ -157,7 +153,7 @@ fn a_daemon_that_was_adopted_by_an_ancestor_of_the_holder_keeps_the_lock() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    let words = ["perl", "-e", ADOPTER, "redlock", "run", "--ttl", "60s", "a"];
+    let words = ["perl", "-e", ADOPTER, "redlock", "run", "--ttl", "5m", "a"];
     let words = [&words[..], &["-c", LATE_DAEMON]].concat();
     let mut adopter = Running::start(&mut directly(&redis, &words));
     let command = adopter.line();
@@ -186,12 +182,13 @@ fn processes_of_an_inner_run_keep_the_lock_of_the_outer_run() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"sh -c "$SURVIVOR" & echo command $$; exec sleep 50"#;
-    let inner = ["--", "redlock", "run", "b", "-c", script];
-    let outer = [&["run", "--ttl", "60s", "a"], &inner[..]].concat();
+    let inner = ["--", "redlock", "run", "--ttl", "5m", "b", "-c", script];
+    let outer = [&["run", "--ttl", "5m", "a"], &inner[..]].concat();
     let mut run = redis.redlock(&outer);
     let mut holder = Holder::of(&redis, run.env("SURVIVOR", SURVIVOR));
     let waiter = queued(&redis, &STAMP);
-    // The inner one is COMMAND of the outer one, and dies with it.
+    // The inner one is COMMAND of the outer one, and dies with it. Its watchdog may come later than that of the outer one.
+    await_and_kill_watchdog(redis.holder("b").unwrap());
     holder.kill();
     assert_busy(&redis, holder.survivor);
     let over = now();
@@ -206,7 +203,7 @@ fn the_place_of_a_killed_member_of_a_group_is_kept_for_its_survivors() {
     for mode in [&["--slots", "2"][..], &["--shared"]] {
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
-        let options = [mode, &["--ttl", "60s"]].concat();
+        let options = [mode, &["--ttl", "5m"]].concat();
         let work = r#"sh -c "$SURVIVOR" &"#;
         let mut killed = Holder::start(&redis, &options, work);
         let waiter = queued(&redis, &STAMP);
@@ -225,7 +222,7 @@ fn when_the_lease_ends_survivors_keep_nothing() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let _gate = Gate::new(&redis);
-    let options = ["--ttl", "2s", "-k", "100ms"];
+    let options = ["--ttl", "6s", "-k", "100ms"];
     let mut holder = Holder::start(&redis, &options, r#"sh -c "$SURVIVOR" &"#);
     holder.kill();
     let asked = now();
@@ -245,7 +242,7 @@ fn a_waiter_of_the_same_session_is_no_survivor() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     // The shell lives on, and all that it started itself is not the holder's.
-    let script = r#"redlock run --ttl 60s a -c 'echo command $$; exec sleep 50' &
+    let script = r#"redlock run --ttl 5m a -c 'echo command $$; exec sleep 50' &
         echo $!; read go <"$HOME/gate"; kill -KILL $!
         sh -c 'read end <"$HOME/gate"' & redlock run -q a -- echo next; exit"#;
     let mut gate = Gate::new(&redis);
@@ -265,7 +262,7 @@ fn what_a_script_has_started_keeps_its_lock_when_script_and_keeper_are_killed() 
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    let script = r#"eval "$(redlock acquire a --ttl 60s --while-pid $$)"
+    let script = r#"eval "$(redlock acquire a --ttl 5m --while-pid $$)"
         sh -c "$SURVIVOR" & wait"#;
     let mut command = directly(&redis, &["bash", "-c", script]);
     let mut script = Running::start(command.env("SURVIVOR", SURVIVOR));
@@ -294,7 +291,7 @@ fn a_survivor_that_the_waiter_may_not_inspect_keeps_the_lock_until_the_lease_end
     };
     let redis = Redis::start();
     let _gate = Gate::new(&redis);
-    let options = ["--ttl", "4s", "-k", "100ms"];
+    let options = ["--ttl", "6s", "-k", "100ms"];
     let work = r#"setsid env -i HOME="$HOME" sh -c "$SURVIVOR" &"#;
     let mut holder = Holder::start(&redis, &options, work);
     holder.kill();
@@ -322,7 +319,7 @@ fn a_survivor_that_the_kernel_hides_from_the_waiter_keeps_the_lock() {
         }
         let redis = Redis::start();
         // The first process is the user's, so that it is seen where those of root are hidden.
-        let inside = r#"./redlock run --ttl 60s a -- sh -c '
+        let inside = r#"./redlock run --ttl 5m a -- sh -c '
                 echo $PPID; read go <gate; (./become setsid sh -c "echo; exec sleep 50" &); exec sleep 50' |
             { read redlock; read survivor; kill -KILL $redlock
               while kill -0 $redlock; do :; done >/dev/null 2>&1
@@ -354,7 +351,7 @@ fn a_setuid_command_that_outlives_its_redlock_keeps_the_lock() {
     let redis = Redis::start();
     // Executing such a program cancels the order to be killed with redlock.
     let script = "echo command $$; exec ./head -n 1 gate";
-    let run = ["run", "--ttl", "60s", "a", "--", "sh", "-c", script];
+    let run = ["run", "--ttl", "5m", "a", "--", "sh", "-c", script];
     let mut run = Running::start(&mut user.redlock(&redis, &run));
     let command = run.line();
     let command: i32 = command.strip_prefix("command ").unwrap().parse().unwrap();
@@ -379,12 +376,13 @@ fn a_setuid_command_that_outlives_its_redlock_keeps_the_lock() {
 #[test]
 fn the_next_long_run_removes_marks_that_a_dead_redlock_left_an_hour_ago_and_no_others() {
     let redis = Redis::start();
-    let mut run = Running::start(&mut redis.run("--ttl 1s a", "exec sleep 50"));
+    let mut run = Running::start(&mut redis.run("a", "exec sleep 50"));
     let old = await_mark(&redis, run.pid());
     run.kill();
-    let young = old.with_extension("young");
+    // Removed at the end of the test.
+    let young = TempPath::try_from_path(old.with_extension("young")).unwrap();
     std::fs::copy(&old, &young).unwrap();
-    for (mark, age) in [(&old, "70 minutes ago"), (&young, "50 minutes ago")] {
+    for (mark, age) in [(&*old, "70 minutes ago"), (&young, "50 minutes ago")] {
         let aged = Command::new("touch").args(["-d", age]).arg(mark).status();
         assert!(aged.unwrap().success());
     }
@@ -392,5 +390,4 @@ fn the_next_long_run_removes_marks_that_a_dead_redlock_left_an_hour_ago_and_no_o
     wait_until("the old mark is removed", || !old.exists());
     assert!(young.exists());
     holder.end();
-    let _ = std::fs::remove_file(young);
 }
