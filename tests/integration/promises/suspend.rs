@@ -56,9 +56,11 @@ fn leases_are_timed_on_the_clock_that_runs_while_the_machine_is_suspended() {
         // The next renewal is due after a third of the lease, by that clock.
         wait_until("it sleeps until the renewal after the first", || {
             let timers = timers(pid);
-            assert_eq!(timers.len(), 1, "{timers:?}");
-            assert!(timers[0].contains(RUNS_IN_SUSPEND), "{timers:?}");
-            (90..=100).contains(&seconds_left(&timers[0]))
+            let run_in_suspend = timers.iter().all(|timer| timer.contains(RUNS_IN_SUSPEND));
+            assert!(run_in_suspend && timers.len() < 2, "{timers:?}");
+            // COMMAND may speak before redlock has its timer.
+            let timer = timers.first();
+            timer.is_some_and(|timer| (90..=100).contains(&seconds_left(timer)))
         });
     }
 }
