@@ -3,11 +3,12 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{REDLOCK, Redis, Running, directly, outcome, wait_until};
+use crate::support::{REDLOCK, Redis, Running, TIMEOUT, directly, outcome, send, wait_until};
 
 /// A COMMAND that ends when a file appears in its home directory.
 const UNTIL_GO: &str = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
@@ -47,7 +48,7 @@ fn assert_goes_on(redis: &Redis, run: Running, token: &str) {
 #[test]
 fn a_redis_that_restarts_with_its_data_is_not_noticed() {
     let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let run = run(&redis, &["--ttl", "6s"]);
+    let run = run(&redis, &["--ttl", "10s", "-k", "1s"]);
     let token = redis.cli(&["GET", "redlock:a"]);
     redis.kill();
     redis.start_again();
@@ -57,11 +58,22 @@ fn a_redis_that_restarts_with_its_data_is_not_noticed() {
 #[test]
 fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
     let redis = Redis::start();
-    let run = run(&redis, &["-q", "--ttl", "10s", "--kill-after", "1s"]);
+    load_scripts(&redis);
+    let proxy = Proxy::new(&redis);
+    let url = proxy.url();
+    let options = ["-u", &url, "-q", "--ttl", "12s", "--kill-after", "1s"];
+    let run = run(&redis, &options);
     let token = redis.cli(&["GET", "redlock:a"]);
-    // It is suspended while the first renewal comes, and for as long as the stall is to last.
-    std::thread::sleep(Duration::from_secs(2));
-    redis.stall();
+    // It is suspended when a renewal comes, and for as long as the stall is to last.
+    let (pid, (renewals, renewal)) = (redis.pid(), channel());
+    proxy.set_hook(move |request| {
+        if request.operation == "renew" && renewals.send(()).is_ok() {
+            send(pid, libc::SIGSTOP);
+        }
+        Action::Pass
+    });
+    renewal.recv_timeout(TIMEOUT).unwrap();
+    drop(renewal);
     std::thread::sleep(Duration::from_secs(3));
     redis.resume();
     assert_goes_on(&redis, run, &token);
@@ -84,7 +96,7 @@ fn wait_for_renewal(redis: &Redis) {
 #[test]
 fn a_silent_redis_is_reported_once_an_outage_with_when_the_command_is_stopped() {
     let redis = Redis::start();
-    let mut run = heard(&redis, "--ttl 6s -k 100ms");
+    let mut run = heard(&redis, "--ttl 10s -k 100ms");
     for _ in 0..2 {
         wait_for_renewal(&redis);
         redis.stall();
@@ -105,8 +117,8 @@ fn a_silent_redis_is_reported_once_an_outage_with_when_the_command_is_stopped() 
 #[test]
 fn a_redis_that_refuses_renewals_is_reported_with_why_and_not_with_quiet() {
     let redis = Redis::start();
-    let mut run = heard(&redis, "--ttl 6s --on-lost warn");
-    let mut silent = redis.run("-q --ttl 6s -k 100ms b", UNTIL_GO);
+    let mut run = heard(&redis, "--ttl 10s --on-lost warn");
+    let mut silent = redis.run("-q --ttl 10s -k 100ms b", UNTIL_GO);
     let mut silent = Running::start(&mut silent);
     silent.expect_line("ready");
     redis.cli(&["ACL", "SETUSER", "default", "-@scripting"]);
@@ -124,7 +136,7 @@ fn a_redis_that_refuses_renewals_is_reported_with_why_and_not_with_quiet() {
 #[test]
 fn dropped_connections_and_flushed_scripts_are_not_noticed() {
     let redis = Redis::start();
-    let run = run(&redis, &["--ttl", "2s", "-k", "200ms"]);
+    let run = run(&redis, &["--ttl", "8s", "-k", "200ms"]);
     let token = redis.cli(&["GET", "redlock:a"]);
     for _ in 0..3 {
         let before = redis.calls("eval");
@@ -135,12 +147,27 @@ fn dropped_connections_and_flushed_scripts_are_not_noticed() {
     assert_goes_on(&redis, run, &token);
 }
 
-/// A way to a server that can be held up, in which nothing is lost.
-fn slow_network(port: u16) -> (u16, Arc<AtomicBool>) {
-    let held_up = Arc::new(AtomicBool::new(false));
+/// A way to a server that can be held up, in which nothing is lost, and how often something was held up in it.
+struct SlowNetwork {
+    port: u16,
+    is_held_up: AtomicBool,
+    waits: AtomicUsize,
+}
+
+impl SlowNetwork {
+    fn hold_up(&self, is_held_up: bool) {
+        self.is_held_up.store(is_held_up, Ordering::Relaxed);
+    }
+}
+
+fn slow_network(port: u16) -> Arc<SlowNetwork> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let own_port = listener.local_addr().unwrap().port();
-    let gate = Arc::clone(&held_up);
+    let network = Arc::new(SlowNetwork {
+        port: listener.local_addr().unwrap().port(),
+        is_held_up: AtomicBool::new(false),
+        waits: AtomicUsize::new(0),
+    });
+    let gate = Arc::clone(&network);
     std::thread::spawn(move || {
         for near in listener.incoming().flatten() {
             let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else {
@@ -154,7 +181,9 @@ fn slow_network(port: u16) -> (u16, Arc<AtomicBool>) {
                 std::thread::spawn(move || {
                     let mut bytes = [0; 4096];
                     while let Ok(read @ 1..) = from.read(&mut bytes) {
-                        while gate.load(Ordering::Relaxed) {
+                        let is_held_up = || gate.is_held_up.load(Ordering::Relaxed);
+                        gate.waits.fetch_add(is_held_up().into(), Ordering::Relaxed);
+                        while is_held_up() {
                             std::thread::sleep(Duration::from_millis(1));
                         }
                         if to.write_all(&bytes[..read]).is_err() {
@@ -166,25 +195,26 @@ fn slow_network(port: u16) -> (u16, Arc<AtomicBool>) {
             }
         }
     });
-    (own_port, held_up)
+    network
 }
 
 #[test]
 fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
-    // Each stall begins shortly before the first renewal, which is due after a third of the TTL.
-    for (before, stall, ttl) in [(620, 60, "2s"), (1_500, 3_000, "6s")] {
+    for (stall, ttl) in [(60, "6s"), (3_000, "12s")] {
         let redis = Redis::start();
-        let (port, held_up) = slow_network(redis.port);
-        let url = format!("redis://127.0.0.1:{port}");
+        let network = slow_network(redis.port);
+        let url = format!("redis://127.0.0.1:{}", network.port);
         // Half of a lease without an answer is worth a word.
         let quiet: &[&str] = if stall > 1_000 { &["-q"] } else { &[] };
         let options = ["--url", &url, "--ttl", ttl, "--kill-after", "200ms"];
         let run = run(&redis, &[quiet, &options].concat());
         let token = redis.cli(&["GET", "redlock:a"]);
-        std::thread::sleep(Duration::from_millis(before));
-        held_up.store(true, Ordering::Relaxed);
+        network.hold_up(true);
+        wait_until("a renewal is held up", || {
+            network.waits.load(Ordering::Relaxed) > 0
+        });
         std::thread::sleep(Duration::from_millis(stall));
-        held_up.store(false, Ordering::Relaxed);
+        network.hold_up(false);
         assert_goes_on(&redis, run, &token);
     }
 }
@@ -209,16 +239,16 @@ fn a_waiter_survives_a_restart_of_redis() {
 #[test]
 fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
     let redis = Redis::start();
-    let (port, held_up) = slow_network(redis.port);
-    let url = format!("redis://127.0.0.1:{port}");
+    let network = slow_network(redis.port);
+    let url = format!("redis://127.0.0.1:{}", network.port);
     // The request passes while the answer is held up, because it is let through once.
     let arguments = words!("--url {} --connect-timeout 500ms run a -- echo ran", &url);
-    held_up.store(true, Ordering::Relaxed);
+    network.hold_up(true);
     let run = Running::start(&mut redis.redlock(arguments));
     let end = run.finish();
     end.assert_code(69);
     assert_eq!(end.stdout, "");
-    held_up.store(false, Ordering::Relaxed);
+    network.hold_up(false);
     // Now both requests arrive: the late one that takes the lock, and the one that releases it.
     wait_until("both have arrived", || {
         redis.calls("eval") + redis.calls("evalsha") >= 2
@@ -237,7 +267,7 @@ fn a_renewal_that_is_due_while_the_lock_is_being_checked_comes_after_that() {
         _ => Action::Pass,
     });
     let url = proxy.url();
-    let run = run(&redis, &["-u", &url, "--ttl", "6s", "-k", "100ms"]);
+    let run = run(&redis, &["-u", &url, "--ttl", "9s", "-k", "100ms"]);
     let token = redis.cli(&["GET", "redlock:a"]);
     // Each change of the key is followed by a check, so that one is nearly always under way.
     let renewals = proxy.answered("renew");
@@ -259,7 +289,7 @@ fn a_renewal_without_an_answer_is_sent_again_within_the_lease_however_long_the_c
         _ => Action::Pass,
     });
     let url = proxy.url();
-    let options = ["-u", &url, "--ttl", "4s", "-k", "200ms"];
+    let options = ["-u", &url, "--ttl", "10s", "-k", "200ms"];
     let patient = ["--connect-timeout", "20s"];
     let mut run = run(&redis, &[&options[..], &patient].concat());
     let token = redis.cli(&["GET", "redlock:a"]);
