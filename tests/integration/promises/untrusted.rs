@@ -428,9 +428,9 @@ fn a_waiter_behind_a_proxy_that_can_not_reach_its_redis_tries_on() {
 #[test]
 fn a_run_is_renewed_on_a_server_without_resp3() {
     let redis = Redis::with(&["--rename-command", "HELLO", ""]);
-    let holder = Gated::start(&redis, &["--ttl", "1s", "a"]).ready();
+    let holder = Gated::start(&redis, &["--ttl", "6s", "-k", "1s", "a"]).ready();
     let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 12);
+    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 4);
     holder.end();
 }
 
@@ -493,11 +493,12 @@ fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
     let redis = Redis::start();
     let text = Say::Stream(b"$300000000\r\n".to_vec(), b"x".to_vec(), 300_000_000);
     let liar = Liar::new(&redis, once("renew", 2, text));
-    let mut run = Running::start(&mut liar.redlock(&redis, words!("run --ttl 2s a -c", IDLE)));
+    let mut run =
+        Running::start(&mut liar.redlock(&redis, words!("run --ttl 9s -k 1s a -c", IDLE)));
     run.expect_line("ready");
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed again and again", || {
-        redis.calls("pexpire") > renewals + 12
+        redis.calls("pexpire") > renewals + 7
     });
     let peak = peak(run.pid());
     assert!(peak < MOST, "{peak} KiB");
@@ -506,13 +507,13 @@ fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
     assert_nothing_left(&redis);
 }
 
-/// A run behind a liar, with a lease of two seconds, that is at its `ready` line; then, after some
+/// A run behind a liar, with a lease of six seconds, that is at its `ready` line; then, after some
 /// renewals, Redis is gone. COMMAND has to be stopped, and redlock must not believe in a longer lease.
 #[track_caller]
-fn assert_believes_in_two_seconds(hook: impl FnMut(&str) -> Say + Send + 'static) {
+fn assert_believes_in_six_seconds(hook: impl FnMut(&str) -> Say + Send + 'static) {
     let mut redis = Redis::start();
     let liar = Liar::new(&redis, hook);
-    let mut command = liar.redlock(&redis, words!("run --ttl 2s -k 100ms a -c", IDLE));
+    let mut command = liar.redlock(&redis, words!("run --ttl 6s -k 100ms a -c", IDLE));
     let mut run = Running::start(&mut command);
     run.expect_line("ready");
     let renewals = redis.calls("pexpire");
@@ -525,27 +526,27 @@ fn assert_believes_in_two_seconds(hook: impl FnMut(&str) -> Say + Send + 'static
 
 #[test]
 fn an_answer_that_comes_twice_is_not_taken_for_a_renewal() {
-    assert_believes_in_two_seconds(once("acquire", 1, Say::Twice));
+    assert_believes_in_six_seconds(once("acquire", 1, Say::Twice));
 }
 
 #[test]
 fn a_renewals_answer_that_comes_twice_is_not_taken_for_a_check() {
-    assert_believes_in_two_seconds(once("renew", 2, Say::Twice));
+    assert_believes_in_six_seconds(once("renew", 2, Say::Twice));
 }
 
 #[test]
 fn an_acquires_answer_is_not_taken_for_a_renewal() {
     let held = "*4\r\n:1\r\n$16\r\n1700000000000000\r\n:1\r\n:-1\r\n";
-    assert_believes_in_two_seconds(once("renew", 1, Say::Lie(held.into())));
+    assert_believes_in_six_seconds(once("renew", 1, Say::Lie(held.into())));
 }
 
 #[test]
 fn a_renewal_gives_no_more_than_was_asked_for() {
-    // What is left of a lease of two seconds, in milliseconds.
+    // What is left of a lease of six seconds, in milliseconds.
     fn a_day(said: &str) -> String {
-        said.replace(":2000\r\n", ":86400000\r\n")
+        said.replace(":6000\r\n", ":86400000\r\n")
     }
-    assert_believes_in_two_seconds(|asked| match asked {
+    assert_believes_in_six_seconds(|asked| match asked {
         "renew" => Say::Changed(a_day),
         _ => Say::Truth,
     });
@@ -562,7 +563,7 @@ fn no_server_can_give_more_than_a_year() {
         }
         parts.join("\r\n")
     }
-    assert_believes_in_two_seconds(|asked| match asked {
+    assert_believes_in_six_seconds(|asked| match asked {
         "renew" | "check" => Say::Changed(for_ever),
         _ => Say::Truth,
     });
@@ -594,7 +595,7 @@ fn a_flood_does_not_keep_command_alive_past_its_lease() {
     for (operation, say) in [("renew", flood()), ("check", Say::TruthAndFlood)] {
         let mut redis = Redis::start();
         let liar = Liar::new(&redis, once(operation, 1, say));
-        let arguments = ["run", "--ttl", "2s", "-k", "100ms", "a", "-c", IDLE];
+        let arguments = ["run", "--ttl", "6s", "-k", "100ms", "a", "-c", IDLE];
         let mut run = Running::start(&mut liar.redlock(&redis, &arguments));
         run.expect_line("ready");
         liar.await_flood();
@@ -788,7 +789,7 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     let holder = Gated::start(&redis, &["a"]).ready();
     // The third question is a heartbeat. It is asked, and no answer arrives.
     let liar = Liar::new(&redis, once("acquire", 3, Say::Silence));
-    let arguments = ["--connect-timeout", "300ms", "run", "a", "--", "true"];
+    let arguments = ["--connect-timeout", "2s", "run", "a", "--", "true"];
     let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
     waiter.wait_until_queued(&redis);
     let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
@@ -797,7 +798,7 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     waiter.finish().assert_code(0);
 
     let liar = Liar::new(&redis, once("release", 1, Say::Silence));
-    let arguments = ["--connect-timeout", "300ms", "run", "a", "--", "true"];
+    let arguments = ["--connect-timeout", "2s", "run", "a", "--", "true"];
     outcome(&mut liar.redlock(&redis, &arguments)).assert_code(0);
     let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
     assert_eq!((last.as_str(), left), ("release", Left::InOrder));
