@@ -26,7 +26,7 @@ fn pid_after(word: &str, run: &mut Running) -> i32 {
 /// COMMAND of a run with a short lease under a shell, and its redlock.
 fn job(redis: &Redis, terminal: &mut Terminal, command: &str) -> (i32, i32) {
     script(redis.dir.path(), "command", command);
-    terminal.type_in("redlock run --ttl 1s a -- ~/command\n");
+    terminal.type_in("redlock run --ttl 6s -k 1s a -- ~/command\n");
     let command = pid_in(&terminal.line("ready "));
     (command, redis.holder("a").unwrap())
 }
@@ -40,7 +40,7 @@ fn a_file_of_another_user_among_the_marks_does_not_hold_redlock_up() {
     }
     let redis = Redis::start();
     let setting = r#"mount -t tmpfs none /dev/shm && mkfifo /dev/shm/redlock-fifo &&
-        touch -d "2 hours ago" /dev/shm/redlock-fifo && exec "$0" run --ttl 2s a -c '
+        touch -d "2 hours ago" /dev/shm/redlock-fifo && exec "$0" run --ttl 9s a -c '
             echo ready; exec sleep 50'"#;
     let words = [&unshare[..], &["sh", "-c", setting, REDLOCK]].concat();
     let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
@@ -48,7 +48,7 @@ fn a_file_of_another_user_among_the_marks_does_not_hold_redlock_up() {
     // The first renewal, with which the mark is left.
     wait_until("it is renewed, or its lease has ended", || {
         let left = redis.cli(&["PTTL", "redlock:a"]).parse::<i64>();
-        left.is_ok_and(|left| left < 1_000)
+        left.is_ok_and(|left| left < 5_000)
             || redis.calls("evalsha") + redis.calls("eval") + redis.calls("fcall") > 2
     });
     run.signal(Signal::SIGTERM);
@@ -157,7 +157,7 @@ fn processes_of_a_suspended_command_work_under_the_lock() {
     let (command, redlock) = job(&redis, &mut terminal, text);
     send(command, libc::SIGSTOP);
     wait_until("it is stopped", || state(command) == Some('T'));
-    let second = ["run", "-w", "3s", "a", "--", "sh", "-c"];
+    let second = ["run", "-w", "8s", "a", "--", "sh", "-c"];
     let beside = r#"at=$(wc -l <"$HOME/beats"); sleep 1
         [ "$(wc -l <"$HOME/beats")" = "$at" ] || echo beside"#;
     let second = outcome(&mut redis.redlock(&[&second[..], &[beside]].concat()));
@@ -200,7 +200,7 @@ fn a_survivor_without_an_environment_in_its_own_session_keeps_the_lock() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let command = format!("setsid {SURVIVOR} & wait");
-    let mut run = Running::start(&mut redis.run("--ttl 6s a", &command));
+    let mut run = Running::start(&mut redis.run("--ttl 12s -k 1s a", &command));
     let redlock = run.pid();
     assert_keeps_the_lock(&redis, &mut run, redlock);
 }
@@ -211,7 +211,7 @@ fn a_survivor_without_an_environment_that_an_outer_run_adopts_keeps_the_lock() {
     let redis = Redis::start();
     let inner = format!("{SURVIVOR} & wait");
     let outer = ["run", "--ttl", "60s", "b", "--"];
-    let inner = ["redlock", "run", "--ttl", "6s", "a", "-c", &inner];
+    let inner = ["redlock", "run", "--ttl", "12s", "a", "-c", &inner];
     // The outer one goes on.
     let rest = ["sh", "-c", r#""$@"; sleep 50"#, "sh"];
     let words = [&outer[..], &rest[..], &inner[..]].concat();
@@ -233,7 +233,7 @@ fn work_that_a_login_of_another_user_does_keeps_the_lock() {
         return;
     }
     let redis = Redis::start();
-    let options = ["run", "--ttl", "6s", "a", "--"];
+    let options = ["run", "--ttl", "12s", "a", "--"];
     let work = ["echo survivor $$; exec sleep 50"];
     let arguments = [&options[..], &login[..], &work[..]].concat();
     let mut run = Running::start(&mut redis.redlock(&arguments));
