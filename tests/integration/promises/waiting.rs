@@ -60,7 +60,7 @@ fn after_a_second_the_holder_is_named_and_how_many_are_ahead() {
         let since = line.strip_prefix(&start);
         let since = since.and_then(|line| line.strip_suffix(&format!("{rest}{end}")));
         let seconds: u32 = since.unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
-        assert!((1..10).contains(&seconds), "{line}");
+        assert!((1..60).contains(&seconds), "{line}");
     }
     end(holder).assert_code(143);
     first.finish().assert_code(0);
@@ -239,12 +239,7 @@ fn on_a_terminal_the_line_is_erased_when_the_wait_ends_in_vain() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     for (arguments, signal, code, left) in [
-        (
-            &["-w", "1500ms"][..],
-            None,
-            75,
-            "redlock: gave up waiting: ",
-        ),
+        (&["-w", "3s"][..], None, 75, "redlock: gave up waiting: "),
         (&[], Some(libc::SIGTERM), 143, ""),
     ] {
         let arguments = [&["run"], arguments, &["a", "--", "true"]].concat();
@@ -479,18 +474,21 @@ fn the_table_shows_the_waiters() {
     assert_nothing_left(&redis);
 }
 
-/// Holds of the lock "a" that succeed, one after the other.
-fn three_short_holds(redis: &Redis) {
+/// Holds of the lock "a" that succeed, one after the other. Returns the time of all.
+fn three_short_holds(redis: &Redis) -> Duration {
+    let began = Instant::now();
     for _ in 0..3 {
         outcome(&mut redis.redlock(&["run", "a", "--", "sleep", "0.2"])).assert_code(0);
     }
+    began.elapsed()
 }
 
 #[test]
 fn a_waiter_says_what_to_expect_and_how_long_it_took() {
     let redis = Redis::start();
-    three_short_holds(&redis);
+    let usual = three_short_holds(&redis);
     let holder = Gated::start(&redis, &["a"]).ready();
+    std::thread::sleep(usual);
     let questions = redis.calls("lrange");
     let mut first = heard(&redis, &["run", "-v", "a", "--", "true"]);
     first.wait_until_queued(&redis);
