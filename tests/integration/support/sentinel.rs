@@ -286,6 +286,16 @@ impl Replicated {
         others.chain(["sentinel".to_owned()]).collect()
     }
 
+    /// Has the sentinels take no server for dead while a test looks on, or as soon as usual.
+    pub fn set_patient(&self, is_patient: bool) {
+        for (sentinel, usual) in self.sentinels.iter().zip(DOWN_AFTER_MS) {
+            let after = if is_patient { 600_000 } else { usual };
+            let set = ["SENTINEL", "SET", MASTER, "down-after-milliseconds"];
+            let set = sentinel.cli(&[&set[..], &[&after.to_string()]].concat());
+            assert_eq!(set, "OK");
+        }
+    }
+
     /// Has the sentinels choose this replica when the primary is gone; those with a priority of 0 never.
     #[track_caller]
     pub fn prefer(&self, replica: usize) {
