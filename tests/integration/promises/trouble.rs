@@ -48,6 +48,16 @@ fn assert_line(end: &Outcome, status: i32, parts: &[&str]) {
     }
 }
 
+/// The same, where redlock may say after a second that it still tries.
+#[track_caller]
+fn assert_last_line(mut end: Outcome, status: i32, parts: &[&str]) {
+    let lines = end.stderr.split_inclusive('\n');
+    end.stderr = lines
+        .filter(|line| !line.contains("; still trying ("))
+        .collect();
+    assert_line(&end, status, parts);
+}
+
 #[test]
 fn protected_mode_is_77_and_says_what_to_do() {
     let redis = Redis::with(&["--bind", "0.0.0.0"]);
@@ -179,7 +189,7 @@ fn a_server_that_can_not_write_is_69_and_says_what_to_do() {
     let redis = Redis::with(&["--dir", gone.to_str().unwrap()]);
     // Without a limit it would be waited for.
     let refused = |parts: &[&str]| {
-        let options = ["-w", "300ms"];
+        let options = ["-q", "-w", "2s"];
         assert_line(&outcome(&mut run(&redis.url(), &options)), 69, parts);
     };
     let set = |name: &str, value: &str| {
@@ -243,9 +253,9 @@ fn a_run_whose_time_is_over_while_redis_admits_no_client_is_75_and_says_why() {
     let redis = Redis::start();
     redis.cli(&["CONFIG", "SET", "maxclients", "1"]);
     let _only = UnixStream::connect(redis.socket()).unwrap();
-    for options in [&["-w", "500ms"][..], &["-n", "--connect-timeout", "500ms"]] {
+    for options in [&["-w", "2s"][..], &["-n", "--connect-timeout", "2s"]] {
         let end = outcome(&mut run(&redis.url(), options));
-        assert_line(&end, 75, &["too many clients (maxclients)", "gave up"]);
+        assert_last_line(end, 75, &["too many clients (maxclients)", "gave up"]);
     }
 }
 
@@ -267,10 +277,10 @@ fn a_server_that_admits_no_more_clients_is_named_so_whatever_it_was_asked_first(
         ("redis", &["freeze", "--reason", "test", "a"], 69),
     ] {
         let url = format!("{scheme}://127.0.0.1:{port}");
-        let options = ["-u", &url, "--connect-timeout", "500ms"];
+        let options = ["-u", &url, "--connect-timeout", "1s"];
         let mut command = redlock(&[&options[..], command].concat());
         let end = outcome(command.env("HOME", "/nonexistent"));
-        assert_line(&end, status, &["too many clients (maxclients)"]);
+        assert_last_line(end, status, &["too many clients (maxclients)"]);
     }
 }
 
@@ -314,7 +324,7 @@ fn while_redis_loads_its_data_a_run_keeps_trying_and_says_so_once() {
     assert_line(&end, 69, &["is loading its data"]);
     let end = outcome(&mut run(
         &format!("{}?db=3", redis.url()),
-        &["-q", "-w", "100ms"],
+        &["-q", "-w", "1s"],
     ));
     assert_line(&end, 69, &["is loading its data"]);
     assert_line(
@@ -323,12 +333,12 @@ fn while_redis_loads_its_data_a_run_keeps_trying_and_says_so_once() {
         &["is loading its data"],
     );
 
-    let waiting = spoken(&redis, "--ttl 1s");
+    let waiting = spoken(&redis, "--ttl 3s");
     wait_until("it says that it waits", || {
         said(&redis).contains("still trying")
     });
     // For longer than the TTL.
-    std::thread::sleep(Duration::from_millis(1_500));
+    std::thread::sleep(Duration::from_millis(3_500));
     redis.cli(&["CONFIG", "SET", "key-load-delay", "0"]);
     let end = waiting.finish();
     end.assert_code(0);
@@ -359,7 +369,7 @@ fn while_a_script_keeps_redis_busy_a_run_keeps_trying_and_says_so() {
     });
     // The database is asked for before the lock.
     for url in [redis.url(), format!("{}?db=3", redis.url())] {
-        let end = outcome(&mut run(&url, &["-n", "--connect-timeout", "500ms"]));
+        let end = outcome(&mut run(&url, &["-q", "-n", "--connect-timeout", "2s"]));
         assert_line(
             &end,
             69,
@@ -385,7 +395,7 @@ fn while_a_script_keeps_redis_busy_a_run_keeps_trying_and_says_so() {
 fn a_waiter_says_once_that_redis_does_not_answer_and_once_that_it_does_again() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let waiting = spoken(&redis, "--connect-timeout 500ms");
+    let waiting = spoken(&redis, "--connect-timeout 2s");
     wait_until("it waits", || redis.queue("a").len() == 1);
     redis.stall();
     wait_until("it says so", || {
@@ -406,7 +416,7 @@ fn a_waiter_says_once_that_redis_does_not_answer_and_once_that_it_does_again() {
 fn on_a_terminal_the_time_without_redis_grows_in_one_line() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let words = words!("run --connect-timeout 500ms a -- echo ran");
+    let words = words!("run --connect-timeout 2s a -- echo ran");
     let mut terminal = Terminal::start(with_default_signals(redis.redlock(words)));
     terminal.resize(24, 40);
     wait_until("it waits", || redis.queue("a").len() == 1);
@@ -810,18 +820,20 @@ fn a_silent_server_is_given_up_after_the_time_to_connect_and_no_later() {
     let redis = Redis::start();
     redis.stall();
     let unresponsive = UnresponsiveServer::new();
-    for url in [redis.url(), redis.tcp_url(), unresponsive.url()] {
-        for options in [
-            &["--connect-timeout", "1s"][..],
-            &["--connect-timeout", "1s", "--slots", "2"],
-        ] {
-            let began = Instant::now();
-            let end = outcome(&mut run(&url, options));
-            let took = began.elapsed();
-            assert_line(&end, 69, &["no answer in time"]);
-            assert!(took < Duration::from_millis(1_900), "{url} took {took:?}");
-        }
+    let urls = [redis.url(), redis.tcp_url(), unresponsive.url()];
+    let began = Instant::now();
+    // Side by side, as each waits all the time.
+    let runs = urls.iter().flat_map(|url| {
+        let one = ["--connect-timeout", "5s"];
+        let slots = ["--connect-timeout", "5s", "--slots", "2"];
+        [&one[..], &slots].map(|options| Running::start(&mut run(url, options)))
+    });
+    for run in runs.collect::<Vec<_>>() {
+        assert_line(&run.finish(), 69, &["no answer in time"]);
     }
+    // A second try would take as long again.
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(9_900), "{took:?}");
     redis.resume();
 }
 
