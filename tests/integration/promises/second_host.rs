@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::generated::root;
 use crate::promises::recipes::GATE;
 use crate::support::{
-    REDLOCK, Running, SERVER, is_permitted, outcome, path, script, without_terminal,
+    REDLOCK, Running, SERVER, Scratch, is_permitted, outcome, path, script, without_terminal,
 };
 
 /// The shell blocks of a page's section.
@@ -71,7 +71,7 @@ fn the_same_command_takes_turns_on_two_hosts() {
     if !is_permitted(&["unshare", "-mn", "sh", "-c", veth]) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Scratch::new();
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();
     script(&bin, "sudo", "#!/bin/sh\nexec \"$@\"\n");
@@ -111,8 +111,8 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let [tls_for_server, tls_for_each] = blocks("docs/servers.md", "TLS")
         .try_into()
         .expect("two blocks");
-    outcome(&mut server.sh(&for_server)).assert_code(0);
     let _server = Kill(&pid_file);
+    outcome(&mut server.sh(&for_server)).assert_code(0);
     for host in [&server, &second] {
         let reached = outcome(&mut host.sh(&for_each));
         reached.assert_code(0);

@@ -3,14 +3,14 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::{Redis, begin_heavy_test, redlock, wait_until};
+use super::{Redis, Scratch, begin_heavy_test, redlock, wait_until};
 
 /// A cluster, gone when dropped. The first three nodes have a third of the slots each; each further one is
 /// the replica of one of them.
 pub struct Cluster {
     pub nodes: Vec<Redis>,
     /// The home of those that use it.
-    pub home: tempfile::TempDir,
+    pub home: Scratch,
 }
 
 /// How many slots there are.
@@ -36,7 +36,7 @@ impl Cluster {
         let common = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
         let common = [&common[..], &stay, &["--repl-diskless-sync-delay", "0"]].concat();
         let nodes: Vec<Redis> = (0..3 + replicas_of.len()).map(|_| start(&common)).collect();
-        let home = tempfile::tempdir().unwrap();
+        let home = Scratch::new();
         let all = Self { nodes, home };
         let port = |node: usize| all.nodes[node].port.to_string();
         for (number, node) in all.nodes.iter().enumerate() {

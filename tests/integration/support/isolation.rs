@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::{REDLOCK, Redis, path, script, without_terminal};
+use super::{REDLOCK, Redis, Scratch, path, script, without_terminal};
 
 /// For the start of tests that leave processes behind which have lost their parents, or that want to see
 /// that nothing of the kind is there: on one machine it can't be known whose such a process is. Runs the
@@ -69,7 +69,7 @@ pub fn is_permitted(words: &[&str]) -> bool {
 /// the directories above may be closed to others.
 pub struct OtherUser {
     id: u32,
-    dir: tempfile::TempDir,
+    dir: Scratch,
     gate: fs::File,
 }
 
@@ -88,7 +88,7 @@ impl OtherUser {
 
     fn with_id(id: u32) -> Option<Self> {
         use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Scratch::new();
         let all = |mode| fs::Permissions::from_mode(mode);
         fs::set_permissions(dir.path(), all(0o755)).unwrap();
         // By another process: a file that this one has open to write would be busy for a moment in

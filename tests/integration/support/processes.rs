@@ -3,13 +3,61 @@
 #![allow(unsafe_code)]
 
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::unistd::{Pid, getsid};
 
 use super::{Redis, outcome, path, wait_until, without_terminal};
+
+/// A temporary directory. If the test fails, all processes that name the directory end with it: in their arguments, in
+/// their environment or as their working directory. Guards of single processes don't know what these have started.
+pub struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    /// Kills the processes that name the directory. Returns whether there were any.
+    fn kill_users(&self) -> bool {
+        let directory = self.path().to_str().unwrap();
+        let users = fs::read_dir("/proc").unwrap().flatten().map(|entry| {
+            let process = entry.path();
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let texts = ["environ", "cmdline"].map(|name| fs::read(process.join(name)));
+            let cwd = fs::read_link(process.join("cwd"));
+            let names = |text: Vec<u8>| String::from_utf8_lossy(&text).contains(directory);
+            let is_user = texts.into_iter().flatten().any(names)
+                || cwd.is_ok_and(|cwd| cwd.starts_with(self.path()));
+            // SAFETY: kill touches no memory.
+            (is_user && unsafe { libc::kill(pid, libc::SIGKILL) } == 0).then_some(())
+        });
+        // All of them, and not only the first one.
+        users.fold(false, |any, user| any | user.is_some())
+    }
+}
+
+impl Deref for Scratch {
+    type Target = tempfile::TempDir;
+
+    fn deref(&self) -> &tempfile::TempDir {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        // A process may have started another one before it was killed.
+        while std::thread::panicking() && self.kill_users() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
 
 /// A Perl program that says its label, `ready` and its pid, then its label and the name of each
 /// signal of its arguments when one comes, and ends at RTMAX: as the highest number it is taken

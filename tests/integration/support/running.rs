@@ -215,7 +215,7 @@ impl Running {
                 line.trim_end().to_owned()
             }
             Err(error) => {
-                let _ = self.process.kill();
+                self.kill_group();
                 let stderr = self.stderr.recv_timeout(Duration::from_secs(1));
                 panic!(
                     "no line came ({error}); before: {:?}; stderr: {stderr:?}",
@@ -270,6 +270,15 @@ impl Running {
         self.process.wait().unwrap();
     }
 
+    /// Kills it with what it has started, if it leads a group.
+    fn kill_group(&mut self) {
+        // While it isn't reaped, no other group has its number.
+        if matches!(self.process.try_wait(), Ok(None)) {
+            let _ = nix::sys::signal::killpg(Pid::from_raw(self.pid()), Signal::SIGKILL);
+        }
+        let _ = self.process.kill();
+    }
+
     /// Sends a signal to the process itself.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("the process lives");
@@ -289,7 +298,7 @@ impl Running {
                 Some(status) => break status,
                 None if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
                 None => {
-                    let _ = self.process.kill();
+                    self.kill_group();
                     let stderr = self.stderr.recv_timeout(Duration::from_secs(1));
                     panic!(
                         "it never ended; stdout: {:?}; stderr: {stderr:?}",
@@ -317,12 +326,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // With what it has started, where it leads a group. While it isn't reaped, no other group
-        // has its number.
-        if matches!(self.process.try_wait(), Ok(None)) {
-            let _ = nix::sys::signal::killpg(Pid::from_raw(self.pid()), Signal::SIGKILL);
-        }
-        let _ = self.process.kill();
+        self.kill_group();
         let _ = self.process.wait();
     }
 }

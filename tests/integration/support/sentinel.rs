@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{
-    Network, Redis, SERVER, TIMEOUT, ask, begin_heavy_test, free_port, info, redlock, wait_until,
+    Network, Redis, SERVER, Scratch, TIMEOUT, ask, begin_heavy_test, free_port, info, redlock,
+    wait_until,
 };
 
 /// The name under which the sentinels know the primary.
@@ -70,7 +71,7 @@ pub struct Replicated {
     pub servers: Vec<Redis>,
     pub sentinels: Vec<Sentinel>,
     /// The home of those that use it.
-    pub home: tempfile::TempDir,
+    pub home: Scratch,
 }
 
 impl Replicated {
@@ -122,7 +123,7 @@ impl Replicated {
         }
         let places: Vec<(String, u16)> = (0..3).map(|at| (address(at), servers[at].port)).collect();
         let sentinels = Sentinel::three(plan, &places);
-        let home = tempfile::tempdir().unwrap();
+        let home = Scratch::new();
         let all = Self {
             servers,
             sentinels,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{QUIET, SERVER, redlock, wait_until};
+use super::{QUIET, SERVER, Scratch, redlock, wait_until};
 
 /// The rules for channels came with Redis 6.2; before, each user has all of them.
 fn known_rules<'a>(command: &[&'a str]) -> Vec<&'a str> {
@@ -27,7 +27,7 @@ fn known_rules<'a>(command: &[&'a str]) -> Vec<&'a str> {
 
 /// A private Redis on a Unix socket and a loopback port, gone when dropped.
 pub struct Redis {
-    pub dir: tempfile::TempDir,
+    pub dir: Scratch,
     pub port: u16,
     before: Vec<String>,
     options: Vec<String>,
@@ -57,7 +57,7 @@ impl Redis {
         let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
         let (before, options): (Vec<String>, Vec<String>) = (owned(before), owned(options));
         loop {
-            let dir = tempfile::tempdir().expect("a temporary directory");
+            let dir = Scratch::new();
             let port = port();
             let process = launch(&before, &dir, port, &options);
             let mut redis = Self {
@@ -308,7 +308,7 @@ impl Drop for Redis {
     }
 }
 
-fn launch(before: &[String], dir: &tempfile::TempDir, port: u16, options: &[String]) -> Child {
+fn launch(before: &[String], dir: &Scratch, port: u16, options: &[String]) -> Child {
     let log = fs::File::create(dir.path().join("redis.log")).unwrap();
     let is_bound = options.iter().any(|option| option == "--bind");
     let bind = ["--bind", "127.0.0.1"];

@@ -33,6 +33,13 @@ impl<'a> Tmux<'a> {
     /// What tmux prints for a command of its own.
     #[track_caller]
     fn tmux(&self, arguments: &[&str]) -> String {
+        let mut command = self.command(arguments);
+        let output = command.output().expect("tmux is installed");
+        assert!(output.status.success(), "{command:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("tmux");
         command
             .args(["-u", "-f", "/dev/null", "-S"])
@@ -45,9 +52,7 @@ impl<'a> Tmux<'a> {
             .env("REDLOCK_URL", self.redis.url())
             .env("HOME", self.redis.dir.path());
         without_terminal(&mut command);
-        let output = command.output().expect("tmux is installed");
-        assert!(output.status.success(), "{command:?}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        command
     }
 
     /// Types a line, and Enter.
@@ -120,12 +125,12 @@ impl<'a> Tmux<'a> {
 
 impl Drop for Tmux<'_> {
     fn drop(&mut self) {
-        if !is_alive(self.pid) {
-            return;
+        // All in it is hung up, which ends a stopped job as well. The server may have ended before.
+        let _ = self.command(&["kill-server"]).output();
+        // A second panic would abort all tests.
+        if !std::thread::panicking() {
+            let pid = self.pid;
+            wait_until("the tmux server has ended", || !is_alive(pid));
         }
-        // All in it is hung up, which ends a stopped job as well.
-        self.tmux(&["kill-server"]);
-        let pid = self.pid;
-        wait_until("the tmux server has ended", || !is_alive(pid));
     }
 }
