@@ -14,8 +14,8 @@ use nix::sys::signal::Signal;
 
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gate, Gated, REDLOCK, Redis, Running, assert_nothing_left, await_mark, directly, is_alive,
-    moment, now, outcome, seen_by_a_shell, wait_until, with_default_signals,
+    Gate, Gated, Redis, Running, assert_nothing_left, await_mark, directly, is_alive, moment, now,
+    outcome, seen_by_a_shell, wait_until, with_default_signals,
 };
 
 /// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
@@ -61,8 +61,8 @@ impl Full {
 
     /// redlock with this pipe as its standard error.
     fn redlock(&self, redis: &Redis, arguments: &[&str]) -> Running {
-        let script = format!("exec {REDLOCK} \"$@\" 2>\"$0\"");
-        let shell = ["sh", "-c", &script, self.path.to_str().unwrap()];
+        let script = "exec redlock \"$@\" 2>\"$0\"";
+        let shell = ["sh", "-c", script, self.path.to_str().unwrap()];
         let command = directly(redis, &[&shell, arguments].concat());
         Running::start(&mut with_default_signals(command))
     }

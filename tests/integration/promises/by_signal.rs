@@ -19,8 +19,8 @@ const FATAL: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTER
 
 /// redlock with default signals, in a directory of the test, where a core file would be written.
 fn redlock(redis: &Redis, arguments: &[&str]) -> Command {
-    let script = format!("ulimit -c unlimited 2>/dev/null; exec {REDLOCK} \"$@\"");
-    let shell = ["sh", "-c", &script, "sh"];
+    let script = "ulimit -c unlimited 2>/dev/null; exec redlock \"$@\"";
+    let shell = ["sh", "-c", script, "sh"];
     let mut command = directly(redis, &[&shell, arguments].concat());
     command.current_dir(redis.dir.path());
     with_default_signals(command)

@@ -103,7 +103,7 @@ impl Site {
             "ListenAddress 127.0.0.1\nHostKey {dir}/host-key\nPidFile none\nStrictModes no\n\
              PermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
              AuthorizedKeysFile {dir}/key.pub\nMaxStartups 100\n\
-             SetEnv SHLVL=1 PATH={path} SITE={dir} REDLOCK_URL={url}\n",
+             SetEnv SHLVL=1 \"PATH={path}\" SITE={dir} REDLOCK_URL={url}\n",
             dir = dir.display(),
             path = path(),
             url = redis.url(),

@@ -7,9 +7,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    OtherUser, Outcome, REDLOCK, Redis, Running, SERVER, children, is_permitted, outcome, path,
-    script, wait_until, with_signals, without_terminal,
+    self, OtherUser, Outcome, Redis, Running, SERVER, Scratch, children, is_permitted, outcome,
+    path, script, wait_until, with_signals, without_terminal,
 };
+
+/// The binary in the directory of a host. The checkout may be where the host has a file system of its own.
+const REDLOCK: &str = "./redlock";
 
 /// The variable that says after how many milliseconds a server ends that nobody uses.
 const UNUSED_MS: &str = "RL_LOCAL_UNUSED_MS";
@@ -22,8 +25,8 @@ const SOCKET: &str = "/run/redlock/server.sock";
 struct Host {
     /// Its first process, as seen from here.
     init: i32,
-    dir: tempfile::TempDir,
     _process: Running,
+    dir: Scratch,
 }
 
 impl Host {
@@ -44,7 +47,7 @@ impl Host {
         if !is_permitted(&[&unshare[..], &["mount", "-t", "tmpfs", "none", "/run"]].concat()) {
             return None;
         }
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Scratch::new();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["home", "runtime", "bin"] {
             fs::create_dir(dir.path().join(name)).unwrap();
@@ -54,14 +57,16 @@ impl Host {
         }
         // Where the tests run in a container, what is used has to be mounted.
         let script = format!(
-            "cd '{}' && mount -t tmpfs none /run && mount -t tmpfs none /var/lib
+            "cd '{}' && touch redlock && mount --bind '{}' redlock
+             mount -t tmpfs none /run && mount -t tmpfs none /var/lib
              for place in /run/redlock /var/lib/redlock /run/user/0 runtime home/.local/state/redlock/$(uname -n); do
                  mkdir -p $place && mount -t tmpfs -o mode=755 none $place
              done
              {{ true
              {setup}
              }} && echo ready && exec sleep 600",
-            dir.path().display()
+            dir.path().display(),
+            support::REDLOCK
         );
         let mut command = Command::new(unshare[0]);
         command
@@ -73,8 +78,8 @@ impl Host {
         let init = children(process.pid())[0];
         Some(Self {
             init,
-            dir,
             _process: process,
+            dir,
         })
     }
 
@@ -622,26 +627,18 @@ fn every_account_of_such_locks_begins_with_this_host_only() {
 const GROUP: &str = "cp /etc/group /etc/passwd . && chmod 644 group passwd &&
     { grep -v '^redlock:' group; echo 'redlock:x:54399:ann'; } >group.new &&
     { grep -v '^redlock:' passwd; echo 'redlock:x:54399:54399::/:/bin/sh'; echo 'ann:x:54321:54321::/:/bin/sh'; echo 'bob:x:54322:54322::/:/bin/sh'; } >passwd.new &&
-    mount --bind group.new /etc/group && mount --bind passwd.new /etc/passwd && cp \"$REDLOCK\" redlock";
+    mount --bind group.new /etc/group && mount --bind passwd.new /etc/passwd";
 
-/// A host with these, and a redlock that they may execute.
+/// A host with these.
 fn with_group() -> Option<Host> {
     OtherUser::new()?;
-    Host::with(&format!("REDLOCK='{REDLOCK}'; {GROUP}"))
+    Host::with(GROUP)
 }
 
 impl Host {
     fn by(&self, user: u32, groups: &str, arguments: &[&str]) -> Outcome {
         let id = user.to_string();
-        let before = [
-            "setpriv",
-            "--reuid",
-            &id,
-            "--regid",
-            &id,
-            groups,
-            "./redlock",
-        ];
+        let before = ["setpriv", "--reuid", &id, "--regid", &id, groups, REDLOCK];
         outcome(&mut self.command(&[&before[..], arguments].concat()))
     }
 
@@ -884,18 +881,23 @@ fn in_a_container_it_is_refused_unless_its_directory_is_mounted() {
     if !is_permitted(&[&unshare[..], &["true"]].concat()) {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Scratch::new();
+    let home = dir.path().join("home");
+    fs::create_dir(&home).unwrap();
     let run = |mounts: &str, url: &str| {
         let line = format!(
-            "mount -t tmpfs none /run && mount -t tmpfs none /var/lib && mkdir /run/redlock && {mounts} && \
-             {REDLOCK} -u {url} run a -- true"
+            "touch redlock && mount --bind '{}' redlock && \
+             mount -t tmpfs none /run && mount -t tmpfs none /var/lib && mkdir /run/redlock && {mounts} && \
+             {REDLOCK} -u {url} run a -- true",
+            support::REDLOCK
         );
         let mut command = Command::new(unshare[0]);
         command
             .args(&unshare[1..])
             .args(["env", "container=test", "sh", "-c", &line])
-            .env("XDG_RUNTIME_DIR", dir.path())
-            .env("HOME", dir.path());
+            .current_dir(dir.path())
+            .env("XDG_RUNTIME_DIR", &home)
+            .env("HOME", &home);
         outcome(&mut command)
     };
     let refused = run("true", "local:");
@@ -908,7 +910,7 @@ fn in_a_container_it_is_refused_unless_its_directory_is_mounted() {
     run("mount -t tmpfs -o mode=700 none /run/redlock", "local:")
         .assert_code(0)
         .assert_silent();
-    let mount = format!("mount -t tmpfs -o mode=700 none '{}'", dir.path().display());
+    let mount = format!("mount -t tmpfs -o mode=700 none '{}'", home.display());
     run(&mount, "local:user").assert_code(0).assert_silent();
 }
 

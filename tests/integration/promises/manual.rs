@@ -35,7 +35,7 @@ fn man_prints_each_page_of_the_manual_by_its_name_or_its_commands() {
 fn man_shows_a_page_by_man_on_a_terminal() {
     let mut script = std::process::Command::new("script");
     let line = format!(
-        "MANPAGER=cat MANWIDTH=80 {} man completions",
+        "MANPAGER=cat MANWIDTH=80 '{}' man completions",
         crate::support::REDLOCK
     );
     let shown = outcome(script.args(["-qec", &line, "/dev/null"]));

@@ -164,8 +164,7 @@ fn the_error_of_a_password_command_is_printed_at_once() {
     end("echo oops >&2; exit 3").assert_says("oops\n");
     // A run that would start itself again and again.
     let mut again = tokens.redlock(&["status"]);
-    let itself = format!("{} status", crate::support::REDLOCK);
-    outcome(again.env("REDLOCK_PASSWORD_COMMAND", &itself).env(
+    outcome(again.env("REDLOCK_PASSWORD_COMMAND", "redlock status").env(
         "XDG_CONFIG_HOME",
         configured("REDLOCK_PASSWORD_COMMAND='echo one'\n").path(),
     ))

@@ -1,6 +1,6 @@
 //! Each recipe of docs/recipes.md, run as it stands there.
 //!
-//! Only paths of the machine are put elsewhere: `/opt`, `/srv`, `/backups`, `/var/lib` and the installed binary. What
+//! Only paths of the machine are put elsewhere: `/opt`, `/srv`, `/backups`, `/var/lib` and `/usr/local/bin`. What
 //! GitHub, GitLab, Jenkins and Kubernetes do with a document is not tested, only the commands in it
 //! with the shell, the variables and the signals that they have there. Machines of GitHub, GitLab and
 //! Jenkins have no redlock but the one that the recipe installs, from releases that were made here. Where the machine has no cron
@@ -64,9 +64,11 @@ impl Sandbox {
         let sandbox = Self {
             redis: Redis::start(),
         };
-        for directory in ["opt/jobs", "srv/site", "backups", "home"] {
+        for directory in ["usr/local/bin", "opt/jobs", "srv/site", "backups", "home"] {
             fs::create_dir_all(sandbox.dir().join(directory)).unwrap();
         }
+        let installed = sandbox.dir().join("usr/local/bin/redlock");
+        std::os::unix::fs::symlink(REDLOCK, installed).unwrap();
         sandbox
     }
 
@@ -92,15 +94,19 @@ impl Sandbox {
     /// A text with the machine's paths put into the sandbox.
     fn here(&self, text: &str) -> String {
         let dir = self.dir().display().to_string();
-        let binaries = Path::new(REDLOCK).parent().unwrap().display().to_string();
-        let paths = ["/opt/", "/srv/", "/backups/", " /home", "/var/lib/"];
-        paths
-            .iter()
-            .fold(text.replace("/usr/local/bin", &binaries), |text, path| {
-                let there = path.trim_start();
-                let space = &path[..path.len() - there.len()];
-                text.replace(path, &format!("{space}{dir}{there}"))
-            })
+        let paths = [
+            "/usr/local/bin",
+            "/opt/",
+            "/srv/",
+            "/backups/",
+            " /home",
+            "/var/lib/",
+        ];
+        paths.iter().fold(text.to_owned(), |text, path| {
+            let there = path.trim_start();
+            let space = &path[..path.len() - there.len()];
+            text.replace(path, &format!("{space}{dir}{there}"))
+        })
     }
 
     /// A command in the sandbox.
@@ -197,7 +203,7 @@ fn crontab_as_hosts_run_it() {
 
     let mut mail = if can_hide_the_machine() {
         let hosts = [0, 1].map(|host| cron(dir, host, &variables.join("\n"), &commands));
-        wait_until_the_minute("both hosts have run both, and sent their mail", || {
+        wait_until("both hosts have run both, and sent their mail", || {
             [0, 1].iter().all(|host| ended(dir, *host) >= 2)
                 && mail(dir).lines().count() >= calls("report.sh")
         });
@@ -242,7 +248,7 @@ fn can_hide_the_machine() -> bool {
     here.output().is_ok_and(|output| output.status.success())
 }
 
-/// A cron daemon that runs commands every minute, and sees nothing of the machine's crontabs and mail.
+/// A cron daemon that runs commands as soon as it starts, and sees nothing of the machine's crontabs and mail.
 fn cron(dir: &Path, host: usize, variables: &str, commands: &[&str]) -> Running {
     // What runs the lines, as they are, and says when one has ended.
     let shell = format!(
@@ -250,16 +256,21 @@ fn cron(dir: &Path, host: usize, variables: &str, commands: &[&str]) -> Running 
         dir.display()
     );
     let shell = script(dir, &format!("shell-{host}"), &shell);
-    let jobs = commands.join("\n* * * * * ");
-    let crontab = format!("SHELL={}\n{variables}\n* * * * * {jobs}\n", shell.display());
+    let jobs = commands.join("\n@reboot ");
+    let crontab = format!("SHELL={}\n{variables}\n@reboot {jobs}\n", shell.display());
     fs::write(dir.join(format!("crontab-{host}")), crontab).unwrap();
     let dir = dir.display();
+    let binaries = Path::new(REDLOCK).parent().unwrap().display();
+    // The checkout may be below a directory that is hidden, or in the home directory of root.
     let text = format!(
         "cp /usr/sbin/cron {dir}/cron-{host} && mount --make-rprivate / &&
+         mount --bind '{binaries}' {dir}/usr/local/bin &&
          for hidden in /var/spool/cron /etc/cron.d /run /usr/sbin; do
              mount -t tmpfs none $hidden || exit
          done &&
-         mount --bind /dev/null /etc/crontab 2>&- ; mount --bind {dir}/root /root &&
+         mount --bind /dev/null /etc/crontab 2>&- ;
+         sed 's#^\\(root:.*:\\).*:#\\1{dir}/root:#' /etc/passwd >{dir}/passwd-{host} &&
+         mount --bind {dir}/passwd-{host} /etc/passwd &&
          mkdir -p /var/spool/cron/crontabs /run/lock &&
          install -m 600 {dir}/crontab-{host} /var/spool/cron/crontabs/root &&
          printf '#!/bin/sh\\nsed 1,/^$/d >>{dir}/mail-{host}\\n' >/usr/sbin/sendmail &&
@@ -269,15 +280,6 @@ fn cron(dir: &Path, host: usize, variables: &str, commands: &[&str]) -> Running 
     command.args(["-m", "sh", "-c", &text]);
     without_terminal(&mut command);
     Running::start(&mut command)
-}
-
-/// Waits for what cron does with the next minute.
-fn wait_until_the_minute(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(100);
-    while !condition() {
-        assert!(std::time::Instant::now() < end, "never happened: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
 }
 
 #[test]

@@ -321,8 +321,8 @@ fn the_lock_is_released_only_after_the_child_was_reaped() {
 #[test]
 fn under_nohup_a_hang_up_changes_nothing_for_both() {
     let redis = Redis::start();
-    let script = format!("trap '' HUP; exec {REDLOCK} run a -- perl -e \"$1\" child USR1");
-    let mut nohup = with_default_signals(directly(&redis, &["sh", "-c", &script, "sh", COUNTER]));
+    let script = "trap '' HUP; exec redlock run a -- perl -e \"$1\" child USR1";
+    let mut nohup = with_default_signals(directly(&redis, &["sh", "-c", script, "sh", COUNTER]));
     let mut running = Running::start(&mut nohup);
     let child = pid_in(&running.line());
     running.signal(Signal::SIGHUP);
@@ -462,7 +462,7 @@ fn the_child_inherits_the_descriptors_that_we_were_given_and_none_of_ours() {
             outcome(&mut directly(&redis, &[&shell, &descriptors[..]].concat()))
         };
         let direct = exec("");
-        let under = exec(&format!("{REDLOCK} run a --"));
+        let under = exec("redlock run a --");
         under.assert_code(0).assert_silent();
         assert!(direct.stdout.starts_with("0 /dev/null\n1 pipe\n2 pipe\n"));
         assert_eq!(under.stdout, direct.stdout, "{redirections}");
@@ -497,8 +497,8 @@ fn closed_standard_streams_stay_closed_in_the_child() {
         let found = ["direct", "under"].map(|way| {
             let file = redis.dir.path().join(way);
             let redlock = match way {
-                "under" => format!("{REDLOCK} run a --"),
-                _ => String::new(),
+                "under" => "redlock run a --",
+                _ => "",
             };
             // What it finds goes to a file that it opens after having looked.
             let look = r#"
@@ -552,8 +552,8 @@ fn streams_pass_through_byte_by_byte() {
 #[test]
 fn input_that_the_child_leaves_unread_is_left_to_the_next_reader() {
     let redis = Redis::start();
-    let script = format!("{REDLOCK} run a -c 'read line; echo \"child $line\"'; cat");
-    let mut shell = directly(&redis, &["sh", "-c", &script])
+    let script = "redlock run a -c 'read line; echo \"child $line\"'; cat";
+    let mut shell = directly(&redis, &["sh", "-c", script])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

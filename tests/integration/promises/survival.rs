@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{REDLOCK, Redis, Running, TIMEOUT, directly, outcome, send, wait_until};
+use crate::support::{Redis, Running, TIMEOUT, directly, outcome, send, wait_until};
 
 /// A COMMAND that ends when a file appears in its home directory.
 const UNTIL_GO: &str = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
@@ -81,7 +81,7 @@ fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
 
 /// A run of the lock "a" with these options, whose standard error is its standard output.
 fn heard(redis: &Redis, options: &str) -> Running {
-    let line = format!("exec {REDLOCK} run {options} a -c \"$0\" 2>&1");
+    let line = format!("exec redlock run {options} a -c \"$0\" 2>&1");
     let mut run = Running::start(&mut directly(redis, &["sh", "-c", &line, UNTIL_GO]));
     run.expect_line("ready");
     run

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, host, outcome, queued,
-    seen_by_a_shell, wait_until, with_default_signals,
+    Gated, Outcome, Redis, Running, assert_nothing_left, host, outcome, queued, seen_by_a_shell,
+    wait_until, with_default_signals,
 };
 
 /// Starts a redlock whose messages come as lines of the run.
 fn heard(redis: &Redis, arguments: &[&str]) -> Running {
-    let script = format!("exec {REDLOCK} \"$@\" 2>&1");
-    let shell = ["sh", "-c", &script, "sh"];
+    let script = "exec redlock \"$@\" 2>&1";
+    let shell = ["sh", "-c", script, "sh"];
     Running::start(&mut crate::support::directly(
         redis,
         &[&shell, arguments].concat(),

@@ -8,31 +8,35 @@ use std::sync::LazyLock;
 
 /// A wall clock, set by a library that is loaded before the server. It may be set while the server runs.
 pub struct WallClock {
-    offset: tempfile::NamedTempFile,
+    offset: fs::File,
+    /// Has the file with the offset, and a link to the library: `LD_PRELOAD` takes no path with a space.
+    dir: tempfile::TempDir,
 }
 
 impl WallClock {
     /// One that is ahead by this many milliseconds.
     pub fn ahead_by(ms: i64) -> Self {
-        let offset = tempfile::NamedTempFile::new().unwrap();
-        let clock = Self { offset };
+        static LIBRARY: LazyLock<PathBuf> = LazyLock::new(compiled);
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(&*LIBRARY, dir.path().join("clock.so")).unwrap();
+        let offset = fs::File::create(dir.path().join("offset")).unwrap();
+        let clock = Self { offset, dir };
         clock.set(ms);
         clock
     }
 
     /// Sets it ahead of the right time by this many milliseconds.
     pub fn set(&self, ms: i64) {
-        let file = self.offset.as_file();
-        file.write_all_at(&ms.to_ne_bytes(), 0).unwrap();
+        self.offset.write_all_at(&ms.to_ne_bytes(), 0).unwrap();
     }
 
     /// What starts a server with this clock ([`super::Redis::under`]).
     pub fn before(&self) -> Vec<String> {
-        static LIBRARY: LazyLock<PathBuf> = LazyLock::new(compiled);
+        let dir = self.dir.path().display();
         vec![
             "env".into(),
-            format!("LD_PRELOAD={}", LIBRARY.display()),
-            format!("CLOCK_OFFSET_FILE={}", self.offset.path().display()),
+            format!("LD_PRELOAD={dir}/clock.so"),
+            format!("CLOCK_OFFSET_FILE={dir}/offset"),
         ]
     }
 }
