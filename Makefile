@@ -32,6 +32,8 @@ CARGO ?= cargo
 # Where cargo builds; the binary is copied to its top, so that its path doesn't depend on the target
 # it was built for.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Make's own functions would split a path at its spaces.
+ABSOLUTE_TARGET := $(if $(filter /%,$(firstword $(TARGET))),,$(CURDIR)/)$(TARGET)
 REDLOCK = $(TARGET)/redlock$(if $(filter $(HERE),$(ARCH)),,-$(ARCH))
 SOURCES := Cargo.toml Cargo.lock $(shell find src build build.rs -type f)
 
@@ -44,10 +46,12 @@ MUSL := $(ARCH)-unknown-linux-musl
 # The functions that a short run calls stand side by side in it, so that fewer pages are mapped.
 STATIC := -C relocation-model=static -C symbol-mangling-version=v0 -C link-arg=-Wl,-T,build/hot.ld
 
-# The binary doesn't tell where it was built, so that it is the same wherever that was.
+# The binary doesn't tell where it was built, so that it is the same wherever that was. Cargo takes flags with spaces
+# only if they are separated by another character.
 CARGO_DIRECTORY := $(or $(CARGO_HOME),$(HOME)/.cargo)
-REMAP = --remap-path-prefix=$(CURDIR)=/redlock --remap-path-prefix=$(abspath $(TARGET))=/target \
-    --remap-path-prefix=$(CARGO_DIRECTORY)=/cargo --remap-path-prefix=$$(rustc --print sysroot)=/rust
+FLAGS = CARGO_ENCODED_RUSTFLAGS="$$(printf %s "--remap-path-prefix=$(CURDIR)=/redlock"; printf '\037%s' \
+    "--remap-path-prefix=$(ABSOLUTE_TARGET)=/target" "--remap-path-prefix=$(CARGO_DIRECTORY)=/cargo" \
+    "--remap-path-prefix=$$(rustc --print sysroot)=/rust" $(1) $(RUSTFLAGS))"
 
 # What links, and compiles C, for another processor.
 CROSS := $(ARCH)-linux-gnu-gcc
@@ -75,15 +79,17 @@ build:
 
 .PHONY: build-musl build-host
 build-musl:
-	$(COMMIT) $(FOREIGN) RUSTFLAGS="$(STATIC) $(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release --target $(MUSL)
+	$(COMMIT) $(FOREIGN) $(call FLAGS,$(STATIC)) $(CARGO) build --locked --release --target $(MUSL)
 	@install -m 755 "$(TARGET)/$(MUSL)/release/redlock" "$(REDLOCK)"
 
 build-host:
-	$(COMMIT) RUSTFLAGS="$(REMAP) $(RUSTFLAGS)" $(CARGO) build --locked --release
+	$(COMMIT) $(FLAGS) $(CARGO) build --locked --release
 	@install -m 755 "$(TARGET)/release/redlock" "$(REDLOCK)"
 
 # After `make build`, `sudo make install` only copies: root needs no toolchain.
-$(REDLOCK): $(SOURCES)
+SPACE := $(subst ,, )
+BINARY = $(subst $(SPACE),\ ,$(REDLOCK))
+$(BINARY): $(SOURCES)
 	@$(MAKE) --no-print-directory build
 
 # Of a static binary only: any other depends on the libraries of this host.
@@ -117,7 +123,7 @@ test:
 # Downloads a root, and builds redlock twice: half an hour.
 test-arm64:
 	@scripts/setup test-arm64
-	scripts/test-arm64 "$(abspath $(TARGET))/arm64"
+	scripts/test-arm64 "$(ABSOLUTE_TARGET)/arm64"
 
 # Of the debug build and of the release build, whose C library makes other calls.
 SWEEP := scripts/leftovers env REDLOCK_SWEEP=all $(CARGO) test --locked --test integration -- --nocapture sweep::
@@ -126,7 +132,7 @@ sweep:
 	@$(MAKE) --no-print-directory build
 	$(CARGO) test --locked --no-run
 	$(SWEEP)
-	REDLOCK_BIN="$(abspath $(REDLOCK))" $(SWEEP)
+	REDLOCK_BIN="$(ABSOLUTE_TARGET)/redlock" $(SWEEP)
 
 faults:
 	@scripts/setup test
@@ -173,7 +179,7 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 fuzz-input:
 	@scripts/setup fuzz-input
 	RUSTFLAGS="$(FUZZED) $(RUSTFLAGS)" $(CARGO) build --locked --profile fuzz --target $(HOST) \
-	    --target-dir $(TARGET)/fuzz --bin redlock
+	    --target-dir "$(TARGET)/fuzz" --bin redlock
 	$(if $(filter-out replies,$(INPUT)),,$(CARGO) test --locked --test integration --no-run)
 	@CARGO="$(CARGO)" scripts/fuzz-input "$(TARGET)/fuzz/$(HOST)/fuzz/redlock" "$(TARGET)/fuzz/inputs" \
 	    "$(or $(SECONDS),60)" "$(INPUT)"
@@ -188,7 +194,7 @@ mutants-lua:
 # One place at a time, with a build and the unit tests for each: an hour and more for all of it.
 mutants:
 	@scripts/setup mutants
-	PATH="$(abspath $(TARGET))/tools/bin:$$PATH" scripts/mutants $(FILES)
+	PATH="$(ABSOLUTE_TARGET)/tools/bin:$$PATH" scripts/mutants $(FILES)
 
 mutants-named:
 	@scripts/setup test
@@ -201,7 +207,7 @@ bench:
 	@scripts/setup bench >&2
 	@$(MAKE) --no-print-directory build >&2
 	@$(CARGO) bench --locked --no-run $(addprefix --bench ,$(BENCHES))
-	@for bench in $(BENCHES); do REDLOCK_BIN="$(abspath $(REDLOCK))" $(CARGO) bench -q --locked --bench $$bench || exit; done
+	@for bench in $(BENCHES); do REDLOCK_BIN="$(ABSOLUTE_TARGET)/redlock" $(CARGO) bench -q --locked --bench $$bench || exit; done
 
 lint:
 	@scripts/setup lint
@@ -236,7 +242,7 @@ hot-check:
 	    echo "no static binary for x86-64 can be built here: build/hot.ld isn't checked"; \
 	fi
 
-install: $(REDLOCK)
+install: $(BINARY)
 	@$(MAKE) --no-print-directory install-files
 
 # The binary may be any.
