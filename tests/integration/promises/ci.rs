@@ -19,7 +19,7 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
         ("GITHUB_REPOSITORY", "o/r"),
         ("GITHUB_RUN_ID", "7"),
     ];
-    for (variables, url) in [
+    let waiting = [
         (&github[..], "https://github.com/o/r/actions/runs/7"),
         (
             &[("CI_JOB_URL", "https://gitlab/j/1")],
@@ -31,7 +31,8 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
         ),
         (&[("BUILDKITE_BUILD_URL", "https://b/1")], "https://b/1"),
         (&[("CIRCLE_BUILD_URL", "https://c/1")], "https://c/1"),
-    ] {
+    ]
+    .map(|(variables, url)| {
         let redis = Redis::start();
         let command = ["a", "-c", "echo ready; exec sleep 60"];
         let mut run = redis.redlock(&[&["run", "--reason", "release 7"], &command[..]].concat());
@@ -41,8 +42,13 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
         assert!(json.contains(&format!("\"url\":\"{url}\"")), "{json}");
         let table = outcome(&mut redis.redlock(&["status"])).stdout;
         assert!(table.contains(&format!("(release 7)  {url}")), "{table}");
-        let waiter = outcome(&mut redis.redlock(&["run", "-w", "1200ms", "a", "--", "true"]));
+        let waiter = Running::start(&mut redis.redlock(&["run", "-w", "6s", "a", "--", "true"]));
+        (redis, holder, waiter, url)
+    });
+    // It names the holder after a second, and when it gives up.
+    for (_redis, _holder, waiter, url) in waiting {
         let said = format!("(release 7, {url})");
+        let waiter = waiter.finish();
         waiter.assert_code(75).assert_says(&said);
         assert_eq!(waiter.stderr.matches(&said).count(), 2, "{waiter:?}");
     }
@@ -195,26 +201,12 @@ fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
 #[test]
 fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     let redis = Redis::start();
-    let script = "trap '' TERM; echo ready; while :; do sleep 0.01; done";
+    let script = "trap '' TERM; echo $$; while :; do sleep 0.01; done";
     let mut holder = Running::start(&mut redis.run("-k 500ms --hold-at-least 1m a", script));
-    holder.expect_line("ready");
-    let token = redis.cli(&["GET", "redlock:a"]);
-    let newest = [
-        "run",
-        "-q",
-        "--supersede",
-        "--cancel-running",
-        "a",
-        "--",
-        "true",
-    ];
-    let newest = queued(&redis, &newest);
-    wait_until("the word is there", || {
-        redis
-            .cli(&["HKEYS", "{redlock:a}:notices"])
-            .contains("cancelled:")
-    });
-    assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
+    let deaf = holder.line();
+    let newest = format!("! kill -0 {deaf}");
+    let newest = words!("run -q --supersede --cancel-running a -c", &newest);
+    let newest = Running::start(&mut redis.redlock(newest));
     holder.finish().assert_code(79);
     newest.finish().assert_code(0);
     assert_nothing_left(&redis);
@@ -222,12 +214,12 @@ fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
 
 #[test]
 fn runs_that_join_end_as_the_run_in_progress_does() {
-    for (script, status) in [
-        ("exit 0", 0),
-        ("exit 3", 3),
-        ("kill -9 $$", 137),
-        ("sleep 60", 124),
-        ("redlock release --force -q a; sleep 60", 79),
+    for (options, script, status) in [
+        ("", "exit 0", 0),
+        ("", "exit 3", 3),
+        ("", "kill -9 $$", 137),
+        ("-t 8s", "sleep 60", 124),
+        ("", "redlock release --force -q a; sleep 60", 79),
     ] {
         let redis = Redis::start();
         let gate = format!(
@@ -236,7 +228,7 @@ fn runs_that_join_end_as_the_run_in_progress_does() {
         );
         let fifo = redis.dir.path().join("gate");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let mut holder = Running::start(&mut redis.run("-q -t 1500ms a", &gate));
+        let mut holder = Running::start(&mut redis.run(&format!("-q {options} a"), &gate));
         holder.expect_line("ready");
         let joined: Vec<Running> = (0..3)
             .map(|_| Running::start(&mut redis.redlock(words!("run -q --join a -- echo ran"))))
@@ -332,10 +324,11 @@ fn assert_gone(redis: &Redis, child: Option<i32>) {
 fn a_job_that_is_cancelled_while_it_waits_leaves_nothing() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let mut waiter = queued(&redis, &["run", "a", "--", "true"]);
-    cancel(&mut waiter);
-    assert_eq!(redis.queue("a"), [0; 0]);
+    let waiter = queued(&redis, &["run", "a", "--", "true"]);
+    // The first signal is enough.
+    waiter.signal(Signal::SIGINT);
     waiter.finish().assert_code(128 + 2);
+    assert_eq!(redis.queue("a"), [0; 0]);
     holder.end();
     assert_gone(&redis, None);
 }
@@ -371,7 +364,7 @@ fn a_job_that_is_cancelled_while_it_runs_leaves_nothing_even_if_it_ignores_all()
 #[test]
 fn a_job_that_is_cancelled_while_it_releases_leaves_nothing() {
     let redis = Redis::start();
-    let mut run = Gated::start(&redis, &["--ttl", "1s", "--connect-timeout", "10s", "a"]).ready();
+    let mut run = Gated::start(&redis, &["--ttl", "6s", "--connect-timeout", "10s", "a"]).ready();
     redis.stall();
     run.open();
     let moment = run.run.line();
@@ -516,7 +509,7 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     let redis = Redis::start();
     let cancel = |name: &'static str| {
         outcome(&mut redis.redlock(words!(
-            "run -q -w 10s --supersede --cancel-running {} -- true",
+            "run -q --supersede --cancel-running {} -- true",
             name
         )))
         .assert_code(0);
@@ -641,8 +634,8 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
             }
         }
         wait_until("it has ended", || run.has_ended());
-        // The waiter has it after a TTL, and by then nothing of the job is left.
-        outcome(&mut redis.redlock(&["run", "-q", "-w", "2s", "a", "--", "true"])).assert_code(0);
+        // The waiter has it after a TTL, not after the usual one, and by then nothing of the job is left.
+        outcome(&mut redis.redlock(&["run", "-q", "-w", "20s", "a", "--", "true"])).assert_code(0);
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         let left = processes.filter_map(|entry| {
             let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
