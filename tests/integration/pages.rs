@@ -172,7 +172,7 @@ fn the_transcript_at_the_top_of_the_readme_is_what_redlock_prints() {
     printed += &outcome(&mut run(&["--no-wait"])).assert_code(75).stderr;
     printed += "$ redlock run deploy -- ./deploy.sh\n";
     // The line comes after a second.
-    let waits = outcome(&mut run(&["--wait", "1500ms"]));
+    let waits = outcome(&mut run(&["--wait", "5s"]));
     printed += waits.assert_code(75).stderr.lines().next().expect("a line");
 
     let [shown, printed] = [shown, &printed].map(|text| {

@@ -2,10 +2,9 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
-use std::time::Duration;
 
 use crate::promises::recipes::{GATE, Sandbox, blocks};
-use crate::support::{Redis, Running, outcome};
+use crate::support::{Redis, Running, TIMEOUT, outcome};
 
 /// A manager's socket.
 struct Manager {
@@ -17,9 +16,7 @@ impl Manager {
     fn new(redis: &Redis, name: &str) -> Self {
         let path = redis.dir.path().join(name).display().to_string();
         let socket = UnixDatagram::bind(&path).unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { socket, path }
     }
 
