@@ -999,10 +999,7 @@ fn messages_to_a_chat() {
     fs::create_dir_all(sandbox.dir().join("opt/hooks")).unwrap();
     let header = sandbox.dir().join("opt/hooks/slack");
     fs::write(header, "Authorization: Bearer xoxb-7\n").unwrap();
-    let run = |options: &[&str], job: &str| {
-        let words = [&["redlock", "run"], options, &["backup", "-c", job]].concat();
-        told_of(&sandbox, hook, &words)
-    };
+    let run = |job: &str| told_of(&sandbox, hook, words!("redlock run backup -c", job));
     let message = || {
         let request = requests.recv_timeout(TIMEOUT).unwrap();
         assert!(
@@ -1023,15 +1020,22 @@ fn messages_to_a_chat() {
         body
     };
     // A job that ends well says nothing.
-    run(&[], "exit 0").assert_code(0);
-    run(&[], "exit 3").assert_code(3);
+    run("exit 0").assert_code(0);
+    run("exit 3").assert_code(3);
     let said = message();
     assert!(said.contains(" failed with status 3: sh -c "), "{said}");
-    run(&["--late", "50ms"], "sleep 0.2; exit 0").assert_code(0);
+    // The job goes on until the message has come.
+    let late = "until test -e go; do sleep 0.02; done";
+    let late = words!("redlock run --late 50ms backup -c", late);
+    let late = Running::start(&mut sandbox.command(late, &[("REDLOCK_HOOK", hook)]));
     let said = message();
-    assert!(said.contains(" still runs after 0 s: sh -c "), "{said}");
+    sandbox.open_the_gate();
+    late.finish().assert_code(0);
+    let (_, after) = said.split_once(" still runs after ").expect("it is late");
+    let (seconds, _) = after.split_once(" s: sh -c ").expect("what is late");
+    seconds.parse::<u32>().expect("whole seconds");
     let lost = "redlock release --force --yes backup; sleep 60";
-    run(&[], lost).assert_code(79);
+    run(lost).assert_code(79);
     let said = message();
     assert!(said.contains(" lost its lock to "), "{said}");
 }
@@ -1365,9 +1369,9 @@ fn a_job_that_takes_too_long_is_stopped_with_time_to_clean_up() {
         "trap 'sleep 5.5; echo cleaned up; exit' TERM; test -e go || while :; do sleep 0.02; done",
     );
     let text = and_more(3);
-    // A second in place of the hour.
+    // Seconds in place of the hour.
     assert!(text.contains(" -t 1h "), "{text}");
-    let stopped = outcome(&mut sandbox.sh(&text.replace(" -t 1h ", " -t 1s ")));
+    let stopped = outcome(&mut sandbox.sh(&text.replace(" -t 1h ", " -t 4s ")));
     assert_eq!(stopped.assert_code(124).stdout, "cleaned up\n");
     sandbox.open_the_gate();
     outcome(&mut sandbox.sh(&text))
