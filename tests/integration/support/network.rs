@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{Dice, Running, begin_heavy_test, is_permitted, outcome, path, without_terminal};
+use super::{
+    Dice, Running, TIMEOUT, begin_heavy_test, is_permitted, outcome, path, without_terminal,
+};
 
 /// What becomes of the frames from one host to another.
 #[derive(Clone, Copy, Default)]
@@ -320,34 +322,33 @@ fn a_link_delays_loses_and_cuts_off_what_is_sent_in_its_direction_alone() {
     };
     let sockets = [0, 1].map(|host| {
         let bind = || UdpSocket::bind("0.0.0.0:5000").unwrap();
-        let socket = within(network.hosts[host].pid(), bind);
-        socket
-            .set_read_timeout(Some(Duration::from_secs(1)))
-            .unwrap();
-        socket
+        within(network.hosts[host].pid(), bind)
     });
-    // How long so many bytes take, if they arrive.
-    let takes = |from: usize, to: usize, bytes: usize| {
+    // How long so many bytes take, if they arrive within this time.
+    let takes = |from: usize, to: usize, bytes: usize, patience: Duration| {
         let began = Instant::now();
         let address = (Network::address(to), 5000);
         sockets[from].send_to(&vec![0; bytes], address).unwrap();
+        sockets[to].set_read_timeout(Some(patience)).unwrap();
         let read = sockets[to].recv(&mut [0; 2000]);
         read.is_ok().then(|| began.elapsed())
     };
-    let arrives = |from, to, bytes| takes(from, to, bytes).is_some();
+    let arrives = |from, to, bytes| takes(from, to, bytes, TIMEOUT).is_some();
+    let is_lost = |from, to, bytes| takes(from, to, bytes, Duration::from_secs(1)).is_none();
     assert!(arrives(0, 1, 1400) && arrives(1, 0, 1400));
-    let late = Duration::from_millis(400);
+    let late = Duration::from_secs(3);
     network.change(&[0], &[1], |link| link.delay = late);
-    assert!(takes(0, 1, 10).unwrap() >= late && takes(1, 0, 10).unwrap() < late);
+    let takes = |from, to| takes(from, to, 10, TIMEOUT).unwrap();
+    assert!(takes(0, 1) >= late && takes(1, 0) < late);
     network.change(&[0], &[1], |link| *link = Link::default());
     network.change(&[0], &[1], |link| link.cap = 600);
-    assert!(arrives(0, 1, 500) && !arrives(0, 1, 700) && arrives(1, 0, 700));
+    assert!(arrives(0, 1, 500) && is_lost(0, 1, 700) && arrives(1, 0, 700));
     network.change(&[0], &[1], |link| link.loss = 100);
-    assert!(!arrives(0, 1, 10) && arrives(1, 0, 10));
+    assert!(is_lost(0, 1, 10) && arrives(1, 0, 10));
     network.heal();
     assert!(arrives(0, 1, 1400));
     network.part(&[0], &[1]);
-    assert!(!arrives(0, 1, 10) && !arrives(1, 0, 10));
+    assert!(is_lost(0, 1, 10) && is_lost(1, 0, 10));
     network.mend(0);
     assert!(arrives(0, 1, 10) && arrives(1, 0, 10));
 }
