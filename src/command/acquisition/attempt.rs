@@ -605,7 +605,7 @@ impl<'a> Attempt<'a> {
             }
             wait::End::Crowded(waiting) => Reason::Busy(crowded(name, waiting), None),
             wait::End::Superseded(by) => Reason::Busy(
-                report::superseded(name, &by),
+                report::superseded(name, &by, self.acquisition.request.queue.number),
                 self.told(|| report::client_in_words(&by)),
             ),
             wait::End::Removed(by) => {

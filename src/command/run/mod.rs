@@ -193,6 +193,30 @@ fn why_not(program: &Path, error: &io::Error) -> String {
 /// Longest first line that the kernel reads for an interpreter, in bytes.
 const LONGEST_FIRST_LINE: u64 = 256;
 
+/// Longest first word of a hook that is a program's name, in bytes.
+const LONGEST_HOOK_WORD: usize = 200;
+
+/// Says why a hook can't be run, if its first word shows that: nobody waits for the shell that runs it.
+fn hook_trouble(script: &str) -> Option<String> {
+    let word = script.split_whitespace().next()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if word.len() > LONGEST_HOOK_WORD
+        || !word.chars().all(is_plain)
+        || BUILTINS.contains(&word)
+        || program_path(OsStr::new(word)).is_some()
+    {
+        return None;
+    }
+    let kind = match Path::new(word).metadata() {
+        Ok(_) if word.contains('/') => io::ErrorKind::PermissionDenied,
+        _ => io::ErrorKind::NotFound,
+    };
+    Some(format!(
+        "{word}: {}",
+        why_not(Path::new(word), &kind.into())
+    ))
+}
+
 /// Says which interpreter of a program is missing. Its name is quoted, so that the carriage return of a script with DOS
 /// line endings shows.
 fn missing_interpreter(program: &Path) -> String {
@@ -256,6 +280,11 @@ impl Run<'_> {
         // A hook that runs redlock would call itself again and again.
         if std::env::var_os(EVENT).is_some_and(|event| !event.is_empty()) {
             return None;
+        }
+        if let Some(why) = hook_trouble(script) {
+            settings
+                .verbosity
+                .info(format_args!("can't run REDLOCK_HOOK: {why}"));
         }
         Some(Hook {
             script,

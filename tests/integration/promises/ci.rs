@@ -142,7 +142,12 @@ fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
     let running = Gated::start(&redis, &deploy("5")).ready();
     // Newer than the one that runs: it waits. Older: it gives up.
     let waiting = Gated::queued(&redis, &deploy("8"));
-    late("4").assert_code(75).assert_says("superseded by");
+    late("4")
+        .assert_code(75)
+        .assert_says("build 4 is older than build 5 of ")
+        .assert_says(
+            "to run an older build (a rollback), leave out --order, or give a number above 5",
+        );
     late("7")
         .assert_code(75)
         .assert_says(&format!("(pid {})", waiting.run.pid()));
@@ -155,7 +160,9 @@ fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
     running.end();
     newest.ready().end();
     // Long done.
-    late("8").assert_code(75).assert_says("superseded by");
+    late("8")
+        .assert_code(75)
+        .assert_says("build 8 is older than build 9 of ");
     late("9").assert_code(0);
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
     assert_nothing_left(&redis);
@@ -413,7 +420,8 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_no
     let late = || {
         for wait in ["-w1m", "-n"] {
             let end = deploy(&redis, 6, &[wait]).finish();
-            end.assert_code(75).assert_says("superseded by");
+            end.assert_code(75)
+                .assert_says("build 6 is older than build 7 of ");
         }
     };
     // Queued, behind a holder without a number.

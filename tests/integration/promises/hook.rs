@@ -446,7 +446,8 @@ fn a_hook_that_fails_floods_or_is_missing_changes_nothing() {
         &long,
     ] {
         let run = outcome(redis.run("a", "exit 4").env("REDLOCK_HOOK", hook));
-        run.assert_code(4).assert_silent();
+        run.assert_code(4);
+        assert_eq!(run.stderr.is_empty(), hook != "/no/such/hook", "{run:?}");
     }
     wait_until("it has flooded", || done.exists());
 }
@@ -643,4 +644,42 @@ fn a_hook_may_be_set_where_nobody_else_can_write_and_the_environment_counts_firs
     outcome(&mut run(words!("run a -- true")))
         .assert_code(78)
         .assert_says("unknown setting REDLOCK_HOK; did you mean REDLOCK_HOOK?");
+}
+
+#[test]
+fn a_hook_that_cannot_be_run_is_one_line_and_changes_nothing() {
+    let redis = Redis::start();
+    let plain = redis.dir.path().join("plain");
+    fs::write(&plain, "#!/bin/sh\n").unwrap();
+    let plain = plain.to_str().unwrap();
+    for (hook, says) in [
+        (
+            "/no/such/hook -v",
+            "can't run REDLOCK_HOOK: /no/such/hook: no such file",
+        ),
+        (
+            "no-such-hook",
+            "can't run REDLOCK_HOOK: no-such-hook: not found in $PATH",
+        ),
+        (plain, "it isn't executable; run: chmod +x "),
+        ("true", ""),
+        ("test -e x || true", ""),
+        ("[ \"$REDLOCK_EVENT\" = ended ]", ""),
+    ] {
+        let end = outcome(
+            redis
+                .redlock(words!("run a -- true"))
+                .env("REDLOCK_HOOK", hook),
+        );
+        end.assert_code(0).assert_says(says);
+        assert_eq!(
+            end.stderr.lines().count(),
+            usize::from(!says.is_empty()),
+            "{end:?}"
+        );
+        let mut quiet = redis.redlock(words!("run -q a -- true"));
+        outcome(quiet.env("REDLOCK_HOOK", hook))
+            .assert_code(0)
+            .assert_silent();
+    }
 }
