@@ -13,7 +13,6 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::cli::{Common, SyncOptions, SyncReplicas, history_size, positive_duration};
-use crate::file;
 use crate::output;
 use crate::protocol::{
     self, Access, Client, Locks, PasswordCommand, PasswordSource, Quorum, Replication, TlsFiles,
@@ -262,7 +261,7 @@ enum Given<'a> {
 impl Given<'_> {
     fn read(self) -> Result<PasswordSource> {
         match self {
-            Self::File(path) => Ok(PasswordSource::File(password(path)?)),
+            Self::File(path) => Ok(PasswordSource::File(path.to_owned())),
             Self::Command(..) if std::env::var_os(output::HELPER_VARIABLE).is_some() => {
                 Err(BadConfig("the password command runs redlock, which would run the password command again; have it use --password-file".into()).into())
             }
@@ -300,21 +299,6 @@ fn exposed(
 fn is_in_job() -> bool {
     let mut variables = VARIABLES.iter();
     variables.any(|name| std::env::var_os(name).is_some())
-}
-
-/// The password that a file holds: its first line.
-fn password(path: &Path) -> Result<String> {
-    let text = file::read_text(path).map_err(|error| {
-        BadConfig(format!(
-            "can't read the password file {}: {}",
-            path.display(),
-            reason(&error)
-        ))
-    })?;
-    match text.lines().next() {
-        Some(line) if !line.is_empty() => Ok(line.to_owned()),
-        _ => Err(BadConfig(format!("the password file {} is empty", path.display())).into()),
-    }
 }
 
 /// A setting of the environment or a file.

@@ -441,6 +441,7 @@ mod tests {
             skew: Some(500),
             instance: Some("i".into()),
             kill_after: Some(9_000),
+            order: None,
             idle: None,
             asked: None,
         };
@@ -478,6 +479,7 @@ mod tests {
             skew: Some(500),
             instance: Some(long(5000)),
             kill_after: None,
+            order: None,
             idle: None,
             asked: None,
         };

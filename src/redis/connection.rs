@@ -67,6 +67,9 @@ impl Connection {
     ) -> Result<(Self, Vec<Value>), Error> {
         let opened = Instant::now();
         let until = opened + within;
+        if !server.has_password_command() {
+            server.read_password(until)?;
+        }
         let mut connection = Self {
             wire: Wire::open(server, timeout, until)?,
             confirming: Confirming::default(),
@@ -75,20 +78,19 @@ impl Connection {
             asked_nodes: None,
         };
         let answers = connection.log_in(questions, until);
-        let answers =
-            answers.map_err(|error| connection.wire.softened_by_password_command(error))?;
+        let answers = answers.map_err(|error| connection.wire.softened_by_fresh_password(error))?;
         for answer in &answers {
             connection.confirming.note_followers(server, answer);
         }
-        if let Some(command) = &server.password_command {
-            command.note_accepted();
+        if let Some(password) = &server.fresh_password {
+            password.note_accepted();
         }
         Ok((connection, answers))
     }
 
     /// Whether its password, which a command has printed, may soon be over.
     pub fn wants_new_password(&self) -> bool {
-        self.wire.server.password_command.is_some() && self.opened.elapsed() > NEW_PASSWORD
+        self.wire.server.has_password_command() && self.opened.elapsed() > NEW_PASSWORD
     }
 
     /// From now on writing, and each answer for which nothing else is said, may take this long.

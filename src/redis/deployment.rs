@@ -4,7 +4,6 @@
 //! the one. What was found is remembered for messages only, and asked anew with the next connection.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,8 +18,6 @@ use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;
 use super::url::{Address, Place, Scope, Url};
 use super::{Error, ErrorKind};
-use crate::file;
-use crate::reason::reason;
 
 /// The servers behind one URL.
 pub struct Deployment {
@@ -91,13 +88,16 @@ impl Deployment {
             Place::Sentinels {
                 nodes,
                 primary,
-                login: mut theirs,
+                login: theirs,
                 password_file,
             } => {
-                if let Some(path) = password_file {
-                    theirs.password = Some(first_line(&path).map_err(|why| bad(&why))?);
-                }
-                let sentinel = |address| server((address, Part::Sentinel), theirs.clone(), 0);
+                let sentinel = |address| {
+                    let mut sentinel = server((address, Part::Sentinel), theirs.clone(), 0);
+                    if let Some(path) = &password_file {
+                        sentinel.set_password(PasswordSource::File(path.clone()));
+                    }
+                    sentinel
+                };
                 let first = nodes.first().cloned().ok_or_else(|| bad("no host"))?;
                 let known_by = nodes.into_iter().map(sentinel).map(Arc::new).collect();
                 (
@@ -170,7 +170,7 @@ impl Deployment {
 
     /// Whether a command prints the password for each new connection.
     pub fn has_password_command(&self) -> bool {
-        self.lock().password_command.is_some()
+        self.lock().has_password_command()
     }
 
     /// Connects to the server that has the locks, and authenticates, all `within` a time.
@@ -185,10 +185,10 @@ impl Deployment {
     ) -> Result<Connection, Error> {
         let server = self.server();
         let mut within = within;
-        if let Some(command) = &server.password_command {
+        if server.has_password_command() {
             // Before all else, so that no server has to wait for it.
             let began = Instant::now();
-            command.run(began + within)?;
+            server.read_password(began + within)?;
             within = within.saturating_sub(began.elapsed());
         }
         let (mut connection, replicas) = match &self.kind {
@@ -272,16 +272,6 @@ fn scattered(prefix: &str) -> String {
     format!(
         "the prefix \"{prefix}\" has no hash tag, without which the keys of a lock are on several nodes of the cluster; use --prefix '{{{tag}}}:'"
     )
-}
-
-/// The password that a file holds; why there is none otherwise.
-fn first_line(path: &Path) -> Result<String, String> {
-    let text = file::read_text(path)
-        .map_err(|error| format!("can't read {}: {}", path.display(), reason(&error)))?;
-    match text.lines().next() {
-        Some(line) if !line.is_empty() => Ok(line.to_owned()),
-        _ => Err(format!("{} is empty", path.display())),
-    }
 }
 
 #[cfg(test)]

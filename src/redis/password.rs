@@ -1,30 +1,30 @@
-//! A password that a command prints for each new connection, such as a short-lived token.
+//! A password that is read for each new connection, as it may change while a lock is held: from a file, or from what a
+//! command prints, such as a short-lived token.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::{Error, ErrorKind};
+use crate::file;
 use crate::output::{self, Failure};
 use crate::reason::reason;
 
-/// Where a password is from that counts in place of the URL's.
+/// Where a password is read that takes the place of the URL's.
 pub enum PasswordSource {
-    File(String),
+    /// The first line of a file.
+    File(PathBuf),
     Command(PasswordCommand),
 }
 
-/// A command that prints the password. Neither the command nor what it prints is ever shown.
+/// A command that prints the password. Neither the command nor its output is ever shown.
 pub struct PasswordCommand {
     script: String,
     /// Where it was given.
     origin: String,
     /// Variables that it doesn't get.
     without: &'static [&'static str],
-    /// What it printed last.
-    printed: Mutex<Option<String>>,
-    /// The server has taken a password of it, so what fails now may pass.
-    accepted: AtomicBool,
 }
 
 impl PasswordCommand {
@@ -33,32 +33,14 @@ impl PasswordCommand {
             script,
             origin,
             without,
-            printed: Mutex::default(),
-            accepted: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn origin(&self) -> &str {
-        &self.origin
-    }
-
-    fn printed(&self) -> MutexGuard<'_, Option<String>> {
-        self.printed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What it printed last.
-    pub(super) fn password(&self) -> Option<String> {
-        self.printed().clone()
-    }
-
-    /// Has it print the password as it is now.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Config`], and once the server has taken one: [`ErrorKind::NotNow`].
-    pub(super) fn run(&self, until: Instant) -> Result<(), Error> {
+    /// Runs it, and returns the password; why there is none otherwise.
+    fn read(&self, until: Instant) -> Result<String, String> {
         let began = Instant::now();
         let output = output::of(&self.script, self.without, until);
-        let text = output.map_err(|failure| match failure {
+        let bytes = output.map_err(|failure| match failure {
             Failure::NotStarted(error) => format!("can't be started: {}", reason(&error)),
             Failure::Failed(status) => {
                 format!("{}; run it by hand to see why", report_of(status))
@@ -73,28 +55,106 @@ impl PasswordCommand {
                 "printed more than {} KiB; it must print the password and nothing else",
                 output::LIMIT >> 10
             ),
-        });
-        let text = text.and_then(|bytes| password_in(bytes).map_err(str::to_owned));
-        let text = text.map_err(|why: String| {
-            let message = format!("the password command ({}) {why}", self.origin);
-            Error::new(self.kind(ErrorKind::Config), message)
         })?;
-        *self.printed() = Some(text);
+        Ok(password_in(bytes)?)
+    }
+}
+
+/// A password that is read anew for each connection.
+pub struct FreshPassword {
+    source: PasswordSource,
+    /// The last one that was read.
+    latest: Mutex<Option<String>>,
+    /// The server has accepted one, so a failure from then on may pass.
+    accepted: AtomicBool,
+}
+
+impl FreshPassword {
+    pub fn new(source: PasswordSource) -> Self {
+        Self {
+            source,
+            latest: Mutex::default(),
+            accepted: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns true for a command, whose password may expire while a connection lasts.
+    pub(super) fn is_command(&self) -> bool {
+        matches!(self.source, PasswordSource::Command(_))
+    }
+
+    /// Says where the password was given, in a sentence.
+    pub(super) fn origin(&self) -> String {
+        match &self.source {
+            PasswordSource::File(_) => "in the password file".into(),
+            PasswordSource::Command(command) => {
+                format!("by the password command ({})", command.origin)
+            }
+        }
+    }
+
+    /// Names the password as one that the server refuses.
+    pub(super) fn described(&self) -> String {
+        match &self.source {
+            PasswordSource::File(path) => {
+                format!("the password in the file {}", path.display())
+            }
+            PasswordSource::Command(command) => format!(
+                "the password that the password command ({}) printed",
+                command.origin
+            ),
+        }
+    }
+
+    fn latest(&self) -> MutexGuard<'_, Option<String>> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the password as it was read last.
+    pub(super) fn password(&self) -> Option<String> {
+        self.latest().clone()
+    }
+
+    /// Reads the password as it is now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`], and once the server has accepted one: [`ErrorKind::NotNow`].
+    pub(super) fn read(&self, until: Instant) -> Result<(), Error> {
+        let text = match &self.source {
+            PasswordSource::File(path) => first_line(path),
+            PasswordSource::Command(command) => command
+                .read(until)
+                .map_err(|why| format!("the password command ({}) {why}", command.origin)),
+        };
+        let text = text.map_err(|why| Error::new(self.kind(ErrorKind::Config), why))?;
+        *self.latest() = Some(text);
         Ok(())
     }
 
-    /// The server has taken a password of it.
+    /// Notes that the server has accepted the password.
     pub(super) fn note_accepted(&self) {
         self.accepted.store(true, Ordering::Relaxed);
     }
 
-    /// What an error about the password is, of this kind at the start: later on the next one may be right.
+    /// Returns the kind of an error about the password: this one at the start; later on the next password may be right.
     pub(super) fn kind(&self, at_start: ErrorKind) -> ErrorKind {
         if self.accepted.load(Ordering::Relaxed) {
             ErrorKind::NotNow
         } else {
             at_start
         }
+    }
+}
+
+/// Returns the password that a file holds: its first line.
+fn first_line(path: &Path) -> Result<String, String> {
+    let text = file::read_text(path).map_err(|error| {
+        let (path, why) = (path.display(), reason(&error));
+        format!("can't read the password file {path}: {why}")
+    })?;
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => Err(format!("the password file {} is empty", path.display())),
     }
 }
 
@@ -131,8 +191,9 @@ mod tests {
 
     fn password(script: &str) -> Result<String, Error> {
         let command = PasswordCommand::new(script.into(), "$X".into(), &[]);
-        command.run(Instant::now() + Duration::from_secs(10))?;
-        Ok(command.password().unwrap())
+        let password = FreshPassword::new(PasswordSource::Command(command));
+        password.read(Instant::now() + Duration::from_secs(10))?;
+        Ok(password.password().unwrap())
     }
 
     #[test]
@@ -169,12 +230,16 @@ mod tests {
     #[test]
     fn once_a_password_was_taken_a_failure_may_pass() {
         let command = PasswordCommand::new("exit 1".into(), "$X".into(), &[]);
-        let kind = || {
-            let until = Instant::now() + Duration::from_secs(10);
-            command.run(until).unwrap_err().kind
-        };
-        assert_eq!(kind(), ErrorKind::Config);
-        command.note_accepted();
-        assert_eq!(kind(), ErrorKind::NotNow);
+        let file = PasswordSource::File("/no/such/file".into());
+        for source in [file, PasswordSource::Command(command)] {
+            let password = FreshPassword::new(source);
+            let kind = || {
+                let until = Instant::now() + Duration::from_secs(10);
+                password.read(until).unwrap_err().kind
+            };
+            assert_eq!(kind(), ErrorKind::Config);
+            password.note_accepted();
+            assert_eq!(kind(), ErrorKind::NotNow);
+        }
     }
 }

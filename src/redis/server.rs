@@ -17,7 +17,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
 use super::local::{Local, NotOpen};
-use super::password::{PasswordCommand, PasswordSource};
+use super::password::{FreshPassword, PasswordSource};
 use super::redis_cli::RedisCli;
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
@@ -79,10 +79,8 @@ pub struct Server {
     /// The longest that connecting, and each answer, may take.
     pub timeout: Duration,
     origin: UrlOrigin,
-    /// The password is that of a file.
-    password_from_file: bool,
-    /// In place of a password: what prints one for each new connection.
-    pub(super) password_command: Option<Arc<PasswordCommand>>,
+    /// Instead of a password in the URL: one that is read for each new connection.
+    pub(super) fresh_password: Option<Arc<FreshPassword>>,
     /// What all keys begin with, for messages about permissions.
     prefix: String,
     /// It has answered this process, or another one of the same URL has.
@@ -123,8 +121,7 @@ impl Server {
             tls,
             timeout,
             origin,
-            password_from_file: false,
-            password_command: None,
+            fresh_password: None,
             prefix: prefix.to_owned(),
             reached: Arc::new(AtomicBool::new(false)),
             nodes: Arc::default(),
@@ -172,8 +169,7 @@ impl Server {
             tls: self.tls.clone(),
             timeout: self.timeout,
             origin: self.origin.clone(),
-            password_from_file: self.password_from_file,
-            password_command: self.password_command.clone(),
+            fresh_password: self.fresh_password.clone(),
             prefix: self.prefix.clone(),
             reached: Arc::clone(&self.reached),
             nodes: Arc::clone(&self.nodes),
@@ -191,7 +187,7 @@ impl Server {
         Self {
             username: None,
             password: None,
-            password_command: None,
+            fresh_password: None,
             database: 0,
             ..self
         }
@@ -220,7 +216,7 @@ impl Server {
     /// Whether there is a user in the URL, and no password anywhere. It may be the password itself, as of a
     /// `redis://PASSWORD@host`.
     pub(super) fn has_only_user(&self) -> bool {
-        self.username.is_some() && self.password.is_none() && self.password_command.is_none()
+        self.username.is_some() && self.password.is_none() && self.fresh_password.is_none()
     }
 
     /// The user, as far as others may see it.
@@ -241,12 +237,9 @@ impl Server {
 
     /// Where the password was given, in a sentence.
     pub(super) fn password_origin(&self) -> String {
-        if let Some(command) = &self.password_command {
-            format!("by the password command ({})", command.origin())
-        } else if self.password_from_file {
-            "in the password file".into()
-        } else {
-            format!("in the URL ({})", self.origin)
+        match &self.fresh_password {
+            Some(password) => password.origin(),
+            None => format!("in the URL ({})", self.origin),
         }
     }
 
@@ -266,24 +259,21 @@ impl Server {
             return format!("{title} refused the user in the URL, which has no password; {next}");
         }
         let user = self.user();
-        if let Some(command) = &self.password_command {
-            let no_such_user = self.username.as_ref();
-            let no_such_user = no_such_user.map_or("", |_| ", or there is no such user");
-            let origin = command.origin();
-            return format!(
-                "{title} refused {user}: the password that the password command ({origin}) printed is wrong{no_such_user}"
-            );
+        let no_such_user = self.username.as_ref();
+        let no_such_user = no_such_user.map_or("", |_| ", or there is no such user");
+        if let Some(password) = &self.fresh_password {
+            let described = password.described();
+            return format!("{title} refused {user}: {described} is wrong{no_such_user}");
         }
         let next = match (&self.password, &self.username) {
             (Some(_), _) if self.part == Part::Sentinel => {
                 "the password for the sentinels, which the URL sets, is wrong".to_owned()
             }
             (None, _) => "no password was given; use --password-file or the URL".to_owned(),
-            (Some(_), Some(_)) => format!(
-                "the password {} is wrong, or there is no such user",
+            (Some(_), _) => format!(
+                "the password {} is wrong{no_such_user}",
                 self.password_origin()
             ),
-            (Some(_), None) => format!("the password {} is wrong", self.password_origin()),
         };
         format!("{title} refused {user}: {next}")
     }
@@ -384,24 +374,33 @@ impl Server {
         self.closes_on_hello.load(Ordering::Relaxed)
     }
 
-    /// Uses this password, in place of the URL's.
+    /// Uses a password of this source instead of the URL's.
     pub(super) fn set_password(&mut self, source: PasswordSource) {
-        match source {
-            PasswordSource::File(password) => {
-                self.password = Some(password);
-                self.password_from_file = true;
-            }
-            PasswordSource::Command(command) => {
-                self.password = None;
-                self.password_command = Some(Arc::new(command));
-            }
+        self.password = None;
+        self.fresh_password = Some(Arc::new(FreshPassword::new(source)));
+    }
+
+    /// Returns true if a command prints the password.
+    pub(super) fn has_password_command(&self) -> bool {
+        let password = self.fresh_password.as_ref();
+        password.is_some_and(|password| password.is_command())
+    }
+
+    /// Reads the password as it is now, if it isn't the URL's.
+    ///
+    /// # Errors
+    /// As [`FreshPassword::read`].
+    pub(super) fn read_password(&self, until: Instant) -> Result<(), Error> {
+        match &self.fresh_password {
+            Some(password) => password.read(until),
+            None => Ok(()),
         }
     }
 
-    /// The password for a new connection; one that a command prints, as it was last.
+    /// Returns the password for a new connection.
     pub(super) fn password(&self) -> Option<Cow<'_, str>> {
-        match &self.password_command {
-            Some(command) => command.password().map(Cow::Owned),
+        match &self.fresh_password {
+            Some(password) => password.password().map(Cow::Owned),
             None => self.password.as_deref().map(Cow::Borrowed),
         }
     }
@@ -435,12 +434,12 @@ impl Server {
             Transport::Plain { .. } => true,
             Transport::Tls { .. } => self.tls.ca.is_none(),
         };
-        is_open && self.password().is_some()
+        is_open && (self.password.is_some() || self.fresh_password.is_some())
     }
 
     /// How redis-cli reaches it. A user without a password may be the password itself, and isn't shown.
     pub fn redis_cli(&self) -> RedisCli {
-        let has_password = self.password.is_some() || self.password_command.is_some();
+        let has_password = self.password.is_some() || self.fresh_password.is_some();
         let user = self.username.clone().filter(|_| has_password);
         let asks = has_password || self.username.is_some();
         RedisCli::new(&self.address, &self.tls, user, asks)

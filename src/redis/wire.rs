@@ -204,18 +204,18 @@ impl Wire {
         let error = from_server(error, &self.server, key, script.as_deref());
         // What the first call on a connection isn't permitted, the user isn't.
         if self.is_proven {
-            self.softened_by_password_command(error)
+            self.softened_by_fresh_password(error)
         } else {
             error
         }
     }
 
     /// What is refused because a password is over, the next one may permit.
-    pub(super) fn softened_by_password_command(&self, mut error: Error) -> Error {
+    pub(super) fn softened_by_fresh_password(&self, mut error: Error) -> Error {
         if error.kind == ErrorKind::Refused
-            && let Some(command) = &self.server.password_command
+            && let Some(password) = &self.server.fresh_password
         {
-            error.kind = command.kind(error.kind);
+            error.kind = password.kind(error.kind);
         }
         error
     }

@@ -829,6 +829,7 @@ mod tests {
                     instance,
                     kill_after,
                     // Scripts write these, and nothing else does.
+                    order: None,
                     idle: None,
                     asked: None,
                 }

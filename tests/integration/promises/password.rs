@@ -674,3 +674,40 @@ fn a_stop_during_the_first_connection_suspends_redlock_until_it_is_continued() {
     run.expect_line("ran");
     run.finish().assert_code(0);
 }
+
+#[test]
+fn a_password_file_is_read_for_each_connection_so_that_a_rotation_stops_nobody() {
+    let redis = Redis::with(&["--user", "jobs", "on", ">old", "~*", "&*", "+@all"]);
+    let file = redis.dir.path().join("password");
+    fs::write(&file, "old\n").unwrap();
+    let url = format!("redis://jobs@127.0.0.1:{}", redis.port);
+    let with = |words: &[&str]| {
+        let mut command = redis.redlock(words);
+        command
+            .env("REDLOCK_URL", &url)
+            .env("REDLOCK_PASSWORD_FILE", &file);
+        command
+    };
+    let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
+    let mut holder = Running::start(&mut with(words!("run -q --ttl 15s a -c", script)));
+    holder.expect_line("ready");
+    let mut waiter = Running::start(&mut with(words!("run -q a -- echo mine")));
+    waiter.wait_until_queued(&redis);
+    let lease = || redis.cli(&["PTTL", "redlock:a"]).parse::<i64>().unwrap();
+
+    // The server knows the new password before the file has it, so for a moment both jobs are refused.
+    redis.cli(&["ACL", "SETUSER", "jobs", "resetpass", ">new"]);
+    redis.cli(&["CLIENT", "KILL", "USER", "jobs"]);
+    wait_until("a job was refused", || {
+        redis.cli(&["ACL", "LOG"]).contains("jobs")
+    });
+    fs::write(&file, "new\n").unwrap();
+    let before = lease();
+    wait_until("the holder has renewed its lease", || lease() > before);
+    outcome(&mut with(words!("run -n b -- true"))).assert_code(0);
+
+    fs::write(redis.dir.path().join("go"), "").unwrap();
+    holder.finish().assert_code(0);
+    waiter.expect_line("mine");
+    waiter.finish().assert_code(0);
+}
