@@ -7,6 +7,7 @@
 //! asked: each that answers knows as much as all of them.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,6 +83,7 @@ impl Cluster {
         let questions = self.questions(replication);
         let search = SlotSearch {
             usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
+            was_reached: last.was_reached(),
             ..SlotSearch::default()
         };
         let all_failed = *self.all_failed();
@@ -263,21 +265,30 @@ fn connect(
     Ok((connection, replicas))
 }
 
-/// The same error. A node that names itself for keys that it doesn't have means another host that has the same port, of
-/// which it says no more (`cluster-preferred-endpoint-type unknown-endpoint`): its list of the nodes has the address.
+/// Returns the same error, which leads to a better address if the list of the nodes has one:
+///
+/// - A node that names itself for keys that it doesn't have means another host with the same port, of which it says no
+///   more (`cluster-preferred-endpoint-type unknown-endpoint`).
+/// - Over TLS, the certificate of a node that is named by a number usually has only its name.
 fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Instant) -> Error {
-    let is_itself = |it: &&Redirect| it.address(server.address()) == *server.address();
-    let Some(slot) = error.redirect().filter(is_itself).map(|it| it.slot) else {
+    let Some(redirect) = error.redirect().cloned() else {
         return error;
     };
+    let is_itself = redirect.address(server.address()) == *server.address();
+    let lacks_name = server.scheme() == "rediss" && redirect.host.parse::<IpAddr>().is_ok();
+    if !is_itself && !lacks_name {
+        return error;
+    }
+    let slot = redirect.slot;
     let mut nodes = cmd("CLUSTER");
     nodes.arg("NODES");
     let listed = Connection::open_asking(server, timeout, left(until), &[nodes]);
     let list = listed.map(|(_, answers)| answers.first().map(lossy_text).unwrap_or_default());
     let list = list.unwrap_or_default();
     server.note_nodes(Nodes::parse(&list, server.address()).others);
-    match owner(&list, slot) {
+    match owner(&list, slot, lacks_name) {
         Some((host, port)) => error.redirected(Redirect { slot, host, port }),
+        None if lacks_name => error,
         None => Error::new(
             ErrorKind::Unreachable,
             format!(
@@ -292,6 +303,8 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
 struct SlotSearch {
     /// Addresses that are known to be right: those of the URL, and that of the last connection.
     usable: Vec<Address>,
+    /// A run has reached the cluster before, so that a wrong address isn't final.
+    was_reached: bool,
     /// Those that have named another one.
     answered: Vec<Address>,
     /// Those that were named.
@@ -354,6 +367,22 @@ impl SlotSearch {
             Some(_) if error.kind == ErrorKind::Unreachable => {
                 Error::new(ErrorKind::NoPrimary, error.to_string())
             }
+            Some(by) if error.is_about_tls() && !self.usable.contains(server.address()) => {
+                let kind = match self.was_reached {
+                    true => ErrorKind::NoPrimary,
+                    false => error.kind,
+                };
+                Error::new(
+                    kind,
+                    format!(
+                        "{error}; or, as Redis at {by} names that node by this address, have it announce its name (cluster-announce-hostname, and cluster-preferred-endpoint-type hostname)"
+                    ),
+                )
+            }
+            // Other nodes have listed it, by its number beside its name perhaps.
+            None if error.is_about_tls() && !self.usable.contains(server.address()) => {
+                Error::new(ErrorKind::Unreachable, error.to_string())
+            }
             _ => error,
         };
         let is_named = candidate.by.is_some();
@@ -407,8 +436,8 @@ impl SlotSearch {
     }
 }
 
-/// The host and port of the node that has a slot, in a list of the nodes.
-fn owner(nodes: &str, slot: u16) -> Option<(String, u16)> {
+/// Returns the host and port of the node that has a slot, by a list of the nodes: the host's name, if it must have one.
+fn owner(nodes: &str, slot: u16, by_name: bool) -> Option<(String, u16)> {
     let has_it = |words: &Vec<&str>| {
         words.iter().skip(8).any(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -423,8 +452,12 @@ fn owner(nodes: &str, slot: u16) -> Option<(String, u16)> {
     if line[2].split(',').any(|flag| flag == "myself") {
         return None;
     }
-    let (place, _) = line[1].split_once('@')?;
+    let (place, rest) = line[1].split_once('@')?;
     let (host, port) = place.rsplit_once(':')?;
+    let host = match by_name {
+        true => rest.split(',').nth(1)?,
+        false => host,
+    };
     let is_usable = !host.is_empty() && is_host(host);
     Some((is_usable.then(|| host.to_owned())?, port.parse().ok()?))
 }
@@ -456,7 +489,10 @@ ee
             (16_000, None),
         ] {
             let found = host.map(|host| (host.to_owned(), 7001));
-            assert_eq!(owner(list, slot), found, "{slot}");
+            assert_eq!(owner(list, slot, false), found, "{slot}");
         }
+        let name = Some(("redis-2".to_owned(), 7001));
+        assert_eq!(owner(list, 100, true), name);
+        assert_eq!(owner(list.trim_end_matches("x"), 50, true), None);
     }
 }

@@ -84,6 +84,8 @@ pub struct Error {
     redirect: Option<Redirect>,
     /// Some keys have moved to that node, and the others follow.
     is_migration: bool,
+    /// TLS failed: the address, or a certificate, is wrong.
+    is_about_tls: bool,
 }
 
 /// How much of a text a message quotes, in characters.
@@ -115,7 +117,19 @@ impl Error {
             doctor_knows_more,
             redirect: None,
             is_migration: false,
+            is_about_tls: false,
         }
+    }
+
+    /// The same error, of a TLS handshake.
+    pub(super) fn of_tls(mut self) -> Self {
+        self.is_about_tls = true;
+        self
+    }
+
+    /// Returns true for an error of a TLS handshake.
+    pub(super) fn is_about_tls(&self) -> bool {
+        self.is_about_tls
     }
 
     /// The same error, with the origin of the server's URL.

@@ -699,10 +699,8 @@ impl Server {
     pub(super) fn closed_error(&self, error: &io::Error) -> Error {
         if error.kind() == io::ErrorKind::InvalidData {
             let (why, next) = self.handshake().why(error);
-            return Error::new(
-                ErrorKind::Config,
-                format!("TLS with {self} failed: {why}; {next}"),
-            );
+            let message = format!("TLS with {self} failed: {why}; {next}");
+            return Error::new(ErrorKind::Config, message).of_tls();
         }
         self.unreachable_error(error)
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use crate::promises::trouble::self_signed;
 use crate::support::proxy::{Action, Proxy};
 use crate::support::{
     Cluster, Job, Outcome, Redis, Running, SERVER, TIMEOUT, UnresponsiveServer, assert_in_turn,
@@ -614,4 +615,56 @@ fn a_waiter_makes_at_most_fifty_system_calls_a_second_also_while_the_node_is_dea
     });
     let dead = system_calls(&cluster, waiter[0].run.pid());
     assert!(dead <= 50.0, "{dead}");
+}
+
+#[test]
+fn over_tls_a_node_is_reached_by_the_name_that_it_announces_beside_its_number() {
+    if SERVER.is_before(7, 0) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    self_signed(directory.path(), "leaf", "2", "FALSE");
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (cert, key) = (file("leaf.crt"), file("leaf.key"));
+    for announces_name in [true, false] {
+        let mut ports = Vec::new();
+        let cluster = Cluster::of(&[], |common| {
+            let (plain, port) = (free_port(), free_port().to_string());
+            let bus = (plain + 10_000).to_string();
+            let tls = words!(
+                "--tls-cluster yes --cluster-port {} --tls-port {} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {} --tls-auth-clients no",
+                &bus,
+                &port,
+                &cert,
+                &key,
+                &cert
+            );
+            let name: &[&str] = match announces_name {
+                true => &["--cluster-announce-hostname", "localhost"],
+                false => &[],
+            };
+            let redis = Redis::at(|| plain, &[], &[common, tls, name].concat());
+            ports.push(port);
+            redis
+        });
+        let names = |node: &Redis| node.cli(&["CLUSTER", "NODES"]).matches("localhost").count();
+        wait_until("the nodes know each other's names", || {
+            cluster
+                .nodes
+                .iter()
+                .all(|node| !announces_name || names(node) == 3)
+        });
+        for port in &ports {
+            let url = format!("rediss-cluster://localhost:{port}");
+            let run = words!("-u {} --tls-ca {} run -n a -- echo ran", &url, &cert);
+            let end = outcome(&mut redlock(run));
+            if announces_name {
+                assert_eq!(end.assert_code(0).stdout, "ran\n", "{end:?}");
+            } else if end.code() != Some(0) {
+                end.assert_code(78)
+                    .assert_says("cluster-announce-hostname")
+                    .assert_says("cluster-preferred-endpoint-type");
+            }
+        }
+    }
 }
