@@ -405,7 +405,8 @@ pub struct AcquireOptions {
 #[command(
     override_usage = "redlock run [OPTIONS] NAME... -- COMMAND [ARG]...\n       redlock run [OPTIONS] NAME... -c SCRIPT",
     after_long_help = "\
-NAME has 1 to 200 bytes of UTF-8 without white space, control characters or unbalanced braces. It must not begin with -.
+NAME has 1 to 200 bytes of UTF-8 without white space, control characters, *, ? or unbalanced braces. It must not begin
+with -.
 DURATION is 500ms, 30s, 5m, 1h30m or 2d; a number without a unit counts seconds: 10, 0.5.
 
 Examples:

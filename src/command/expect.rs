@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::never_used::{mistaken, refuse_mistaken};
-use super::usage::{BadUsage, name, refuse_pattern};
+use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -28,7 +28,6 @@ pub fn expect(options: &cli::Expect, settings: &Settings) -> Result<Exit> {
     let Some(text) = &options.name else {
         return expect_all(&known, &mut client, settings);
     };
-    refuse_pattern(text, "expect")?;
     let name = name(text)?;
     if options.forget {
         return forget(&name, &mut client, settings);

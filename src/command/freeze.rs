@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::change::{change, with_last_words};
 use super::identity::{masked, own_identity};
 use super::never_used::{mistaken, refuse_mistaken};
-use super::usage::{BadUsage, parse_names, refuse_pattern};
+use super::usage::{BadUsage, parse_names};
 use super::wait::until_free;
 use crate::cli;
 use crate::config::Settings;
@@ -23,9 +23,6 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     if options.pass && sys::stream_was_closed(1) {
         let why = "standard output is closed, so the pass would be lost";
         return Err(BadUsage(why.into()).into());
-    }
-    for name in &options.names {
-        refuse_pattern(name, "freeze")?;
     }
     let names = parse_names(&options.names)?;
     refuse_duration(options)?;
@@ -154,9 +151,6 @@ fn frozen_line(name: &Name, lasting: Option<Duration>, found: &FreezeReply) -> S
 
 /// Lets others in again.
 pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
-    for name in &options.names {
-        refuse_pattern(name, "thaw")?;
-    }
     let names = parse_names(&options.names)?;
     let mut client = settings.locks.open()?;
     client.ask_role()?;

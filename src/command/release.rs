@@ -8,7 +8,7 @@ use super::job::{self, Held};
 use super::never_used::refuse_mistaken;
 use super::selection::{Selection, refuse_unclear, select};
 use super::stop::nobody;
-use super::usage::{BadUsage, name, refuse_pattern};
+use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -26,18 +26,11 @@ pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
         let Some(text) = options.ours.name.as_ref().or(names.as_ref()) else {
             return Err(BadUsage("no lock NAME given, and $REDLOCK_NAME is not set".into()).into());
         };
-        // An id names one hold, whatever the lock is called.
-        if options.id.is_none() {
-            refuse_pattern(text, "release")?;
-        }
         let lock = settings.locks.lock(name(text)?);
         return force(&lock, options, settings);
     }
     match job::held(&options.ours, settings)? {
-        Held::Unknown(name) => {
-            refuse_pattern(name.as_str(), "release")?;
-            refuse(&name, settings)
-        }
+        Held::Unknown(name) => refuse(&name, settings),
         Held::Claims(claims) => {
             let mut client = settings.locks.open()?;
             // A replica refuses a release only where there is something to release.

@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
+use crate::pattern::is_pattern;
 use crate::protocol::{self, NOT_INSTALLED, Name, usual_scope};
 use crate::report;
 use crate::typed::Typed;
@@ -184,9 +185,16 @@ pub(super) fn refuse_url(text: &str) -> Result<()> {
 /// A name as it was typed.
 pub(super) fn name(text: &str) -> Result<Name> {
     refuse_url(text)?;
-    Ok(text
-        .parse()
-        .map_err(|why| BadUsage(format!("{why}: {text:?}")))?)
+    let refused = |why| {
+        let hint = if is_pattern(text) {
+            let status = report::command_line(&["redlock", "status", text].map(str::to_owned));
+            format!("; `{status}` lists the locks that match")
+        } else {
+            String::new()
+        };
+        BadUsage(format!("{why}: {text:?}{hint}"))
+    };
+    Ok(text.parse().map_err(refused)?)
 }
 
 /// Names as they were typed, each once.
@@ -199,19 +207,6 @@ pub(super) fn parse_names(texts: &[String]) -> Result<Vec<Name>> {
         }
     }
     Ok(names)
-}
-
-/// Refuses a pattern where one lock is meant, and it matters which.
-pub(super) fn refuse_pattern(text: &str, command: &str) -> Result<()> {
-    refuse_url(text)?;
-    if !text.contains(['*', '?']) {
-        return Ok(());
-    }
-    let status = report::command_line(&["redlock", "status", text].map(str::to_owned));
-    Err(BadUsage(format!(
-        "{command} takes one name, not a pattern like \"{text}\"; `{status}` lists the locks that match"
-    ))
-    .into())
 }
 
 #[cfg(test)]

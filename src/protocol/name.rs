@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use crate::pattern::is_pattern;
 use crate::redis::slot::{hash_slot, hash_tag, key_of_prefix, number_in};
 
-/// A lock's name: 1–200 bytes of UTF-8 without white space, control characters or unbalanced
+/// A lock's name: 1–200 bytes of UTF-8 without white space, control characters, `*`, `?` or unbalanced
 /// braces (Redis Cluster reads braces as a hash tag). It doesn't begin with a dash: whoever may write to
 /// Redis chooses names, and one that is passed on would be an option.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +36,9 @@ impl std::str::FromStr for Name {
         }
         if name.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err("a lock's name can't contain white space or control characters".into());
+        }
+        if is_pattern(name) {
+            return Err("a lock's name can't contain * or ?".into());
         }
         // xargs removes these.
         if name.trim_start_matches(['"', '\'', '\\']).starts_with('-') {
@@ -144,6 +148,7 @@ mod tests {
             "a-b-",
             "+-a",
             "'a'-",
+            "[x]",
             &"n".repeat(200),
         ] {
             assert!(!refused(name), "{name}");
@@ -162,6 +167,8 @@ mod tests {
             "\"-a\"",
             "''-a",
             "\\-a",
+            "queue=*",
+            "what?",
             &"n".repeat(201),
         ] {
             assert!(refused(name), "{name}");

@@ -24,7 +24,7 @@ use self::listing::{Item, Layout, milliseconds};
 use self::summary::Summary;
 use super::asked::Asked;
 use super::never_used::{meant, refuse_mistaken};
-use super::usage::{BadUsage, name, refuse_pattern};
+use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -96,7 +96,6 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
 
 /// Tells what happened to a lock lately.
 pub fn why(options: &cli::Why, settings: &Settings) -> Result<Exit> {
-    refuse_pattern(&options.name, "why")?;
     let names = [name(&options.name)?];
     let mut client = settings.locks.open()?;
     client.ask_role()?;

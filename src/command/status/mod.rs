@@ -27,7 +27,7 @@ use self::prometheus::Sample;
 use self::questioner::{Answer, Questioner};
 use super::asked::Asked;
 use super::never_used::mistaken;
-use super::usage::{BadUsage, name};
+use super::usage::BadUsage;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -49,8 +49,6 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
         .map(String::as_str)
         .chain(name_after_it);
     let asked = Asked::parse(texts)?;
-    let mut patterns = asked.patterns.iter();
-    patterns.try_for_each(|pattern| name(pattern).map(drop))?;
     if let Some(file) = &options.prometheus {
         return export(&asked, file, options, settings);
     }

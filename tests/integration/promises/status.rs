@@ -396,17 +396,28 @@ fn a_pattern_shows_the_locks_in_use_that_match() {
 }
 
 #[test]
-fn a_command_that_changes_one_lock_takes_no_pattern() {
+fn a_command_for_one_lock_takes_no_pattern() {
     let redis = Redis::start();
-    for arguments in [
-        &["freeze", "--reason", "x", "deploy-*"][..],
-        &["thaw", "deploy-*"],
-        &["release", "deploy-*"],
-        &["release", "--force", "deploy-?"],
-    ] {
-        let end = outcome(&mut redis.redlock(arguments));
-        end.assert_code(64)
-            .assert_says("takes one name, not a pattern");
+    for name in ["deploy-*", "deploy-?"] {
+        for arguments in [
+            &["run", name, "--", "true"][..],
+            &["run", "a", name, "--", "true"],
+            &["acquire", name, "--format", "token"],
+            &["guard", name, "--", "true"],
+            &["freeze", "--reason", "x", name],
+            &["thaw", name],
+            &["release", name],
+            &["release", "--force", name],
+            &["stop", name],
+            &["wait", name],
+            &["why", name],
+        ] {
+            let end = outcome(&mut redis.redlock(arguments));
+            let status = format!("`redlock status '{name}'` lists the locks that match");
+            end.assert_code(64)
+                .assert_says("can't contain * or ?")
+                .assert_says(&status);
+        }
     }
     assert!(redis.keys().is_empty());
 }
