@@ -275,7 +275,7 @@ if not queued then
       -- Older ones that have left the queue are not to follow it either.
       set_state('ticket', newest, 'superseded', newest, 'superseded_by', who)
       -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
-      post_notice('left', token, newest, DAY)
+      post_notice('left', token, newest, A_WHILE)
     end
     -- It may never be renewed.
     index_name(ttl > DAY and ttl)
@@ -324,7 +324,7 @@ if not score then
     superseded = tonumber(ticket)
     set_state('superseded', ticket, 'superseded_by', who)
     -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
-    post_notice('left', token, ticket, DAY)
+    post_notice('left', token, ticket, A_WHILE)
   end
   if is_new and supersede == '2' and value then
     local is_group = SHARED_VALUES[value]

@@ -5,6 +5,7 @@
 -- @include state
 
 local A_WHILE = 100000 -- how long a request may be under way, or a waiter not ask, ms: as long as the queue lives
+local MOST_NOTICES = 2000 -- from how many on those that matter for no more than A_WHILE make room
 
 -- The notice of a kind that was posted for a token, or false. A key of another type isn't ours.
 local function notice(kind, token)
@@ -13,12 +14,14 @@ local function notice(kind, token)
   return until_ms and tonumber(until_ms) > now_ms and text or false
 end
 
--- Looks at the oldest notice of the row: removes it if it is over, or else moves it to the end.
+-- Looks at the oldest notice of the row: removes it if it is over, or if the row is full of those that are over soon, or
+-- else moves it to the end.
 local function tidy_notices(first, last)
   local place = int_text(first)
+  local matters_until = last - first + 1 < MOST_NOTICES and now_ms or now_ms + A_WHILE
   local field = redis.call('HGET', notices, place) or ''
   local until_ms = string.match(redis.call('HGET', notices, field) or '', '^(%d+) ')
-  if until_ms and tonumber(until_ms) > now_ms then
+  if until_ms and tonumber(until_ms) > matters_until then
     last = last + 1
     redis.call('HSET', notices, int_text(last), field)
     redis.call('HDEL', notices, place)

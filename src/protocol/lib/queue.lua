@@ -40,7 +40,7 @@ end
 local function supersede_waiter(token, score, entry)
   redis.call('ZREM', queue, token)
   redis.pcall('HDEL', waiters, token)
-  post_notice('left', token, int_text(ticket_of(tonumber(score))), DAY)
+  post_notice('left', token, int_text(ticket_of(tonumber(score))), A_WHILE)
   if entry then send_message(id(token), entry, 'superseded') end
 end
 
