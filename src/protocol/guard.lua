@@ -3,7 +3,7 @@
 -- ARGV[5] id of the guard
 -- ARGV[6] who guards (JSON)
 -- ARGV[7] pass ('' none)
--- Returns {1, ms left (less the clock skew of the run), ms that the run asks for, fence, limit, slot, who wants the run to end or nil, token} when held; {2} when the run is over; {0, who forced it out or nil, entry of a holder or nil} when lost; {3} when there are too many guards; {4} when the pass admits nobody any more
+-- Returns {1, ms left (less the clock skew of the run), ms that the run asks for, fence, limit, slot, who wants the run to end or nil, token} when held; {2} when the run, or this guard, is over; {0, who forced it out or nil, entry of a holder or nil} when lost; {3} when there are too many guards; {4} when the pass admits nobody any more
 -- @include lock
 
 return (function()
@@ -24,6 +24,8 @@ local function admitted()
   return of
 end
 
+-- It has left, and this request was repeated or held up on its way.
+if notice('over', guard) then return {2} end
 if pass ~= '' then
   token = admitted()
   if not token then return {4} end

@@ -13,6 +13,7 @@ local token, guard = ARGV[4], ARGV[5]
 local gone = redis.pcall('HDEL', guards, guard)
 -- A key of another type isn't ours. Of a server that has become a replica this is to be asked on its primary.
 if type(gone) == 'table' and not string.find(gone.err, 'WRONGTYPE', 1, true) then return gone end
+post_notice('over', guard, '', A_WHILE)
 local entry = redis.pcall('HGET', meta, token)
 local value = lock_value()
 if type(entry) ~= 'string' then

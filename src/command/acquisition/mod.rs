@@ -445,6 +445,10 @@ impl<'a> Acquisition<'a> {
                     false
                 }
                 Err(error) if error.kind.may_pass() => true,
+                Ok(Released::HandedOn) => {
+                    wake_others(std::slice::from_ref(claim), client, mode, signals);
+                    return true;
+                }
                 Ok(_) | Err(_) => return true,
             };
             if came {

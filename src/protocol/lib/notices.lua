@@ -17,8 +17,8 @@ end
 -- Looks at the oldest notice of the row: removes it if it is over, or if the row is full of those that are over soon, or
 -- else moves it to the end.
 local function tidy_notices(first, last)
-  local place = int_text(first)
   local matters_until = last - first + 1 < MOST_NOTICES and now_ms or now_ms + A_WHILE
+  local place = int_text(first)
   local field = redis.call('HGET', notices, place) or ''
   local until_ms = string.match(redis.call('HGET', notices, field) or '', '^(%d+) ')
   if until_ms and tonumber(until_ms) > matters_until then
@@ -35,6 +35,7 @@ end
 -- job has released the lock ('released'), or who wants it to end ('cancelled'). For a waiter that has left the
 -- queue and may not know its ticket: that ticket ('left'). For one that was taken out of the queue, or whose grant
 -- was taken away before it was confirmed: who did that ('removed'), nobody if its own run has withdrawn it.
+-- For a guard that has ended ('over'): a request for it may still be under way.
 local function post_notice(kind, token, text, ms)
   local field = kind .. ':' .. id(token)
   local known = redis.pcall('HMGET', notices, 'first', 'last', field)

@@ -582,6 +582,35 @@ fn a_guard_of_several_locks_tries_to_leave_them_for_as_long_as_one_where_redis_d
     guard
         .finish()
         .assert_exited(0)
+#[test]
+fn a_run_whose_guards_are_forgotten_checks_whether_the_next_holder_confirms_its_grant() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+    let began = Instant::now();
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    let suspended = queued(&redis, &["run", "a", "--", "true"]);
+    let other = queued(&redis, &["run", "a", "--", "true"]);
+    wait_until("the hold has lasted for a second", || {
+        began.elapsed() > Duration::from_millis(1001)
+    });
+    leave_lock_to(&mut guard, &redis);
+    suspended.suspend();
+    redis.cli(&["DEL", "{redlock:a}:guards"]);
+    // The other waiter sends a heartbeat now and then, which notifies nobody.
+    wait_until("the other waiter is notified", || {
+        redis.cli(&["HEXISTS", "{redlock:a}:state", "notified"]) == "1"
+    });
+    holder.run.finish().assert_exited(0);
+    suspended.resume();
+    for waiter in [suspended, other] {
+        waiter.finish().assert_exited(0);
+    }
+    let_guards_end(&redis);
+    guard.finish().assert_exited(79);
+    assert_nothing_left(&redis);
+}
+
         .assert_says("may be kept until its lease ends");
     let took = began.elapsed();
     // Two tries of two seconds, and what each other lock needs to be sent.
