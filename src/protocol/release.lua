@@ -161,7 +161,7 @@ if ours and start and math.max(left, guarded) > 0 then
 end
 
 local granted, more, unsure = false, false, false
-local place = not ours and redis.call('ZSCORE', queue, token)
+local place = not ours and redis.pcall('ZSCORE', queue, token)
 if ours then
   local held_for = now_ms - tonumber(since or now_ms)
   -- A run looks whether a waiter that has the lock alone has confirmed that. Else others are notified at once: the longer
@@ -169,7 +169,7 @@ if ours then
   unsure = value == token and by_job == '0' and how ~= '' and held_for >= LONG_HOLD and is_for_one()
   granted, more = end_hold(token, value, unsure and 0 or math.floor(held_for / HELD_FOR_EACH), unsure)
   unsure = unsure and granted and redis.call('ZCARD', queue) > 0
-elseif place then
+elseif type(place) == 'string' then
   -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
   dequeue(token, place, how == '' and '1' or '0')
   -- A key of another type isn't ours to look into.

@@ -63,8 +63,8 @@ local function keep_hold(token, value, entry, left, at_least)
   local kept = at_least and ' kept:' .. int_text(at_least) .. ' ' or ' kept '
   redis.call('HSET', meta, token, string.match(entry, PHASE) .. kept .. who)
   index_name(left)
-  -- The first in the queue expects the lock to end at another time.
-  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  -- The first in the queue expects the lock to end at another time. A key of another type has no first one.
+  local head = redis.pcall('ZRANGE', queue, 0, 0)[1]
   if head then send_message(id(head), redis.pcall('HGET', waiters, head), 'kept') end
 end
 

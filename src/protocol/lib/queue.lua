@@ -47,7 +47,7 @@ end
 -- Notifies the next waiters, at most `most`, so that they send a request; `me` is sending one already. A waiter
 -- that hasn't sent one when a grant made now expires is suspended, and is skipped.
 local function notify_next(most, me)
-  local next = most >= 1 and redis.call('ZRANGE', queue, 0, math.min(most, MOST_NOTIFIED) - 1, 'WITHSCORES') or {}
+  local next = most >= 1 and redis.pcall('ZRANGE', queue, 0, math.min(most, MOST_NOTIFIED) - 1, 'WITHSCORES') or {}
   if #next == 0 then return end
   for n = 1, #next, 2 do
     if next[n] ~= me then send_message(id(next[n]), redis.pcall('HGET', waiters, next[n]), 'next') end
