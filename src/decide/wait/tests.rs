@@ -1270,6 +1270,7 @@ fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_
         Acquired::RecentSuccess(MS),
         Acquired::Superseded(Box::default()),
         Acquired::Busy(busy()),
+        Acquired::Crowded(1),
     ] {
         // How many tries in between fail before anything is sent.
         for fails in [None, Some(0), Some(1)] {

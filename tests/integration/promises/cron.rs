@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, host, is_alive, moment,
-    now, outcome, queued, wait_until,
+    Gate, Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, host, is_alive,
+    moment, now, outcome, queued, wait_until,
 };
 
 /// A run of a `COMMAND` that leaves a line in the file "ran".
@@ -563,4 +563,36 @@ fn of_twenty_that_race_with_one_key_one_runs_and_each_key_has_its_run() {
         .assert_code(9)
         .assert_says("skipped: a run of \"a\" with --once k succeeded");
     outcome(&mut redis.redlock(&["run", "--once", "a key", "a", "--", "true"])).assert_code(64);
+}
+
+#[test]
+fn a_run_that_waits_behind_one_with_its_key_is_skipped_when_that_succeeds() {
+    let redis = Redis::start();
+    let options = ["--once", "k", "a"];
+    let first = Gated::start(&redis, &options).ready();
+    let second = Gated::queued(&redis, &options);
+    first.end();
+    let end = second.run.finish();
+    end.assert_code(0)
+        .assert_says("skipped: a run of \"a\" with --once k succeeded");
+    assert_eq!(end.stdout, "");
+    // After a failure the next one runs.
+    let failing = [
+        "run",
+        "--once",
+        "j",
+        "a",
+        "-c",
+        "read go <\"$HOME/gate\"; exit 1",
+    ];
+    let mut gate = Gate::new(&redis);
+    let first = Running::start(&mut redis.redlock(&failing));
+    wait_until("it holds the lock", || {
+        redis.holder("a") == Some(first.pid())
+    });
+    let second = Gated::queued(&redis, &["--once", "j", "a"]);
+    gate.open();
+    first.finish().assert_code(1);
+    second.ready().end();
+    assert_nothing_left(&redis);
 }

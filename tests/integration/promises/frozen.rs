@@ -502,6 +502,32 @@ fn several_locks_are_frozen_with_one_pass_and_the_freeze_returns_when_their_hold
 }
 
 #[test]
+fn a_freeze_of_two_locks_is_said_of_each_and_waits_for_the_holders_of_both() {
+    for [kept, over] in [["a", "b"], ["b", "a"]] {
+        let redis = Redis::start();
+        let holders = [kept, over].map(|name| Gated::start(&redis, &[name]).ready());
+        let freezing =
+            Running::start(&mut redis.redlock(&["freeze", "a", "b", "-w", "--reason", "both"]));
+        wait_until("both are frozen", || {
+            ["a", "b"].iter().all(|name| {
+                let state = format!("{{redlock:{name}}}:state");
+                redis.cli(&["HEXISTS", &state, "frozen"]) == "1"
+            })
+        });
+        let [holder, ended] = holders;
+        ended.end();
+        redlock(&redis, &["thaw", kept]).assert_code(0);
+        freezing
+            .finish()
+            .assert_code(79)
+            .assert_says("lock \"a\" is frozen until")
+            .assert_says("lock \"b\" is frozen until")
+            .assert_says(&format!("lock \"{kept}\" isn't frozen any more"));
+        holder.end();
+    }
+}
+
+#[test]
 fn a_freeze_that_ends_before_the_holder_is_no_success_of_the_command_that_waits_for_that() {
     type End = fn(&Redis);
     let ends: [(&str, &str, End); 4] = [

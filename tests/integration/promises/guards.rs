@@ -341,6 +341,35 @@ fn guarded_work_is_dead_before_the_lease_ends_however_late_its_guard_hears_of_it
 }
 
 #[test]
+fn the_lease_of_guarded_work_is_counted_from_its_request_however_late_the_answer_comes() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // The admission is answered late, and nothing after it.
+    let proxy = Proxy::with(&redis, |request| {
+        match (&*request.operation, request.before) {
+            ("guard", 0) => Action::StallReply(Duration::from_secs(1)),
+            ("guard", _) => Action::LoseRequest,
+            _ => Action::Pass,
+        }
+    });
+    let script = r#"
+        eval "$(redlock acquire --ttl 6s a)"
+        redlock -u "$0" guard -k 1s -c 'trap "" TERM; echo started
+            while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done'
+        echo "status $?""#;
+    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", script, &proxy.url()]));
+    run.expect_line("started");
+    let asked = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    let lease_ends = asked + Duration::from_millis(left);
+    run.expect_line("status 79");
+    assert_eq!(proxy.answered("guard"), 1, "{proxy:?}");
+    let last = fs::read_to_string(redis.dir.path().join("life")).unwrap();
+    assert!(moment(&last) < lease_ends, "{last} {lease_ends:?}");
+    run.finish().assert_exited(0);
+}
+
+#[test]
 fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews() {
     let redis = Redis::start();
     let script = r#"
@@ -553,6 +582,35 @@ fn a_run_is_notified_of_the_end_of_its_last_guard() {
 }
 
 #[test]
+fn a_run_whose_guards_are_forgotten_checks_whether_the_next_holder_confirms_its_grant() {
+    let redis = Redis::start();
+    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+    let began = Instant::now();
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    let suspended = queued(&redis, &["run", "a", "--", "true"]);
+    let other = queued(&redis, &["run", "a", "--", "true"]);
+    wait_until("the hold has lasted for a second", || {
+        began.elapsed() > Duration::from_millis(1001)
+    });
+    leave_lock_to(&mut guard, &redis);
+    suspended.suspend();
+    redis.cli(&["DEL", "{redlock:a}:guards"]);
+    // The other waiter sends a heartbeat now and then, which notifies nobody.
+    wait_until("the other waiter is notified", || {
+        redis.cli(&["HEXISTS", "{redlock:a}:state", "notified"]) == "1"
+    });
+    holder.run.finish().assert_exited(0);
+    suspended.resume();
+    for waiter in [suspended, other] {
+        waiter.finish().assert_exited(0);
+    }
+    let_guards_end(&redis);
+    guard.finish().assert_exited(79);
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn the_guards_of_several_locks_are_waited_for_until_one_lease_is_over_where_redis_is_gone() {
     let mut redis = Redis::start();
     let holder = Holder::start(&redis, &["--ttl", "8s", "a", "b", "c", "d"]);
@@ -582,35 +640,6 @@ fn a_guard_of_several_locks_tries_to_leave_them_for_as_long_as_one_where_redis_d
     guard
         .finish()
         .assert_exited(0)
-#[test]
-fn a_run_whose_guards_are_forgotten_checks_whether_the_next_holder_confirms_its_grant() {
-    let redis = Redis::start();
-    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
-    let began = Instant::now();
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
-    let suspended = queued(&redis, &["run", "a", "--", "true"]);
-    let other = queued(&redis, &["run", "a", "--", "true"]);
-    wait_until("the hold has lasted for a second", || {
-        began.elapsed() > Duration::from_millis(1001)
-    });
-    leave_lock_to(&mut guard, &redis);
-    suspended.suspend();
-    redis.cli(&["DEL", "{redlock:a}:guards"]);
-    // The other waiter sends a heartbeat now and then, which notifies nobody.
-    wait_until("the other waiter is notified", || {
-        redis.cli(&["HEXISTS", "{redlock:a}:state", "notified"]) == "1"
-    });
-    holder.run.finish().assert_exited(0);
-    suspended.resume();
-    for waiter in [suspended, other] {
-        waiter.finish().assert_exited(0);
-    }
-    let_guards_end(&redis);
-    guard.finish().assert_exited(79);
-    assert_nothing_left(&redis);
-}
-
         .assert_says("may be kept until its lease ends");
     let took = began.elapsed();
     // Two tries of two seconds, and what each other lock needs to be sent.

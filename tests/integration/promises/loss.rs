@@ -97,6 +97,21 @@ fn a_lock_that_is_taken_away_stops_command_at_once_however_long_its_lease_is() {
 }
 
 #[test]
+fn a_lock_that_is_taken_away_after_a_renewal_stops_command_before_the_next_renewal() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let proxy = Proxy::new(&redis);
+    let mut command = redis.run("--ttl 30s a", IDLE);
+    let mut run = Running::start(command.env("REDLOCK_URL", proxy.url()));
+    run.expect_line("ready");
+    let renewals = || proxy.answered("renew") + proxy.answered("prolong");
+    wait_until("it is renewed for the second time", || renewals() == 2);
+    redis.cli(&["DEL", "redlock:a"]);
+    run.finish().assert_code(79);
+    assert_eq!(renewals(), 2, "{proxy:?}");
+}
+
+#[test]
 fn a_run_that_is_forced_out_ends_with_79_and_says_by_whom() {
     let redis = Redis::start();
     let run = running(&redis, &[], IDLE);

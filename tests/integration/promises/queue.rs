@@ -787,6 +787,14 @@ fn a_release_after_a_second_wakes_the_next_waiter_alone_and_the_others_if_that_o
         [messages.next(), messages.next(), messages.next()],
         ["next"; 3]
     );
+    // By the server's clock the next one has had 5 ms for itself.
+    let number = |text: &str, place| -> u64 {
+        let word: Option<&str> = text.split(' ').nth(place);
+        word.unwrap().parse().unwrap()
+    };
+    let notified = redis.cli(&["HGET", "{redlock:a}:state", "notified"]);
+    let pause = number(&notified, 0) - number(&message, 3);
+    assert!(pause >= 5, "{pause} ms");
     send(suspended.pid(), libc::SIGCONT);
     for run in others.into_iter().chain([suspended]) {
         run.finish().assert_code(0);
