@@ -24,7 +24,7 @@ use run::{Done, Failure, Run, Server, Witness};
 
 use crate::protocol::model::fake::Real;
 use crate::protocol::model::support::asked;
-use crate::protocol::scripts::RELEASE;
+use crate::protocol::scripts::{GUARD, LEAVE, RELEASE, Script};
 
 /// How many seeds are tried by default, on a real server as well.
 const SEEDS: u64 = 20;
@@ -132,15 +132,15 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
     assert!(done.steps > seeds * 50 && done.held > 0, "{line}");
 }
 
-/// The promise that is found broken in the first seeds, with something else in place of parts of a release.
-fn found_with(changes: &[(&str, &str)]) -> Option<&'static str> {
-    let mut source = RELEASE.kept_source().to_owned();
+/// The promise that is found broken in the first seeds, with something else in place of parts of a script.
+fn found_with(script: &Script, changes: &[(&str, &str)]) -> Option<&'static str> {
+    let mut source = script.kept_source().to_owned();
     for (part, other) in changes {
-        assert!(source.contains(part), "{part} isn't in the release");
+        assert!(source.contains(part), "{part} isn't in the script");
         source = source.replace(part, other);
     }
     let server = Server {
-        replaced: vec![(RELEASE.hash, source.leak())],
+        replaced: vec![(script.hash, source.leak())],
         ..Server::default()
     };
     (1..=20).find_map(|seed| {
@@ -161,11 +161,45 @@ fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
     ];
     let forgotten = [("how == 'status:0'", "how == 'status:'")];
     for mistake in [&of_any_status[..], &earlier, &forgotten] {
-        let found = found_with(mistake);
+        let found = found_with(&RELEASE, mistake);
         assert_eq!(
             found,
             Some("P4: a success is when its run ended"),
             "{mistake:?}"
+        );
+    }
+}
+
+#[test]
+fn mistakes_with_guards_are_found() {
+    let after_the_end =
+        "if string.match(known, '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then return {2} end";
+    let after_the_leave = "if notice('over', guard) then return {2} end";
+    let is_for_another = "or guarded_for(token, entry) > 0 then return {1} end";
+    for (script, part, other, promise) in [
+        (
+            &GUARD,
+            after_the_end,
+            "",
+            "P1: a guard is admitted while its run goes on",
+        ),
+        (
+            &GUARD,
+            after_the_leave,
+            "",
+            "P5: a guard that has left isn't admitted again",
+        ),
+        (
+            &LEAVE,
+            is_for_another,
+            "then return {1} end",
+            "P1: a lease that has not run out is held",
+        ),
+    ] {
+        assert_eq!(
+            found_with(script, &[(part, other)]),
+            Some(promise),
+            "{part}"
         );
     }
 }

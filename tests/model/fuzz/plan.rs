@@ -8,11 +8,12 @@ use crate::clock::Moment;
 use crate::decide::lease::Terms;
 use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::QueueOptions;
-use crate::protocol::model::client::Setup;
+use crate::protocol::model::client::{Guarding, Setup};
 use crate::protocol::model::scenarios;
 use crate::protocol::model::support::Dice;
+use crate::protocol::model::support::lua::id;
 use crate::protocol::model::world::BOOT;
-use crate::protocol::{Claim, Limit, Lock, Request, Supersede, Token, Who};
+use crate::protocol::{Claim, Guard, Limit, Lock, Request, Supersede, Token, Who};
 
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -32,6 +33,8 @@ pub struct Client {
     pub seed: u64,
     pub comes: i64,
     pub wish: Wish,
+    /// Guards the hold of the run with this token. It comes so long after that run's command was started.
+    pub guards: Option<String>,
     /// Takes the lock with SET NX PX and knows of nothing else.
     pub plain: bool,
     /// How long it waits; 0: not at all.
@@ -81,13 +84,21 @@ pub fn ms(number: i64) -> Duration {
 }
 
 impl Client {
-    /// The shipped client that does it.
-    pub fn setup(&self, lock: &Lock) -> Setup {
+    /// The shipped client that does it. A guard guards the hold of the client with the number `run`.
+    pub fn setup(&self, lock: &Lock, run: usize) -> Setup {
         let (wish, usual) = (&self.wish, scenarios::run(0));
-        let token = Token::read(wish.token.clone().into()).expect("a token");
+        let claim = |token: &str| {
+            let token = Token::read(token.to_owned().into()).expect("a token");
+            Claim::resume(lock.clone(), token)
+        };
         let ttl = ms(wish.ttl);
+        let guards = self.guards.as_ref().map(|token| Guarding {
+            run,
+            guard: Guard::of(claim(token), &id(&wish.token), &usual.wish.who),
+        });
         Setup {
-            claim: Claim::resume(lock.clone(), token),
+            claim: claim(&wish.token),
+            guards,
             wish: Request {
                 who: Who {
                     instance: wish.is_watched.then(|| "i".into()),
@@ -162,6 +173,10 @@ pub enum What {
     /// One of the holders, by this number.
     ForceOne(usize),
     ForceNobody,
+    /// One of the holders is asked to end.
+    Stop(usize),
+    /// A run that ended without the lock is noted.
+    Skip,
     Freeze(i64, bool),
     Thaw,
     Delete(Key),
@@ -172,7 +187,8 @@ pub enum What {
     History,
 }
 
-/// The keys that may be lost one by one: all but the index, which isn't the lock's own.
+/// The keys that may be lost one by one: all except the guards, which are drawn later, and the index, which isn't the
+/// lock's own.
 const EVICTED: [Key; 9] = [
     Key::Lock,
     Key::State,
@@ -192,7 +208,7 @@ impl Plan {
         let sets_clock = dice.chance(20);
         let kinds = Kinds::draw(&mut dice);
         let count = dice.between(12, 70);
-        let clients = (0..count)
+        let mut clients: Vec<Client> = (0..count)
             .map(|n| kinds.client(&mut dice, n, long))
             .collect();
         let mut deeds = Vec::new();
@@ -234,11 +250,26 @@ impl Plan {
                 What::SetClock(dice.between(-furthest, furthest))
             });
         }
+        let slowest = if dice.chance(20) { 150_000 } else { 700 };
+        if dice.chance(50) {
+            for n in 0..dice.between(1, count) {
+                let runs = [(); 2].map(|()| &clients[dice.below(usize::try_from(count).unwrap())]);
+                let run = runs.into_iter().max_by_key(|run| run.holds).unwrap();
+                let guard = kinds.guard(&mut dice, n, run);
+                clients.extend(guard);
+            }
+        }
+        for _ in 0..dice.pick(&[0, 0, 2]) {
+            let held = dice.below(4);
+            let what = dice.pick(&[What::Stop(held), What::Skip, What::Delete(Key::Guards)]);
+            let at = dice.between(0, long);
+            deeds.push(Deed { at, what });
+        }
         Self {
             seed,
             clients,
             deeds,
-            slowest: if dice.chance(20) { 150_000 } else { 700 },
+            slowest,
             sets_clock,
         }
     }
@@ -278,6 +309,22 @@ impl Kinds {
             once: dice.pick(&[0, 0, 0, 0, 0, 40]),
             keeps: dice.pick(&[0, 0, 0, 40]),
         }
+    }
+
+    /// A guard of a run, unless that is a plain client.
+    fn guard(&self, dice: &mut Dice, n: i64, run: &Client) -> Option<Client> {
+        let mut guard = self.client(dice, n, run.holds + 1_000);
+        guard.guards = Some(run.wish.token.clone());
+        guard.wish = Wish {
+            token: format!("guard-{n}"),
+            ..run.wish.clone()
+        };
+        (guard.plain, guard.early, guard.manners.extends) = (false, false, false);
+        // Some requests come so late that it has left meanwhile, and its run goes on.
+        if dice.chance(30) {
+            (guard.comes, guard.manners.late) = (dice.between(0, 500), 60);
+        }
+        (!run.plain).then_some(guard)
     }
 
     fn client(&self, dice: &mut Dice, n: i64, long: i64) -> Client {
@@ -354,6 +401,7 @@ impl Kinds {
             seed: u64::try_from(dice.between(0, i64::MAX)).unwrap(),
             comes: dice.between(0, long),
             wish,
+            guards: None,
             plain,
             patience: if dice.chance(10) {
                 0

@@ -23,6 +23,9 @@ pub enum Act {
     },
     Renew(usize),
     Check(usize),
+    /// A guard is admitted, or stays for longer; or it has ended.
+    Guard(usize),
+    Leave(usize),
     /// `keeps`: the lock is to stay for a while.
     Release {
         client: usize,
@@ -32,6 +35,9 @@ pub enum Act {
     PlainRelease(usize),
     /// From all holders, or from this client's hold alone.
     Force(Option<usize>),
+    /// This client is asked to end.
+    Stop(usize),
+    Skip,
     Freeze,
     Thaw,
     Delete(Key),
@@ -46,9 +52,12 @@ impl Act {
     fn client(self) -> Option<usize> {
         match self {
             Self::Acquire { client, .. } | Self::Release { client, .. } => Some(client),
-            Self::Renew(n) | Self::Check(n) | Self::PlainAcquire(n) | Self::PlainRelease(n) => {
-                Some(n)
-            }
+            Self::Renew(n)
+            | Self::Check(n)
+            | Self::Guard(n)
+            | Self::Leave(n)
+            | Self::PlainAcquire(n)
+            | Self::PlainRelease(n) => Some(n),
             _ => None,
         }
     }
@@ -135,6 +144,8 @@ struct Past {
     released: bool,
     /// It left the queue.
     cancelled: bool,
+    /// The step at which the guard left.
+    left: Option<u64>,
     /// The step at which it withdrew its request, which may still be under way.
     withdrawn: Option<u64>,
     /// The step that took its grant away before it was confirmed.
@@ -206,6 +217,8 @@ pub struct Promises {
     replies_lost: bool,
     /// Nobody held the lock when it was frozen.
     frozen_free: bool,
+    /// The clients that a person has asked to end.
+    stopped: BTreeSet<usize>,
     /// The latest that the server's clock has ever been.
     latest: i64,
 }
@@ -235,6 +248,7 @@ impl Promises {
             granted: false,
             replies_lost: false,
             frozen_free: false,
+            stopped: BTreeSet::new(),
             latest: 0,
         }
     }
@@ -242,6 +256,19 @@ impl Promises {
     /// Whose leases mean nothing any more by what was just done: the manual excludes it, or they are
     /// to be told.
     pub fn tainted(&self, step: &Step) -> Vec<usize> {
+        let runs = self.tainted_runs(step);
+        let is_forgotten = matches!(step.act, Act::Delete(Key::Guards | Key::Meta));
+        let is_tainted = |&n: &usize| {
+            let guards = step.all[n].plan.guards.as_ref();
+            let of_run = guards.and_then(|token| self.tokens.get(token));
+            runs.contains(&n)
+                || guards.is_some() && is_forgotten
+                || of_run.is_some_and(|run| runs.contains(run))
+        };
+        (0..step.all.len()).filter(is_tainted).collect()
+    }
+
+    fn tainted_runs(&self, step: &Step) -> Vec<usize> {
         let mark = step.before.mark.as_deref();
         match step.act {
             Act::Delete(Key::Lock) => (0..step.all.len()).collect(),
@@ -283,11 +310,15 @@ impl Promises {
             }
             let token = client.token();
             promise!(
-                held.contains_key(token),
+                held.contains_key(client.hold()),
                 "P1: a lease that has not run out is held",
                 "{token} counts on its lease for {} µs more",
                 belief.until - now
             );
+            // It works under the hold of another one.
+            if client.plan.guards.is_some() {
+                continue;
+            }
             names.push(token);
             limit = limit.min(client.plan.wish.limit);
             // One that lost its lock, which its own late request took again, knows of the first slot.
@@ -404,6 +435,12 @@ impl Promises {
                 self.forget_fences();
             }
         }
+        if let Act::Leave(n) = step.act {
+            self.pasts[n].left = Some(step.number);
+        }
+        if let Act::Stop(n) = step.act {
+            self.stopped.insert(n);
+        }
         self.latest = self.latest.max(after.now);
         self.keys(step)?;
         self.holds(step)?;
@@ -457,7 +494,7 @@ impl Promises {
                     past.released = false;
                 }
             }
-            Key::Lock | Key::Holders | Key::Index | Key::Slots => {}
+            Key::Lock | Key::Holders | Key::Index | Key::Slots | Key::Guards => {}
         }
     }
 
@@ -522,11 +559,13 @@ impl Promises {
         for (token, &end) in &step.old {
             let is_actor = actor == Some(token);
             let entry = before.hold(token);
+            let leaves = matches!(act, Act::Leave(n) if all[n].hold() == token);
             let is_granted = entry.as_ref().is_some_and(|entry| entry.phase == "granted");
             let Some(&until) = step.new.get(token) else {
                 let is_gone = match act {
                     _ if end <= after.now => true,
                     Act::Release { .. } | Act::PlainRelease(_) => is_actor,
+                    Act::Leave(_) => leaves,
                     Act::Force(None) | Act::Visit => true,
                     Act::Force(Some(victim)) => self.tokens.get(token) == Some(&victim),
                     Act::Delete(key) => matches!(key, Key::Lock | Key::Holders),
@@ -544,11 +583,19 @@ impl Promises {
             };
             // What is granted may be longer than what is then asked for.
             let confirms = is_granted || entry.is_none();
-            let keeps = matches!(act, Act::Release { keeps: true, .. });
-            // What a clock that was set back has made longer is cut to what was asked for.
+            // Or it is kept for guards, whose leases are shorter.
+            let phase = entry.map(|entry| entry.phase);
+            let has_guards = matches!(phase.as_deref(), Some("guarded" | "kept"));
+            let keeps = match act {
+                Act::Release { keeps, .. } => keeps || has_guards,
+                _ => false,
+            };
+            // What a clock that was set back has made longer is cut to what was asked for, and so is a grant that a guard
+            // has confirmed.
             let asked = self.tokens.get(token).map(|&n| all[n].plan.wish.ttl);
-            let cuts = self.sets_clock && asked.is_some_and(|ttl| until - after.now >= ttl - 1);
-            let may_shorten = is_actor && (confirms || keeps || cuts);
+            let cuts = (self.sets_clock || has_guards)
+                && asked.is_some_and(|ttl| until - after.now >= ttl - 1);
+            let may_shorten = leaves || is_actor && (confirms || keeps || cuts);
             promise!(
                 until >= end - 1 || may_shorten,
                 "P1: no lease is shortened",
@@ -835,6 +882,7 @@ impl Promises {
             (Act::Renew(client) | Act::Check(client), Answer::Lease(state)) => {
                 self.renewed(client, state, step)
             }
+            (Act::Guard(client), Answer::Lease(state)) => self.guards(client, state, step),
             (Act::Release { client, .. }, Answer::Released(answer)) => {
                 self.released(client, answer, step)
             }
@@ -1017,7 +1065,7 @@ impl Promises {
         // One that was meant for all members of a group stands in the state.
         let is_told = step.before.notices.contains_key(&notice)
             || step.before.state.contains_key("cancelled");
-        is_told && self.tokens.values().any(asks)
+        is_told && (self.stopped.contains(&n) || self.tokens.values().any(asks))
     }
 
     /// Whether nobody waits, and there is room for one more holder with the limit of this client.
@@ -1033,8 +1081,41 @@ impl Promises {
         before.queue.is_empty() && !before.is_frozen() && old.len() < room.try_into().unwrap()
     }
 
+    /// Work is guarded under a hold alone whose run goes on, for no longer than that lasts, and until it has left.
+    fn guards(&self, n: usize, state: &LeaseState, step: &Step) -> Result<(), Broken> {
+        let (token, hold) = (step.all[n].token(), step.all[n].hold());
+        let LeaseState::Held { left, .. } = state else {
+            return Ok(());
+        };
+        let entry = step.before.hold(hold);
+        promise!(
+            step.was_held(hold) && entry.is_some_and(|entry| entry.phase != "kept"),
+            "P1: a guard is admitted while its run goes on",
+            "{token} was, and {hold} is over"
+        );
+        let ends = step.old[hold] - step.after.now;
+        promise!(
+            *left <= ms(ends),
+            "P1: the lease of a guard ends with that of its run",
+            "that of {token} lasts for {left:?}, and that of {hold} for {ends} ms"
+        );
+        let has_left = self.pasts[n].left;
+        promise!(
+            has_left.is_none_or(|at| at <= self.state_deleted),
+            "P5: a guard that has left isn't admitted again",
+            "{token} was, by a request that came late"
+        );
+        Ok(())
+    }
+
     fn renewed(&mut self, n: usize, state: &LeaseState, step: &Step) -> Result<(), Broken> {
         let token = step.all[n].token();
+        let entry = step.before.hold(token);
+        let is_kept = entry.is_some_and(|entry| entry.phase == "kept");
+        // Its run is over, and the lock is kept for its guards.
+        if is_kept && matches!(state, LeaseState::Released) {
+            return Ok(());
+        }
         let was_held = step.was_held(token);
         if let LeaseState::Held { left, .. } = state {
             promise!(

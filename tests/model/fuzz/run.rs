@@ -22,7 +22,7 @@ use crate::protocol::model::support::Dice;
 use crate::protocol::model::support::lua::id;
 use crate::protocol::model::world::{BOOT, Replaced, Rules, World};
 use crate::protocol::name::Keys;
-use crate::protocol::scripts::{CHECK, FORCE, FREEZE, HISTORY, INSPECT, Script, THAW};
+use crate::protocol::scripts::{CHECK, FORCE, FREEZE, HISTORY, INSPECT, SKIP, STOP, Script, THAW};
 use crate::protocol::{Acquired, Claim, HoldOutcome, Lock, ReleaseMode, Token};
 use crate::redis::call::Call;
 use crate::redis::call::Text;
@@ -158,6 +158,11 @@ impl Known {
     pub fn token(&self) -> &str {
         &self.plan.wish.token
     }
+
+    /// The token of the hold under which its command works.
+    pub fn hold(&self) -> &str {
+        self.plan.guards.as_deref().unwrap_or(self.token())
+    }
 }
 
 /// What becomes of a request.
@@ -224,7 +229,13 @@ impl<'a> Run<'a> {
     ) -> Result<Done, Failure> {
         witness.begins();
         let lock = lock();
-        let setups = plan.clients.iter().map(|client| client.setup(&lock));
+        let tokens = || plan.clients.iter().map(|client| &client.wish.token);
+        let run = |client: &plan::Client| {
+            let is_it = |token: &String| client.guards.as_ref() == Some(token);
+            tokens().position(is_it).unwrap_or(usize::MAX)
+        };
+        let clients = plan.clients.iter();
+        let setups = clients.map(|client| client.setup(&lock, run(client)));
         let rules = Rules {
             clients: setups.collect(),
             lock,
@@ -260,14 +271,8 @@ impl<'a> Run<'a> {
 
     fn until_all_is_over(&mut self) -> Result<(), Broken> {
         for n in 0..self.clients.len() {
-            let plan = &self.clients[n].plan;
-            let (comes, manners) = (plan.comes * MS, plan.manners.clone());
-            self.at(comes, Event::Comes(n));
-            if let Some(after) = manners.crashes {
-                self.at(comes + after * MS, Event::Crash(n));
-            }
-            if let Some((after, _)) = manners.stops {
-                self.at(comes + after * MS, Event::Stop(n));
+            if self.clients[n].plan.guards.is_none() {
+                self.comes_after(n, 0);
             }
         }
         for (n, deed) in self.plan.deeds.iter().enumerate() {
@@ -282,6 +287,19 @@ impl<'a> Run<'a> {
             self.look_for_outlived()?;
         }
         self.afterwards()
+    }
+
+    /// A client comes, so long after this moment as its plan says.
+    fn comes_after(&mut self, n: usize, moment: i64) {
+        let plan = &self.clients[n].plan;
+        let (comes, manners) = (moment + plan.comes * MS, plan.manners.clone());
+        self.at(comes, Event::Comes(n));
+        if let Some(after) = manners.crashes {
+            self.at(comes + after * MS, Event::Crash(n));
+        }
+        if let Some((after, _)) = manners.stops {
+            self.at(comes + after * MS, Event::Stop(n));
+        }
     }
 
     /// A command is dead when its lease ends, unless its redlock is stopped, or a few calls later.
@@ -488,6 +506,11 @@ impl<'a> Run<'a> {
             self.at(ends + SECOND / 5, Event::CommandEnds(n));
         } else {
             self.at(ends, Event::CommandEnds(n));
+        }
+        for guard in 0..self.clients.len() {
+            if self.clients[guard].plan.guards.as_deref() == Some(self.clients[n].token()) {
+                self.comes_after(guard, now);
+            }
         }
     }
 
@@ -701,7 +724,7 @@ impl<'a> Run<'a> {
         let who = scenarios::who("op").to_json();
         let force = |id: &str| {
             let args = vec![id.into(), who.clone(), "0".into(), "0".into()];
-            lock.call(&FORCE, args)
+            lock.call_with_guards(&FORCE, args)
         };
         let (act, call) = match what {
             What::ForceAny => (Act::Force(None), force("")),
@@ -714,6 +737,22 @@ impl<'a> Run<'a> {
                     Act::Force(Some(victim.unwrap_or(usize::MAX))),
                     force(&id(&token)),
                 )
+            }
+            What::Stop(n) => {
+                let Some(token) = one(n) else { return Ok(()) };
+                let args = vec![id(&token).into(), who.clone(), "0".into()];
+                let mut clients = self.clients.iter();
+                let victim = clients.position(|client| client.token() == token);
+                (
+                    Act::Stop(victim.unwrap_or(usize::MAX)),
+                    lock.call(&STOP, args),
+                )
+            }
+            What::Skip => {
+                let args = vec!["busy".into(), "7".into(), who.clone(), Vec::new()];
+                let mut call = lock.call_with_guards(&SKIP, args);
+                call.keys.push(lock.keys.skips.clone());
+                (Act::Skip, call)
             }
             What::Freeze(long, has_pass) => {
                 let word = if has_pass { WORD } else { "" };

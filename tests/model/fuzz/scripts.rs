@@ -6,7 +6,10 @@ use super::plan::ms;
 use super::promises::Act;
 use super::view::text;
 use crate::protocol::answer;
-use crate::protocol::scripts::{ACQUIRE, CHECK, PROLONG, RELEASE, RENEW, Script, unexpected_reply};
+use crate::protocol::guard;
+use crate::protocol::scripts::{
+    ACQUIRE, CHECK, GUARD, LEAVE, PROLONG, RELEASE, RENEW, Script, unexpected_reply,
+};
 use crate::protocol::{Acquired, Error, LeaseState, Released};
 use crate::redis::call::Call;
 
@@ -20,6 +23,10 @@ pub fn act(client: usize, call: &Call) -> Act {
     } else if is(call, &RELEASE) {
         let keeps = call.args[6] != b"0";
         Act::Release { client, keeps }
+    } else if is(call, &GUARD) {
+        Act::Guard(client)
+    } else if is(call, &LEAVE) {
+        Act::Leave(client)
     } else {
         Act::Check(client)
     }
@@ -43,7 +50,7 @@ pub fn outcome(call: &Call) -> Option<&[u8]> {
 #[derive(Clone, Debug)]
 pub enum Answer {
     Acquired(Acquired),
-    /// To a renewal or a check.
+    /// To a renewal, a check or a guard.
     Lease(LeaseState),
     /// To a renewal by the short script: nothing was changed.
     Unsure,
@@ -67,6 +74,8 @@ pub fn read(call: &Call, value: Value) -> Result<Answer, Error> {
         Ok(state.map_or(Answer::Unsure, Answer::Lease))
     } else if is(call, &CHECK) {
         answer::checked(value).map(Answer::Lease)
+    } else if is(call, &GUARD) {
+        guard::extended(value).map(Answer::Lease)
     } else if is(call, &RELEASE) {
         answer::released(value).map(Answer::Released)
     } else if call.script.hash.is_empty() || matches!(&value, Value::Array(all) if !all.is_empty())

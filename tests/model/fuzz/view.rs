@@ -19,10 +19,11 @@ pub enum Key {
     Index,
     Slots,
     Notices,
+    Guards,
 }
 
 impl Key {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Lock,
         Self::State,
         Self::Meta,
@@ -33,6 +34,7 @@ impl Key {
         Self::Index,
         Self::Slots,
         Self::Notices,
+        Self::Guards,
     ];
 
     pub fn name(self) -> &'static str {
@@ -61,7 +63,7 @@ pub fn hold(entry: &str) -> Option<Hold> {
         .next()
         .map(|phase| phase.split_once(':').unwrap_or((phase, "")))?;
     let phase = phase.to_owned();
-    let known = ["granted", "held", "kept"].contains(&phase.as_str());
+    let known = ["granted", "held", "guarded", "kept"].contains(&phase.as_str());
     let fence = i64::try_from(fence).ok()?;
     (known && words.next()?.starts_with('{')).then_some(Hold { fence, phase })
 }
