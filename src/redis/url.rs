@@ -278,9 +278,15 @@ fn cluster(rest: &str, tls: bool) -> Result<Url, String> {
     if tag.contains(['{', '}', '/']) {
         return Err("the part after the hosts is the hash tag of all keys, without braces, as in redis-cluster://host1,host2/jobs".into());
     }
+    let nodes = nodes(parts.hosts, PORT, tls)?;
+    // To other clients the number is a database. As a tag it would name other locks than the URL without it.
+    if !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_digit()) {
+        let number = if tag == "0" { "/0" } else { "the number" };
+        return Err(format!("a cluster has only database 0; leave {number} out"));
+    }
     Ok(Url {
         place: Place::Cluster {
-            nodes: nodes(parts.hosts, PORT, tls)?,
+            nodes,
             tag: some(tag),
         },
         database: 0,
@@ -496,6 +502,7 @@ mod tests {
                 cluster(&[("a", 6379), ("b", 7)], ""),
             ),
             ("redis-cluster://a/jobs", cluster(&[("a", 6379)], "jobs")),
+            ("redis-cluster://a/job0", cluster(&[("a", 6379)], "job0")),
         ] {
             assert_eq!(Url::parse(text), Ok(url), "{text}");
         }
@@ -594,6 +601,10 @@ mod tests {
             ("redis-sentinel://u:hunter2@a/m?db=1", "unknown option"),
             ("redis-cluster://u:hunter2@a/{x}", "without braces"),
             ("redis-cluster://u:hunter2@a?db=1", "unknown option"),
+            ("redis-cluster://u:hunter2@a/0", "leave /0 out"),
+            ("redis-cluster://u:hunter2@a/0/", "leave /0 out"),
+            ("redis-cluster://u:hunter2@a/%30", "leave /0 out"),
+            ("rediss-cluster://u:hunter2@a/15", "leave the number out"),
             ("redis://", "the host is missing"),
             ("redis://:6379", "the host is missing"),
             ("redis:///3", "the host is missing"),

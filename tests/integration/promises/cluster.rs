@@ -105,6 +105,16 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
 }
 
 #[test]
+fn a_number_after_the_hosts_is_refused_as_a_database_and_names_no_other_locks() {
+    let cluster = Cluster::start(&[]);
+    for (number, part) in [("/0", "/0"), ("/0/", "/0"), ("/15", "the number")] {
+        let end = run(&format!("{}{number}", cluster.url()), &["-n"]);
+        let says = format!("a cluster has only database 0; leave {part} out");
+        end.assert_exited(78).assert_says(&says);
+    }
+}
+
+#[test]
 fn two_jobs_that_wait_for_each_other_are_a_deadlock_in_a_cluster() {
     let cluster = Cluster::start(&[]);
     let job = |outer: &str, inner: &str| {
