@@ -5,12 +5,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
@@ -25,6 +26,7 @@ use super::transport::Transport;
 use super::url::{Address, Login, Scope};
 use super::{Error, ErrorKind};
 use crate::reason::reason;
+use crate::sys::look_up;
 
 /// Where a URL was given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,6 +95,8 @@ pub struct Server {
     lately: Arc<Mutex<Vec<(Instant, u32)>>>,
     /// The shortest time that the answer to a call has taken, in microseconds; 0: none has come.
     round_trip: Arc<AtomicU64>,
+    /// Address of the last connection over TCP.
+    last_address: Arc<Mutex<Option<SocketAddr>>>,
     /// It said that it is a replica.
     is_replica: AtomicBool,
     /// It closes the connection when it is asked for RESP3.
@@ -128,6 +132,7 @@ impl Server {
             followers: Arc::default(),
             lately: Arc::default(),
             round_trip: Arc::default(),
+            last_address: Arc::default(),
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
             asks_for_certificate: Arc::default(),
@@ -150,11 +155,12 @@ impl Server {
     /// Another server of the same URL, with the same credentials.
     pub(super) fn at(&self, address: Address) -> Self {
         let is_same = address == self.address;
-        let (followers, lately, round_trip) = if is_same {
+        let (followers, lately, round_trip, last_address) = if is_same {
             (
                 Arc::clone(&self.followers),
                 Arc::clone(&self.lately),
                 Arc::clone(&self.round_trip),
+                Arc::clone(&self.last_address),
             )
         } else {
             Default::default()
@@ -176,6 +182,7 @@ impl Server {
             followers,
             lately,
             round_trip,
+            last_address,
             is_replica: AtomicBool::new(false),
             closes_on_hello: AtomicBool::new(false),
             asks_for_certificate: Arc::default(),
@@ -481,10 +488,21 @@ impl Server {
         Ok(stream)
     }
 
+    /// Connects to the first address of a host that answers. The address that last worked comes last: the name server
+    /// may fail, or name other addresses, while a job needs its lock renewed there.
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
-        let addresses =
-            Self::resolve(host, port, until).map_err(|error| self.unknown_host(host, &error))?;
-        let mut failure = io::Error::other("the name has no address");
+        let last = *self.last_address();
+        let resolved = match (last, left(until)) {
+            (Some(_), Ok(left)) => resolve(host, port, until - left / 2),
+            _ => resolve(host, port, until),
+        };
+        let mut failure = match &resolved {
+            Ok(_) => self.unreachable_because("the name has no address"),
+            Err(error) => self.unknown_host(host, error),
+        };
+        let is_resolved = resolved.is_ok();
+        let mut addresses = resolved.unwrap_or_default();
+        addresses.extend(last.filter(|last| !addresses.contains(last)));
         let mut more = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         for address in addresses {
             // Each gets its share of what is left, so that one that is silent leaves time for the others.
@@ -496,28 +514,19 @@ impl Server {
                     // Our messages are small and each waits for its answer.
                     tcp.set_nodelay(true)
                         .map_err(|error| self.unreachable_error(&error))?;
+                    *self.last_address() = Some(address);
                     return Ok(tcp);
                 }
-                Err(error) => failure = error,
+                Err(error) if is_resolved => failure = self.unreachable_error(&error),
+                Err(_) => {}
             }
         }
-        Err(self.unreachable_error(&failure))
+        Err(failure)
     }
 
-    /// The addresses of a host, in time. The C library's look-up knows none, so it is
-    /// left to a thread that is not waited for any longer; what isn't a name needs none.
-    fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
-        if let Ok(address) = host.parse::<IpAddr>() {
-            return Ok(vec![(address, port).into()]);
-        }
-        let (answer, answered) = mpsc::channel();
-        let name = (host.to_owned(), port);
-        std::thread::Builder::new().spawn(move || {
-            let _ = answer.send(name.to_socket_addrs().map(Iterator::collect));
-        })?;
-        answered
-            .recv_timeout(left(until)?)
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    fn last_address(&self) -> MutexGuard<'_, Option<SocketAddr>> {
+        let last = self.last_address.lock();
+        last.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn encrypt(
@@ -759,6 +768,59 @@ impl Server {
             origin => Some(format!("the URL is from {origin}")),
         }
     }
+}
+
+/// Returns the addresses of a host. The C library has no time limit of its own, so each lookup has a thread that may outlive
+/// this. Some name servers fail, or are silent, if asked for IPv6 addresses, and musl then finds none at all: so each family
+/// is also looked up alone, if both together fail or take a while.
+fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let (answer, answers) = mpsc::channel();
+    let pause = left(until)? / 8;
+    let mut families = [libc::AF_UNSPEC, libc::AF_INET, libc::AF_INET6].into_iter();
+    let (mut pending, mut failure) = (0, io::ErrorKind::TimedOut.into());
+    loop {
+        let within = if let Some(family) = families.next() {
+            let (answer, host) = (answer.clone(), host.to_owned());
+            std::thread::Builder::new().spawn(move || {
+                let is_first = family == libc::AF_UNSPEC;
+                let listed = is_first.then(|| in_hosts_file(&host, port)).flatten();
+                let _ = answer.send(listed.map_or_else(|| look_up(&host, port, family), Ok));
+            })?;
+            pending += 1;
+            left(until)?.min(pause)
+        } else {
+            left(until)?
+        };
+        match answers.recv_timeout(within) {
+            Ok(Ok(addresses)) => return Ok(addresses),
+            Ok(Err(error)) => {
+                pending -= 1;
+                failure = error;
+            }
+            Err(_) => {}
+        }
+        if pending == 0 && families.len() == 0 {
+            return Err(failure);
+        }
+    }
+}
+
+/// Returns the addresses of a host in `/etc/hosts`, if it is there: musl finds only names in the same case.
+fn in_hosts_file(host: &str, port: u16) -> Option<Vec<SocketAddr>> {
+    let file = BufReader::new(File::open("/etc/hosts").ok()?);
+    let of_host = |line: Vec<u8>| {
+        let line = String::from_utf8_lossy(&line);
+        let mut words = line.split('#').next()?.split_whitespace();
+        let address: IpAddr = words.next()?.parse().ok()?;
+        let is_named = words.any(|name| name.eq_ignore_ascii_case(host));
+        is_named.then(|| (address, port).into())
+    };
+    let lines = file.split(b'\n').map_while(Result::ok);
+    let addresses: Vec<SocketAddr> = lines.filter_map(of_host).collect();
+    (!addresses.is_empty()).then_some(addresses)
 }
 
 /// Why a name has no address, by what the C library says: it has no better word for programs.

@@ -5,6 +5,7 @@
 
 mod environment;
 mod local;
+mod lookup;
 pub mod poll;
 mod signals;
 mod thread;
@@ -30,6 +31,7 @@ pub use libc::SIGKILL;
 
 pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
+pub use self::lookup::look_up;
 pub use self::signals::{
     KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
 };

@@ -15,6 +15,7 @@ mod arena;
 mod daemon;
 mod environment;
 mod local;
+mod lookup;
 mod pages;
 pub mod poll;
 mod signals;
@@ -46,6 +47,7 @@ pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 pub use self::daemon::{become_program, leave_behind, peer_user, try_lock};
 pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
+pub use self::lookup::look_up;
 pub use self::pages::map_more;
 pub use self::signals::{
     KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,

@@ -99,7 +99,7 @@ fn real_time_signals_reach_the_child_as_often_as_they_were_sent() {
 
 /// The binaries to try: that of the tests and, where `REDLOCK_BIN` names one, another, which may be
 /// linked with another C library.
-fn binaries() -> Vec<String> {
+pub fn binaries() -> Vec<String> {
     let other = std::env::var("REDLOCK_BIN").ok();
     [REDLOCK.to_owned()].into_iter().chain(other).collect()
 }

@@ -3,14 +3,17 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::promises::config::{openssl, set_mode};
+use crate::promises::supervision::binaries;
 use crate::support::pty::Terminal;
 use crate::support::{
     Gated, OtherUser, Outcome, REDLOCK, Redis, Running, SERVER, UnresponsiveServer, directly,
@@ -874,6 +877,128 @@ fn a_name_server_that_is_silent_is_not_a_host_that_does_not_exist() {
     };
     let end = outcome(&mut command);
     assert_line(&end, 69, &["\"redis.internal\" can't be looked up now"]);
+}
+
+/// Response codes of a name server, and none at all.
+const SERVFAIL: u8 = 2;
+const NXDOMAIN: u8 = 3;
+const NOTIMP: u8 = 4;
+const REFUSED: u8 = 5;
+const SILENT: u8 = u8::MAX;
+
+/// A name server at a loopback address of its own, for which each host is 127.0.0.1.
+struct NameServer {
+    /// Response codes to questions about IPv4 and IPv6.
+    codes: Arc<[AtomicU8; 2]>,
+    /// The line for `/etc/resolv.conf`. No lookup of both families ends in time if the answer about one is missing.
+    settings: String,
+}
+
+impl NameServer {
+    /// `None` if this user may not open the port.
+    fn start(address: &str) -> Option<Self> {
+        let socket = UdpSocket::bind((address, 53)).ok()?;
+        let codes: Arc<[AtomicU8; 2]> = Arc::default();
+        let of_server = Arc::clone(&codes);
+        std::thread::spawn(move || {
+            let mut query = [0; 512];
+            while let Ok((length, client)) = socket.recv_from(&mut query) {
+                let question = &query[12..length];
+                let end = question.iter().position(|byte| *byte == 0).unwrap();
+                let is_ipv6 = question[end + 2] == 28;
+                let code = of_server[usize::from(is_ipv6)].load(Ordering::Relaxed);
+                if code == SILENT {
+                    continue;
+                }
+                let answers = u8::from(code == 0 && !is_ipv6);
+                let mut reply = query[..2].to_vec();
+                reply.extend([0x81, 0x80 | code, 0, 1, 0, answers, 0, 0, 0, 0]);
+                reply.extend(&question[..end + 5]);
+                if answers > 0 {
+                    reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4, 127, 0, 0, 1]);
+                }
+                let _ = socket.send_to(&reply, client);
+            }
+        });
+        let settings = format!("nameserver {address}\noptions timeout:30 attempts:1\n");
+        Some(Self { codes, settings })
+    }
+
+    fn answer_with(&self, ipv4: u8, ipv6: u8) {
+        self.codes[0].store(ipv4, Ordering::Relaxed);
+        self.codes[1].store(ipv6, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_host_is_found_whatever_its_name_server_answers_about_ipv6() {
+    let Some(names) = NameServer::start("127.0.0.78") else {
+        return;
+    };
+    let redis = Redis::start();
+    let url = format!("redis://redis.internal:{}", redis.port);
+    for binary in binaries() {
+        for code in [SILENT, NXDOMAIN, SERVFAIL, REFUSED, NOTIMP, 0] {
+            names.answer_with(0, code);
+            let words = words!(
+                "{} --connect-timeout 8s -u {} run -n a -- true",
+                &binary,
+                &url
+            );
+            let dir = redis.dir.path();
+            let Some(mut command) = with_file("/etc/resolv.conf", &names.settings, dir, words)
+            else {
+                return;
+            };
+            let end = outcome(&mut command);
+            assert_eq!((code, end.code()), (code, Some(0)), "{binary}: {end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_host_in_etc_hosts_is_found_in_upper_or_lower_case() {
+    let redis = Redis::start();
+    for binary in binaries() {
+        for host in ["redis-main", "REDIS-MAIN"] {
+            let url = format!("redis://{host}:{}", redis.port);
+            let words = words!("{} -u {} status", &binary, &url);
+            let hosts = "127.0.0.1 other Redis-Main # ours\n";
+            let Some(mut command) = with_file("/etc/hosts", hosts, redis.dir.path(), words) else {
+                return;
+            };
+            outcome(&mut command).assert_code(0).assert_silent();
+        }
+    }
+}
+
+#[test]
+fn a_job_whose_name_server_fails_goes_on_at_the_address_that_last_worked() {
+    let Some(names) = NameServer::start("127.0.0.79") else {
+        return;
+    };
+    let redis = Redis::start();
+    let url = format!("redis://redis.internal:{}", redis.port);
+    let gate = redis.dir.path().join("gate");
+    let script = format!(
+        "echo ready; until [ -e {} ]; do sleep 0.02; done",
+        gate.display()
+    );
+    let words = words!("{} -u {} run --ttl 60s a -c {}", REDLOCK, &url, &script);
+    let dir = redis.dir.path();
+    let Some(mut command) = with_file("/etc/resolv.conf", &names.settings, dir, words) else {
+        return;
+    };
+    let mut run = Running::start(&mut command);
+    run.expect_line("ready");
+    wait_until("it tracks its lock", || redis.trackers() > 0);
+    for code in [SILENT, SERVFAIL, NXDOMAIN] {
+        names.answer_with(code, code);
+        redis.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        wait_until("it has renewed its lease again", || redis.trackers() > 0);
+    }
+    fs::write(gate, "").unwrap();
+    run.finish().assert_code(0).assert_silent();
 }
 
 #[test]

@@ -1,0 +1,46 @@
+//! The C library's lookup of host names, of one address family or both: the standard library offers only both.
+
+use std::ffi::{CStr, CString, c_int};
+use std::io;
+use std::net::SocketAddr;
+use std::ptr;
+
+use socket2::SockAddr;
+
+/// Returns the addresses of a host in this family; `AF_UNSPEC` is both. Takes as long as the C library wants.
+pub fn look_up(host: &str, port: u16, family: c_int) -> io::Result<Vec<SocketAddr>> {
+    let host = CString::new(host)?;
+    let mut list = ptr::null_mut();
+    let mut addresses = Vec::new();
+    // SAFETY: all zeroes are valid hints, which ask for everything. The library fills the list if it returns 0; each entry
+    // is valid, with an address of the length that it names, until the list is freed.
+    unsafe {
+        let mut hints: libc::addrinfo = std::mem::zeroed();
+        (hints.ai_family, hints.ai_socktype) = (family, libc::SOCK_STREAM);
+        let failure =
+            libc::getaddrinfo(host.as_ptr(), ptr::null(), &raw const hints, &raw mut list);
+        if failure == libc::EAI_SYSTEM {
+            return Err(io::Error::last_os_error());
+        }
+        if failure != 0 {
+            let why = CStr::from_ptr(libc::gai_strerror(failure));
+            return Err(io::Error::other(why.to_string_lossy()));
+        }
+        let mut next = list;
+        while let Some(entry) = next.as_ref() {
+            let ((), address) = SockAddr::try_init(|storage, length| {
+                *length = entry.ai_addrlen;
+                let bytes = entry.ai_addrlen as usize;
+                ptr::copy_nonoverlapping(entry.ai_addr.cast::<u8>(), storage.cast(), bytes);
+                Ok(())
+            })?;
+            addresses.extend(address.as_socket());
+            next = entry.ai_next;
+        }
+        libc::freeaddrinfo(list);
+    }
+    for address in &mut addresses {
+        address.set_port(port);
+    }
+    Ok(addresses)
+}
