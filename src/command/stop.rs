@@ -222,6 +222,7 @@ fn wait_until_gone(
             let since = u64::try_from(at.since(looked.at).as_millis()).unwrap_or(0);
             let hold = asked.first().filter(|_| !is_over)?;
             let (by, whom) = (hold.stopping.as_ref()?, &hold.holder.as_ref()?.who);
+            has_seen(hold, by, found.now_ms).then_some(())?;
             Some(report::killed_in(
                 by,
                 whom,
@@ -292,6 +293,16 @@ fn no_sign_of_life(name: &Name, hold: &Hold) -> Option<String> {
     Some(format!(
         "no sign of life from {whom} for {ago}; if its host is dead, the lock passes on in {left}; to free lock \"{name}\" now: {force}"
     ))
+}
+
+/// Returns true if the run has renewed its lease since it was asked to stop: the answer has shown it the request.
+fn has_seen(hold: &Hold, by: &Who, now_ms: u64) -> bool {
+    let (Renewal::Ago(ago) | Renewal::Overdue(ago)) = hold.renewal() else {
+        return false;
+    };
+    let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+    by.asked
+        .is_some_and(|asked| asked.saturating_add(ago) <= now_ms)
 }
 
 /// The work elsewhere that is waited for: `the guard root@web-1 (pid 312)`.

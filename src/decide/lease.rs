@@ -106,6 +106,15 @@ const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 /// Servers are silent for as long now and then.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// The longest time between two renewals, whatever the TTL: a connection that a NAT or load balancer has forgotten brings
+/// no notice of a stop request, and a run looks at its lock within a minute, including a try that fails.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Returns the usual time between two renewals of a lease.
+pub fn renewal_interval(ttl: Duration) -> Duration {
+    (ttl / 3).min(LONGEST_INTERVAL)
+}
+
 /// What is to be decided after something was learned of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseEvent {
@@ -232,11 +241,11 @@ impl Lease {
             .min(length.saturating_sub(self.clock_skew) / share)
     }
 
-    /// The time between two renewals: a third of the TTL, or half the time until COMMAND would be
+    /// The time between two renewals: that of any lease of this length, or half the time until COMMAND would be
     /// asked to stop where that is less, so that a renewal may always be late by as much.
     fn renewal_interval(&self) -> Duration {
         let patience = self.stop_at().since(self.valid_from);
-        (self.ttl / 3).min(patience / 2)
+        renewal_interval(self.ttl).min(patience / 2)
     }
 
     /// A renewal sent at `sent` succeeded. The next is due a step after this one was *due*, not
@@ -438,6 +447,14 @@ mod tests {
         let next = lease.renew_at();
         assert!(next >= START + SECOND * 50);
         assert!(next <= START + SECOND * 60);
+    }
+
+    #[test]
+    fn however_long_the_ttl_is_two_renewals_are_due_a_minute() {
+        let mut lease = lease(3600, 5);
+        let first = lease.renew_at();
+        lease.renewed(first);
+        assert_eq!(lease.renew_at(), first + SECOND * 30);
     }
 
     #[test]

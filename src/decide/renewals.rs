@@ -142,6 +142,8 @@ pub struct Renewals {
     reconnect_due: Option<Moment>,
     /// The minimum time between two checks, however often the keys change.
     checks: Pace,
+    /// Another run wants this one to end.
+    is_cancelled: bool,
 }
 
 impl Renewals {
@@ -157,6 +159,7 @@ impl Renewals {
             check_due: None,
             reconnect_due: None,
             checks: Pace::default(),
+            is_cancelled: false,
         }
     }
 
@@ -213,6 +216,11 @@ impl Renewals {
                 // That it is over is learned each time until the work has ended.
                 Report::Failed(_) | Report::Over(_) => lease.renewal_failed(now),
                 Report::Lost(..) => self.lease = None,
+                // Others see by a renewal that this run has seen the request.
+                Report::Cancelled(..) if !self.is_cancelled => {
+                    self.is_cancelled = true;
+                    lease.renew_now(now);
+                }
                 Report::Cancelled(..) | Report::Released(_) => {}
             }
         }

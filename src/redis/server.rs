@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
+use socket2::{SockRef, TcpKeepalive};
 
 use super::local::{Local, NotOpen};
 use super::password::{FreshPassword, PasswordSource};
@@ -67,6 +68,13 @@ pub enum Part {
 /// How long a replica is gone before it counts as gone: one that is being promoted leaves its primary, and all sentinels
 /// know of that sooner.
 const SETTLED: Duration = Duration::from_secs(5);
+
+/// Load balancers and NATs forget idle connections after 4 to 15 minutes without notice. These probes keep the connections
+/// alive, and end those that are forgotten.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(30))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(3);
 
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
 pub struct Server {
@@ -513,6 +521,7 @@ impl Server {
                 Ok(tcp) => {
                     // Our messages are small and each waits for its answer.
                     tcp.set_nodelay(true)
+                        .and_then(|()| SockRef::from(&tcp).set_tcp_keepalive(&KEEPALIVE))
                         .map_err(|error| self.unreachable_error(&error))?;
                     *self.last_address() = Some(address);
                     return Ok(tcp);

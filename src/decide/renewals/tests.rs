@@ -177,13 +177,16 @@ fn an_answer_to_what_was_sent_after_the_end_of_the_lease_comes_with_that_lease()
 #[test]
 fn a_lock_that_is_lost_is_renewed_no_more_and_one_that_is_wanted_is() {
     let mut renewals = of_one_lock();
-    let lease = renewals.lease().unwrap();
+    let before = renewals.lease().unwrap();
     let cancelled = Report::Cancelled(name("a"), Box::default());
-    assert_eq!(
-        renewals.learn(&cancelled, START),
-        Some(LeaseEvent::Cancelled)
-    );
-    assert_eq!(renewals.lease(), Some(lease));
+    // Once at once, which shows others that this run has seen it.
+    for (at, is_due) in [(START, true), (START + MS, false)] {
+        assert_eq!(renewals.learn(&cancelled, at), Some(LeaseEvent::Cancelled));
+        assert_eq!(renewals.renewal_is_due(at), is_due);
+        renewals.learn(&Report::Renewed(at), at);
+    }
+    let lease = renewals.lease().unwrap();
+    assert!(lease.deadline() >= before.deadline());
     let lost = Report::Lost(name("a"), Loss::default());
     assert_eq!(renewals.learn(&lost, START), Some(LeaseEvent::Lost(lease)));
     assert_eq!((renewals.lease(), renewals.due()), (None, None));

@@ -644,6 +644,26 @@ fn while_stop_waits_it_shows_for_whom() {
 }
 
 #[test]
+fn stop_announces_the_kill_only_of_a_run_that_has_seen_the_request() {
+    let redis = Redis::start();
+    let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut run = Running::start(&mut redis.run("-q --kill-after 40s --ttl 90s a", script));
+    run.expect_line("ready");
+    wait_until("it tracks its lock", || redis.trackers() > 0);
+    run.suspend();
+    let mut terminal = on_terminal(&redis, &["stop", "a"]);
+    terminal.resize(24, 160);
+    terminal.wait_until("the line", |shown| shown.contains("waited 2s so far for "));
+    assert!(!terminal.shown.contains("SIGKILL"), "{}", terminal.shown);
+    run.resume();
+    run.expect_line("asked");
+    terminal.wait_until("the kill", |shown| shown.contains(", SIGKILL in "));
+    outcome(&mut redis.redlock(&["release", "--force", "--yes", "a"])).assert_code(0);
+    run.kill();
+    terminal.finish();
+}
+
+#[test]
 fn stop_of_a_suspended_holder_says_how_long_it_has_not_renewed_and_what_frees_the_lock() {
     let redis = Redis::start();
     let run = Gated::start(&redis, &["--ttl", "6s", "a"]).ready();

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use crate::promises::trouble::{encrypted, self_signed};
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{Redis, Running, TIMEOUT, directly, outcome, send, wait_until};
 
@@ -217,6 +218,43 @@ fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
         network.hold_up(false);
         assert_goes_on(&redis, run, &token);
     }
+}
+
+/// Whether there is a connection to this port that is kept alive, by probes after at most 30 s of silence.
+fn is_kept_alive(port: u16) -> bool {
+    let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    connections.lines().any(|line| {
+        // The number, both addresses, the state, the queues, and a timer with its hundredths of a second.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_to_port = fields[2].ends_with(&format!(":{port:04X}")) && fields[3] == "01";
+        let timer = fields[5].strip_prefix("02:");
+        let left = timer.and_then(|left| u32::from_str_radix(left, 16).ok());
+        is_to_port && left.is_some_and(|left| left <= 3_000)
+    })
+}
+
+#[test]
+fn idle_connections_are_kept_alive_with_tls_or_without() {
+    let directory = tempfile::tempdir().unwrap();
+    self_signed(directory.path(), "server", "2", "FALSE");
+    let (redis, tls_port) = encrypted(directory.path(), "server");
+    let ca = directory.path().join("server.crt");
+    let tls_url = format!("rediss://localhost:{tls_port}");
+    for (url, port) in [(redis.tcp_url(), redis.port), (tls_url, tls_port)] {
+        let run = run(&redis, &["--tls-ca", ca.to_str().unwrap(), "-u", &url]);
+        wait_until("its connection is kept alive", || is_kept_alive(port));
+        drop(run);
+    }
+}
+
+#[test]
+fn a_run_that_redis_cannot_notify_sees_within_a_minute_that_it_was_stopped_whatever_its_ttl() {
+    let redis = Redis::start();
+    redis.cli(&["ACL", "SETUSER", "default", "-client"]);
+    let run = run(&redis, &["--ttl", "30m"]);
+    let stopped = outcome(&mut redis.redlock(&["stop", "a"]));
+    stopped.assert_code(0).assert_says("\"a\" is free after ");
+    run.finish().assert_exited(79);
 }
 
 #[test]

@@ -31,6 +31,7 @@ use super::evidence::{Evidence, Unknown};
 use super::finding::{Finding, Level};
 use super::fix::{Fix, Repair};
 use super::host::Host;
+use crate::decide::lease::renewal_interval;
 use crate::protocol::{Error, ErrorKind};
 
 /// What the findings are judged by.
@@ -45,7 +46,7 @@ pub struct Measure {
 impl Measure {
     /// A run renews its lease this often.
     fn renewal(self) -> Duration {
-        self.ttl / 3
+        renewal_interval(self.ttl)
     }
 }
 
