@@ -43,11 +43,12 @@ pub(super) fn until_free(
     if let WaitLimit::Until(last) = not_ready_until {
         looks.tries_until = Some(last);
     }
-    // One that was reached before may come back, and one that says so will be ready.
+    // One that was reached before may come back, one that says so will be ready, and the user may want to wait for it.
     let gives_up = |client: &Client, error: &Error, _: Moment, at: Moment| {
         let is_coming = error.kind.will_pass();
         let limit = if is_coming { not_ready_until } else { limit };
-        !(client.was_reached() || is_coming) || limit.is_over(at)
+        let is_awaited = client.was_reached() || is_coming || options.wait.is_some();
+        !is_awaited || limit.is_over(at)
     };
     let conflict = Exit::Busy(options.conflict_exit_code.unwrap_or(cli::BUSY));
     let mut is_first = true;

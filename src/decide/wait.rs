@@ -39,8 +39,8 @@ pub struct Policy<'a> {
     pub starts_on_grant: bool,
     /// The job holds other locks, so another client may wait for it.
     pub holds_others: bool,
-    /// The server has answered this process before.
-    pub reached: bool,
+    /// The server has answered this process before, or the user has set a time to wait, which is for the server, too.
+    pub awaits_server: bool,
     /// Replicas that are missing are waited for as a busy lock is: in a failover, all that could follow the primary can't
     /// confirm anything for a while.
     pub awaits_replicas: bool,
@@ -317,7 +317,7 @@ impl<'a> Wait<'a> {
             policy,
             began,
             phase: Phase::New,
-            contact: if policy.reached {
+            contact: if policy.awaits_server {
                 Contact::Answers
             } else {
                 Contact::Unreached

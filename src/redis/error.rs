@@ -137,6 +137,12 @@ impl Error {
         Self { origin, ..self }
     }
 
+    /// The same error, with what to do next.
+    pub fn with_next(mut self, next: &str) -> Self {
+        self.message = format!("{}; {next}", self.message);
+        self
+    }
+
     /// The message without the origin of the URL.
     pub fn message(&self) -> &str {
         &self.message

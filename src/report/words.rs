@@ -446,7 +446,12 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     let lasting = whole_seconds(lasting);
     // Which of them the user has to look at, nothing else says.
     let line = match kind {
-        ErrorKind::NotReplicated | ErrorKind::NotNow | ErrorKind::Crowded if !why.is_empty() => {
+        ErrorKind::NotReplicated
+        | ErrorKind::NotNow
+        | ErrorKind::Crowded
+        | ErrorKind::Unreachable
+            if !why.is_empty() =>
+        {
             format!("{why}; still trying ({lasting})")
         }
         _ => format!("Redis {what}; still trying ({lasting})"),

@@ -272,7 +272,7 @@ impl Client {
             joins: false,
             starts_on_grant: setup.starts_on_grant,
             holds_others: false,
-            reached: false,
+            awaits_server: false,
             awaits_replicas: setup.awaits_replicas,
             failover_may_take: Duration::ZERO,
             answer_may_take: ANSWER_WITHIN,

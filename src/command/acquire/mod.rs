@@ -176,9 +176,7 @@ fn acquire_lock(
     match acquisition::open(&mut holds.client, signals) {
         Ok(None) => {}
         Ok(Some(signal)) => return Ok(Err(Reason::Interrupted(signal))),
-        // It is waited for as for a busy lock.
-        Err(error) if error.kind.is_worth_waiting() => {}
-        Err(error) => return Err(error.into()),
+        Err(error) => acquisition.first_failure(error)?,
     }
     let outcome = acquisition.acquire_all(started, holds, requester, signals, &mut timer);
     if let Outcome::NotAcquired(why) = outcome

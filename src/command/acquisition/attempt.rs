@@ -90,7 +90,7 @@ impl<'a> Attempt<'a> {
             joins: acquisition.joins,
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
-            reached: held.answered || held.client.was_found(),
+            awaits_server: acquisition.awaits_server() || held.answered || held.client.was_found(),
             awaits_replicas: held.client.needs_all_replicas(),
             failover_may_take: if acquisition.settings.locks.may_fail_over() {
                 held.client.longest(1)
@@ -363,7 +363,10 @@ impl<'a> Attempt<'a> {
                 });
             }
             wait::Action::ShowOutage { kind, lasting } => {
-                let line = report::outage_line(kind, &self.failure, lasting);
+                // A server that has never answered may have another address.
+                let says_enough = kind == ErrorKind::Unreachable && self.client.was_reached();
+                let why = if says_enough { "" } else { &self.failure };
+                let line = report::outage_line(kind, why, lasting);
                 self.acquisition.verbosity().progress(&line);
             }
             wait::Action::ShowAnswer => self.acquisition.verbosity().answers_again(),

@@ -210,6 +210,28 @@ impl<'a> Acquisition<'a> {
         HeldLocks::none(self.settings.locks.client(), self.request.ttl)
     }
 
+    /// Returns true if the user has said how long to wait: this covers a server that isn't up yet, unless the job then runs
+    /// without a lock.
+    fn awaits_server(&self) -> bool {
+        let wait = self.wait_options.wait;
+        wait.is_some_and(|wait| !wait.is_zero()) && self.silence.is_none()
+    }
+
+    /// Returns the error of a first connection, unless the wait for the lock covers it, as it does for a server that says
+    /// that it will be ready.
+    pub fn first_failure(&self, error: protocol::Error) -> Result<(), protocol::Error> {
+        let kind = error.kind;
+        if kind.is_worth_waiting() || (self.awaits_server() && kind.may_pass()) {
+            return Ok(());
+        }
+        let options = self.wait_options;
+        let may_wait = options.wait.is_none() && !options.no_wait && self.silence.is_none();
+        Err(match kind {
+            ErrorKind::Unreachable if may_wait => error.with_next("`--wait 30s` would wait for it"),
+            _ => error,
+        })
+    }
+
     /// What each lease is asked for with.
     pub fn terms(&self) -> Terms {
         Terms {

@@ -381,10 +381,10 @@ impl Run<'_> {
             (opened, EventSources::new(self.on_terminal)?)
         };
         let guard = stderr::Guard::new();
+        let opened = opened.or_else(|error| self.acquisition.first_failure(error));
         let outcome = match opened {
-            // A server that says that it will be ready, say, is waited for as for a busy lock.
-            Err(error) if !error.kind.is_worth_waiting() => Err(error.into()),
-            Ok(()) | Err(_) => {
+            Err(error) => Err(error.into()),
+            Ok(()) => {
                 let EventSources { signals, timer } = &mut sources;
                 self.acquisition.acquire_all(
                     started,

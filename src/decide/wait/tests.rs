@@ -26,7 +26,7 @@ fn policy() -> Policy<'static> {
         joins: false,
         starts_on_grant: true,
         holds_others: false,
-        reached: true,
+        awaits_server: true,
         awaits_replicas: false,
         failover_may_take: Duration::ZERO,
         answer_may_take: MS * 2_000,
@@ -437,7 +437,7 @@ fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
         (
             "never reached",
             Policy {
-                reached: false,
+                awaits_server: false,
                 ..policy()
             },
             ErrorKind::Unreachable,
@@ -446,7 +446,7 @@ fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
         (
             "it is there and not ready",
             Policy {
-                reached: false,
+                awaits_server: false,
                 ..policy()
             },
             ErrorKind::NotNow,
@@ -455,7 +455,7 @@ fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
         (
             "others know of it",
             Policy {
-                reached: false,
+                awaits_server: false,
                 ..policy()
             },
             ErrorKind::NoPrimary,
@@ -509,9 +509,8 @@ fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
     }
 
     // An answer that is an error comes from a server that was reached.
-    let reached = false;
     let mut waiter = Waiter::asking(Policy {
-        reached,
+        awaits_server: false,
         ..policy()
     });
     let loading = Event::Answered(Err(error(ErrorKind::NotNow)));
@@ -607,7 +606,7 @@ fn a_server_that_falls_silent_long_after_the_wait_began_has_as_long_as_one_that_
 fn a_server_that_will_be_ready_is_waited_for_as_long_as_a_busy_lock() {
     let loading = || Event::Failed(protocol::Error::new(ErrorKind::Loading, String::new()));
     let first = Policy {
-        reached: false,
+        awaits_server: false,
         ..policy()
     };
     // For longer than a TTL.

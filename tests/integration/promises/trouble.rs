@@ -746,7 +746,7 @@ fn where_nothing_listens_it_is_said_where_the_address_is_from() {
     assert!(
         end.stderr
             .trim_end()
-            .ends_with("refused (`redlock doctor` shows more)"),
+            .ends_with("refused; `--wait 30s` would wait for it (`redlock doctor` shows more)"),
         "{end:?}"
     );
     let end = outcome(redlock(&["status"]).env("REDLOCK_URL", &url));
@@ -999,6 +999,49 @@ fn a_job_whose_name_server_fails_goes_on_at_the_address_that_last_worked() {
     }
     fs::write(gate, "").unwrap();
     run.finish().assert_code(0).assert_silent();
+}
+
+/// A command that waits, once it has said that it keeps trying to reach its server.
+fn trying(command: &mut Command) -> Running {
+    let mut run = Running::start(command);
+    while !run.line().contains("still trying") {}
+    run
+}
+
+#[test]
+fn a_wait_that_was_set_covers_a_server_that_is_not_up_yet() {
+    for words in ["run -w 60s a -- true", "acquire -w 60s a", "wait -w 60s a"] {
+        let port = free_port();
+        let line = format!("exec {REDLOCK} -u redis://127.0.0.1:{port} {words} 2>&1");
+        let mut command = Command::new("sh");
+        let run = trying(command.args(["-c", &line]).env("HOME", "/nonexistent"));
+        let _redis = Redis::at(|| port, &[], &[]);
+        run.finish().assert_code(0);
+    }
+}
+
+#[test]
+fn a_wait_that_was_set_covers_a_name_that_has_no_address_yet() {
+    let redis = Redis::start();
+    let url = format!("redis://redis.invalid:{}", redis.port);
+    let line = format!("exec {REDLOCK} -u {url} run -w 60s a -- true 2>&1");
+    let dir = redis.dir.path();
+    let Some(mut command) = with_file("/etc/hosts", "", dir, &["sh", "-c", &line]) else {
+        return;
+    };
+    let run = trying(&mut command);
+    fs::write(dir.join("other"), "127.0.0.1 redis.invalid\n").unwrap();
+    run.finish().assert_code(0);
+}
+
+#[test]
+fn a_wait_that_was_set_covers_a_primary_that_is_still_a_replica() {
+    let nobody = free_port().to_string();
+    let redis = Redis::with(&["--replicaof", "127.0.0.1", &nobody]);
+    let line = format!("exec {REDLOCK} run -w 60s a -- true 2>&1");
+    let run = trying(&mut directly(&redis, &["sh", "-c", &line]));
+    redis.cli(&["REPLICAOF", "NO", "ONE"]);
+    run.finish().assert_code(0);
 }
 
 #[test]
