@@ -199,6 +199,13 @@ impl Renewals {
         self.lease = Some(lease);
     }
 
+    /// The next renewal is due at this moment.
+    pub fn renew_now(&mut self, now: Moment) {
+        if let Some(lease) = &mut self.lease {
+            lease.renew_now(now);
+        }
+    }
+
     /// Nothing is renewed from now on.
     pub fn forget_lease(&mut self) {
         self.lease = None;

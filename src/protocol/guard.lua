@@ -3,6 +3,7 @@
 -- ARGV[5] id of the guard
 -- ARGV[6] who guards (JSON)
 -- ARGV[7] pass ('' none)
+-- ARGV[8] insist (1: the guard's work hasn't ended when it was killed, so that the hold lasts for its TTL, even if its run is over; 0)
 -- Returns {1, ms left (less the clock skew of the run), ms that the run asks for, fence, limit, slot, who wants the run to end or nil, token} when held; {2} when the run, or this guard, is over; {0, who forced it out or nil, entry of a holder or nil} when lost; {3} when there are too many guards; {4} when the pass admits nobody any more
 -- @include lock
 
@@ -10,7 +11,7 @@ return (function()
 
 -- @include guards
 
-local token, guard, who, pass = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local token, guard, who, pass, insist = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8] == '1'
 
 -- The token of the hold that a pass is for, if it admits this guard. A request that is repeated is admitted once.
 local function admitted()
@@ -35,14 +36,27 @@ if not is_held(token, value) then return not_held(token, value) end
 local known = redis.pcall('HGET', meta, token)
 -- Without its entry its release would know of no guard.
 if type(known) ~= 'string' then return {0, false, false} end
-if string.match(known, '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then return {2} end
+local before = redis.pcall('HGET', guards, guard)
+-- A key of another type isn't ours.
+before = type(before) == 'string' and before
+-- A late request of a guard that has left keeps nothing.
+insist = insist and before
+local _, phase, at_least = string.match(known, PHASE)
+if phase == 'kept' and not insist then return {2} end
 
 local left = value == token and redis.call('PTTL', lock) or tonumber(redis.call('ZSCORE', holders, token)) - now_ms
 -- No more than the run itself counts on: the server's clock may have been set back, or the hold be a mere grant.
 left = math.max(0, credible(left, ttl_of(known) or left, known))
-local before = redis.pcall('HGET', guards, guard)
--- A key of another type isn't ours.
-before = type(before) == 'string' and before
+if insist then
+  local ttl = ttl_of(known) or FIRST_BEAT
+  if phase == 'kept' then
+    at_least = tonumber(at_least) or now_ms + left
+    left = math.max(left, ttl)
+    keep_hold(token, value, known, math.max(left, at_least - now_ms), at_least)
+  else
+    left = extend_lease(token, value, math.max(left, ttl))
+  end
+end
 if before then
   keep_guards(left)
 elseif not has_room() then

@@ -1,8 +1,8 @@
 //! Work elsewhere under a hold: on another host, in a container, wherever the hold's run can't stop it.
 //!
 //! A guard is admitted by the token of the hold, or by a pass that the job has asked for. It has a lease of its own,
-//! which never ends after the hold's, and which it extends as the hold is renewed. It renews nothing itself. Once the
-//! hold's run is over, the lock is kept until the last guard has left, or its lease has ended.
+//! which never ends after the hold's, and which it extends as the hold is renewed. It renews the hold itself only if its
+//! work can't be killed. Once the hold's run is over, the lock is kept until the last guard has left, or its lease has ended.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub struct Guard {
     claim: Claim,
     id: String,
     who: Vec<u8>,
+    /// The work hasn't ended when it was killed: its hold must last, even if the hold's run is over.
+    insists: bool,
 }
 
 /// By what a guard is admitted.
@@ -73,7 +75,7 @@ impl Guard {
         id.truncate(12);
         let who = who.to_json();
         let ask = |client: &mut Client| {
-            client.call(guard_call(lock, by, &id, &who), |fields| {
+            client.call(guard_call(lock, by, &id, &who, false), |fields| {
                 admitted(lock, &id, &who, fields)
             })
         };
@@ -99,12 +101,22 @@ impl Guard {
     #[cfg(test)]
     pub fn of(claim: Claim, id: &str, who: &Who) -> Self {
         let (id, who) = (id.to_owned(), who.to_json());
-        Self { claim, id, who }
+        Self {
+            claim,
+            id,
+            who,
+            insists: false,
+        }
     }
 
     /// The hold.
     pub fn claim(&self) -> &Claim {
         &self.claim
+    }
+
+    /// Extends the hold itself from now on, as the work hasn't ended when it was killed. Returns whether that is new.
+    pub fn insist(&mut self) -> bool {
+        !std::mem::replace(&mut self.insists, true)
     }
 
     /// Extends the leases of several guards to those of their holds, in one round trip; the server notifies us from
@@ -122,7 +134,7 @@ impl Guard {
 
     pub(super) fn extension(&self) -> Call {
         let by = Admission::Token(self.claim.token().clone());
-        guard_call(self.claim.lock(), &by, &self.id, &self.who)
+        guard_call(self.claim.lock(), &by, &self.id, &self.who, self.insists)
     }
 
     /// The work is over. Safe to repeat; where it fails, the lease ends by itself.
@@ -157,12 +169,13 @@ fn leave_call(lock: &Lock, token: Vec<u8>, id: &str) -> Call {
     lock.call_with_guards(&LEAVE, vec![token, id.into()])
 }
 
-fn guard_call(lock: &Lock, by: &Admission, id: &str, who: &[u8]) -> Call {
+fn guard_call(lock: &Lock, by: &Admission, id: &str, who: &[u8], insists: bool) -> Call {
     let (token, pass) = match by {
         Admission::Token(token) => (token.as_bytes().to_vec(), Vec::new()),
         Admission::Pass(pass) => (Vec::new(), pass.clone().into()),
     };
-    lock.call_with_guards(&GUARD, vec![token, id.into(), who.to_vec(), pass])
+    let insists = u8::from(insists).to_string().into();
+    lock.call_with_guards(&GUARD, vec![token, id.into(), who.to_vec(), pass, insists])
 }
 
 fn admitted(lock: &Lock, id: &str, who: &[u8], fields: &[Value]) -> Result<Admitted, Error> {
@@ -183,6 +196,7 @@ fn admitted(lock: &Lock, id: &str, who: &[u8], fields: &[Value]) -> Result<Admit
                     claim: Claim::resume(lock.clone(), token),
                     id: id.to_owned(),
                     who: who.to_vec(),
+                    insists: false,
                 },
                 hold: Reentry {
                     fence: number(fence)?,

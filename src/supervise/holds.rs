@@ -213,6 +213,14 @@ impl HeldLocks {
         self.renewals.forget_lease();
     }
 
+    /// Has guards extend their holds from now on, even if the runs are over: the work hasn't ended when it was killed.
+    pub fn insist(&mut self) {
+        let guards = self.all.iter_mut().filter_map(|hold| hold.guard.as_mut());
+        if guards.fold(false, |is_new, guard| guard.insist() || is_new) {
+            self.renewals.renew_now(now());
+        }
+    }
+
     /// Whether a renewal or a check is under way.
     pub fn is_asking(&self) -> bool {
         self.renewals.is_under_way()

@@ -638,7 +638,12 @@ impl<'a> Executor<'a> for Supervision<'a> {
                 self.announce(reason, "killing the command");
                 refused
             }
-            Action::KillRest => self.child.kill(),
+            Action::KillRest => {
+                let refused = self.child.kill();
+                // What could be killed has ended by now.
+                self.watch.holds.insist();
+                refused
+            }
             Action::NameSurvivors => {
                 self.name_survivors();
                 Refused::new()

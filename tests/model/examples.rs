@@ -155,6 +155,7 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("guard", None),
             ("who", Some("{g1}")),
             ("pass", Some("")),
+            ("insist", Some("0")),
         ],
         "leave" => &[("token", None), ("guard", None)],
         "pass" => &[

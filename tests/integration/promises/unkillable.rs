@@ -5,11 +5,12 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::promises::keeper::keeper;
-use crate::support::{OtherUser, Redis, Running, is_alive, outcome, wait_until};
+use crate::support::{OtherUser, Redis, Running, directly, is_alive, outcome, wait_until};
 
 /// A program of root's that says `ready` with its pid, and ends when the gate is opened.
 const ROOTS: &str = "./become sh -c 'echo ready $$; exec head -n 1 gate'";
@@ -130,13 +131,12 @@ fn work_that_a_hidden_proc_does_not_show_keeps_its_lock_until_it_ends() {
                 &format!("can't kill process {roots}: not permitted"),
                 &mut run,
             );
-            let stop = redis.redlock(&["stop", "a", "-w", "1s"]);
-            let stopped = outcome(&mut { stop });
-            assert_ne!(stopped.code(), Some(0), "{stopped:?}");
+            let mut stop = Running::start(&mut redis.redlock(&["stop", "a"]));
             assert_kept(&redis);
-            assert!(is_alive(roots) && !run.has_ended());
+            assert!(is_alive(roots) && !run.has_ended() && !stop.has_ended());
             user.open_gate();
             run.finish();
+            stop.finish().assert_code(0);
             assert!(!is_alive(roots));
             assert_free(&redis);
         }
@@ -181,6 +181,50 @@ fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() 
         // What root's work has started may not be seen: then the lock ends with its lease.
         assert_eq!(is_free, hidepid.is_none());
         script.finish();
+    }
+}
+
+#[test]
+fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run() {
+    let Some(mut user) = OtherUser::new() else {
+        return;
+    };
+    for ends_by in ["itself", "stop", "lease"] {
+        let redis = Redis::start();
+        let script = r#"echo "$REDLOCK_HELD"; exec sleep 50"#;
+        let acquires = r#"eval "$(redlock acquire --ttl 5s a)"; eval "$0""#;
+        let mut run = Running::start(&mut match ends_by {
+            "lease" => directly(&redis, &["sh", "-c", acquires, script]),
+            _ => redis.redlock(words!("run --ttl 5s -k 300ms a -c", script)),
+        });
+        let held = run.line();
+        let guard = r#"exec ./redlock guard -k 300ms -c "$0" 2>&1"#;
+        let mut guard = user.command(&["sh", "-c", guard, &format!("exec {ROOTS}")]);
+        guard.env("REDLOCK_URL", redis.tcp_url());
+        let mut guard = Running::start(guard.env("REDLOCK_HELD", held));
+        let roots = pid_when_ready(&mut guard);
+        let mut stop =
+            (ends_by == "stop").then(|| Running::start(&mut redis.redlock(&["stop", "a"])));
+        if ends_by == "itself" {
+            run.signal(Signal::SIGTERM);
+        }
+        let lease_ends = Instant::now() + Duration::from_secs(5);
+        let who = format!("process {roots} (head of root): not permitted; the lock is kept");
+        line_with(&who, &mut guard);
+        wait_until("the run's lease is over", || Instant::now() > lease_ends);
+        let other = ["run", "-n", "a", "--", "echo", "beside"];
+        outcome(&mut redis.redlock(&other)).assert_code(75);
+        assert!(is_alive(roots) && !guard.has_ended());
+        assert!(stop.as_mut().is_none_or(|stop| !stop.has_ended()));
+        user.open_gate();
+        guard.finish();
+        if let Some(stop) = stop {
+            stop.finish().assert_code(0);
+        }
+        if ends_by != "lease" {
+            assert_free(&redis);
+        }
+        run.kill();
     }
 }
 
