@@ -581,12 +581,13 @@ impl Supervision<'_> {
             Some(LockTrouble::Unreachable(error)) => {
                 format!("{what} not renewed in time: {error}")
             }
+            // Also if it asks by now: a renewal was due, too.
+            Some(LockTrouble::Released(_)) | None if self.has_overslept => {
+                format!("{what} not renewed in time: redlock or this machine was suspended")
+            }
             Some(LockTrouble::Released(_)) | None if self.watch.holds.is_asking() => {
                 let locks = self.terms.locks;
                 format!("{what} not renewed in time: no answer from Redis at {locks}")
-            }
-            Some(LockTrouble::Released(_)) | None if self.has_overslept => {
-                format!("{what} not renewed in time: redlock or this machine was suspended")
             }
             Some(LockTrouble::Released(_)) | None => {
                 format!("{what} not renewed in time: Redis answered too late")
