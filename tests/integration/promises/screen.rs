@@ -334,7 +334,7 @@ fn a_limit_of_time_ends_watching_in_the_foreground_and_in_the_background() {
     }
     // In a shell that has jobs it is in the foreground.
     let tmux = Tmux::with_size(&redis, 80, 12);
-    tmux.type_line(&format!("timeout 1 {watch}; echo rc:$?"));
+    tmux.type_line(&format!("timeout 5 {watch}; echo rc:$?"));
     tmux.wait_until("a picture", |screen| screen.contains("no lock is held"));
     tmux.line("rc:124");
     assert!(!tmux.flag("alternate_on") && tmux.flag("cursor_flag"));
@@ -485,7 +485,7 @@ fn watching_keeps_the_picture_while_redis_does_not_answer() {
     let redis = Redis::start();
     let _holder = Gated::start(&redis, &["--ttl", "2m", "deploy"]).ready();
     let tmux = Tmux::with_size(&redis, 80, 12);
-    tmux.type_line("redlock status --watch 100ms --connect-timeout 300ms");
+    tmux.type_line("redlock status --watch 100ms --connect-timeout 2s");
     tmux.wait_until("the table", |screen| screen.contains("\ndeploy  exclusive"));
     redis.stall();
     tmux.wait_until("it says so", |screen| {
