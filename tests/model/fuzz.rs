@@ -172,8 +172,7 @@ fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
 
 #[test]
 fn mistakes_with_guards_are_found() {
-    let after_the_end =
-        "if string.match(known, '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then return {2} end";
+    let after_the_end = "if phase == 'kept' and not insist then return {2} end";
     let after_the_leave = "if notice('over', guard) then return {2} end";
     let is_for_another = "or guarded_for(token, entry) > 0 then return {1} end";
     for (script, part, other, promise) in [

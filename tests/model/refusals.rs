@@ -9,7 +9,7 @@ use super::fuzz::run::{Run, Seen, Server, Witness};
 use super::fuzz::view::{View, text};
 use super::redis::{Data, Evaluated, Interpreter, Moment, READONLY};
 use super::support::asked;
-use crate::protocol::scripts::{ACQUIRE, FREEZE};
+use crate::protocol::scripts::{ACQUIRE, FREEZE, GUARD};
 
 /// How many runs of the fuzz are tried; `REFUSALS` is another number.
 const SEEDS: u64 = 4;
@@ -76,13 +76,18 @@ fn before(seen: &Seen) -> Data {
     data
 }
 
-/// What takes a lock or a new place in the queue, and what freezes. All else frees, extends or hands on, or
-/// looks only.
+/// Returns true for a call that takes a lock or a new place in the queue, admits a new guard, or freezes. Any other call
+/// frees, extends or hands over, or only looks.
 fn may_be_refused(seen: &Seen) -> bool {
     let (call, hash) = (seen.call, seen.call.script.hash);
     let view = View::of(seen.before, seen.moment.now_ms());
     let is_new = |token: &str| !view.held().contains_key(token) && !view.waits(token);
-    hash.is_empty() || hash == FREEZE.hash || hash == ACQUIRE.hash && is_new(&text(&call.args[3]))
+    let guards = || seen.before.fields(seen.moment.now_ms(), &call.keys[10]);
+    let is_new_guard = |id: &[u8]| guards().is_none_or(|guards| !guards.contains_key(id));
+    hash.is_empty()
+        || hash == FREEZE.hash
+        || hash == ACQUIRE.hash && is_new(&text(&call.args[3]))
+        || hash == GUARD.hash && is_new_guard(&call.args[4])
 }
 
 impl Witness for Refusing {
