@@ -28,6 +28,9 @@ use crate::redis::refusal::from_server;
 /// The lease of a lock of our own, which is over with the request that acquires it.
 const TTL: Duration = Duration::from_secs(5);
 
+/// Longest time to connect and send the removal of the keys, if no other time is left.
+const REMOVAL_SENT_WITHIN: Duration = Duration::from_millis(100);
+
 /// How long a message that has been sent may take.
 const MESSAGE_WITHIN: Duration = Duration::from_millis(250);
 
@@ -162,8 +165,12 @@ impl Rehearsal {
         }
     }
 
-    /// Removes what may be left after a request that failed.
+    /// Removes the keys that may be left after a request that failed. A server that is late carries out a part of the
+    /// request alone if its connection is closed meanwhile, so the removal doesn't wait for its replies at first.
     pub fn remove(&self, client: &mut Client, until: Instant) {
+        let server = self.locks.deployment.server();
+        let sent_until = until.max(Instant::now() + REMOVAL_SENT_WITHIN);
+        let _ = server.send_without_reply(&self.removal(), sent_until);
         let _ = client.query_each(&self.removal(), until);
     }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use redis::{Cmd, cmd};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{SockRef, TcpKeepalive};
@@ -494,6 +495,27 @@ impl Server {
             .set_nonblocking()
             .map_err(|error| self.unreachable_error(&error))?;
         Ok(stream)
+    }
+
+    /// Sends a few commands over a separate connection, without waiting for replies: a server that is late carries them
+    /// out when it comes to them.
+    ///
+    /// # Errors
+    /// If there is no connection by then. A handshake of TLS needs a server that replies.
+    pub fn send_without_reply(&self, commands: &[Cmd], until: Instant) -> Result<(), Error> {
+        let mut stream = self.open(until)?;
+        let mut bytes = Vec::new();
+        if let Some(password) = self.password() {
+            let mut auth = cmd("AUTH");
+            auth.arg(self.username.as_deref()).arg(&*password);
+            bytes.extend(auth.get_packed_command());
+        }
+        if self.database != 0 {
+            bytes.extend(cmd("SELECT").arg(self.database).get_packed_command());
+        }
+        bytes.extend(commands.iter().flat_map(Cmd::get_packed_command));
+        let sent = stream.send(&bytes, until);
+        sent.map_err(|error| self.unreachable_error(&error))
     }
 
     /// Connects to the first address of a host that answers. The address that last worked comes last: the name server
