@@ -15,6 +15,7 @@ pub mod answer;
 mod heard;
 mod poll;
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,7 @@ use self::heard::{Answer, Heard, LEAST};
 use self::poll::{Agreed, Need, Poll, left};
 use super::connection::Connection;
 use super::replication::{Quorum, Replicas, Replication, Role};
-use super::server::Server;
+use super::server::{Server, resolve};
 use super::url::Address;
 use super::{Error, ErrorKind};
 
@@ -163,7 +164,7 @@ impl Sentinels {
         let error = asked
             .err()
             .filter(|error| error.kind == ErrorKind::Unreachable)?;
-        Some(self.unreachable(&answer.into(), &error))
+        Some(self.unreachable(&answer.into(), &error, server.was_reached()))
     }
 
     /// Asks all sentinels at once where the primary is; `like` has the credentials for it.
@@ -231,8 +232,19 @@ impl Sentinels {
         let name = &self.primary;
         let server = Arc::new(like.at(address.clone()));
         *lock(&self.failed) = Some(address.clone());
-        let opened = Connection::open_asking(&server, timeout, left(until), &[cmd("ROLE")]);
-        let (connection, role) = opened.map_err(|error| self.unreachable(agreed, &error))?;
+        let open = |server: &Arc<Server>| {
+            Connection::open_asking(server, timeout, left(until), &[cmd("ROLE")])
+        };
+        let opened = match open(&server) {
+            Err(error) if error.is_about_tls() => match self.named(address, until) {
+                Some(named) => open(&Arc::new(like.at(named))),
+                None => Err(error),
+            },
+            opened => opened,
+        };
+        let was_reached = like.was_reached();
+        let (connection, role) =
+            opened.map_err(|error| self.unreachable(agreed, &error, was_reached))?;
         if role.first().and_then(Role::parse).is_none() {
             return Err(Error::new(
                 ErrorKind::NoPrimary,
@@ -248,15 +260,41 @@ impl Sentinels {
         Ok(connection)
     }
 
-    /// What is said of a primary that can't be reached.
-    fn unreachable(&self, agreed: &Agreed, error: &Error) -> Error {
+    /// Returns an address that sentinels name by its number with the name that a host of the URL has: a certificate usually
+    /// has names alone.
+    fn named(&self, address: &Address, until: Instant) -> Option<Address> {
+        let Address::Tcp { host, port, tls } = address else {
+            return None;
+        };
+        let number: IpAddr = host.parse().ok()?;
+        let mut hosts = self.nodes.iter().filter_map(|node| match node.address() {
+            Address::Tcp { host, .. } if host.parse::<IpAddr>().is_err() => Some(host),
+            _ => None,
+        });
+        let is_it = |host: &&String| {
+            let addresses = resolve(host, *port, until).unwrap_or_default();
+            addresses.iter().any(|address| address.ip() == number)
+        };
+        let host = hosts.find(is_it)?.clone();
+        let (port, tls) = (*port, *tls);
+        Some(Address::Tcp { host, port, tls })
+    }
+
+    /// What is said of a primary that can't be reached. An address that sentinels announce may be replaced by a better one,
+    /// so it is never final for a run that had reached Redis before.
+    fn unreachable(&self, agreed: &Agreed, error: &Error, was_reached: bool) -> Error {
         let Agreed { by, address, .. } = agreed;
         let kind = match error.kind {
             ErrorKind::Unreachable => ErrorKind::NoPrimary,
+            ErrorKind::Config if was_reached && error.is_about_tls() => ErrorKind::NoPrimary,
             other => other,
         };
+        let has_number =
+            matches!(address, Address::Tcp { host, .. } if host.parse::<IpAddr>().is_ok());
         // Elsewhere it may be an address that only its own network has.
-        let hint = if kind == ErrorKind::NoPrimary && !by.starts_with(&host_of(address)) {
+        let hint = if error.is_about_tls() && has_number {
+            "; or have the sentinels name hosts: `sentinel resolve-hostnames yes`, `sentinel announce-hostnames yes`, and replica-announce-ip NAME on each server"
+        } else if kind == ErrorKind::NoPrimary && !by.starts_with(&host_of(address)) {
             "; if this host can't reach that address, set replica-announce-ip on that server"
         } else {
             ""

@@ -804,7 +804,7 @@ impl Server {
 /// Returns the addresses of a host. The C library has no time limit of its own, so each lookup has a thread that may outlive
 /// this. Some name servers fail, or are silent, if asked for IPv6 addresses, and musl then finds none at all: so each family
 /// is also looked up alone, if both together fail or take a while.
-fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
+pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![(address, port).into()]);
     }

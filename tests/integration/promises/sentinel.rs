@@ -11,11 +11,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::promises::trouble::{encrypted, self_signed};
 use crate::support::proxy::{Action, Proxy};
 use crate::support::{
-    Exchange, Job, MASTER, Network, Outcome, Plan, REDLOCK, Redis, Replicated, Running, TIMEOUT,
-    UnresponsiveServer, among_own_processes, assert_in_turn, is_gone, outcome, send, turns,
-    wait_until,
+    Exchange, Job, MASTER, Network, Outcome, Plan, REDLOCK, Redis, Replicated, Running, Sentinel,
+    TIMEOUT, UnresponsiveServer, among_own_processes, assert_in_turn, free_port, is_gone, outcome,
+    redlock, send, turns, wait_until,
 };
 
 /// A way in which the primary is replaced.
@@ -1095,4 +1096,29 @@ fn status_says_that_most_sentinels_do_not_name_the_primary_that_it_shows() {
         sentinel.resume();
     }
     holder.end();
+}
+
+#[test]
+fn over_tls_a_primary_that_is_named_by_its_number_is_reached_by_the_urls_name_of_that_host() {
+    let directory = tempfile::tempdir().unwrap();
+    self_signed(directory.path(), "leaf", "2", "FALSE");
+    let (_primary, primary_port) = encrypted(directory.path(), "leaf");
+    let file = |ending: &str| directory.path().join(format!("leaf.{ending}"));
+    let (cert, key) = (file("crt"), file("key"));
+    let port = free_port();
+    let text = format!(
+        "port 0\ntls-port {port}\ntls-replication yes\ntls-auth-clients no\ntls-cert-file {0}\n\
+         tls-key-file {1}\ntls-ca-cert-file {0}\nprotected-mode no\n\
+         sentinel monitor {MASTER} 127.0.0.1 {primary_port} 1\n",
+        cert.display(),
+        key.display(),
+    );
+    let _sentinel = Sentinel::start("127.0.0.1".into(), port, &text, Vec::new(), Vec::new());
+    let run = |host: &str| {
+        let url = format!("rediss-sentinel://{host}:{port}/{MASTER}");
+        let ca = cert.to_str().unwrap();
+        let words = words!("-u {} --tls-ca {} run -w 30s a -- echo ran", &url, ca);
+        outcome(&mut redlock(words))
+    };
+    assert_eq!(run("localhost").assert_code(0).stdout, "ran\n");
 }
