@@ -119,14 +119,16 @@ fn how_to_start(message: &str, is_installed: impl Fn(&str) -> bool) -> String {
     if !is_about_default || !message.contains("connection refused") {
         return String::new();
     }
+    let local = usual_scope().map_or(String::new(), |local| {
+        format!("; `-u {local}` uses a server of this host alone")
+    });
     let start = STARTS.iter().find(|(program, _)| is_installed(program));
-    match (start, usual_scope()) {
-        (Some((_, line)), Some(local)) => format!(
-            "; `{line}` starts Redis here, or `-u {local}` uses a server of this host alone"
-        ),
-        (Some((_, line)), None) => format!("; `{line}` starts Redis here"),
-        (None, _) => String::new(),
-    }
+    let start = start.map_or(String::new(), |(_, line)| {
+        format!("; `{line}` starts Redis here")
+    });
+    format!(
+        "; if other hosts use a Redis, put REDLOCK_URL=redis://HOST into /etc/redlock.env{local}{start}"
+    )
 }
 
 fn is_installed(program: &str) -> bool {

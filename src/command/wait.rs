@@ -102,13 +102,15 @@ pub(super) fn until_free(
         if let WaitLimit::Until(end) = limit {
             if looked >= end {
                 report::status_line(None);
-                settings.verbosity.info(report::busy_line(&held, &busy));
+                let line = report::busy_line(&held, &busy);
+                let place = report::after_refusal(&settings.locks);
+                settings.verbosity.info(format_args!("{line}{place}"));
                 return Ok(conflict);
             }
             look_at = look_at.min(end);
         }
         let outlook = report::Outlook {
-            is_local: settings.locks.are_local(),
+            this_host_only: report::this_host_only(&settings.locks),
             usual,
             queues: false,
         };

@@ -116,6 +116,17 @@ impl Locks {
         self.local_scope().is_some()
     }
 
+    /// Returns true if no URL is set, so that the locks are on this host's own server.
+    pub fn have_no_url(&self) -> bool {
+        self.deployment.server().is_default()
+    }
+
+    /// Returns the server's address, unless it is a socket or a loopback address.
+    pub fn remote_address(&self) -> Option<String> {
+        let server = self.deployment.server();
+        (!server.transport().is_within_host()).then(|| server.to_string())
+    }
+
     /// Whether the URL was typed, and not set.
     pub fn has_typed_url(&self) -> bool {
         self.deployment.server().has_typed_url()

@@ -788,6 +788,11 @@ impl Server {
         self.origin == UrlOrigin::Option
     }
 
+    /// Returns true if no URL is set, so that this is the default server.
+    pub fn is_default(&self) -> bool {
+        self.origin == UrlOrigin::Default
+    }
+
     /// Where the address is from, as a sentence. Once it has answered, it is known to be right.
     pub fn url_origin(&self) -> Option<String> {
         match &self.origin {

@@ -20,9 +20,21 @@ impl Transport {
                 host, tls: true, ..
             } => Self::Tls { host: host.clone() },
             Address::Tcp { host, .. } => Self::Plain {
-                is_loopback: host == "localhost"
-                    || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+                is_loopback: is_loopback(host),
             },
         }
     }
+
+    /// Returns true for a server that only this host reaches by that address.
+    pub fn is_within_host(&self) -> bool {
+        match self {
+            Self::Socket => true,
+            Self::Plain { is_loopback } => *is_loopback,
+            Self::Tls { host } => is_loopback(host),
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::text::{columns, ordinal, shorten, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::protocol::{
-    Busy, ErrorKind, Frozen, Hold, Holder, Kept, Loss, Name, Renewal, Restarted, Who,
+    Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Renewal, Restarted, Who,
 };
 
 /// The command or its label, and its reason in parentheses.
@@ -238,11 +238,31 @@ fn expiry(left: Option<Duration>) -> String {
 /// What begins each account of locks that exclude nobody on another host.
 pub const THIS_HOST_ONLY: &str = "this host only";
 
+/// Warning that no URL is set: another host's runs without one use another server.
+pub const NO_URL: &str = "on this host only: no REDLOCK_URL is set";
+
+/// Returns the warning for locks that exclude nobody on another host, if they are such locks.
+pub fn this_host_only(locks: &Locks) -> Option<&'static str> {
+    if locks.are_local() {
+        return Some(THIS_HOST_ONLY);
+    }
+    locks.have_no_url().then_some(NO_URL)
+}
+
+/// Returns the end of the message that a lock is busy: a user who didn't expect a holder learns which server has it.
+pub fn after_refusal(locks: &Locks) -> String {
+    if locks.have_no_url() {
+        format!("; {NO_URL}")
+    } else {
+        String::new()
+    }
+}
+
 /// What a waiter may expect.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outlook {
-    /// The lock excludes nobody on another host.
-    pub is_local: bool,
+    /// Warning that the lock excludes nobody on another host, if it doesn't.
+    pub this_host_only: Option<&'static str>,
     /// How long a hold of the lock usually lasts.
     pub usual: Option<Duration>,
     /// It has a place in the queue, and doesn't only look on.
@@ -323,6 +343,9 @@ fn turn(busy: &Busy, outlook: Outlook) -> String {
     }
 }
 
+/// Width from which a waiting line has the whole of [`NO_URL`].
+const WIDE: usize = 120;
+
 /// The same in a line of this many columns.
 fn waiting_line_within(
     width: usize,
@@ -331,10 +354,11 @@ fn waiting_line_within(
     old: Duration,
     outlook: Outlook,
 ) -> String {
-    let place = if outlook.is_local {
-        format!("{THIS_HOST_ONLY}: ")
-    } else {
-        String::new()
+    let place = match outlook.this_host_only {
+        // A narrow terminal has room for the holder instead.
+        Some(NO_URL) if width >= WIDE => format!("{NO_URL}; "),
+        Some(_) => format!("{THIS_HOST_ONLY}: "),
+        None => String::new(),
     };
     let start = format!("{place}waiting for \"{name}\"");
     let turn = turn(busy, outlook);
@@ -625,7 +649,7 @@ mod tests {
         };
         let line = |width: usize, usual: Option<u64>| {
             let outlook = Outlook {
-                is_local: false,
+                this_host_only: None,
                 usual: usual.map(Duration::from_secs),
                 queues: true,
             };
@@ -712,7 +736,7 @@ mod tests {
         };
         let name = "deploy".parse().unwrap();
         let outlook = Outlook {
-            is_local: false,
+            this_host_only: None,
             usual: None,
             queues: true,
         };
@@ -742,7 +766,7 @@ mod tests {
         );
         let line = |width| {
             let outlook = Outlook {
-                is_local: false,
+                this_host_only: None,
                 usual: None,
                 queues: true,
             };

@@ -399,7 +399,7 @@ impl<'a> Attempt<'a> {
 
     fn show_line(&self, busy: &Busy, age: Duration) {
         let outlook = Outlook {
-            is_local: self.acquisition.settings.locks.are_local(),
+            this_host_only: report::this_host_only(&self.acquisition.settings.locks),
             usual: self.usual,
             queues: !self.acquisition.joins,
         };
@@ -701,10 +701,11 @@ impl<'a> Attempt<'a> {
         if busy.frozen.is_some() && self.acquisition.request.pass.is_some() {
             line += "; REDLOCK_PASS isn't the pass of this freeze";
         }
+        let place = report::after_refusal(&self.acquisition.settings.locks);
         if self.acquisition.wait_options.no_wait {
-            format!("{line}; drop --no-wait to queue")
+            format!("{line}; drop --no-wait to queue{place}")
         } else {
-            format!("gave up waiting: {line}")
+            format!("gave up waiting: {line}{place}")
         }
     }
 

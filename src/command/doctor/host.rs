@@ -20,6 +20,8 @@ pub struct Host {
     pub namesakes: Vec<String>,
     /// How jobs of this host exclude each other only in part.
     pub split: Option<String>,
+    /// No URL is set, so that redlock uses the default server.
+    pub has_no_url: bool,
 }
 
 /// What the kernel can do; what it said otherwise.
@@ -57,6 +59,7 @@ impl Host {
             exposed: settings.exposed.clone(),
             namesakes: namesakes().unwrap_or_default(),
             split: settings.split.clone(),
+            has_no_url: settings.locks.have_no_url(),
         }
     }
 }

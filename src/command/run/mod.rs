@@ -60,6 +60,9 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Some(script) => vec!["sh".into(), "-c".into(), script],
         None => options.command.clone(),
     };
+    if settings.locks.have_no_url() {
+        settings.verbosity.verbose(report::NO_URL);
+    }
     if let Some(program) = client_of_a_daemon(&command) {
         settings.verbosity.verbose(format_args!(
             "stopping this run doesn't stop the work that {program} starts elsewhere, unless `redlock guard` runs it there (\"WORK ELSEWHERE\" in redlock-run(1))"

@@ -35,9 +35,7 @@ use crate::duration::exact;
 use crate::file;
 use crate::protocol::{Client, Error, Inspected, Locks, Which};
 use crate::reason::reason;
-use crate::report::{
-    self, Line, Style, THIS_HOST_ONLY, escaped, escaped_json, is_safe, lines_of, print,
-};
+use crate::report::{self, Line, Style, escaped, escaped_json, is_safe, lines_of, print};
 use crate::signal;
 
 /// Shows locks, once or again and again.
@@ -227,17 +225,17 @@ fn find(asked: &Asked, client: &mut Client, locks: &Locks) -> Result<Vec<Inspect
 }
 
 /// How people see them. `width`: that of the terminal, if there is one.
-fn shown(asked: &Asked, found: &[Inspected], width: Option<usize>, is_local: bool) -> Picture {
-    let mut picture = drawing(asked, found, width);
-    if is_local {
-        let lines = vec![Line::of(Style::Bold, THIS_HOST_ONLY)];
+fn shown(asked: &Asked, found: &[Inspected], width: Option<usize>, locks: &Locks) -> Picture {
+    let mut picture = drawing(asked, found, width, locks);
+    if let Some(place) = report::this_host_only(locks) {
+        let lines = vec![Line::of(Style::Bold, place)];
         let kind = Kind::Heading;
         picture.entries.insert(0, Entry { lines, kind });
     }
     picture
 }
 
-fn drawing(asked: &Asked, found: &[Inspected], width: Option<usize>) -> Picture {
+fn drawing(asked: &Asked, found: &[Inspected], width: Option<usize>, locks: &Locks) -> Picture {
     if is_detailed(asked) {
         return detail::picture(found, width);
     }
@@ -247,7 +245,10 @@ fn drawing(asked: &Asked, found: &[Inspected], width: Option<usize>) -> Picture 
     let patterns = asked.patterns.iter();
     let patterns: Vec<String> = patterns.map(|it| format!("\"{}\"", escaped(it))).collect();
     Picture::of(&match patterns.join(" or ").as_str() {
-        "" => "no lock is held".into(),
+        "" => match locks.remote_address() {
+            Some(address) => format!("no lock is held at {}", escaped(&address)),
+            None => "no lock is held".into(),
+        },
         patterns => format!("no lock in use matches {patterns}"),
     })
 }
@@ -293,7 +294,7 @@ fn show(
         }
         return Ok(true);
     }
-    let picture = shown(asked, &found, report::width(), settings.locks.are_local());
+    let picture = shown(asked, &found, report::width(), &settings.locks);
     drop(found);
     for text in picture.texts(report::has_colors()) {
         if !print(&text)? {

@@ -20,7 +20,7 @@ use crate::clock::{Moment, Timer, now};
 use crate::command::asked::Asked;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
-use crate::protocol::{Client, Error, Inspected};
+use crate::protocol::{Client, Error, Inspected, Locks};
 use crate::report::{self, Line, Style, format_duration};
 use crate::signal::{
     SIGCONT, SIGINT, SIGTSTP, Signals, block_terminal_stops, ends_waiting, is_passed_up,
@@ -52,7 +52,7 @@ pub fn watch(
     settings.warn_of_lone_primary(&client);
     let mut view = View {
         asked,
-        is_local: settings.locks.are_local(),
+        locks: settings.locks.clone(),
         picture: Picture::default(),
         previous: None,
         found,
@@ -94,7 +94,7 @@ fn enter(screen: &Screen, signals: &Signals) -> Result<Option<Exit>> {
 /// What is shown.
 struct View {
     asked: Arc<Asked>,
-    is_local: bool,
+    locks: Locks,
     picture: Picture,
     /// The picture before it, until the next answer.
     previous: Option<Picture>,
@@ -174,7 +174,7 @@ impl View {
 
     /// After an answer: what it changed stands out until the next one.
     fn draw_anew(&mut self) {
-        let picture = shown(&self.asked, &self.found, report::width(), self.is_local);
+        let picture = shown(&self.asked, &self.found, report::width(), &self.locks);
         let before = std::mem::replace(&mut self.picture, picture);
         self.previous = (!before.entries.is_empty()).then_some(before);
     }
@@ -183,7 +183,7 @@ impl View {
     fn show(&mut self, screen: &Screen) -> io::Result<()> {
         let (width, height) = report::size().unwrap_or((80, 24));
         // The window may have another size than when the answer came.
-        self.picture = shown(&self.asked, &self.found, Some(width), self.is_local);
+        self.picture = shown(&self.asked, &self.found, Some(width), &self.locks);
         let mut lines = vec![self.head(width)];
         let room = height.saturating_sub(1);
         lines.extend(

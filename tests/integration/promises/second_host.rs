@@ -116,7 +116,7 @@ fn the_same_command_takes_turns_on_two_hosts() {
     for host in [&server, &second] {
         let reached = outcome(&mut host.sh(&for_each));
         reached.assert_code(0);
-        assert_eq!(reached.stdout, "no lock is held\n");
+        assert_eq!(reached.stdout, "no lock is held at 10.0.0.5:6379\n");
     }
     let job = job.replace("sleep 10", gate.to_str().unwrap());
     let mut first = Running::start(&mut server.sh(&job));
@@ -137,7 +137,7 @@ fn the_same_command_takes_turns_on_two_hosts() {
         fs::copy(etc("server", "redis/tls.crt"), etc(name, "redlock.crt")).unwrap();
         let reached = outcome(&mut host.sh(&tls_for_each));
         reached.assert_code(0).assert_silent();
-        assert_eq!(reached.stdout, "no lock is held\n");
+        assert_eq!(reached.stdout, "no lock is held at 10.0.0.5:6379\n");
     }
 }
 

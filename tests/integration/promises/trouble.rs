@@ -796,7 +796,8 @@ fn where_nothing_listens_and_no_url_was_given_the_line_that_starts_a_server_here
         outcome(&mut command)
     };
     let default = "the default 127.0.0.1:6379 was tried";
-    assert_line(&status(""), 69, &["connection refused", default]);
+    let file = "; if other hosts use a Redis, put REDLOCK_URL=redis://HOST into /etc/redlock.env; `-u local:` uses";
+    assert_line(&status(""), 69, &["connection refused", default, file]);
     for (program, line) in [
         (
             "podman",
@@ -806,16 +807,84 @@ fn where_nothing_listens_and_no_url_was_given_the_line_that_starts_a_server_here
         ("redis-server", "`redis-server --daemonize yes`"),
     ] {
         script(programs.path(), program, "");
-        let said = format!("{default}; {line} starts Redis here, or `-u local");
-        assert_line(
-            &status(""),
-            69,
-            &[&said, " uses a server of this host alone"],
-        );
+        let start = format!("; {line} starts Redis here");
+        assert_line(&status(""), 69, &[default, file, &start]);
     }
     let given = status("-u redis://127.0.0.1:6379");
     assert_line(&given, 69, &["connection refused"]);
-    assert!(!given.stderr.contains("starts one here"), "{given:?}");
+    assert!(!given.stderr.contains("/etc/redlock.env"), "{given:?}");
+}
+
+#[test]
+fn without_a_url_redlock_says_that_the_locks_are_this_hosts_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let unshare = ["unshare", "--net", "--pid", "--fork", "--kill-child", "sh"];
+    if !is_permitted(&[&unshare[..], &["-c", "ip link set lo up"]].concat()) {
+        return;
+    }
+    let script = r#"
+        ip link set lo up; cd "$0"; exec 9>&-
+        "$2" --port 6379 --bind 127.0.0.1 --save '' --logfile log >/dev/null &
+        until "$1" status >empty 2>/dev/null; do sleep 0.05; done
+        mkfifo gate
+        "$1" run a -- sh -c 'echo $$ >held; read line <gate' 2>quiet & holder=$!
+        until [ -s held ]; do sleep 0.05; done
+        "$1" status >status
+        "$1" status --names-only >names
+        "$1" run -n a -- true 2>no-wait
+        "$1" run -w 1ms a -- true 2>gave-up
+        "$1" wait -w 1ms a 2>wait
+        "$1" doctor >doctor; echo $? >doctor-exit
+        "$1" run a -- true 2>waiting & waiter=$!
+        until [ -s waiting ]; do sleep 0.05; done
+        echo >gate; wait $holder $waiter
+        "$1" run -v b -- true 2>verbose
+        "$1" -u redis://127.0.0.1 run -v b -- true 2>given
+        "$1" -u redis://127.0.0.1 status >given-status"#;
+    let mut command = Command::new(unshare[0]);
+    command
+        .args(&unshare[1..])
+        .args(["-c", script])
+        .args([dir.path(), Path::new(REDLOCK), &SERVER.path])
+        .env("HOME", "/nonexistent")
+        .env_remove("REDLOCK_URL");
+    outcome(&mut command).assert_code(0);
+    let text = |file: &str| fs::read_to_string(dir.path().join(file)).unwrap();
+    let why = "on this host only: no REDLOCK_URL is set";
+    assert_eq!(text("empty"), format!("{why}\nno lock is held\n"));
+    assert!(
+        text("status").starts_with(&format!("{why}\nNAME ")),
+        "{}",
+        text("status")
+    );
+    assert_eq!(text("names"), "a\n");
+    assert_eq!(text("quiet"), "");
+    let waiting = format!("redlock: {why}; waiting for \"a\", held by ");
+    assert!(text("waiting").starts_with(&waiting), "{}", text("waiting"));
+    for file in ["no-wait", "gave-up", "wait"] {
+        let refusal = text(file);
+        assert!(
+            refusal.ends_with(&format!("; {why}\n")),
+            "{file}: {refusal}"
+        );
+    }
+    let verbose = text("verbose");
+    assert!(
+        verbose
+            .lines()
+            .any(|line| line == format!("redlock: {why}")),
+        "{verbose}"
+    );
+    let doctor = text("doctor");
+    assert!(
+        doctor.contains(
+            "no URL set: this host's own Redis; other hosts with another server are not excluded"
+        ),
+        "{doctor}"
+    );
+    assert_eq!(text("doctor-exit"), "0\n", "{doctor}");
+    assert!(!text("given").contains(why));
+    assert_eq!(text("given-status"), "no lock is held\n");
 }
 
 #[test]
@@ -1058,6 +1127,7 @@ fn of_a_host_with_several_addresses_each_is_tried_in_time() {
     };
     let end = outcome(&mut command);
     end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, format!("no lock is held at several:{port}\n"));
 }
 
 #[test]

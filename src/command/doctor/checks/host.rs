@@ -17,7 +17,7 @@ pub(super) fn this_host(host: &Host) -> Vec<Finding> {
     findings.extend([
         settings(&host.refused),
         secrets(&host.exposed),
-        one_server(host.split.as_deref()),
+        one_server(host),
         one_program(&host.namesakes),
     ]);
     findings
@@ -103,9 +103,13 @@ fn settings(refused: &[Exposure]) -> Finding {
     }
 }
 
-fn one_server(split: Option<&str>) -> Finding {
+fn one_server(host: &Host) -> Finding {
     let check = Check("url", Group::Host);
-    match split {
+    match &host.split {
+        None if host.has_no_url => check.warn(
+            "no URL set: this host's own Redis; other hosts with another server are not excluded",
+            "put the same REDLOCK_URL=redis://HOST into /etc/redlock.env on every host",
+        ),
         None => check.moot("this host's settings don't mix `local:` with another server"),
         Some(split) => check.fail(split, "set one URL for all jobs of this host"),
     }

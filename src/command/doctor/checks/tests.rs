@@ -100,6 +100,7 @@ fn host() -> Host {
         exposed: Vec::new(),
         namesakes: Vec::new(),
         split: None,
+        has_no_url: false,
     }
 }
 
