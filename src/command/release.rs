@@ -13,7 +13,8 @@ use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{
-    Busy, Claim, Client, Forced, Hold, Inspected, Key, Lock, Name, ReleaseMode, Released, Who,
+    Busy, Claim, Client, Forced, Hold, Inspected, Key, Lock, Name, ReleaseMode, Released, Renewal,
+    Who,
 };
 use crate::report;
 use crate::supervise::environment;
@@ -242,8 +243,17 @@ fn agrees(found: &Inspected) -> Result<bool> {
     let question = if let Some(not_renewed) = found.holds().first().and_then(report::not_renewed) {
         format!("{not_renewed}; its command may still run; force the lock free?")
     } else if found.holds().iter().any(is_watched) {
+        let silence = match found.holds().first().map(Hold::renewal) {
+            Some(Renewal::Ago(ago)) => {
+                format!(
+                    "its last sign of life was {} ago; ",
+                    report::whole_seconds(ago)
+                )
+            }
+            _ => String::new(),
+        };
         format!(
-            "`{}` waits until its command is dead; force the lock free all the same?",
+            "{silence}`{}` waits until its command is dead; force the lock free all the same?",
             report::typed(&["stop"], name)
         )
     } else {

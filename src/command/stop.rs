@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::change::change;
+use super::change::{change, with_last_words};
 use super::identity::{masked, own_identity};
 use super::looks::{LOOK_EVERY, Looks};
 use super::never_used::refuse_mistaken;
@@ -76,7 +76,10 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         })
     })?;
     if options.no_wait {
-        for line in holds.iter().filter_map(|hold| no_sign_of_life(&name, hold)) {
+        for line in holds
+            .iter()
+            .filter_map(|hold| no_sign_of_life(&name, hold, found.now_ms))
+        {
             settings.verbosity.info(line);
         }
         settings.verbosity.info(format_args!(
@@ -86,7 +89,12 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     }
     let names = std::slice::from_ref(&name);
     let mut looks = Looks::new(client, settings, names, asked);
-    let after = wait_until_gone(&holds, &whom, asked, &mut looks, settings)?;
+    let interrupted = format!(
+        "interrupted, but the request stands: \"{name}\" is handed over once {whom} has stopped"
+    );
+    let after = with_last_words(interrupted, || {
+        wait_until_gone(&holds, &whom, asked, &mut looks, settings)
+    })??;
     if let Some(line) = lost_first(&holds, &lock, &mut looks.client, settings) {
         report::error(line);
         return Ok(Exit::Lost);
@@ -199,7 +207,7 @@ fn wait_until_gone(
         };
         let asked: Vec<&Hold> = still_held(&found, holds).collect();
         for hold in &asked {
-            if let Some(line) = no_sign_of_life(&found.name, hold)
+            if let Some(line) = no_sign_of_life(&found.name, hold, found.now_ms)
                 && silent.insert(hold.id.clone())
             {
                 settings.verbosity.info(line);
@@ -236,7 +244,13 @@ fn wait_until_gone(
                 "waited {lasting} so far for {waited_for} to stop and release lock \"{name}\"{killed}"
             )
         };
-        looks.wait_until(looked.at + every, ("", None), line)?;
+        let silent_in = asked
+            .iter()
+            .filter_map(|hold| silent_from(hold)?.checked_sub(found.now_ms))
+            .filter(|ms| *ms > 0)
+            .map(Duration::from_millis);
+        let next = silent_in.fold(every, Duration::min);
+        looks.wait_until(looked.at + next, ("", None), line)?;
     }
 }
 
@@ -281,10 +295,27 @@ fn still_held<'a>(found: &'a Inspected, asked: &[&Hold]) -> impl Iterator<Item =
     holds.filter(|hold| !is_kept(hold) && asked.iter().any(|asked| asked.id == hold.id))
 }
 
+/// Delay after which a command that should have got SIGKILL is overdue.
+const KILL_TAKES: Duration = Duration::from_secs(2);
+
+/// Returns from when (ms of the server's clock) a holder that is asked to stop should have released its lock.
+fn silent_from(hold: &Hold) -> Option<u64> {
+    let (by, whom) = (hold.stopping.as_ref()?, &hold.holder.as_ref()?.who);
+    let within = u64::try_from((whom.grace() + KILL_TAKES).as_millis()).ok()?;
+    Some(by.asked?.saturating_add(within))
+}
+
 /// That a holder may never do what it was asked to, and what to type then.
-fn no_sign_of_life(name: &Name, hold: &Hold) -> Option<String> {
-    let Renewal::Overdue(ago) = hold.renewal() else {
-        return None;
+fn no_sign_of_life(name: &Name, hold: &Hold, now_ms: u64) -> Option<String> {
+    let is_silent = |ago: Duration| {
+        let renewed_ms = now_ms.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
+        // A run that can't kill its command renews all the same.
+        silent_from(hold).is_some_and(|from| now_ms >= from && renewed_ms < from)
+    };
+    let ago = match hold.renewal() {
+        Renewal::Overdue(ago) => ago,
+        Renewal::Ago(ago) if is_silent(ago) => ago,
+        Renewal::Unknown | Renewal::None | Renewal::Ago(_) => return None,
     };
     let whom = report::holder(hold.holder.as_ref());
     let left = hold.left.unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Stepping in: stopping a holder, forcing a lock free, removing a waiter.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -399,7 +400,7 @@ fn on_a_terminal_force_shows_the_holder_and_asks_and_only_a_yes_frees() {
         });
         assert!(terminal.shown.contains(&whose), "{}", terminal.shown);
         assert!(
-            terminal.shown.contains("`redlock stop a` waits"),
+            terminal.shown.contains("s ago; `redlock stop a` waits"),
             "{}",
             terminal.shown
         );
@@ -692,6 +693,34 @@ fn stop_of_a_suspended_holder_says_how_long_it_has_not_renewed_and_what_frees_th
         .assert_code(0)
         .assert_says("its lease has not been renewed for ")
         .assert_says("make sure that its command is dead");
+}
+
+#[test]
+fn stop_reports_a_silent_holder_whose_kill_is_overdue_and_an_interrupt_leaves_the_request() {
+    let redis = Redis::start();
+    let run = Gated::start(&redis, words!("--ttl 10m -k 1s a")).ready();
+    run.run.suspend();
+    let mut terminal = on_terminal(&redis, &["stop", "a"]);
+    terminal.wait_until("the line", |shown| shown.contains("no sign of life from "));
+    assert!(
+        terminal
+            .shown
+            .contains("; to free lock \"a\" now: redlock release --force --id "),
+        "{}",
+        terminal.shown
+    );
+    terminal.type_in("\x03");
+    let status = terminal.finish();
+    assert_eq!(status.signal(), Some(libc::SIGINT));
+    assert!(
+        terminal
+            .shown
+            .contains("interrupted, but the request stands: "),
+        "{}",
+        terminal.shown
+    );
+    run.run.resume();
+    run.run.finish().assert_exited(79);
 }
 
 #[test]
