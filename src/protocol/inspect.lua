@@ -15,6 +15,7 @@
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
 local from_holder, from_score, notices, guards = ARGV[2], ARGV[3], KEYS[10], KEYS[11]
+local ENTRIES = 250 -- in how many entries lost holds are searched at most
 local PAGE = 500 -- how many holders, and how many waiters, one call returns
 
 local function id(token) return string.sub(redis.sha1hex(token), 1, 12) end
@@ -95,6 +96,19 @@ for n = 1, #page, 2 do
   if until_ms and until_ms > now_ms then waiting[#waiting + 1] = {id(page[n]), entry} end
 end
 local remembered = redis.call('HMGET', state, 'succeeded', 'ended:success', 'ended:failure', 'ended:lost', 'ended:forced', 'ended:stopped', 'ended:released', 'ended:skipped', 'freezes')
+
+-- The next holder counts the holds that ended without a release: until then their entries are there.
+local lost, value = 0, redis.pcall('GET', lock)
+local entries = redis.pcall('HSCAN', meta, '0', 'COUNT', ENTRIES)[2] or {}
+for n = 1, math.min(#entries, 2 * ENTRIES), 2 do
+  local phase = string.match(entries[n + 1], '^%d+ %d+ %d+ %d+ %d+ (%l+)')
+  if phase == 'held' or phase == 'guarded' then
+    local is_shared = value == 'redlock:shared' or value == 'redlock:slots'
+    local lease_end = is_shared and tonumber(redis.pcall('ZSCORE', holders, entries[n]) or 0)
+    if value ~= entries[n] and (lease_end or 0) <= now_ms then lost = lost + 1 end
+  end
+end
+if lost > 0 then remembered[4] = string.format('%.0f', lost + (tonumber(remembered[4] or 0) or 0)) end
 
 local lasted = {}
 if newest > 0 and (#held > 0 or #waiting > 0) then

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use crate::generated::root;
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, directly, is_permitted, outcome, redlock, with_default_signals,
+    Gated, Outcome, REDLOCK, Redis, directly, is_permitted, outcome, redlock, wait_until,
+    with_default_signals,
 };
 
 /// What `redlock status` prints, and its status.
@@ -295,6 +296,32 @@ fn each_end_of_a_run_is_counted_and_the_last_success_has_its_time() {
         (first - 0.001..=end).contains(&last),
         "{first} {end} {metrics}"
     );
+}
+
+#[test]
+fn a_run_whose_lease_ended_is_counted_as_lost_before_another_run_takes_the_lock() {
+    for mode in [&[][..], &["--shared"]] {
+        let redis = Redis::start();
+        let alive = [mode, &["--ttl", "1m", "a"]].concat();
+        let alive = (!mode.is_empty()).then(|| Gated::start(&redis, &alive).ready());
+        let dead = [mode, &["--ttl", "3s", "a"]].concat();
+        let mut dead = Gated::start(&redis, &dead).ready();
+        let lost = || {
+            let metrics = status(&redis, &["--prometheus", "-"]).stdout;
+            let start = "redlock_runs_total{lock=\"a\",result=\"lost\"} ";
+            let count = metrics.lines().find_map(|line| line.strip_prefix(start));
+            count.map(str::to_owned)
+        };
+        assert!(lost().is_none_or(|count| count == "0"));
+        dead.run.kill();
+        wait_until("it is counted", || lost().as_deref() == Some("1"));
+        outcome(&mut redis.redlock(&[&["run"], mode, &["a", "--", "true"]].concat()))
+            .assert_code(0);
+        assert_eq!(lost().as_deref(), Some("1"));
+        if let Some(alive) = alive {
+            alive.end();
+        }
+    }
 }
 
 #[test]
