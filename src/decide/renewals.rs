@@ -123,6 +123,7 @@ fn of_each(claims: &[Claim], states: Vec<LeaseState>) -> Vec<Report> {
 
 /// The lease of all locks of a run, and what is to be done about it.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Renewals {
     /// The length of each lease by a renewal.
     ttl: Duration,

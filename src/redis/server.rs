@@ -523,7 +523,9 @@ impl Server {
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
         let last = *self.last_address();
         let resolved = match (last, left(until)) {
-            (Some(_), Ok(left)) => resolve(host, port, until - left / 2),
+            (Some(_), Ok(left)) => {
+                resolve(host, port, until.checked_sub(left / 2).unwrap_or(until))
+            }
             _ => resolve(host, port, until),
         };
         let mut failure = match &resolved {

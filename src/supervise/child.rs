@@ -39,7 +39,7 @@ pub struct Prepared {
     pid_variables: Vec<&'static CStr>,
 }
 
-/// Variables by which a service manager names the process that it means: sd_watchdog_enabled(3), sd_listen_fds(3).
+/// Variables by which a service manager names the process that it means: `sd_watchdog_enabled(3)`, `sd_listen_fds(3)`.
 const PID_VARIABLES: [&CStr; 2] = [c"WATCHDOG_PID", c"LISTEN_PID"];
 
 impl Prepared {

@@ -215,8 +215,11 @@ impl HeldLocks {
 
     /// Has guards extend their holds from now on, even if the runs are over: the work hasn't ended when it was killed.
     pub fn insist(&mut self) {
-        let guards = self.all.iter_mut().filter_map(|hold| hold.guard.as_mut());
-        if guards.fold(false, |is_new, guard| guard.insist() || is_new) {
+        let mut is_new = false;
+        for guard in self.all.iter_mut().filter_map(|hold| hold.guard.as_mut()) {
+            is_new |= guard.insist();
+        }
+        if is_new {
             self.renewals.renew_now(now());
         }
     }

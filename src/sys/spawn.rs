@@ -76,8 +76,7 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
         .iter()
         .map(|name| [name.to_bytes(), b"=", &[0; PID_DIGITS + 1]].concat())
         .collect();
-    let texts = pid_texts.iter_mut().map(|text| text.as_mut_ptr());
-    let texts: Vec<*mut u8> = texts.collect();
+    let texts: Vec<*mut u8> = pid_texts.iter_mut().map(Vec::as_mut_ptr).collect();
     let (candidates, arguments) = (pointers(spec.candidates), pointers(spec.arguments));
     let given = spec.environment.iter().map(|text| text.as_ptr());
     let pids = texts.iter().map(|text| text.cast_const().cast());

@@ -385,19 +385,12 @@ impl Run<'_> {
         };
         let guard = stderr::Guard::new();
         let opened = opened.or_else(|error| self.acquisition.first_failure(error));
-        let outcome = match opened {
-            Err(error) => Err(error.into()),
-            Ok(()) => {
-                let EventSources { signals, timer } = &mut sources;
-                self.acquisition.acquire_all(
-                    started,
-                    &mut holds,
-                    Requester::default(),
-                    signals,
-                    timer,
-                )
-            }
-        };
+        let outcome = opened.map_err(Into::into).and_then(|()| {
+            let EventSources { signals, timer } = &mut sources;
+            let requester = Requester::default();
+            self.acquisition
+                .acquire_all(started, &mut holds, requester, signals, timer)
+        });
         match outcome {
             Ok(Outcome::Acquired) => self.run_locked(&mut holds, began, work, &mut sources),
             Ok(Outcome::NotAcquired(why)) => {

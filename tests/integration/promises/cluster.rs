@@ -649,11 +649,9 @@ fn over_tls_a_node_is_reached_by_the_name_that_it_announces_beside_its_number() 
                 &key,
                 &cert
             );
-            let name: &[&str] = match announces_name {
-                true => &["--cluster-announce-hostname", "localhost"],
-                false => &[],
-            };
-            let redis = Redis::at(|| plain, &[], &[common, tls, name].concat());
+            let mut name = vec!["--cluster-announce-hostname", "localhost"];
+            name.truncate(if announces_name { 2 } else { 0 });
+            let redis = Redis::at(|| plain, &[], &[common, tls, &name].concat());
             ports.push(port);
             redis
         });
