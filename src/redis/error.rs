@@ -121,7 +121,7 @@ impl Error {
         }
     }
 
-    /// The same error, of a TLS handshake.
+    /// Marks the error as one of a TLS handshake.
     pub(super) fn of_tls(mut self) -> Self {
         self.is_about_tls = true;
         self

@@ -60,7 +60,7 @@ impl PasswordCommand {
     }
 }
 
-/// A password that is read anew for each connection.
+/// A password that is read again for each connection.
 pub struct FreshPassword {
     source: PasswordSource,
     /// The last one that was read.

@@ -264,7 +264,7 @@ fn missing_command(said: &str, server: &Server, script: Option<&str>) -> Option<
         _ if server.part() == Part::Sentinel => format!(
             "{server} isn't a sentinel; a sentinel's port is usually 26379, and a server's own URL begins with redis://"
         ),
-        // Those that a sentinel is asked first when it is taken for a server.
+        // A run that takes a sentinel for a server sends these first.
         name @ ("EVALSHA" | "TIME" | "ROLE") => format!(
             "{server} doesn't have the command {name}, which redlock needs; if it is a sentinel, use {}-sentinel://{server}/NAME, with the name of the primary",
             server.scheme()

@@ -280,7 +280,7 @@ impl Sentinels {
         Some(Address::Tcp { host, port, tls })
     }
 
-    /// What is said of a primary that can't be reached. An address that sentinels announce may be replaced by a better one,
+    /// Returns the error for a primary that can't be reached. An address that sentinels announce may be replaced by a better one,
     /// so it is never final for a run that had reached Redis before.
     fn unreachable(&self, agreed: &Agreed, error: &Error, was_reached: bool) -> Error {
         let Agreed { by, address, .. } = agreed;
