@@ -104,6 +104,8 @@ install_redlock() {
         say "checksum mismatch: $tarball has $actual, not ${expected:-one of SHA256SUMS}; nothing is installed"
         exit 65
     fi
+    # Everybody may enter the directories that are made.
+    umask 022
     mkdir -p "$prefix"
     gzip -dc "$work/$tarball" | tar -C "$prefix" --strip-components=1 -xf -
     say "installed version $version as $prefix/bin/redlock, with man pages and completions in $prefix/share; the checksum is right"

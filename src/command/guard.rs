@@ -166,7 +166,12 @@ fn admit_all(
         } = guarded;
         // Once: the locks of one job usually have one TTL.
         let given = options.kill_after.filter(|_| holds.all.is_empty());
-        let _ = acquisition::usable_kill_after(given, ttl, Duration::ZERO, settings.verbosity);
+        let _ = acquisition::usable_kill_after(
+            given,
+            ttl,
+            Duration::ZERO,
+            ("the run's --ttl", settings.verbosity),
+        );
         let terms = Terms {
             ttl,
             kill_after: options.kill_after.unwrap_or(KILL_AFTER),

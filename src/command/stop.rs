@@ -307,14 +307,15 @@ fn silent_from(hold: &Hold) -> Option<u64> {
 
 /// That a holder may never do what it was asked to, and what to type then.
 fn no_sign_of_life(name: &Name, hold: &Hold, now_ms: u64) -> Option<String> {
-    let is_silent = |ago: Duration| {
-        let renewed_ms = now_ms.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
-        // A run that can't kill its command renews all the same.
-        silent_from(hold).is_some_and(|from| now_ms >= from && renewed_ms < from)
-    };
+    // A run that has seen the request and can't kill its command is alive: freeing its lock would start another beside it.
+    let is_silent = silent_from(hold).is_some_and(|from| now_ms >= from)
+        && !hold
+            .stopping
+            .as_ref()
+            .is_some_and(|by| has_seen(hold, by, now_ms));
     let ago = match hold.renewal() {
         Renewal::Overdue(ago) => ago,
-        Renewal::Ago(ago) if is_silent(ago) => ago,
+        Renewal::Ago(ago) if is_silent => ago,
         Renewal::Unknown | Renewal::None | Renewal::Ago(_) => return None,
     };
     let whom = report::holder(hold.holder.as_ref());

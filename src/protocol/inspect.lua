@@ -15,6 +15,7 @@
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
 local from_holder, from_score, notices, guards = ARGV[2], ARGV[3], KEYS[10], KEYS[11]
+-- @constant LOST of holders
 local ENTRIES = 250 -- in how many entries lost holds are searched at most
 local PAGE = 500 -- how many holders, and how many waiters, one call returns
 
@@ -108,7 +109,7 @@ for n = 1, math.min(#entries, 2 * ENTRIES), 2 do
     if value ~= entries[n] and (lease_end or 0) <= now_ms then lost = lost + 1 end
   end
 end
-if lost > 0 then remembered[4] = string.format('%.0f', lost + (tonumber(remembered[4] or 0) or 0)) end
+if lost > 0 then remembered[4] = string.format('%.0f', math.min(lost, LOST) + (tonumber(remembered[4] or 0) or 0)) end
 
 local lasted = {}
 if newest > 0 and (#held > 0 or #waiting > 0) then

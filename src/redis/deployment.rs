@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::cluster::Cluster;
 use super::connection::Connection;
 use super::local::Local;
-use super::password::PasswordSource;
+use super::password::{FreshPassword, PasswordSource};
 use super::replication::Replication;
 use super::sentinel::Sentinels;
 use super::server::{Part, Server, UrlOrigin};
@@ -91,11 +91,11 @@ impl Deployment {
                 login: theirs,
                 password_file,
             } => {
+                let password = password_file.map(PasswordSource::File);
+                let password = password.map(|source| Arc::new(FreshPassword::new(source)));
                 let sentinel = |address| {
                     let mut sentinel = server((address, Part::Sentinel), theirs.clone(), 0);
-                    if let Some(path) = &password_file {
-                        sentinel.set_password(PasswordSource::File(path.clone()));
-                    }
+                    sentinel.set_fresh_password(password.clone());
                     sentinel
                 };
                 let first = nodes.first().cloned().ok_or_else(|| bad("no host"))?;

@@ -121,7 +121,10 @@ impl FreshPassword {
     /// [`ErrorKind::Config`], and once the server has accepted one: [`ErrorKind::NotNow`].
     pub(super) fn read(&self, until: Instant) -> Result<(), Error> {
         let text = match &self.source {
-            PasswordSource::File(path) => first_line(path),
+            PasswordSource::File(path) => match next_line_of(path, self.latest().is_some()) {
+                Some(line) => line,
+                None => return Ok(()),
+            },
             PasswordSource::Command(command) => command
                 .read(until)
                 .map_err(|why| format!("the password command ({}) {why}", command.origin)),
@@ -144,6 +147,16 @@ impl FreshPassword {
             at_start
         }
     }
+}
+
+/// Returns the first line of a file, or `None` if the password of before is kept: a pipe gives its text once, and a file
+/// may be empty for a moment while it is written.
+fn next_line_of(path: &Path, has_password: bool) -> Option<Result<String, String>> {
+    if !has_password {
+        return Some(first_line(path));
+    }
+    let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
+    is_file.then(|| first_line(path).ok()).flatten().map(Ok)
 }
 
 /// Returns the password that a file holds: its first line.
@@ -241,5 +254,27 @@ mod tests {
             password.note_accepted();
             assert_eq!(kind(), ErrorKind::NotNow);
         }
+    }
+
+    #[test]
+    fn a_file_that_gives_no_password_any_more_leaves_the_last_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("password");
+        let password = FreshPassword::new(PasswordSource::File(path.clone()));
+        let read = || {
+            password.read(Instant::now()).unwrap();
+            password.password().unwrap()
+        };
+        std::fs::write(&path, "one\n").unwrap();
+        assert_eq!(read(), "one");
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(read(), "one");
+        std::fs::write(&path, "two\n").unwrap();
+        assert_eq!(read(), "two");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read(), "two");
+        // Nobody writes: to open it would wait for ever.
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(read(), "two");
     }
 }

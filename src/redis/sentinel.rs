@@ -272,7 +272,8 @@ impl Sentinels {
             _ => None,
         });
         let is_it = |host: &&String| {
-            let addresses = resolve(host, *port, until).unwrap_or_default();
+            let share = Instant::now() + left(until) / 4;
+            let addresses = resolve(host, *port, share).unwrap_or_default();
             addresses.iter().any(|address| address.ip() == number)
         };
         let host = hosts.find(is_it)?.clone();

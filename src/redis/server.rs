@@ -392,8 +392,15 @@ impl Server {
 
     /// Uses a password of this source instead of the URL's.
     pub(super) fn set_password(&mut self, source: PasswordSource) {
-        self.password = None;
-        self.fresh_password = Some(Arc::new(FreshPassword::new(source)));
+        self.set_fresh_password(Some(Arc::new(FreshPassword::new(source))));
+    }
+
+    /// Shares a password that is read for each connection, if there is one.
+    pub(super) fn set_fresh_password(&mut self, password: Option<Arc<FreshPassword>>) {
+        if password.is_some() {
+            self.password = None;
+            self.fresh_password = password;
+        }
     }
 
     /// Returns true if a command prints the password.
@@ -533,8 +540,8 @@ impl Server {
             Err(error) => self.unknown_host(host, error),
         };
         let is_resolved = resolved.is_ok();
-        let mut addresses = resolved.unwrap_or_default();
-        addresses.extend(last.filter(|last| !addresses.contains(last)));
+        // A name that has moved names another server, which alone may grant a lock.
+        let addresses = resolved.unwrap_or_else(|_| last.into_iter().collect());
         let mut more = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         for address in addresses {
             // Each gets its share of what is left, so that one that is silent leaves time for the others.
@@ -819,29 +826,44 @@ pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<S
     let pause = left(until)? / 8;
     let mut families = [libc::AF_UNSPEC, libc::AF_INET, libc::AF_INET6].into_iter();
     let (mut pending, mut failure) = (0, io::ErrorKind::TimedOut.into());
+    // IPv6 addresses alone don't count as long as IPv4 addresses may come.
+    let mut fallback = None;
     loop {
         let within = if let Some(family) = families.next() {
             let (answer, host) = (answer.clone(), host.to_owned());
-            std::thread::Builder::new().spawn(move || {
+            let started = std::thread::Builder::new().spawn(move || {
                 let is_first = family == libc::AF_UNSPEC;
                 let listed = is_first.then(|| in_hosts_file(&host, port)).flatten();
-                let _ = answer.send(listed.map_or_else(|| look_up(&host, port, family), Ok));
-            })?;
-            pending += 1;
+                let result = listed.map_or_else(|| look_up(&host, port, family), Ok);
+                let _ = answer.send((family, result));
+            });
+            match started {
+                Ok(_) => pending += 1,
+                Err(error) => failure = error,
+            }
+            left(until)?.min(pause)
+        } else if fallback.is_some() {
             left(until)?.min(pause)
         } else {
             left(until)?
         };
-        match answers.recv_timeout(within) {
-            Ok(Ok(addresses)) => return Ok(addresses),
-            Ok(Err(error)) => {
-                pending -= 1;
-                failure = error;
+        if pending > 0 {
+            match answers.recv_timeout(within) {
+                Ok((libc::AF_INET6, Ok(addresses))) => {
+                    pending -= 1;
+                    fallback = Some(addresses);
+                }
+                Ok((_, Ok(addresses))) => return Ok(addresses),
+                Ok((_, Err(error))) => {
+                    pending -= 1;
+                    failure = error;
+                }
+                Err(_) if families.len() == 0 && fallback.is_some() => pending = 0,
+                Err(_) => {}
             }
-            Err(_) => {}
         }
         if pending == 0 && families.len() == 0 {
-            return Err(failure);
+            return fallback.ok_or(failure);
         }
     }
 }

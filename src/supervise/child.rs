@@ -63,7 +63,11 @@ impl Prepared {
             }
             without.iter().all(|other| name != other.as_bytes())
         };
-        let environment = sys::all_variables().into_iter().filter(is_kept).collect();
+        let mut environment: Vec<_> = sys::all_variables().into_iter().filter(is_kept).collect();
+        // It identifies the process that LISTEN_PID named.
+        if pid_variables.contains(&c"LISTEN_PID") {
+            environment.retain(|text| !text.to_bytes().starts_with(b"LISTEN_PIDFDID="));
+        }
         Ok(Self {
             candidates: candidates(program)?,
             arguments: words.iter().map(c_string).collect::<io::Result<_>>()?,

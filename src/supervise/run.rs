@@ -183,6 +183,9 @@ impl WorkResult {
     }
 }
 
+/// Time before the end of a lease from which work that was killed, and still lives, keeps its lock.
+const INSIST_BEFORE: Duration = Duration::from_millis(100);
+
 /// Says that a signal of another process or of the kernel killed COMMAND, unless a shell would be silent, too: cron mails
 /// only what is printed.
 fn report_foreign_kill(number: i32) {
@@ -454,7 +457,10 @@ impl Supervision<'_> {
         if let (Some(modes), false) = (&self.modes, matches!(exit, Exit::Command(_))) {
             modes.restore();
         }
-        if let (Exit::Signal(number), None) = (exit, self.signal) {
+        if let Exit::Signal(number) = exit
+            && Some(number) != self.signal
+            && !(self.killed && number == sys::SIGKILL)
+        {
             report_foreign_kill(number);
         }
         WorkResult {
@@ -641,11 +647,16 @@ impl<'a> Executor<'a> for Supervision<'a> {
             }
             Action::KillRest => {
                 let refused = self.child.kill();
-                // What could be killed has ended by now.
-                self.watch.holds.insist();
+                // A large process takes a moment to end. If there is none left, the lock is kept for it.
+                let lease = self.watch.holds.lease();
+                let is_late = lease.is_some_and(|lease| lease.deadline() <= now() + INSIST_BEFORE);
+                if is_late || !refused.is_empty() {
+                    self.watch.holds.insist();
+                }
                 refused
             }
             Action::NameSurvivors => {
+                self.watch.holds.insist();
                 self.name_survivors();
                 Refused::new()
             }

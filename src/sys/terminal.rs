@@ -1,6 +1,7 @@
 //! The controlling terminal: who has it, and its modes.
 
 use std::fs::File;
+use std::io::{self, IsTerminal};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
@@ -14,8 +15,12 @@ pub struct TerminalModes {
 }
 
 impl TerminalModes {
-    /// Reads the modes. Returns `None` if this process group doesn't have the terminal: the modes are another job's then.
+    /// Reads the modes. Returns `None` if COMMAND isn't the program that uses the terminal: in a pipeline, or beside a script
+    /// that has put it into the background, another program sets the modes.
     pub fn read() -> Option<Self> {
+        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+            return None;
+        }
         let terminal = File::open("/dev/tty").ok()?;
         if tcgetpgrp(&terminal) != Ok(getpgrp()) {
             return None;

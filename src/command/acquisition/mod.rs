@@ -156,7 +156,12 @@ impl<'a> Acquisition<'a> {
         kill_after: Option<Duration>,
     ) -> Result<Self> {
         let clock_skew = clock_skew(options, &settings.locks)?;
-        let kill_after = usable_kill_after(kill_after, options.ttl, clock_skew, settings.verbosity);
+        let kill_after = usable_kill_after(
+            kill_after,
+            options.ttl,
+            clock_skew,
+            ("--ttl", settings.verbosity),
+        );
         let ttl = u64::try_from(options.ttl.as_millis()).ok();
         let request = Request {
             who: Who {
@@ -791,14 +796,14 @@ pub fn usable_kill_after(
     given: Option<Duration>,
     ttl: Duration,
     clock_skew: Duration,
-    verbosity: Verbosity,
+    (option, verbosity): (&str, Verbosity),
 ) -> Duration {
     let longest = ttl.saturating_sub(clock_skew) / 2;
     if let Some(given) = given.filter(|given| *given > longest) {
         let long_enough = exact(given * 2 + clock_skew);
         let [given, longest] = [given, longest].map(exact);
         verbosity.info(format_args!(
-            "--kill-after {given} is more than half of the TTL: SIGKILL comes {longest} after SIGTERM; --ttl {long_enough} allows {given}"
+            "--kill-after {given} is more than half of the TTL: SIGKILL comes {longest} after SIGTERM; {option} {long_enough} allows {given}"
         ));
     }
     given.unwrap_or(KILL_AFTER)

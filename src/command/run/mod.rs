@@ -131,12 +131,12 @@ struct Run<'a> {
 }
 
 /// What shells have within themselves, and no program has to have: also the words of their syntax.
-const BUILTINS: [&str; 49] = [
+const BUILTINS: [&str; 53] = [
     ".", ":", "[[", "!", "{", "(", "alias", "bg", "bind", "builtin", "case", "cd", "command",
     "declare", "dirs", "disown", "eval", "exec", "exit", "export", "fc", "fg", "for", "function",
     "getopts", "hash", "history", "if", "jobs", "let", "local", "popd", "pushd", "read",
-    "readonly", "return", "set", "shift", "shopt", "source", "time", "trap", "type", "typeset",
-    "ulimit", "umask", "unset", "until", "while",
+    "readonly", "return", "select", "set", "shift", "shopt", "source", "time", "times", "trap",
+    "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while",
 ];
 
 /// Reports that a command can't be started.
@@ -203,7 +203,9 @@ const LONGEST_HOOK_WORD: usize = 200;
 fn hook_trouble(script: &str) -> Option<String> {
     let word = script.split_whitespace().next()?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    if word.len() > LONGEST_HOOK_WORD
+    // Without a search path, the shell uses one of its own.
+    if std::env::var_os("PATH").is_none()
+        || word.len() > LONGEST_HOOK_WORD
         || !word.chars().all(is_plain)
         || BUILTINS.contains(&word)
         || program_path(OsStr::new(word)).is_some()
@@ -220,32 +222,27 @@ fn hook_trouble(script: &str) -> Option<String> {
     ))
 }
 
-/// Says which interpreter of a program is missing. Its name is quoted, so that the carriage return of a script with DOS
-/// line endings shows.
+/// Says which interpreter of a program is missing. The carriage return of a script with DOS line endings shows.
 fn missing_interpreter(program: &Path) -> String {
     let mut start = Vec::new();
     let _ =
         File::open(program).and_then(|file| file.take(LONGEST_FIRST_LINE).read_to_end(&mut start));
     let start = String::from_utf8_lossy(&start);
-    let Some(line) = start
-        .lines()
-        .next()
-        .and_then(|line| line.strip_prefix("#!"))
-    else {
-        return "its loader does not exist".into();
+    let first_line = start.split('\n').next().unwrap_or_default();
+    let Some(line) = first_line.strip_prefix("#!") else {
+        return "its interpreter or loader does not exist".into();
     };
-    let interpreter = line.trim_start_matches([' ', '\t']);
-    let interpreter = interpreter.split([' ', '\t']).next().unwrap_or_default();
-    // The kernel takes the carriage return for a part of the name; `lines` doesn't.
-    if start
-        .split('\n')
-        .next()
-        .is_some_and(|line| line.ends_with('\r'))
-    {
+    let line = line.trim_start_matches([' ', '\t']);
+    let interpreter = line.split([' ', '\t']).next().unwrap_or_default();
+    // The kernel takes the carriage return for a part of the name.
+    if let Some(interpreter) = interpreter.strip_suffix('\r') {
         let script = quote(program);
         return format!(
             r"its interpreter {interpreter}\r does not exist; remove the DOS line endings: sed -i 's/\r$//' {script}"
         );
+    }
+    if Path::new(interpreter).exists() {
+        return format!("its interpreter {interpreter} needs a loader that does not exist");
     }
     format!("its interpreter {interpreter} does not exist")
 }

@@ -590,3 +590,19 @@ fn after_a_command_that_redlock_ended_the_terminal_has_its_modes_again() {
     });
     terminal.finish();
 }
+
+#[test]
+fn beside_another_program_on_the_terminal_its_modes_are_left_alone() {
+    let redis = Redis::start();
+    // In the background of a script, and at the left of a pipeline, somebody else sets the modes meanwhile.
+    for elsewhere in ["</dev/null", "| cat"] {
+        let script = format!(
+            r#"stty -echo; "{REDLOCK}" run -q -t 1s a -- sh -c 'stty echo </dev/tty; exec sleep 60' {elsewhere}; echo "after $(stty -a | grep -o -- '-*echo\b')""#
+        );
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).env("REDLOCK_URL", redis.url());
+        let mut terminal = Terminal::start(with_default_signals(shell));
+        assert_eq!(terminal.line("after "), "after echo", "{elsewhere}");
+        terminal.finish();
+    }
+}
