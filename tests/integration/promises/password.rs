@@ -34,7 +34,7 @@ impl Tokens {
         let redis = Redis::start();
         redis.cli(&[&["ACL", "SETUSER", "jobs"], &RULES[..]].concat());
         let dir = redis.dir.path().display();
-        let command = format!("cd {dir}; echo $$ $PPID >>runs; {script}");
+        let command = format!("cd {dir} || exit; echo $$ $PPID >>runs; {script}");
         let url = format!("redis://jobs@127.0.0.1:{}", redis.port);
         let tokens = Self {
             redis,
