@@ -46,10 +46,7 @@ impl Signals {
         let sigchld_ignored = sys::is_ignored(SIGCHLD);
         // A parent may have left it ignored; then the kernel would throw our child's status away.
         sys::set_default(SIGCHLD);
-        let taken: Vec<i32> = (1..=sys::LAST_SIGNAL)
-            .filter(|&signal| signal == SIGCHLD || is_passed_on(signal))
-            .collect();
-        let set = SignalSet::of(&taken);
+        let set = SignalSet::of(&[passed_on(), vec![SIGCHLD]].concat());
         set.block()?;
         Ok(Self {
             fd: set.descriptor()?,
@@ -286,6 +283,12 @@ pub fn on_interrupt(notify: impl Fn() + Send + 'static) -> Result<(), ctrlc::Err
         ctrlc::set_handler(notify)?;
     }
     Ok(())
+}
+
+/// Returns the signals that are passed on to the child.
+pub fn passed_on() -> Vec<i32> {
+    let all = 1..=sys::LAST_SIGNAL;
+    all.filter(|&signal| is_passed_on(signal)).collect()
 }
 
 /// Whether a signal is collected and passed on to the child.

@@ -67,8 +67,8 @@ pub enum Action {
     Warn,
     /// Ask COMMAND and all its tree to terminate.
     Terminate(StopReason),
-    /// Ask those of COMMAND's tree to terminate that are outside of our process group, as that has the TERM.
-    TerminateOutside,
+    /// Ask those of COMMAND's tree to terminate that the TERM hasn't reached.
+    TerminateOthersThan(Reach),
     /// Ask those of its tree to terminate that did not get the INT that COMMAND has ended after.
     TerminateOthers,
     /// Kill COMMAND and all its tree.
@@ -484,11 +484,13 @@ impl Session {
     ) {
         let signal = received.signal;
         let typed = self.is_typed(received);
-        let has_group_got_it = typed || received.reach == Reach::Group;
-        let forward = if has_group_got_it {
-            Action::ForwardOutside(signal)
-        } else {
-            Action::Forward(signal)
+        let reach = if typed { Reach::Group } else { received.reach };
+        let has_group_got_it = matches!(reach, Reach::Group | Reach::All);
+        let forward = match reach {
+            // Twice is more than once: a second TERM is an order to abort for some.
+            Reach::All => None,
+            Reach::Group => Some(Action::ForwardOutside(signal)),
+            Reach::Alone | Reach::Unknown => Some(Action::Forward(signal)),
         };
         if is_passed_up(signal) {
             // A hang-up may be an everyday request, to reload a configuration.
@@ -519,14 +521,14 @@ impl Session {
                 self.rest_ended_by = Some(signal);
                 let kill_at = now + self.grace(protection);
                 let action = if signal == SIGTERM && has_group_got_it {
-                    Action::TerminateOutside
+                    Action::TerminateOthersThan(reach)
                 } else {
                     Action::Terminate(StopReason::Signal)
                 };
                 self.terminate_by(action, StopReason::Signal, kill_at, actions);
             }
             SIGINT if typed => {
-                actions.push(forward);
+                actions.extend(forward);
                 // An everyday key of an interactive COMMAND.
                 if let Phase::Running | Phase::Interrupted { .. } = self.phase {
                     let until = now + self.grace(protection);
@@ -546,21 +548,23 @@ impl Session {
                 } else if signal == SIGTERM {
                     let kill_at = now + self.grace(protection);
                     let action = if has_group_got_it {
-                        Action::TerminateOutside
+                        Action::TerminateOthersThan(reach)
                     } else {
                         Action::Terminate(StopReason::Signal)
                     };
                     self.terminate_by(action, StopReason::Signal, kill_at, actions);
                 } else {
-                    actions.push(forward);
+                    actions.extend(forward);
                     if let Phase::Running | Phase::Interrupted { .. } = self.phase {
                         let until = now + self.grace(protection);
                         self.phase = Phase::Interrupted { until };
                     }
                 }
             }
-            SIGTSTP if has_group_got_it => actions.extend([forward, Action::Suspend]),
-            _ => actions.push(forward),
+            SIGTSTP if has_group_got_it => {
+                actions.extend(forward.into_iter().chain([Action::Suspend]));
+            }
+            _ => actions.extend(forward),
         }
     }
 
@@ -1418,7 +1422,7 @@ mod tests {
         for (signal, expected) in [
             (SIGHUP, vec![Action::ForwardOutside(SIGHUP)]),
             (SIGINT, vec![Action::ForwardOutside(SIGINT)]),
-            (SIGTERM, vec![Action::TerminateOutside]),
+            (SIGTERM, vec![Action::TerminateOthersThan(Reach::Group)]),
             (SIGCONT, vec![Action::ForwardOutside(SIGCONT)]),
             (
                 SIGTSTP,

@@ -11,7 +11,7 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
 use crate::supervise::tree::{self, Evidence, IsMarked, Left, Process, Stat, Tree};
-use crate::sys::{self, SpawnError, SpawnSpec};
+use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 
 /// A child that was spawned, and may have been reaped.
 #[derive(Clone)]
@@ -249,26 +249,23 @@ impl Child {
         &self.found
     }
 
-    /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed; those of our
-    /// process group not where it has got the SIGTERM already. What is stopped takes its SIGTERM only when it goes on, so
+    /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed, except those
+    /// that a SIGTERM of this reach has reached. What is stopped takes its SIGTERM only when it goes on, so
     /// that is continued. Also says how long it took to find them.
-    pub fn terminate(
-        &mut self,
-        kill_at: Option<Moment>,
-        has_our_group_got_it: bool,
-    ) -> (Refused, Duration) {
+    pub fn terminate(&mut self, kill_at: Option<Moment>, reach: Reach) -> (Refused, Duration) {
         // Found before the first of them ends: its children have no parent for a moment.
         let walk = self.look(kill_at);
         let before = &self.found;
         let has_group = self.own_group && !self.reaped;
-        if has_group {
+        if has_group && reach != Reach::All {
             // A process that is forked meanwhile gets what its group gets.
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGTERM);
         }
         let signal = |pid: Pid| {
             // For these it is enough to know whether we may signal them.
-            let has_got_it = (has_group && getpgid(Some(pid)) == Ok(self.pid))
-                || (has_our_group_got_it && is_in_our_group(pid));
+            let has_got_it = reach == Reach::All
+                || (has_group && getpgid(Some(pid)) == Ok(self.pid))
+                || (reach == Reach::Group && is_in_our_group(pid));
             if has_got_it { 0 } else { sys::SIGTERM }
         };
         let mut not_permitted = Vec::new();

@@ -363,6 +363,13 @@ impl HeldLocks {
         }
     }
 
+    /// Returns whether this signal was sent to the watchdog as well, or is within this time. It then counts once, unless
+    /// another look will follow (`peek`).
+    pub fn has_watchdog_got(&mut self, signal: i32, within: Duration, peek: bool) -> bool {
+        let watchdog = self.watchdog.as_mut();
+        watchdog.is_some_and(|watchdog| watchdog.has_got(signal, within, peek))
+    }
+
     /// Tells the watchdog that the child was reaped.
     pub fn tell_watchdog_reaped(&mut self) {
         if let Some(watchdog) = &mut self.watchdog {

@@ -432,7 +432,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
             Action::Suspend
             | Action::TerminateOthers
             | Action::ForwardOutside(_)
-            | Action::TerminateOutside
+            | Action::TerminateOthersThan(_)
             | Action::ReportSilence { .. }
             | Action::ReportAnswer
             | Action::ReportLate

@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -23,17 +24,22 @@ use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
 use crate::protocol::{self, Locks, Name, Who};
 use crate::report::{self, Verbosity, cancelled, lost};
-use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting};
+use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
 use crate::supervise::process;
 use crate::supervise::tree::{self, Stat};
-use crate::sys::{self, SpawnError, TerminalModes};
+use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes};
 use crate::systemd;
 use crate::variables::VARIABLES;
 
 /// How long COMMAND has to run before the processes are started that tell a signal to the whole job from one to redlock
 /// alone: a short run never has them. Until then what a process sends to the job reaches COMMAND twice.
 const WATCH_GROUP_AFTER: Duration = Duration::from_millis(50);
+
+/// A signal for every process of the job reaches the watchdog within this time after redlock. One that asks a process to end
+/// can wait; others arrive often.
+const REACHES_ALL_WITHIN: Duration = Duration::from_millis(50);
+const OTHERS_REACH_ALL_WITHIN: Duration = Duration::from_millis(2);
 
 /// How many signals, and how many ended children, are taken in before the next look at the clock.
 const AT_ONCE: usize = 64;
@@ -140,6 +146,7 @@ pub fn supervise(
         refused: Vec::new(),
         survivors_named: false,
         killed: false,
+        killed_by: None,
         tree_ended: false,
         more_to_reap: false,
         job_control: JobControl::new(terms.policy.on_terminal),
@@ -219,6 +226,8 @@ struct Supervision<'a> {
     /// It was said what can't be killed.
     survivors_named: bool,
     killed: bool,
+    /// The signal that has ended COMMAND.
+    killed_by: Option<i32>,
     /// COMMAND has ended, and the kernel says that nothing of its tree is left.
     tree_ended: bool,
     /// More children may have ended than were taken in at once.
@@ -250,9 +259,30 @@ impl Supervision<'_> {
             if ends_waiting(received.signal) {
                 self.signal.get_or_insert(received.signal);
             }
+            let reaches_all = !received.from_kernel
+                && received.reach != Reach::Group
+                && self.has_reached_all(received.signal, false);
+            let reach = if reaches_all {
+                Reach::All
+            } else {
+                received.reach
+            };
+            let received = ReceivedSignal { reach, ..received };
             self.apply(session::Event::Signal(received))?;
         }
         ControlFlow::Continue(())
+    }
+
+    /// Returns whether a signal was sent to every process of the job: the watchdog has got it as well.
+    fn has_reached_all(&mut self, signal: i32, peek: bool) -> bool {
+        let within = if is_passed_up(signal) {
+            REACHES_ALL_WITHIN
+        } else {
+            OTHERS_REACH_ALL_WITHIN
+        };
+        let stop = self.watch.next_stop();
+        let within = stop.map_or(within, |stop| within.min(stop.since(now())));
+        self.watch.holds.has_watchdog_got(signal, within, peek)
     }
 
     fn look_whether_stopped(&mut self) {
@@ -627,13 +657,21 @@ impl<'a> Executor<'a> for Supervision<'a> {
                 Refused::new()
             }
             Action::Terminate(reason) => {
-                let (refused, walk) = self.child.terminate(self.watch.next_stop(), false);
+                // What has killed COMMAND may have reached the rest, and reaches redlock later.
+                let signal = self
+                    .killed_by
+                    .filter(|_| reason == StopReason::Leftovers && !self.child.left().is_empty());
+                let reach = match signal {
+                    Some(signal) if self.has_reached_all(signal, true) => Reach::All,
+                    Some(_) | None => Reach::Unknown,
+                };
+                let (refused, walk) = self.child.terminate(self.watch.next_stop(), reach);
                 self.watch.session.walked(walk);
                 self.announce(reason, "stopping the command");
                 refused
             }
-            Action::TerminateOutside => {
-                let (refused, walk) = self.child.terminate(self.watch.next_stop(), true);
+            Action::TerminateOthersThan(reach) => {
+                let (refused, walk) = self.child.terminate(self.watch.next_stop(), reach);
                 self.watch.session.walked(walk);
                 self.announce(StopReason::Signal, "stopping the command");
                 refused
@@ -712,6 +750,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
                     self.watch.holds.tell_watchdog_reaped();
                     // One for the whole job has come before COMMAND could end by it.
                     self.take_signals()?;
+                    self.killed_by = status.signal();
                     self.apply(session::Event::Ended(status))?;
                 }
                 Reaped::Other => {}

@@ -2,29 +2,31 @@
 //! when the lease ends: stopped, held by a debugger, or late.
 //!
 //! Without a terminal COMMAND leads a process group of its own, so that a SIGKILL or SIGSTOP for the group of redlock
-//! doesn't reach it. The watchdog is in a session of its own, and ignores all other signals. It holds COMMAND's descriptor,
+//! doesn't reach it. The watchdog is in a session of its own, and only tells redlock of all other signals: one that
+//! reaches the watchdog was sent to every process of the job. It holds COMMAND's descriptor,
 //! by which it kills COMMAND first of all, as a look into /proc may keep it waiting. Besides that it holds nothing but a
-//! pipe, through which the main thread tells by when COMMAND has to be dead, and the thread that renews that a renewal has
+//! pair of sockets, through which the main thread tells by when COMMAND has to be dead, and the thread that renews that a renewal has
 //! succeeded, as the main thread may be late to hear of it. It is forked by the thread that renews, when that begins: a
 //! short run never has it, and it is none of the main thread's children, all of which are COMMAND's.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
-use nix::unistd::{Pid, pipe2};
+use nix::unistd::Pid;
 
 use crate::clock::{Moment, Timer, now};
+use crate::signal::passed_on;
 use crate::supervise::child::Child;
 use crate::supervise::process::ProcessFd;
 use crate::supervise::renewer::{Call, OnRenewal};
 use crate::supervise::tree::{Process, WATCHDOG};
-use crate::sys;
 use crate::sys::poll::{self, readable};
+use crate::sys::{self, SignalSet};
 
 /// How often it kills what is left.
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,6 +40,9 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
 /// How long redlock waits for its number, where it was just begun.
 const STARTS_WITHIN: Duration = Duration::from_millis(50);
+
+/// A signal for every process reaches redlock and the watchdog within this time, one after the other.
+const ONE_STOP: Duration = Duration::from_secs(5);
 
 /// What it is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,12 +59,29 @@ enum Word {
     Renewed(Moment),
 }
 
-/// A word in the pipe: its kind, and nanoseconds since boot. The kernel writes and reads so little as a whole.
+/// A word in the pipe: its kind, and nanoseconds since boot; or a signal of the watchdog's, and when that came. The kernel
+/// writes and reads so little as a whole.
 type Message = [u64; 2];
+
+fn since_boot(at: Moment) -> u64 {
+    u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn write(message: Message, mut pipe: &File) -> io::Result<()> {
+    pipe.write_all(&message.map(u64::to_ne_bytes).concat())
+}
+
+/// Returns the next message; `None` after the end of the other process.
+fn read(mut pipe: &File) -> io::Result<Option<Message>> {
+    let mut bytes = [0; size_of::<Message>()];
+    let read = pipe.read(&mut bytes)?;
+    let (first, second) = bytes.split_at(size_of::<u64>());
+    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+    Ok((read != 0).then(|| [number(first), number(second)]))
+}
 
 impl Word {
     fn message(self) -> Message {
-        let since_boot = |at: Moment| u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX);
         match self {
             Self::Dismissed => [0, 0],
             Self::Reaped => [1, 0],
@@ -84,9 +106,8 @@ impl Word {
     }
 
     /// Whether it was written. A watchdog that doesn't read has been stopped, too.
-    fn write(self, mut pipe: &File) -> bool {
-        let [kind, at] = self.message().map(u64::to_ne_bytes);
-        pipe.write_all(&[kind, at].concat()).is_ok()
+    fn write(self, pipe: &File) -> bool {
+        write(self.message(), pipe).is_ok()
     }
 }
 
@@ -95,6 +116,8 @@ pub struct Watchdog {
     pipe: Arc<File>,
     /// What the main thread told it last.
     told: Word,
+    /// Signals that it has got, and when.
+    signals: Vec<(i32, Moment)>,
     /// Its number comes when it was forked.
     number: Receiver<Pid>,
     process: Option<Process>,
@@ -108,7 +131,12 @@ impl Watchdog {
         dead_by: Option<Moment>,
         in_thread: impl FnOnce(Call),
     ) -> io::Result<Self> {
-        let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        let ends = UnixStream::pair()?;
+        let file = |end: UnixStream| -> io::Result<File> {
+            end.set_nonblocking(true)?;
+            Ok(OwnedFd::from(end).into())
+        };
+        let (its, pipe) = (file(ends.0)?, file(ends.1)?);
         let (announce, number) = sync_channel(1);
         let watch = Watch {
             child: child.clone(),
@@ -118,15 +146,15 @@ impl Watchdog {
             renewed: None,
             looked: None,
         };
-        let read = File::from(read);
         in_thread(Box::new(move || {
-            if let Ok(pid) = sys::fork_apart(WATCHDOG, read, |pipe| watch.run(&pipe)) {
+            if let Ok(pid) = sys::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
                 let _ = announce.send(pid);
             }
         }));
         Ok(Self {
-            pipe: Arc::new(File::from(write)),
+            pipe: Arc::new(pipe),
             told: Word::DeadBy(dead_by),
+            signals: Vec::new(),
             number,
             process: None,
         })
@@ -160,6 +188,32 @@ impl Watchdog {
         Box::new(move |sent| {
             Word::Renewed(sent + lasting).write(&pipe);
         })
+    }
+
+    /// Returns whether it has got this signal, or gets it within this time. Unless this is to `peek`, a signal that it has
+    /// got counts once.
+    pub fn has_got(&mut self, signal: i32, within: Duration, peek: bool) -> bool {
+        let until = now() + within;
+        loop {
+            match read(&self.pipe) {
+                Ok(Some([number, at])) => {
+                    let number = i32::try_from(number).unwrap_or(0);
+                    let at = Moment::at(Duration::from_nanos(at));
+                    self.signals.push((number, at));
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Ok(None) | Err(_) => return false,
+            }
+            self.signals.retain(|&(_, at)| now() < at + ONE_STOP);
+            if self.signals.iter().any(|&(of, _)| of == signal) {
+                self.signals.retain(|&(of, _)| peek || of != signal);
+                return true;
+            }
+            if !poll::is_ready(readable(self.pipe.as_fd()), until.since(now())) {
+                return false;
+            }
+        }
     }
 
     /// Itself, as long as it lives.
@@ -209,6 +263,10 @@ impl Watch {
     /// All its life.
     fn run(mut self, pipe: &File) {
         let Ok(mut timer) = Timer::new() else { return };
+        // They are blocked, as in the thread that has forked this process.
+        let Ok(signals) = SignalSet::of(&passed_on()).descriptor() else {
+            return;
+        };
         self.open_command();
         loop {
             match self.listen(pipe) {
@@ -238,7 +296,12 @@ impl Watch {
             if timer.set(due).is_err() {
                 return;
             }
-            let _ = poll::wait(&mut [pipe.as_fd(), timer.as_fd()].map(readable), None);
+            let sources = [pipe.as_fd(), timer.as_fd(), signals.as_fd()];
+            let _ = poll::wait(&mut sources.map(readable), None);
+            while let Ok(Some(received)) = sys::next_signal(&signals) {
+                let number = u64::try_from(received.signal).unwrap_or(0);
+                let _ = write([number, since_boot(now())], pipe);
+            }
         }
     }
 
@@ -275,31 +338,26 @@ impl Watch {
         }
     }
 
-    fn listen(&mut self, mut pipe: &File) -> Told {
+    fn listen(&mut self, pipe: &File) -> Told {
         let mut told = Told::Nothing;
-        let mut message = [0; size_of::<Message>()];
         loop {
-            match pipe.read(&mut message) {
-                Ok(0) => return Told::End,
-                Ok(_) => {
-                    let (kind, at) = message.split_at(size_of::<u64>());
-                    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
-                    match Word::of([number(kind), number(at)]) {
-                        Some(Word::Dismissed) => return Told::Dismissed,
-                        Some(Word::Reaped) => self.child.was_reaped(),
-                        Some(Word::DeadBy(dead_by)) => {
-                            self.dead_by = dead_by;
-                            told = Told::Something;
-                        }
-                        Some(Word::Lost(dead_by)) => {
-                            self.dead_by = Some(dead_by);
-                            self.renewed = None;
-                            told = Told::Something;
-                        }
-                        Some(Word::Renewed(dead_by)) => self.renewed = Some(dead_by),
-                        None => {}
+            match read(pipe) {
+                Ok(None) => return Told::End,
+                Ok(Some(message)) => match Word::of(message) {
+                    Some(Word::Dismissed) => return Told::Dismissed,
+                    Some(Word::Reaped) => self.child.was_reaped(),
+                    Some(Word::DeadBy(dead_by)) => {
+                        self.dead_by = dead_by;
+                        told = Told::Something;
                     }
-                }
+                    Some(Word::Lost(dead_by)) => {
+                        self.dead_by = Some(dead_by);
+                        self.renewed = None;
+                        told = Told::Something;
+                    }
+                    Some(Word::Renewed(dead_by)) => self.renewed = Some(dead_by),
+                    None => {}
+                },
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return told,
                 Err(_) => {}
             }

@@ -48,7 +48,7 @@ pub struct ReceivedSignal {
     pub reach: Reach,
 }
 
-/// Which processes of our group a signal was sent to.
+/// Which processes a signal was sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// To us alone.
@@ -57,6 +57,8 @@ pub enum Reach {
     Unknown,
     /// To the whole group.
     Group,
+    /// To every process of the job, in whatever group or session.
+    All,
 }
 
 /// Sends a signal to a process, or with a negative number to a process group.

@@ -654,7 +654,7 @@ impl Client {
                     // A command may ignore a TERM; that it doesn't is one of its ends.
                     session::Action::Terminate(_)
                     | session::Action::TerminateOthers
-                    | session::Action::TerminateOutside
+                    | session::Action::TerminateOthersThan(_)
                     | session::Action::Forward(_)
                     | session::Action::ForwardOutside(_)
                     | session::Action::Suspend

@@ -11,8 +11,8 @@ use nix::unistd::Pid;
 
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gate, OtherUser, Redis, Running, ask, attach_strace, await_mark, await_watchdog, directly,
-    is_alive, moment, now, outcome, queued, send, state, wait_until, watchdog,
+    Gate, OtherUser, Redis, Running, ask, attach_strace, await_mark, await_watchdog, children,
+    directly, is_alive, moment, now, outcome, queued, send, state, wait_until, watchdog,
     with_default_signals,
 };
 
@@ -50,6 +50,66 @@ fn a_kill_of_redlocks_group_leaves_nothing_of_the_command() {
     let turn = moment(&waiter.finish().assert_code(0).stdout);
     assert!(turn > killed);
     run.finish();
+}
+
+#[test]
+fn a_term_for_every_process_reaches_command_once() {
+    let redis = Redis::start();
+    let command = r#"
+        trap 'echo asked' TERM
+        echo ready $$
+        while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done"#;
+    let script = r#"exec redlock run -v --ttl 120s -k 60s a -c "$0" 2>&1"#;
+    let shell = directly(&redis, &["sh", "-c", script, command]);
+    let mut run = Running::start(&mut with_default_signals(shell));
+    let ready = loop {
+        if let Some(pid) = run.line().strip_prefix("ready ") {
+            break pid.parse().unwrap();
+        }
+    };
+    let watchdog = await_watchdog(run.pid());
+    // In the order of an aborted build: children first.
+    for pid in [ready, watchdog, run.pid()] {
+        send(pid, libc::SIGTERM);
+    }
+    while !run.line().contains("stopping the command") {}
+    fs::write(redis.dir.path().join("over"), "").unwrap();
+    let end = run.finish();
+    assert_eq!(end.stdout.matches("asked").count(), 1, "{end:?}");
+    end.assert_code(0);
+}
+
+#[test]
+fn a_term_for_every_process_reaches_once_what_a_killed_command_has_left() {
+    let redis = Redis::start();
+    let command = r#"
+        sh -c 'trap "echo asked" TERM; echo ready $$
+            while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done; echo over' &
+        exec sleep 50"#;
+    let mut run = run(
+        &redis,
+        &[
+            "run", "-v", "--ttl", "120s", "-k", "60s", "a", "-c", command,
+        ],
+    );
+    let left: i32 = run.line().strip_prefix("ready ").unwrap().parse().unwrap();
+    let watchdog = await_watchdog(run.pid());
+    let command = children(run.pid())[0];
+    for pid in [left, watchdog, command] {
+        send(pid, libc::SIGTERM);
+    }
+    run.expect_line("asked");
+    wait_until("COMMAND was reaped", || {
+        !fs::exists(format!("/proc/{command}")).unwrap()
+    });
+    send(run.pid(), libc::SIGTERM);
+    wait_until("redlock has read it", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", run.pid())).unwrap();
+        status.contains("\nShdPnd:\t0000000000000000\n") && state(run.pid()) == Some('S')
+    });
+    fs::write(redis.dir.path().join("over"), "").unwrap();
+    let end = run.finish();
+    assert_eq!(end.stdout.matches("asked").count(), 1, "{end:?}");
 }
 
 #[test]
