@@ -192,6 +192,16 @@ pub fn holder_state(
     HolderState::Unknown
 }
 
+/// Returns the pid of the first of the processes with these identities (with commas between) that has started this one.
+pub fn ancestor(instances: &str) -> Option<i32> {
+    let mut identities = instances.split(',').filter_map(Identity::parse);
+    let is_ancestor = |holder: &Identity| {
+        matches!(state_of(holder), HolderState::Alive(_))
+            && tree::is_ancestor(Pid::from_raw(holder.pid))
+    };
+    identities.find(is_ancestor).map(|holder| holder.pid)
+}
+
 /// The mark of the hold with this id, if one of these processes has left it since, as far as its owner shows that:
 /// anybody may create a file by that name.
 fn left_by(dead: &[Identity], id: &str) -> Option<Mark> {

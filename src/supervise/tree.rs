@@ -454,6 +454,9 @@ fn has_our_program(pid: Pid) -> bool {
     };
     let ours = file("/proc/self/exe");
     ours.is_some() && file(&format!("/proc/{pid}/exe")) == ours
+/// Longest line of ancestors that is followed.
+const MOST_ANCESTORS: usize = 100;
+
 }
 
 /// Whether there is a process with this pid, also one that may not be looked at: only the kernel's word counts.
@@ -470,6 +473,16 @@ pub fn is_alive(pid: Pid) -> bool {
         Some(stat) => !stat.has_ended,
         None => is_there(pid),
     }
+}
+
+/// Returns whether a process has started this one, directly or not, as far as that can be seen.
+pub fn is_ancestor(pid: Pid) -> bool {
+    let parent = |pid: &Pid| Some(Stat::read(*pid)?.parent);
+    let line = std::iter::successors(Some(Pid::this()), parent);
+    // However they change meanwhile.
+    line.take(MOST_ANCESTORS)
+        .skip(1)
+        .any(|ancestor| ancestor == pid)
 }
 
 /// A process, identified by its pid and the time of its start, as the pid may be reused.
@@ -508,7 +521,7 @@ pub fn ancestors(of: Pid) -> Option<Vec<Process>> {
         let stat = Stat::read(next)?;
         found.push(stat.process());
         // However they change meanwhile.
-        if found.len() > 100 {
+        if found.len() > MOST_ANCESTORS {
             return None;
         }
         next = stat.parent;

@@ -18,8 +18,8 @@ use crate::clock::{Moment, Timer, now};
 use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
 use crate::duration;
 use crate::protocol::{
-    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Locks, Name, Place, ReleaseMode,
-    SkipReason, WaitEdge, Who,
+    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Limit, Locks, Name, Place,
+    ReleaseMode, SkipReason, WaitEdge, Who,
 };
 use crate::report::{self, Outlook, Verbosity, cancelled, lost};
 use crate::signal::Signals;
@@ -28,6 +28,7 @@ use crate::supervise::process::{self, ProcessFd};
 use crate::supervise::{HeldLock, HeldLocks, LockTrouble};
 use crate::sys::poll::sleep;
 use crate::systemd;
+use crate::variables::HELD;
 
 /// How long a server that has never answered is waited for once more, to take back what it was asked.
 const UNHEARD: Duration = Duration::from_millis(250);
@@ -45,6 +46,8 @@ pub struct Attempt<'a> {
     edge: Option<WaitEdge>,
     /// The look for a deadlock that is under way, with the connection.
     search: Option<deadlock::Search>,
+    /// The pid of the holder, if the holder has started this process: it waits for this run.
+    own_holder: Option<i32>,
     /// What went wrong last with what is held already.
     trouble: Option<LockTrouble>,
     /// The last question had no answer in time.
@@ -112,6 +115,7 @@ impl<'a> Attempt<'a> {
             holder: None,
             edge: None,
             search: None,
+            own_holder: None,
             trouble: None,
             timed_out: false,
             failure: String::new(),
@@ -213,7 +217,13 @@ impl<'a> Attempt<'a> {
             }
             applied = match self.client.receive() {
                 Ok(Some(incoming)) => match self.event_of(incoming) {
-                    Some(event) => self.apply(event)?,
+                    Some(event) => match self.apply(event)? {
+                        Applied::End(end) => Applied::End(end),
+                        _ if self.own_holder.is_some() => {
+                            Applied::End(wait::End::Deadlock(Vec::new()))
+                        }
+                        applied => applied,
+                    },
                     None => Applied::Nothing,
                 },
                 Ok(None) => self.look_around()?,
@@ -288,6 +298,9 @@ impl<'a> Attempt<'a> {
                     self.acquisition.verbosity().info(format_args!(
                         "lock \"{name}\" of another client had no expiry; it now expires in {ttl}"
                     ));
+                }
+                if let Ok(Acquired::Busy(busy)) = &answer {
+                    self.own_holder = self.own_holder(busy);
                 }
                 Some(wait::Event::Answered(answer))
             }
@@ -507,6 +520,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Returns the pid of the holder if the holder has started this process, and no end of another holder could help.
+    fn own_holder(&self, busy: &Busy) -> Option<i32> {
+        let is_alone = busy.holders == 1 || self.acquisition.request.limit == Limit::EXCLUSIVE;
+        let who = &busy.holder.as_ref().filter(|_| is_alone)?.who;
+        process::ancestor(who.instance.as_ref()?)
+    }
+
     /// What is known of the holder's process, which is on this host. One that lives is watched from now
     /// on if that is wanted.
     fn examine(&mut self, busy: &Busy, watch: bool) -> HolderState {
@@ -554,6 +574,11 @@ impl<'a> Attempt<'a> {
         self.skipped = self.skipped_by(&end);
         let name = self.claim.lock().name();
         let verbosity = self.acquisition.verbosity();
+        let is_busy = matches!(end, wait::End::Busy(_) | wait::End::Deadlock(_));
+        if let Some(pid) = self.own_holder.filter(|_| is_busy) {
+            let reason = Reason::Busy(held_by_itself(name, pid), None);
+            return Ok(Outcome::NotAcquired(reason));
+        }
         let reason = match end {
             wait::End::Acquired {
                 lease,
@@ -724,6 +749,13 @@ impl<'a> Attempt<'a> {
         let name = self.claim.lock().name();
         format!("{what}, while waiting for lock \"{name}\"")
     }
+}
+
+/// The message for a run that would wait for its own job.
+fn held_by_itself(name: &Name, pid: i32) -> String {
+    format!(
+        "lock \"{name}\" is held by this job itself (pid {pid}); its {HELD} was dropped on the way, by sudo for example: keep it with sudo --preserve-env={HELD}"
+    )
 }
 
 /// The message for a run that doesn't queue, as so many others do.

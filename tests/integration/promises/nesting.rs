@@ -31,6 +31,28 @@ fn await_renewals(redis: &Redis, name: &str, count: u32) {
 const CLI: &str = r#"cli() { redis-cli -s "$HOME/redis.sock" "$@"; }"#;
 
 #[test]
+fn a_job_that_would_wait_for_itself_ends_at_once() {
+    let redis = Redis::start();
+    let clean = r#"env -i PATH="$PATH" HOME="$HOME" REDLOCK_URL="$REDLOCK_URL""#;
+    for options in ["", "-n", "-w 1h", "--shared"] {
+        let inner = format!("{clean} redlock run {options} a -- echo never; echo status $?");
+        let script = format!(r#"eval "$(redlock acquire --while-pid $$ a)"; {inner}"#);
+        for mut outer in [
+            redis.run("a", &inner),
+            directly(&redis, &["sh", "-c", &script]),
+        ] {
+            let run = Running::start(&mut outer);
+            let says = format!("lock \"a\" is held by this job itself (pid {})", run.pid());
+            let end = run.finish();
+            assert_eq!(end.stdout, "status 75\n", "{options}");
+            assert!(end.stderr.contains(&says), "{options}: {end:?}");
+            wait_until("the lock is free", || redis.holder("a").is_none());
+        }
+    }
+    assert_nothing_left(&redis);
+}
+
+#[test]
 fn several_names_are_all_held_and_in_the_environment_as_they_were_typed() {
     let redis = Redis::start();
     let script = format!(
