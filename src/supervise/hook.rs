@@ -39,6 +39,12 @@ const LONGEST: Duration = Duration::from_secs(10);
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 const KILL_AGAIN: Duration = Duration::from_millis(10);
 
+/// Longest variable that the kernel passes to a program, with its name and without its zero byte.
+const LONGEST_VARIABLE: usize = 128 * 1024 - 1;
+
+/// Longest number in a list, with what separates it from the next one.
+const NUMBER: usize = 21;
+
 /// What our variables begin with.
 const OURS: &[u8] = b"REDLOCK_";
 
@@ -130,44 +136,73 @@ impl Hook<'_> {
         others.map(|text| Ok(text.to_owned())).chain(told).collect()
     }
 
-    /// The variables that tell the news. What isn't known is empty.
+    /// The variables that tell the news. What isn't known is empty. A variable that no program can have is truncated.
     fn told(&self, news: &News) -> Vec<(&'static str, String)> {
-        let names = list_of(self.names).to_string_lossy().into_owned();
-        let fences: Vec<String> = self.fences.iter().map(u64::to_string).collect();
+        let mut most = LONGEST_VARIABLE;
+        loop {
+            let told = self.told_within(news, most);
+            let fits =
+                |(name, value): &(&str, String)| name.len() + 1 + value.len() <= LONGEST_VARIABLE;
+            if told.iter().all(fits) {
+                return told;
+            }
+            most /= 2;
+        }
+    }
+
+    /// The same, with no text longer than `most` bytes.
+    fn told_within(&self, news: &News, most: usize) -> Vec<(&'static str, String)> {
+        let cut = |text: String| truncated(text, most);
+        let names = cut(list_of(self.names).to_string_lossy().into_owned());
+        let fences = &self.fences[..self.fences.len().min(most / NUMBER)];
+        let fences_as_text: Vec<String> = fences.iter().map(u64::to_string).collect();
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let status = news.exit.map(Exit::code);
-        let reason = self.who.reason.clone();
-        let command = report::job(self.who).into_owned();
+        let reason = self.who.reason.clone().map(cut);
+        let command = cut(report::job(self.who).into_owned());
+        let who = cut(client_in_words(self.who));
+        let by = news.by.clone().map(cut);
         let or_empty = |value: Option<String>| value.unwrap_or_default();
         // What others are called is theirs to choose: in JSON it is as they have chosen.
-        let by = news.by.as_deref().map(|by| escaped(by).into_owned());
+        let by_escaped = by.as_deref().map(|by| cut(escaped(by).into_owned()));
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let json = json!({
             "at": report::timestamp(ms(since_1970.unwrap_or_default())),
             "event": news.event,
             "name": &names,
-            "fences": &self.fences,
+            "fences": fences,
             "waited_ms": self.waited_ms,
             "ran_ms": news.ran.map(ms),
             "status": status,
             "reason": &reason,
-            "by": &news.by,
+            "by": by,
             "command": &command,
-            "who": client_in_words(self.who),
+            "who": who,
         });
         vec![
             (EVENT, news.event.to_owned()),
             (NAME, names),
-            (FENCE, fences.join(" ")),
+            (FENCE, fences_as_text.join(" ")),
             (WAITED_MS, self.waited_ms.to_string()),
             (RAN_MS, or_empty(news.ran.map(|ran| ms(ran).to_string()))),
             (STATUS, or_empty(status.map(|status| status.to_string()))),
             (REASON, or_empty(reason)),
-            (BY, or_empty(by)),
+            (BY, or_empty(by_escaped)),
             (COMMAND, command),
             (JSON, line(&json)),
         ]
     }
+}
+
+/// Cuts a text that is longer than `most` bytes, and ends it with an ellipsis.
+fn truncated(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let fits = |end: &usize| text.is_char_boundary(*end);
+        let end = (0..=most).rev().find(fits).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 fn line(json: &Value) -> String {

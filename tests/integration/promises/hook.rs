@@ -113,6 +113,25 @@ impl Facts {
 }
 
 #[test]
+fn an_event_that_is_too_long_for_a_variable_is_told_truncated() {
+    let told = Told::new();
+    told.redis
+        .cli(&["SET", "redlock:a", "theirs", "PX", "100000"]);
+    // In JSON each letter is an escape of six bytes.
+    let names: Vec<String> = (0..1000)
+        .map(|n| format!("b{n}{}", "é".repeat(90)))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let words = [&["run", "-n", "a"], &names[..], &["--", "true"]].concat();
+    outcome(&mut told.redlock(&words)).assert_code(75);
+    let facts = told.told("busy");
+    let shown = facts.get("REDLOCK_NAME");
+    assert!(shown.starts_with("a b0é") && shown.ends_with("é…"));
+    assert_eq!(facts.json()["name"], shown);
+    assert_eq!(facts.json()["event"], "busy");
+}
+
+#[test]
 fn a_hook_is_told_when_command_starts_is_late_and_has_ended() {
     let told = Told::new();
     let goes_on = format!("until test -e {}/late", told.redis.dir.path().display());
