@@ -356,6 +356,7 @@ pub fn leave_behind(
         target,
         id: id.unwrap_or_default(),
         policy,
+        has_asked: false,
         killed: None,
         has_ended: false,
         has_looked: true,
@@ -373,9 +374,10 @@ pub fn leave_behind(
     let exit = exit.unwrap_or_else(|| keeper.give_up());
     // What can't be killed may still be at work: then the lock ends with its lease.
     let is_left = |looked: bool| !looked || !keeper.target.has_wholly_ended();
-    // And so may what was started by something that could not be looked at.
-    let had_to_end = keeper.killed.is_some() || policy.wait_tree;
-    if keeper.killed.is_some_and(is_left) || (had_to_end && keeper.target.had_hidden) {
+    // And so may what could not be looked at, and what that has started.
+    let had_to_end = keeper.has_asked || keeper.killed.is_some() || policy.wait_tree;
+    let are_hidden = keeper.target.had_hidden || !tree::sees_all();
+    if keeper.killed.is_some_and(is_left) || (had_to_end && are_hidden) {
         keeper.watch.holds.leave_to_expire();
     }
     Ok(Some(exit))
@@ -386,6 +388,8 @@ struct Keeper<'a> {
     /// The lock's holder, as others call it; empty where that is an outer job.
     id: String,
     policy: Policy,
+    /// The script and its tree were asked to end.
+    has_asked: bool,
     /// Whether all processes could be looked at when they were killed, if they were.
     killed: Option<bool>,
     /// The session knows that the target has ended.
@@ -444,6 +448,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
             }
             Action::Terminate(_) => {
                 let kill_at = self.watch.next_stop();
+                self.has_asked = true;
                 self.target.terminate(&self.id, kill_at);
             }
             Action::Kill(_) | Action::KillRest => {

@@ -99,6 +99,9 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
             Err(anyhow::anyhow!("nobody reads standard output any more"))
         }
         Some(target) => {
+            if !tree::sees_all() {
+                settings.verbosity.info(HIDDEN);
+            }
             let ttl = acquisition.request.ttl;
             keeper::leave_behind(target, options, ttl, &mut holds, &signals).map(|kept| {
                 if let Some(exit) = kept {
@@ -113,6 +116,9 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     }
     kept.map(|()| Exit::Success)
 }
+
+/// Said of a keeper that may not find all that its script has started.
+const HIDDEN: &str = "/proc hides the processes of other users (hidepid): if the script is stopped or killed, or with --wait-tree, the lock isn't released, and expires with its lease";
 
 /// Releases, in a keeper, what it has kept.
 fn release_kept(acquisition: &Acquisition, holds: &mut HeldLocks, exit: Exit) {

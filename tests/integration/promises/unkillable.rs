@@ -229,6 +229,27 @@ fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run(
 }
 
 #[test]
+fn a_keeper_that_may_not_see_all_says_so_at_once_and_lets_the_lease_of_a_stopped_script_end() {
+    let Some(mut user) = OtherUser::new() else {
+        return;
+    };
+    let redis = Redis::start();
+    // Nothing shows this process, which lives on: it is root's, and nobody's child.
+    let script = r#"eval "$(./redlock acquire a --ttl 60s -k 300ms --while-pid $$)"
+        (./become setsid head -n 1 gate &); echo ready $$; exec sleep 50"#;
+    let mut command = below_hidden_proc(&user, 2, &["sh", "-c", &format!("exec 2>&1; {script}")]);
+    let mut script = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    assert!(script.line().contains("(hidepid)"));
+    pid_when_ready(&mut script);
+    let keeper = keeper(&script);
+    outcome(&mut redis.redlock(&["stop", "-n", "a"])).assert_code(0);
+    wait_until("the keeper ends", || !is_alive(keeper));
+    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    user.open_gate();
+    script.kill();
+}
+
+#[test]
 fn work_that_is_not_there_any_more_is_not_waited_for_where_proc_is_hidden() {
     let Some(user) = OtherUser::new() else {
         return;
