@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
-use crate::supervise::tree::{self, Evidence, IsMarked, Left, Process, Stat, Tree};
+use crate::supervise::tree::{self, Evidence, IsMarked, Process, Stat, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 
 /// A child that was spawned, and may have been reaped.
@@ -120,7 +120,7 @@ impl Child {
         let mut tree = Tree::ours();
         // Without that, what it starts could escape: better not to start it.
         sys::adopt_orphans().map_err(SpawnError::NoProcess)?;
-        let pid = sys::spawn(&SpawnSpec {
+        let spec = SpawnSpec {
             candidates: &command.candidates,
             arguments: &command.arguments,
             environment: &environment,
@@ -128,11 +128,16 @@ impl Child {
             own_group: conditions.own_group,
             sigchld_ignored: conditions.sigchld_ignored,
             not_after: conditions.not_after.map(Moment::since_boot),
-        })?;
-        let pid = Pid::from_raw(pid);
+        };
+        let (pid, limit) = if tree.may_adopt_others() {
+            sys::with_lower_limit(|| sys::spawn(&spec))
+        } else {
+            (sys::spawn(&spec), None)
+        };
+        let pid = Pid::from_raw(pid?);
         tree.know(Evidence {
             command: Some(pid),
-            own_group: conditions.own_group,
+            limit,
             is_marked: conditions.is_marked.clone(),
         });
         Ok(Self {
@@ -368,8 +373,8 @@ impl Child {
         self.reaped = true;
     }
 
-    /// What is left of the child and its tree, or may be, and has not ended.
-    pub fn left(&self) -> Vec<Left> {
+    /// Returns what is left of the child and its tree.
+    pub fn left(&self) -> Vec<Pid> {
         self.tree.left()
     }
 

@@ -471,7 +471,7 @@ impl Supervision<'_> {
         if !is_over {
             let left = self.child.left();
             let what = if self.survivors_named && !left.is_empty() {
-                let left = left.iter().map(|left| left.pid);
+                let left = left.iter().copied();
                 format!("left {} running", survivors::numbers(left))
             } else {
                 survivors::described(&left)

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::unistd::{Pid, Uid, User};
 
-use crate::supervise::tree::{self, Left, Stat};
+use crate::supervise::tree::{self, Stat};
 use crate::sys;
 
 /// How many are described.
@@ -15,11 +15,11 @@ const DESCRIBED: usize = 3;
 const NAMED: usize = 5;
 
 /// What is left of a tree that was killed: `can't kill process 12 (cp, root's): not permitted`.
-pub(super) fn described(left: &[Left]) -> String {
+pub(super) fn described(left: &[Pid]) -> String {
     if left.is_empty() {
         return "processes of the command may still be running, and redlock can't see them".into();
     }
-    let each = left.iter().take(DESCRIBED).map(describe);
+    let each = left.iter().take(DESCRIBED).copied().map(describe);
     let each: Vec<String> = each.collect();
     let more = match left.len() {
         0..=DESCRIBED => String::new(),
@@ -28,10 +28,9 @@ pub(super) fn described(left: &[Left]) -> String {
     format!("can't kill {}{more}", each.join(", "))
 }
 
-fn describe(left: &Left) -> String {
-    let pid = left.pid;
+fn describe(pid: Pid) -> String {
     let about = about(pid).map_or(String::new(), |about| format!(" ({about})"));
-    format!("process {pid}{about}: {}", why(left))
+    format!("process {pid}{about}: {}", why(pid))
 }
 
 /// Its program and its user, where they may be known.
@@ -43,14 +42,12 @@ fn about(pid: Pid) -> Option<String> {
     Some(format!("{} of {user}", program.trim_end()))
 }
 
-fn why(left: &Left) -> &'static str {
-    let asked = sys::kill(left.pid.as_raw(), 0);
+fn why(pid: Pid) -> &'static str {
+    let asked = sys::kill(pid.as_raw(), 0);
     let is_refused = asked.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM));
-    let stat = Stat::read(left.pid);
+    let stat = Stat::read(pid);
     if is_refused {
         "not permitted"
-    } else if !left.is_certain {
-        "redlock can't tell whether the command started it"
     } else if stat.is_some_and(|stat| stat.waits_for_device) {
         "it waits for a disk or a network file system"
     } else {

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use nix::unistd::{Pid, getpgrp, getsid};
+use nix::unistd::{Pid, getsid};
 
 use crate::clock::{Moment, now};
 use crate::output;
@@ -35,8 +35,7 @@ pub struct Tree {
     /// The root is the redlock whose COMMAND this is: of its children, those of its main thread count, as its others start
     /// what works for redlock itself.
     is_ours: bool,
-    /// Its process group and its session.
-    group: i32,
+    /// The number of its session.
     session: i32,
     /// What was started before this moment was there before, and may become ours as an orphan.
     since: Moment,
@@ -44,8 +43,6 @@ pub struct Tree {
     earlier: Vec<Process>,
     /// Those of them that may not be looked at. Their numbers are theirs until they are reaped.
     earlier_hidden: Vec<Pid>,
-    /// What those were seen to have started since: it may become ours as an orphan, too.
-    of_earlier: BTreeSet<Process>,
     /// What was seen to be part of the tree.
     seen: BTreeSet<Process>,
     /// How an orphan of COMMAND is told from one of those.
@@ -59,32 +56,14 @@ pub struct Tree {
 pub struct Evidence {
     /// COMMAND itself, until it is reaped.
     pub command: Option<Pid>,
-    /// It was started in a process group of its own.
-    pub own_group: bool,
+    /// The limit that [`sys::with_lower_limit`] has lowered for all that COMMAND starts.
+    pub limit: Option<u64>,
     /// Whether an environment is that of COMMAND, or of what it has started.
     pub is_marked: Option<IsMarked>,
 }
 
 /// Whether an environment, as `NAME=value` texts that end with a zero byte, is that of a job.
 pub type IsMarked = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
-
-/// A process that is left.
-pub struct Left {
-    pub pid: Pid,
-    /// It is part of the tree; else it may be.
-    pub is_certain: bool,
-}
-
-/// Whose work a process below the root is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    /// It is part of the tree.
-    Ours,
-    /// It was there before, was started by what was, or is what a command that works for redlock itself has left behind.
-    Others,
-    /// It may be either. It is waited for, and never signalled.
-    Unknown,
-}
 
 /// The kernel gives the start of a process in ticks of this length, rounded down.
 const TICK: Duration = Duration::from_millis(10);
@@ -121,12 +100,10 @@ impl Tree {
         Self {
             root,
             is_ours: false,
-            group: getpgrp().as_raw(),
             session: getsid(None).map_or(0, Pid::as_raw),
             since,
             earlier: Vec::new(),
             earlier_hidden: Vec::new(),
-            of_earlier: BTreeSet::new(),
             seen: BTreeSet::new(),
             evidence: Evidence::default(),
             notes_all: false,
@@ -157,7 +134,7 @@ impl Tree {
         mut visit: impl FnMut(Pid),
     ) -> bool {
         self.descend(roots, until, |parent, child| {
-            let is_ours = self.side(parent, child) == Side::Ours;
+            let is_ours = self.is_member(parent, child);
             if is_ours {
                 visit(child);
             }
@@ -177,17 +154,6 @@ impl Tree {
         self.notes_all = is_whole && !are_hidden;
         // Where there was nothing before, all that becomes ours is of the tree.
         if self.may_adopt_others() {
-            let pid = |process: &Process| Pid::from_raw(process.pid);
-            let of_earlier = self.earlier.iter().chain(&self.of_earlier);
-            let alive = of_earlier.filter(|process| process.is_alive());
-            let roots: Vec<Pid> = alive.map(pid).collect();
-            let mut of_earlier = Vec::new();
-            self.descend(&roots, until, |_, child| {
-                of_earlier.extend(Process::read(child));
-                true
-            });
-            self.of_earlier.retain(Process::is_alive);
-            self.of_earlier.extend(of_earlier);
             self.seen.retain(Process::is_alive);
             self.seen.extend(&found);
         }
@@ -203,9 +169,11 @@ impl Tree {
     /// there are some, each is known to be no member.
     pub fn has_only_earlier_children(&self) -> bool {
         let children = self.children(self.root);
-        let is_excluded = |&child: &Pid| self.side(self.root, child) == Side::Others;
         // Where none is found they couldn't be read.
-        !children.is_empty() && children.iter().all(is_excluded)
+        !children.is_empty()
+            && !children
+                .iter()
+                .any(|&child| self.is_member(self.root, child))
     }
 
     /// A child of ours was reaped: its number may be another's from now on.
@@ -239,20 +207,10 @@ impl Tree {
         }
     }
 
-    /// What is left of the tree, or may be, and isn't known to have ended.
-    pub fn left(&self) -> Vec<Left> {
-        let mut left = Vec::new();
-        self.descend(&[self.root], None, |parent, child| {
-            let side = self.side(parent, child);
-            if side != Side::Others && is_alive(child) {
-                let is_certain = side == Side::Ours;
-                left.push(Left {
-                    pid: child,
-                    is_certain,
-                });
-            }
-            side != Side::Others
-        });
+    /// Returns all members but the root that aren't known to have ended.
+    pub fn left(&self) -> Vec<Pid> {
+        let mut left = self.members();
+        left.retain(|&pid| is_alive(pid));
         left
     }
 
@@ -344,16 +302,17 @@ impl Tree {
         &self.earlier
     }
 
-    /// Whose work a child is that this parent has, which is the root or a member.
-    fn side(&self, parent: Pid, child: Pid) -> Side {
+    /// Returns whether a child of this parent, which is the root or a member, is part of the tree. Others were there before,
+    /// were started by what was, or are what a command that works for redlock itself has left behind.
+    fn is_member(&self, parent: Pid, child: Pid) -> bool {
         // The watchdog of a redlock that dies may become a child of its main thread for a moment.
         if child == Pid::this() {
-            return Side::Others;
+            return false;
         }
         let Some(stat) = Stat::read(child) else {
             // Its parent tells of it, so it is there, or was until now.
             let was_there = parent == self.root && self.earlier_hidden.contains(&child);
-            return if was_there { Side::Others } else { Side::Ours };
+            return !was_there;
         };
         let works_for_us = || {
             // Another process that has a copy of this doesn't know.
@@ -362,13 +321,11 @@ impl Tree {
             self.is_ours && may_be && environment(child).is_ok_and(is_marked)
         };
         if stat.is_keeper() || self.was_there_before(stat.process()) || works_for_us() {
-            return Side::Others;
+            return false;
         }
         let is_command = self.evidence.command == Some(child);
-        if parent == self.root && !is_command && self.may_adopt_others() {
-            return self.side_of_adopted(&stat);
-        }
-        Side::Ours
+        let may_be_of_others = parent == self.root && !is_command && self.may_adopt_others();
+        !may_be_of_others || self.is_commands_orphan(stat.process())
     }
 
     /// Whether the environment of a process is that of COMMAND, or of what it has started.
@@ -378,30 +335,19 @@ impl Tree {
     }
 
     /// Whether orphans of others may become ours, too: the root has had children before.
-    fn may_adopt_others(&self) -> bool {
+    pub fn may_adopt_others(&self) -> bool {
         let had_others = !self.earlier.is_empty() || !self.earlier_hidden.is_empty();
         had_others && self.is_ours
     }
 
-    /// Whose work a child of ours is, which may have had another parent before.
-    fn side_of_adopted(&self, stat: &Stat) -> Side {
-        let process = stat.process();
-        if self.seen.contains(&process) || self.is_marked(stat.pid) {
-            return Side::Ours;
-        }
-        // Only what was there before is in our group, or in a session that was there before.
-        let is_in_our_group = self.evidence.own_group && stat.group == self.group;
-        let is_of_earlier_session = || {
-            let is_ours = stat.session == self.session;
-            let leader = Process::read(Pid::from_raw(stat.session));
-            let is_earlier =
-                |leader| self.was_there_before(leader) || self.of_earlier.contains(&leader);
-            !is_ours && leader.is_some_and(is_earlier)
-        };
-        if self.of_earlier.contains(&process) || is_in_our_group || is_of_earlier_session() {
-            return Side::Others;
-        }
-        Side::Unknown
+    /// Returns whether COMMAND, or what it has started, has started a child of ours that may have had another parent before.
+    /// A job may clear its environment, but it doesn't know of the limit.
+    fn is_commands_orphan(&self, process: Process) -> bool {
+        let pid = Pid::from_raw(process.pid);
+        let has_limit = |own: u64| limit_of(pid).is_none_or(|limit| limit < own);
+        self.seen.contains(&process)
+            || self.is_marked(pid)
+            || self.evidence.limit.is_none_or(has_limit)
     }
 
     /// Shows all that descends from these processes, with its parent, until then; below those for which `goes_on` says
@@ -445,6 +391,16 @@ fn is_of_our_user(pid: Pid) -> bool {
     found.is_ok_and(|found| found.uid() == nix::unistd::geteuid().as_raw())
 }
 
+/// Returns the soft limit of file locks of a process.
+fn limit_of(pid: Pid) -> Option<u64> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let mut lines = limits.lines();
+    let soft = lines.find_map(|line| line.strip_prefix("Max file locks"))?;
+    // Without a number there is no limit.
+    let soft = soft.split_ascii_whitespace().next()?;
+    Some(soft.parse().unwrap_or(u64::MAX))
+}
+
 /// Whether a process executes the same program file as we do.
 fn has_our_program(pid: Pid) -> bool {
     let file = |path: &str| {
@@ -454,9 +410,6 @@ fn has_our_program(pid: Pid) -> bool {
     };
     let ours = file("/proc/self/exe");
     ours.is_some() && file(&format!("/proc/{pid}/exe")) == ours
-/// Longest line of ancestors that is followed.
-const MOST_ANCESTORS: usize = 100;
-
 }
 
 /// Whether there is a process with this pid, also one that may not be looked at: only the kernel's word counts.
@@ -473,16 +426,6 @@ pub fn is_alive(pid: Pid) -> bool {
         Some(stat) => !stat.has_ended,
         None => is_there(pid),
     }
-}
-
-/// Returns whether a process has started this one, directly or not, as far as that can be seen.
-pub fn is_ancestor(pid: Pid) -> bool {
-    let parent = |pid: &Pid| Some(Stat::read(*pid)?.parent);
-    let line = std::iter::successors(Some(Pid::this()), parent);
-    // However they change meanwhile.
-    line.take(MOST_ANCESTORS)
-        .skip(1)
-        .any(|ancestor| ancestor == pid)
 }
 
 /// A process, identified by its pid and the time of its start, as the pid may be reused.
@@ -511,6 +454,9 @@ pub fn used_by(members: &[Process]) -> Vec<(Process, u64)> {
     members.iter().filter_map(used).collect()
 }
 
+/// Longest line of ancestors that is followed.
+const MOST_ANCESTORS: usize = 100;
+
 /// What has started a process, directly or not; `None` where not all of it can be seen. It only becomes less: what
 /// loses its parent is given to another one of these, or to the first process.
 pub fn ancestors(of: Pid) -> Option<Vec<Process>> {
@@ -527,6 +473,16 @@ pub fn ancestors(of: Pid) -> Option<Vec<Process>> {
         next = stat.parent;
     }
     Some(found)
+}
+
+/// Returns whether a process has started this one, directly or not, as far as that can be seen.
+pub fn is_ancestor(pid: Pid) -> bool {
+    let parent = |pid: &Pid| Some(Stat::read(*pid)?.parent);
+    let line = std::iter::successors(Some(Pid::this()), parent);
+    // However they change meanwhile.
+    line.take(MOST_ANCESTORS)
+        .skip(1)
+        .any(|ancestor| ancestor == pid)
 }
 
 /// The children of a process: of all its threads, or of the main one alone.

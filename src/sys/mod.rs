@@ -306,6 +306,31 @@ pub fn raise_file_limit() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
+/// Starts a child with a lower soft limit of file locks than this process has, and all that was there before: whatever the
+/// child starts inherits the limit, which no kernel has enforced since Linux 2.4. Returns this process's own limit as well;
+/// `None`: it can't be lowered.
+pub fn with_lower_limit<T>(start: impl FnOnce() -> T) -> (T, Option<u64>) {
+    let mut own = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structures are ours to read and to write.
+    unsafe {
+        let is_known = libc::getrlimit(libc::RLIMIT_LOCKS, &raw mut own) == 0;
+        let mut lower = own;
+        // No limit is the highest number.
+        lower.rlim_cur = own.rlim_cur.min(1 << 62).saturating_sub(1);
+        let is_lower = is_known
+            && lower.rlim_cur < own.rlim_cur
+            && libc::setrlimit(libc::RLIMIT_LOCKS, &raw const lower) == 0;
+        let started = start();
+        if is_lower {
+            libc::setrlimit(libc::RLIMIT_LOCKS, &raw const own);
+        }
+        (started, is_lower.then_some(own.rlim_cur))
+    }
+}
+
 /// Lifts what limits this process in size and time, as far as it may: whoever has set that meant a job of theirs.
 pub fn lift_limits() {
     let unlimited = libc::rlimit {

@@ -211,32 +211,51 @@ fn a_process_that_an_earlier_daemon_starts_is_neither_killed_nor_waited_for() {
 }
 
 #[test]
-fn a_process_that_may_be_an_earlier_daemons_keeps_the_lock_and_is_not_signalled() {
+fn a_process_that_an_earlier_daemon_orphans_is_no_work_of_the_command() {
+    for way in ["setsid", "env -i"] {
+        for (options, code) in [("-t 6s -k 100ms", 124), ("--wait-tree", 0)] {
+            let redis = Redis::start();
+            let mut gate = Gate::new(&redis);
+            let mut run = beside_a_daemon(&redis, options, way);
+            let command = pid_after("command", &mut run);
+            gate.open();
+            let bystander = pid_after("bystander", &mut run);
+            await_adoption(bystander, &run);
+            if code == 0 {
+                send(command, libc::SIGKILL);
+            }
+            let code = if code == 0 { 137 } else { code };
+            run.finish().assert_code(code);
+            assert!(is_alive(bystander));
+            assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
+            send(bystander, libc::SIGKILL);
+        }
+    }
+}
+
+#[test]
+fn an_orphan_of_the_command_is_its_work_beside_an_earlier_daemon_whatever_it_drops() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    // Nothing tells whether COMMAND has started it, as it could have cleared its environment.
-    let mut run = beside_a_daemon(&redis, "-k 100ms", "setsid");
-    pid_after("command", &mut run);
-    gate.open();
-    let bystander = pid_after("bystander", &mut run);
-    await_adoption(bystander, &run);
-    run.signal(Signal::SIGTERM);
-    let end = loop {
-        let line = run.line();
-        if line.contains("can't kill") {
-            break line;
+    // Its parent has ended before redlock could look, and nothing but a limit tells where it is from.
+    let script = r#"(read go <"$HOME/gate") & exec redlock run -k 60s --wait-tree a -- sh -c '
+        (setsid env -i sh -c "echo orphan \$\$; exec sleep 50" &); echo command $$'"#;
+    let mut run = Running::start(&mut with_default_signals(directly(
+        &redis,
+        &["sh", "-c", script],
+    )));
+    let orphan = loop {
+        if let Some(pid) = run.line().strip_prefix("orphan ") {
+            break pid.parse().unwrap();
         }
     };
-    let why = format!("process {bystander} (sleep of");
-    assert!(
-        end.contains(&why) && end.contains("redlock can't tell whether the command started it"),
-        "{end}"
-    );
-    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
-    assert!(is_alive(bystander));
-    send(bystander, libc::SIGKILL);
-    run.finish().assert_code(143);
-    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
+    await_adoption(orphan, &run);
+    assert!(!run.has_ended());
+    run.signal(Signal::SIGTERM);
+    wait_until("redlock ends", || run.has_ended());
+    assert!(!is_alive(orphan));
+    gate.open();
+    run.finish();
 }
 
 #[test]
