@@ -651,10 +651,8 @@ impl<'a> Attempt<'a> {
             wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
             wait::End::Interrupted(signal) => Reason::Interrupted(signal),
             wait::End::Abandoned => {
-                let gone = self.requester.gone();
-                return Err(
-                    gone.unwrap_or_else(|| anyhow!("this run doesn't need the lock any more"))
-                );
+                let unneeded = || anyhow!("this run doesn't need the lock any more");
+                return Err(self.requester.gone().unwrap_or_else(unneeded));
             }
             wait::End::TooSlow => {
                 let ttl = duration::exact(self.acquisition.request.ttl);
