@@ -601,7 +601,7 @@ print([c["fix"] or "" for c in json.load(sys.stdin)["checks"] if c["check"] == "
         pasted.lock().unwrap().insert(repair.name);
     };
     if is_permitted(&["unshare", "-mpf", "mount", "-t", "proc", "proc", "/proc"]) {
-        let text = run(&["-mpf"], &script("true", REDLOCK));
+        let text = run(&["-mpf"], &script("true", "redlock"));
         note(&text, "mount -t proc");
     } else {
         pasted.lock().unwrap().insert("OwnProc".into());
