@@ -191,6 +191,20 @@ impl Host {
     }
 }
 
+/// Runs a command that may be `doctor` until it has all its answers: it gives itself less than two seconds, which a busy
+/// machine may take.
+fn answered_in_time(command: impl Fn() -> Command) -> Outcome {
+    let mut end = outcome(&mut command());
+    wait_until("doctor has its answers in time", || {
+        let is_late = end.stdout.contains("no answer in time");
+        if is_late {
+            end = outcome(&mut command());
+        }
+        !is_late
+    });
+    end
+}
+
 #[test]
 fn the_first_command_starts_a_server_that_has_no_port_and_forgets_nothing() {
     let Some(host) = Host::new() else { return };
@@ -575,7 +589,7 @@ fn every_account_of_such_locks_begins_with_this_host_only() {
         &["doctor"],
     ] {
         for redlock in [Host::redlock, Host::users] {
-            let end = outcome(&mut redlock(&host, words));
+            let end = answered_in_time(|| redlock(&host, words));
             end.assert_code(0);
             assert!(
                 end.stdout.starts_with("this host only"),
@@ -1084,7 +1098,14 @@ fn doctor_fails_where_the_system_says_local_and_the_environment_another_url() {
         return;
     };
     let redis = Redis::start();
-    let alone = outcome(&mut host.command(&[REDLOCK, "doctor"]));
+    let doctor = |url: Option<&str>| {
+        answered_in_time(|| {
+            let mut doctor = host.command(&[REDLOCK, "doctor"]);
+            doctor.envs(url.map(|url| ("REDLOCK_URL", url)));
+            doctor
+        })
+    };
+    let alone = doctor(None);
     alone.assert_code(0);
     assert!(
         alone
@@ -1092,14 +1113,12 @@ fn doctor_fails_where_the_system_says_local_and_the_environment_another_url() {
             .starts_with("this host only: Redis at /run/redlock/"),
         "{alone:?}"
     );
-    let mut other = host.command(&[REDLOCK, "doctor"]);
-    let other = outcome(other.env("REDLOCK_URL", redis.url()));
+    let other = doctor(Some(&redis.url()));
     other.assert_code(1);
     let line = "/etc/redlock.env:1: REDLOCK_URL sets `local:`, and REDLOCK_URL sets another URL";
     assert!(
         other.stdout.contains("  fail  url ") && other.stdout.contains(line),
         "{other:?}"
     );
-    let mut same = host.command(&[REDLOCK, "doctor"]);
-    outcome(same.env("REDLOCK_URL", "local:")).assert_code(0);
+    doctor(Some("local:")).assert_code(0);
 }
