@@ -36,10 +36,9 @@ use crate::variables::VARIABLES;
 /// alone: a short run never has them. Until then what a process sends to the job reaches COMMAND twice.
 const WATCH_GROUP_AFTER: Duration = Duration::from_millis(50);
 
-/// A signal for every process of the job reaches the watchdog within this time after redlock. One that asks a process to end
-/// can wait; others arrive often.
+/// A signal that asks every process of the job to end reaches the watchdog within this time after redlock. Other signals come
+/// often, and don't wait.
 const REACHES_ALL_WITHIN: Duration = Duration::from_millis(50);
-const OTHERS_REACH_ALL_WITHIN: Duration = Duration::from_millis(2);
 
 /// How many signals, and how many ended children, are taken in before the next look at the clock.
 const AT_ONCE: usize = 64;
@@ -278,7 +277,7 @@ impl Supervision<'_> {
         let within = if is_passed_up(signal) {
             REACHES_ALL_WITHIN
         } else {
-            OTHERS_REACH_ALL_WITHIN
+            Duration::ZERO
         };
         let stop = self.watch.next_stop();
         let within = stop.map_or(within, |stop| within.min(stop.since(now())));

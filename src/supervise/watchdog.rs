@@ -210,7 +210,8 @@ impl Watchdog {
                 self.signals.retain(|&(of, _)| peek || of != signal);
                 return true;
             }
-            if !poll::is_ready(readable(self.pipe.as_fd()), until.since(now())) {
+            let left = until.since(now());
+            if left.is_zero() || !poll::is_ready(readable(self.pipe.as_fd()), left) {
                 return false;
             }
         }

@@ -364,13 +364,13 @@ fn a_watchdog_holds_nothing_of_the_job() {
         let open = open.flat_map(|fd| fs::read_link(fd.unwrap().path()));
         let mut open: Vec<String> = open.map(|path| path.display().to_string()).collect();
         // COMMAND's descriptor keeps nothing open of what COMMAND has.
-        let own = ["timerfd", "pidfd"];
+        let own = ["timerfd", "pidfd", "signalfd"];
         open.retain(|path| path != "/dev/null" && !own.iter().any(|own| path.contains(own)));
         open
     };
     wait_until(
-        "it has one pipe and nothing else",
-        || matches!(&open()[..], [pipe] if pipe.starts_with("pipe:")),
+        "it has one socket and nothing else",
+        || matches!(&open()[..], [socket] if socket.starts_with("socket:")),
     );
     let directory = fs::read_link(format!("/proc/{watchdog}/cwd")).unwrap();
     assert_eq!(directory.to_str(), Some("/"));
