@@ -1192,6 +1192,8 @@ impl Promises {
         let Some(n) = act.client().filter(|_| is_shipped) else {
             return Ok(());
         };
+        let entry = step.before.hold(step.all[n].hold());
+        let is_kept = entry.is_some_and(|entry| entry.phase == "kept");
         let past = &mut self.pasts[n];
         let last = past.last.replace((digest, answer.clone(), step.number));
         let is_next = |last: &(u128, Answer, u64)| last.0 == digest && last.2 + 1 == step.number;
@@ -1218,7 +1220,11 @@ impl Promises {
             },
             (Answer::Lease(first), Answer::Lease(answer)) => match first {
                 LeaseState::Held { .. } => !matches!(answer, LeaseState::Released),
-                LeaseState::Released => matches!(answer, LeaseState::Released),
+                // What was kept for guards may be over meanwhile.
+                LeaseState::Released => {
+                    matches!(answer, LeaseState::Released)
+                        || is_kept && matches!(answer, LeaseState::Lost(_))
+                }
                 LeaseState::Lost(_) => matches!(answer, LeaseState::Lost(_)),
             },
             // It is answered for an extension alone, and what kept it from one may be over, or have come, meanwhile.
