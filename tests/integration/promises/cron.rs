@@ -339,7 +339,7 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
     numbered("7").assert_code(0).assert_silent();
     let old = numbered("6");
     old.assert_code(75)
-        .assert_says("redlock: lock \"b\": superseded by ")
+        .assert_says("redlock: lock \"b\": build 6 is older than build 7 of ")
         .assert_says("(hotfix)");
     assert_eq!(old.stderr.lines().count(), 1);
     assert_eq!(ran(&redis), 1);
