@@ -230,7 +230,10 @@ impl<'a> Acquisition<'a> {
             return Ok(());
         }
         let options = self.wait_options;
+        // A server of this host alone is started by whoever needs it, so that a wait doesn't help.
+        let is_local = self.settings.locks.local_scope().is_some();
         let may_wait = options.wait.is_none() && !options.no_wait && self.silence.is_none();
+        let may_wait = may_wait && !is_local;
         Err(match kind {
             ErrorKind::Unreachable if may_wait => error.with_next("`--wait 30s` would wait for it"),
             _ => error,

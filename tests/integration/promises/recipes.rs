@@ -417,7 +417,7 @@ fn github_actions() {
     assert_eq!(holder["reason"], "-x");
     outcome(&mut step("6"))
         .assert_code(75)
-        .assert_says("superseded");
+        .assert_says("build 6 is older than build 7 of ");
     // A cancelled job's signals go to the step's own process: by exec that is redlock.
     assert_eq!(holder["pid"], deploy.pid());
     deploy.signal(Signal::SIGINT);
@@ -518,7 +518,7 @@ fn gitlab_ci() {
         assert_eq!(holder["reason"], "-x");
         let late = outcome(&mut job("6"));
         let harmless = &document["deploy"]["allow_failure"]["exit_codes"];
-        late.assert_says("superseded");
+        late.assert_says("build 6 is older than build 7 of ");
         assert_eq!(Some(i64::from(late.code().unwrap())), harmless.as_i64());
         // A cancelled job is signalled as a group, or each of its processes is.
         killpg(Pid::from_raw(deploy.pid()), Signal::SIGTERM).unwrap();
