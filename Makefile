@@ -118,7 +118,7 @@ demo:
 test:
 	@scripts/setup test
 	$(CARGO) test --locked --no-run
-	RUST_TEST_THREADS=$(TEST_THREADS) scripts/leftovers $(CARGO) test --locked
+	CARGO=$(CARGO) scripts/leftovers scripts/test $(TEST_THREADS)
 
 # Downloads a root, and builds redlock twice: half an hour.
 test-arm64:
