@@ -150,6 +150,7 @@ pub fn supervise(
         more_to_reap: false,
         job_control: JobControl::new(terms.policy.on_terminal),
         has_overslept: false,
+        woke_late: false,
         signal: None,
         modes,
         watch_group_at: terms.policy.on_terminal.then(|| began + WATCH_GROUP_AFTER),
@@ -234,6 +235,8 @@ struct Supervision<'a> {
     job_control: JobControl,
     /// We should have woken before COMMAND had to be stopped, and woke later.
     has_overslept: bool,
+    /// It woke long after COMMAND had to be stopped.
+    woke_late: bool,
     signal: Option<i32>,
     /// Modes of the terminal before COMMAND changed them, if there is a terminal.
     modes: Option<TerminalModes>,
@@ -617,7 +620,9 @@ impl Supervision<'_> {
                 format!("{what} not renewed in time: {error}")
             }
             // Also if it asks by now: a renewal was due, too.
-            Some(LockTrouble::Released(_)) | None if self.has_overslept => {
+            Some(LockTrouble::Released(_)) | None
+                if self.has_overslept || (self.woke_late && !self.watch.holds.is_asking()) =>
+            {
                 format!("{what} not renewed in time: redlock or this machine was suspended")
             }
             Some(LockTrouble::Released(_)) | None if self.watch.holds.is_asking() => {
@@ -785,7 +790,11 @@ impl<'a> Executor<'a> for Supervision<'a> {
     fn woke(&mut self, due: Option<Moment>) -> Step {
         // Where we were late, a renewal may have succeeded meanwhile.
         let stop = self.watch.next_stop();
-        self.has_overslept |= stop.is_some_and(|stop| was_suspended(due, stop, now()));
+        if let Some(stop) = stop {
+            let woke = now();
+            self.has_overslept |= was_suspended(due, stop, woke);
+            self.woke_late |= woke >= stop + STOOD_STILL;
+        }
         if stop.is_some_and(|stop| now() >= stop) {
             self.take_reports()?;
         }
@@ -815,6 +824,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
         }
         if is_renewal {
             self.has_overslept = false;
+            self.woke_late = false;
             if std::mem::take(&mut self.said_not_replicated) {
                 verbosity.info("replicas confirm renewals again");
             } else {
@@ -828,6 +838,9 @@ impl<'a> Executor<'a> for Supervision<'a> {
         self.apply(event.map_or(session::Event::Tick, session::Event::Lease))
     }
 }
+
+/// Delay after COMMAND's last moment from which redlock must have stood still, as no answer of Redis delays it that long.
+const STOOD_STILL: Duration = Duration::from_millis(100);
 
 /// Whether redlock or this machine stood still: it was to wake before COMMAND had to be stopped, and woke after that.
 /// Where nothing was due before, waking then is no sign of it.
