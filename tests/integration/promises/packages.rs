@@ -20,8 +20,8 @@ use tempfile::TempDir;
 use crate::generated::{root, zsh_completes_from};
 use crate::promises::recipes::yaml;
 use crate::support::{
-    Outcome, REDLOCK, Redis, Running, assert_nothing_left, begin_heavy_test, free_port, outcome,
-    wait_until, without_terminal,
+    Outcome, REDLOCK, Redis, Running, assert_nothing_left, begin_packaging_test, free_port,
+    outcome, wait_until, without_terminal,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -109,7 +109,7 @@ impl Releases {
 
 /// Packages a binary with the files of a checkout.
 pub fn package(checkout: &Path, binary: &Path, dist: &Path, kinds: &[&str]) -> Command {
-    begin_heavy_test();
+    begin_packaging_test();
     let mut command = Command::new(checkout.join("scripts/dist"));
     command
         .args([binary, dist])

@@ -3,17 +3,28 @@
 use std::cell::RefCell;
 use std::fs::File;
 
-/// Waits until no other test is heavy, in this process or beside it (`scripts/test`). This thread's test is the heavy
-/// one from then on, until its thread ends; it may call this again.
+use super::REDLOCK;
+
+/// Waits until no other test has many servers, in this process or beside it (`scripts/test`). This thread's test has this
+/// turn until its thread ends; it may call this again.
 pub fn begin_heavy_test() {
-    thread_local! {
-        static OWN_TURN: RefCell<Option<File>> = const { RefCell::new(None) };
-    }
-    OWN_TURN.with_borrow_mut(|own_turn| {
-        own_turn.get_or_insert_with(|| {
-            let turn = File::open("/proc/self/exe").unwrap();
-            turn.lock().unwrap();
-            turn
-        });
+    thread_local!(static TURN: Turn = const { Turn::new(None) });
+    TURN.with(|turn| wait_for(turn, "/proc/self/exe"));
+}
+
+/// Waits until no other test makes packages, in the same way.
+pub fn begin_packaging_test() {
+    thread_local!(static TURN: Turn = const { Turn::new(None) });
+    TURN.with(|turn| wait_for(turn, REDLOCK));
+}
+
+/// A file that this thread's test has locked.
+type Turn = RefCell<Option<File>>;
+
+fn wait_for(turn: &Turn, path: &str) {
+    turn.borrow_mut().get_or_insert_with(|| {
+        let file = File::open(path).unwrap();
+        file.lock().unwrap();
+        file
     });
 }
