@@ -342,6 +342,11 @@ impl<'a> Wait<'a> {
         self.is_known
     }
 
+    /// Returns whether the server may still receive a request of this wait, because one had no answer.
+    pub fn has_pending_request(&self) -> bool {
+        self.unanswered || matches!(self.phase, Phase::Sending { .. } | Phase::Asking { .. })
+    }
+
     /// By when all is over where the server is silent: the time to wait, and that of one answer.
     pub fn ends_by(&self) -> Option<Moment> {
         match self.policy.limit {
@@ -456,6 +461,7 @@ impl<'a> Wait<'a> {
     }
 
     fn end(&mut self, end: End, actions: &mut Vec<Action>) {
+        self.unanswered = self.has_pending_request();
         self.phase = Phase::Over;
         actions.push(Action::End(end));
     }
@@ -586,6 +592,9 @@ impl<'a> Wait<'a> {
         };
         if let Contact::Unreached = self.contact {
             self.contact = Contact::Answers;
+        }
+        if answer.is_ok() {
+            self.phase = Phase::Over;
         }
         if answer.is_ok()
             && let Some(outage) = self.outage.take()

@@ -108,7 +108,10 @@ pub struct Reentry {
 #[derive(Clone, Debug)]
 pub enum ReleaseMode {
     /// Nothing was done under it.
-    Unused,
+    Unused {
+        /// A request for it may still arrive, because it had no answer.
+        is_pending: bool,
+    },
     /// By its own job; a run that watches over it is to know.
     ByJob,
     /// The run is over.
@@ -117,6 +120,11 @@ pub enum ReleaseMode {
         /// The lock stays ours for this duration from when we got it.
         keep_for: Duration,
     },
+}
+
+impl ReleaseMode {
+    /// Nothing was done under a lock, which the server may be asked for again.
+    pub const UNUSED: Self = Self::Unused { is_pending: true };
 }
 
 /// After this time the answer to a release is slow: what a signal repeats comes within it, and has not
@@ -511,16 +519,19 @@ impl Claim {
 
     pub(super) fn release_call(&self, mode: &ReleaseMode) -> Call {
         let (by_job, outcome, keep_for) = match mode {
-            ReleaseMode::Unused => ("0", String::new(), Duration::ZERO),
+            ReleaseMode::Unused { .. } => ("0", String::new(), Duration::ZERO),
             ReleaseMode::ByJob => ("1", HoldOutcome::Released.to_text(), Duration::ZERO),
             ReleaseMode::Finished { outcome, keep_for } => ("0", outcome.to_text(), *keep_for),
         };
-        let args = vec![
+        let mut args = vec![
             self.token.as_bytes().to_vec(),
             by_job.into(),
             outcome.into(),
             keep_for.as_millis().to_string().into(),
         ];
+        if let ReleaseMode::Unused { is_pending: false } = mode {
+            args.push(b"1".to_vec());
+        }
         self.lock.call_with_guards(&RELEASE, args)
     }
 

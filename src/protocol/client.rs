@@ -525,7 +525,7 @@ mod tests {
                 restart_grace: Duration::ZERO,
             };
             claim.acquire(&mut client, &request, None).unwrap();
-            let released = claim.release(&mut client, &ReleaseMode::Unused, || {});
+            let released = claim.release(&mut client, &ReleaseMode::UNUSED, || {});
             assert!(matches!(released, Ok(Released::Now)), "{released:?}");
             drop(client);
             assert_eq!(server.join().unwrap(), (sent_again, sent_again));

@@ -3,6 +3,7 @@
 -- ARGV[5] by_job (1: released by its own job, so that its run goes on without it; 0)
 -- ARGV[6] how the run ended ('' when there was none)
 -- ARGV[7] keep (ms that the lock stays ours, counted from when we got it, or 0)
+-- ARGV[8] answered (1: every request for it was answered, so that none can arrive late; '' or left out)
 -- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them; {5} when the release of a run has handed an exclusive lock on to one of several waiters: the same call a moment later notifies the others if the grant isn't confirmed by then
 -- @include lock
 
@@ -106,7 +107,7 @@ local lease = by_job == '1' and redis.call('PTTL', lock)
 -- Records the end of a hold: in the history, where a repeated request finds that the first one was done.
 local function note_end()
   -- It is withdrawn: a request for it that was held up on its way must not take effect any more.
-  if how == '' then post_notice('removed', token, notice('removed', token) or cancelled_by(token, entry) or '', A_WHILE) end
+  if how == '' and ARGV[8] ~= '1' then post_notice('removed', token, notice('removed', token) or cancelled_by(token, entry) or '', A_WHILE) end
   if not entry or how == '' then return end
   local by = false
   if how == 'cancelled' then

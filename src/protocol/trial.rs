@@ -239,7 +239,7 @@ impl Rehearsal {
         skip.keys.push(lock.keys.skips.clone());
         let stop = lock.call(&STOP, vec![holder.id().into(), who.clone()]);
         let freeze = lock.call(&FREEZE, vec![ttl.into(), who]);
-        let release = holder.release_call(&ReleaseMode::Unused);
+        let release = holder.release_call(&ReleaseMode::UNUSED);
         let force = lock.call_with_guards(&FORCE, vec![Vec::new(), Vec::new()]);
         let one = |name, call, read| Step { name, call, read };
         vec![

@@ -427,7 +427,7 @@ impl Client {
                 Ok(LeaseState::Released | LeaseState::Lost(_)) | Err(_) => self.end(network),
             },
             Incoming::NotReplicated | Incoming::Closed => {
-                self.release(ReleaseMode::Unused, now, network);
+                self.release(ReleaseMode::UNUSED, now, network);
             }
             Incoming::Message(_) | Incoming::KeyChanged => self.pending = Some(pending),
         }
@@ -551,7 +551,7 @@ impl Client {
                 )
                 | (Stage::Releasing { .. }, Task::Wake) => self.end(network),
                 (Stage::Releasing { .. }, _) => self.release_again(now, network),
-                (Stage::Joining, _) => self.release(ReleaseMode::Unused, now, network),
+                (Stage::Joining, _) => self.release(ReleaseMode::UNUSED, now, network),
                 (_, Task::Renew | Task::Prolong | Task::Check) => self.fail_task(now, network),
                 (_, Task::Join | Task::Release | Task::Wake) => {}
             }
@@ -767,7 +767,10 @@ impl Client {
                 self.renewals.add_grant(lasting);
                 self.run(*lease, (grant.fence, grant.slot), now, network);
             }
-            _ if wait.is_known() => self.release(ReleaseMode::Unused, now, network),
+            _ if wait.is_known() => {
+                let is_pending = wait.has_pending_request();
+                self.release(ReleaseMode::Unused { is_pending }, now, network);
+            }
             _ => self.end(network),
         }
     }

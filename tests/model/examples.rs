@@ -149,6 +149,7 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("by_job", Some("0")),
             ("how", Some("status:0")),
             ("keep", Some("0")),
+            ("answered", Some("")),
         ],
         "guard" => &[
             ("token", None),
@@ -324,9 +325,9 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         args.push(value);
     }
     // As clients do, what few ask for is left out behind the last one that is asked for.
-    let rare = ["grace", "sync", "pass", "waiting", "idle"];
+    let rare = ["grace", "sync", "pass", "waiting", "idle", "answered"];
     let mut names = parameters.iter().rev().map(|(name, _)| name);
-    while ["acquire", "renew"].contains(&script)
+    while ["acquire", "renew", "release"].contains(&script)
         && names.next().is_some_and(|name| rare.contains(name))
         && args.last().is_some_and(String::is_empty)
     {

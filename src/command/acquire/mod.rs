@@ -71,7 +71,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         output: Some(stdout.as_fd()),
     };
     if let Err(reason) = acquire_lock(&acquisition, &mut holds, requester, &signals)? {
-        acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
+        acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&signals));
         drop(guard);
         return Ok(acquisition.not_acquired(reason));
     }
@@ -80,7 +80,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let text = text(options, &environment, &holds, acquisition.clock_skew);
     let waited = wait_for_reader(requester, &signals, &holds);
     if !matches!(waited, Ok(None)) {
-        acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
+        acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&signals));
     }
     if let Some(why) = waited? {
         drop(guard);
@@ -112,7 +112,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         None => Ok(()),
     };
     if kept.is_err() {
-        acquisition.release_at_end(&mut holds, &ReleaseMode::Unused, Some(&signals));
+        acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&signals));
     }
     kept.map(|()| Exit::Success)
 }
@@ -186,7 +186,7 @@ fn acquire_lock(
     }
     let outcome = acquisition.acquire_all(started, holds, requester, signals, &mut timer);
     if let Outcome::NotAcquired(why) = outcome
-        .inspect_err(|_| acquisition.release_all(holds, &ReleaseMode::Unused, Some(signals)))?
+        .inspect_err(|_| acquisition.release_all(holds, &ReleaseMode::UNUSED, Some(signals)))?
     {
         return Ok(Err(why));
     }

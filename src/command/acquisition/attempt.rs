@@ -166,7 +166,8 @@ impl<'a> Attempt<'a> {
         // request whose answer wasn't read. The same connection, where it is good, keeps the order.
         if self.wait.is_known() && !matches!(outcome, Ok(Outcome::Acquired)) {
             let signals = Some(self.signals);
-            let (mode, client) = (&ReleaseMode::Unused, &mut self.client);
+            let is_pending = self.wait.has_pending_request();
+            let (mode, client) = (&ReleaseMode::Unused { is_pending }, &mut self.client);
             let released = if self.timed_out && !client.was_reached() {
                 // What it was asked is taken back: over the same connection, whether it answers or not, and
                 // where that is dead and the server is not, over another one.

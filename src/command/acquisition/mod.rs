@@ -667,7 +667,7 @@ impl<'a> Acquisition<'a> {
                 let until = now + self.kill_after;
                 holds.dead_by.map_or(until, |end| until.min(end))
             }
-            ReleaseMode::Unused | ReleaseMode::ByJob => now,
+            ReleaseMode::Unused { .. } | ReleaseMode::ByJob => now,
         }
     }
 

@@ -393,7 +393,7 @@ impl Run<'_> {
             Ok(Outcome::NotAcquired(why)) => {
                 self.acquisition.release_at_end(
                     &mut holds,
-                    &ReleaseMode::Unused,
+                    &ReleaseMode::UNUSED,
                     Some(&sources.signals),
                 );
                 drop(guard);
@@ -415,7 +415,7 @@ impl Run<'_> {
             Err(error) => {
                 let signals = Some(&sources.signals);
                 self.acquisition
-                    .release_all(&mut holds, &ReleaseMode::Unused, signals);
+                    .release_all(&mut holds, &ReleaseMode::UNUSED, signals);
                 if holds.answered || !self.may_run_unlocked(&error) {
                     return Err(error);
                 }
@@ -524,7 +524,7 @@ impl Run<'_> {
             Ok(Some(why)) => {
                 let signals = Some(&sources.signals);
                 self.acquisition
-                    .release_at_end(holds, &ReleaseMode::Unused, signals);
+                    .release_at_end(holds, &ReleaseMode::UNUSED, signals);
                 return Ok(self.acquisition.not_acquired(why));
             }
             Err(error) => Err(error),
@@ -540,7 +540,7 @@ impl Run<'_> {
             Err(error) => {
                 let signals = Some(&sources.signals);
                 self.acquisition
-                    .release_at_end(holds, &ReleaseMode::Unused, signals);
+                    .release_at_end(holds, &ReleaseMode::UNUSED, signals);
                 return Err(error);
             }
         };

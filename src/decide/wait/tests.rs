@@ -1258,8 +1258,10 @@ fn an_answer_may_end_the_wait_and_says_whether_anything_of_us_is_left() {
         assert!(waiter.0.is_known());
         waiter.on(1_100, Event::Message);
         waiter.sent(1_100);
+        assert!(waiter.0.has_pending_request());
         assert_eq!(waiter.answered(1_100, answer), expected);
         assert_eq!(waiter.0.is_known(), is_known, "{expected}");
+        assert!(!waiter.0.has_pending_request(), "{expected}");
     }
 }
 
@@ -1288,6 +1290,8 @@ fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_
             waiter.answered(10_000, answer.clone());
             let is_known = waiter.0.is_known();
             assert_eq!(is_known, fails.is_some(), "{fails:?}: {answer:?}");
+            let is_pending = waiter.0.has_pending_request();
+            assert_eq!(is_pending, fails.is_some(), "{fails:?}: {answer:?}");
         }
     }
 }

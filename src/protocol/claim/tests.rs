@@ -124,9 +124,16 @@ fn a_renewal_a_check_and_a_release_say_what_they_are_for() {
         keep_for: SECOND,
     };
     for (mode, args) in [
-        (ReleaseMode::Unused, ["token", "0", "", "0"]),
-        (ReleaseMode::ByJob, ["token", "1", "released", "0"]),
-        (finished, ["token", "0", "status:3", "1000"]),
+        (
+            ReleaseMode::Unused { is_pending: true },
+            &["token", "0", "", "0"][..],
+        ),
+        (
+            ReleaseMode::Unused { is_pending: false },
+            &["token", "0", "", "0", "1"],
+        ),
+        (ReleaseMode::ByJob, &["token", "1", "released", "0"]),
+        (finished, &["token", "0", "status:3", "1000"]),
     ] {
         assert_eq!(own_args(&claim.release_call(&mode)), args);
     }
