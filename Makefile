@@ -23,8 +23,6 @@
 # make check-macos  what works without Linux compiles for macOS, without a warning
 # make generate rewrite what is generated: man pages, and all that names redlock's home (ci/home)
 # make pictures draw docs/history.svg, docs/status.svg and docs/dashboard.svg anew, by redlock itself
-# make hot      list anew the functions that a short run calls, which are placed side by side
-# make hot-check   no more than a tenth of them is missing in that list
 
 PREFIX ?= /usr/local
 CARGO ?= cargo
@@ -43,8 +41,8 @@ SOURCES := Cargo.toml Cargo.lock $(shell find src build build.rs -type f)
 HERE := $(shell uname -m)
 ARCH ?= $(HERE)
 MUSL := $(ARCH)-unknown-linux-musl
-# The functions that a short run calls stand side by side in it, so that fewer pages are mapped.
-STATIC := -C relocation-model=static -C symbol-mangling-version=v0 -C link-arg=-Wl,-T,build/hot.ld
+# Cold functions stand aside, so that a short run maps fewer pages.
+STATIC := -C relocation-model=static -C symbol-mangling-version=v0 -C link-arg=-Wl,-T,build/cold.ld
 
 # The binary doesn't tell where it was built, so that it is the same wherever that was. Cargo takes flags with spaces
 # only if they are separated by another character.
@@ -64,7 +62,7 @@ COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --di
 # Tests at a time. A test waits most of the time, but runs several processes when it doesn't.
 TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint check-macos generate pictures hot hot-check
+.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint check-macos generate pictures
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -213,7 +211,7 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/busy scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/hot scripts/dist scripts/dist-check scripts/home scripts/release scripts/test-arm64 scripts/check-macos ci/install.sh .ci/run completions/redlock.bash; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/busy scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/test scripts/dist scripts/dist-check scripts/home scripts/release scripts/test-arm64 scripts/check-macos ci/install.sh .ci/run completions/redlock.bash; fi
 
 check-macos:
 	@scripts/setup check-macos
@@ -228,19 +226,6 @@ pictures:
 	@scripts/setup pictures
 	@$(MAKE) --no-print-directory build
 	scripts/pictures "$(REDLOCK)"
-
-hot:
-	@scripts/setup hot
-	scripts/hot build/hot.ld
-
-# The list is for the static binary on x86-64.
-hot-check:
-	@scripts/setup hot
-	@if [ "$(HERE)" = x86_64 ] && [ -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)" ] && command -v musl-gcc >/dev/null; then \
-	    scripts/hot --check build/hot.ld; \
-	else \
-	    echo "no static binary for x86-64 can be built here: build/hot.ld isn't checked"; \
-	fi
 
 install: $(BINARY)
 	@$(MAKE) --no-print-directory install-files

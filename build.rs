@@ -23,14 +23,11 @@ fn main() {
     let directory = Path::new("src/protocol");
     let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
-    let (mut constants, mut sources) = (String::new(), String::new());
+    let mut constants = String::new();
     for name in SCRIPTS {
         let source = join::join(directory, name).unwrap_or_else(|error| panic!("{error}"));
         let hash = sha1_smol::Sha1::from(&source).digest();
-        // For the tests and the benches.
         fs::write(out.join(format!("{name}.lua")), &source).expect("OUT_DIR can be written");
-        let at = sources.len()..sources.len() + source.len();
-        sources += &source;
         let constant = name.to_uppercase();
         let counts = COUNT_WHEN_REPLICATED.contains(&name);
         let late = MAY_ARRIVE_LATE.contains(&name);
@@ -38,13 +35,11 @@ fn main() {
             format!(
                 "#[allow(clippy::unreadable_literal)]\npub static {constant}: Script = Script {{\n"
             ),
-            format!("    text: Text::Packed(|| unpack({at:?})),\n    hash: \"{hash}\",\n"),
+            format!("    source: include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}.lua\")),\n"),
+            format!("    hash: \"{hash}\",\n"),
             format!("    counts_when_replicated: {counts},\n    may_arrive_late: {late},\n}};\n"),
         ]);
     }
-    // Most of each is what several include, so that they take little space together.
-    let compressed = miniz_oxide::deflate::compress_to_vec(sources.as_bytes(), 10);
-    fs::write(out.join("scripts.z"), compressed).expect("OUT_DIR can be written");
     fs::write(out.join("scripts.rs"), constants).expect("OUT_DIR can be written");
     write_pages(out);
     println!("cargo::rustc-env=REDLOCK_COMMIT={}", commit());
@@ -55,7 +50,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
 }
 
-/// The pages of the manual, which `redlock man` prints: compressed together, and the length of each.
+/// Lists the pages of the manual, which `redlock man` prints.
 fn write_pages(out: &Path) {
     let entries = fs::read_dir("man").expect("the manual").flatten();
     let mut names: Vec<String> = entries
@@ -63,17 +58,15 @@ fn write_pages(out: &Path) {
         .filter(|name| name.ends_with(".1") || name.ends_with(".7"))
         .collect();
     names.sort();
-    let mut pages = Vec::new();
-    let mut table = String::from("static PAGES: &[(&str, usize)] = &[\n");
+    let mut table = String::from("static PAGES: &[(&str, &str)] = &[\n");
     for name in names {
-        let page = fs::read(Path::new("man").join(&name)).expect("a page");
-        table.extend([format!("    (\"{name}\", {}),\n", page.len())]);
-        pages.extend(page);
+        let path = "concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/man/";
+        table.extend([format!(
+            "    (\"{name}\", include_str!({path}{name}\"))),\n"
+        )]);
     }
     table.push_str("];\n");
     fs::write(out.join("pages.rs"), table).expect("OUT_DIR can be written");
-    let compressed = miniz_oxide::deflate::compress_to_vec(&pages, 10);
-    fs::write(out.join("pages.z"), compressed).expect("OUT_DIR can be written");
 }
 
 /// The commit that is built, as `make` says, or as cargo has written into the archive that it installs from.

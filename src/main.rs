@@ -123,7 +123,6 @@ fn main() -> ExitCode {
 
 /// Any command line.
 fn by_clap(words: Vec<OsString>, sources: anyhow::Result<Sources>) -> (Exit, bool) {
-    sys::map_more();
     // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
     let mut typed = ManuallyDrop::new(Typed::new(words));
     let (from_settings, sources) = config::with_options(sources, &typed);

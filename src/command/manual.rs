@@ -9,11 +9,8 @@ use crate::cli::{self, Shell};
 use crate::decide::exit::Exit;
 use crate::{output, report};
 
-// The file names of all pages, and how long each is: `PAGES`.
+// The file names and texts of all pages: `PAGES`.
 include!(concat!(env!("OUT_DIR"), "/pages.rs"));
-
-/// All pages, compressed: a third of their length in the binary.
-static MANUAL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.z"));
 
 /// Shows a page by man, or prints its source.
 pub fn man(options: &cli::Man) -> Result<Exit> {
@@ -31,19 +28,17 @@ pub fn man(options: &cli::Man) -> Result<Exit> {
         } else {
             &["man", "-l", "-"]
         };
-        output::replace_by(man, &page);
+        output::replace_by(man, page);
     }
-    report::print(&page)?;
+    report::print(page)?;
     Ok(Exit::Success)
 }
 
 /// The text of a page by its name or a command's: `run`, `redlock-run`, `redlock-run.1`.
-fn page(name: &str) -> Option<String> {
+fn page(name: &str) -> Option<&'static str> {
     let named = |file: &str| name == file || name == stem(file) || name == short(file);
-    let at = PAGES.iter().position(|(file, _)| named(file))?;
-    let begin: usize = PAGES[..at].iter().map(|(_, length)| length).sum();
-    let pages = miniz_oxide::inflate::decompress_to_vec(MANUAL).ok()?;
-    String::from_utf8(pages[begin..begin + PAGES[at].1].to_vec()).ok()
+    let (_, page) = PAGES.iter().find(|(file, _)| named(file))?;
+    Some(page)
 }
 
 /// A file's name without the section.

@@ -495,14 +495,11 @@ mod tests {
                 let mut again = Vec::new();
                 while let Ok(read @ 1..) = stream.read(&mut bytes) {
                     again.extend_from_slice(&bytes[..read]);
-                    if count(&again, RELEASE.kept_source()) == 1 {
+                    if count(&again, RELEASE.source) == 1 {
                         let _ = stream.write_all(RELEASED.as_bytes());
                     }
                 }
-                (
-                    count(&again, "EVAL\r\n"),
-                    count(&again, RELEASE.kept_source()),
-                )
+                (count(&again, "EVAL\r\n"), count(&again, RELEASE.source))
             });
             let access = Access {
                 url: &format!("unix://{}", path.display()),

@@ -10,25 +10,6 @@
 -- ARGV[8] idle (ms since the run's processes have last used a processor, 0 when they do; '' or left out when nothing has changed)
 -- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 
--- @constant DAY, RETENTION, REFRESHED of lock
-
--- The usual case comes before anything else is defined: an exclusive lock, whose lease is to be as long as it
--- was. The rest would do just the same.
-if ARGV[6] == '' and ARGV[7] == '0' and (ARGV[8] or '') == '' and redis.pcall('GET', KEYS[1]) == ARGV[4] then
-  local lock, state, meta, token, ttl = KEYS[1], KEYS[2], KEYS[3], ARGV[4], tonumber(ARGV[5])
-  local entry = redis.pcall('HGET', meta, token)
-  local fence, limit, slot = string.match(type(entry) == 'string' and entry or '', '^(%d+) %d+ (%d+) (%d+) %d+ held ')
-  -- The name is to be in use for as long as the lease lasts.
-  if ttl > DAY then fence = nil end
-  -- What is remembered for 60 days is refreshed once a day.
-  if fence and redis.call('PTTL', lock) <= ttl and redis.call('PTTL', state) > 2 * RETENTION - REFRESHED then
-    redis.call('PEXPIRE', lock, ttl)
-    redis.call('PEXPIRE', meta, ttl + RETENTION)
-    local cancelled = redis.pcall('HGET', KEYS[10], 'cancelled:' .. string.sub(redis.sha1hex(token), 1, 12))
-    return {1, ttl, tonumber(fence), tonumber(limit), tonumber(slot), type(cancelled) == 'string' and string.match(cancelled, '^%d+ (.*)$')}
-  end
-end
-
 -- @include lock
 
 -- The rest is one function, as that of acquire.

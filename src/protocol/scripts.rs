@@ -5,14 +5,12 @@
 //! was doubled or shifted on its way must not pass for this one's. That is an [`Error`] of the kind
 //! [`ErrorKind::Unreachable`]; the caller gives the connection up, and asks again over a fresh one.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::who::{Frozen, Holder, Restarted, SLOTS, Waiter, Who};
 pub use crate::redis::call::Script;
-use crate::redis::call::Text;
 use crate::redis::error::{Error, ErrorKind};
 pub(super) use crate::redis::reply::{
     array, count, flag, lossy_text, milliseconds, number, number_to, some_text, unexpected_reply,
@@ -26,15 +24,6 @@ pub const SHARED_VALUES: [&[u8]; 2] = [b"redlock:shared", b"redlock:slots"];
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
-
-/// The text of a script, which is at this place among the texts of all. Nothing of it is kept: a server needs each once.
-fn unpack(at: Range<usize>) -> String {
-    static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scripts.z"));
-    let mut text = miniz_oxide::inflate::decompress_to_vec(PACKED).unwrap_or_default();
-    text.truncate(at.end);
-    text.drain(..at.start.min(text.len()));
-    String::from_utf8(text).unwrap_or_default()
-}
 
 /// In how many parts a script does its work at most: a server that never comes to an end lies.
 pub(super) const MOST_PARTS: u32 = 10_000;

@@ -1,51 +1,16 @@
 //! A call of a Lua script. Only its callers know what the script does.
 
-use std::borrow::Cow;
-
 use redis::{Cmd, cmd};
 
 /// A Lua script, joined with what it includes, and its SHA-1, by which it is called.
 pub struct Script {
-    pub text: Text,
+    pub source: &'static str,
     pub hash: &'static str,
     /// Where replicas have to have what is written, an answer that begins with 1, or is a number that isn't 0, counts only
     /// once they have.
     pub counts_when_replicated: bool,
     /// It is wanted also when it comes late, and when nobody waits for its answer any more.
     pub may_arrive_late: bool,
-}
-
-/// The text of a script.
-pub enum Text {
-    /// As it is.
-    #[cfg_attr(not(any(test, fuzzing)), allow(dead_code))]
-    Plain(&'static str),
-    /// Compressed: this unpacks it, which takes a millisecond.
-    Packed(fn() -> String),
-}
-
-impl Script {
-    pub fn source(&self) -> Cow<'static, str> {
-        match self.text {
-            Text::Plain(text) => text.into(),
-            Text::Packed(unpack) => unpack().into(),
-        }
-    }
-
-    /// The same, for tests, which call the scripts many thousand times: it is kept for good.
-    #[cfg(any(test, fuzzing))]
-    pub fn kept_source(&self) -> &'static str {
-        use std::collections::BTreeMap;
-        use std::sync::{Mutex, PoisonError};
-        static KEPT: Mutex<BTreeMap<&str, &str>> = Mutex::new(BTreeMap::new());
-        match self.text {
-            Text::Plain(text) => text,
-            Text::Packed(unpack) => {
-                let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.entry(self.hash).or_insert_with(|| unpack().leak())
-            }
-        }
-    }
 }
 
 /// One call of a script.
@@ -64,7 +29,7 @@ impl Call {
             command
         } else {
             let mut command = cmd("EVAL");
-            command.arg(&*self.script.source());
+            command.arg(self.script.source);
             command
         };
         command.arg(self.keys.len()).arg(&self.keys).arg(&self.args);
@@ -77,7 +42,7 @@ mod tests {
     use super::*;
 
     static SCRIPT: Script = Script {
-        text: Text::Plain("return 1"),
+        source: "return 1",
         hash: "e0e1f9fabfc9d4800c877a703b823ac0578ff8db",
         counts_when_replicated: false,
         may_arrive_late: false,
@@ -92,7 +57,7 @@ mod tests {
         };
         for (by_hash, name, script) in [
             (true, "EVALSHA", SCRIPT.hash),
-            (false, "EVAL", SCRIPT.kept_source()),
+            (false, "EVAL", SCRIPT.source),
         ] {
             let mut expected = cmd(name);
             expected.arg(script).arg(2).arg("key").arg("other");

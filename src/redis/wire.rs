@@ -16,7 +16,6 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{ServerError, Value};
@@ -38,10 +37,6 @@ pub(super) const LISTING: usize = 16 << 20;
 
 /// How much is read before the caller is back at its clock.
 const TURN: usize = 64 * 1024;
-
-/// How long an answer is looked for again and again before its reader sleeps. A server on this host
-/// answers within that time, and to sleep and be woken takes as long once more.
-const SPIN_FOR: Duration = Duration::from_micros(100);
 
 /// How long a server that closes the connection at once is asked whether it expects TLS.
 const PROBE: Duration = Duration::from_millis(500);
@@ -200,9 +195,9 @@ impl Wire {
             _ => (None, None),
         };
         let key = key.map(Vec::as_slice);
-        let script = script.map(Script::source);
+        let script = script.map(|script| script.source);
         let is_about_password = matches!(error.code(), "NOAUTH" | "WRONGPASS");
-        let error = from_server(error, &self.server, key, script.as_deref());
+        let error = from_server(error, &self.server, key, script);
         // A command's new password may be that of a user with other permissions; a file's isn't.
         let may_pass = is_about_password || self.server.has_password_command();
         // What the first call on a connection isn't permitted, the user isn't.
@@ -321,11 +316,6 @@ impl Wire {
                     self.replies.add(&bytes[..read]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let is_due = !self.expected.is_empty() && self.bytes_this_turn < TURN;
-                    if is_due && self.written.elapsed() < SPIN_FOR {
-                        thread::yield_now();
-                        continue;
-                    }
                     self.bytes_this_turn = 0;
                     return Ok(None);
                 }

@@ -6,8 +6,7 @@
 //! What differs between processors is here, and has a test each: the start of a child that shares our memory (`spawn`: by
 //! the C library, as the order of clone's arguments and the way of the stack differ), copies of one thread by the raw call
 //! ([`Witness`]: all arguments are 0, so their order doesn't matter), the kernel's structures for signals
-//! ([`is_ignored`]), and the order of memory ([`arena`], which says Acquire and Release where x86-64 would do without).
-//! Numbers of system calls are libc's. `build/hot.ld` was listed on x86-64; elsewhere it only places functions less well.
+//! ([`is_ignored`]). Numbers of system calls are libc's.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +15,6 @@ mod daemon;
 mod environment;
 mod local;
 mod lookup;
-mod pages;
 pub mod poll;
 mod signals;
 mod spawn;
@@ -48,7 +46,6 @@ pub use self::daemon::{become_program, leave_behind, peer_user, try_lock};
 pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::lookup::look_up;
-pub use self::pages::map_more;
 pub use self::signals::{
     KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
 };
@@ -89,7 +86,6 @@ static STREAM_WAS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3
 #[used]
 static BEFORE_MAIN: extern "C" fn() = {
     extern "C" fn before_main() {
-        pages::map_usual();
         SIGPIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
         let mut mask = 0_u64;
         // SAFETY: without a new mask nothing is changed, and the kernel's mask has 8 bytes.
@@ -856,21 +852,6 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<ExitStatus> {
     };
     let known = result == 0 && info.mask & PIDFD_INFO_EXIT != 0;
     known.then(|| ExitStatus::from_raw(info.exit_code))
-}
-
-/// Switches to the policy `SCHED_BATCH`, so that waking us doesn't take the processor from another process. COMMAND
-/// must not inherit it.
-pub fn yield_cpu() {
-    // SAFETY: the structure is valid, and zero is the only priority that this policy has.
-    unsafe {
-        let parameters: libc::sched_param = std::mem::zeroed();
-        libc::syscall(
-            libc::SYS_sched_setscheduler,
-            0,
-            libc::SCHED_BATCH,
-            &raw const parameters,
-        );
-    }
 }
 
 #[cfg(test)]

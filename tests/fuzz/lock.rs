@@ -618,7 +618,7 @@ fn errors(bytes: &[u8]) {
             };
             let key: &[u8] = b"p:k\xff";
             assert_short(&from_server(error, &server, None, None).to_string());
-            let known = from_server(error, &server, Some(key), Some(ACQUIRE.kept_source()));
+            let known = from_server(error, &server, Some(key), Some(ACQUIRE.source));
             assert_short(&known.to_string());
             if let Some(redirect) = known.redirect() {
                 assert_safe_line(&redirect.address(server.address()).to_string());

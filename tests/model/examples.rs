@@ -455,14 +455,13 @@ impl Expected {
 }
 
 /// How each script knows its usual cases, and the same in which there are none.
-const SHORT_PATHS: [(&str, &str, &str); 3] = [
+const SHORT_PATHS: [(&str, &str, &str); 2] = [
     (
         "acquire",
         "is_usual = #ARGV >= 15 and ",
         "is_usual = false and ",
     ),
     ("release", "if #ARGV == 7 and ", "if false and "),
-    ("renew", "if ARGV[6] == '' and ", "if false and "),
 ];
 
 #[test]

@@ -319,7 +319,7 @@ impl Witness for Real {
         let args = seen.call.args.clone();
         let deed = match name_of(seen.call.script) {
             Some(name) => Deed::Script(name, args),
-            None => Deed::Lua(seen.call.script.kept_source(), args),
+            None => Deed::Lua(seen.call.script.source, args),
         };
         let heard = seen.heard.iter().copied();
         let now = clock.div_euclid(1000);
@@ -333,7 +333,7 @@ impl Witness for Real {
 /// The name of a script, if it is shipped.
 pub fn name_of(script: &Script) -> Option<&'static str> {
     let mut all = lua::SCRIPTS.iter();
-    Some(all.find(|(_, source)| *source == script.kept_source())?.0)
+    Some(all.find(|(_, source)| *source == script.source)?.0)
 }
 
 /// All keys of the fake, as `DUMP` writes those of a server.

@@ -134,7 +134,7 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
 
 /// The promise that is found broken in the first seeds, with something else in place of parts of a script.
 fn found_with(script: &Script, changes: &[(&str, &str)]) -> Option<&'static str> {
-    let mut source = script.kept_source().to_owned();
+    let mut source = script.source.to_owned();
     for (part, other) in changes {
         assert!(source.contains(part), "{part} isn't in the script");
         source = source.replace(part, other);

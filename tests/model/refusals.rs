@@ -30,7 +30,7 @@ impl Refusing {
         let done = interpreter.eval(
             &mut data,
             moment,
-            call.script.kept_source(),
+            call.script.source,
             &call.keys,
             &call.args,
         );

@@ -725,11 +725,11 @@ fn defects() -> Vec<Defect> {
     let is_ignored = ("if heard == 0 then slot = nil end", "");
     let unheard = Rules {
         replaced: vec![
-            (ACQUIRE.hash, with(ACQUIRE.kept_source(), &[is_ignored])),
+            (ACQUIRE.hash, with(ACQUIRE.source, &[is_ignored])),
             (
                 RELEASE.hash,
                 with(
-                    RELEASE.kept_source(),
+                    RELEASE.source,
                     &[is_ignored, ("or heard == 0 then", "then")],
                 ),
             ),
@@ -774,7 +774,7 @@ fn defects() -> Vec<Defect> {
         replaced: vec![(
             ACQUIRE.hash,
             with(
-                ACQUIRE.kept_source(),
+                ACQUIRE.source,
                 &[(
                     "if frozen_since and pass ~= '' and redis.call('HGET', state, 'frozen_pass') == frozen_since .. ' ' .. redis.sha1hex(pass) then",
                     "if freeze then",
@@ -788,7 +788,7 @@ fn defects() -> Vec<Defect> {
         name: "a key that isn't kept",
         replaced: vec![(
             RELEASE.hash,
-            with(RELEASE.kept_source(), &[("note_key(entry)\n", "\n")]),
+            with(RELEASE.source, &[("note_key(entry)\n", "\n")]),
         )],
         faults: 0,
         ..once_with_key()
@@ -807,10 +807,7 @@ fn defects() -> Vec<Defect> {
         name: "a success that isn't kept",
         replaced: vec![(
             RELEASE.hash,
-            with(
-                RELEASE.kept_source(),
-                &noted.map(|noted| (noted, "local _ = 1")),
-            ),
+            with(RELEASE.source, &noted.map(|noted| (noted, "local _ = 1"))),
         )],
         faults: 0,
         ..once()
@@ -824,7 +821,7 @@ fn defects() -> Vec<Defect> {
         name: "a superseded waiter that isn't removed",
         replaced: vec![(
             ACQUIRE.hash,
-            with(ACQUIRE.kept_source(), &noted.map(|noted| (noted, ""))),
+            with(ACQUIRE.source, &noted.map(|noted| (noted, ""))),
         )],
         faults: 0,
         ..superseded()
@@ -833,7 +830,7 @@ fn defects() -> Vec<Defect> {
     let count = "fence = string.format('%.0f', (last_fence or 0) + 1)";
     let counter = Rules {
         name: "a fence from a counter",
-        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.kept_source(), &[(clock, count)]))],
+        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(clock, count)]))],
         ..lost_data()
     };
     let mut unending = rules("the command isn't stopped", 2);
@@ -853,8 +850,8 @@ fn defects() -> Vec<Defect> {
     };
     let both = |changes: &[(&str, &str)]| {
         vec![
-            (ACQUIRE.hash, with(ACQUIRE.kept_source(), changes)),
-            (RELEASE.hash, with(RELEASE.kept_source(), changes)),
+            (ACQUIRE.hash, with(ACQUIRE.source, changes)),
+            (RELEASE.hash, with(RELEASE.source, changes)),
         ]
     };
     let one_too_many = (
@@ -883,19 +880,19 @@ fn defects() -> Vec<Defect> {
     let noted = "if number then set_state('number', int_text(number), 'number_by', who) end";
     let forgotten_order = Rules {
         name: "an order that isn't kept",
-        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.kept_source(), &[(noted, "")]))],
+        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(noted, "")]))],
         ..three_in_order()
     };
     let unheard_hello = ("'hello')) or 0) == 0", "'hello')) or 0) < 0");
     let not_told_to_poll = Rules {
         name: "nobody is told to poll",
-        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.kept_source(), &[unheard_hello]))],
+        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[unheard_hello]))],
         ..polling()
     };
     let served_by_a_look = not_told_to_poll.promises[not_told_to_poll.promises.len() - 1];
     let lives = "last = math.max(last, tonumber(until_ms) - now_ms)";
     let forgotten_guard = Rules {
-        replaced: vec![(RELEASE.hash, with(RELEASE.kept_source(), &[(lives, "")]))],
+        replaced: vec![(RELEASE.hash, with(RELEASE.source, &[(lives, "")]))],
         faults: 0,
         ..guarded("a release that forgets a guard")
     };
@@ -903,7 +900,7 @@ fn defects() -> Vec<Defect> {
         replaced: vec![(
             GUARD.hash,
             with(
-                GUARD.kept_source(),
+                GUARD.source,
                 &[(
                     "return {1, math.max(0, left - skew_of(entry))",
                     "return {1, 9000",

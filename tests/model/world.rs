@@ -150,7 +150,7 @@ pub struct Executed {
 impl Rules {
     fn source(&self, script: &'static Script) -> &'static str {
         let replaced = self.replaced.iter().find(|(hash, _)| *hash == script.hash);
-        replaced.map_or(script.kept_source(), |(_, source)| *source)
+        replaced.map_or(script.source, |(_, source)| *source)
     }
 
     /// Calls a script. What it does is looked up where the same was called before on the same data: of most

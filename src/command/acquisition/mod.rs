@@ -404,9 +404,6 @@ impl<'a> Acquisition<'a> {
         mode: &ReleaseMode,
         signals: Option<&Signals>,
     ) {
-        // The server answers us before it notifies the next holder. Waking us would delay that one; we
-        // have nothing urgent left.
-        sys::yield_cpu();
         let Unreleased {
             unconfirmed,
             unsure,

@@ -898,9 +898,9 @@ impl Twin {
             &format!("{{'{}', '7'}}", 1_800_000_000 + at),
         );
         if self.general {
-            let short = ["#ARGV >= 15 and", "#ARGV == 7 and", "ARGV[6] == '' and"];
-            let start = short.into_iter().find(|start| text.contains(start));
-            text = text.replacen(start.expect("a short path"), "false and", 1);
+            for condition in ["#ARGV >= 15 and", "#ARGV == 7 and"] {
+                text = text.replacen(condition, "false and", 1);
+            }
         }
         let common = ["a", "{redlock:a}:", "200"];
         let command = words!("EVAL {} 11", &text);

@@ -25,7 +25,6 @@ use crate::protocol::name::Keys;
 use crate::protocol::scripts::{CHECK, FORCE, FREEZE, HISTORY, INSPECT, SKIP, STOP, Script, THAW};
 use crate::protocol::{Acquired, Claim, HoldOutcome, Lock, ReleaseMode, Token};
 use crate::redis::call::Call;
-use crate::redis::call::Text;
 
 const MS: i64 = 1_000;
 const SECOND: i64 = 1_000_000;
@@ -44,7 +43,7 @@ static PLAIN_RELEASE: Script = of_others(
 /// What isn't shipped has no hash.
 const fn of_others(source: &'static str) -> Script {
     Script {
-        text: Text::Plain(source),
+        source,
         hash: "",
         counts_when_replicated: false,
         may_arrive_late: false,
