@@ -59,12 +59,12 @@ _redlock() {
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
             --slots | --priority | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --late | --clock-skew | --restart-grace | -c | --shell | \
-            --format | --while-pid | --token-file | --for | --id | --last | --since | --svg | --older-than | --prometheus | --times | --max-waiting | --once | \
+            --format | --while-pid | --token-file | --held | --for | --id | --last | --since | --svg | --older-than | --prometheus | --max-waiting | --once | \
             --every | --within)
             ((++i))
             ;;
         # Those of freeze take nothing.
-        --pass | -w | --wait) [[ $command != freeze ]] && ((++i)) ;;
+        -w | --wait) [[ $command != freeze ]] && ((++i)) ;;
         # Elsewhere -n takes nothing.
         -n) [[ $command == history ]] && ((++i)) ;;
         -*) ;;
@@ -83,14 +83,13 @@ _redlock() {
     local taking="--ttl $patience --max-waiting --shared --slots --priority --supersede --order --cancel-running
         --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
-    [[ $command$prev == guard--pass ]] && prev=--times
     [[ $command == freeze && $prev == @(-w|--wait) ]] && prev=
     case $prev in
     --sync) _redlock_words 'all 1 2' ;;
     --on-lost) _redlock_words 'stop warn' ;;
     --on-unreachable) _redlock_words 'fail run' ;;
     --format) _redlock_words 'env json token github' ;;
-    --password-file | --token-file | --tls-ca | --tls-cert | --tls-key | --svg | --prometheus) _redlock_files ;;
+    --password-file | --token-file | --held | --tls-ca | --tls-cert | --tls-key | --svg | --prometheus) _redlock_files ;;
     --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
     --ttl | --sync-timeout | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
         --once-per | --jitter | --late | --clock-skew | --restart-grace | --for | --since | --older-than | --every | --within)
@@ -104,8 +103,7 @@ _redlock() {
             _redlock_words "$taking --timeout --late --on-unreachable --hold-at-least --once --once-per --unless
                 --wait-tree --join --jitter --shell -- $common"
             ;;
-        guard:-*) _redlock_words "--pass --timeout --kill-after --wait-tree --shell -- $common" ;;
-        pass:-*) _redlock_words "--token-file --times $common" ;;
+        guard:-*) _redlock_words "--held --timeout --kill-after --wait-tree --shell -- $common" ;;
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
         extend:-*) _redlock_words "--token-file $common" ;;
         check:-*) _redlock_words "--token-file --for $common" ;;
@@ -124,7 +122,7 @@ _redlock() {
         local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-* | man:-* | completions:-*) _redlock_words "$common" ;;
         :*)
-            _redlock_words "run guard pass acquire extend check release stop wait status history why expect freeze thaw
+            _redlock_words "run guard acquire extend check release stop wait status history why expect freeze thaw
                 fence doctor local man completions --version $common"
             ;;
         run:* | guard:*)
@@ -132,7 +130,7 @@ _redlock() {
             _redlock_names "${server[@]}"
             ;;
         wait:* | status:* | history:* | freeze:* | thaw:*) _redlock_names "${server[@]}" ;;
-        acquire:* | pass:* | check:* | release:* | stop:* | why:* | expect:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
+        acquire:* | check:* | release:* | stop:* | why:* | expect:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         extend:*)
             case $names in
             0) _redlock_names "${server[@]}" ;;
@@ -142,7 +140,7 @@ _redlock() {
         fence:*) ((names)) || _redlock_files ;;
         local:*) ((names)) || _redlock_words 'status stop' ;;
         man:*)
-            ((names)) || _redlock_words 'redlock run guard pass acquire extend check release stop wait status history why
+            ((names)) || _redlock_words 'redlock run guard acquire extend check release stop wait status history why
                 expect freeze thaw fence doctor local man completions recipes protocol'
             ;;
         completions:*) ((names)) || _redlock_words 'bash zsh fish' ;;

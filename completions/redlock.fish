@@ -69,15 +69,15 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run guard pass acquire extend check release stop wait status history why expect freeze thaw fence doctor local man completions
+set -g __redlock_commands run guard acquire extend check release stop wait status history why expect freeze thaw fence doctor local man completions
 # Of these, the commands that take any number of names of live locks, and those that take one.
 set -g __redlock_many_names run guard wait status freeze thaw
-set -g __redlock_one_name acquire pass extend check release stop doctor
+set -g __redlock_one_name acquire extend check release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --late --clock-skew --restart-grace -c --shell --format \
-    --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --pass --times --max-waiting --once --every --within
+    --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --every --within
 
 function __redlock_no_command
     not __redlock_is $__redlock_commands; and not __redlock_after_dashes
@@ -85,7 +85,6 @@ end
 
 complete -c redlock -n __redlock_no_command -a run -d 'Run a command while holding a lock'
 complete -c redlock -n __redlock_no_command -a guard -d 'Run a command elsewhere under a lock of this job'
-complete -c redlock -n __redlock_no_command -a pass -d 'Print a pass that admits a guard of this job'
 complete -c redlock -n __redlock_no_command -a acquire -d 'Acquire a lock and return (for scripts)'
 complete -c redlock -n __redlock_no_command -a extend -d 'Extend a lock held by this job'
 complete -c redlock -n __redlock_no_command -a check -d 'Check that this job still holds a lock'
@@ -150,19 +149,17 @@ complete -c redlock -n '__redlock_is run' -l join -d 'If another run holds the l
 complete -c redlock -n '__redlock_is run' -l jitter -x -d 'Sleep a random time first'
 complete -c redlock -n '__redlock_is run' -s c -l shell -x -d 'Run a shell script instead of a command'
 
-complete -c redlock -n '__redlock_is guard' -l pass -x -d 'Pass that redlock pass has printed'
+complete -c redlock -n '__redlock_is guard' -l held -r -F -d 'File with the REDLOCK_HELD of the job'
 complete -c redlock -n '__redlock_is guard' -s t -l timeout -x -d 'Stop the command after this long'
 complete -c redlock -n '__redlock_is guard' -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
 complete -c redlock -n '__redlock_is guard' -l wait-tree -d 'Guard until all processes of the command have ended'
 complete -c redlock -n '__redlock_is guard' -s c -l shell -x -d 'Run a shell script instead of a command'
 
-complete -c redlock -n '__redlock_is pass' -l times -x -d 'How many guards it admits'
-
 complete -c redlock -n '__redlock_is acquire' -l format -x -a 'env json token github' -d 'What to print'
 complete -c redlock -n '__redlock_is acquire' -l while-pid -x -a '(__fish_complete_pids)' -d 'Keep the lock while this process lives'
 complete -c redlock -n '__redlock_is acquire' -l wait-tree -d 'Keep the lock until all processes started by it have ended'
 
-complete -c redlock -n '__redlock_is pass extend check release' -l token-file -r -F -d 'File with the token'
+complete -c redlock -n '__redlock_is extend check release' -l token-file -r -F -d 'File with the token'
 complete -c redlock -n '__redlock_is check' -l for -x -d 'For at least this long from now'
 complete -c redlock -n '__redlock_is release' -l force -d 'Free the lock regardless of its holder'
 complete -c redlock -n '__redlock_is release stop' -l id -x -d 'Only the one with this id'

@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
-use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use nix::unistd::{self, UnlinkatFlags, geteuid, unlinkat};
 
 use crate::sys;
 
 /// The largest file that is read. The certificates of all authorities together have a quarter of a megabyte.
 const LARGEST: u64 = 4 << 20;
+
+/// Longest first line, in bytes: the kernel's limit for a variable of the environment.
+const LONGEST_LINE: usize = 128 << 10;
 
 /// All of a file.
 ///
@@ -37,6 +40,28 @@ pub fn read_all(stream: impl Read) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(ErrorKind::FileTooLarge, why));
     }
     Ok(bytes)
+}
+
+/// Reads the first line of standard input byte by byte: another process reads what follows it.
+///
+/// # Errors
+/// Also if the line is longer than any variable.
+pub fn first_line_of_input() -> io::Result<Vec<u8>> {
+    let input = io::stdin();
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    loop {
+        match unistd::read(&input, &mut byte) {
+            Ok(0) => return Ok(line),
+            Ok(_) if byte[0] == b'\n' => return Ok(line),
+            Ok(_) if line.len() == LONGEST_LINE => {
+                let why = format!("its first line is longer than {} KiB", LONGEST_LINE >> 10);
+                return Err(io::Error::new(ErrorKind::FileTooLarge, why));
+            }
+            Ok(_) => line.push(byte[0]),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 /// All of a file that is text.

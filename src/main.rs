@@ -184,7 +184,6 @@ fn dispatch(
     match command {
         Command::Run(options) => command::run(&options, &settings()?),
         Command::Guard(options) => command::guard(&options, &settings()?),
-        Command::Pass(options) => command::pass(&options, &settings()?),
         Command::Acquire(options) => command::acquire(&options, &settings()?),
         Command::Extend(options) => command::extend(&options, &settings()?),
         Command::Check(options) => command::check(&options, &settings()?),

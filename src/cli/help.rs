@@ -30,7 +30,7 @@ const WITHOUT_VARIABLE: [&str; 9] = [
     "unless",
     "while-pid",
     "token-file",
-    "pass",
+    "held",
     "once",
     "new",
     "json",

@@ -230,7 +230,6 @@ fn names_come_first(found: &ArgMatches) -> Result<(), clap::Error> {
 commands! {
     Run "run" "Run a command while holding a lock";
     Guard "guard" "Run a command elsewhere under a lock of this job";
-    Pass "pass" "Print a pass that admits a guard of this job";
     Acquire "acquire" "Acquire a lock and return (for scripts)";
     Extend "extend" "Extend a lock held by this job";
     Check "check" "Check that this job still holds a lock";
@@ -547,8 +546,8 @@ pub enum OnUnreachable {
 /// is stopped; it is dead before the lease ends. The lock is handed over after that. A guard acquires and renews no lock:
 /// if there is no lock to guard, it starts nothing, and the status is 79.
 ///
-/// A guard finds the lock in $REDLOCK_HELD if the environment can be passed on (`docker run -e REDLOCK_HELD …`), and
-/// otherwise by a pass: `ssh web-1 redlock guard --pass "$(redlock pass)" -- ./switch.sh`.
+/// A guard finds the lock in $REDLOCK_HELD (`docker run -e REDLOCK_HELD …`), or reads the value of that variable from a file
+/// or a pipe: `printf '%s\n' "$REDLOCK_HELD" | ssh web-1 redlock guard --held - -- ./switch.sh`.
 #[derive(Debug, Args)]
 #[command(after_long_help = ELSEWHERE)]
 pub struct Guard {
@@ -560,9 +559,11 @@ pub struct Guard {
     #[arg(value_name = "COMMAND", last = true, required_unless_present = "shell")]
     pub command: Vec<OsString>,
 
-    /// Pass that `redlock pass` has printed for this job
-    #[arg(long, value_name = "PASS", conflicts_with = "names")]
-    pub pass: Option<String>,
+    /// File with the job's REDLOCK_HELD [default: $REDLOCK_HELD]
+    ///
+    /// With - it is the first line of standard input; COMMAND reads the rest.
+    #[arg(long, value_name = "FILE")]
+    pub held: Option<PathBuf>,
 
     /// Stop COMMAND after this long (status 124)
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
@@ -584,20 +585,6 @@ pub struct Guard {
     /// Run `sh -c SCRIPT` instead of COMMAND
     #[arg(short = 'c', long, value_name = "SCRIPT", value_parser = script(), conflicts_with = "command")]
     pub shell: Option<OsString>,
-}
-
-/// Print a pass that admits a guard of this job
-///
-/// For hosts to which $REDLOCK_HELD can't be passed on, as with ssh. A pass admits one `redlock guard` within a minute. It is
-/// worthless after that.
-#[derive(Debug, Args)]
-pub struct Pass {
-    #[command(flatten)]
-    pub ours: OwnLock,
-
-    /// How many guards it admits
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value = "1", value_parser = number(1_u32, 100))]
-    pub times: u32,
 }
 
 /// Wait until a lock is free, without acquiring it

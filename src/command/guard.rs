@@ -1,6 +1,7 @@
 //! `redlock guard`: run COMMAND under a lock that this job holds, where the run that holds it can't stop it.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,7 +9,7 @@ use nix::unistd::{getpid, getsid};
 
 use super::acquisition;
 use super::identity::{own_identity, shortened};
-use super::job::held_by_job;
+use super::job::{held_by_job, innermost};
 use super::run::cannot_run;
 use super::usage::{BadUsage, parse_names};
 use crate::cli;
@@ -17,9 +18,11 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::session::Policy;
+use crate::file;
 use crate::protocol::{
-    Admission, Admitted, Client, Guard, Guarded, KILL_AFTER, LeaseState, Name, Pass, Who,
+    Admitted, Claim, Client, Guard, Guarded, KILL_AFTER, LeaseState, Name, Token, Who,
 };
+use crate::reason::reason;
 use crate::report;
 use crate::signal::{Signals, on_terminal};
 use crate::stderr;
@@ -33,13 +36,15 @@ use crate::variables::{HELD, VARIABLES};
 /// Runs COMMAND under locks of this job.
 pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let settings = &settings.replicated(&options.sync)?;
-    let wanted = match wanted(options)? {
+    let held = options.held.as_deref().map(held_in).transpose()?;
+    let wanted = match wanted(options, held.as_deref())? {
         Ok(wanted) => wanted,
         Err(line) => {
             report::error(line);
             return Ok(Exit::Lost);
         }
     };
+    let around = held.unwrap_or_else(environment::inherited);
     let words: Vec<OsString> = match options.shell.clone() {
         Some(script) => vec!["sh".into(), "-c".into(), script],
         None => options.command.clone(),
@@ -60,7 +65,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
         return Ok(acquisition::ended_by(signal));
     }
     let names: Vec<Name> = wanted.iter().map(|(name, _)| name.clone()).collect();
-    let admitted = admit_all(&wanted, &who, options, settings, &mut holds);
+    let admitted = admit_all(&wanted, around, &who, options, settings, &mut holds);
     let exit = match (admitted, sources.signals.next_ending()?) {
         (Ok(Ok(work)), None) => {
             let work = Work {
@@ -106,55 +111,81 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     exit
 }
 
-/// The locks that are to be guarded, and by what we are admitted; else why there is none.
-fn wanted(options: &cli::Guard) -> Result<Result<Vec<(Name, Admission)>, String>> {
-    if let Some(text) = &options.pass {
-        let Some(pass) = Pass::parse(text) else {
-            let line = "--pass: not a pass; `redlock pass` prints one";
-            return Err(BadUsage(line.into()).into());
-        };
-        let admission = Admission::Pass(pass.word);
-        let each = pass.names.into_iter();
-        return Ok(Ok(each.map(|name| (name, admission.clone())).collect()));
-    }
-    let held = held_by_job();
-    if options.names.is_empty() && held.is_empty() {
-        return Ok(Err(format!(
-            "no lock to guard: {HELD} isn't set here; set it to the value that it has in the job, or use --pass \"$(redlock pass)\""
-        )));
-    }
-    if options.names.is_empty() {
-        let each = held.into_iter();
-        return Ok(Ok(each
-            .map(|(name, token)| (name, Admission::Token(token)))
-            .collect()));
-    }
+/// Reads the value of REDLOCK_HELD from a file, or from the first line of standard input. Of that, COMMAND finds the rest.
+fn held_in(path: &Path) -> Result<Vec<(Name, Token)>> {
+    let is_input = path == Path::new("-");
+    let place = if is_input {
+        "standard input".to_owned()
+    } else {
+        path.display().to_string()
+    };
+    let text = if is_input {
+        file::first_line_of_input()
+    } else {
+        file::read(path)
+    };
+    let text = text.map_err(|error| {
+        let reason = reason(&error);
+        BadUsage(format!("--held: can't read {place}: {reason}"))
+    })?;
+    let held = environment::parse_held(text.trim_ascii());
+    // The text may contain a token.
+    held.ok_or_else(|| {
+        let line =
+            format!("--held: {place} doesn't contain the value of {HELD}, which is NAME=TOKEN");
+        BadUsage(line).into()
+    })
+}
+
+/// Returns the locks that are to be guarded, with their tokens, or why there is none. `held`: the value that --held names.
+fn wanted(
+    options: &cli::Guard,
+    held: Option<&[(Name, Token)]>,
+) -> Result<Result<Vec<(Name, Token)>, String>> {
     let names = parse_names(&options.names)?;
+    let all = held.map_or_else(held_by_job, |held| innermost(held.iter().cloned()));
+    if all.is_empty() {
+        return Ok(Err(match &options.held {
+            Some(path) if path == Path::new("-") => {
+                format!(
+                    "no lock to guard: standard input is empty; is {HELD} set where it comes from?"
+                )
+            }
+            Some(path) => format!("no lock to guard: {} is empty", path.display()),
+            None => format!(
+                "no lock to guard: {HELD} isn't set here; set it to the value that it has in the job, or use --held FILE"
+            ),
+        }));
+    }
+    if names.is_empty() {
+        return Ok(Ok(all));
+    }
     let mut wanted = Vec::new();
     for name in names {
-        let Some((_, token)) = held.iter().find(|(of, _)| *of == name) else {
+        let Some((_, token)) = all.iter().find(|(of, _)| *of == name) else {
             return Ok(Err(format!(
                 "no lock to guard: this job doesn't hold \"{name}\"; a guard never acquires a lock"
             )));
         };
-        wanted.push((name, Admission::Token(token.clone())));
+        wanted.push((name, token.clone()));
     }
     Ok(Ok(wanted))
 }
 
-/// Has all locks guarded; what COMMAND finds in its environment, or why it isn't run.
+/// Has all locks guarded; what COMMAND finds in its environment, or why it isn't run. `around`: all that the job holds.
 fn admit_all(
-    wanted: &[(Name, Admission)],
+    wanted: &[(Name, Token)],
+    mut around: Vec<(Name, Token)>,
     who: &Who,
     options: &cli::Guard,
     settings: &Settings,
     holds: &mut HeldLocks,
 ) -> Result<Result<environment::Environment, String>> {
     let mut has_slots = false;
-    for (name, by) in wanted {
-        let lock = settings.locks.lock(name.clone());
+    for (name, token) in wanted {
+        let claim = Claim::resume(settings.locks.lock(name.clone()), token.clone());
         let sent = now();
-        let guarded = match Guard::admit(&lock, by, who, &mut holds.client)? {
+        let guarded = match Guard::admit(claim, who, &mut holds.client)? {
             Admitted::Guards(guarded) => guarded,
             refused => return Ok(Err(refusal(name, &refused))),
         };
@@ -192,7 +223,6 @@ fn admit_all(
     }
     let names: Vec<Name> = wanted.iter().map(|(name, _)| name.clone()).collect();
     // COMMAND's own children reenter what it works under, and release nothing of it.
-    let mut around = environment::inherited();
     for hold in &holds.all {
         let held = (hold.claim.lock().name().clone(), hold.claim.token().clone());
         if !around.contains(&held) {
@@ -217,9 +247,6 @@ fn refusal(name: &Name, refused: &Admitted) -> String {
                 "lock \"{name}\" already has as many guards as are permitted; the command was not started"
             )
         }
-        Admitted::UnknownPass => format!(
-            "the pass for lock \"{name}\" isn't valid: it was used before, is older than a minute, or is for another prefix or Redis; the command was not started"
-        ),
     }
 }
 

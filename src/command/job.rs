@@ -87,7 +87,6 @@ fn token_from(path: &Path) -> Result<Token> {
 
 /// The locks that the environment names with their tokens, each once; of a lock that is there twice the innermost.
 pub(super) fn held_by_job() -> Vec<(Name, Token)> {
-    let mut held: Vec<(Name, Token)> = Vec::new();
     let of_run = environment::names().unwrap_or_default();
     let of_run: Vec<&str> = of_run.split_whitespace().collect();
     let own = of_run.iter().filter_map(|text| {
@@ -95,7 +94,13 @@ pub(super) fn held_by_job() -> Vec<(Name, Token)> {
         let token = environment::token_of(&name, &of_run)?;
         Some((name, token))
     });
-    for (name, token) in environment::inherited().into_iter().chain(own) {
+    innermost(environment::inherited().into_iter().chain(own))
+}
+
+/// Returns each lock once: of a lock that is there twice the innermost hold, which comes last.
+pub(super) fn innermost(all: impl IntoIterator<Item = (Name, Token)>) -> Vec<(Name, Token)> {
+    let mut held: Vec<(Name, Token)> = Vec::new();
+    for (name, token) in all {
         held.retain(|(of, _)| *of != name);
         held.push((name, token));
     }

@@ -169,7 +169,7 @@ fn mistake_in_settings(error: &clap::Error, stand_ins: &[StandIn]) -> Option<Str
 }
 
 /// What people type for a command of another name.
-const OTHER_NAMES: [(&[&str], &str); 10] = [
+const OTHER_NAMES: [(&[&str], &str); 11] = [
     (&["list", "show", "who", "info"], "redlock status"),
     (&["top", "watch"], "redlock status --watch"),
     (&["force-unlock", "break", "free"], "redlock release"),
@@ -178,6 +178,7 @@ const OTHER_NAMES: [(&[&str], &str); 10] = [
     (&["log", "logs"], "redlock history"),
     (&["renew", "refresh"], "redlock extend"),
     (&["kill", "cancel", "abort"], "redlock stop"),
+    (&["pass"], "redlock guard --held -"),
     (&["pause", "cordon", "block"], "redlock freeze"),
     (
         &["resume", "unfreeze", "unpause", "uncordon", "unblock"],
@@ -186,7 +187,7 @@ const OTHER_NAMES: [(&[&str], &str); 10] = [
 ];
 
 /// Options of other programs, such as flock(1) and redis-cli(1), and what to do without them.
-const NOT_OURS: [(&[&str], &str); 8] = [
+const NOT_OURS: [(&[&str], &str); 9] = [
     (
         &["-o", "--close"],
         "leave it out, as COMMAND inherits no lock",
@@ -198,8 +199,9 @@ const NOT_OURS: [(&[&str], &str); 8] = [
     (&["--unlock"], "use redlock release NAME"),
     (&["--command"], "put -c SCRIPT"),
     (&["--fcntl"], "leave it out, as redlock locks no file"),
+    (&["--pass"], "put --held -"),
     (
-        &["--password", "--pass"],
+        &["--password"],
         "put --password-file FILE, as anyone on this host can read a command line",
     ),
     (&["--host", "--port"], "put -u redis://HOST:PORT"),

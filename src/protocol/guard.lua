@@ -1,36 +1,19 @@
 -- guard: admit work elsewhere under a hold, or extend its lease: until the hold's ends, and never longer.
--- ARGV[4] token of the hold ('' with a pass)
+-- ARGV[4] token of the hold
 -- ARGV[5] id of the guard
 -- ARGV[6] who guards (JSON)
--- ARGV[7] pass ('' none)
--- ARGV[8] insist (1: the guard's work hasn't ended when it was killed, so that the hold lasts for its TTL, even if its run is over; 0)
--- Returns {1, ms left (less the clock skew of the run), ms that the run asks for, fence, limit, slot, who wants the run to end or nil, token} when held; {2} when the run, or this guard, is over; {0, who forced it out or nil, entry of a holder or nil} when lost; {3} when there are too many guards; {4} when the pass admits nobody any more
+-- ARGV[7] insist (1: the guard's work hasn't ended when it was killed, so that the hold lasts for its TTL, even if its run is over; 0)
+-- Returns {1, ms left (less the clock skew of the run), ms that the run asks for, fence, limit, slot, who wants the run to end or nil} when held; {2} when the run, or this guard, is over; {0, who forced it out or nil, entry of a holder or nil} when lost; {3} when there are too many guards
 -- @include lock
 
 return (function()
 
 -- @include guards
 
-local token, guard, who, pass, insist = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8] == '1'
-
--- The token of the hold that a pass is for, if it admits this guard. A request that is repeated is admitted once.
-local function admitted()
-  local field = 'pass:' .. redis.sha1hex(pass)
-  local known = redis.pcall('HGET', guards, field)
-  local until_ms, more, used, of = string.match(type(known) == 'string' and known or '', '^(%d+) (%d+) ([%x,]*) (.*)$')
-  if not until_ms then return nil end
-  if string.find(used, guard .. ',', 1, true) then return of end
-  if tonumber(until_ms) <= now_ms or more == '0' then return nil end
-  redis.call('HSET', guards, field, table.concat({until_ms, int_text(more - 1), used .. guard .. ',', of}, ' '))
-  return of
-end
+local token, guard, who, insist = ARGV[4], ARGV[5], ARGV[6], ARGV[7] == '1'
 
 -- It has left, and this request was repeated or held up on its way.
 if notice('over', guard) then return {2} end
-if pass ~= '' then
-  token = admitted()
-  if not token then return {4} end
-end
 local value = redis.pcall('GET', lock)
 if not is_held(token, value) then return not_held(token, value) end
 local known = redis.pcall('HGET', meta, token)
@@ -73,6 +56,6 @@ local since = string.match(before or '', '^%d+ %x+ (%d+) ') or int_text(now_ms)
 redis.call('HSET', guards, guard, table.concat({int_text(now_ms + left), id(token), since, who}, ' '))
 keep_guards(left)
 local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
-return {1, math.max(0, left - skew_of(entry)), ttl_of(entry) or left, tonumber(fence), tonumber(limit), tonumber(slot), cancelled_by(token, entry) or false, token}
+return {1, math.max(0, left - skew_of(entry)), ttl_of(entry) or left, tonumber(fence), tonumber(limit), tonumber(slot), cancelled_by(token, entry) or false}
 
 end)()

@@ -1,7 +1,6 @@
 //! Work elsewhere under a hold: on another host, in a container, wherever the hold's run can't stop it.
 //!
-//! A guard is admitted by the token of the hold, or by a pass that the job has asked for. It has a lease of its own,
-//! which never ends after the hold's, and which it extends as the hold is renewed. It renews the hold itself only if its
+//! A guard is admitted by the token of the hold. It has a lease of its own, which never ends after the hold's, and which it extends as the hold is renewed. It renews the hold itself only if its
 //! work can't be killed. Once the hold's run is over, the lock is kept until the last guard has left, or its lease has ended.
 
 use std::fmt::Write;
@@ -12,12 +11,11 @@ use redis::Value;
 use super::answer::{LeaseState, not_ours};
 use super::claim::{Claim, DEAD_CALLS, Reentry};
 use super::client::Client;
-use super::lock::Lock;
 use super::name::Name;
 use super::scripts::{
-    self, GUARD, LEAVE, PASS, array, count, left, lossy_text, number, slot, unexpected_reply,
+    self, GUARD, LEAVE, array, count, left, lossy_text, number, slot, unexpected_reply,
 };
-use super::token::{Token, random_bits};
+use super::token::random_bits;
 use super::who::{Limit, Who};
 use crate::redis::call::Call;
 use crate::redis::error::{Error, ErrorKind};
@@ -33,13 +31,6 @@ pub struct Guard {
     insists: bool,
 }
 
-/// By what a guard is admitted.
-#[derive(Clone, Debug)]
-pub enum Admission {
-    Token(Token),
-    Pass(String),
-}
-
 /// What became of the wish to guard a hold.
 #[derive(Debug)]
 pub enum Admitted {
@@ -48,8 +39,6 @@ pub enum Admitted {
     NotHeld(LeaseState),
     /// The lock has as many guards as it may have.
     TooMany,
-    /// The pass is used up, or too old, or was never given out for this lock.
-    UnknownPass,
 }
 
 /// A guard that was admitted, and what it knows of the hold.
@@ -64,21 +53,18 @@ pub struct Guarded {
 }
 
 impl Guard {
-    /// Asks to guard a hold of this lock. What is lost on its way is asked for once more: that admits no second guard.
-    pub fn admit(
-        lock: &Lock,
-        by: &Admission,
-        who: &Who,
-        client: &mut Client,
-    ) -> Result<Admitted, Error> {
+    /// Asks to guard this hold. Repeats a request whose answer was lost: that admits no second guard.
+    pub fn admit(claim: Claim, who: &Who, client: &mut Client) -> Result<Admitted, Error> {
         let mut id = format!("{:032x}", random_bits()?);
         id.truncate(12);
-        let who = who.to_json();
-        let ask = |client: &mut Client| {
-            client.call(guard_call(lock, by, &id, &who, false), |fields| {
-                admitted(lock, &id, &who, fields)
-            })
+        let guard = Self {
+            claim,
+            id,
+            who: who.to_json(),
+            insists: false,
         };
+        let ask =
+            |client: &mut Client| client.call(guard.extension(), |fields| admitted(&guard, fields));
         let asked = match ask(client) {
             Err(error) if error.kind == ErrorKind::Unreachable => {
                 client.disconnect();
@@ -88,11 +74,7 @@ impl Guard {
         };
         if asked.is_err() {
             // It may have been admitted all the same.
-            let token = match by {
-                Admission::Token(token) => token.as_bytes().to_vec(),
-                Admission::Pass(_) => Vec::new(),
-            };
-            let _ = leave(|| leave_call(lock, token.clone(), &id), client);
+            let _ = guard.leave(client);
         }
         asked
     }
@@ -133,82 +115,50 @@ impl Guard {
     }
 
     pub(super) fn extension(&self) -> Call {
-        let by = Admission::Token(self.claim.token().clone());
-        guard_call(self.claim.lock(), &by, &self.id, &self.who, self.insists)
+        let token = self.claim.token().as_bytes().to_vec();
+        let insists = u8::from(self.insists).to_string().into();
+        let args = vec![token, self.id.clone().into(), self.who.clone(), insists];
+        self.claim.lock().call_with_guards(&GUARD, args)
     }
 
     /// The work is over. Safe to repeat; where it fails, the lease ends by itself.
     pub fn leave(&self, client: &mut Client) -> Result<(), Error> {
-        leave(|| self.leave_call(), client)
+        client.open_to_release()?;
+        let mut leaves_dead_waiters = || {
+            client.call(self.leave_call(), |fields| match fields {
+                [Value::Int(1)] => Ok(false),
+                [Value::Int(4)] => Ok(true),
+                other => Err(unexpected_reply(other)),
+            })
+        };
+        if leaves_dead_waiters()? {
+            // It has left. Where that fails, the living ones remove more of the dead ones themselves.
+            let mut calls = 0..DEAD_CALLS;
+            while calls.next().is_some() && matches!(leaves_dead_waiters(), Ok(true)) {}
+        }
+        Ok(())
     }
 
     pub(super) fn leave_call(&self) -> Call {
         let token = self.claim.token().as_bytes().to_vec();
-        leave_call(self.claim.lock(), token, &self.id)
+        let args = vec![token, self.id.clone().into()];
+        self.claim.lock().call_with_guards(&LEAVE, args)
     }
 }
 
-fn leave(call: impl Fn() -> Call, client: &mut Client) -> Result<(), Error> {
-    client.open_to_release()?;
-    let mut leaves_dead_waiters = || {
-        client.call(call(), |fields| match fields {
-            [Value::Int(1)] => Ok(false),
-            [Value::Int(4)] => Ok(true),
-            other => Err(unexpected_reply(other)),
-        })
-    };
-    if leaves_dead_waiters()? {
-        // It has left. Where that fails, the living ones remove more of the dead ones themselves.
-        let mut calls = 0..DEAD_CALLS;
-        while calls.next().is_some() && matches!(leaves_dead_waiters(), Ok(true)) {}
-    }
-    Ok(())
-}
-
-fn leave_call(lock: &Lock, token: Vec<u8>, id: &str) -> Call {
-    lock.call_with_guards(&LEAVE, vec![token, id.into()])
-}
-
-fn guard_call(lock: &Lock, by: &Admission, id: &str, who: &[u8], insists: bool) -> Call {
-    let (token, pass) = match by {
-        Admission::Token(token) => (token.as_bytes().to_vec(), Vec::new()),
-        Admission::Pass(pass) => (Vec::new(), pass.clone().into()),
-    };
-    let insists = u8::from(insists).to_string().into();
-    lock.call_with_guards(&GUARD, vec![token, id.into(), who.to_vec(), pass, insists])
-}
-
-fn admitted(lock: &Lock, id: &str, who: &[u8], fields: &[Value]) -> Result<Admitted, Error> {
+fn admitted(guard: &Guard, fields: &[Value]) -> Result<Admitted, Error> {
     match fields {
-        [
-            Value::Int(1),
-            more,
-            ttl,
-            fence,
-            limit,
-            place,
-            _,
-            Value::BulkString(token),
-        ] => {
-            let token = Token::read(token.clone()).ok_or_else(|| unexpected_reply(fields))?;
-            Ok(Admitted::Guards(Guarded {
-                guard: Guard {
-                    claim: Claim::resume(lock.clone(), token),
-                    id: id.to_owned(),
-                    who: who.to_vec(),
-                    insists: false,
-                },
-                hold: Reentry {
-                    fence: number(fence)?,
-                    limit: Limit::of(count(limit)?),
-                    slot: slot(place)?,
-                },
-                left: left(more)?,
-                ttl: left(ttl)?,
-            }))
-        }
+        [Value::Int(1), more, ttl, fence, limit, place, _] => Ok(Admitted::Guards(Guarded {
+            guard: guard.clone(),
+            hold: Reentry {
+                fence: number(fence)?,
+                limit: Limit::of(count(limit)?),
+                slot: slot(place)?,
+            },
+            left: left(more)?,
+            ttl: left(ttl)?,
+        })),
         [Value::Int(3)] => Ok(Admitted::TooMany),
-        [Value::Int(4)] => Ok(Admitted::UnknownPass),
         other => not_ours(other).map(Admitted::NotHeld),
     }
 }
@@ -216,16 +166,7 @@ fn admitted(lock: &Lock, id: &str, who: &[u8], fields: &[Value]) -> Result<Admit
 /// Reads the answer to [`Guard::extend_all`].
 pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
     match array(answer)?.as_slice() {
-        [
-            Value::Int(1),
-            more,
-            ttl,
-            fence,
-            limit,
-            place,
-            by,
-            Value::BulkString(_),
-        ] => {
+        [Value::Int(1), more, ttl, fence, limit, place, by] => {
             left(ttl)?;
             number(fence)?;
             count(limit)?;
@@ -237,40 +178,6 @@ pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
             })
         }
         other => not_ours(other),
-    }
-}
-
-/// What [`Claim::give_pass`] found.
-#[derive(Debug)]
-pub enum PassGiven {
-    Yes,
-    /// The run is over, or its lock is lost.
-    NotHeld(LeaseState),
-    /// The lock has as many guards and passes as it may have.
-    TooMany,
-}
-
-impl Claim {
-    /// Has this word admit so many guards of our hold, for a time.
-    pub fn give_pass(
-        &self,
-        client: &mut Client,
-        word: &str,
-        times: u32,
-        lasting: Duration,
-    ) -> Result<PassGiven, Error> {
-        let args = vec![
-            self.token().as_bytes().to_vec(),
-            word.into(),
-            times.to_string().into(),
-            lasting.as_millis().to_string().into(),
-        ];
-        let call = self.lock().call_with_guards(&PASS, args);
-        client.call(call, |fields| match fields {
-            [Value::Int(1)] => Ok(PassGiven::Yes),
-            [Value::Int(3)] => Ok(PassGiven::TooMany),
-            other => not_ours(other).map(PassGiven::NotHeld),
-        })
     }
 }
 

@@ -42,8 +42,8 @@
 //! - `keep.lua` does that with the lock's key alone, while a cluster moves the keys to another node.
 //! - `check.lua` answers whether a lock is still ours.
 //! - `release.lua` frees our lock, or leaves its queue, and hands the lock on.
-//! - `guard.lua` admits work elsewhere under a hold, by the hold's token or a pass of `pass.lua`, and extends its lease to
-//!   the hold's; `leave.lua` says that it has ended. A lock whose run is over is kept for its guards.
+//! - `guard.lua` admits work elsewhere under a hold, by the hold's token, and extends its lease to the hold's;
+//!   `leave.lua` says that it has ended. A lock whose run is over is kept for its guards.
 //! - `force.lua` frees another client's lock, and leaves a notice that names the run that did it; or it takes
 //!   a waiter out of the queue.
 //! - `stop.lua` leaves a notice for a holder that it is to end.
@@ -104,7 +104,7 @@ pub use self::client::{Client, Incoming};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::expect::Expectation;
 pub use self::grant::Grant;
-pub use self::guard::{Admission, Admitted, Guard, GuardEntry, Guarded, Pass, PassGiven};
+pub use self::guard::{Admitted, Guard, GuardEntry, Guarded, Pass};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Renewal, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock, StopReply};

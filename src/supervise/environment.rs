@@ -163,14 +163,24 @@ pub fn origin_of(environment: &[u8], id: &str) -> Origin {
 
 /// Reads `NAME=TOKEN …`. What isn't of that form is not a hold.
 pub fn read_held(held: &[u8]) -> Vec<(Name, Token)> {
-    let pairs = held.split(|&byte| byte == b' ');
-    let read = |pair: &[u8]| {
+    pairs(held).flatten().collect()
+}
+
+/// Reads `NAME=TOKEN …`; `None` if any of it isn't of that form.
+pub fn parse_held(held: &[u8]) -> Option<Vec<(Name, Token)>> {
+    pairs(held).collect()
+}
+
+fn pairs(held: &[u8]) -> impl Iterator<Item = Option<(Name, Token)>> {
+    let pairs = held
+        .split(|&byte| byte == b' ')
+        .filter(|pair| !pair.is_empty());
+    pairs.map(|pair| {
         // A token has no =, but a name may have.
         let middle = pair.iter().rposition(|&byte| byte == b'=')?;
         let name = std::str::from_utf8(&pair[..middle]).ok()?.parse().ok()?;
         Some((name, Token::read(pair[middle + 1..].to_vec())?))
-    };
-    pairs.filter_map(read).collect()
+    })
 }
 
 /// The line of JSON that each call of a hook was told, which nothing has in its environment but what that call has started.

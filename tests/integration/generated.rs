@@ -437,7 +437,6 @@ const TAKES_A_NAME: &[&str] = &[
     "run --once-per 1h dep",
     "guard dep",
     "guard --wait-tree a dep",
-    "pass --times 2 dep",
     "acquire dep",
     "acquire --format json dep",
     "extend dep",
@@ -463,8 +462,6 @@ const TAKES_A_WORD: &[(&str, &[&str])] = &[
 /// Where all has been said, or only the user knows what comes next.
 const TAKES_NO_MORE: &[&str] = &[
     "acquire a ",
-    "pass a ",
-    "guard --pass ",
     "extend a 1m ",
     "check a ",
     "release a ",
@@ -600,7 +597,7 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
         ("redlock check --for 5s dep", "deploy:prod"),
         ("redlock wait a dep", "deploy:prod"),
         ("redlock guard a dep", "deploy:prod"),
-        ("redlock pass dep", "deploy:prod"),
+        ("redlock guard --held ./Makef", "Makefile"),
         ("redlock guard -c x --wait-t", "--wait-tree"),
         ("redlock guard a -- redlock st", "status"),
         ("redlock history -n 5 dep", "deploy:prod"),

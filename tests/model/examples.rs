@@ -155,16 +155,9 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("token", None),
             ("guard", None),
             ("who", Some("{g1}")),
-            ("pass", Some("")),
             ("insist", Some("0")),
         ],
         "leave" => &[("token", None), ("guard", None)],
-        "pass" => &[
-            ("token", None),
-            ("pass", None),
-            ("times", Some("1")),
-            ("long", Some("60000")),
-        ],
         "keep" | "prolong" => &[("token", None), ("ttl", Some("10s"))],
         "force" => &[
             ("id", None),

@@ -260,7 +260,6 @@ fn shapes() -> [(&'static str, Value); 9] {
         Value::Int(1),
         Value::Int(1),
         Value::Nil,
-        Value::BulkString(b"token".to_vec()),
     ];
     [
         ("renewed", fields(&renewal.concat())),

@@ -1,11 +1,10 @@
 -- Guards: work elsewhere under a hold. Each has a lease of its own, which never ends after that of the hold; and once
 -- the hold's run is over, the lock is kept until the last of them has ended, or its lease is over.
--- KEYS[11] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard, and the passes:
---   "<until (ms)> <how many more it admits> <guards that it has admitted> <token of the hold>" by pass:<hash>
+-- KEYS[11] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard
 -- @include lease
 
 local guards = KEYS[11]
-local MOST_GUARDS = 1000 -- how many guards and passes a lock has at most
+local MOST_GUARDS = 1000 -- how many guards a lock has at most
 
 -- Calls `look` with each field of a hash of guards, and its value. A key of another type has none.
 local function each_guard(look)
@@ -30,7 +29,7 @@ local function guarded_for(token, entry)
   return credible(last, ttl_of(entry) or last, entry)
 end
 
--- Makes room for one more guard or pass: removes those that are over. Returns whether there is any.
+-- Makes room for one more guard: removes those that are over. Returns whether there is any.
 local function has_room()
   local alive, over = 0, {}
   each_guard(function(field, guard)

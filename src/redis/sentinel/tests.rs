@@ -818,8 +818,7 @@ fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failo
 
 #[test]
 fn a_guard_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
-    let old =
-        primary_that_answers("*8\r\n:1\r\n:900\r\n:1000\r\n:1\r\n:1\r\n:1\r\n$-1\r\n$1\r\nt\r\n");
+    let old = primary_that_answers("*7\r\n:1\r\n:900\r\n:1000\r\n:1\r\n:1\r\n:1\r\n$-1\r\n");
     let new = primary_that_answers("*3\r\n:0\r\n$-1\r\n$-1\r\n");
     let (_, fakes) = three(old, 5);
     let (locks, claim) = locks(&fakes);

@@ -147,8 +147,6 @@ fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
     let holder = Holder::start(&redis, &["a"]);
     refused(&holder.held, &["b"], "this job doesn't hold \"b\"");
     refused("a=another-token", &["a"], "holds it now");
-    let unknown = format!("a~{}", "k".repeat(20));
-    refused("", &["--pass", &unknown], "isn't valid");
     Holder::let_end(&redis);
     let Holder { run, held } = holder;
     run.finish().assert_exited(0);
@@ -157,66 +155,76 @@ fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
 }
 
 #[test]
-fn a_pass_admits_as_many_guards_as_it_was_asked_for_and_says_nothing_of_the_token() {
+fn a_guard_reads_the_locks_from_its_input_and_leaves_the_rest_to_its_command() {
     let redis = Redis::start();
-    let script =
-        r#"redlock pass; redlock pass --times 2; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
-    let mut run = Running::start(&mut redis.run("a", script));
-    let token = |redis: &Redis| redis.cli(&["GET", "redlock:a"]);
-    for times in [1, 2] {
-        let pass = run.line();
-        assert!(!pass.contains(&token(&redis)[..8]), "{pass}");
-        let admitted = |expected: i32| {
-            let words = ["guard", "--pass", &pass, "--", "printenv", "REDLOCK_TOKEN"];
-            let end = outcome(&mut redis.redlock(&words));
-            end.assert_exited(expected);
-            end.stdout.trim().to_owned()
-        };
-        for _ in 0..times {
-            assert_eq!(admitted(0), token(&redis));
-        }
-        assert_eq!(admitted(79), "");
-    }
-    Holder::let_end(&redis);
-    run.finish().assert_exited(0);
+    let script = r#"printf '%s\nfirst\nsecond\n' "$REDLOCK_HELD" |
+        env -u REDLOCK_NAME -u REDLOCK_TOKEN -u REDLOCK_HELD redlock guard --held - -c '
+            read -r line; echo "$line"; cat; echo "$REDLOCK_NAME"; redlock check b; redlock check "a\$c"'"#;
+    let end = outcome(&mut redis.run("b a$c", script));
+    end.assert_exited(0).assert_silent();
+    let lines: Vec<&str> = end.stdout.lines().collect();
+    assert_eq!(lines, ["first", "second", "a$c b"]);
 }
 
 #[test]
-fn a_pass_that_nobody_could_read_is_refused() {
+fn a_guard_reads_the_locks_from_a_file_and_guards_those_that_are_named() {
     let redis = Redis::start();
-    let end = outcome(&mut redis.run("a", "redlock pass >&-"));
-    end.assert_exited(64);
-    assert!(end.stderr.contains("standard output is closed"), "{end:?}");
-}
-
-#[test]
-fn a_pass_for_a_lock_of_which_this_job_has_no_token_is_refused_as_an_extension_is() {
-    let redis = Redis::start();
-    let refused = |words: &[&str]| {
-        let end = outcome(&mut redis.redlock(words));
-        end.assert_exited(79);
-        end.stderr
-    };
-    let extended = refused(&["extend", "a", "1h"]);
-    assert!(extended.contains("no token for lock \"a\""), "{extended}");
-    assert_eq!(refused(&["pass", "a"]), extended);
-}
-
-#[test]
-fn one_pass_is_for_all_locks_of_the_job() {
-    let redis = Redis::start();
-    let script = r#"redlock pass; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
-    let mut run = Running::start(&mut redis.run("b a$c", script));
-    let pass = run.line();
-    let script = r#"for lock in $REDLOCK_NAME; do redlock check "$lock" && echo "$lock"; done"#;
-    let words = ["guard", "--pass", &pass, "-c", script];
-    let end = outcome(&mut redis.redlock(&words));
+    let holder = Holder::start(&redis, &["a", "b"]);
+    let path = redis.dir.path().join("held");
+    fs::write(&path, format!("{}\n", holder.held)).unwrap();
+    let file = path.to_str().unwrap();
+    let words = words!("guard --held {} b -- printenv REDLOCK_NAME", file);
+    let end = outcome(&mut redis.redlock(words));
     end.assert_exited(0);
-    let mut names: Vec<&str> = end.stdout.lines().collect();
-    names.sort_unstable();
-    assert_eq!(names, ["a$c", "b"]);
+    assert_eq!(end.stdout, "b\n");
+    let words = words!("guard --held {} c -- echo never", file);
+    outcome(&mut redis.redlock(words))
+        .assert_exited(79)
+        .assert_says("this job doesn't hold \"c\"");
     Holder::let_end(&redis);
-    run.finish().assert_exited(0);
+    holder.run.finish().assert_exited(0);
+}
+
+#[test]
+fn a_value_of_held_that_names_no_lock_is_refused_and_not_repeated() {
+    let redis = Redis::start();
+    let path = redis.dir.path().join("held");
+    let file = path.to_str().unwrap();
+    for (text, status, says) in [
+        ("", 79, "is empty"),
+        ("\n", 79, "is empty"),
+        ("hunter2", 64, "doesn't contain the value of REDLOCK_HELD"),
+        (
+            "a=hunter2 b",
+            64,
+            "doesn't contain the value of REDLOCK_HELD",
+        ),
+        (
+            "a=hunter2\nb=hunter2",
+            64,
+            "doesn't contain the value of REDLOCK_HELD",
+        ),
+        ("a=hunter2", 79, "is not held"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let end = outcome(&mut redis.redlock(words!("guard --held {} -- echo never", file)));
+        end.assert_exited(status).assert_says(says);
+        assert_eq!(end.stdout, "");
+        assert!(!end.stderr.contains("hunter2"), "{end:?}");
+    }
+    fs::remove_file(&path).unwrap();
+    let end = outcome(&mut redis.redlock(words!("guard --held {} -- echo never", file)));
+    end.assert_exited(64).assert_says(file);
+    let input = |script: &str| outcome(&mut directly(&redis, &["sh", "-c", script]));
+    input("redlock guard --held - -- echo never </dev/null")
+        .assert_exited(79)
+        .assert_says("standard input is empty");
+    input("redlock guard --held - -- echo never <.")
+        .assert_exited(64)
+        .assert_says("can't read standard input");
+    input("head -c 200000 /dev/zero | redlock guard --held - -- echo never")
+        .assert_exited(64)
+        .assert_says("128 KiB");
 }
 
 #[test]
@@ -704,9 +712,7 @@ fn the_last_guard_of_a_lock_that_its_job_released_hands_it_on_past_a_thousand_de
 #[test]
 fn a_guard_whose_answer_was_lost_is_admitted_once() {
     let redis = Redis::start();
-    let script = r#"redlock pass; while [ ! -e "$HOME/end" ]; do sleep 0.01; done"#;
-    let mut run = Running::start(&mut redis.run("a", script));
-    let pass = run.line();
+    let holder = Holder::start(&redis, &["a"]);
     let mut lost = false;
     let proxy = Proxy::with(&redis, move |request| {
         if request.operation == "guard" && !std::mem::replace(&mut lost, true) {
@@ -715,23 +721,19 @@ fn a_guard_whose_answer_was_lost_is_admitted_once() {
             Action::Pass
         }
     });
-    let words = [
-        "-u",
-        &proxy.url(),
-        "guard",
-        "--pass",
-        &pass,
-        "-c",
+    let guard = holder.guard(
+        &redis,
+        &["-u", &proxy.url()],
         "echo ran; redlock status --json a",
-    ];
-    let end = outcome(&mut redis.redlock(&words));
+    );
+    let end = guard.finish();
     end.assert_exited(0);
     let (ran, shown) = end.stdout.split_once('\n').unwrap();
     assert_eq!(ran, "ran");
     let all: serde_json::Value = serde_json::from_str(shown).unwrap();
     assert_eq!(all[0]["holders"][0]["guards"].as_array().unwrap().len(), 1);
     Holder::let_end(&redis);
-    run.finish().assert_exited(0);
+    holder.run.finish().assert_exited(0);
 }
 
 #[test]
@@ -828,7 +830,7 @@ fn a_guard_counts_on_no_more_of_a_lease_than_its_run_where_the_clock_was_set_bac
             let later = (seconds * 1000 + 3_600_000).to_string();
             redis.cli(&["ZADD", "{redlock:a}:holders", &later, "mine"]);
         }
-        let guarded = lua::call(&redis, "guard", &["mine", "aaaaaaaaaaaa", lua::WHO, ""]);
+        let guarded = lua::call(&redis, "guard", &["mine", "aaaaaaaaaaaa", lua::WHO, "0"]);
         assert_eq!(guarded[..3], ["1", "30000", "30000"]);
     }
 }
@@ -843,34 +845,4 @@ fn the_history_shows_a_guarded_hold_while_it_lasts() {
     assert_eq!(all[0]["guards"], 1);
     Holder::let_end(&redis);
     holder.run.finish().assert_exited(0);
-}
-
-#[test]
-fn a_pass_is_for_a_hold_of_a_host_whose_name_has_a_space_too() {
-    let redis = Redis::start();
-    let token = "t:my host:1";
-    let request = [
-        token,
-        "30000",
-        "1",
-        lua::WHO,
-        "",
-        "",
-        "0",
-        "fifo",
-        "0",
-        "",
-        "0",
-        "0",
-    ];
-    assert_eq!(lua::call(&redis, "acquire", &request)[0], "1");
-    lua::call(&redis, "pass", &[token, "word", "1", "60000"]);
-    let admitted = |id: &str| lua::call(&redis, "guard", &["", id, lua::WHO, "word"]);
-    for (id, answer) in [
-        ("aaaaaaaaaaaa", "1"),
-        ("aaaaaaaaaaaa", "1"),
-        ("bbbbbbbbbbbb", "4"),
-    ] {
-        assert_eq!(admitted(id)[0], answer);
-    }
 }

@@ -670,7 +670,8 @@ print("listening", flush=True)
 def serve(client):
     stream = client.makefile("rw")
     job = json.loads(stream.readline())
-    status = subprocess.run(job["words"], env={**os.environ, **job["env"]}).returncode
+    done = subprocess.run(job["words"], input=job["input"], text=True, env={**os.environ, **job["env"]})
+    status = done.returncode
     try:
         print(status if status >= 0 else 128 - status, file=stream, flush=True)
     except BrokenPipeError:
@@ -686,15 +687,15 @@ const CLIENT: &str = r#"#!/usr/bin/env python3
 import json, os, re, signal, socket, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-def begin(words, **env):
+def begin(words, input=None, **env):
     client = socket.socket(socket.AF_UNIX)
     client.connect(os.path.join(os.path.dirname(__file__), "..", "daemon.sock"))
     stream = client.makefile("rw")
-    print(json.dumps({"words": words, "env": env}), file=stream, flush=True)
+    print(json.dumps({"words": words, "input": input, "env": env}), file=stream, flush=True)
     return stream
 
-def have(words, **env):
-    return int(begin(words, **env).readline())
+def have(words, input=None, **env):
+    return int(begin(words, input, **env).readline())
 
 def there(arguments):
     end = arguments.index("--")
@@ -708,7 +709,7 @@ const CLIENTS: [(&str, &str); 4] = [
         "ssh",
         r#"
 host, *words = sys.argv[1:]
-sys.exit(have(["sh", "-c", " ".join(words)], SSH_HOST=host))
+sys.exit(have(["sh", "-c", " ".join(words)], sys.stdin.read(), SSH_HOST=host))
 "#,
     ),
     (
@@ -727,25 +728,24 @@ sys.exit(have(words, **env))
     (
         "kubectl",
         r#"
-assert sys.argv[1:3] == ["exec", "deploy/web"], sys.argv
-sys.exit(have(there(sys.argv)))
+assert sys.argv[1:4] == ["exec", "-i", "deploy/web"], sys.argv
+sys.exit(have(there(sys.argv), sys.stdin.read()))
 "#,
     ),
     (
-        // Each host gets its own value of an expression.
+        // Each host gets the same input.
         "ansible-playbook",
         r#"
 import yaml
-def pipe(found):
-    asked = subprocess.run(found[1], shell=True, stdout=subprocess.PIPE, text=True, check=True)
-    return asked.stdout.rstrip("\n")
+def variable(match):
+    return os.environ[match[1]]
 [play] = yaml.safe_load(open(sys.argv[1]))
 begun = []
 for host in ["web-1", "web-2", "web-3"]:
     for task in play["tasks"]:
-        words = task["ansible.builtin.command"]["argv"]
-        words = [re.sub(r"\{\{ lookup\('pipe', '(.*)'\) \}\}", pipe, word) for word in words]
-        begun.append(begin(words, SSH_HOST=host))
+        command = task["ansible.builtin.command"]
+        input = re.sub(r"\{\{ lookup\('env', '(.*)'\) \}\}", variable, command["stdin"])
+        begun.append(begin(command["argv"], input + "\n", SSH_HOST=host))
 sys.exit(max(int(stream.readline()) for stream in begun) and 2)
 "#,
     ),

@@ -7,9 +7,9 @@ macro_rules! scripts {
 }
 
 /// The scripts by their names, as they are sent.
-pub const SCRIPTS: [(&str, &str); 16] = scripts![
+pub const SCRIPTS: [(&str, &str); 15] = scripts![
     "acquire", "renew", "prolong", "keep", "check", "release", "force", "stop", "freeze", "thaw",
-    "skip", "history", "inspect", "guard", "leave", "pass"
+    "skip", "history", "inspect", "guard", "leave"
 ];
 
 /// The script of this name.

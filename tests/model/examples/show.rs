@@ -390,9 +390,7 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
             &["left", "fence", "limit", "slot", "cancelled by"],
         ),
         ("renew" | "check" | "release", 2) => ("released before", &[]),
-        ("renew" | "check" | "release" | "guard" | "pass", 0) => {
-            ("lost", &["forced out by", "a holder"])
-        }
+        ("renew" | "check" | "release" | "guard", 0) => ("lost", &["forced out by", "a holder"]),
         ("check", 1) => ("held", &["left", "cancelled by", "to be confirmed"]),
         ("release", 1) => ("released", &[]),
         ("release", 3) => ("kept", &["left", "for guards"]),
@@ -407,13 +405,10 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
                 "limit",
                 "slot",
                 "cancelled by",
-                "token",
             ],
         ),
-        ("guard" | "pass", 2) => ("the run is over", &[]),
-        ("guard" | "pass", 3) => ("too many", &[]),
-        ("guard", 4) => ("admits nobody", &[]),
-        ("pass", 1) => ("admits", &[]),
+        ("guard", 2) => ("the run is over", &[]),
+        ("guard", 3) => ("too many", &[]),
         ("leave", 1) => ("left", &[]),
         ("leave", 4) => ("left, and dead waiters are left", &[]),
         ("keep", 1) | ("prolong", 1..) => ("extended", &[]),
