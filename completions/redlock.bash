@@ -80,7 +80,7 @@ _redlock() {
     local common='--url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key
         --connect-timeout --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
-    local taking="--ttl $patience --max-waiting --shared --slots --priority --supersede --order --cancel-running
+    local taking="--ttl $patience --max-waiting --ignore-freeze --shared --slots --priority --supersede --order --cancel-running
         --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     [[ $command == freeze && $prev == @(-w|--wait) ]] && prev=
@@ -117,7 +117,7 @@ _redlock() {
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         why:-*) _redlock_words "--utc $common" ;;
         expect:-*) _redlock_words "--every --within --forget --new $common" ;;
-        freeze:-*) _redlock_words "--reason --for --wait --pass --new $common" ;;
+        freeze:-*) _redlock_words "--reason --for --wait --new $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
         local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-* | man:-* | completions:-*) _redlock_words "$common" ;;

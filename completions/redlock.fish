@@ -128,6 +128,7 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -l slots -x -d 'Semaphore: up to N holders'
     complete -c redlock -n "__redlock_is $command" -l max-waiting -x -d "Don't wait behind N others"
     complete -c redlock -n "__redlock_is $command" -l priority -x -d 'Queue priority; higher goes first'
+    complete -c redlock -n "__redlock_is $command" -l ignore-freeze -d 'Run although the lock is frozen'
     complete -c redlock -n "__redlock_is $command" -l supersede -d 'Make all earlier waiters give up'
     complete -c redlock -n "__redlock_is $command" -l order -x -d 'Version of this run, for --supersede'
     complete -c redlock -n "__redlock_is $command" -l cancel-running -d 'Also stop the run that holds the lock'
@@ -197,7 +198,6 @@ complete -c redlock -n '__redlock_is completions; and __redlock_has 0' -a 'bash 
 complete -c redlock -n '__redlock_is freeze' -l reason -x -d 'Reason, shown to every run that wants the lock'
 complete -c redlock -n '__redlock_is freeze' -l for -x -d 'Duration of the freeze'
 complete -c redlock -n '__redlock_is freeze' -s w -l wait -d 'Return once the holder has ended'
-complete -c redlock -n '__redlock_is freeze' -l pass -d 'Print a pass for your own runs'
 complete -c redlock -n '__redlock_is freeze wait status' -l new -d 'Accept a name that was never used'
 
 complete -c redlock -n '__redlock_is why' -l utc -d 'Times in UTC'

@@ -22,7 +22,7 @@ use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
 use crate::typed::Typed;
-use crate::variables::{OF_HOOK, PASS, VARIABLES};
+use crate::variables::{OF_HOOK, VARIABLES};
 
 pub use self::options::{FromSettings, StandIn};
 pub use self::trust::Exposure;
@@ -369,7 +369,7 @@ impl Sources {
             if is_other(&VARIABLES)
                 || is_other(&INSTALLATION)
                 || is_other(&OF_HOOK)
-                || is_other(&[output::HELPER_VARIABLE, PASS])
+                || is_other(&[output::HELPER_VARIABLE])
                 || is_service_link(&name)
             {
                 continue;

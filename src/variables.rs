@@ -9,10 +9,6 @@ pub const WAITED_MS: &str = "REDLOCK_WAITED_MS";
 /// twice: it isn't the job's own to release.
 pub const HELD: &str = "REDLOCK_HELD";
 
-/// What admits the runs of the client that has frozen a lock. It isn't part of what a run leaves to its job: that may start
-/// such runs, too.
-pub const PASS: &str = "REDLOCK_PASS";
-
 /// What has happened, for a hook. Whatever runs in one has it, and calls none.
 pub const EVENT: &str = "REDLOCK_EVENT";
 pub const RAN_MS: &str = "REDLOCK_RAN_MS";

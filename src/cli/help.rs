@@ -25,12 +25,13 @@ pub const GROUPS: [&str; 9] = [
 pub const WITH_SETTINGS: [&str; 6] = ["run", "guard", "acquire", "wait", "extend", "doctor"];
 
 /// The options for the command, the process and the secrets of one call: they have no variable.
-const WITHOUT_VARIABLE: [&str; 9] = [
+const WITHOUT_VARIABLE: [&str; 10] = [
     "shell",
     "unless",
     "while-pid",
     "token-file",
     "held",
+    "ignore-freeze",
     "once",
     "new",
     "json",

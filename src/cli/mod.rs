@@ -385,6 +385,12 @@ pub struct AcquireOptions {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", value_parser = remembered_or_none, hide = true)]
     pub restart_grace: Duration,
 
+    /// Run although the lock is frozen
+    ///
+    /// The run goes ahead of all that the freeze keeps out, and waits only for the holder.
+    #[arg(long, help_heading = "Waiting", hide_short_help = true)]
+    pub ignore_freeze: bool,
+
     /// Reason, shown in `redlock status` and to waiters
     #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description")]
     pub reason: Option<String>,
@@ -919,8 +925,7 @@ pub struct Expect {
 /// Block new holders; the current one may finish
 ///
 /// Waiters keep waiting and see the reason; runs with --no-wait give up. The freeze lasts until
-/// `redlock thaw`, until --for is over, or for 30 days. A run with the pass that --pass prints in $REDLOCK_PASS acquires
-/// the lock all the same.
+/// `redlock thaw`, until --for is over, or for 30 days. `redlock run --ignore-freeze` acquires the lock all the same.
 #[derive(Debug, Args)]
 pub struct Freeze {
     /// Lock name
@@ -938,13 +943,6 @@ pub struct Freeze {
     /// Return once the holder has ended
     #[arg(short, long)]
     pub wait: bool,
-
-    /// Print a pass for your own runs
-    ///
-    /// A run with the pass in $REDLOCK_PASS acquires the frozen lock, ahead of all that wait. It is worthless once the
-    /// freeze has ended.
-    #[arg(long)]
-    pub pass: bool,
 
     /// Freeze a name that was never used, although a similar one was
     #[arg(long)]

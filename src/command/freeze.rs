@@ -1,9 +1,8 @@
 //! `redlock freeze` and `redlock thaw`: let the holder finish, and admit no other run.
 
-use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::change::{change, with_last_words};
 use super::identity::{masked, own_identity};
@@ -14,16 +13,11 @@ use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration;
-use crate::protocol::{Error, FreezeReply, Inspected, Name, Pass, Who};
+use crate::protocol::{Error, FreezeReply, Inspected, Name, Who};
 use crate::report;
-use crate::sys;
 
 /// Admits no new holder.
 pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
-    if options.pass && sys::stream_was_closed(1) {
-        let why = "standard output is closed, so the pass would be lost";
-        return Err(BadUsage(why.into()).into());
-    }
     let names = parse_names(&options.names)?;
     refuse_duration(options)?;
     let who = Who {
@@ -38,12 +32,10 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
             return Ok(Exit::NeverUsed);
         }
     }
-    let pass = options.pass.then(|| Pass::new(names.clone())).transpose()?;
     let long = options.lasting.unwrap_or(cli::REMEMBERED);
-    let word = pass.as_ref().map(|pass| pass.word.as_str());
     let frozen = change_each(&names, "frozen", |name| {
         let lock = settings.locks.lock(name.clone());
-        lock.freeze(&mut client, long, &who, word)
+        lock.freeze(&mut client, long, &who)
     })?;
     for (name, found) in names.iter().zip(&frozen) {
         settings
@@ -51,10 +43,6 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
             .info(frozen_line(name, options.lasting, found));
     }
     drop(client);
-    // Whoever gives the wait up has it already.
-    if let Some(pass) = pass {
-        writeln!(std::io::stdout(), "{pass}").context("can't write the pass")?;
-    }
     if options.wait {
         let patience = cli::WaitOptions::default();
         let thaw = report::typed_for(&["thaw"], &names);

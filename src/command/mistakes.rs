@@ -199,7 +199,10 @@ const NOT_OURS: [(&[&str], &str); 9] = [
     (&["--unlock"], "use redlock release NAME"),
     (&["--command"], "put -c SCRIPT"),
     (&["--fcntl"], "leave it out, as redlock locks no file"),
-    (&["--pass"], "put --held -"),
+    (
+        &["--pass"],
+        "give a guard --held -, a run in a freeze --ignore-freeze, and a password --password-file FILE",
+    ),
     (
         &["--password"],
         "put --password-file FILE, as anyone on this host can read a command line",

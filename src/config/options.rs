@@ -13,7 +13,6 @@ use super::{BadConfig, NAMES, Setting, Sources, is_in_job};
 use crate::cli::{Cli, ONLY_WITH, WITH_SETTINGS, variable};
 use crate::pattern::nearest;
 use crate::typed::{Typed, Word};
-use crate::variables::PASS;
 
 /// A setting in place of an option.
 #[derive(Debug)]
@@ -179,11 +178,7 @@ fn unknown(mut settings: Vec<&Setting>) -> Result<Option<String>, BadConfig> {
         Some((file.display(), line, &setting.name))
     });
     if let Some((file, line, name)) = in_files.next() {
-        let hint = if name == PASS {
-            "; a pass is for the runs that have it in their environment".into()
-        } else {
-            hint(name)
-        };
+        let hint = hint(name);
         let line = format!("{file}:{line}: unknown setting {name}{hint}");
         return Err(BadConfig(line));
     }

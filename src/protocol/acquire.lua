@@ -13,8 +13,7 @@
 -- ARGV[15] repair (1 or 0)
 -- ARGV[16] restart grace (ms; '' or left out when there is none)
 -- ARGV[17] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
--- ARGV[18] pass of a freeze ('' or left out when there is none)
--- ARGV[19] behind how many others it doesn't wait ('' or left out when it waits behind any number)
+-- ARGV[18] behind how many others it doesn't wait ('' or left out when it waits behind any number)
 -- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
 -- @include lock
 
@@ -83,15 +82,10 @@ local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), AR
 local place, ticket, priority, discipline = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), ARGV[14], ARGV[15]
 local sync = (ARGV[17] or '') ~= ''
-local pass, most_waiting = ARGV[18] or '', tonumber(ARGV[19] or '')
+local most_waiting = tonumber(ARGV[18] or '')
 
 -- Others read its number in its entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
--- And for which freeze it has the pass: the one that began then.
-local frozen_since = string.match(freeze or '', '^%d+ (%d+) ')
-if frozen_since and pass ~= '' and redis.call('HGET', state, 'frozen_pass') == frozen_since .. ' ' .. redis.sha1hex(pass) then
-  who = string.gsub(who, '^{', '{"pass":' .. frozen_since .. ',', 1)
-end
 
 local success = succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1
 local repaired = 0
@@ -131,7 +125,7 @@ local function busy(ahead, polls, more)
   local all = (phase == 'granted' or more) and 1 or 0
   local stopping = holder and cancelled_by(holder, entry)
   -- A freeze that doesn't keep it out is nothing that it waits for.
-  local freeze = not passes(who) and freeze
+  local freeze = not ignores_freeze(who) and freeze
   return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, freeze, repaired, all, restarted, stopping or false}
 end
 
@@ -212,29 +206,27 @@ if cancelled then return {4, cancelled} end
 local queued = redis.call('EXISTS', queue) == 1
 if queued and place == '' then
   -- It may be that no waiter in the queue is alive.
-  grant_next(value)
+  local _, more, _, is_blocked = grant_next(value)
   queued = redis.call('EXISTS', queue) == 1
   value = redis.call('GET', lock)
   -- Or that it is the next one itself: its first request has come late.
   if is_held(token, value) then return accept(value) end
-end
--- Those whose turn doesn't come before the freeze ends are behind a run with its pass, which waits only where another one
--- with it is ahead. One that makes older ones give up does so from the queue.
-if queued and place == '' and supersede == '0' and passes(who) and not redis.call('ZSCORE', queue, token) then
-  local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  queued = passes(redis.call('HGET', waiters, head) or '')
+  -- A run that ignores the freeze waits for none that the freeze keeps out. One that makes older ones give up does so from
+  -- the queue.
+  if ignores_freeze(who) and supersede == '0' and not redis.call('ZSCORE', queue, token) then queued = is_blocked or more end
 end
 
 local COUNTED = 200 -- among how many ahead of it one call counts those that wait
 
--- How many wait ahead of it, up to `most`. A listener that no message reaches is dead.
+-- How many wait ahead of it, up to `most`. A listener that no message reaches is dead. None that a freeze keeps out is
+-- ahead of a run that ignores the freeze.
 local function count_ahead(most)
   local waiting = 0
   for _, other in ipairs(redis.call('ZRANGE', queue, 0, COUNTED - 1)) do
     if waiting >= most or other == token then break end
     local entry = redis.call('HGET', waiters, other) or ''
     local until_ms, _, _, _, _, listens = string.match(entry, WAITER)
-    local is_there = until_ms and tonumber(until_ms) > now_ms
+    local is_there = until_ms and tonumber(until_ms) > now_ms and (not ignores_freeze(who) or ignores_freeze(entry))
     if is_there and listens ~= '0' then
       is_there = redis.pcall(PUBLISH[listens], channels .. id(other), 'hello') ~= 0
     end
@@ -289,16 +281,13 @@ local polls = place == 'poll'
 local listens = place == 'shard' and '2' or '1'
 local since = string.match(redis.call('HGET', waiters, token) or '', '^%S+ %d+ (%d+) ')
 local is_new = ticket == ''
--- With the pass of a freeze it is ahead of all that have none.
 local function take_place()
   local turn = tonumber(ticket)
   if discipline == 'lifo' then turn = -turn end
-  local rank = passes(who) and HIGHEST + 1 or tonumber(priority)
-  redis.call('ZADD', queue, int_text(turn - rank * ROUND), token)
+  redis.call('ZADD', queue, int_text(turn - tonumber(priority) * ROUND), token)
 end
 -- One that had its place before keeps it, and its turn, also on a full server.
 if not is_new then redis.call('PEXPIRE', waiters, QUEUE_TTL) end
-if score and (passes(who) or tonumber(score) < -(HIGHEST + 0.5) * ROUND) then take_place() end
 if not score then
   local last = last_ticket()
   if is_new then ticket = int_text(last + 1) end
@@ -330,9 +319,9 @@ if not score then
     local is_group = SHARED_VALUES[value]
     local entry = redis.call('HGET', meta, value) or ''
     local is_watched = is_group or string.find(entry, '"instance":"', 1, true)
-    -- Nobody who is kept out ends a run with the pass; a group may have one.
-    local has_pass = is_group and frozen_since and redis.call('HGET', state, 'frozen_pass')
-    if (has_pass or passes(entry)) and not passes(who) then is_group, is_watched = false, false end
+    -- Nobody whom a freeze keeps out ends a run that ignores it; a group may have one.
+    local is_kept_out = frozen > 0 and not ignores_freeze(who)
+    if is_kept_out and (is_group or ignores_freeze(entry)) then is_group, is_watched = false, false end
     if is_group then
       set_state('cancelled', (last_fence or int_text(next_fence() - 1)) .. ' ' .. with_time(who))
     elseif is_watched then
@@ -360,11 +349,21 @@ local function remove_dead(rank)
   end
   return true
 end
-local ahead, removed = redis.call('ZRANK', queue, token), 0
-while removed < REMOVED and ahead > 0 and remove_dead(ahead - 1) do
-  ahead, removed = ahead - 1, removed + 1
+local rank, removed = redis.call('ZRANK', queue, token), 0
+while removed < REMOVED and rank > 0 and remove_dead(rank - 1) do
+  rank, removed = rank - 1, removed + 1
 end
-while removed < REMOVED and remove_dead(ahead + 1) do removed = removed + 1 end
+while removed < REMOVED and remove_dead(rank + 1) do removed = removed + 1 end
+-- Returns how many are ahead of it. None that a freeze keeps out is ahead of a run that ignores the freeze.
+local function ahead_by(rank)
+  if rank == 0 or not ignores_freeze(who) then return rank end
+  local ahead = 0
+  for _, other in ipairs(redis.call('ZRANGE', queue, 0, math.min(rank, COUNTED) - 1)) do
+    if ignores_freeze(redis.call('HGET', waiters, other) or '') then ahead = ahead + 1 end
+  end
+  return ahead
+end
+local ahead = ahead_by(rank)
 -- An entry lives for three heartbeats.
 local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
 -- It has asked since the last ones were notified, also where the clock was set back since then.
@@ -377,6 +376,6 @@ redis.call('PEXPIRE', waiters, QUEUE_TTL)
 index_name()
 local _, more, mine = grant_next(value, token)
 if mine then return accept(redis.call('GET', lock)) end
-return busy(redis.call('ZRANK', queue, token), polls and 1 or 0, more)
+return busy(ahead_by(redis.call('ZRANK', queue, token)), polls and 1 or 0, more)
 
 end)()

@@ -45,8 +45,6 @@ pub struct Request {
     pub once_per: Duration,
     /// One with this key is enough.
     pub once_key: Option<String>,
-    /// What admits it although the lock is frozen, if the freeze has that pass.
-    pub pass: Option<String>,
     /// A lock without an expiry gets one.
     pub repair_ttl: bool,
     /// A name that the server doesn't know isn't granted before the server is this old.
@@ -216,7 +214,6 @@ impl Claim {
             queue,
             once_per,
             ref once_key,
-            ref pass,
             repair_ttl,
             restart_grace,
         } = *request;
@@ -253,7 +250,6 @@ impl Claim {
                 String::new()
             },
             if needs.replicated { "1" } else { "" }.into(),
-            pass.clone().unwrap_or_default(),
             or_empty(queue.most_waiting.map(u64::from)),
         ];
         let asked = rare.iter().rposition(|text| !text.is_empty());

@@ -517,7 +517,6 @@ mod tests {
                 queue: QueueOptions::default(),
                 once_per: Duration::ZERO,
                 once_key: None,
-                pass: None,
                 repair_ttl: false,
                 restart_grace: Duration::ZERO,
             };

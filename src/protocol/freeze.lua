@@ -1,14 +1,13 @@
 -- freeze: let the holder finish, and admit no other holder, for a time.
 -- ARGV[4] how long (ms)
 -- ARGV[5] who (JSON)
--- ARGV[6] pass of the runs that are admitted nevertheless ('' or left out when there is none)
 -- Returns {how many hold it, entry of a holder or nil, who had frozen it before or nil}
 -- @include lock
 -- @include holders
 -- @include names
 -- @include messages
 -- @include freezes
-local long, who, pass = tonumber(ARGV[4]), ARGV[5], ARGV[6] or ''
+local long, who = tonumber(ARGV[4]), ARGV[5]
 
 local before = freeze and string.match(freeze, '^%d+ %d+ (.*)$')
 local until_ms = now_ms + long
@@ -16,12 +15,6 @@ frozen = math.max(until_ms, forgetful)
 local value = lock_value()
 if type(value) == 'table' then return value end
 redis.call('HSET', state, 'frozen', table.concat({int_text(until_ms), int_text(now_ms), who}, ' '))
-if pass == '' then
-  redis.call('HDEL', state, 'frozen_pass')
-else
-  -- With the time, so that it opens no other freeze.
-  redis.call('HSET', state, 'frozen_pass', int_text(now_ms) .. ' ' .. redis.sha1hex(pass))
-end
 redis.call('PEXPIRE', state, int_text(2 * RETENTION))
 note_freeze(until_ms)
 index_name(long)

@@ -3,7 +3,6 @@
 //! A guard is admitted by the token of the hold. It has a lease of its own, which never ends after the hold's, and which it extends as the hold is renewed. It renews the hold itself only if its
 //! work can't be killed. Once the hold's run is over, the lock is kept until the last guard has left, or its lease has ended.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use redis::Value;
@@ -11,7 +10,6 @@ use redis::Value;
 use super::answer::{LeaseState, not_ours};
 use super::claim::{Claim, DEAD_CALLS, Reentry};
 use super::client::Client;
-use super::name::Name;
 use super::scripts::{
     self, GUARD, LEAVE, array, count, left, lossy_text, number, slot, unexpected_reply,
 };
@@ -181,89 +179,6 @@ pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
     }
 }
 
-/// What admits guards to one or several locks of a job, as it is typed: `deploy~k7x2m9q4w8ztr3h5`. No shell takes any
-/// of it for anything but a word.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pass {
-    pub names: Vec<Name>,
-    pub word: String,
-}
-
-/// How long the word of a pass is. With five bits each, nobody guesses one.
-const LETTERS: usize = 20;
-
-/// Without those that are taken for others.
-const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-
-impl Pass {
-    /// A fresh one for these locks.
-    pub fn new(names: Vec<Name>) -> Result<Self, Error> {
-        let mut random = random_bits()?;
-        let word = (0..LETTERS).map(|_| {
-            let letter = ALPHABET[usize::try_from(random % 32).unwrap_or_default()];
-            random /= 32;
-            char::from(letter)
-        });
-        Ok(Self {
-            word: word.collect(),
-            names,
-        })
-    }
-
-    /// Reads what was typed; `None` for anything that isn't a pass.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (names, word) = text.trim().rsplit_once('~')?;
-        let is_word = word.len() == LETTERS && word.bytes().all(|byte| ALPHABET.contains(&byte));
-        let names: Option<Vec<Name>> = names
-            .split(',')
-            .map(|name| decoded(name)?.parse().ok())
-            .collect();
-        Some(Self {
-            names: names?,
-            word: is_word.then(|| word.to_owned())?,
-        })
-    }
-}
-
-impl std::fmt::Display for Pass {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<String> = self
-            .names
-            .iter()
-            .map(|name| encoded(name.as_str()))
-            .collect();
-        write!(f, "{}~{}", names.join(","), self.word)
-    }
-}
-
-/// A name with each byte that a shell might take for something else as `%` and two digits.
-fn encoded(name: &str) -> String {
-    let mut text = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_./:@+".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            let _ = write!(text, "%{byte:02x}");
-        }
-    }
-    text
-}
-
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let digits = [rest.next()?, rest.next()?];
-            let digits = std::str::from_utf8(&digits).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
 /// A living guard, as others see it.
 #[derive(Clone, Debug)]
 pub struct GuardEntry {
@@ -289,58 +204,5 @@ impl GuardEntry {
             until_ms,
             who: Who::parse(parts.next()?.as_bytes())?,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(text: &str) -> Name {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn a_pass_is_one_word_for_each_shell_and_is_read_as_it_was_written() {
-        for names in [
-            vec!["deploy"],
-            vec!["deploy:prod", "db/main"],
-            vec!["$(reboot)", "a;b", "it's", "ü~,%"],
-        ] {
-            let pass = Pass::new(names.into_iter().map(name).collect()).unwrap();
-            let text = pass.to_string();
-            let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@+%,~".contains(&byte);
-            assert!(text.bytes().all(is_safe), "{text}");
-            assert_eq!(Pass::parse(&text), Some(pass.clone()));
-            assert_eq!(Pass::parse(&format!("{text}\n")), Some(pass));
-        }
-    }
-
-    #[test]
-    fn no_two_passes_are_the_same() {
-        let words = (0..100).map(|_| Pass::new(vec![name("a")]).unwrap().word);
-        let words: std::collections::BTreeSet<String> = words.collect();
-        assert_eq!(words.len(), 100);
-        assert!(words.iter().all(|word| word.len() == LETTERS));
-    }
-
-    #[test]
-    fn a_text_that_no_pass_has_is_none() {
-        let word = "a".repeat(LETTERS);
-        assert!(Pass::parse(&format!("a~{word}")).is_some());
-        for text in [
-            String::new(),
-            "deploy".into(),
-            "deploy~".into(),
-            format!("~{word}"),
-            format!("a~{word}a"),
-            format!("a~{}1", &word[1..]),
-            format!("a,~{word}"),
-            format!("%zz~{word}"),
-            format!("%~{word}"),
-            format!("%ff~{word}"),
-        ] {
-            assert_eq!(Pass::parse(&text), None, "{text}");
-        }
     }
 }

@@ -113,17 +113,14 @@ impl Lock {
         Err(endless())
     }
 
-    /// Admits no new holder for a time, as `who` wants it for its reason, but for those that come with this word of a
-    /// pass.
+    /// Admits no new holder for a time, as `who` wants it for its reason, except those that ignore freezes.
     pub fn freeze(
         &self,
         client: &mut Client,
         long: Duration,
         who: &Who,
-        pass: Option<&str>,
     ) -> Result<FreezeReply, Error> {
-        let long = long.as_millis().to_string();
-        let args = vec![long.into(), who.to_json(), pass.unwrap_or_default().into()];
+        let args = vec![long.as_millis().to_string().into(), who.to_json()];
         client.call(self.call(&FREEZE, args), |fields| match fields {
             [holders, entry, before] => Ok(FreezeReply {
                 holders: count(holders)?,

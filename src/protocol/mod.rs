@@ -104,7 +104,7 @@ pub use self::client::{Client, Incoming};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::expect::Expectation;
 pub use self::grant::Grant;
-pub use self::guard::{Admitted, Guard, GuardEntry, Guarded, Pass};
+pub use self::guard::{Admitted, Guard, GuardEntry, Guarded};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Renewal, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock, StopReply};

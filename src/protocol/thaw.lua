@@ -5,14 +5,14 @@
 -- @include names
 -- @include freezes
 if not freeze then
-  redis.call('HDEL', state, 'frozen', 'frozen_pass')
+  redis.call('HDEL', state, 'frozen')
   return {0}
 end
 -- A person who thaws it knows nothing of what a restarted server has forgotten.
 frozen = forgetful
 local value = lock_value()
 if type(value) == 'table' then return value end
-redis.call('HDEL', state, 'frozen', 'frozen_pass')
+redis.call('HDEL', state, 'frozen')
 note_freeze(nil)
 if value == FROZEN then
   clear_lock()

@@ -59,6 +59,9 @@ pub struct Who {
     /// still live. That there is one also says that a process watches over the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+    /// It has asked to run although the lock is frozen.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ignores_freeze: bool,
     /// The time between SIGTERM and SIGKILL for its command, in milliseconds, if that isn't [`KILL_AFTER`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_after: Option<u64>,
@@ -440,6 +443,7 @@ mod tests {
             ttl: Some(30_000),
             skew: Some(500),
             instance: Some("i".into()),
+            ignores_freeze: false,
             kill_after: Some(9_000),
             order: None,
             idle: None,
@@ -456,6 +460,7 @@ mod tests {
             ttl: None,
             skew: None,
             instance: None,
+            ignores_freeze: false,
             kill_after: None,
             ..who
         };
@@ -478,6 +483,7 @@ mod tests {
             ttl: Some(30_000),
             skew: Some(500),
             instance: Some(long(5000)),
+            ignores_freeze: false,
             kill_after: None,
             order: None,
             idle: None,
@@ -538,6 +544,7 @@ mod tests {
             for command in [0, COMMAND] {
                 let who = Who {
                     instance: Some("x".repeat(length)),
+                    ignores_freeze: false,
                     command: vec!["x".repeat(command)],
                     ..Who::default()
                 };

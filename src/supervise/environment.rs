@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::protocol::{Claim, Name, Token};
-use crate::variables::{FENCE, HELD, JSON, NAME, PASS, SLOT, TOKEN, WAITED_MS};
+use crate::variables::{FENCE, HELD, JSON, NAME, SLOT, TOKEN, WAITED_MS};
 
 /// Variables for what works under the locks.
 pub type Environment = Vec<(&'static str, OsString)>;
@@ -126,11 +126,6 @@ pub fn fence() -> String {
 pub fn inherited() -> Vec<(Name, Token)> {
     let held = std::env::var_os(HELD).unwrap_or_default();
     read_held(held.as_bytes())
-}
-
-/// What a client that has frozen locks has given to its runs, as it is there.
-pub fn pass() -> Option<OsString> {
-    std::env::var_os(PASS).filter(|pass| !pass.is_empty())
 }
 
 /// Whether this is a hold of an outer run or script, which a job has only reentered.

@@ -827,6 +827,7 @@ mod tests {
                     ttl,
                     skew,
                     instance,
+                    ignores_freeze: false,
                     kill_after,
                     // Scripts write these, and nothing else does.
                     order: None,

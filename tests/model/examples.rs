@@ -133,7 +133,6 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("repair", Some("0")),
             ("grace", Some("")),
             ("sync", Some("")),
-            ("pass", Some("")),
             ("waiting", Some("")),
         ],
         "renew" => &[
@@ -166,7 +165,7 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("waiters", Some("0")),
         ],
         "stop" => &[("id", None), ("by", Some("{op}")), ("holders", Some("0"))],
-        "freeze" => &[("long", None), ("who", Some("{op}")), ("pass", Some(""))],
+        "freeze" => &[("long", None), ("who", Some("{op}"))],
         "skip" => &[
             ("why", None),
             ("ms", Some("0")),
@@ -293,9 +292,6 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         let ttl = ttl.map_or("10000", String::as_str);
         return Ok(prolonging(token, &id(token), ttl));
     }
-    if let Some(word) = given.get("pass").filter(|word| !word.is_empty()) {
-        names.know_pass(word);
-    }
     let mut args = Vec::new();
     if !["keep", "inspect"].contains(&script) {
         let history = given.get("history").map_or("200", String::as_str);
@@ -318,7 +314,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         args.push(value);
     }
     // As clients do, what few ask for is left out behind the last one that is asked for.
-    let rare = ["grace", "sync", "pass", "waiting", "idle", "answered"];
+    let rare = ["grace", "sync", "waiting", "idle", "answered"];
     let mut names = parameters.iter().rev().map(|(name, _)| name);
     while ["acquire", "renew", "release"].contains(&script)
         && names.next().is_some_and(|name| rare.contains(name))

@@ -164,15 +164,15 @@ impl Facts {
                 }
                 Promise::FreezeHolds => {
                     let held = after.get(now_ms, &keys.lock).map(|entry| &*entry.content);
-                    let has_pass = |client: &Rc<Client>| {
+                    let ignores_freeze = |client: &Rc<Client>| {
                         let token = client.setup.claim.token().as_bytes();
                         let has_it = matches!(held, Some(Content::Text(held)) if held == token);
-                        has_it && client.setup.wish.pass.is_some()
+                        has_it && client.setup.wish.who.ignores_freeze
                     };
                     if self.is_frozen(now_ms)
                         && call.script.hash != THAW.hash
                         && fence(before) != fence(after)
-                        && !clients.iter().any(has_pass)
+                        && !clients.iter().any(ignores_freeze)
                     {
                         return Err(Broken::new(*promise, "a grant while the lock is frozen"));
                     }

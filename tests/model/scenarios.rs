@@ -58,7 +58,6 @@ pub fn run(number: usize) -> Setup {
             queue: QueueOptions::default(),
             once_per: Duration::ZERO,
             once_key: None,
-            pass: None,
             repair_ttl: false,
             restart_grace: Duration::ZERO,
         },
@@ -246,15 +245,15 @@ fn shared() -> Rules {
     rules
 }
 
-/// A person freezes the lock for so long, with this pass or none, and thaws it.
-pub fn freeze_and_thaw(long: Duration, pass: &str) -> Vec<Deed> {
+/// A person freezes the lock for so long, and thaws it.
+pub fn freeze_and_thaw(long: Duration) -> Vec<Deed> {
     let lock = lock();
     let long = long.as_millis().to_string().into_bytes();
     let json = serde_json::to_vec(&who("desk")).expect("JSON");
     vec![
         Deed {
             name: "a person freezes the lock",
-            asked: Asked::new(lock.call(&FREEZE, vec![long, json, pass.into()])),
+            asked: Asked::new(lock.call(&FREEZE, vec![long, json])),
         },
         Deed {
             name: "a person thaws it",
@@ -265,7 +264,7 @@ pub fn freeze_and_thaw(long: Duration, pass: &str) -> Vec<Deed> {
 
 fn frozen() -> Rules {
     let mut rules = rules("a freeze", 2);
-    rules.deeds = freeze_and_thaw(2 * SECOND, "");
+    rules.deeds = freeze_and_thaw(2 * SECOND);
     rules.kinds = MESSAGES.to_vec();
     rules.faults = 1;
     rules.horizon = 3 * SECOND;
@@ -273,12 +272,12 @@ fn frozen() -> Rules {
     rules
 }
 
-/// The second run has the pass of the freeze, and goes in ahead of the third one.
-fn frozen_with_pass() -> Rules {
-    let mut rules = rules("a freeze, and a run with its pass", 3);
+/// The second run ignores the freeze, and goes in ahead of the third one.
+fn frozen_and_ignored() -> Rules {
+    let mut rules = rules("a freeze, and a run that ignores it", 3);
     rules.are_alike = false;
-    rules.deeds = freeze_and_thaw(2 * SECOND, "word");
-    rules.clients[1].wish.pass = Some("word".into());
+    rules.deeds = freeze_and_thaw(2 * SECOND);
+    rules.clients[1].wish.who.ignores_freeze = true;
     rules.kinds = MESSAGES.to_vec();
     rules.faults = 1;
     rules.horizon = 3 * SECOND;
@@ -423,7 +422,7 @@ fn late_answers() -> Rules {
 /// thaws the lock grants it to the run.
 fn late_answers_and_grants() -> Rules {
     Rules {
-        deeds: freeze_and_thaw(SECOND, ""),
+        deeds: freeze_and_thaw(SECOND),
         horizon: 6 * SECOND,
         ..with_late_answers("answers and grants take 90 ms", 1, 5 * SECOND)
     }
@@ -645,7 +644,7 @@ fn all() -> Vec<Rules> {
         late_grants(),
         set_clock(),
         frozen(),
-        frozen_with_pass(),
+        frozen_and_ignored(),
         forced(),
         lost_data(),
         once(),
@@ -770,14 +769,14 @@ fn defects() -> Vec<Defect> {
         run.defects.is_never_stopped = true;
     }
     let open_freeze = Rules {
-        name: "a freeze that any pass opens",
+        name: "a freeze that any run ignores",
         replaced: vec![(
             ACQUIRE.hash,
             with(
                 ACQUIRE.source,
                 &[(
-                    "if frozen_since and pass ~= '' and redis.call('HGET', state, 'frozen_pass') == frozen_since .. ' ' .. redis.sha1hex(pass) then",
-                    "if freeze then",
+                    "return frozen > 0 and forgetful == 0 and string.find(who, '\"ignores_freeze\":true', 1, true) ~= nil",
+                    "return frozen > 0",
                 )],
             ),
         )],

@@ -90,7 +90,7 @@ impl Simulation {
     pub fn new(seed: u64, mode: Mode, replaced: Replaced) -> Self {
         let mut rules = scenarios::rules("simulated", ALL);
         rules.replaced = replaced;
-        rules.deeds = scenarios::freeze_and_thaw(20 * SECOND, "");
+        rules.deeds = scenarios::freeze_and_thaw(20 * SECOND);
         rules.horizon = Duration::MAX;
         rules.faults = u8::MAX;
         rules.promises = match mode {

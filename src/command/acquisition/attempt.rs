@@ -721,10 +721,7 @@ impl<'a> Attempt<'a> {
 
     /// The message for a wait that has lasted long enough.
     fn busy_message(&self, busy: &Busy) -> String {
-        let mut line = report::busy_line(self.claim.lock().name(), busy);
-        if busy.frozen.is_some() && self.acquisition.request.pass.is_some() {
-            line += "; REDLOCK_PASS isn't the pass of this freeze";
-        }
+        let line = report::busy_line(self.claim.lock().name(), busy);
         let place = report::after_refusal(&self.acquisition.settings.locks);
         if self.acquisition.wait_options.no_wait {
             format!("{line}; drop --no-wait to queue{place}")

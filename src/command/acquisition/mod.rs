@@ -25,8 +25,8 @@ use crate::decide::lease::{Lease, Terms, longest_skew_for, shortest_for};
 use crate::duration::exact;
 use crate::output;
 use crate::protocol::{
-    self, Claim, Client, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Locks, Name, Pass,
-    QueueOptions, Reentry, ReleaseMode, Released, Request, SkipReason, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Locks, Name, QueueOptions,
+    Reentry, ReleaseMode, Released, Request, SkipReason, Supersede, Token, Who,
 };
 use crate::report::{self, Verbosity, lost};
 use crate::signal::{Signals, is_passed_up};
@@ -98,22 +98,6 @@ impl Requester<'_> {
     }
 }
 
-/// The word of the pass in the environment, if it is for one of these locks.
-///
-/// # Errors
-/// [`BadUsage`] for one that isn't a pass: without it the run would wait for as long as the lock is frozen.
-fn freeze_pass(names: &[Name]) -> Result<Option<String>> {
-    let Some(text) = environment::pass() else {
-        return Ok(None);
-    };
-    let Some(pass) = text.to_str().and_then(Pass::parse) else {
-        let line = "REDLOCK_PASS isn't a pass that `redlock freeze --pass` has printed";
-        return Err(BadUsage(line.into()).into());
-    };
-    let is_meant = pass.names.iter().any(|name| names.contains(name));
-    Ok(is_meant.then_some(pass.word))
-}
-
 /// How the acquisition of one lock, or of all, ended.
 pub enum Outcome {
     Acquired,
@@ -170,6 +154,7 @@ impl<'a> Acquisition<'a> {
                     .ok()
                     .filter(|ms| *ms > 0),
                 kill_after: Who::unusual_grace(kill_after),
+                ignores_freeze: options.ignore_freeze,
                 ..who
             },
             ttl: options.ttl,
@@ -191,7 +176,6 @@ impl<'a> Acquisition<'a> {
             },
             once_per: Duration::ZERO,
             once_key: None,
-            pass: freeze_pass(&names)?,
             repair_ttl: options.repair_ttl,
             restart_grace: options.restart_grace,
         };

@@ -24,7 +24,6 @@ fn request() -> Request {
         queue: QueueOptions::default(),
         once_per: Duration::ZERO,
         once_key: None,
-        pass: None,
         repair_ttl: false,
         restart_grace: Duration::ZERO,
     }

@@ -17,18 +17,17 @@ local function next_fence()
   return int_text(fence)
 end
 
--- Whether a run, by its entry, may have the lock although it is frozen: it has come with this freeze's own pass. In a text of
--- JSON no other value contains that.
-local function passes(who)
-  local since = forgetful == 0 and string.match(freeze or '', '^%d+ (%d+) ')
-  return since and string.find(who, '"pass":' .. since .. ',', 1, true) ~= nil
+-- Returns true if the lock is frozen, and a run, by its entry, has asked to run all the same. In a text of JSON no other
+-- value contains that.
+local function ignores_freeze(who)
+  return frozen > 0 and forgetful == 0 and string.find(who, '"ignores_freeze":true', 1, true) ~= nil
 end
 
 -- Whether one more holder with this limit is admitted: holders + 1 <= min(its limit, each holder's
 -- limit). Returns the slot it would get (0: none, for shared), or nil. `value` is that of the lock
 -- key, as lock_value() gives it.
 local function free_slot(limit, value, who)
-  if frozen > 0 and not passes(who) then return nil end
+  if frozen > 0 and not ignores_freeze(who) then return nil end
   local first = limit < SHARED and 1 or 0
   if not value or value == FROZEN then return first end
   if not SHARED_VALUES[value] then return nil end

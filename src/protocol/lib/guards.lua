@@ -62,9 +62,10 @@ local function keep_hold(token, value, entry, left, at_least)
   local kept = at_least and ' kept:' .. int_text(at_least) .. ' ' or ' kept '
   redis.call('HSET', meta, token, string.match(entry, PHASE) .. kept .. who)
   index_name(left)
-  -- The first in the queue expects the lock to end at another time. A key of another type has no first one.
-  local head = redis.pcall('ZRANGE', queue, 0, 0)[1]
-  if head then send_message(id(head), redis.pcall('HGET', waiters, head), 'kept') end
+  -- The next waiter expects the lock to end at another time; in a freeze that may be any. A key of another type has none.
+  for _, waiter in ipairs(redis.pcall('ZRANGE', queue, 0, frozen > 0 and 99 or 0)) do
+    send_message(id(waiter), redis.pcall('HGET', waiters, waiter), 'kept')
+  end
 end
 
 -- Ends a hold, and hands the lock on; `notify` and `soon` as for grant_next. Returns the same as that.

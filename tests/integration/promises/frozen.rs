@@ -1,6 +1,5 @@
 //! Freezing: the holder finishes, no new holder is admitted, and all see why.
 
-use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -22,17 +21,9 @@ fn freeze(redis: &Redis, options: &[&str]) -> Outcome {
     )
 }
 
-/// Freezes the lock "a"; the pass of that.
-fn freeze_with_pass(redis: &Redis) -> String {
-    let frozen = freeze(redis, &["--pass"]);
-    frozen.assert_code(0).stdout.trim().to_owned()
-}
-
-/// A command of whoever has this pass.
-fn with_pass(redis: &Redis, pass: &str, arguments: &[&str]) -> Command {
-    let mut command = redis.redlock(arguments);
-    command.env("REDLOCK_PASS", pass);
-    command
+/// The arguments of a run that ignores the freeze.
+fn ignoring<'a>(options: &[&'a str]) -> Vec<&'a str> {
+    [&["run", "--ignore-freeze"], options].concat()
 }
 
 #[test]
@@ -380,125 +371,77 @@ fn waiters_for_a_frozen_lock_whose_member_is_dead_do_not_ask_again_and_again() {
 }
 
 #[test]
-fn with_the_pass_of_a_freeze_ones_own_runs_go_in_one_at_a_time_ahead_of_all_that_wait() {
+fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let other = queued(&redis, &["run", "-q", "a", "--", "echo", "other"]);
-    let pass = freeze_with_pass(&redis);
-    let own = |arguments: &[&str]| with_pass(&redis, &pass, arguments);
+    freeze(&redis, &[]).assert_code(0);
     // It waits for the holder, as all do.
-    outcome(&mut own(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    redlock(&redis, &ignoring(&["-n", "a", "--", "true"])).assert_code(75);
     let mut gate = Gate::new(&redis);
     let script = "echo in; read -r go <~/gate";
-    let mut first = Running::start(&mut own(&["run", "-q", "a", "-c", script]));
+    let mut first = Running::start(&mut redis.redlock(&ignoring(&["-q", "a", "-c", script])));
     first.wait_until_queued(&redis);
     holder.end();
     first.expect_line("in");
-    outcome(&mut own(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    redlock(&redis, &ignoring(&["-n", "a", "--", "true"])).assert_code(75);
     gate.open();
     first.finish().assert_code(0);
     // Twice, and in a script.
-    outcome(&mut own(&["run", "-n", "a", "--", "echo", "mine"])).assert_code(0);
-    let acquired = outcome(&mut own(&["acquire", "-n", "--format", "token", "a"]));
+    redlock(&redis, &ignoring(&["-n", "a", "--", "true"])).assert_code(0);
+    let acquired = redlock(
+        &redis,
+        words!("acquire -n --ignore-freeze --format token a"),
+    );
     let token = acquired.assert_code(0).stdout.trim().to_owned();
     let mut release = redis.redlock(&["release", "a"]);
     outcome(release.env("REDLOCK_TOKEN", token).env("REDLOCK_NAME", "a")).assert_code(0);
-    // All others are out, whatever they have.
-    redlock(&redis, &["run", "-n", "a", "--", "true"])
+    // All others are out, even if a run that ignores the freeze starts them, or the host has a variable for it.
+    let nested = ["a", "--", "redlock", "run", "-n", "b", "--", "true"];
+    redlock(&redis, words!("freeze b --new --reason x")).assert_code(0);
+    redlock(&redis, &ignoring(&nested)).assert_code(75);
+    let mut by_variable = redis.redlock(&["run", "-n", "a", "--", "true"]);
+    outcome(by_variable.env("REDLOCK_IGNORE_FREEZE", "1"))
         .assert_code(75)
         .assert_says("is frozen");
-    let mut wrong = redis.redlock(&["run", "-n", "a", "--", "true"]);
-    let guess = format!("a~{}", "a".repeat(20));
-    outcome(wrong.env("REDLOCK_PASS", guess))
-        .assert_code(75)
-        .assert_says("is frozen");
-    let mut unreadable = redis.redlock(&["run", "-n", "a", "--", "true"]);
-    outcome(unreadable.env("REDLOCK_PASS", "word"))
-        .assert_code(64)
-        .assert_says("isn't a pass");
-    // A later freeze has a pass of its own, or none.
-    freeze(&redis, &[]).assert_code(0);
-    outcome(&mut own(&["run", "-n", "a", "--", "true"])).assert_code(75);
     redlock(&redis, &["thaw", "a"]).assert_code(0);
     assert_eq!(other.finish().assert_code(0).stdout, "other\n");
     // Once nothing is frozen, it is a run as any other.
-    outcome(&mut own(&["run", "-n", "a", "--", "true"])).assert_code(0);
+    redlock(&redis, &ignoring(&["-n", "a", "--", "true"])).assert_code(0);
+    redlock(&redis, &["thaw", "b"]).assert_code(0);
     assert_nothing_left(&redis);
 }
 
 #[test]
-fn a_run_that_is_kept_out_does_not_end_the_holder_that_has_the_pass() {
-    let redis = Redis::start();
-    let pass = freeze_with_pass(&redis);
-    let own = |arguments: &[&str]| with_pass(&redis, &pass, arguments);
-    let mut gate = Gate::new(&redis);
-    // What it has extended is its own as well.
-    let script = "redlock extend -q 1m; echo in; read -r go <~/gate";
-    let mut holder = Running::start(&mut own(&["run", "-q", "a", "-c", script]));
-    holder.expect_line("in");
-    let others = [&["--supersede"][..], &["--supersede", "--cancel-running"]].map(|options| {
-        let other = Running::start(
-            &mut redis.redlock(&[&["run", "-q"], options, &["a", "--", "true"]].concat()),
-        );
-        wait_until("the last one waits", || {
-            redis
-                .cli(&["HGET", "{redlock:a}:state", "superseded_by"])
-                .contains(&format!("\"pid\":{},", other.pid()))
+fn a_run_that_is_kept_out_does_not_end_a_holder_that_ignores_the_freeze() {
+    for mode in [&[][..], &["--slots", "2"]] {
+        let redis = Redis::start();
+        freeze(&redis, &["--new"]).assert_code(0);
+        let mut gate = Gate::new(&redis);
+        // What it has extended is its own as well.
+        let script = "redlock extend -q 1m; echo in; read -r go <~/gate";
+        let words = ignoring(&[mode, &["-q", "a", "-c", script]].concat());
+        let mut holder = Running::start(&mut redis.redlock(&words));
+        holder.expect_line("in");
+        let others = [&["--supersede"][..], &["--supersede", "--cancel-running"]].map(|options| {
+            let words = [&["run", "-q"], options, mode, &["a", "--", "true"]].concat();
+            let other = Running::start(&mut redis.redlock(&words));
+            wait_until("the last one waits", || {
+                redis
+                    .cli(&["HGET", "{redlock:a}:state", "superseded_by"])
+                    .contains(&format!("\"pid\":{},", other.pid()))
+            });
+            other
         });
-        other
-    });
-    let shown = redlock(&redis, &["status", "a"]).stdout;
-    assert!(!shown.contains("stopping, "), "{shown}");
-    gate.open();
-    holder.finish().assert_code(0);
-    redlock(&redis, &["thaw", "a"]).assert_code(0);
-    let [first, last] = others;
-    first.finish().assert_code(75);
-    last.finish().assert_code(0);
-}
-
-#[test]
-fn the_pass_of_an_earlier_freeze_admits_no_waiter_of_a_later_one() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let passes = [(); 2].map(|()| freeze_with_pass(&redis));
-    let own = |pass: &str, words: &[&str]| Running::start(&mut with_pass(&redis, pass, words));
-    let mut old = own(&passes[0], &["run", "-q", "a", "--", "echo", "old"]);
-    old.wait_until_queued(&redis);
-    let new = own(&passes[1], &["run", "-q", "a", "--", "echo", "new"]);
-    wait_until("both wait", || {
-        redis.cli(&["ZCARD", "{redlock:a}:queue"]) == "2"
-    });
-    holder.end();
-    assert_eq!(new.finish().assert_code(0).stdout, "new\n");
-    // It was released, and given to no other.
-    assert_eq!(redis.cli(&["GET", "redlock:a"]), "redlock:frozen");
-    old.signal(Signal::SIGTERM);
-    assert_eq!(old.finish().assert_code(143).stdout, "");
-}
-
-#[test]
-fn several_locks_are_frozen_with_one_pass_and_the_freeze_returns_when_their_holders_have_ended() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["b"]).ready();
-    let mut freezing = Running::start(
-        &mut redis.redlock(&["freeze", "a", "b", "-w", "--pass", "--reason", "both"]),
-    );
-    wait_until("both are frozen", || {
-        !redis
-            .cli(&["HGET", "{redlock:b}:state", "frozen"])
-            .is_empty()
-    });
-    assert!(!freezing.has_ended());
-    holder.end();
-    let end = freezing.finish();
-    let pass = end.assert_code(0).stdout.trim().to_owned();
-    let mut own = redis.redlock(&["run", "-n", "a", "b", "--", "true"]);
-    outcome(own.env("REDLOCK_PASS", pass)).assert_code(0);
-    redlock(&redis, &["run", "-n", "a", "--", "true"]).assert_code(75);
-    redlock(&redis, &["run", "-n", "b", "--", "true"]).assert_code(75);
-    redlock(&redis, &["thaw", "a", "b"]).assert_code(0);
-    redlock(&redis, &["run", "-n", "a", "b", "--", "true"]).assert_code(0);
+        let shown = redlock(&redis, &["status", "a"]).stdout;
+        assert!(!shown.contains("stopping, "), "{shown}");
+        gate.open();
+        holder.finish().assert_code(0);
+        redlock(&redis, &["thaw", "a"]).assert_code(0);
+        let [first, last] = others;
+        first.finish().assert_code(75);
+        last.finish().assert_code(0);
+    }
 }
 
 #[test]

@@ -624,7 +624,15 @@ fn every_option_of_run_and_acquire_has_its_variable_and_its_line() {
             let long = option.get_long().unwrap();
             let Some(variable) = cli::variable(long) else {
                 assert!(
-                    ["shell", "unless", "while-pid", "once", "new"].contains(&long),
+                    [
+                        "shell",
+                        "unless",
+                        "while-pid",
+                        "once",
+                        "new",
+                        "ignore-freeze"
+                    ]
+                    .contains(&long),
                     "{long}"
                 );
                 continue;

@@ -126,19 +126,13 @@ pub fn read(word: &str) -> String {
     text
 }
 
-/// The tokens and passes of a file, by their hashes, and how they are shown.
+/// The tokens of a file, by their hashes, and how they are shown.
 #[derive(Default)]
 pub struct Names(BTreeMap<String, String>);
 
 impl Names {
     pub fn know(&mut self, token: &str) {
         self.0.insert(id(token), format!("#{token}"));
-    }
-
-    /// The word of a pass, which the server knows by its hash.
-    pub fn know_pass(&mut self, word: &str) {
-        let digest = sha1_smol::Sha1::from(word).digest();
-        self.0.insert(digest.to_string(), word.to_owned());
     }
 
     /// A text as examples show it.
@@ -181,7 +175,6 @@ impl Names {
             .or_else(|| hold(text))
             .or_else(|| waiter(text))
             .or_else(|| guard(text))
-            .or_else(|| pass(text))
             .map_or_else(|| self.show(text), |text| self.show(&text))
     }
 }
@@ -296,21 +289,6 @@ fn guard(text: &str) -> Option<String> {
     };
     (are_numbers(&[until, since]) && hold.len() == 12 && who.starts_with('{'))
         .then(|| format!("guards {hold} since {since} by {who} (until {until})"))
-}
-
-/// The same of a pass.
-fn pass(text: &str) -> Option<String> {
-    let words: Vec<&str> = text.splitn(4, ' ').collect();
-    let [until, more, used, of] = words[..] else {
-        return None;
-    };
-    (until.len() == 13 && are_numbers(&[until, more])).then(|| {
-        let admitted = match used.trim_end_matches(',') {
-            "" => "nobody".to_owned(),
-            ids => ids.replace(',', " and "),
-        };
-        format!("admits {more} more to the hold of {of} (until {until}, has admitted {admitted})")
-    })
 }
 
 /// An entry of `history`.

@@ -61,12 +61,9 @@ pub struct Wish {
     pub once: i64,
     /// A success with this key is enough.
     pub key: Option<&'static str>,
-    /// It has the pass of the freezes that have one.
-    pub has_pass: bool,
+    /// It runs although the lock is frozen.
+    pub ignores_freeze: bool,
 }
-
-/// The word of all passes.
-pub const WORD: &str = "word";
 
 impl Wish {
     /// Whether older runs give up for it.
@@ -104,6 +101,7 @@ impl Client {
                     instance: wish.is_watched.then(|| "i".into()),
                     ttl: Some(wish.ttl.unsigned_abs()),
                     once: wish.key.map(str::to_owned),
+                    ignores_freeze: wish.ignores_freeze,
                     ..usual.wish.who
                 },
                 ttl,
@@ -111,7 +109,6 @@ impl Client {
                 queue: wish.queue,
                 once_per: ms(wish.once),
                 once_key: wish.key.map(str::to_owned),
-                pass: wish.has_pass.then(|| WORD.to_owned()),
                 ..usual.wish
             },
             terms: Terms {
@@ -177,7 +174,7 @@ pub enum What {
     Stop(usize),
     /// A run that ended without the lock is noted.
     Skip,
-    Freeze(i64, bool),
+    Freeze(i64),
     Thaw,
     Delete(Key),
     /// The server's clock is set forwards or backwards by this many milliseconds.
@@ -231,7 +228,7 @@ impl Plan {
         });
         add(&mut dice, 30, 4, &mut |dice| {
             if dice.chance(70) {
-                What::Freeze(dice.between(100, 10_000), dice.chance(50))
+                What::Freeze(dice.between(100, 10_000))
             } else {
                 What::Thaw
             }
@@ -371,7 +368,7 @@ impl Kinds {
             } else {
                 None
             },
-            has_pass: dice.chance(10),
+            ignores_freeze: dice.chance(10),
             once: if dice.chance(self.once) {
                 dice.between(1_000, 20_000)
             } else {

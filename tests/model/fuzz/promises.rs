@@ -525,13 +525,12 @@ impl Promises {
         let may = matches!(act, Act::PlainAcquire(_)) && !self.frozen_free
             || matches!(act, Act::SetClock(_));
         let frozen = before.is_frozen() && after.is_frozen() && !may;
-        let has_pass = |token: &String| {
+        let ignores_freeze = |token: &String| {
             let client = self.tokens.get(token);
-            let is_open = after.state.contains_key("frozen_pass");
-            is_open && client.is_some_and(|&client| step.wish(client).has_pass)
+            client.is_some_and(|&client| step.wish(client).ignores_freeze)
         };
         let mut new = step.new.keys();
-        let new = new.find(|token| !step.old.contains_key(*token) && !has_pass(token));
+        let new = new.find(|token| !step.old.contains_key(*token) && !ignores_freeze(token));
         promise!(
             new.is_none() || !frozen,
             "P4: no client gets a frozen lock",
@@ -858,9 +857,11 @@ impl Promises {
                 && theirs.queued.is_some_and(|queued| queued > self.disturbed);
             let is_anywhere = past.may_be_anywhere(self.state_deleted)
                 || theirs.may_be_anywhere(self.state_deleted);
-            // One that came with the pass of a freeze is ahead of all others, and of those that are behind it after that.
-            let has_pass = all[n].plan.wish.has_pass || all[o].plan.wish.has_pass;
-            if o == n || has_pass || !is_undisturbed || is_anywhere || !step.after.waits(other) {
+            // One that ignores a freeze goes ahead of those that the freeze keeps out.
+            let overtakes = step.before.is_frozen()
+                && all[n].plan.wish.ignores_freeze
+                && !all[o].plan.wish.ignores_freeze;
+            if o == n || overtakes || !is_undisturbed || is_anywhere || !step.after.waits(other) {
                 continue;
             }
             promise!(
@@ -959,7 +960,20 @@ impl Promises {
                     "{token} got the answer \"busy\", with {:?} as holders and no waiter",
                     step.old
                 );
-                let at = after.queue.iter().position(|(waiter, _)| waiter == token);
+                // None that a freeze keeps out is ahead of a run that ignores the freeze.
+                let goes_ahead = after.is_frozen() && all[n].plan.wish.ignores_freeze;
+                let ignores_freeze = |other: &String| {
+                    let client = self.tokens.get(other);
+                    client.is_some_and(|&client| step.wish(client).ignores_freeze)
+                };
+                let mut queue = after.queue.iter().map(|(waiter, _)| waiter);
+                let at = if goes_ahead {
+                    let is_queued = after.waits(token);
+                    let before = queue.take_while(|waiter| *waiter != token);
+                    is_queued.then(|| before.filter(|waiter| ignores_freeze(waiter)).count())
+                } else {
+                    queue.position(|waiter| waiter == token)
+                };
                 let mine = self.pasts[n].ticket.map(i64::unsigned_abs);
                 promise!(
                     !queues || busy.ticket == mine,
@@ -1078,7 +1092,18 @@ impl Promises {
             holder.map_or(0, |&holder| step.wish(holder).limit)
         };
         let room = old.keys().map(limit).fold(step.wish(n).limit, i64::min);
-        before.queue.is_empty() && !before.is_frozen() && old.len() < room.try_into().unwrap()
+        let wish = step.wish(n);
+        let is_first = if before.is_frozen() {
+            let keeps_out = |(token, _): &(String, i64)| {
+                let client = self.tokens.get(token);
+                client.is_some_and(|&client| !step.wish(client).ignores_freeze)
+            };
+            let supersedes = wish.queue.supersede != Supersede::Nobody;
+            wish.ignores_freeze && !supersedes && before.queue.iter().all(keeps_out)
+        } else {
+            before.queue.is_empty()
+        };
+        is_first && old.len() < room.try_into().unwrap()
     }
 
     /// Work is guarded under a hold alone whose run goes on, for no longer than that lasts, and until it has left.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::plan::{self, Plan, WORD, What, ms};
+use super::plan::{self, Plan, What, ms};
 use super::promises::{Act, Broken, Promises, Step};
 use super::scripts::{self, Answer};
 use super::view::{Key, View, text};
@@ -753,9 +753,8 @@ impl<'a> Run<'a> {
                 call.keys.push(lock.keys.skips.clone());
                 (Act::Skip, call)
             }
-            What::Freeze(long, has_pass) => {
-                let word = if has_pass { WORD } else { "" };
-                let args = vec![long.to_string().into(), who.clone(), word.into()];
+            What::Freeze(long) => {
+                let args = vec![long.to_string().into(), who.clone()];
                 (Act::Freeze, lock.call(&FREEZE, args))
             }
             What::Thaw => (Act::Thaw, lock.call(&THAW, Vec::new())),
