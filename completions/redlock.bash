@@ -57,7 +57,7 @@ _redlock() {
             server+=("${words[i]}")
             ;;
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
-            --slots | --priority | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
+            --slots | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --late | --clock-skew | --restart-grace | -c | --shell | \
             --format | --while-pid | --token-file | --held | --for | --id | --last | --since | --svg | --older-than | --prometheus | --max-waiting | --once | \
             --every | --within)
@@ -80,7 +80,7 @@ _redlock() {
     local common='--url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key
         --connect-timeout --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
-    local taking="--ttl $patience --max-waiting --ignore-freeze --shared --slots --priority --supersede --order --cancel-running
+    local taking="--ttl $patience --max-waiting --ignore-freeze --shared --slots --supersede --order --cancel-running
         --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     [[ $command == freeze && $prev == @(-w|--wait) ]] && prev=
@@ -95,7 +95,7 @@ _redlock() {
         --once-per | --jitter | --late | --clock-skew | --restart-grace | --for | --since | --older-than | --every | --within)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
-    --url | -u | --prefix | --history-size | --slots | --priority | --order | --reason | --label | --id | -E | \
+    --url | -u | --prefix | --history-size | --slots | --order | --reason | --label | --id | -E | \
         --conflict-exit-code | -c | --shell | --unless | --last | --times | --max-waiting | --once) ;;
     *)
         case $command:$cur in

@@ -75,7 +75,7 @@ set -g __redlock_many_names run guard wait status freeze thaw
 set -g __redlock_one_name acquire extend check release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
-    --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --priority --order --reason --label -k --kill-after \
+    --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason --label -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --late --clock-skew --restart-grace -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --every --within
 
@@ -127,7 +127,6 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -s s -l shared -d 'Take a shared (read) lock'
     complete -c redlock -n "__redlock_is $command" -l slots -x -d 'Semaphore: up to N holders'
     complete -c redlock -n "__redlock_is $command" -l max-waiting -x -d "Don't wait behind N others"
-    complete -c redlock -n "__redlock_is $command" -l priority -x -d 'Queue priority; higher goes first'
     complete -c redlock -n "__redlock_is $command" -l ignore-freeze -d 'Run although the lock is frozen'
     complete -c redlock -n "__redlock_is $command" -l supersede -d 'Make all earlier waiters give up'
     complete -c redlock -n "__redlock_is $command" -l order -x -d 'Version of this run, for --supersede'

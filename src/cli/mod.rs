@@ -341,15 +341,6 @@ pub struct AcquireOptions {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 100), help_heading = "Waiting")]
     pub max_waiting: Option<u32>,
 
-    /// Queue priority (-1000 to 1000); higher goes first
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = number(-1000_i32, 1000),
-        help_heading = "Waiting", hide_short_help = true)]
-    pub priority: i32,
-
-    /// Queue ahead of earlier waiters of the same priority
-    #[arg(long, help_heading = "Waiting", hide = true)]
-    pub lifo: bool,
-
     /// Make all earlier waiters give up
     ///
     /// For jobs of which only the newest is worth running.

@@ -187,7 +187,7 @@ const OTHER_NAMES: [(&[&str], &str); 11] = [
 ];
 
 /// Options of other programs, such as flock(1) and redis-cli(1), and what to do without them.
-const NOT_OURS: [(&[&str], &str); 9] = [
+const NOT_OURS: [(&[&str], &str); 10] = [
     (
         &["-o", "--close"],
         "leave it out, as COMMAND inherits no lock",
@@ -208,6 +208,10 @@ const NOT_OURS: [(&[&str], &str); 9] = [
         "put --password-file FILE, as anyone on this host can read a command line",
     ),
     (&["--host", "--port"], "put -u redis://HOST:PORT"),
+    (
+        &["--priority", "--lifo"],
+        "leave it out; waiters are served in order, so use --slots N or two locks",
+    ),
     (
         &["--name", "--lock"],
         "put the lock's name without an option",

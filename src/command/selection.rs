@@ -100,7 +100,6 @@ mod tests {
             waiter: Waiter {
                 limit: Limit::EXCLUSIVE,
                 since_ms: 0,
-                priority: 0,
                 listens: true,
                 is_sharded: false,
                 who: Who::default(),

@@ -5,21 +5,19 @@
 -- ARGV[7] who (JSON)
 -- ARGV[8] place ('' none; it listens to its channel, 'listen', or, in a cluster, to that of its slot, 'shard'; or 'poll')
 -- ARGV[9] ticket ('' for a new one, or one whose number was lost with a reply)
--- ARGV[10] priority
--- ARGV[11] discipline ('fifo' or 'lifo')
--- ARGV[12] supersede (0: no, 1: the older ones in the queue, 2: the holders too)
--- ARGV[13] number in an outside order or ''
--- ARGV[14] once (ms that a success counts, 0, or '=' and the key with which one counts)
--- ARGV[15] repair (1 or 0)
--- ARGV[16] restart grace (ms; '' or left out when there is none)
--- ARGV[17] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
--- ARGV[18] behind how many others it doesn't wait ('' or left out when it waits behind any number)
+-- ARGV[10] supersede (0: no, 1: the older ones in the queue, 2: the holders too)
+-- ARGV[11] number in an outside order or ''
+-- ARGV[12] once (ms that a success counts, 0, or '=' and the key with which one counts)
+-- ARGV[13] repair (1 or 0)
+-- ARGV[14] restart grace (ms; '' or left out when there is none)
+-- ARGV[15] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
+-- ARGV[16] behind how many others it doesn't wait ('' or left out when it waits behind any number)
 -- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
 -- @include lock
 
 -- A name that a young server doesn't know may have a holder that it has forgotten.
 local notes_restart = false
-if (ARGV[16] or '') ~= '' and not last_fence then
+if (ARGV[14] or '') ~= '' and not last_fence then
   local info = redis.pcall('INFO', 'server')
   if type(info) == 'table' and not string.find(info.err, 'nknown') then
     return redis.error_reply("NOPERM this user has no permissions to run the 'info' command")
@@ -28,7 +26,7 @@ if (ARGV[16] or '') ~= '' and not last_fence then
   if not up then return redis.error_reply('NOUPTIME in INFO server') end
   -- In whole seconds, so that the server may be younger by one. Its clock may have been set back since it started.
   local since = 1000 * (time[1] - math.max(0, up))
-  local until_ms = since + 1000 + tonumber(ARGV[16])
+  local until_ms = since + 1000 + tonumber(ARGV[14])
   if until_ms > now_ms and until_ms > forgetful then
     forgetful, restarted = until_ms, string.format('%.0f %.0f', until_ms, since)
     frozen = math.max(frozen, forgetful)
@@ -38,7 +36,7 @@ end
 
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
 -- lock without waiters and without leftovers. The rest would do just the same.
-local is_usual = #ARGV >= 15 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[12] == '0' and ARGV[13] == '' and ARGV[14] == '0'
+local is_usual = #ARGV >= 13 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[10] == '0' and ARGV[11] == '' and ARGV[12] == '0'
   and frozen == 0
   and tonumber(ARGV[5]) <= DAY
 local there = is_usual and redis.call('EXISTS', lock, meta, holders, slots, queue, notices)
@@ -61,7 +59,7 @@ if there == 0 then
     redis.call('PEXPIRE', history, RETENTION)
   end
   redis.call('SET', lock, token, 'PX', ttl)
-  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', (ARGV[17] or '') ~= '' and 'held:' or 'held', who}, ' '))
+  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', (ARGV[15] or '') ~= '' and 'held:' or 'held', who}, ' '))
   redis.call('PEXPIRE', meta, ttl + RETENTION)
   if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
     local added = redis.pcall('ZADD', index, now_ms + IN_USE, name)
@@ -79,10 +77,8 @@ return (function()
 -- @include once
 
 local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local place, ticket, priority, discipline = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local supersede, number, once, repair = ARGV[12], tonumber(ARGV[13]), ARGV[14], ARGV[15]
-local sync = (ARGV[17] or '') ~= ''
-local most_waiting = tonumber(ARGV[18] or '')
+local place, ticket, supersede, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
+local once, repair, sync, most_waiting = ARGV[12], ARGV[13], (ARGV[15] or '') ~= '', tonumber(ARGV[16] or '')
 
 -- Others read its number in its entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
@@ -171,7 +167,7 @@ local score, cancelled = false, false
 -- The server knows the number by the token, also for a while after that has left the queue.
 if place ~= '' then score = redis.call('ZSCORE', queue, token) end
 if score then
-  ticket = int_text(ticket_of(tonumber(score)))
+  ticket = int_text(tonumber(score))
 else
   -- A person doesn't want it to wait any more, or has stopped it when its grant wasn't confirmed yet. Or its own
   -- run has withdrawn it, and this request was held up on its way.
@@ -239,21 +235,7 @@ end
 local function last_ticket()
   local last = tonumber(redis.call('HGET', state, 'ticket'))
   if last or not queued then return last or 0 end
-  last = 0
-  local function note(rank)
-    local score = redis.call('ZRANGE', queue, rank, rank, 'WITHSCORES')[2]
-    last = math.max(last, ticket_of(tonumber(score)))
-    return score
-  end
-  -- Of those with one priority, the last one has the largest, or (lifo) the first.
-  local rank = 0
-  repeat
-    local beyond = (math.floor(note(rank) / ROUND + 0.5) + 0.5) * ROUND
-    local first = redis.call('ZRANGEBYSCORE', queue, int_text(beyond), '+inf', 'LIMIT', 0, 1)[1]
-    rank = first and redis.call('ZRANK', queue, first)
-    note((rank or 0) - 1)
-  until not rank
-  return last
+  return tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
 end
 
 if not queued then
@@ -279,13 +261,8 @@ if place == '' then return busy(redis.call('ZCARD', queue), 0) end
 -- From here on it is a waiter.
 local polls = place == 'poll'
 local listens = place == 'shard' and '2' or '1'
-local since = string.match(redis.call('HGET', waiters, token) or '', '^%S+ %d+ (%d+) ')
+local _, _, _, _, since = string.match(redis.call('HGET', waiters, token) or '', WAITER)
 local is_new = ticket == ''
-local function take_place()
-  local turn = tonumber(ticket)
-  if discipline == 'lifo' then turn = -turn end
-  redis.call('ZADD', queue, int_text(turn - tonumber(priority) * ROUND), token)
-end
 -- One that had its place before keeps it, and its turn, also on a full server.
 if not is_new then redis.call('PEXPIRE', waiters, QUEUE_TTL) end
 if not score then
@@ -295,7 +272,7 @@ if not score then
   set_state('ticket', int_text(math.max(last, tonumber(ticket))))
   touch_memory()
   if number then set_state('number_waits', token) end
-  take_place()
+  redis.call('ZADD', queue, ticket, token)
   -- The newest waits behind nobody whom it makes give up.
   if is_new and most_waiting and supersede == '0' then
     local waiting = count_ahead(most_waiting)
@@ -340,7 +317,7 @@ local function remove_dead(rank)
   if not neighbour then return false end
   local entry = redis.call('HGET', waiters, neighbour) or ''
   local until_ms, _, knows = string.match(entry, WAITER)
-  if is_superseded(its_score) then
+  if tonumber(its_score) < superseded then
     supersede_waiter(neighbour, its_score, entry)
   elseif until_ms and tonumber(until_ms) > now_ms then
     return false
@@ -369,7 +346,7 @@ local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
 -- It has asked since the last ones were notified, also where the clock was set back since then.
 local seen = math.max(now_ms, tonumber(string.match(notified or '', '^%d+') or 0))
 local life = table.concat({int_text(now_ms + 3 * beat), int_text(seen), ARGV[9] == '' and '0' or '1'}, ':')
-local entry = {life, int_text(limit), since or int_text(now_ms), priority, polls and '0' or listens, who}
+local entry = {life, int_text(limit), since or int_text(now_ms), polls and '0' or listens, who}
 redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUE_TTL)
 redis.call('PEXPIRE', waiters, QUEUE_TTL)

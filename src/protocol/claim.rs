@@ -54,10 +54,6 @@ pub struct Request {
 /// How to wait in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueOptions {
-    /// Goes before lower ones.
-    pub priority: i32,
-    /// The newest goes first.
-    pub lifo: bool,
     pub supersede: Supersede,
     /// Its place in an order from outside: it goes neither before nor after a higher one.
     pub number: Option<u64>,
@@ -230,8 +226,6 @@ impl Claim {
             who.to_json(),
             how.into(),
             or_empty(ticket).into(),
-            queue.priority.to_string().into(),
-            if queue.lifo { "lifo" } else { "fifo" }.into(),
             supersede.into(),
             or_empty(queue.number).into(),
             match once_key {

@@ -7,7 +7,8 @@
 -- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them; {5} when the release of a run has handed an exclusive lock on to one of several waiters: the same call a moment later notifies the others if the grant isn't confirmed by then
 -- @include lock
 
--- @constant GRANT_TTL, DELIVERED_TTL, QUEUE_TTL, ROUND, HELD_FOR_EACH, LONG_HOLD of queue
+-- @constant GRANT_TTL, DELIVERED_TTL, QUEUE_TTL, HELD_FOR_EACH, LONG_HOLD of queue
+-- @constant WAITER of messages
 
 -- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
 -- lock without leftovers, and with no waiter or one that it can be handed to without looking at those
@@ -36,12 +37,10 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
   elseif since and (waiting == 1 or unsure or now_ms - since < HELD_FOR_EACH) and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY) then
     local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))
     local waiter = redis.pcall('HGET', waiters, head)
-    local pattern = '^(%d+):(%d+):([01]) 1 (%d+) %S+ ([12]) (.*)$'
-    local until_ms, seen, knows, queued_at, listens, who = string.match(type(waiter) == 'string' and waiter or '', pattern)
+    local until_ms, seen, knows, limit, queued_at, listens, who = string.match(type(waiter) == 'string' and waiter or '', WAITER)
     local notified_at = tonumber(string.match(notified or '', '^(%d+) ') or 0)
-    local ticket = math.abs((score + ROUND / 2) % ROUND - ROUND / 2)
-    if until_ms and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + GRANT_TTL)
-      and ticket >= superseded then
+    if limit == '1' and listens ~= '0' and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + GRANT_TTL)
+      and tonumber(score) >= superseded then
       local fence = time[1] .. micros
       if tonumber(last_fence) >= tonumber(fence) then fence = string.format('%.0f', last_fence + 1) end
       local channel = channels .. string.sub(redis.sha1hex(head), 1, 12)
@@ -58,7 +57,7 @@ if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fen
         redis.call('HSET', state, 'fence', fence)
         redis.call('SET', lock, head, 'PX', DELIVERED_TTL)
         local waited = string.format('%.0f', math.max(0, now_ms - queued_at))
-        local granted = knows == '0' and string.format('granted:%.0f', ticket) or 'granted'
+        local granted = knows == '0' and string.format('granted:%.0f', score) or 'granted'
         redis.call('HSET', meta, head, table.concat({fence, at, '1 1', waited, granted, who}, ' '))
         redis.call('PEXPIRE', meta, DELIVERED_TTL + RETENTION)
         redis.call('HDEL', meta, token)
@@ -136,7 +135,8 @@ end
 local function is_for_one()
   local head = redis.pcall('ZRANGE', queue, 0, 0)[1]
   local waiter = head and redis.pcall('HGET', waiters, head)
-  return string.match(type(waiter) == 'string' and waiter or '', '^%d+:%d+:[01] 1 ') ~= nil
+  local _, _, _, limit = string.match(type(waiter) == 'string' and waiter or '', WAITER)
+  return limit == '1'
 end
 
 -- Its call was repeated: it may be that dead waiters were left, or that the waiter which got the lock hasn't confirmed

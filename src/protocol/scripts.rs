@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(frozen(&freeze).unwrap().unwrap().until_ms, 9_000);
         let restart = text("8000 400");
         assert_eq!(restarted(&restart).unwrap().unwrap().since_ms, 400);
-        let queued = text(&format!("9000:500:1 1 1000 0 1 {run}"));
+        let queued = text(&format!("9000:500:1 1 1000 1 {run}"));
         assert_eq!(waiter(&queued).unwrap().unwrap().who.host, "h");
         assert!(holder(&Value::Nil).unwrap().is_none());
         assert!(frozen(&Value::Nil).unwrap().is_none());

@@ -327,7 +327,6 @@ pub struct Waiter {
     pub limit: Limit,
     /// Since when it waits, in milliseconds since 1970 by the server's clock.
     pub since_ms: u64,
-    pub priority: i32,
     /// A message reaches it; otherwise it polls.
     pub listens: bool,
     /// Over a channel of the hash slot, in a cluster.
@@ -336,16 +335,14 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Reads `"<dies at> <limit> <since> <priority> <listens> <who as JSON>"`; `None` for anything
+    /// Reads `"<dies at> <limit> <since> <listens> <who as JSON>"`; `None` for anything
     /// else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
-        let mut parts = within_bounds(entry)?.splitn(6, ' ').skip(1);
-        let (limit, since, priority) = (parts.next()?, parts.next()?, parts.next()?);
-        let listens = parts.next()?;
+        let mut parts = within_bounds(entry)?.splitn(5, ' ').skip(1);
+        let (limit, since, listens) = (parts.next()?, parts.next()?, parts.next()?);
         Some(Self {
             limit: Limit::parse(limit)?,
             since_ms: number(since)?,
-            priority: priority.parse().ok()?,
             listens: matches!(listens, "1" | "2"),
             is_sharded: listens == "2",
             who: Who::parse(parts.next()?.as_bytes())?,
@@ -605,7 +602,7 @@ mod tests {
             ("2", true, true),
             ("3", false, false),
         ] {
-            let entry = format!("9 1 8 0 {listens} {{}}");
+            let entry = format!("9 1 8 {listens} {{}}");
             let waiter = Waiter::parse(entry.as_bytes()).unwrap();
             assert_eq!((waiter.listens, waiter.is_sharded), (is_reached, by_slot));
         }
@@ -635,8 +632,8 @@ mod tests {
             (holder.waited.as_millis(), holder.kept),
             (40, Some(Kept::AtLeast))
         );
-        let waiter = Waiter::parse(br#"9 1000000000 8 -5 1 {"host":"h h"}"#).unwrap();
-        assert_eq!((waiter.limit, waiter.priority), (Limit::SHARED, -5));
+        let waiter = Waiter::parse(br#"9 1000000000 8 1 {"host":"h h"}"#).unwrap();
+        assert_eq!((waiter.limit, waiter.since_ms), (Limit::SHARED, 8));
         assert_eq!((waiter.listens, waiter.who.host.as_str()), (true, "h h"));
     }
 }

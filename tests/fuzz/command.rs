@@ -164,7 +164,7 @@ fn words_examples() -> Vec<Vec<u8>> {
         "run\na\nsh\n-c\nx",
         "history\n-n\nall\n--since\n1y",
         "fence\n/tmp/f\n18446744073709551616",
-        "acquire\n--ttl\n0.5\n--priority\n-1001\na",
+        "acquire\n--ttl\n0.5\n--slots\n0\na",
         "-u\nredis://h\nhelp\nx",
     ])
 }

@@ -125,8 +125,6 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("who", Some("")),
             ("place", Some("")),
             ("ticket", Some("")),
-            ("priority", Some("0")),
-            ("discipline", Some("fifo")),
             ("supersede", Some("0")),
             ("order", Some("")),
             ("once", Some("0")),
@@ -447,7 +445,7 @@ impl Expected {
 const SHORT_PATHS: [(&str, &str, &str); 2] = [
     (
         "acquire",
-        "is_usual = #ARGV >= 15 and ",
+        "is_usual = #ARGV >= 13 and ",
         "is_usual = false and ",
     ),
     ("release", "if #ARGV == 7 and ", "if false and "),

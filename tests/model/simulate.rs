@@ -151,8 +151,6 @@ impl Simulation {
             2 => Limit::slots(2),
             _ => Limit::EXCLUSIVE,
         };
-        setup.wish.queue.priority = self.dice.pick(&[0, 0, 0, 1]);
-        setup.wish.queue.lifo = self.dice.below(8) == 0;
         setup.wish.queue.supersede = if self.dice.below(12) == 0 {
             Supersede::Waiters
         } else {

@@ -164,8 +164,6 @@ impl<'a> Acquisition<'a> {
                 (false, None) => Limit::EXCLUSIVE,
             },
             queue: QueueOptions {
-                priority: options.priority,
-                lifo: options.lifo,
                 supersede: match (options.supersede, options.cancel_running) {
                     (false, _) => Supersede::Nobody,
                     (true, false) => Supersede::Waiters,

@@ -312,9 +312,6 @@ impl Block {
                 None => waiter.limit.mode().into(),
             };
             self.fact(id, "wants", Style::Plain, &mode);
-            if waiter.priority != 0 {
-                self.fact(id, "priority", Style::Plain, &waiter.priority.to_string());
-            }
             self.fact(id, "id", Style::Plain, id);
             self.job(id, &waiter.who);
         }

@@ -151,8 +151,6 @@ struct WaiterEntry<'a> {
     since: Option<String>,
     /// 0: the lock was granted to it.
     position: usize,
-    /// Not known any more of one that the lock was granted to.
-    priority: Option<i32>,
     mode: &'static str,
     slots: Option<u32>,
     /// The lock was granted to it, which isn't confirmed yet.
@@ -270,7 +268,6 @@ impl<'a> WaiterEntry<'a> {
             who: WhoEntry::new(Some(&waiter.who)),
             since: timestamp(waiter.since_ms),
             position,
-            priority: Some(waiter.priority),
             mode: waiter.limit.mode(),
             slots: waiter.limit.as_slots(),
             granted: false,
@@ -283,7 +280,6 @@ impl<'a> WaiterEntry<'a> {
             who: WhoEntry::new(Some(&holder.who)),
             since: timestamp(holder.waiting_since_ms()),
             position: 0,
-            priority: None,
             mode: holder.limit.mode(),
             slots: holder.limit.as_slots(),
             granted: true,

@@ -65,16 +65,12 @@ fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
         let call = claim().acquire_call(&request(), place.as_ref(), needs);
         assert_eq!(
             own_args(&call),
-            [
-                "token", "30000", "1", how, ticket, "0", "fifo", "0", "", "0", "0"
-            ]
+            ["token", "30000", "1", how, ticket, "0", "", "0", "0"]
         );
     }
     let request = Request {
         queue: QueueOptions {
             most_waiting: None,
-            priority: -3,
-            lifo: true,
             supersede: Supersede::HoldersToo,
             number: Some(12),
         },
@@ -90,9 +86,7 @@ fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
         };
         own_args(&claim().acquire_call(request, None, needs))
     };
-    let words = [
-        "token", "30000", "1", "", "", "-3", "lifo", "2", "12", "60000", "1",
-    ];
+    let words = ["token", "30000", "1", "", "", "2", "12", "60000", "1"];
     assert_eq!(own_args(&request, false), [&words[..], &["2000"]].concat());
     assert_eq!(
         own_args(&request, true),

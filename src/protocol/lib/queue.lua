@@ -5,7 +5,6 @@
 local GRANT_TTL = 2000 -- how long a waiter has to confirm its grant, ms
 local DELIVERED_TTL = 5000 -- the same for one that got the message: its confirmation may be delayed
 local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, and a ticket its waiter, ms: three of the longest
-local ROUND = 2 ^ 42 -- what one step of priority is worth in the queue: more than any ticket
 local GRANTS = 100 -- how many are admitted by one call; each confirmation admits more
 local DEAD = 100 -- how many waiters that are dead, or were made to give up, one call clears away
 local REMOVED = 40 -- how many of them one request of a waiter removes from beside it
@@ -14,25 +13,12 @@ local HELD_FOR_EACH = 20 -- for each so long that the lock was held, its release
 local LONG_HOLD = 1000 -- a run that held the lock so long looks whether its grant is confirmed, before others are notified, ms
 local MOST_NOTIFIED = 100 -- how many are notified at most of a grant to a waiter before them
 
--- The ticket of a waiter, from its score in the queue, without the priority.
-local function ticket_of(score)
-  return math.abs((score + ROUND / 2) % ROUND - ROUND / 2)
-end
-
--- The entry of a waiter, "<dies at>:<seen>:<knows its ticket> <limit> <since> <priority> <listens> <who>".
-local WAITER = '^(%d+):(%d+):([01]) (%d+) (%d+) %S+ ([012]) (.*)$'
-
 -- Removes a waiter that leaves without the lock. It may come back with its ticket, or with its token alone if
 -- the reply with the ticket was lost.
 local function dequeue(token, score, knows)
   redis.call('ZREM', queue, token)
   redis.pcall('HDEL', waiters, token)
-  if knows ~= '1' then post_notice('left', token, int_text(ticket_of(tonumber(score))), A_WHILE) end
-end
-
--- Whether a run that came later has made the waiter with this score give up.
-local function is_superseded(score)
-  return ticket_of(tonumber(score)) < superseded
+  if knows ~= '1' then post_notice('left', token, int_text(tonumber(score)), A_WHILE) end
 end
 
 -- Removes a waiter that a later run has made give up. Its own first request, if that arrives late, must not
@@ -40,7 +26,7 @@ end
 local function supersede_waiter(token, score, entry)
   redis.call('ZREM', queue, token)
   redis.pcall('HDEL', waiters, token)
-  post_notice('left', token, int_text(ticket_of(tonumber(score))), A_WHILE)
+  post_notice('left', token, int_text(tonumber(score)), A_WHILE)
   if entry then send_message(id(token), entry, 'superseded') end
 end
 
@@ -85,7 +71,7 @@ local function grant_next(value, me, notify, soon)
     if is_alive and notified_at and now_ms >= notified_at + GRANT_TTL and tonumber(seen) < notified_at then
       is_alive = tonumber(score) > notified_score
     end
-    local gives_up = is_superseded(score)
+    local gives_up = tonumber(score) < superseded
     if until_ms and (head == me or is_alive) and not gives_up and frozen > 0 and not ignores_freeze(who) then
       kept_out, stays = kept_out + 1, true
     elseif until_ms and (head == me or is_alive) and not gives_up then
@@ -118,7 +104,7 @@ local function grant_next(value, me, notify, soon)
       redis.call('ZREM', queue, head)
       redis.call('HDEL', waiters, head)
       local phase = 'granted'
-      if knows ~= '1' then phase = 'granted:' .. int_text(ticket_of(tonumber(score))) end
+      if knows ~= '1' then phase = 'granted:' .. int_text(tonumber(score)) end
       value = add_holder(value, head, limit, slot, grant_ttl, fence, now_ms - tonumber(since), phase, who)
       -- In a group the lock's key doesn't name it; its number counts before it has confirmed that.
       if limit ~= 1 and string.find(who, '"order":', 1, true) then set_state('number_granted', head) end

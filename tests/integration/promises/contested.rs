@@ -12,7 +12,7 @@ const MS: Duration = Duration::from_millis(1);
 /// Asks for the lock "a".
 fn acquire(redis: &Redis, token: &str, limit: &str, place: &str, supersede: &str) -> Vec<String> {
     let args = [
-        token, "600000", limit, WHO, place, "", "0", "fifo", supersede, "", "0", "0",
+        token, "600000", limit, WHO, place, "", supersede, "", "0", "0",
     ];
     call(redis, "acquire", &args)
 }

@@ -697,7 +697,7 @@ fn the_last_guard_of_a_lock_that_its_job_released_hands_it_on_past_a_thousand_de
     // They seem to live, and have no connection any more.
     let code = "for n = 1, 1050 do
         redis.call('ZADD', '{redlock:a}:queue', n - 2000, 'token' .. n)
-        redis.call('HSET', '{redlock:a}:waiters', 'token' .. n, '99999999999999:0:1 1 1 0 1 {}')
+        redis.call('HSET', '{redlock:a}:waiters', 'token' .. n, '99999999999999:0:1 1 1 1 {}')
     end";
     redis.cli(&["EVAL", code, "0"]);
     let_guards_end(&redis);
@@ -818,9 +818,7 @@ fn a_guard_counts_on_no_more_of_a_lease_than_its_run_where_the_clock_was_set_bac
     for mode in ["1", lua::SHARED] {
         redis.cli(&["FLUSHALL"]);
         let who = lua::WHO.replacen('{', "{\"ttl\":30000,", 1);
-        let request = [
-            "mine", "30000", mode, &who, "", "", "0", "fifo", "0", "", "0", "0",
-        ];
+        let request = ["mine", "30000", mode, &who, "", "", "0", "", "0", "0"];
         assert_eq!(lua::call(&redis, "acquire", &request)[0], "1");
         // What is left grows by as much as the clock goes back.
         redis.cli(&["PEXPIRE", "redlock:a", "3600000"]);

@@ -107,7 +107,7 @@ fn plant(redis: &Redis, key: &str, minutes: u64) {
         redis.cli(&["HSET", &format!("{{{lock}}}:meta"), "secret-token", &entry]);
     } else {
         let lock = format!("redlock:{}", key.strip_prefix("wanted ").unwrap());
-        let entry = format!("{later} 1 {since} 0 1 {who}");
+        let entry = format!("{later} 1 {since} 1 {who}");
         redis.cli(&["ZADD", &format!("{{{lock}}}:queue"), "1", "secret-waiter"]);
         redis.cli(&[
             "HSET",

@@ -61,8 +61,6 @@ impl<'a> Ask<'a> {
             WHO,
             self.place,
             self.ticket,
-            "0",
-            "fifo",
             self.supersede,
             self.number,
             "0",
@@ -142,7 +140,7 @@ fn crowd(redis: &Redis, count: u32, limit: &str) {
     let script = format!(
         "for n = 1, {count} do
            redis.call('ZADD', KEYS[1], n, 'token' .. n)
-           redis.call('HSET', KEYS[2], 'token' .. n, ARGV[1] .. ' {limit} 1 0 0 ' .. ARGV[2])
+           redis.call('HSET', KEYS[2], 'token' .. n, ARGV[1] .. ' {limit} 1 0 ' .. ARGV[2])
          end
          redis.call('HSET', KEYS[3], 'ticket', {count})
          for n = 1, 3 do redis.call('PEXPIRE', KEYS[n], 600000) end"
@@ -694,7 +692,7 @@ fn a_member_and_a_waiter_among_2500_each_are_found_by_their_ids() {
     Ask::waiting("live").waits(&redis);
     let code = "for n = 1, 2500 do
         redis.call('ZADD', KEYS[1], n, 'waiter' .. n)
-        redis.call('HSET', KEYS[2], 'waiter' .. n, '99999999999999:1:1 1 1 0 0 {}')
+        redis.call('HSET', KEYS[2], 'waiter' .. n, '99999999999999:1:1 1 1 0 {}')
     end";
     redis.cli(&["EVAL", code, "2", QUEUE, WAITERS]);
     // Wherever they stand in the server's own order, some of these are beyond the first 2,000.
@@ -898,7 +896,7 @@ impl Twin {
             &format!("{{'{}', '7'}}", 1_800_000_000 + at),
         );
         if self.general {
-            for condition in ["#ARGV >= 15 and", "#ARGV == 7 and"] {
+            for condition in ["#ARGV >= 13 and", "#ARGV == 7 and"] {
                 text = text.replacen(condition, "false and", 1);
             }
         }
@@ -947,7 +945,7 @@ fn without_moments(text: &str) -> String {
 #[test]
 fn the_short_path_in_front_of_a_script_does_just_what_the_rest_does() {
     let acquire = |token, place| {
-        let rest = ["", "0", "fifo", "0", "", "0", "0"];
+        let rest = ["", "0", "", "0", "0"];
         let args = [&[token, "30000", "1", WHO, place], &rest[..]].concat();
         ("acquire", args)
     };

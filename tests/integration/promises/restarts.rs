@@ -262,9 +262,7 @@ fn until(redis: &Redis, time: (&str, &str), uptime: &str, grace: &str) -> u64 {
             "redis.pcall('INFO', 'server')",
             &format!("'uptime_in_seconds:{uptime}\\r\\nuptime_in_days:0'"),
         );
-    let rest = [
-        "token", "30000", "1", WHO, "", "", "0", "fifo", "0", "", "0", "0", grace,
-    ];
+    let rest = ["token", "30000", "1", WHO, "", "", "0", "", "0", "0", grace];
     let common = ["a", "{redlock:a}:", "200"];
     let words = [&["EVAL", &script, "11"], &KEYS[..], &common, &rest].concat();
     let answer = redis.cli(&words);
@@ -292,7 +290,7 @@ fn whole_seconds_and_a_clock_that_was_set_back_never_end_the_grace_too_early() {
 fn a_longer_grace_counts_and_a_shorter_one_does_not_end_it() {
     let redis = Redis::start();
     let ask = |grace: &str| {
-        let rest = ["1", WHO, "", "", "0", "fifo", "0", "", "0", "0", grace];
+        let rest = ["1", WHO, "", "", "0", "", "0", "0", grace];
         let answer = call(
             &redis,
             "acquire",

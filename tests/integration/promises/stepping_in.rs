@@ -251,7 +251,7 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
 fn what_was_asked_and_lost_can_be_asked_again_and_only_the_one_that_was_seen_is_asked() {
     let redis = Redis::start();
     let take = |token, limit| {
-        let rest = ["", "", "0", "fifo", "0", "", "0", "0"];
+        let rest = ["", "", "0", "", "0", "0"];
         let args = [&[token, "30000", limit, WHO], &rest[..]].concat();
         assert_eq!(call(&redis, "acquire", &args)[0], "1");
     };
@@ -497,7 +497,7 @@ fn a_waiter_is_removed_by_its_id_and_gives_up_with_who_did_it_and_why() {
 fn a_waiter_that_no_message_reaches_is_removed_for_good_and_those_behind_it_may_go() {
     let redis = Redis::start();
     let ask = |token, limit, ticket| {
-        let rest = ["0", "fifo", "0", "", "0", "0"];
+        let rest = ["0", "", "0", "0"];
         let args = [&[token, "30000", limit, WHO, "poll", ticket], &rest[..]].concat();
         call(&redis, "acquire", &args)
     };
@@ -599,7 +599,7 @@ fn a_waiter_that_was_stopped_before_it_confirmed_its_grant_is_told_so_each_time_
     for limit in ["1", "2", SHARED] {
         let redis = Redis::start();
         let ask = |token, limit, place, ticket| {
-            let rest = ["0", "fifo", "0", "", "0", "0"];
+            let rest = ["0", "", "0", "0"];
             let args = [&[token, "30000", limit, WHO, place, ticket], &rest[..]].concat();
             call(&redis, "acquire", &args)
         };

@@ -951,7 +951,7 @@ fn whatever_our_keys_contain_is_shown_escaped_or_not_at_all() {
                 &entry,
             ]);
             store(&[b"ZADD", b"{redlock:a}:queue", b"1", b"w"]);
-            let waiter = [b"99999999999999 1 8000 0 1 ", who.as_slice()].concat();
+            let waiter = [b"99999999999999 1 8000 1 ", who.as_slice()].concat();
             store(&[b"HSET", b"{redlock:a}:waiters", b"w", &waiter]);
             let frozen = [far, b" 8000 ".as_slice(), who].concat();
             store(&[b"HSET", b"{redlock:a}:state", b"frozen", &frozen]);
@@ -1034,7 +1034,7 @@ fn text_of_other_clients_is_no_command_to_a_ci_agent() {
         redis.cli(&["SET", &format!("redlock:{name}"), "t", "PX", "60000"]);
         redis.cli(&["HSET", &format!("{key}:meta"), "t", &hold]);
         redis.cli(&["ZADD", &format!("{key}:queue"), "1", "w"]);
-        let waiter = format!("99999999999999 1 8000 0 1 {who}");
+        let waiter = format!("99999999999999 1 8000 1 {who}");
         redis.cli(&["HSET", &format!("{key}:waiters"), "w", &waiter]);
         let frozen = format!("99999999999999 8000 {who}");
         redis.cli(&["HSET", &format!("{key}:state"), "frozen", &frozen]);
@@ -1287,7 +1287,7 @@ fn a_long_listing_takes_little_memory() {
         who = '{"reason":"' .. string.rep('\226\128\174', 660) .. '"}'
         for n = 1, 3000 do
             redis.call('ZADD', KEYS[2], n, 'w' .. n)
-            redis.call('HSET', KEYS[3], 'w' .. n, '99999999999999 1 8000 0 1 ' .. who)
+            redis.call('HSET', KEYS[3], 'w' .. n, '99999999999999 1 8000 1 ' .. who)
         end
         redis.call('SET', KEYS[4], 'x')
     "#;

@@ -402,7 +402,7 @@ fn the_json_shows_every_holder_and_every_waiter_with_its_position() {
     let waiters = [
         Gated::queued(&redis, &["-q", "--reason", "release 7", "a"]),
         Gated::queued(&redis, &["-q", "--shared", "a"]),
-        Gated::queued(&redis, &["-q", "--slots", "2", "--priority", "5", "a"]),
+        Gated::queued(&redis, &["-q", "--slots", "2", "a"]),
     ];
     let end = outcome(&mut redis.redlock(&["status", "--json", "a"]));
     end.assert_code(0).assert_silent();
@@ -425,15 +425,14 @@ fn the_json_shows_every_holder_and_every_waiter_with_its_position() {
         of(&lock["holders"], "foreign"),
         [json!(false), json!(false)]
     );
-    // In the order of their turns: the highest priority first.
+    // In the order of their turns.
     let [first, second, third] = waiters.each_ref().map(|waiter| json!(waiter.run.pid()));
     let waiting = &lock["waiters"];
-    assert_eq!(of(waiting, "pid"), [third, first, second]);
+    assert_eq!(of(waiting, "pid"), [first, second, third]);
     assert_eq!(of(waiting, "position"), [json!(1), json!(2), json!(3)]);
-    assert_eq!(of(waiting, "priority"), [json!(5), json!(0), json!(0)]);
-    let modes = ["slots", "exclusive", "shared"].map(|mode| json!(mode));
+    let modes = ["exclusive", "shared", "slots"].map(|mode| json!(mode));
     assert_eq!(of(waiting, "mode"), modes);
-    let reason = [Value::Null, json!("release 7"), Value::Null];
+    let reason = [json!("release 7"), Value::Null, Value::Null];
     assert_eq!(of(waiting, "reason"), reason);
     for field in ["id", "host", "user", "command", "since"] {
         let values = of(waiting, field);
@@ -446,8 +445,7 @@ fn the_json_shows_every_holder_and_every_waiter_with_its_position() {
     for run in holders {
         run.end();
     }
-    let [first, second, third] = waiters;
-    for run in [third, first, second] {
+    for run in waiters {
         run.ready().end();
     }
     assert_nothing_left(&redis);

@@ -254,8 +254,8 @@ fn hold(text: &str) -> Option<String> {
 
 /// An entry of `waiters`.
 fn waiter(text: &str) -> Option<String> {
-    let words: Vec<&str> = text.splitn(6, ' ').collect();
-    let [life, limit, since, priority, listens, who] = words[..] else {
+    let words: Vec<&str> = text.splitn(5, ' ').collect();
+    let [life, limit, since, listens, who] = words[..] else {
         return None;
     };
     let times: Vec<&str> = life.split(':').collect();
@@ -276,7 +276,7 @@ fn waiter(text: &str) -> Option<String> {
     };
     (are_numbers(&[dies, seen, limit, since]) && who.starts_with('{')).then(|| {
         format!(
-            "since {since} by {who} ({limit_text}, priority {priority}, {listens}, {knows}, seen {seen}, until {dies})"
+            "since {since} by {who} ({limit_text}, {listens}, {knows}, seen {seen}, until {dies})"
         )
     })
 }

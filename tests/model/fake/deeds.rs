@@ -410,8 +410,6 @@ fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
             who(),
             one_of(&["", "", "listen", "listen", "poll", "shard"]),
             one_of(&["", "", "", "1", "2", "5"]),
-            one_of(&["0", "0", "0", "1", "-2"]),
-            one_of(&["fifo", "fifo", "lifo"]),
             one_of(&["0", "0", "0", "1", "2"]),
             one_of(&["", "", "", "3", "8"]),
             one_of(&["0", "0", "5000"]),

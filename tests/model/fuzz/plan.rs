@@ -277,8 +277,6 @@ struct Kinds {
     limits: Vec<i64>,
     plain: i64,
     misbehaves: i64,
-    priorities: bool,
-    lifo: bool,
     supersedes: i64,
     once: i64,
     keeps: i64,
@@ -300,8 +298,6 @@ impl Kinds {
             limits: dice.pick(&all).to_vec(),
             plain: dice.pick(&[0, 0, 15]),
             misbehaves: dice.pick(&[0, 30, 70]),
-            priorities: dice.chance(40),
-            lifo: dice.chance(25),
             supersedes: dice.pick(&[0, 0, 25, 60]),
             once: dice.pick(&[0, 0, 0, 0, 0, 40]),
             keeps: dice.pick(&[0, 0, 0, 40]),
@@ -343,12 +339,6 @@ impl Kinds {
             ttl: dice.between(1_000, 10_000),
             limit: if plain { 1 } else { dice.pick(&self.limits) },
             queue: QueueOptions {
-                priority: if self.priorities {
-                    dice.pick(&[0, 0, 0, 1, -1, 100])
-                } else {
-                    0
-                },
-                lifo: self.lifo && dice.chance(50),
                 supersede,
                 number: is_numbered.then(|| dice.between(1, 30).unsigned_abs()),
                 most_waiting: dice.pick(&[

@@ -840,12 +840,7 @@ impl Promises {
                 self.number
             );
         }
-        let rank = |client: &Known, queued: Option<u64>| {
-            let wish = &client.plan.wish.queue;
-            let came = i64::try_from(queued.unwrap_or(step.number)).unwrap();
-            (-wish.priority, if wish.lifo { -came } else { came })
-        };
-        let mine = rank(&all[n], past.queued);
+        let mine = past.queued.unwrap_or(step.number);
         for (other, _) in &step.before.queue {
             let Some(&o) = self.tokens.get(other) else {
                 continue;
@@ -865,7 +860,7 @@ impl Promises {
                 continue;
             }
             promise!(
-                mine < rank(&all[o], theirs.queued),
+                theirs.queued.is_some_and(|queued| mine < queued),
                 "P7: first in, first out",
                 "{token} got the lock by {act:?} before {other}"
             );

@@ -350,7 +350,6 @@ mod tests {
         let waiter = Waiter {
             limit: Limit::EXCLUSIVE,
             since_ms: 120_000,
-            priority: 0,
             listens: true,
             is_sharded: false,
             who: holds[0].who.clone(),

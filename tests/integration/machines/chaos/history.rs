@@ -83,7 +83,6 @@ pub struct Job {
     pub extends: Nanos,
     /// How long it waits.
     pub patience: Nanos,
-    pub priority: i32,
     pub once_per: Option<Nanos>,
     pub supersedes: bool,
     pub started: Nanos,

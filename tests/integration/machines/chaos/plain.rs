@@ -132,7 +132,6 @@ fn job(id: u32, line: &str) -> Job {
         kill_after: 0,
         extends: 0,
         patience: 0,
-        priority: 0,
         once_per: None,
         supersedes: false,
         started,

@@ -125,7 +125,6 @@ pub fn draw(id: u32, stage: &Stage, place: &[String], dice: &mut Dice) -> Drawn 
         kill_after: dice.between(10, ttl / 2) * MS,
         extends: 0,
         patience: dice.pick(&[1, 2, 3, 4, 6, 12]) * SECOND,
-        priority: 0,
         once_per: None,
         supersedes: false,
         started: 0,
@@ -165,10 +164,6 @@ fn options(job: &mut Job, dice: &mut Dice) -> String {
         words.push("-n".into());
     } else {
         words.push(format!("-w {}s", job.patience / SECOND));
-    }
-    if dice.chance(15) {
-        job.priority = i32::try_from(dice.between(-2, 3)).unwrap();
-        words.push(format!("--priority={}", job.priority));
     }
     let name = job.names[0].as_str();
     if name == "b" || name == "a" && dice.chance(5) {
@@ -295,7 +290,6 @@ fn kept(job: &mut Job, options: &str, dice: &mut Dice) -> String {
 fn unkept(job: &mut Job, skew: Nanos, dice: &mut Dice) -> String {
     job.kind = JobKind::Unkept;
     job.patience = 0;
-    job.priority = 0;
     job.limit = 1;
     let mut work = work(job, dice);
     work.words.retain(|words| !words.contains(" extend "));
@@ -312,7 +306,6 @@ fn unkept(job: &mut Job, skew: Nanos, dice: &mut Dice) -> String {
 fn several(job: &mut Job, dice: &mut Dice) -> String {
     job.names = vec!["a".into(), "c".into()];
     job.limit = 1;
-    job.priority = 0;
     let work = work(job, dice);
     let words = work
         .words
@@ -334,7 +327,6 @@ fn nested(job: &mut Job, dice: &mut Dice) -> String {
     job.names = vec![outer.into(), inner.into()];
     job.names.dedup();
     job.limit = 1;
-    job.priority = 0;
     let lasts = dice.between(1, 600);
     let ttl = job.ttl / MS;
     format!(

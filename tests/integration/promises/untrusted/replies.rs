@@ -68,7 +68,7 @@ const TEXTS: [&str; 14] = [
     "99999999999999 8000",
     "9007199254740993",
     r#"{"host":"h\u001b[2J","user":"u","pid":3,"command":["x\ny"],"reason":"\u202e"}"#,
-    r#"99999999999999 1 8000 0 1 {"host":"h\u0007"}"#,
+    r#"99999999999999 1 8000 1 {"host":"h\u0007"}"#,
     r#"7 8000 1 1 250 held {"host":"h","instance":"b:1:2:3:4","url":"https://\u001b"}"#,
     r#"c0ffee 70 status:1 0 7 8000 1 1 250 held {"host":"\u009b"}"#,
     "role:master\r\nredis_version:7.0.0\r\nslave0:ip=\u{1b}[2J,port=1,state=online,offset=1,lag=0\r\n",

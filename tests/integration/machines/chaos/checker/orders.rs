@@ -140,7 +140,7 @@ pub fn accepted_fences(history: &History, verdict: &mut Verdict) {
 pub fn first_come(history: &History, holds: &[Hold], verdict: &mut Verdict) {
     let is_usual = |hold: &&Hold| {
         let job = hold.job;
-        job.kind != JobKind::Plain && job.priority == 0 && job.names.len() == 1
+        job.kind != JobKind::Plain && job.names.len() == 1
     };
     let usual: Vec<&Hold> = holds.iter().filter(is_usual).collect();
     for first in &usual {

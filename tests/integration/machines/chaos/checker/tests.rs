@@ -29,7 +29,6 @@ fn run(id: u32, from: Nanos, until: Nanos) -> Job {
         kill_after: 100 * MS,
         extends: 0,
         patience: 10 * SECOND,
-        priority: 0,
         once_per: None,
         supersedes: false,
         started: span.from - 10 * MS,
@@ -601,11 +600,6 @@ fn waiters_are_served_in_order_while_nothing_fails() {
     assert_eq!(broken(&history(vec![late(), early()])), ["P7"]);
     let stopped = early().hit(Role::Supervisor, ProcessFault::Stopped, 2000, 2100);
     assert_eq!(broken(&history(vec![late(), stopped])), [""; 0]);
-    let preferred = Job {
-        priority: 1,
-        ..late()
-    };
-    assert_eq!(broken(&history(vec![preferred, early()])), [""; 0]);
     let mut troubled = history(vec![late(), early()]);
     troubled.troubled.push(Span::new(2000 * MS, 2100 * MS));
     assert_eq!(broken(&troubled), [""; 0]);
