@@ -63,8 +63,7 @@ _redlock() {
             --every | --within)
             ((++i))
             ;;
-        # Those of freeze take nothing.
-        -w | --wait) [[ $command != freeze ]] && ((++i)) ;;
+        -w | --wait) ((++i)) ;;
         # Elsewhere -n takes nothing.
         -n) [[ $command == history ]] && ((++i)) ;;
         -*) ;;
@@ -83,7 +82,6 @@ _redlock() {
     local taking="--ttl $patience --max-waiting --ignore-freeze --shared --slots --supersede --order --cancel-running
         --reason --label --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
-    [[ $command == freeze && $prev == @(-w|--wait) ]] && prev=
     case $prev in
     --sync) _redlock_words 'all 1 2' ;;
     --on-lost) _redlock_words 'stop warn' ;;
@@ -107,7 +105,6 @@ _redlock() {
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
         extend:-*) _redlock_words "--token-file $common" ;;
         check:-*) _redlock_words "--token-file --for $common" ;;
-        wait:-*) _redlock_words "$patience --new $common" ;;
         status:-*) _redlock_words "--json --watch --older-than --prometheus --new $common" ;;
         history:-*)
             _redlock_words "--last --since --skipped --summary --by-host --utc --json --follow --timeline
@@ -117,19 +114,19 @@ _redlock() {
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         why:-*) _redlock_words "--utc $common" ;;
         expect:-*) _redlock_words "--every --within --forget --new $common" ;;
-        freeze:-*) _redlock_words "--reason --for --wait --new $common" ;;
+        freeze:-*) _redlock_words "--reason --for --drain --new $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
         local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-* | man:-* | completions:-*) _redlock_words "$common" ;;
         :*)
-            _redlock_words "run guard acquire extend check release stop wait status history why expect freeze thaw
+            _redlock_words "run guard acquire extend check release stop status history why expect freeze thaw
                 fence doctor local man completions --version $common"
             ;;
         run:* | guard:*)
             ((names)) && [[ ! $cur ]] && COMPREPLY=(--)
             _redlock_names "${server[@]}"
             ;;
-        wait:* | status:* | history:* | freeze:* | thaw:*) _redlock_names "${server[@]}" ;;
+        status:* | history:* | freeze:* | thaw:*) _redlock_names "${server[@]}" ;;
         acquire:* | check:* | release:* | stop:* | why:* | expect:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         extend:*)
             case $names in
@@ -140,7 +137,7 @@ _redlock() {
         fence:*) ((names)) || _redlock_files ;;
         local:*) ((names)) || _redlock_words 'status stop' ;;
         man:*)
-            ((names)) || _redlock_words 'redlock run guard acquire extend check release stop wait status history why
+            ((names)) || _redlock_words 'redlock run guard acquire extend check release stop status history why
                 expect freeze thaw fence doctor local man completions recipes protocol'
             ;;
         completions:*) ((names)) || _redlock_words 'bash zsh fish' ;;

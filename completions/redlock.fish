@@ -69,9 +69,9 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run guard acquire extend check release stop wait status history why expect freeze thaw fence doctor local man completions
+set -g __redlock_commands run guard acquire extend check release stop status history why expect freeze thaw fence doctor local man completions
 # Of these, the commands that take any number of names of live locks, and those that take one.
-set -g __redlock_many_names run guard wait status freeze thaw
+set -g __redlock_many_names run guard status freeze thaw
 set -g __redlock_one_name acquire extend check release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
@@ -90,7 +90,6 @@ complete -c redlock -n __redlock_no_command -a extend -d 'Extend a lock held by 
 complete -c redlock -n __redlock_no_command -a check -d 'Check that this job still holds a lock'
 complete -c redlock -n __redlock_no_command -a release -d 'Release a lock, or force it free'
 complete -c redlock -n __redlock_no_command -a stop -d "Stop the holder's command and hand its lock over"
-complete -c redlock -n __redlock_no_command -a wait -d 'Wait until a lock is free'
 complete -c redlock -n __redlock_no_command -a status -d 'Show who holds which lock, and who waits'
 complete -c redlock -n __redlock_no_command -a history -d 'Show who held a lock, for how long, and how it ended'
 complete -c redlock -n __redlock_no_command -a why -d 'Tell what happened to a lock lately'
@@ -116,7 +115,7 @@ complete -c redlock -n 'not __redlock_after_dashes' -s q -l quiet -d 'Print erro
 complete -c redlock -n 'not __redlock_after_dashes' -s v -l verbose -d 'Print every state change'
 complete -c redlock -n 'not __redlock_after_dashes' -s h -l help -d 'Show help'
 
-for command in run acquire wait
+for command in run acquire
     complete -c redlock -n "__redlock_is $command" -s w -l wait -x -d 'Wait at most this long'
     complete -c redlock -n "__redlock_is $command" -s n -l no-wait -d 'Give up at once if the lock is busy'
     complete -c redlock -n "__redlock_is $command" -s E -l conflict-exit-code -x -d 'Status when the lock stays busy'
@@ -196,8 +195,8 @@ complete -c redlock -n '__redlock_is completions; and __redlock_has 0' -a 'bash 
 
 complete -c redlock -n '__redlock_is freeze' -l reason -x -d 'Reason, shown to every run that wants the lock'
 complete -c redlock -n '__redlock_is freeze' -l for -x -d 'Duration of the freeze'
-complete -c redlock -n '__redlock_is freeze' -s w -l wait -d 'Return once the holder has ended'
-complete -c redlock -n '__redlock_is freeze wait status' -l new -d 'Accept a name that was never used'
+complete -c redlock -n '__redlock_is freeze' -l drain -d 'Return once the holder is done'
+complete -c redlock -n '__redlock_is freeze status' -l new -d 'Accept a name that was never used'
 
 complete -c redlock -n '__redlock_is why' -l utc -d 'Times in UTC'
 complete -c redlock -n '__redlock_is expect' -l every -x -d 'How often a run is to succeed'

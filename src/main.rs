@@ -189,7 +189,6 @@ fn dispatch(
         Command::Check(options) => command::check(&options, &settings()?),
         Command::Release(options) => command::release(&options, &settings()?),
         Command::Stop(options) => command::stop(&options, &settings()?),
-        Command::Wait(options) => command::wait(&options, &settings()?),
         Command::Status(options) => command::status(&options, &settings()?),
         Command::History(options) => command::history(&options, &settings()?),
         Command::Why(options) => command::why(&options, &settings()?),

@@ -22,7 +22,7 @@ pub const GROUPS: [&str; 9] = [
 ];
 
 /// The commands whose options can all be set by variables, which are named after them.
-pub const WITH_SETTINGS: [&str; 6] = ["run", "guard", "acquire", "wait", "extend", "doctor"];
+pub const WITH_SETTINGS: [&str; 5] = ["run", "guard", "acquire", "extend", "doctor"];
 
 /// The options for the command, the process and the secrets of one call: they have no variable.
 const WITHOUT_VARIABLE: [&str; 10] = [
@@ -112,7 +112,7 @@ fn in_groups(command: &clap::Command) -> clap::Command {
     // clap keeps names as static text, and help is shown once.
     let name: &'static str = command.get_name().to_owned().leak();
     let has_settings = WITH_SETTINGS.contains(&name);
-    let has_groups = has_settings && !["guard", "wait", "extend", "doctor"].contains(&name);
+    let has_groups = has_settings && !["guard", "extend", "doctor"].contains(&name);
     let mut arguments: Vec<Arg> = command.get_arguments().cloned().collect();
     for argument in &mut arguments {
         let option = argument.get_long().map(str::to_owned);

@@ -235,7 +235,6 @@ commands! {
     Check "check" "Check that this job still holds a lock";
     Release "release" | "unlock" "Release a lock, or force it free";
     Stop "stop" "Stop the holder's command and hand its lock over";
-    Wait "wait" "Wait until a lock is free, without acquiring it";
     Status "status" | "ls" | "ps" "Show who holds which lock, and who waits";
     History "history" "Show who held a lock, for how long, and how it ended";
     Why "why" "Tell what happened to a lock lately";
@@ -584,28 +583,6 @@ pub struct Guard {
     pub shell: Option<OsString>,
 }
 
-/// Wait until a lock is free, without acquiring it
-///
-/// Exits with status 0 once the lock has no holder (with several names, once no lock has a holder). Another
-/// client may acquire it right afterwards: to keep others out, use `redlock run`.
-#[derive(Debug, Args)]
-pub struct Wait {
-    /// Lock name
-    #[arg(value_name = "NAME", required = true)]
-    pub names: Vec<String>,
-
-    #[command(flatten)]
-    pub wait: WaitOptions,
-
-    /// Accept a name that was never used, although a similar one was
-    #[arg(long, hide_short_help = true)]
-    pub new: bool,
-
-    /// A command is refused: `redlock wait` runs none.
-    #[arg(last = true, hide = true)]
-    pub command: Vec<OsString>,
-}
-
 /// Show who holds which lock, and who waits
 ///
 /// Without a NAME: a table of all locks under --prefix that redlock processes hold or wait for. With names: all
@@ -931,9 +908,9 @@ pub struct Freeze {
     #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered)]
     pub lasting: Option<Duration>,
 
-    /// Return once the holder has ended
-    #[arg(short, long)]
-    pub wait: bool,
+    /// Return once the holder is done (79 if the freeze ends first)
+    #[arg(long)]
+    pub drain: bool,
 
     /// Freeze a name that was never used, although a similar one was
     #[arg(long)]

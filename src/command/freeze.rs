@@ -6,20 +6,21 @@ use anyhow::Result;
 
 use super::change::{change, with_last_words};
 use super::identity::{masked, own_identity};
+use super::looks::{LOOK_EVERY, Look, Looks};
 use super::never_used::{mistaken, refuse_mistaken};
-use super::usage::{BadUsage, parse_names};
-use super::wait::until_free;
+use super::usage::parse_names;
 use crate::cli;
+use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
+use crate::decide::wait::end_of;
 use crate::duration;
-use crate::protocol::{Error, FreezeReply, Inspected, Name, Who};
+use crate::protocol::{Busy, Client, Error, FreezeReply, Inspected, Name, Who};
 use crate::report;
 
 /// Admits no new holder.
 pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
-    refuse_duration(options)?;
     let who = Who {
         reason: masked(Some(&options.reason)),
         ..own_identity(settings)
@@ -42,33 +43,47 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
             .verbosity
             .info(frozen_line(name, options.lasting, found));
     }
-    drop(client);
-    if options.wait {
-        let patience = cli::WaitOptions::default();
+    if options.drain {
         let thaw = report::typed_for(&["thaw"], &names);
         let last_words =
             format!("gave up waiting for the holder, and leaves all frozen until `{thaw}`");
-        return with_last_words(last_words, || {
-            until_free(&names, true, &patience, settings, |lock| ended(lock, &who))
-        })?;
+        return with_last_words(last_words, || drain(&names, &who, client, settings))?;
     }
     Ok(Exit::Success)
 }
 
-/// As `run -w 5s` waits for 5 s at most, a duration after -w of `freeze` is hardly the name of a lock.
-fn refuse_duration(options: &cli::Freeze) -> Result<()> {
-    let is_duration = |name: &&String| {
-        cli::duration(name).is_ok() && name.ends_with(|c: char| c.is_ascii_lowercase())
-    };
-    match options.names.iter().find(is_duration) {
-        Some(name) if options.wait && !options.new => {
-            let name = report::quote(name);
-            let line = format!(
-                "-w of freeze takes no duration, so {name} would be a lock: put timeout {name} before redlock to wait no longer (--new freezes it)"
-            );
-            Err(BadUsage(line).into())
+/// Returns once none of the locks has a holder, or once their freeze by `who` has ended.
+fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Result<Exit> {
+    let mut looks = Looks::new(client, settings, names, now());
+    loop {
+        // The server was reached before, so it may come back.
+        let Look { at: looked, found } = looks.ask(|_, _| false)?;
+        if let Some(why) = found.iter().find_map(|lock| ended(lock, who)) {
+            report::status_line(None);
+            report::error(why);
+            return Ok(Exit::Lost);
         }
-        _ => Ok(()),
+        let mut held = found
+            .iter()
+            .filter_map(|lock| Some((&lock.name, lock.busy()?, lock.usual)));
+        let Some((name, busy, usual)) = held.next() else {
+            report::status_line(None);
+            return Ok(Exit::Success);
+        };
+        // The freeze isn't what this waits for.
+        let busy = Busy {
+            frozen: None,
+            restarted: None,
+            ..busy
+        };
+        let outlook = report::Outlook {
+            this_host_only: report::this_host_only(&settings.locks),
+            usual,
+            queues: false,
+        };
+        let line = |at: Moment| report::waiting_line(name, &busy, at.since(looked), outlook);
+        let look_at = looked + LOOK_EVERY.min(busy.left.map_or(LOOK_EVERY, end_of));
+        looks.wait_until(look_at, (&busy.id, busy.blocked_since()), line)?;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Repeated looks at locks, for `redlock wait` and `redlock stop`: when the server notifies of a change, otherwise
+//! Repeated looks at locks, for `redlock freeze --drain` and `redlock stop`: when the server notifies of a change, otherwise
 //! from time to time, and through an outage of a server that was reached before.
 
 use std::os::fd::AsFd;
@@ -19,8 +19,6 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The looks of one command.
 pub struct Looks<'a> {
     pub client: Client,
-    /// When a server that fails is asked for the last time, at the latest.
-    pub tries_until: Option<Moment>,
     settings: &'a Settings,
     names: &'a [Name],
     pace: Pace,
@@ -40,7 +38,6 @@ impl<'a> Looks<'a> {
     pub fn new(client: Client, settings: &'a Settings, names: &'a [Name], began: Moment) -> Self {
         Self {
             client,
-            tries_until: None,
             settings,
             names,
             pace: Pace::default(),
@@ -54,10 +51,7 @@ impl<'a> Looks<'a> {
     ///
     /// # Errors
     /// That of a server that isn't asked again.
-    pub fn ask(
-        &mut self,
-        gives_up: impl Fn(&Client, &Error, Moment, Moment) -> bool,
-    ) -> Result<Look> {
+    pub fn ask(&mut self, gives_up: impl Fn(Moment, Moment) -> bool) -> Result<Look> {
         loop {
             let ask_at = self.pace.ask_at(now());
             if ask_at > now() {
@@ -75,7 +69,7 @@ impl<'a> Looks<'a> {
                 Err(error) => error,
             };
             let since = self.outage.as_ref().map_or(at, |(since, _)| *since);
-            if !error.kind.may_pass() || gives_up(&self.client, &error, since, at) {
+            if !error.kind.may_pass() || gives_up(since, at) {
                 report::status_line(None);
                 return Err(error.into());
             }
@@ -88,8 +82,7 @@ impl<'a> Looks<'a> {
                 let line = report::outage_line(kind, "", lasting);
                 self.settings.verbosity.progress(&line);
             }
-            let next = at + LOOK_EVERY / 4;
-            self.sleep(self.tries_until.map_or(next, |last| next.min(last)), false)?;
+            self.sleep(at + LOOK_EVERY / 4, false)?;
         }
     }
 

@@ -169,7 +169,7 @@ fn mistake_in_settings(error: &clap::Error, stand_ins: &[StandIn]) -> Option<Str
 }
 
 /// What people type for a command of another name.
-const OTHER_NAMES: [(&[&str], &str); 11] = [
+const OTHER_NAMES: [(&[&str], &str); 12] = [
     (&["list", "show", "who", "info"], "redlock status"),
     (&["top", "watch"], "redlock status --watch"),
     (&["force-unlock", "break", "free"], "redlock release"),
@@ -179,6 +179,7 @@ const OTHER_NAMES: [(&[&str], &str); 11] = [
     (&["renew", "refresh"], "redlock extend"),
     (&["kill", "cancel", "abort"], "redlock stop"),
     (&["pass"], "redlock guard --held -"),
+    (&["wait"], "redlock run -s NAME -- true"),
     (&["pause", "cordon", "block"], "redlock freeze"),
     (
         &["resume", "unfreeze", "unpause", "uncordon", "unblock"],
@@ -255,6 +256,9 @@ fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
             let other = all.find(|(names, _)| names.contains(&argument.as_str()));
             if let Some((_, instead)) = other {
                 return Some(format!("no option {argument}: {instead}"));
+            }
+            if ["-w", "--wait"].contains(&&*argument) && typed.has_option("drain") {
+                return Some(format!("no option {argument}; did you mean --drain?"));
             }
             if argument == "-f" && typed.has_option("force") {
                 return Some("no option -f; did you mean --force?".into());

@@ -27,7 +27,6 @@ mod status;
 mod stop;
 mod usage;
 mod version;
-mod wait;
 
 // What supervises a job needs Linux; elsewhere it refuses.
 #[cfg(target_os = "linux")]
@@ -63,4 +62,3 @@ pub use self::status::status;
 pub use self::stop::stop;
 pub use self::usage::fail;
 pub use self::version::version;
-pub use self::wait::wait;

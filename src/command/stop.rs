@@ -16,7 +16,7 @@ use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{
-    Client, Error, GuardEntry, Hold, HoldOutcome, Inspected, Kept, Key, Limit, Lock, Name, Renewal,
+    Client, GuardEntry, Hold, HoldOutcome, Inspected, Kept, Key, Limit, Lock, Name, Renewal,
     StopReply, Who,
 };
 use crate::report;
@@ -197,7 +197,7 @@ fn wait_until_gone(
         LOOK_EVERY
     };
     // It was reached before: it may come back.
-    let gives_up = |_: &Client, _: &Error, since: Moment, at: Moment| at.since(since) >= leases;
+    let gives_up = |since: Moment, at: Moment| at.since(since) >= leases;
     loop {
         let looked = looks.ask(gives_up);
         let mut looked = looked

@@ -443,7 +443,6 @@ const TAKES_A_NAME: &[&str] = &[
     "check --for 5s dep",
     "release dep",
     "release --force dep",
-    "wait -n dep",
     "status dep",
     "history dep",
     "history a -n 5 dep",
@@ -507,7 +506,7 @@ fn bash_completes_commands_options_and_names_of_live_locks() {
     assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"]);
     outcome(&mut redis.redlock(&["run", "older", "--", "true"])).assert_code(0);
     assert_eq!(complete("redlock history old"), ["older"]);
-    assert_eq!(complete("redlock wait old"), [""; 0]);
+    assert_eq!(complete("redlock freeze old"), [""; 0]);
     for line in TAKES_A_NAME {
         assert_eq!(complete(&format!("redlock {line}")), ["deploy:prod"]);
     }
@@ -546,7 +545,7 @@ fn fish_completes_commands_options_and_names_of_live_locks() {
     assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"],);
     outcome(&mut redis.redlock(&["run", "older", "--", "true"])).assert_code(0);
     assert_eq!(complete("redlock history old"), ["older"]);
-    assert_eq!(complete("redlock wait old"), [""; 0]);
+    assert_eq!(complete("redlock freeze old"), [""; 0]);
     for line in TAKES_A_NAME.iter().chain(&["status deploy:p"]) {
         assert_eq!(complete(&format!("redlock {line}")), ["deploy:prod"]);
     }
@@ -595,7 +594,6 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
         ("redlock acquire dep", "deploy:prod"),
         ("redlock extend dep", "deploy:prod"),
         ("redlock check --for 5s dep", "deploy:prod"),
-        ("redlock wait a dep", "deploy:prod"),
         ("redlock guard a dep", "deploy:prod"),
         ("redlock guard --held ./Makef", "Makefile"),
         ("redlock guard -c x --wait-t", "--wait-tree"),
@@ -730,8 +728,6 @@ fn the_printed_acl_rule_for_people_who_may_only_look_permits_that_and_no_more() 
     ] {
         look(command).assert_code(0).assert_silent();
     }
-    look(&["wait", "-n", "a"]).assert_code(75);
-    look(&["wait", "b"]).assert_code(0);
     let refused = redis.cli(&["ACL", "LOG"]);
     assert!(!refused.contains("reason"), "{refused}");
     for command in [
@@ -794,7 +790,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
              redlock run --slots 2 d -- redlock run --slots 2 d -- true
              redlock run -s d -- redlock run -s d -- true
              redlock run --supersede --order 1 --cancel-running --repair-ttl d -- true
-             redlock wait c d; redlock history; redlock history --json c",
+             redlock freeze c d --drain --reason x; redlock thaw c d; redlock history; redlock history --json c",
             token.display()
         );
         let mut job = Command::new("sh");

@@ -26,11 +26,6 @@ impl WaitLimit {
             (false, Some(wait)) => Self::Until(began + wait),
         }
     }
-
-    /// Whether it is over.
-    pub fn is_over(self, now: Moment) -> bool {
-        matches!(self, Self::Until(end) if now >= end)
-    }
 }
 
 /// How a waiter learns of its turn.

@@ -154,24 +154,6 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal() {
     );
 }
 
-#[test]
-fn a_signal_that_ends_a_wait_without_taking_ends_redlock_by_the_same_signal() {
-    let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
-    // It has nothing to leave or to release, so that a QUIT may do what it always does.
-    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
-        let waiter = Running::start(&mut redlock(&redis, &["wait", "a"]));
-        wait_until("it watches the key", || {
-            redis.cli(&["CLIENT", "LIST"]).lines().count() > 1
-        });
-        send(waiter.pid(), signal);
-        assert_killed_by(&redis, &waiter.finish(), signal);
-        wait_until("its connection is closed", || {
-            redis.cli(&["CLIENT", "LIST"]).lines().count() == 1
-        });
-    }
-}
-
 /// Whether a process takes its signals itself: it has blocked TERM.
 pub fn takes_signals(pid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -314,7 +296,7 @@ fn a_typed_ctrl_c_ends_the_script_around_redlock() {
 fn a_typed_ctrl_c_ends_the_script_around_a_wait() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
-    for waits in ["run a -- true", "acquire a", "wait a"] {
+    for waits in ["run a -- true", "acquire a", "freeze a --drain --reason x"] {
         let mut terminal = publisher(&redis, &format!("redlock -v {waits}"));
         terminal.wait_until("it waits", |shown| shown.contains("waiting for \"a\""));
         terminal.type_in("\x03");

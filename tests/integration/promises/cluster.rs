@@ -83,7 +83,6 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
     command(&["freeze", "-q", "a", "--reason", "x"]);
     command(&["thaw", "-q", "a"]);
     command(words!("run -q --shared a -- redlock run b -- true"));
-    command(&["wait", "a", "b"]);
     assert_eq!(command(&["history", "a"]).lines().count(), 7);
     for (number, other) in cluster.nodes.iter().enumerate() {
         assert_eq!(other.cli(&["DBSIZE"]) == "0", number != node);

@@ -294,7 +294,6 @@ fn a_frozen_lock_with_a_dead_member_is_asked_for_now_and_then_however_one_waits(
         &["run", "-q", "--shared", "a", "--", "true"],
         &["run", "-q", "--join", "a", "--", "true"],
         &["acquire", "-q", "a"],
-        &["wait", "-q", "a"],
     ] {
         let before = redis.calls("evalsha") + redis.calls("eval");
         let waiter = Running::start(&mut redis.redlock(arguments));

@@ -148,17 +148,6 @@ fn a_job_that_holds_it_may_use_it_in_nested_runs() {
 }
 
 #[test]
-fn wait_returns_when_the_last_holder_is_gone_frozen_or_not() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    freeze(&redis, &[]).assert_code(0);
-    let wait = Running::start(&mut redis.redlock(&["wait", "-w", "60s", "a"]));
-    holder.end();
-    wait.finish().assert_code(0);
-    redlock(&redis, &["wait", "-n", "a"]).assert_code(0);
-}
-
-#[test]
 fn freezing_again_changes_the_reason_and_the_end_and_thawing_twice_is_fine() {
     let redis = Redis::start();
     freeze(&redis, &[])
@@ -278,7 +267,6 @@ fn a_holder_that_is_found_dead_leaves_a_frozen_lock() {
         wait_until("a waiter has found it dead", || {
             redis.cli(&["GET", "redlock:a"]) == "redlock:frozen"
         });
-        redlock(&redis, &["wait", "-n", "a"]).assert_code(0);
         redlock(&redis, &["thaw", "a"]).assert_code(0);
         assert_eq!(waiter.finish().assert_code(0).stdout, "in\n");
         assert_nothing_left(&redis);
@@ -449,8 +437,9 @@ fn a_freeze_of_two_locks_is_said_of_each_and_waits_for_the_holders_of_both() {
     for [kept, over] in [["a", "b"], ["b", "a"]] {
         let redis = Redis::start();
         let holders = [kept, over].map(|name| Gated::start(&redis, &[name]).ready());
-        let freezing =
-            Running::start(&mut redis.redlock(&["freeze", "a", "b", "-w", "--reason", "both"]));
+        let freezing = Running::start(
+            &mut redis.redlock(&["freeze", "a", "b", "--drain", "--reason", "both"]),
+        );
         wait_until("both are frozen", || {
             ["a", "b"].iter().all(|name| {
                 let state = format!("{{redlock:{name}}}:state");
@@ -488,7 +477,7 @@ fn a_freeze_that_ends_before_the_holder_is_no_success_of_the_command_that_waits_
     for (long, says, end) in ends {
         let redis = Redis::start();
         let holder = Gated::start(&redis, &["a"]).ready();
-        let options = ["freeze", "a", "-w", "--reason", "dump", "--for", long];
+        let options = ["freeze", "a", "--drain", "--reason", "dump", "--for", long];
         let freezing = Running::start(&mut redis.redlock(&options));
         wait_until("it is frozen", || {
             redis.cli(&["HEXISTS", "{redlock:a}:state", "freezes"]) == "1"
@@ -500,22 +489,10 @@ fn a_freeze_that_ends_before_the_holder_is_no_success_of_the_command_that_waits_
 }
 
 #[test]
-fn a_duration_after_the_w_of_freeze_is_not_frozen_as_a_lock() {
-    let redis = Redis::start();
-    let words = ["freeze", "a", "-w", "5s", "--reason", "dump"];
-    redlock(&redis, &words)
-        .assert_code(64)
-        .assert_says("-w of freeze takes no duration, so 5s would be a lock");
-    redlock(&redis, &["run", "-n", "a", "--", "true"]).assert_code(0);
-    redlock(&redis, &[&words[..], &["--new"]].concat()).assert_code(0);
-    redlock(&redis, &["run", "-n", "5s", "--", "true"]).assert_code(75);
-}
-
-#[test]
 fn a_freeze_that_is_interrupted_while_it_waits_says_that_it_goes_on() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let options = ["freeze", "a", "b", "-w", "--reason", "dump"];
+    let options = ["freeze", "a", "b", "--drain", "--reason", "dump"];
     let freezing = Running::start(&mut redis.redlock(&options));
     wait_until("it looks at the lock, beside its holder", || {
         redis.trackers() >= 2

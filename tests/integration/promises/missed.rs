@@ -232,7 +232,6 @@ fn a_name_that_nobody_has_used_is_answered_with_the_one_that_was_meant() {
         &["freeze", "deploi", "--reason", "x"][..],
         &["stop", "deploi"],
         &["status", "deploi"],
-        &["wait", "deploi"],
         &["release", "deploi"],
         &["release", "--force", "deploi"],
     ] {
@@ -240,13 +239,7 @@ fn a_name_that_nobody_has_used_is_answered_with_the_one_that_was_meant() {
     }
     // Nothing was frozen, and a new name is one's right.
     assert_eq!(redis.cli(&["KEYS", "*deploi*"]), "");
-    redlock(&redis, &["wait", "--new", "deploi"])
-        .assert_code(0)
-        .assert_silent();
     redlock(&redis, &["status", "--new", "deploi"])
-        .assert_code(0)
-        .assert_silent();
-    redlock(&redis, &["wait", "release"])
         .assert_code(0)
         .assert_silent();
     redlock(&redis, &["freeze", "--new", "deploi", "--reason", "x"]).assert_code(0);

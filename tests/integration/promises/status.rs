@@ -407,7 +407,6 @@ fn a_command_for_one_lock_takes_no_pattern() {
             &["release", name],
             &["release", "--force", name],
             &["stop", name],
-            &["wait", name],
             &["why", name],
         ] {
             let end = outcome(&mut redis.redlock(arguments));

@@ -161,7 +161,7 @@ fn a_replica_is_78_for_what_writes_and_what_reads_says_that_it_may_be_old() {
             &["is a read-only replica; use the URL of its primary"],
         );
     }
-    for command in [&["status", "a"][..], &["history", "a"], &["wait", "a"]] {
+    for command in [&["status", "a"][..], &["history", "a"]] {
         let end = outcome(&mut replica.redlock(command));
         end.assert_code(0)
             .assert_says("is a replica, and may be behind its primary");
@@ -273,7 +273,6 @@ fn a_server_that_admits_no_more_clients_is_named_so_whatever_it_was_asked_first(
             &["run", "-n", "a", "--", "echo", "ran"],
             75,
         ),
-        ("redis", &["wait", "-n", "a"], 75),
         ("redis", &["stop", "a"], 69),
         ("redis", &["status"], 69),
         ("redis", &["history"], 69),
@@ -833,7 +832,6 @@ fn without_a_url_redlock_says_that_the_locks_are_this_hosts_only() {
         "$1" status --names-only >names
         "$1" run -n a -- true 2>no-wait
         "$1" run -w 1ms a -- true 2>gave-up
-        "$1" wait -w 1ms a 2>wait
         "$1" doctor >doctor; echo $? >doctor-exit
         "$1" run a -- true 2>waiting & waiter=$!
         until [ -s waiting ]; do sleep 0.05; done
@@ -861,7 +859,7 @@ fn without_a_url_redlock_says_that_the_locks_are_this_hosts_only() {
     assert_eq!(text("quiet"), "");
     let waiting = format!("redlock: {why}; waiting for \"a\", held by ");
     assert!(text("waiting").starts_with(&waiting), "{}", text("waiting"));
-    for file in ["no-wait", "gave-up", "wait"] {
+    for file in ["no-wait", "gave-up"] {
         let refusal = text(file);
         assert!(
             refusal.ends_with(&format!("; {why}\n")),
@@ -1079,7 +1077,7 @@ fn trying(command: &mut Command) -> Running {
 
 #[test]
 fn a_wait_that_was_set_covers_a_server_that_is_not_up_yet() {
-    for words in ["run -w 60s a -- true", "acquire -w 60s a", "wait -w 60s a"] {
+    for words in ["run -w 60s a -- true", "acquire -w 60s a"] {
         let port = free_port();
         let line = format!("exec {REDLOCK} -u redis://127.0.0.1:{port} {words} 2>&1");
         let mut command = Command::new("sh");

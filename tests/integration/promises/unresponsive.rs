@@ -241,7 +241,6 @@ fn one_signal_ends_a_command_whose_first_question_is_not_answered() {
         &["run", "a", "--", "true"][..],
         &["run", "-n", "a", "--", "true"],
         &["acquire", "a"],
-        &["wait", "a"],
         &["status"],
     ] {
         let (listener, url) = mute();
@@ -435,7 +434,6 @@ fn a_server_that_lets_clients_in_and_does_not_answer_is_told_from_one_out_of_rea
     for arguments in [
         &["run", "a", "--", "true"][..],
         &["acquire", "a"],
-        &["wait", "a"],
         &["status"],
     ] {
         let mut command = redlock(&[&["--connect-timeout", "1s"], arguments].concat());

@@ -831,7 +831,7 @@ fn assert_sane(end: &Outcome, what: &str) {
 }
 
 /// Commands that read what stands in the keys of the lock "a"; a COMMAND that runs says "started".
-const READERS: [&[&str]; 15] = [
+const READERS: [&[&str]; 14] = [
     &["status", "a"],
     &["status"],
     &["status", "--json", "a"],
@@ -840,7 +840,6 @@ const READERS: [&[&str]; 15] = [
     &["history", "--json", "a"],
     &["history", "--timeline", "a"],
     &["history", "--svg", "-", "a"],
-    &["wait", "-w", "50ms", "a"],
     &["check", "a"],
     &["run", "-n", "a", "--", "echo", "started"],
     &[
@@ -1220,7 +1219,6 @@ fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
             &["check", "--", name],
             &["release", "--force", "--", name],
             &["stop", "--", name],
-            &["wait", "deploy", "--", name],
             &["status", "--", name],
             &["history", "--", name],
             &["freeze", "--reason", "x", "--", name],

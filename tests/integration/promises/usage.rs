@@ -237,7 +237,6 @@ fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
             &["status", url],
             &["history", url],
             &["history", "--summary", "a", url],
-            &["wait", url],
             &["stop", url],
             &["release", url],
             &["release", "--force", url],
@@ -404,8 +403,6 @@ fn a_number_alone_counts_seconds_and_0_is_no_wait() {
     let before = redis.calls("subscribe");
     wait("0");
     assert_eq!(redis.calls("subscribe"), before, "it doesn't queue");
-    let end = outcome(redis.redlock(&["wait", "a"]).env("REDLOCK_WAIT", "0.1"));
-    end.assert_code(75);
 }
 
 #[test]
@@ -617,7 +614,7 @@ fn options(command: &str) -> Vec<clap::Arg> {
 #[test]
 fn every_option_of_run_and_acquire_has_its_variable_and_its_line() {
     let mut seen = 0;
-    for command in ["run", "acquire", "wait"] {
+    for command in ["run", "acquire"] {
         let help = outcome(&mut redlock(&[command, "--help"])).stdout;
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         for option in options(command) {
@@ -843,14 +840,13 @@ fn an_unknown_variable_is_a_warning_in_one_line_that_quiet_silences() {
 }
 
 #[test]
-fn an_empty_script_is_refused_and_so_is_a_command_of_wait() {
+fn an_empty_script_is_refused() {
     for (words, says) in [
         (
             &["run", "--unless", "", "a", "--", "true"][..],
             "must not be empty",
         ),
         (&["run", "a", "-c", " "], "must not be empty"),
-        (&["wait", "a", "--", "true"], "wait runs no command"),
     ] {
         outcome(&mut redlock(words))
             .assert_code(64)

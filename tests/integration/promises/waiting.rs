@@ -69,23 +69,6 @@ fn after_a_second_the_holder_is_named_and_how_many_are_ahead() {
 }
 
 #[test]
-fn wait_says_what_it_waits_for_and_that_a_key_is_no_lock() {
-    let redis = Redis::start();
-    redis.cli(&["HSET", "redlock:a", "uuid:1", "1"]);
-    outcome(&mut redis.redlock(&["wait", "-n", "a"]))
-        .assert_code(78)
-        .assert_says("\"a\" is not a lock: its key is a hash");
-    // Not for the end of a freeze.
-    let holder = Gated::start(&redis, &["b"]).ready();
-    outcome(&mut redis.redlock(&["freeze", "-q", "b", "--reason", "x"])).assert_code(0);
-    let end = outcome(&mut redis.redlock(&["wait", "-n", "b"]));
-    end.assert_code(75).assert_says("lock \"b\" is held by");
-    assert!(!end.stderr.contains("thaw"), "{end:?}");
-    holder.end();
-    outcome(&mut redis.redlock(&["wait", "-n", "b"])).assert_code(0);
-}
-
-#[test]
 fn another_clients_lock_is_called_so() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "secret", "PX", "600000"]);
@@ -282,35 +265,23 @@ fn the_job_learns_how_long_it_waited() {
 }
 
 #[test]
-fn wait_returns_when_the_lock_is_free_and_does_not_take_it() {
+fn a_freeze_that_drains_waits_for_each_holder_even_one_that_ignores_the_freeze() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let mut wait = heard(&redis, &["wait", "a"]);
-    let line = wait.line();
+    let next = Gated::queued(&redis, &["-q", "--ignore-freeze", "a"]);
+    let mut freeze = heard(&redis, words!("freeze a --drain --reason x"));
+    assert!(freeze.line().contains("is frozen until"));
+    let line = freeze.line();
     let pid = format!("(pid {})", holder.run.pid());
     assert!(line.starts_with("redlock: waiting for \"a\", held by "));
-    assert!(line.contains(&pid), "{line}");
-    assert_eq!(redis.queue("a"), [0; 0], "it is in no waiter's way");
-    holder.end();
-    wait.finish().assert_code(0);
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn wait_waits_for_all_holders_that_come_before_the_lock_is_free() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let next = Gated::queued(&redis, &["-q", "a"]);
-    let mut wait = heard(&redis, &["wait", "a"]);
-    wait.line();
+    assert!(line.contains(&pid) && !line.contains("thaw"), "{line}");
     holder.end();
     let next = next.ready();
-    let line = wait.line();
+    let line = freeze.line();
     let pid = format!("(pid {})", next.run.pid());
     assert!(line.contains(&pid), "{line}");
     next.end();
-    wait.finish().assert_code(0);
-    assert_nothing_left(&redis);
+    freeze.finish().assert_code(0);
 }
 
 #[test]
@@ -327,72 +298,29 @@ fn a_reader_listed_behind_hundreds_whose_leases_have_ended_holds_the_lock() {
     let behind = (1..=2000).map(name).find(|name| !first.contains(&&**name));
     let year_3000 = "32503680000000";
     redis.cli(&["ZADD", holders, year_3000, &behind.unwrap()]);
-    outcome(&mut redis.redlock(&["wait", "-n", "a"]))
-        .assert_code(75)
-        .assert_says("\"a\"");
     let shown = outcome(&mut redis.redlock(&["status", "--json", "a"]));
     let all: Value = serde_json::from_str(&shown.stdout).unwrap();
     assert_eq!(all[0]["holders"].as_array().unwrap().len(), 1, "{all}");
 }
 
 #[test]
-fn wait_for_several_names_waits_until_none_of_them_has_a_holder_at_one_moment() {
+fn a_freeze_of_several_locks_drains_until_none_of_them_has_a_holder_at_one_moment() {
     let redis = Redis::start();
     let hold = |name: &str| redis.cli(&["SET", &format!("redlock:{name}"), name]);
     hold("b");
-    let mut wait = heard(&redis, &["wait", "a", "b"]);
-    let line = wait.line();
-    assert!(line.starts_with("redlock: waiting for \"b\""), "{line}");
+    let mut freeze = heard(&redis, words!("freeze -q a b --drain --reason x"));
+    wait_until("both are frozen, and it looks at them", || {
+        redis.trackers() > 0
+    });
     // One that was free is in use again before the other one is free.
     hold("a");
+    let scripts = || redis.calls("evalsha") + redis.calls("eval");
+    let before = scripts();
     redis.cli(&["DEL", "redlock:b"]);
-    let line = wait.line();
-    assert!(line.starts_with("redlock: waiting for \"a\""), "{line}");
+    wait_until("it has looked again", || scripts() > before);
+    assert!(!freeze.has_ended());
     redis.cli(&["DEL", "redlock:a"]);
-    wait.finish().assert_code(0);
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn wait_notices_at_once_what_plain_clients_do() {
-    let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
-    let mut wait = heard(&redis, &["wait", "a"]);
-    let line = wait.line();
-    assert!(line.contains("held by another client"), "{line}");
-    redis.cli(&["DEL", "redlock:a"]);
-    wait.finish().assert_code(0);
-    assert_eq!(redis.keys(), [""; 0]);
-}
-
-#[test]
-fn wait_says_75_when_the_lock_stays_busy() {
-    let redis = Redis::start();
-    outcome(&mut redis.redlock(&["wait", "a", "b"]))
-        .assert_code(0)
-        .assert_silent();
-    redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
-    for (options, code) in [
-        (&["-w", "200ms"][..], 75),
-        (&["-n"], 75),
-        (&["-n", "-E", "9"], 9),
-    ] {
-        let arguments = [&["wait"], options, &["a", "b"]].concat();
-        outcome(&mut redis.redlock(&arguments))
-            .assert_code(code)
-            .assert_says("lock \"b\" is held by another client");
-    }
-    outcome(&mut redis.redlock(&["wait", "-n", "a"])).assert_code(0);
-    assert_eq!(redis.keys(), ["redlock:b"]);
-}
-
-#[test]
-fn a_wait_that_is_interrupted_ends_with_128_plus_n() {
-    let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
-    let mut wait = heard(&redis, &["wait", "a"]);
-    wait.line();
-    end(wait).assert_code(143);
+    freeze.finish().assert_code(0);
 }
 
 #[test]

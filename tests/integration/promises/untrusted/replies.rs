@@ -18,7 +18,7 @@ const USUAL: u32 = 24;
 /// A command has a second to wait, and a silent server has 200 ms for each answer; all else is work.
 const LONGEST: Duration = Duration::from_secs(20);
 
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 15] = [
     &["run", "-w", "300ms", "a", "--", "true"],
     &["run", "-n", "--ttl", "1s", "a", "--", "sleep", "0.5"],
     &["run", "-w", "300ms", "--shared", "a", "b", "--", "true"],
@@ -34,7 +34,6 @@ const COMMANDS: [&[&str]; 16] = [
     &["doctor", "--json"],
     &["check", "a"],
     &["release", "--force", "a"],
-    &["wait", "-w", "300ms", "a"],
 ];
 
 /// What one request gets for an answer.
