@@ -103,8 +103,7 @@ _redlock() {
             ;;
         guard:-*) _redlock_words "--held --timeout --kill-after --wait-tree --shell -- $common" ;;
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
-        extend:-*) _redlock_words "--token-file $common" ;;
-        check:-*) _redlock_words "--token-file --for $common" ;;
+        extend:-*) _redlock_words "--token-file --for $common" ;;
         status:-*) _redlock_words "--json --watch --older-than --prometheus --new $common" ;;
         history:-*)
             _redlock_words "--last --since --skipped --summary --by-host --utc --json --follow --timeline
@@ -119,7 +118,7 @@ _redlock() {
         local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-* | man:-* | completions:-*) _redlock_words "$common" ;;
         :*)
-            _redlock_words "run guard acquire extend check release stop status history why expect freeze thaw
+            _redlock_words "run guard acquire extend release stop status history why expect freeze thaw
                 fence doctor local man completions --version $common"
             ;;
         run:* | guard:*)
@@ -127,17 +126,11 @@ _redlock() {
             _redlock_names "${server[@]}"
             ;;
         status:* | history:* | freeze:* | thaw:*) _redlock_names "${server[@]}" ;;
-        acquire:* | check:* | release:* | stop:* | why:* | expect:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
-        extend:*)
-            case $names in
-            0) _redlock_names "${server[@]}" ;;
-            1) _redlock_words '1m 10m 1h' ;;
-            esac
-            ;;
+        acquire:* | extend:* | release:* | stop:* | why:* | expect:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         fence:*) ((names)) || _redlock_files ;;
         local:*) ((names)) || _redlock_words 'status stop' ;;
         man:*)
-            ((names)) || _redlock_words 'redlock run guard acquire extend check release stop status history why
+            ((names)) || _redlock_words 'redlock run guard acquire extend release stop status history why
                 expect freeze thaw fence doctor local man completions recipes protocol'
             ;;
         completions:*) ((names)) || _redlock_words 'bash zsh fish' ;;

@@ -69,10 +69,10 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run guard acquire extend check release stop status history why expect freeze thaw fence doctor local man completions
+set -g __redlock_commands run guard acquire extend release stop status history why expect freeze thaw fence doctor local man completions
 # Of these, the commands that take any number of names of live locks, and those that take one.
 set -g __redlock_many_names run guard status freeze thaw
-set -g __redlock_one_name acquire extend check release stop doctor
+set -g __redlock_one_name acquire extend release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason --label -k --kill-after \
@@ -86,8 +86,7 @@ end
 complete -c redlock -n __redlock_no_command -a run -d 'Run a command while holding a lock'
 complete -c redlock -n __redlock_no_command -a guard -d 'Run a command elsewhere under a lock of this job'
 complete -c redlock -n __redlock_no_command -a acquire -d 'Acquire a lock and return (for scripts)'
-complete -c redlock -n __redlock_no_command -a extend -d 'Extend a lock held by this job'
-complete -c redlock -n __redlock_no_command -a check -d 'Check that this job still holds a lock'
+complete -c redlock -n __redlock_no_command -a extend -d 'Check that this job still holds its lock, and extend it'
 complete -c redlock -n __redlock_no_command -a release -d 'Release a lock, or force it free'
 complete -c redlock -n __redlock_no_command -a stop -d "Stop the holder's command and hand its lock over"
 complete -c redlock -n __redlock_no_command -a status -d 'Show who holds which lock, and who waits'
@@ -158,8 +157,8 @@ complete -c redlock -n '__redlock_is acquire' -l format -x -a 'env json token gi
 complete -c redlock -n '__redlock_is acquire' -l while-pid -x -a '(__fish_complete_pids)' -d 'Keep the lock while this process lives'
 complete -c redlock -n '__redlock_is acquire' -l wait-tree -d 'Keep the lock until all processes started by it have ended'
 
-complete -c redlock -n '__redlock_is extend check release' -l token-file -r -F -d 'File with the token'
-complete -c redlock -n '__redlock_is check' -l for -x -d 'For at least this long from now'
+complete -c redlock -n '__redlock_is extend release' -l token-file -r -F -d 'File with the token'
+complete -c redlock -n '__redlock_is extend' -l for -x -d 'Make the lock last at least this long from now'
 complete -c redlock -n '__redlock_is release' -l force -d 'Free the lock regardless of its holder'
 complete -c redlock -n '__redlock_is release stop' -l id -x -d 'Only the one with this id'
 complete -c redlock -n '__redlock_is release stop' -l all -d 'All holders, if there are several'
@@ -208,5 +207,4 @@ complete -c redlock -n '__redlock_is $__redlock_many_names' -a '(__redlock_names
 complete -c redlock -n '__redlock_is history' -a '(__redlock_names history)' -d lock
 complete -c redlock -n '__redlock_is why expect; and __redlock_has 0' -a '(__redlock_names history)' -d lock
 complete -c redlock -n '__redlock_is $__redlock_one_name; and __redlock_has 0' -a '(__redlock_names)' -d lock
-complete -c redlock -n '__redlock_is extend; and __redlock_has 1' -a '1m 10m 1h' -d duration
 complete -c redlock -n '__redlock_is fence; and __redlock_has 0' -F

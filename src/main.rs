@@ -186,7 +186,6 @@ fn dispatch(
         Command::Guard(options) => command::guard(&options, &settings()?),
         Command::Acquire(options) => command::acquire(&options, &settings()?),
         Command::Extend(options) => command::extend(&options, &settings()?),
-        Command::Check(options) => command::check(&options, &settings()?),
         Command::Release(options) => command::release(&options, &settings()?),
         Command::Stop(options) => command::stop(&options, &settings()?),
         Command::Status(options) => command::status(&options, &settings()?),

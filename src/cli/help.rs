@@ -25,11 +25,12 @@ pub const GROUPS: [&str; 9] = [
 pub const WITH_SETTINGS: [&str; 5] = ["run", "guard", "acquire", "extend", "doctor"];
 
 /// The options for the command, the process and the secrets of one call: they have no variable.
-const WITHOUT_VARIABLE: [&str; 10] = [
+const WITHOUT_VARIABLE: [&str; 11] = [
     "shell",
     "unless",
     "while-pid",
     "token-file",
+    "for",
     "held",
     "ignore-freeze",
     "once",
@@ -96,17 +97,6 @@ fn explained(argument: Arg, variable: Option<String>) -> Arg {
     argument.long_help(text.trim_end().to_owned() + &end)
 }
 
-/// The arguments of `extend` one by one, as clap can't tell them apart.
-fn name_and_duration() -> [Arg; 2] {
-    let name = Arg::new("name").value_name("NAME").num_args(1);
-    let duration = Arg::new("duration").value_name("DURATION").num_args(1);
-    let duration = duration.required(true);
-    [
-        name.help("Lock name [default: $REDLOCK_NAME]"),
-        duration.help("Least time that the lock must last, from now on"),
-    ]
-}
-
 /// A command with its options in groups.
 fn in_groups(command: &clap::Command) -> clap::Command {
     // clap keeps names as static text, and help is shown once.
@@ -130,12 +120,6 @@ fn in_groups(command: &clap::Command) -> clap::Command {
             }
         };
     }
-    if let Some(both) = arguments
-        .iter()
-        .position(|it| it.get_id() == "name_and_duration")
-    {
-        arguments.splice(both..=both, name_and_duration());
-    }
     arguments.sort_by_key(|argument| {
         let heading = argument.get_help_heading();
         GROUPS.iter().position(|group| Some(*group) == heading)
@@ -151,8 +135,6 @@ fn in_groups(command: &clap::Command) -> clap::Command {
         .after_help(about(command.get_after_help()))
         .after_long_help(about(command.get_after_long_help()))
         .max_term_width(80)
-        // [NAME] DURATION
-        .allow_missing_positional(true)
         .disable_help_flag(true)
         .disable_version_flag(true)
         .args(arguments)

@@ -231,8 +231,7 @@ commands! {
     Run "run" "Run a command while holding a lock";
     Guard "guard" "Run a command elsewhere under a lock of this job";
     Acquire "acquire" "Acquire a lock and return (for scripts)";
-    Extend "extend" "Extend a lock held by this job";
-    Check "check" "Check that this job still holds a lock";
+    Extend "extend" "Check that this job still holds its lock, and extend it";
     Release "release" | "unlock" "Release a lock, or force it free";
     Stop "stop" "Stop the holder's command and hand its lock over";
     Status "status" | "ls" | "ps" "Show who holds which lock, and who waits";
@@ -694,40 +693,22 @@ pub struct OwnLock {
     pub token_file: Option<PathBuf>,
 }
 
-/// Extend a lock held by this job
+/// Check that this job still holds its lock, and extend it
 ///
-/// Makes the lock last at least DURATION from now; it is never shortened. Fails with status 79 if this
-/// job no longer holds the lock.
+/// Fails with status 79 if this job no longer holds the lock. With --for, the lock lasts at least DURATION from now; it is
+/// never shortened. Without --for, nothing is changed.
 #[derive(Debug, Args)]
-#[command(
-    override_usage = "redlock extend [OPTIONS] [NAME] DURATION",
-    after_long_help = ELSEWHERE
-)]
+#[command(after_long_help = ELSEWHERE)]
 pub struct Extend {
-    /// The two arguments, which clap can't tell apart; `documented` shows each of them.
-    #[arg(value_name = "NAME", required = true, num_args = 1..=2)]
-    pub name_and_duration: Vec<String>,
-
-    #[command(flatten)]
-    pub sync: SyncOptions,
-
-    /// File with the token; - for standard input [default: $REDLOCK_TOKEN]
-    #[arg(long, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-}
-
-/// Check that this job still holds a lock
-///
-/// Use this before a critical step. Exits with 0 if this job holds the lock, for at least --for longer.
-/// Otherwise exits with 79 and prints why.
-#[derive(Debug, Args)]
-pub struct Check {
     #[command(flatten)]
     pub ours: OwnLock,
 
-    /// Require that the lock is held for at least this long from now
-    #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration)]
-    pub at_least: Duration,
+    /// Make the lock last at least this long from now
+    #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, value_parser = positive_duration)]
+    pub lasting: Option<Duration>,
+
+    #[command(flatten)]
+    pub sync: SyncOptions,
 }
 
 /// Release a lock, or force it free

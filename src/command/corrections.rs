@@ -146,14 +146,11 @@ fn duration_in_parts(typed: &Typed) -> Option<Correction> {
         let names = option.get_value_names().unwrap_or_default();
         names.iter().any(|name| name == "DURATION")
     };
-    // With two arguments the first may be a name.
-    let extends = typed.name() == Some("extend") && plain(typed.command_at? + 3).is_some();
     (0..kinds.len()).find_map(|at| {
         let text = typed.words[at].to_str()?;
         let begun = match kinds[at] {
             Word::Value(option) if takes_duration(option) => text,
             Word::Option(option) if takes_duration(option) => attached(option, text)?,
-            Word::Plain if extends => text,
             _ => return None,
         };
         plain(at + 1).filter(|next| !begun.is_empty() && is_part_of_duration(next))?;

@@ -58,7 +58,7 @@ pub fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Option<Vec<Cla
         Held::Claims(claims) => Ok(Some(claims)),
         Held::Unknown(name) => {
             let hint = match cli::positive_duration(name.as_str()) {
-                Ok(_) => "; a DURATION is one word, such as 1h30m",
+                Ok(_) => "; a time follows --for, as one word: --for 1h30m",
                 Err(_) => "",
             };
             report::error(format_args!(

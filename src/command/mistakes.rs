@@ -176,7 +176,7 @@ const OTHER_NAMES: [(&[&str], &str); 12] = [
     (&["lock"], "redlock run or redlock acquire"),
     (&["exec"], "redlock run"),
     (&["log", "logs"], "redlock history"),
-    (&["renew", "refresh"], "redlock extend"),
+    (&["check", "renew", "refresh"], "redlock extend"),
     (&["kill", "cancel", "abort"], "redlock stop"),
     (&["pass"], "redlock guard --held -"),
     (&["wait"], "redlock run -s NAME -- true"),
@@ -263,6 +263,11 @@ fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
             if argument == "-f" && typed.has_option("force") {
                 return Some("no option -f; did you mean --force?".into());
             }
+            if name == Some("extend") && cli::positive_duration(&argument).is_ok() {
+                let line =
+                    format!("put --for {argument}: a time without it is no argument of extend");
+                return Some(line);
+            }
             let runs = name == Some("acquire") && typed.kinds().contains(&Word::Dashes);
             let instead = "acquire runs no command: put redlock run NAME -- COMMAND";
             runs.then(|| instead.into())
@@ -271,8 +276,6 @@ fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
             "run" => {
                 Some("put a lock's name, --, and a command: redlock run NAME -- COMMAND".into())
             }
-            // clap calls both arguments NAME.
-            "extend" => Some("no DURATION given".into()),
             _ => None,
         },
         ErrorKind::InvalidUtf8 => {
@@ -444,14 +447,13 @@ mod tests {
                 "-q deploy -- ./x",
                 "put run before the lock's name and its options: redlock -q run deploy -- ./x",
             ),
-            ("extend", "no DURATION given; see redlock extend -h"),
             (
-                "extend x 1h 30m",
-                "a duration is one word: redlock extend x 1h30m",
+                "extend a 10m",
+                "put --for 10m: a time without it is no argument of extend; see redlock extend -h",
             ),
             (
-                "extend a b c",
-                "unexpected value 'c' for '<NAME>...' found; no more were expected; see redlock extend -h",
+                "extend a --for 1h 30m",
+                "a duration is one word: redlock extend a --for 1h30m",
             ),
             (
                 "stop a b",
@@ -514,10 +516,6 @@ mod tests {
             (
                 "acquire -w 1h 30m a",
                 "a duration is one word: redlock acquire -w 1h30m a",
-            ),
-            (
-                "extend a 1 h 30m",
-                "a duration is one word: redlock extend a 1h30m",
             ),
             (
                 "run -w -1 a -- b",

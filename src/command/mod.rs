@@ -50,7 +50,7 @@ pub use self::corrections::mistyped;
 pub use self::doctor::doctor;
 pub use self::evaluated::fail_eval;
 pub use self::expect::expect;
-pub use self::extend::{check, extend};
+pub use self::extend::extend;
 pub use self::fence::fence;
 pub use self::freeze::{freeze, thaw};
 pub use self::history::{history, why};

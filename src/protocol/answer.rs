@@ -86,9 +86,6 @@ pub enum LeaseState {
         left: Duration,
         /// The newer run that wants this one to end.
         cancelled_by: Option<Box<Who>>,
-        /// It is a short lease, which the run that it was given to is about to confirm. Only
-        /// [`super::Claim::check_all`] asks for that, on behalf of a job.
-        is_grant: bool,
     },
     /// Our own job has released it.
     Released,
@@ -203,7 +200,6 @@ pub fn prolonged(answer: &Value, ttl: Duration) -> Result<Option<LeaseState>, Er
         Value::Int(_) if milliseconds(answer)? == Some(ttl) => Ok(Some(LeaseState::Held {
             left: ttl,
             cancelled_by: None,
-            is_grant: false,
         })),
         other => Err(unexpected_reply(std::slice::from_ref(other))),
     }
@@ -218,7 +214,6 @@ pub(super) fn lease_state(fields: &[Value]) -> Result<LeaseState, Error> {
             Ok(LeaseState::Held {
                 left: left(more)?,
                 cancelled_by: scripts::who(by)?.map(Box::new),
-                is_grant: false,
             })
         }
         other => not_ours(other),
@@ -230,10 +225,9 @@ pub fn checked(answer: Value) -> Result<LeaseState, Error> {
     let fields = array(answer)?;
     match fields.as_slice() {
         // A notice that can't be read is ignored.
-        [Value::Int(1), more @ Value::Int(_), by, is_grant] => Ok(LeaseState::Held {
+        [Value::Int(1), more @ Value::Int(_), by] => Ok(LeaseState::Held {
             left: left(more)?,
             cancelled_by: scripts::who(by)?.map(Box::new),
-            is_grant: flag(is_grant)?,
         }),
         other => not_ours(other),
     }

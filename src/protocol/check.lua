@@ -1,7 +1,7 @@
 -- check: whether we still hold the lock, and whether a newer run wants us to end. Read only.
 -- ARGV[4] token
 -- ARGV[5] ttl (ms) that it asks for, or 0 when it doesn't
--- Returns {1, ms left (for a job: less the clock skew of its run), who cancelled us or nil, 1 when it is a grant that its run is about to confirm} when held; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
+-- Returns {1, ms left, who cancelled us or nil} when held; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 -- @include lock
 -- @include held
 local token, ttl = ARGV[4], tonumber(ARGV[5])
@@ -14,8 +14,5 @@ local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then entry = '' end
 -- It was released, and is kept for its guards.
 if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept:') and (ttl > 0 or notice('released', token)) then return {2} end
--- Only a job asks for the rest; a run knows it.
-if ttl > 0 then return {1, credible(left, ttl, entry), cancelled_by(token, entry) or false, 0} end
-left = left >= 0 and math.max(0, left - skew_of(entry)) or left
-local is_grant = string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]')
-return {1, left, cancelled_by(token, entry) or false, is_grant and 1 or 0}
+if ttl > 0 then left = credible(left, ttl, entry) end
+return {1, left, cancelled_by(token, entry) or false}

@@ -297,7 +297,6 @@ impl Claim {
                     let kept = LeaseState::Held {
                         left: ttl,
                         cancelled_by: None,
-                        is_grant: false,
                     };
                     Ok((vec![kept; claims.len()], true))
                 }

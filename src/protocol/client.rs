@@ -533,7 +533,6 @@ mod tests {
         let held = || LeaseState::Held {
             left: Duration::ZERO,
             cancelled_by: None,
-            is_grant: false,
         };
         let lost = || LeaseState::Lost(Loss::default());
         assert!(is_one_lost(&[held(), lost()]) && is_one_lost(&[lost(), held()]));

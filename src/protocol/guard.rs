@@ -172,7 +172,6 @@ pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
             Ok(LeaseState::Held {
                 left: left(more)?,
                 cancelled_by: scripts::who(by)?.map(Box::new),
-                is_grant: false,
             })
         }
         other => not_ours(other),

@@ -272,10 +272,10 @@ fn assert_knows_everything(complete: &dyn Fn(&str) -> Vec<String>) {
         options.remove("--");
         assert_eq!(options, long_options(command), "{name}");
     }
-    // The value of an option isn't a name: what follows it and a name is the duration.
+    // The value of an option isn't an argument: what follows it is the shell.
     for option in options_with_value(&all) {
-        let offered = offered(&format!("redlock extend {option} x a "));
-        assert!(offered.contains("10m"), "after {option}: {offered:?}");
+        let offered = offered(&format!("redlock completions {option} x "));
+        assert!(offered.contains("fish"), "after {option}: {offered:?}");
     }
 }
 
@@ -440,7 +440,7 @@ const TAKES_A_NAME: &[&str] = &[
     "acquire dep",
     "acquire --format json dep",
     "extend dep",
-    "check --for 5s dep",
+    "extend --for 5s dep",
     "release dep",
     "release --force dep",
     "status dep",
@@ -454,15 +454,12 @@ const TAKES_A_NAME: &[&str] = &[
 const TAKES_A_WORD: &[(&str, &[&str])] = &[
     ("acquire a --format ", &["env", "json", "token", "github"]),
     ("acquire a --on-lost ", &["stop", "warn"]),
-    ("extend a ", &["1m", "10m", "1h"]),
-    ("extend --token-file x a ", &["1m", "10m", "1h"]),
 ];
 
 /// Where all has been said, or only the user knows what comes next.
 const TAKES_NO_MORE: &[&str] = &[
     "acquire a ",
-    "extend a 1m ",
-    "check a ",
+    "extend a ",
     "release a ",
     "fence Cargo.toml ",
     "freeze a --reason ",
@@ -474,7 +471,7 @@ const TAKES_NO_MORE: &[&str] = &[
 const TAKES_A_FILE: &[&str] = &[
     "release --token-file Cargo.",
     "extend --token-file Cargo.",
-    "check a --token-file Cargo.",
+    "extend a --token-file Cargo.",
     "history --svg Cargo.",
     "fence Cargo.",
 ];
@@ -565,7 +562,7 @@ fn fish_completes_commands_options_and_names_of_live_locks() {
     let processes = complete("redlock acquire a --while-pid ");
     assert!(processes.contains(&process), "{processes:?}");
     // A lock may be called like a command, whose options are then not offered.
-    let options = complete("redlock run check --");
+    let options = complete("redlock run extend --");
     assert!(!options.contains(&"--for".to_owned()), "{options:?}");
     for line in ["--prefix other: status ", "status --prefix=other: "] {
         assert_eq!(complete(&format!("redlock {line}")), ["elsewhere"]);
@@ -588,12 +585,12 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
         ("redlock release dep", "deploy:prod"),
         ("redlock acquire --format g", "github"),
         ("redlock acquire a --on-lost w", "warn"),
-        ("redlock extend a 10", "10m"),
+        ("redlock extend --for 10", "10m"),
         ("redlock fence ./Makef", "Makefile"),
         ("redlock history --svg ./Makef", "Makefile"),
         ("redlock acquire dep", "deploy:prod"),
         ("redlock extend dep", "deploy:prod"),
-        ("redlock check --for 5s dep", "deploy:prod"),
+        ("redlock extend --for 5s dep", "deploy:prod"),
         ("redlock guard a dep", "deploy:prod"),
         ("redlock guard --held ./Makef", "Makefile"),
         ("redlock guard -c x --wait-t", "--wait-tree"),
@@ -781,9 +778,9 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
              redlock freeze -q c --reason x; redlock status -q c; redlock thaw c
              for n in 1 2 3; do redlock --history-size 1 run c -- true; done
              redlock run --hold-at-least 1ms --once-per 1h e -- true
-             redlock run c -c 'redlock extend 1m; redlock check; redlock release'
+             redlock run c -c 'redlock extend --for 1m; redlock extend; redlock release'
              redlock acquire c --format token >$t
-             redlock extend --token-file $t c 1m; redlock check --token-file $t c
+             redlock extend --token-file $t c --for 1m; redlock extend --token-file $t c
              redlock release --token-file $t c
              redlock acquire c --ttl 1s --format token >$t
              redlock run -q --join c -- true
@@ -893,11 +890,14 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
                 ],
                 69,
             ),
-            (&["check", "alone", "--token-file", &alone], 0),
-            (&["extend", "alone", "1m", "--token-file", &alone], 0),
+            (&["extend", "alone", "--token-file", &alone], 0),
+            (
+                &["extend", "alone", "--for", "1m", "--token-file", &alone],
+                0,
+            ),
             (&["release", "alone", "--token-file", &alone], 0),
             (&["status", "slot"], 0),
-            (&["check", "slot", "--token-file", &slot], 0),
+            (&["extend", "slot", "--token-file", &slot], 0),
             (&["release", "slot", "--token-file", &slot], 0),
             (&["freeze", "-q", &free, "--reason", "x"], 0),
             (&["thaw", "-q", &free], 0),

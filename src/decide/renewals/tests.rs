@@ -30,7 +30,6 @@ fn held(left: Duration) -> LeaseState {
     LeaseState::Held {
         left,
         cancelled_by: None,
-        is_grant: false,
     }
 }
 

@@ -458,7 +458,12 @@ impl<'a> Play<'a> {
         }
         let token = self.redis.cli(&["GET", &format!("redlock:{}", self.name)]);
         let mut other = match self.case.step {
-            Step::Extend => self.start("other", true, &["extend", &self.name, "40s"], &token),
+            Step::Extend => self.start(
+                "other",
+                true,
+                &["extend", &self.name, "--for", "40s"],
+                &token,
+            ),
             _ => self.start("other", true, &["release", "--force", &self.name], ""),
         };
         let (status, said) = other.end();

@@ -695,7 +695,7 @@ fn a_password_that_every_user_can_read_causes_one_warning() {
     let plain = redis.tcp_url();
     // The inner one is part of the job, and leaves it to the outer one.
     let run = |variables: &[(&str, &str)]| {
-        let mut run = redlock(&["run", "a", "--", "redlock", "check", "a"]);
+        let mut run = redlock(&["run", "a", "--", "redlock", "extend", "a"]);
         run.envs(variables.iter().copied());
         outcome(run.env("XDG_CONFIG_HOME", dir))
     };

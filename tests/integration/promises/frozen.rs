@@ -240,8 +240,8 @@ fn the_holder_goes_on_under_a_freeze_for_longer_than_its_ttl_and_may_extend_and_
     let goes_on = |mode: &[&str]| {
         let redis = Redis::start();
         let script =
-            "redlock freeze -q a --reason x; redlock check && redlock extend 7s && echo ready
-            sleep 7.5; redlock check --for 1s && echo ours";
+            "redlock freeze -q a --reason x; redlock extend && redlock extend --for 7s && echo ready
+            sleep 7.5; redlock extend --for 1s && echo ours";
         let hold = [&["run", "--ttl", "6s"], mode, &["a", "-c", script]].concat();
         let end = redlock(&redis, &hold);
         end.assert_code(0).assert_silent();
@@ -407,7 +407,7 @@ fn a_run_that_is_kept_out_does_not_end_a_holder_that_ignores_the_freeze() {
         freeze(&redis, &["--new"]).assert_code(0);
         let mut gate = Gate::new(&redis);
         // What it has extended is its own as well.
-        let script = "redlock extend -q 1m; echo in; read -r go <~/gate";
+        let script = "redlock extend -q --for 1m; echo in; read -r go <~/gate";
         let words = ignoring(&[mode, &["-q", "a", "-c", script]].concat());
         let mut holder = Running::start(&mut redis.redlock(&words));
         holder.expect_line("in");

@@ -115,7 +115,7 @@ fn guarded_work_finds_the_lock_and_what_it_starts_reenters_it_and_releases_nothi
     let redis = Redis::start();
     let holder = Holder::start(&redis, &["a"]);
     let script = r#"
-        redlock check a && echo "checked $REDLOCK_NAME $REDLOCK_FENCE"
+        redlock extend a && echo "checked $REDLOCK_NAME $REDLOCK_FENCE"
         redlock run -n a -- echo nested
         redlock guard -- echo "guarded again"
         redlock release; echo "released $?""#;
@@ -159,7 +159,7 @@ fn a_guard_reads_the_locks_from_its_input_and_leaves_the_rest_to_its_command() {
     let redis = Redis::start();
     let script = r#"printf '%s\nfirst\nsecond\n' "$REDLOCK_HELD" |
         env -u REDLOCK_NAME -u REDLOCK_TOKEN -u REDLOCK_HELD redlock guard --held - -c '
-            read -r line; echo "$line"; cat; echo "$REDLOCK_NAME"; redlock check b; redlock check "a\$c"'"#;
+            read -r line; echo "$line"; cat; echo "$REDLOCK_NAME"; redlock extend b; redlock extend "a\$c"'"#;
     let end = outcome(&mut redis.run("b a$c", script));
     end.assert_exited(0).assert_silent();
     let lines: Vec<&str> = end.stdout.lines().collect();

@@ -179,8 +179,7 @@ fn a_script_goes_on_beside_its_keeper_where_there_is_no_dev_null() {
         return;
     }
     let redis = Redis::start();
-    let text =
-        "mount -t tmpfs none /dev && eval \"$(redlock acquire a --while-pid $$)\" && redlock check";
+    let text = "mount -t tmpfs none /dev && eval \"$(redlock acquire a --while-pid $$)\" && redlock extend";
     let mut command = std::process::Command::new("unshare");
     command.args(["-m", "bash", "-c", text]).env_clear();
     command.env("PATH", path()).env("REDLOCK_URL", redis.url());
@@ -335,7 +334,7 @@ fn release_in_the_script_ends_the_keeper_and_nothing_else() {
 fn a_term_to_the_keeper_is_passed_on_and_the_lock_is_kept_until_the_script_has_ended() {
     let redis = Redis::start();
     let rest =
-        "trap 'redlock check && echo ours; exit 0' TERM; echo set; while :; do sleep 0.05; done";
+        "trap 'redlock extend && echo ours; exit 0' TERM; echo set; while :; do sleep 0.05; done";
     let mut script = holder(&redis, "", rest);
     script.expect_line("set");
     let keeper = nix::unistd::Pid::from_raw(keeper(&script));
@@ -627,7 +626,7 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
         let redis = Redis::start();
         let first = Gated::start(&redis, &["a"]).ready();
         let text = format!(
-            r#"eval "$(redlock acquire -q a --while-pid $$ {options})"; echo "held $REDLOCK_SLOT"; read go <gate; redlock check"#
+            r#"eval "$(redlock acquire -q a --while-pid $$ {options})"; echo "held $REDLOCK_SLOT"; read go <gate; redlock extend"#
         );
         let mut gate = Gate::new(&redis);
         let mut command = bash(&redis, &text);

@@ -283,7 +283,7 @@ fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_l
     let mut gate = Gate::new(&redis);
     let life = redis.dir.path().join("life");
     let (url, direct) = (proxy.url(), redis.url());
-    let script = r#"echo ready; read go <"$HOME/gate"; redlock -u "$0" extend 10s || exit; exec perl -e "$1" "$2""#;
+    let script = r#"echo ready; read go <"$HOME/gate"; redlock -u "$0" extend --for 10s || exit; exec perl -e "$1" "$2""#;
     let options = ["run", "-u", &url, "--ttl", "6s", "a", "--"];
     let work = words!("sh -c", script, &direct, STUBBORN, life.to_str().unwrap());
     let mut command = redis.redlock(&[&options[..], work].concat());

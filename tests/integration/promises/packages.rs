@@ -905,7 +905,7 @@ fn the_action_installs_redlock_and_runs_a_command_under_the_lock() {
     let (url, releases) = (workspace.redis.url(), workspace.releases.url());
     let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
     let job = GithubJob::new(workspace.dir(), &variables);
-    let held = "command -v redlock; redlock check\n[ \"$REDLOCK_NAME\" = deploy ]\nenv | grep ^INPUT_ || exit 7";
+    let held = "command -v redlock; redlock extend\n[ \"$REDLOCK_NAME\" = deploy ]\nenv | grep ^INPUT_ || exit 7";
     let run = outcome(&mut job.uses(&[("name", "deploy"), ("run", held)]));
     run.assert_code(7);
     let installed = job.temporary().join("redlock/bin/redlock");
@@ -1087,7 +1087,7 @@ pub fn gitlab_shell(shell: &str, script: &str, directory: &Path) -> Command {
 #[test]
 fn the_gitlab_template_installs_redlock_for_the_job() {
     let job = yaml(
-        "{extends: .redlock, script: [command -v redlock, exec redlock run deploy -- redlock check]}",
+        "{extends: .redlock, script: [command -v redlock, exec redlock run deploy -- redlock extend]}",
     );
     let (script, after) = gitlab_job(&job);
     for shell in ["bash", "sh"] {

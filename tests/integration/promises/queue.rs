@@ -261,10 +261,10 @@ fn a_waiter_whose_connection_is_killed_when_it_has_just_been_granted_the_lock_ru
 }
 
 #[test]
-fn a_command_that_was_handed_the_lock_may_count_on_the_whole_lease_at_once() {
+fn a_command_that_was_handed_the_lock_may_extend_it_at_once() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let next = queued(&redis, words!("run a --", REDLOCK, "check", "--for", "10s"));
+    let next = queued(&redis, words!("run a --", REDLOCK, "extend", "--for", "1m"));
     holder.end();
     succeeds_and_says_only_that_it_waits(next);
     assert_nothing_left(&redis);

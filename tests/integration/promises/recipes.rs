@@ -810,7 +810,7 @@ impl Elsewhere {
 }
 
 /// Says where it is and what it is under, and goes on until the gate is open.
-const UNDER_THE_LOCK: &str = r#"redlock check && echo "$SSH_HOST under $REDLOCK_NAME"
+const UNDER_THE_LOCK: &str = r#"redlock extend && echo "$SSH_HOST under $REDLOCK_NAME"
     until test -e go; do sleep 0.02; done; ! test -e broken"#;
 
 #[test]
@@ -1328,7 +1328,7 @@ fn and_more(number: usize) -> String {
 
 #[test]
 fn several_locks_are_all_held() {
-    let sandbox = Sandbox::new().with("migrate.sh", "echo $REDLOCK_NAME; redlock check");
+    let sandbox = Sandbox::new().with("migrate.sh", "echo $REDLOCK_NAME; redlock extend");
     let end = outcome(&mut sandbox.sh(&and_more(1)));
     assert_eq!(end.assert_code(0).stdout, "database search-index\n");
     for (calls, name) in [(1, "database"), (2, "search-index")] {

@@ -632,7 +632,7 @@ fn a_release_is_installed_on_a_root_with_nothing_but_busybox_and_runs_there() {
         "set -e
         wget -q -O - {}/acme/redlock/releases/latest/download/install.sh | sh
         export PATH=$PATH:/usr/local/bin
-        redlock run deploy -- sh -c 'redlock check && echo \"$REDLOCK_NAME\"'",
+        redlock run deploy -- sh -c 'redlock extend && echo \"$REDLOCK_NAME\"'",
         page.url()
     );
     let mut inside = as_root(&["chroot", text(system.path()), "/bin/sh", "-c", &script]);

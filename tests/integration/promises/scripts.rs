@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::proxy::{Action, Proxy, load_scripts};
+use crate::support::proxy::{Proxy, load_scripts};
 use crate::support::{
     Gate, Gated, Outcome, Redis, Running, UnresponsiveServer, assert_nothing_left, outcome, path,
     script, wait_until, without_terminal,
@@ -46,7 +46,7 @@ fn the_output_of_acquire_serves_later_steps_in_every_shell() {
         let end = outcome(&mut shell(
             &redis,
             program,
-            r#"eval "$(redlock acquire "it's-\$(x)" --ttl 1m)" && redlock check --for 50s &&
+            r#"eval "$(redlock acquire "it's-\$(x)" --ttl 1m)" && redlock extend --for 50s &&
                echo "$REDLOCK_NAME $REDLOCK_WAITED_MS ${REDLOCK_FENCE:+fence}" && redlock release"#,
         ));
         end.assert_code(0).assert_silent();
@@ -170,7 +170,8 @@ fn acquire_shows_the_script_as_the_holder() {
 #[test]
 fn extend_makes_it_last_longer_and_never_shorter() {
     let redis = Redis::start();
-    let script = r#"eval "$(redlock acquire a)" && redlock extend 5m && redlock extend a 1m"#;
+    let script =
+        r#"eval "$(redlock acquire a)" && redlock extend --for 5m && redlock extend a --for 1m"#;
     sh(&redis, script).assert_code(0).assert_silent();
     assert!(
         (290_000..=301_000).contains(&left(&redis, "a")),
@@ -185,7 +186,10 @@ fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
     load_scripts(&redis);
     // The longer it is, the later this may look.
     let proxy = Proxy::with_round_trip(&redis, Duration::from_secs(2));
-    let extend = format!("redlock -u {} --connect-timeout 50s extend 5m", proxy.url());
+    let extend = format!(
+        "redlock -u {} --connect-timeout 50s extend --for 5m",
+        proxy.url()
+    );
     let script = format!(r#"eval "$(redlock acquire a)" && {extend}"#);
     sh(&redis, &script).assert_code(0).assert_silent();
     assert!(left(&redis, "a") >= 300_000, "{}", left(&redis, "a"));
@@ -196,7 +200,7 @@ fn over_a_long_line_an_extension_by_a_year_leaves_the_run_its_lock() {
     let redis = Redis::start();
     let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(200));
     let script = format!(
-        r#"redlock -u {} --connect-timeout 50s extend 365d && echo extended; read go <"$HOME/gate"; redlock check && echo ours"#,
+        r#"redlock -u {} --connect-timeout 50s extend --for 365d && echo extended; read go <"$HOME/gate"; redlock extend && echo ours"#,
         proxy.url()
     );
     let mut gate = Gate::new(&redis);
@@ -214,24 +218,25 @@ fn over_a_long_line_an_extension_by_a_year_leaves_the_run_its_lock() {
 fn a_lock_that_this_job_lost_is_not_extended() {
     let redis = Redis::start();
     let script = r#"eval "$(redlock acquire a)" && redlock release --force a
-        redlock extend 1m; echo $?
-        redlock run a -- true; redlock extend 1m; echo $?; redlock check; echo $?"#;
+        redlock extend --for 1m; echo $?
+        redlock run a -- true; redlock extend --for 1m; echo $?; redlock extend; echo $?"#;
     let end = sh(&redis, script);
     end.assert_says("lock \"a\" is not held with this token; ");
     assert!(!end.stderr.contains("lost"), "{end:?}");
     assert_eq!(end.stdout, "79\n79\n79\n");
     assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
-    let end = outcome(&mut redis.redlock(&["extend", "a", "1m"]));
+    let end = outcome(&mut redis.redlock(words!("extend a --for 1m")));
     end.assert_code(79).assert_says("no token");
-    outcome(&mut redis.redlock(&["extend", "1m"])).assert_code(64);
-    outcome(&mut redis.redlock(&["extend", "a", "soon"])).assert_code(64);
+    outcome(&mut redis.redlock(words!("extend --for 1m"))).assert_code(64);
+    outcome(&mut redis.redlock(words!("extend a --for soon"))).assert_code(64);
 }
 
 #[test]
 fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
     let each = |mode: &[&str]| {
         let redis = Redis::start();
-        let script = "redlock extend 5m && redlock extend 5s && echo ready; exec sleep 60";
+        let script =
+            "redlock extend --for 5m && redlock extend --for 5s && echo ready; exec sleep 60";
         let options = ["run", "--ttl", "6s", "-k", "100ms", "a"];
         let arguments = [&options, mode, &["-c", script]].concat();
         let mut run = Running::start(&mut redis.redlock(&arguments));
@@ -253,7 +258,7 @@ fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
 
 /// Says `ready` when it was extended, and `ours` when that is still so after a word from the test.
 const EXTENDED: &str =
-    r#"redlock extend 1m && echo ready; read go <"$HOME/gate"; redlock check && echo ours"#;
+    r#"redlock extend --for 1m && echo ready; read go <"$HOME/gate"; redlock extend && echo ours"#;
 
 /// Starts what is to extend its lock, up to the moment when it has: `command` runs the script, and
 /// only it uses the server.
@@ -336,8 +341,8 @@ fn one_of_several_that_share_a_lock_survives_with_what_it_extended_itself() {
     let looks = || proxy.answered("check");
     let url = proxy.url();
     let options = words!("-u {} run -s --ttl 9s -k 100ms a -c", &url);
-    let script = r#"echo begin; read go <"$HOME/gate"; redlock extend 1m && echo ready
-        read go <"$HOME/gate"; redlock check && echo ours"#;
+    let script = r#"echo begin; read go <"$HOME/gate"; redlock extend --for 1m && echo ready
+        read go <"$HOME/gate"; redlock extend && echo ours"#;
     let mut run = Running::start(&mut redis.redlock(&[options, &[script]].concat()));
     run.expect_line("begin");
     // Once it listens, it has looked.
@@ -355,26 +360,30 @@ fn one_of_several_that_share_a_lock_survives_with_what_it_extended_itself() {
 }
 
 #[test]
-fn check_says_whether_it_is_ours_for_long_enough() {
+fn extend_says_whether_it_is_ours_and_changes_nothing_without_for() {
     let redis = Redis::start();
-    let script = r"redlock check; echo $?; redlock check a --for 30s; echo $?
-        redlock check --for 10m; echo $?; redlock check b; echo $?";
-    let end = outcome(&mut redis.run("--ttl 1m a", script));
-    end.assert_says("is held by this job for only")
-        .assert_says("no token for lock \"b\"");
-    outcome(&mut redis.redlock(&["extend", "1h", "30m"]))
+    let script = r#"ttl() { redis-cli -s "$SOCKET" PTTL redlock:a; }
+        eval "$(redlock acquire a --ttl 1h)"; before=$(ttl); redlock extend; echo $?; redlock extend a; echo $?
+        [ "$(ttl)" -le "$before" ]; echo $?; redlock extend b; echo $?"#;
+    let mut command = shell(&redis, "sh", script);
+    let end = outcome(command.env("SOCKET", redis.socket()));
+    end.assert_says("no token for lock \"b\"");
+    assert_eq!(end.stdout, "0\n0\n0\n79\n");
+    outcome(&mut redis.redlock(&["extend", "1h"]))
         .assert_code(79)
         .assert_says("no token for lock \"1h\"")
-        .assert_says("a DURATION is one word, such as 1h30m");
-    assert_eq!(end.stdout, "0\n0\n79\n79\n");
+        .assert_says("a time follows --for, as one word: --for 1h30m");
+    outcome(&mut redis.redlock(&["extend", "a", "1h30m"]))
+        .assert_code(64)
+        .assert_says("put --for 1h30m");
 }
 
 #[test]
 fn inside_of_runs_each_lock_is_known_by_its_name() {
     let redis = Redis::start();
-    let inner = r"redlock check && redlock check outer && redlock check two && echo all
-        redlock extend outer 10m && redlock release two && redlock check two; echo $?
-        redlock check; echo $?";
+    let inner = r"redlock extend && redlock extend outer && redlock extend two && echo all
+        redlock extend outer --for 10m && redlock release two && redlock extend two; echo $?
+        redlock extend; echo $?";
     let end = outcome(&mut redis.run("outer -- redlock run two one", inner));
     end.assert_says("lock \"two\" was released");
     assert_eq!(end.stdout, "all\n79\n79\n");
@@ -383,20 +392,20 @@ fn inside_of_runs_each_lock_is_known_by_its_name() {
 }
 
 #[test]
-fn a_token_in_a_file_does_for_all_three() {
+fn a_token_in_a_file_does_for_both() {
     let redis = Redis::start();
-    let script = "redlock acquire a --format token >t && redlock check a --token-file t &&
-        redlock extend a 2m --token-file t && redlock release a --token-file - <t";
+    let script = "redlock acquire a --format token >t && redlock extend a --token-file t &&
+        redlock extend a --for 2m --token-file t && redlock release a --token-file - <t";
     sh(&redis, script).assert_code(0).assert_silent();
     assert_nothing_left(&redis);
-    let end = sh(&redis, "redlock check a --token-file t");
+    let end = sh(&redis, "redlock extend a --token-file t");
     end.assert_code(79);
 }
 
 #[test]
 fn no_token_is_ever_on_a_command_line() {
     let redis = Redis::start();
-    let script = r#"eval "$(redlock acquire a --while-pid $$)"; redlock extend 1m
+    let script = r#"eval "$(redlock acquire a --while-pid $$)"; redlock extend --for 1m
         echo "$REDLOCK_TOKEN" >token
         cat /proc/[0-9]*/cmdline 2>&- | tr '\0' ' ' | grep -cFf token"#;
     assert_eq!(sh(&redis, script).stdout, "0\n");
@@ -409,7 +418,7 @@ fn the_output_of_acquire_is_quoted_for_every_value() {
     for program in ["sh", "bash", "dash"] {
         let redis = Redis::start();
         let text = r#"eval "$(redlock acquire "$NAME")" && printf '%s\n%s\n' "$REDLOCK_NAME" "$REDLOCK_HELD"
-            redlock check && redlock release && redlock run -n "$NAME" -- true"#;
+            redlock extend && redlock release && redlock run -n "$NAME" -- true"#;
         let mut script = shell(&redis, program, text);
         let end = outcome(script.env("NAME", name).env("REDLOCK_HELD", held));
         end.assert_code(0).assert_silent();
@@ -548,8 +557,8 @@ fn a_script_may_take_one_lock_after_the_other_and_share_them() {
     let redis = Redis::start();
     let text = r#"eval "$(redlock acquire a)"; eval "$(redlock acquire b --slots 2)"
         echo "$REDLOCK_NAME $REDLOCK_SLOT"
-        redlock check a && redlock check b && redlock extend a 1h && redlock run --slots 2 a b -- echo both
-        redlock release a && redlock check b && redlock release b"#;
+        redlock extend a && redlock extend b && redlock extend a --for 1h && redlock run --slots 2 a b -- echo both
+        redlock release a && redlock extend b && redlock release b"#;
     let end = sh(&redis, text);
     end.assert_code(0).assert_silent();
     assert_eq!(end.stdout, "b 1\nboth\n");
@@ -569,8 +578,8 @@ fn an_acquire_inside_of_a_run_uses_its_lock_and_leaves_it_to_the_run() {
     for options in ["", "--while-pid $$"] {
         let redis = Redis::start();
         let script = format!(
-            r#"sh -c 'eval "$(redlock acquire -n a {options})"; redlock check && echo inner'
-            sleep 0.1; redlock check && echo outer"#
+            r#"sh -c 'eval "$(redlock acquire -n a {options})"; redlock extend && echo inner'
+            sleep 0.1; redlock extend && echo outer"#
         );
         let end = outcome(&mut redis.run("a", &script));
         end.assert_code(0).assert_silent();
@@ -581,11 +590,11 @@ fn an_acquire_inside_of_a_run_uses_its_lock_and_leaves_it_to_the_run() {
 
 #[test]
 fn a_release_gives_back_what_its_own_process_has_acquired_and_not_what_an_outer_one_holds() {
-    let helper = r#"eval "$(redlock acquire -n a)"; redlock release; redlock release; echo "released $?"; redlock check; echo "ours $?""#;
+    let helper = r#"eval "$(redlock acquire -n a)"; redlock release; redlock release; echo "released $?"; redlock extend; echo "ours $?""#;
     for outer in [
         "redlock run a -- ./helper",
-        "eval \"$(redlock acquire a)\"; ./helper; redlock check && echo held && redlock release",
-        "eval \"$(redlock acquire a --while-pid $$)\"; (. ./helper); redlock check && echo held && redlock release",
+        "eval \"$(redlock acquire a)\"; ./helper; redlock extend && echo held && redlock release",
+        "eval \"$(redlock acquire a --while-pid $$)\"; (. ./helper); redlock extend && echo held && redlock release",
         "redlock run a -- redlock run a -- redlock release; echo released 0; echo ours 0",
     ] {
         let redis = Redis::start();
@@ -629,16 +638,17 @@ fn a_shell_that_acquires_again_and_again_hands_on_no_locks_that_are_over() {
 }
 
 #[test]
-fn extend_check_and_release_mean_all_locks_of_a_run_with_several() {
+fn extend_and_release_mean_all_locks_of_a_run_with_several() {
     let redis = Redis::start();
-    let script = "redlock extend 1m && redlock check --for 50s && echo all
-        redlock release --force -q b; sleep 0.2; redlock check --for 50s; echo $?; redlock extend 2m; echo $?
-        redlock check a --for 100s && echo a";
-    let end = outcome(&mut redis.run("--on-lost warn a b", script));
+    let script = r#"redlock extend --for 1m && redlock extend && echo all
+        redlock release --force -q b; sleep 0.2; redlock extend; echo $?; redlock extend --for 2m; echo $?
+        [ "$(redis-cli -s "$SOCKET" PTTL redlock:a)" -gt 100000 ] && echo a"#;
+    let mut run = redis.run("--on-lost warn a b", script);
+    let end = outcome(run.env("SOCKET", redis.socket()));
     // The other one was extended all the same.
     assert_eq!(end.assert_code(79).stdout, "all\n79\n79\na\n");
     end.assert_says("lock \"b\" is not held with this token; it was forced free by");
-    let script = "redlock release && redlock check; echo $?";
+    let script = "redlock release && redlock extend; echo $?";
     let end = outcome(&mut redis.run("a b", script));
     assert_eq!(end.assert_code(0).stdout, "79\n");
     end.assert_says("lock \"a\" was released")
@@ -649,7 +659,8 @@ fn extend_check_and_release_mean_all_locks_of_a_run_with_several() {
 #[test]
 fn what_is_wrong_with_the_first_of_several_locks_counts_although_the_others_are_fine() {
     let redis = Redis::start();
-    let script = "redlock release --force -q a; redlock check; echo $?; redlock extend 1m; echo $?";
+    let script =
+        "redlock release --force -q a; redlock extend; echo $?; redlock extend --for 1m; echo $?";
     let end = outcome(&mut redis.run("--on-lost warn a b", script));
     assert_eq!(end.stdout, "79\n79\n", "{end:?}");
     // The others are released all the same.
@@ -661,17 +672,17 @@ fn what_is_wrong_with_the_first_of_several_locks_counts_although_the_others_are_
 }
 
 #[test]
-fn check_names_the_present_holder_or_says_that_the_lock_is_free() {
+fn extend_names_the_present_holder_or_says_that_the_lock_is_free() {
     let redis = Redis::start();
     let text = r#"eval "$(redlock acquire a --while-pid $$ --on-lost warn)"; redlock release --force -q a
-        redlock check; echo $?; redlock extend 1m; echo $?; redlock release; echo $?"#;
+        redlock extend; echo $?; redlock extend --for 1m; echo $?; redlock release; echo $?"#;
     let end = sh(&redis, text);
     assert_eq!(end.stdout, "79\n79\n79\n");
     end.assert_says("was forced free by");
     // One that ended with its TTL.
     let text = r"redlock acquire a --ttl 2s --format token >t; redlock run -w 50s a -c '
-        REDLOCK_HELD= REDLOCK_NAME= redlock check a --token-file t; echo $?'
-        redlock check a --token-file t; echo $?";
+        REDLOCK_HELD= REDLOCK_NAME= redlock extend a --token-file t; echo $?'
+        redlock extend a --token-file t; echo $?";
     let end = sh(&redis, text);
     assert_eq!(end.stdout, "79\n79\n", "{end:?}");
     end.assert_says("holds it now")
@@ -709,21 +720,4 @@ fn a_busy_lock_ends_a_script_also_where_that_is_no_failure() {
     end.assert_code(0).assert_says("is held by");
     assert_eq!(end.stdout, "");
     holder.end();
-}
-
-#[test]
-fn a_check_counts_the_time_until_its_answer_as_gone() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "check" => Action::StallReply(Duration::from_secs(3)),
-        _ => Action::Pass,
-    });
-    let acquired = outcome(&mut redis.redlock(words!("acquire --ttl 1m --format token a")));
-    let token = acquired.assert_code(0).stdout.trim().to_owned();
-    let url = proxy.url();
-    let check = words!("-u {} --connect-timeout 50s check a --for 57s", &url);
-    outcome(redis.redlock(check).env("REDLOCK_TOKEN", token))
-        .assert_code(79)
-        .assert_says("held by this job for only 5");
 }

@@ -442,7 +442,7 @@ fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
     let mut gate = Gate::new(&redis);
     let script = r#"trap 'redlock release' EXIT
         eval "$(redlock acquire a --ttl 60s --while-pid $$)"
-        echo "ready $$"; read go <"$HOME/gate"; redlock check"#;
+        echo "ready $$"; read go <"$HOME/gate"; redlock extend"#;
     let mut script = Running::start(&mut first(&redis, &["sh", "-c", script]));
     script.expect_line("ready 1");
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);

@@ -346,7 +346,7 @@ fn with_sync_all_an_extension_that_a_replica_does_not_have_moves_no_deadline() {
     let all = Replicated::start();
     let script = r#"trap 'date +%s%N; exit 3' TERM; echo ready
         until [ -e "$HOME/go" ]; do sleep 0.02; done
-        redlock extend 60s; echo extended; while :; do sleep 0.05; done"#;
+        redlock extend --for 60s; echo extended; while :; do sleep 0.05; done"#;
     let options = ["run", "--sync", "all", "--ttl", "9s", "-k", "3s"];
     let words = [&options[..], &["a", "-c", script]].concat();
     let mut holder = Running::start(&mut all.redlock(&words));

@@ -1159,7 +1159,7 @@ fn an_error_of_the_system_is_printed_without_its_number() {
             no_file("use"),
         ),
         (
-            &["extend", "--token-file", &missing, "a", "5s"],
+            &["extend", "--token-file", &missing, "a"],
             64,
             no_file("read the token file"),
         ),

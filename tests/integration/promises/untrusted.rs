@@ -840,7 +840,7 @@ const READERS: [&[&str]; 14] = [
     &["history", "--json", "a"],
     &["history", "--timeline", "a"],
     &["history", "--svg", "-", "a"],
-    &["check", "a"],
+    &["extend", "a"],
     &["run", "-n", "a", "--", "echo", "started"],
     &[
         "run", "-w", "50ms", "--slots", "2", "a", "--", "echo", "started",
@@ -1215,8 +1215,7 @@ fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
         for words in [
             &["run", "--", name, "true"][..],
             &["acquire", "--", name],
-            &["extend", "--", name, "5s"],
-            &["check", "--", name],
+            &["extend", "--", name],
             &["release", "--force", "--", name],
             &["stop", "--", name],
             &["status", "--", name],
@@ -1234,8 +1233,8 @@ fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
         end.assert_says("put another character first");
     }
     // Nor does a variable of a job name one.
-    let mut check = redis.redlock(&["check"]);
-    outcome(check.env("REDLOCK_NAME", "-q")).assert_code(64);
+    let mut extend = redis.redlock(&["extend"]);
+    outcome(extend.env("REDLOCK_NAME", "-q")).assert_code(64);
     assert_eq!(keys(), before);
     assert!(!mark.exists());
 }
@@ -1308,8 +1307,8 @@ fn a_token_that_is_longer_than_any_of_ours_names_no_process() {
     redis.cli(&["SET", "redlock:a", "t", "PX", "60000"]);
     for arguments in [
         &["release", "a"][..],
-        &["check", "a"],
-        &["extend", "a", "1m"],
+        &["extend", "a"],
+        &["extend", "a", "--for", "1m"],
     ] {
         let mut command = redis.redlock(arguments);
         let end = outcome(command.env("REDLOCK_TOKEN", &token));

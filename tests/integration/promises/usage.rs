@@ -243,9 +243,7 @@ fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
             &["freeze", "--reason", "x", url],
             &["thaw", url],
             &["doctor", url],
-            &["check", url],
-            &["extend", url, "1m"],
-            &["extend", "1m", url],
+            &["extend", url],
         ] {
             let end = outcome(&mut redis.redlock(words));
             end.assert_code(64).assert_says("--url");
@@ -450,8 +448,8 @@ fn a_wrong_token_holds_nothing_and_lost_nothing() {
     fs::write(&file, "never:held:1").unwrap();
     let file = file.to_str().unwrap();
     for words in [
-        &["extend", "a", "10"][..],
-        &["check", "a"],
+        &["extend", "a", "--for", "10"][..],
+        &["extend", "a"],
         &["release", "a"],
     ] {
         let end = outcome(&mut redis.redlock(&[words, &["--token-file", file]].concat()));

@@ -226,7 +226,7 @@ fn a_watchdog_leaves_a_command_the_time_that_it_has_extended_its_lease_by() {
     let mut gate = Gate::new(&redis);
     // It takes longer than a lease by a renewal.
     let script = r#"echo ready; read go <"$HOME/gate"
-        redlock -u "$0" extend 60s && echo extended; sleep 8; echo done"#;
+        redlock -u "$0" extend --for 60s && echo extended; sleep 8; echo done"#;
     let (url, direct) = (proxy.url(), redis.url());
     let options = ["run", "-u", &url, "--ttl", "6s", "-k", "1s", "a", "--"];
     let words = [&options[..], &["sh", "-c", script, &direct]].concat();

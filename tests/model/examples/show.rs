@@ -369,7 +369,7 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static 
         ),
         ("renew" | "check" | "release", 2) => ("released before", &[]),
         ("renew" | "check" | "release" | "guard", 0) => ("lost", &["forced out by", "a holder"]),
-        ("check", 1) => ("held", &["left", "cancelled by", "to be confirmed"]),
+        ("check", 1) => ("held", &["left", "cancelled by"]),
         ("release", 1) => ("released", &[]),
         ("release", 3) => ("kept", &["left", "for guards"]),
         ("release", 4) => ("released, and dead waiters are left", &[]),

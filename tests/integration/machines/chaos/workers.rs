@@ -206,7 +206,7 @@ fn work(job: &Job, dice: &mut Dice) -> Work {
     }
     if dice.chance(15) {
         words.push(format!(
-            r#"--do {} late 'redlock check -q && redlock fence -q "$CHAOS_DIR/fence.$REDLOCK_NAME"'"#,
+            r#"--do {} late 'redlock extend -q && redlock fence -q "$CHAOS_DIR/fence.$REDLOCK_NAME"'"#,
             at(dice)
         ));
     }
@@ -215,7 +215,7 @@ fn work(job: &Job, dice: &mut Dice) -> Work {
         let ms = dice.between(500, 5000);
         extends = ms * MS;
         words.push(format!(
-            "--do {} extend 'redlock extend -q {ms}ms'",
+            "--do {} extend 'redlock extend -q --for {ms}ms'",
             at(dice)
         ));
     }

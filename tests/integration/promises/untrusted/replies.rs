@@ -32,7 +32,7 @@ const COMMANDS: [&[&str]; 15] = [
     &["history", "--json", "--skipped", "a"],
     &["doctor", "a"],
     &["doctor", "--json"],
-    &["check", "a"],
+    &["extend", "a"],
     &["release", "--force", "a"],
 ];
 
