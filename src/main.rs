@@ -48,8 +48,7 @@
 //! 7. redlock writes to stderr, prefixed, except where its output is the product.
 //! 8. A process that supervises has no blocking call but poll, and no way out but stop, reap, release,
 //!    whatever failed. It acts first and speaks second, and never waits for a reader.
-//! 9. A command's tree is one thing with one definition (`supervise/tree`), for waiting, signalling and killing,
-//!    and for deciding that nothing of a dead holder's work is left.
+//! 9. A command's tree is one thing with one definition (`supervise/tree`), for waiting, signalling and killing.
 //! 10. Only `sys` and the declarations of modules know on which system redlock runs; elsewhere than on Linux, files
 //!     named `elsewhere.rs` stand in for others.
 

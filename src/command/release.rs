@@ -18,7 +18,6 @@ use crate::protocol::{
 };
 use crate::report;
 use crate::supervise::environment;
-use crate::supervise::process;
 
 /// Releases a lock.
 pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
@@ -186,14 +185,8 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
         _ => format!("lock \"{name}\" may have been forced free"),
     };
     let freed = change(std::slice::from_ref(name), may, || {
-        lock.force(&mut client, id.as_deref(), Some(&by))
+        lock.force(&mut client, id.as_deref(), &by)
     })?;
-    if let Forced::Freed { .. } = freed {
-        // A holder that is dead can't do that any more.
-        for hold in &holds {
-            process::remove_mark(&hold.id);
-        }
-    }
     match freed {
         Forced::Freed { holder, others } => {
             let whose = report::holder(holder.as_ref());

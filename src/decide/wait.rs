@@ -2,8 +2,7 @@
 //!
 //! A waiter that finds a lock busy takes a place in its queue and sleeps until a message says that it
 //! has the lock; heartbeats in between keep the place, and find out what no message says. Meanwhile
-//! the lease of what is held already is kept alive, and a dead holder on this host and jobs that wait
-//! for each other are noticed.
+//! the lease of what is held already is kept alive, and jobs that wait for each other are noticed.
 //!
 //! What is asked of the server one after the other is a phase each, so an answer that belongs to
 //! none of them changes nothing. `failing` is about a server that fails, `joined` about a run that does for ours,
@@ -29,7 +28,7 @@ use crate::signal::{SIGTSTP, ends_waiting};
 /// What a wait knows from its start.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
-pub struct Policy<'a> {
+pub struct Policy {
     pub limit: WaitLimit,
     /// The lease that is asked for.
     pub terms: Terms,
@@ -52,8 +51,6 @@ pub struct Policy<'a> {
     pub silence: Option<Duration>,
     /// Progress is shown in a line that can be rewritten.
     pub single_line: bool,
-    /// This host: what happens to its processes can be known.
-    pub host: &'a str,
     /// Gives a number in 0..1, which spreads waiters that would act at the same moment. A function, as
     /// a lock that is free needs none, and each costs a system call.
     pub jitter: fn() -> f64,
@@ -79,8 +76,6 @@ pub enum Event {
     Message,
     /// The server pushed that the lock is ours, for a short time.
     Granted(Grant),
-    /// The process that is watched has ended.
-    HolderEnded,
     /// The look for a deadlock is done: the cycle that this wait has to break, if there is one.
     Searched(Option<Vec<CycleMember>>),
     /// There was no connection to look for a deadlock over.
@@ -90,23 +85,8 @@ pub enum Event {
     Sent(Moment, Duration),
     /// The answer to it; the server may also have answered with an error.
     Answered(Result<Acquired, protocol::Error>),
-    /// What is known of the holder's process.
-    Holder(HolderState),
-    /// Whether the lock was taken from its dead holder.
-    TakenOver(bool),
     /// The outcome of the run that we joined, where the history has it.
     RunLookedUp(Option<HoldOutcome>),
-}
-
-/// What is known of the process that holds the lock, and of its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HolderState<Process = ()> {
-    /// It has ended, and nothing of its work is left.
-    Dead,
-    /// This process lives: the holder, or a part of its work.
-    Alive(Process),
-    /// It lives elsewhere, or it can't be known.
-    Unknown,
 }
 
 /// What to do about it, in this order.
@@ -122,12 +102,6 @@ pub enum Action {
     TimeOut,
     /// Give a connection up that has failed like this.
     Disconnect(protocol::Error),
-    /// Look at the holder's process. One that lives is to be watched, or not.
-    Examine { busy: Rc<Busy>, watch: bool },
-    /// The process that was watched is of no interest any more.
-    StopWatching,
-    /// Take the lock from this holder, which is dead.
-    TakeOver(Rc<Busy>),
     /// Read the outcome of this run's hold.
     LookAtRun(Rc<Busy>),
     /// Show what we wait for, as it was known this long ago.
@@ -199,8 +173,8 @@ struct BusyAnswer {
 enum Question {
     /// For the lock.
     Lock,
-    /// For the outcome of the run that we joined, which was `found`. Its process has `died`.
-    Run { found: BusyAnswer, died: bool },
+    /// For the outcome of the run that we joined, which was `found`.
+    Run { found: BusyAnswer },
 }
 
 /// How far the wait has come. `asked` is when the current question was allowed.
@@ -230,8 +204,6 @@ enum Phase {
         sent: Moment,
         until: Moment,
     },
-    /// The holder's process is being looked at.
-    Examining(BusyAnswer),
     /// We are in the queue.
     Queued {
         found: BusyAnswer,
@@ -240,7 +212,6 @@ enum Phase {
     /// The state of the run that we joined is being read.
     LookingAtRun {
         found: BusyAnswer,
-        died: bool,
         asked: Moment,
     },
     /// We wait for the end of that run, without a place in the queue. The history has it, or not.
@@ -281,8 +252,8 @@ const HEARTBEATS: u32 = 3;
 /// The state of one wait.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
-pub struct Wait<'a> {
-    policy: Policy<'a>,
+pub struct Wait {
+    policy: Policy,
     began: Moment,
     phase: Phase,
     contact: Contact,
@@ -297,10 +268,6 @@ pub struct Wait<'a> {
     was_busy: bool,
     /// How often the lock came so late that its lease was almost over.
     too_late: u32,
-    /// The id of a holder on this host whose process is watched.
-    watched: Option<String>,
-    /// A holder on this host was neither dead nor alive when it was looked at last.
-    is_unsure: bool,
     /// How many of the first looks for a deadlock are behind us.
     searches: usize,
     /// For how long others may believe that we wait.
@@ -310,9 +277,9 @@ pub struct Wait<'a> {
     outage: Option<Outage>,
 }
 
-impl<'a> Wait<'a> {
+impl Wait {
     /// A wait that begins at this moment.
-    pub fn new(policy: Policy<'a>, began: Moment) -> Self {
+    pub fn new(policy: Policy, began: Moment) -> Self {
         Self {
             policy,
             began,
@@ -328,8 +295,6 @@ impl<'a> Wait<'a> {
             unanswered: false,
             was_busy: false,
             too_late: 0,
-            watched: None,
-            is_unsure: false,
             searches: 0,
             waiting_for: heartbeat(0) * HEARTBEATS,
             progress: ProgressSchedule::new(began, policy.single_line),
@@ -376,11 +341,7 @@ impl<'a> Wait<'a> {
                 Some(self.progress.due().min(*until))
             }
             Phase::Searching { .. } => self.last_answer(),
-            Phase::New
-            | Phase::Sending { .. }
-            | Phase::Examining(_)
-            | Phase::LookingAtRun { .. }
-            | Phase::Over => None,
+            Phase::New | Phase::Sending { .. } | Phase::LookingAtRun { .. } | Phase::Over => None,
         };
         let outage = self.outage.as_ref().and_then(Outage::due);
         phase.into_iter().chain(outage).min()
@@ -411,14 +372,10 @@ impl<'a> Wait<'a> {
                 if let Some(place) = &mut self.place {
                     place.polls = true;
                 }
-                self.ask_again(false, now, &mut actions);
+                self.ask_again(now, &mut actions);
             }
-            Event::Message => self.ask_again(false, now, &mut actions),
+            Event::Message => self.ask_again(now, &mut actions),
             Event::Granted(grant) => self.on_grant(grant, now, &mut actions),
-            Event::HolderEnded => {
-                self.watched = None;
-                self.ask_again(true, now, &mut actions);
-            }
             Event::Searched(cycle) => {
                 if let Phase::Searching { asked } = self.phase {
                     self.count_searches(asked);
@@ -445,16 +402,6 @@ impl<'a> Wait<'a> {
                 }
             }
             Event::Answered(answer) => self.on_answer(answer, now, &mut actions),
-            Event::Holder(state) => self.on_holder(state, now, &mut actions),
-            Event::TakenOver(taken) => {
-                if let Phase::Examining(found) = &self.phase {
-                    if taken {
-                        self.ask(Question::Lock, now, &mut actions);
-                    } else {
-                        self.remain_queued(found.clone(), now, &mut actions);
-                    }
-                }
-            }
             Event::RunLookedUp(outcome) => self.on_run(outcome, now, &mut actions),
         }
         actions
@@ -487,7 +434,7 @@ impl<'a> Wait<'a> {
                 actions.push(Action::TimeOut);
             }
             Phase::Queued { until, .. } | Phase::Joined { until, .. } if now >= *until => {
-                self.ask_again(false, now, actions);
+                self.ask_again(now, actions);
             }
             Phase::Queued { .. } | Phase::Joined { .. } => self.show(now, actions),
             Phase::New
@@ -496,7 +443,6 @@ impl<'a> Wait<'a> {
             | Phase::Searching { .. }
             | Phase::Sending { .. }
             | Phase::Asking { .. }
-            | Phase::Examining(_)
             | Phase::LookingAtRun { .. }
             | Phase::Over => {}
         }
@@ -534,9 +480,9 @@ impl<'a> Wait<'a> {
                 actions.push(Action::SearchDeadlock(self.waiting_for));
             }
             Question::Lock => self.send(asked, actions),
-            Question::Run { found, died } => {
+            Question::Run { found } => {
                 actions.push(Action::LookAtRun(Rc::clone(&found.busy)));
-                self.phase = Phase::LookingAtRun { found, died, asked };
+                self.phase = Phase::LookingAtRun { found, asked };
             }
         }
     }
@@ -551,8 +497,8 @@ impl<'a> Wait<'a> {
         self.searches = SEARCH_AFTER.iter().filter(is_over).count();
     }
 
-    /// Something may have changed: asks again. A process that was watched has `died`, or not.
-    fn ask_again(&mut self, died: bool, now: Moment, actions: &mut Vec<Action>) {
+    /// Asks again, as something may have changed.
+    fn ask_again(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let question = match &self.phase {
             Phase::Joined {
                 found,
@@ -560,7 +506,6 @@ impl<'a> Wait<'a> {
                 ..
             } => Question::Run {
                 found: found.clone(),
-                died,
             },
             // Another one may hold it now.
             Phase::Joined {
@@ -574,7 +519,6 @@ impl<'a> Wait<'a> {
             | Phase::Searching { .. }
             | Phase::Sending { .. }
             | Phase::Asking { .. }
-            | Phase::Examining(_)
             | Phase::LookingAtRun { .. }
             | Phase::Over => return,
         };
@@ -653,7 +597,7 @@ impl<'a> Wait<'a> {
                     sent,
                     heard: now,
                 };
-                self.on_busy(found, now, actions);
+                self.remain_queued(found, now, actions);
             }
             Err(error) => self.retry_or_fail(error, asked, now, actions),
         }
@@ -668,57 +612,10 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// The process of a holder on this host may be dead, or is watched from now on.
-    fn on_busy(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
-        let busy = &found.busy;
-        let is_watched = self.watched.as_ref() == Some(&busy.id);
-        if is_watched && busy.ahead == 0 {
-            return self.remain_queued(found, now, actions);
-        }
-        if self.watched.take().is_some() {
-            actions.push(Action::StopWatching);
-        }
-        let who = busy.holder.as_ref().map(|holder| &holder.who);
-        if who.is_some_and(|who| who.instance.is_some() && who.host == self.policy.host) {
-            actions.push(Action::Examine {
-                busy: Rc::clone(busy),
-                watch: self.watches(busy),
-            });
-            self.phase = Phase::Examining(found);
-        } else {
-            self.remain_queued(found, now, actions);
-        }
-    }
-
-    /// Whether to watch a process that holds the lock: more than one waiter would only get in each
-    /// other's way.
-    fn watches(&self, busy: &Busy) -> bool {
-        busy.ahead == 0 && (self.place.is_some() || self.policy.joins)
-    }
-
-    fn on_holder(&mut self, state: HolderState, now: Moment, actions: &mut Vec<Action>) {
-        let Phase::Examining(found) = &self.phase else {
-            return;
-        };
-        let found = found.clone();
-        self.is_unsure = matches!(state, HolderState::Unknown);
-        match state {
-            HolderState::Dead => actions.push(Action::TakeOver(found.busy)),
-            HolderState::Alive(()) => {
-                if self.watches(&found.busy) {
-                    self.watched = Some(found.busy.id.clone());
-                }
-                self.remain_queued(found, now, actions);
-            }
-            HolderState::Unknown => self.remain_queued(found, now, actions),
-        }
-    }
-
-    /// The lock is busy, and nothing can be done about its holder.
+    /// Waits for a busy lock: in its queue, or for the end of the run that this run joins.
     fn remain_queued(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
         if self.policy.joins {
-            let died = false;
-            return self.ask(Question::Run { found, died }, now, actions);
+            return self.ask(Question::Run { found }, now, actions);
         }
         let BusyAnswer { busy, heard, .. } = &found;
         let place = self.updated_place(busy);
@@ -784,7 +681,7 @@ impl<'a> Wait<'a> {
     fn on_grant(&mut self, grant: Grant, now: Moment, actions: &mut Vec<Action>) {
         match self.start_on_grant(grant, now) {
             Some(end) => self.end(end, actions),
-            None => self.ask_again(false, now, actions),
+            None => self.ask_again(now, actions),
         }
     }
 

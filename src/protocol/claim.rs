@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::answer::{
-    LeaseState, Released, checked, lease_state, not_ours, prolonged, released, renewed,
-};
+use super::answer::{LeaseState, Released, checked, not_ours, prolonged, released, renewed};
 use super::client::{Client, Looked};
 use super::history::HoldOutcome;
 use super::lock::Lock;
@@ -252,14 +250,11 @@ impl Claim {
         self.lock.call(&ACQUIRE, args)
     }
 
-    /// `instance` is from now on the process whose end means that no process uses the lock any more;
-    /// `notify`: the run that renews the lock is to check how long it lasts.
-    pub(super) fn renewal(&self, ttl: Duration, instance: Option<&str>, notify: bool) -> Call {
-        let instance = instance.map_or(String::new(), |instance| format!("={instance}"));
+    /// With `notify`, the run that renews the lock checks how long it lasts.
+    pub(super) fn renewal(&self, ttl: Duration, notify: bool) -> Call {
         let args = vec![
             self.token.as_bytes().to_vec(),
             ttl.as_millis().to_string().into(),
-            instance.into(),
             u8::from(notify).to_string().into(),
         ];
         self.lock.call(&RENEW, args)
@@ -267,7 +262,7 @@ impl Claim {
 
     /// A renewal that may tell others for how long the work has done nothing.
     fn renewal_telling(&self, ttl: Duration, idle: Option<Duration>) -> Call {
-        let mut call = self.renewal(ttl, None, false);
+        let mut call = self.renewal(ttl, false);
         let idle = idle.map(|idle| idle.as_millis().to_string().into());
         call.args.extend(idle);
         call
@@ -399,27 +394,16 @@ impl Claim {
         ttl: Duration,
     ) -> Result<Vec<LeaseState>, Error> {
         client.follow_locks();
-        let calls = claims.iter().map(|claim| claim.renewal(ttl, None, true));
+        let calls = claims.iter().map(|claim| claim.renewal(ttl, true));
         client.with_connection(|connection, within| {
             connection.pipeline(calls.collect(), within, renewed)
         })
     }
 
-    /// Says which processes use the lock from now on, and renews it.
-    pub fn hand_to(
-        &self,
-        instance: &str,
-        client: &mut Client,
-        ttl: Duration,
-    ) -> Result<LeaseState, Error> {
-        client.follow_locks();
-        client.call(self.renewal(ttl, Some(instance), false), lease_state)
-    }
-
     /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
     pub fn reenter(&self, client: &mut Client, ttl: Duration) -> Result<Option<Reentry>, Error> {
         client.follow_locks();
-        client.call(self.renewal(ttl, Some(""), false), |fields| {
+        client.call(self.renewal(ttl, false), |fields| {
             if let [Value::Int(1), more, fence, limit, place, _] = fields {
                 left(more)?;
                 return Ok(Some(Reentry {

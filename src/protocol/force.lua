@@ -1,12 +1,13 @@
 -- force: free the lock from any holder, or take it from one holder only; a run that loses it learns who did it.
 -- With the id of a waiter, that one leaves the queue and gives up; so does one that hasn't confirmed its grant.
 -- ARGV[4] id ('' for any)
--- ARGV[5] by (JSON; '' when the holder's process is known to be dead)
+-- ARGV[5] by (JSON)
 -- ARGV[6] where the search for the id among the holders goes on ('0' at first, '' when none of them has it)
 -- ARGV[7] the same in the queue
 -- Returns {1, entry of a holder or nil, how many, how many still hold it} when freed; {0} when free; {2, id, entry or nil} when others hold it; {3, entry of a waiter or nil} when that left the queue; {4, where the search goes on among the holders, and in the queue} when others are to be compared
 -- @include lock
--- @include guards
+-- @include queue
+-- @include names
 -- @include search
 local FORCED = 200 -- from how many holders one call takes it
 
@@ -30,7 +31,7 @@ elseif value and value ~= FROZEN and not is_group and (only == '' or only == id(
 end
 
 if #out == 0 then
-  if only ~= '' and by ~= '' then
+  if only ~= '' then
     local token, more = find_token(queue, only, ARGV[7])
     if more then return {4, '', more} end
     if token then
@@ -48,17 +49,6 @@ if #out == 0 then
   if not value or value == FROZEN then return {0} end
   local holder = is_group and redis.call('ZRANGE', holders, 0, 0)[1] or value
   return {2, id(holder), redis.call('HGET', meta, holder)}
-end
-
--- The process of a hold is known to be dead, but not its guards.
-if by == '' and #out == 1 then
-  local entry = redis.call('HGET', meta, out[1])
-  local guarded = guarded_for(out[1], entry)
-  if guarded > 0 then
-    keep_hold(out[1], value, entry, guarded, now_ms)
-    record_end(out[1], entry, now_ms, 'expired', '')
-    return {1, entry, 1, 0}
-  end
 end
 
 local left = redis.call('PTTL', lock)
@@ -80,7 +70,7 @@ end
 if only ~= '' or others == 0 then grant_next(value) end
 for n, token in ipairs(out) do
   local lost = entries[n]
-  if lost and by ~= '' then
+  if lost then
     -- A grant that isn't confirmed: its run comes back as a waiter, or has just started its command.
     local _, phase = string.match(lost, PHASE)
     if phase == 'granted' then

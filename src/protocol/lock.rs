@@ -35,22 +35,16 @@ impl Lock {
     }
 
     /// Frees the lock from any holder, or (with `id`) takes it from that holder only, or removes that waiter
-    /// from its queue. `by` is reported to the run that loses it; `None` when its process is known to be
-    /// dead.
-    pub fn force(
-        &self,
-        client: &mut Client,
-        id: Option<&str>,
-        by: Option<&Who>,
-    ) -> Result<Forced, Error> {
-        let by = by.map(Who::to_json).unwrap_or_default();
+    /// from its queue. `by` is reported to the run that loses it.
+    pub fn force(&self, client: &mut Client, id: Option<&str>, by: &Who) -> Result<Forced, Error> {
+        let by = by.to_json();
         let id = id.unwrap_or_default();
         // Where the search for the id goes on.
         let (mut among_holders, mut in_queue) = (b"0".to_vec(), b"0".to_vec());
         let (mut freed, mut last) = (0_u32, None);
         for _ in 0..MOST_PARTS {
             let args = vec![id.into(), by.clone(), among_holders, in_queue];
-            let part = client.call(self.call_with_guards(&FORCE, args), |fields| {
+            let part = client.call(self.call(&FORCE, args), |fields| {
                 Ok(match fields {
                     [Value::Int(1), entry, many, others] => {
                         ForcedPart::Freed(holder(entry)?, count(many)?, count(others)?)

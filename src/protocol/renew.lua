@@ -5,9 +5,8 @@
 -- KEYS[10] notices
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
--- ARGV[6] instance: the processes whose end means that the lock is unused ('' as before, or '=' and an identity, which may be empty)
--- ARGV[7] notify (1: a run that tracks the lock is to check how long it lasts, 0)
--- ARGV[8] idle (ms since the run's processes have last used a processor, 0 when they do; '' or left out when nothing has changed)
+-- ARGV[6] notify (1: a run that tracks the lock is to check how long it lasts, 0)
+-- ARGV[7] idle (ms since the run's processes have last used a processor, 0 when they do; '' or left out when nothing has changed)
 -- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 
 -- @include lock
@@ -18,7 +17,7 @@ return (function()
 -- @include lease
 
 local YEAR = 365 * 24 * 3600 * 1000 -- the longest lease, ms
-local token, ttl, instance, notify, idle = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8] or '')
+local token, ttl, notify, idle = ARGV[4], tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7] or '')
 
 -- A key that isn't a string any more isn't our lock either.
 local value = redis.pcall('GET', lock)
@@ -29,10 +28,6 @@ if string.match(redis.call('HGET', meta, token) or '', '^%d+ %d+ %d+ %d+ %d+ kep
 if notify == '1' then ttl = math.max(ttl, math.min(YEAR, ttl + skew_of(redis.call('HGET', meta, token) or ''))) end
 local left = extend_lease(token, value, ttl)
 local entry = confirm(token, value, ttl)
-if instance ~= '' and entry ~= '' then
-  entry = string.gsub(entry, '"instance":"[^"]*"', '"instance":"' .. string.sub(instance, 2) .. '"')
-  redis.call('HSET', meta, token, entry)
-end
 if idle and entry ~= '' then
   entry = string.gsub(entry, ',"idle":%d+', '', 1)
   if idle > 0 then entry = string.gsub(entry, '}$', ',"idle":' .. int_text(now_ms - idle) .. '}') end

@@ -237,9 +237,9 @@ impl Rehearsal {
         );
         skip.keys.push(lock.keys.skips.clone());
         let stop = lock.call(&STOP, vec![holder.id().into(), who.clone()]);
-        let freeze = lock.call(&FREEZE, vec![ttl.into(), who]);
+        let freeze = lock.call(&FREEZE, vec![ttl.into(), who.clone()]);
         let release = holder.release_call(&ReleaseMode::UNUSED);
-        let force = lock.call_with_guards(&FORCE, vec![Vec::new(), Vec::new()]);
+        let force = lock.call(&FORCE, vec![Vec::new(), who]);
         let one = |name, call, read| Step { name, call, read };
         vec![
             one(
@@ -248,7 +248,7 @@ impl Rehearsal {
                 is_held,
             ),
             one("acquire", wait(), is_queued),
-            one("renew", holder.renewal(TTL, None, false), |it| {
+            one("renew", holder.renewal(TTL, false), |it| {
                 is_ours(renewed(it)?)
             }),
             one("prolong", holder.prolonging(TTL), |it| is_prolonged(&it)),

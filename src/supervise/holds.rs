@@ -5,8 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::unistd::Pid;
-
 use super::environment::{JobLock, Origin, origin_of};
 use crate::clock::{Moment, now};
 use crate::decide::idle::Idle;
@@ -14,7 +12,6 @@ use crate::decide::lease::{Lease, LeaseEvent};
 use crate::decide::renewals::{Renewals, Report, Task};
 use crate::protocol::{Claim, Client, Error, Guard, Incoming, Loss, Name, Who};
 use crate::supervise::child::Child;
-use crate::supervise::process;
 use crate::supervise::renewer::{self, Completed, Held, Renewer};
 use crate::supervise::tree::{self, IsMarked, Process};
 use crate::supervise::watchdog::Watchdog;
@@ -82,14 +79,15 @@ pub struct HeldLocks {
     pub answered: bool,
     /// Since when it has been asked about the leases in vain.
     unanswered: Option<Moment>,
-    /// Each lock has its mark on this host.
-    pub marked: bool,
     /// Whether the work does anything.
     idle: Idle<Vec<(Process, u64)>>,
 }
 
 /// For how many TTLs work has done nothing when others are told.
 const IDLE_AFTER: u32 = 2;
+
+/// Largest tree of processes that is looked at for that, and looked for twice.
+pub const MOST_MEMBERS: usize = 1000;
 
 impl HeldLocks {
     /// Nothing is held yet; the leases will be of this length.
@@ -106,7 +104,6 @@ impl HeldLocks {
             by_renewal: None,
             answered: false,
             unanswered: None,
-            marked: false,
             idle: Idle::new(ttl * IDLE_AFTER),
         }
     }
@@ -159,14 +156,7 @@ impl HeldLocks {
 
     /// A lock is not ours any more.
     fn forget(&mut self, name: &Name) {
-        let (gone, kept) = std::mem::take(&mut self.all)
-            .into_iter()
-            .partition(|hold| hold.claim.lock().name() == name);
-        self.all = kept;
-        let gone: Vec<HeldLock> = gone;
-        for hold in &gone {
-            self.remove_mark(hold);
-        }
+        self.all.retain(|hold| hold.claim.lock().name() != name);
     }
 
     /// Takes in a report: what there is to decide, and what to say; a lock that is gone is forgotten.
@@ -246,50 +236,14 @@ impl HeldLocks {
 
     /// Looks whether what works under the locks does something: these processes, or `None` where not all are seen.
     pub fn look_at_use(&mut self, members: Option<&[Process]>) {
-        let are_few = |members: &&[Process]| (1..=process::MEMBERS).contains(&members.len());
+        let are_few = |members: &&[Process]| (1..=MOST_MEMBERS).contains(&members.len());
         let used = members.filter(are_few).map(tree::used_by);
         self.idle.look(used, now());
-    }
-
-    /// Notes down on this host what works under the locks, as it was found from this moment on, and what had started
-    /// that, if it is known.
-    pub fn leave_marks(
-        &mut self,
-        noted: Moment,
-        members: &[Process],
-        ancestors: Option<&[Process]>,
-    ) {
-        let first = !std::mem::replace(&mut self.marked, true);
-        // Its work is not over before it has ended.
-        let watchdog = self.watchdog.as_mut().and_then(Watchdog::process);
-        let members: Vec<Process> = members.iter().copied().chain(watchdog).collect();
-        for hold in self.all.iter().filter(|hold| !hold.reentrant) {
-            process::leave_mark(&hold.claim.id(), noted, &members, ancestors);
-        }
-        // Now, and not at the end of the run, when a waiter may wait for us.
-        if first {
-            process::remove_old_marks();
-        }
     }
 
     /// Leaves all locks to their leases: there may be a process at work under them that we can't stop.
     pub fn leave_to_expire(&mut self) {
         self.all.clear();
-    }
-
-    /// Keeps the mark of a hold that is over, which others may still find; one that was too short for a mark gets one.
-    pub fn keep_mark(&self, hold: &HeldLock) {
-        if !self.marked && !hold.reentrant {
-            let ancestors = tree::ancestors(Pid::this());
-            process::leave_mark(&hold.claim.id(), now(), &[], ancestors.as_deref());
-        }
-    }
-
-    /// Removes the mark of a hold that is over.
-    pub fn remove_mark(&self, hold: &HeldLock) {
-        if self.marked && !hold.reentrant {
-            process::remove_mark(&hold.claim.id());
-        }
     }
 
     /// The renewer, as soon as one can be started.
@@ -340,11 +294,7 @@ impl HeldLocks {
     /// Has a watchdog kill this child, which has to be dead by then, where redlock can't. Where none can be started, it is
     /// tried again at the next renewal.
     pub fn start_watchdog(&mut self, child: &Child, dead_by: Option<Moment>) {
-        if self
-            .watchdog
-            .as_mut()
-            .is_some_and(|it| it.process().is_some())
-        {
+        if self.watchdog.as_mut().is_some_and(Watchdog::is_alive) {
             return;
         }
         let started = self

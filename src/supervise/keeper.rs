@@ -19,14 +19,14 @@ use super::{Executor, HeldLocks, Step, Watch, needed};
 use crate::cli::{self, KeeperOnLost};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
-use crate::decide::lease::{LeaseEvent, try_timeout};
+use crate::decide::lease::LeaseEvent;
 use crate::decide::renewals::Report;
 use crate::decide::session::{self, Action, Policy, Session};
 use crate::protocol::KILL_AFTER;
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
-use crate::supervise::process::{self, ProcessFd};
-use crate::supervise::tree::{self, DeadHolder, Execution, Process, Remains, Stat, Tree};
+use crate::supervise::process::ProcessFd;
+use crate::supervise::tree::{self, EndedScript, Execution, Process, Stat, Tree};
 use crate::sys;
 
 /// The process for which a lock is kept, and what it starts from then on.
@@ -117,7 +117,7 @@ impl Target {
         (self.pid, &self.process)
     }
 
-    /// Which process it is, for clients that find it dead.
+    /// Returns its identity, by which its descendants recognize it.
     pub fn instance(&self) -> String {
         self.instance.clone()
     }
@@ -194,20 +194,15 @@ impl Target {
     /// Finds a process that it has started, that has lost its parent and the lock's token since. It is only
     /// waited for, as in an interactive session it may be another job's.
     fn find_orphan(&mut self, id: &str) {
-        let ended = DeadHolder {
-            alive: self.since,
+        let script = EndedScript {
+            since: self.since,
             session: self.session,
-            members: &[],
-            noted: self.since,
             earlier: self.tree.earlier(),
             ancestors: self.ancestors.as_deref().unwrap_or_default(),
             // We have become an orphan ourselves.
-            adopter: Some(Pid::parent()),
-            orphan: None,
+            adopter: Pid::parent(),
         };
-        if let Remains::Process(pid) = tree::remains(&ended, |text| origin_of(text, id))
-            && let Some(process) = Process::read(pid)
-        {
+        if let Some(process) = tree::orphan_of(&script, |text| origin_of(text, id)) {
             let suspect = self.descendant(process.pid, Some(process));
             self.suspects.push(suspect);
         }
@@ -306,7 +301,6 @@ impl Target {
 pub fn leave_behind(
     target: Target,
     options: &cli::Acquire,
-    ttl: Duration,
     holds: &mut HeldLocks,
     signals: &Signals,
 ) -> Result<Option<Exit>> {
@@ -341,17 +335,6 @@ pub fn leave_behind(
     // What an outer job holds has its token, and that job works under it as well.
     let own = holds.all.first().filter(|hold| !hold.reentrant);
     let id = own.map(|hold| hold.claim.id());
-    // As long as one of the two lives, a process may still be at work under the lock.
-    let both = [Some(target.instance()), process::instance()];
-    let both: Vec<String> = both.into_iter().flatten().collect();
-    if let Some(hold) = own
-        && holds.client.is_open()
-    {
-        holds.client.limit_to(try_timeout(ttl));
-        // One that fails is found out by the first renewal.
-        let _ = hold.claim.hand_to(&both.join(","), &mut holds.client, ttl);
-        holds.client.lift_limit();
-    }
     let mut keeper = Keeper {
         target,
         id: id.unwrap_or_default(),
@@ -459,10 +442,9 @@ impl<'a> Executor<'a> for Keeper<'a> {
         ControlFlow::Continue(None)
     }
 
-    /// Also notes down what works under the lock.
+    /// Also looks for what works under the lock.
     fn renew(&mut self) {
         self.watch.holds.renew();
-        let noted = now();
         let until = self.watch.next_stop();
         self.target.remember(until);
         // What was found in too little time is less than there is.
@@ -470,10 +452,6 @@ impl<'a> Executor<'a> for Keeper<'a> {
         let members = self.target.processes();
         let seen = is_whole && self.target.sees_all();
         self.watch.holds.look_at_use(seen.then_some(&members));
-        if is_whole {
-            let ancestors = self.target.ancestors.as_deref();
-            self.watch.holds.leave_marks(noted, &members, ancestors);
-        }
     }
 
     fn reap(&mut self) -> Step {

@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::environment::Environment;
+use super::holds::MOST_MEMBERS;
 use super::hook::{Hook, News};
 use super::{Executor, HeldLocks, LockTrouble, Step, Watch, needed, survivors};
 use crate::clock::{Moment, Timer, now};
@@ -26,8 +27,7 @@ use crate::protocol::{self, Locks, Name, Who};
 use crate::report::{self, Verbosity, cancelled, lost};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
-use crate::supervise::process;
-use crate::supervise::tree::{self, Stat};
+use crate::supervise::tree::Stat;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes};
 use crate::systemd;
 use crate::variables::VARIABLES;
@@ -393,26 +393,20 @@ impl Supervision<'_> {
         self.survivors_named = true;
     }
 
-    /// Notes down what works under the locks. What was found in too little time is less than there is, so that the
-    /// earlier note says more.
-    fn leave_marks(&mut self, noted: Moment) {
+    /// Looks for all that works under the locks: when parents have ended, their children are harder to find.
+    fn look_at_work(&mut self) {
         // The renewal is under way meanwhile, and its answer has to be heard in time.
-        let left = self.watch.next_stop().map(|stop| stop.since(noted));
-        let until = left.map(|left| noted + left / LOOKS_FOR);
+        let began = now();
+        let left = self.watch.next_stop().map(|stop| stop.since(began));
+        let until = left.map(|left| began + left / LOOKS_FOR);
         self.watch.session.walked(self.child.look(until));
         // What had moved or was hidden by one that ended, while we looked, is found the second time.
-        if self.child.found().len() <= process::MEMBERS {
+        if self.child.found().len() <= MOST_MEMBERS {
             self.child.look_again(until);
         }
         let members = self.child.found();
         let seen = self.child.sees_all().then_some(members);
         self.watch.holds.look_at_use(seen);
-        if until.is_none_or(|until| now() < until) {
-            let ancestors = tree::ancestors(Pid::this());
-            self.watch
-                .holds
-                .leave_marks(noted, members, ancestors.as_deref());
-        }
     }
 
     /// Reports which processes we may not signal, once.
@@ -734,11 +728,10 @@ impl<'a> Executor<'a> for Supervision<'a> {
 
     /// With the first renewal comes all that a short run never has.
     fn renew(&mut self) {
-        let noted = now();
         let dead_by = self.watch.session.dead_by(self.watch.holds.lease());
         self.watch.holds.start_watchdog(&self.child, dead_by);
         self.watch.holds.renew();
-        self.leave_marks(noted);
+        self.look_at_work();
     }
 
     fn reap(&mut self) -> Step {

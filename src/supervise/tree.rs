@@ -1,8 +1,7 @@
 //! A command and all that it started: its tree.
 //!
-//! There is one definition of it, used for waiting, signalling and killing, and for deciding that
-//! nothing of a dead holder's work is left: all descendants of a process, those in other process groups
-//! and sessions included, but for those that were there before. Descendants whose parents have ended are
+//! There is one definition of it, used for waiting, signalling and killing: all descendants of a process, those in other
+//! process groups and sessions included, except those that were there before. Descendants whose parents have ended are
 //! found because they become ours (see [`sys::adopt_orphans`]), or where we are not their ancestor, by
 //! the lock's token in their environment. Keepers and witnesses are part of no tree: they end
 //! when what they watch has ended.
@@ -535,8 +534,7 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It has the name of a [`sys::Waker`], or of a watchdog.
     is_named_helper: bool,
-    /// It has the name of the keeper of a lock or of this host's server, of a [`sys::Witness`], of what calls a hook, or of
-    /// what [`sys::adopter`] makes.
+    /// It has the name of the keeper of a lock or of this host's server, of a [`sys::Witness`], or of what calls a hook.
     is_named_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
@@ -652,16 +650,9 @@ impl Stat {
             is_named_helper: [sys::WAKER, WATCHDOG]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
-            is_named_keeper: [
-                KEEPER,
-                RELEASER,
-                HOOK,
-                sys::SERVER_KEEPER,
-                sys::WITNESS,
-                sys::ORPHAN,
-            ]
-            .map(CStr::to_bytes)
-            .contains(&name.as_bytes()),
+            is_named_keeper: [KEEPER, RELEASER, HOOK, sys::SERVER_KEEPER, sys::WITNESS]
+                .map(CStr::to_bytes)
+                .contains(&name.as_bytes()),
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
                 ignored & (1 << (SIGINT - 1)) != 0
@@ -752,11 +743,6 @@ pub fn sees_all() -> bool {
     Stat::read(FIRST).is_some() && (!hides || nix::unistd::geteuid().is_root())
 }
 
-/// The last number that was given to a process, if the kernel says so.
-fn last_pid() -> Option<u32> {
-    read("/proc/sys/kernel/ns_last_pid")?.trim().parse().ok()
-}
-
 /// The environment with which a process was started, as `NAME=value` texts that end with a zero byte. Where its
 /// first thread has ended, only the others have it.
 fn environment(pid: Pid) -> io::Result<Vec<u8>> {
@@ -771,122 +757,48 @@ fn environment(pid: Pid) -> io::Result<Vec<u8>> {
     texts.find(has_it).unwrap_or(first)
 }
 
-/// What is left of the work of a holder that is dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remains {
-    Nothing,
-    /// This process, and perhaps others.
-    Process(Pid),
-    /// There is a process that may be part of it, but that we may not look into.
-    Unknown,
-}
-
-impl Remains {
-    /// What says most: that something is there, then that it isn't known.
-    pub fn certainty(self) -> u8 {
-        match self {
-            Self::Nothing => 0,
-            Self::Unknown => 1,
-            Self::Process(_) => 2,
-        }
-    }
-}
-
-/// What is known of a holder that is dead.
-pub struct DeadHolder<'a> {
-    /// A moment at which it was alive, before it took the lock: all of its work is younger.
-    pub alive: Moment,
+/// What is known of a script that has ended.
+pub struct EndedScript<'a> {
+    /// A moment at which the script was alive, before it took the lock: all of its work is younger.
+    pub since: Moment,
     pub session: i32,
-    /// Its tree at this moment, not before the first one, as it has noted it down: whatever else had started by then
-    /// isn't part of it.
-    pub members: &'a [Process],
-    pub noted: Moment,
-    /// What was there before.
+    /// Its children at that moment.
     pub earlier: &'a [Process],
-    /// What had started it: only these, and the first process, can have adopted orphans of its work.
+    /// The processes that had started it: only these, and the first process, can have adopted orphans of its work.
     pub ancestors: &'a [Process],
-    /// The process to which the kernel gives orphans that descend from us, if that is known: our ancestors below it
-    /// adopt none.
-    pub adopter: Option<Pid>,
-    /// One that the waiter has made itself, to find that out.
-    pub orphan: Option<Pid>,
+    /// The process that has adopted this one.
+    pub adopter: Pid,
 }
 
-/// What is known of how a process came to its parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
-    /// It, or an ancestor, was started by a process that lives and is no part of the work in question.
-    Started,
-    /// It, or an ancestor, has lost its parent, as far as its session and the process that has it now show that.
-    Adopted,
-    /// Either.
-    Unknown,
-}
-
-/// Looks for what is left of the work of a dead holder:
-///
-/// - processes that were in its tree when it last noted that down;
-/// - processes that have the lock's token in their environment;
-/// - processes of its session that have lost their parents. (A program like `env -i` clears the environment.)
-///
-/// What has started since that note may be part of it, too, and keeps the answer unknown, unless it is proven
-/// that something else has started it. The kernel gives an orphan to the nearest ancestor that adopts orphans
-/// (any program may), or else to the first process. So these prove it:
-///
-/// - a parent that lives, wasn't in the tree, and isn't one of the holder's ancestors or the first process;
-/// - a parent that keeps something for a redlock, or calls a hook;
-/// - a parent that is an ancestor of the holder, and of which it was found out that it adopts no orphans;
-/// - a session that another process leads, which was started by something else itself.
-///
-/// We ourselves and what has started us are no part of it either. Tokens of other holds prove nothing: what clears its
-/// environment may acquire another lock.
-pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains {
-    let last = last_pid();
-    let Ok((all, false)) = seen_and_hidden() else {
-        return Remains::Unknown;
-    };
-    // New processes have rising numbers, in the order in which they are listed, so that none is missed; unless
-    // numbers begin anew meanwhile.
-    if !sees_all() || last_pid() < last {
-        return Remains::Unknown;
+/// Finds a process that a script has started and that was orphaned: by the lock's token in its environment, or by the
+/// script's session. (A program like `env -i` clears the environment.) Returns `None` if not all processes can be seen.
+pub fn orphan_of(script: &EndedScript, origin: impl Fn(&[u8]) -> Origin) -> Option<Process> {
+    let (all, is_any_hidden) = seen_and_hidden().ok()?;
+    if is_any_hidden || !sees_all() {
+        return None;
     }
     let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
     let is_earlier = |stat: &Stat| {
-        let mut earlier = holder.earlier.iter().chain(holder.ancestors);
+        let mut earlier = script.earlier.iter().chain(script.ancestors);
         earlier.any(|process| *process == stat.process())
     };
     // The times of starts are rounded, so that one shortly before may seem to be after that.
-    let started_after = |stat: &Stat, at: Moment| stat.started + TICK > at.since_boot();
-    let is_member = |stat: &Stat| holder.members.contains(&stat.process());
-    let is_excluded =
-        |stat: &Stat| is_earlier(stat) || !started_after(stat, holder.noted) && !is_member(stat);
-    let mut ourselves = vec![Pid::this()];
-    while let Some(stat) = ourselves.last().and_then(|&pid| find(pid)) {
-        ourselves.push(stat.parent);
-    }
-    // All of them where the adopter isn't among them, and so is the first process of a container that we were brought
-    // into; but it may also have changed meanwhile.
-    let is_known = |adopter: &Pid| *adopter == FIRST || ourselves.contains(adopter);
-    let adopter = holder.adopter.filter(is_known);
-    let below = ourselves.iter().take_while(|&&pid| Some(pid) != adopter);
-    let adopt_none: Vec<Pid> = below.filter(|_| adopter.is_some()).copied().collect();
-    let may_adopt = |stat: &Stat| {
-        stat.pid == FIRST
-            || holder.ancestors.contains(&stat.process()) && !adopt_none.contains(&stat.pid)
-    };
-    let line = |stat: &Stat| {
-        let mut of = *stat;
+    let is_younger = |stat: &Stat| stat.started + TICK > script.since.since_boot();
+    let is_excluded = |stat: &Stat| is_earlier(stat) || !is_younger(stat);
+    let parent = |pid: &Pid| Some(find(*pid)?.parent);
+    let ourselves: Vec<Pid> = std::iter::successors(Some(Pid::this()), parent)
+        .take(MOST_ANCESTORS)
+        .collect();
+    // The kernel gives an orphan to the nearest ancestor that adopts orphans, or else to the first process.
+    let may_adopt = |stat: &Stat| stat.pid == FIRST || script.ancestors.contains(&stat.process());
+    let is_orphaned = |stat: &Stat| {
+        let mut child = *stat;
         loop {
-            match find(of.parent) {
-                None => return Line::Adopted,
+            match find(child.parent) {
+                None => return true,
                 Some(parent) if may_adopt(parent) => {
-                    let adopts = [Some(FIRST), adopter].contains(&Some(parent.pid));
-                    let is_adopted = adopts || parent.session != of.session;
-                    return if is_adopted {
-                        Line::Adopted
-                    } else {
-                        Line::Unknown
-                    };
+                    let adopts = [FIRST, script.adopter].contains(&parent.pid);
+                    return adopts || parent.session != child.session;
                 }
                 // What a keeper has below it works for redlock: a hook, say.
                 Some(parent)
@@ -894,53 +806,26 @@ pub fn remains(holder: &DeadHolder, origin: impl Fn(&[u8]) -> Origin) -> Remains
                         || is_excluded(parent)
                         || ourselves.contains(&parent.pid) =>
                 {
-                    return Line::Started;
+                    return false;
                 }
-                Some(parent) => of = *parent,
+                Some(parent) => child = *parent,
             }
         }
     };
-    // The leader of a session has started all that is in it.
-    let is_of_another_session = |stat: &Stat| {
-        let leader = find(Pid::from_raw(stat.session)).filter(|leader| leader.pid != stat.pid);
-        let is_of_others = |leader: &Stat| is_excluded(leader) || line(leader) == Line::Started;
-        stat.session != holder.session && leader.is_some_and(is_of_others)
-    };
-    let mut unknown = false;
-    // A watchdog that still lives does no work.
     let is_redlocks = |stat: &Stat| stat.is_keeper() || stat.is_helper();
     let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !is_redlocks(stat);
-    let suspects = all.iter();
-    let suspects = suspects.filter(|stat| started_after(stat, holder.alive) && works(stat));
-    for stat in suspects {
-        let environment = environment(stat.pid);
-        let said = environment
-            .as_ref()
-            .map_or(Origin::Unsaid, |text| origin(text));
-        if said == Origin::Ours || is_member(stat) {
-            return Remains::Process(stat.pid);
+    let is_work = |stat: &&Stat| match environment(stat.pid).as_deref().map(&origin) {
+        Ok(Origin::Ours) => true,
+        Ok(Origin::Unsaid) => {
+            !is_earlier(stat)
+                && !ourselves.contains(&stat.pid)
+                && stat.session == script.session
+                && is_orphaned(stat)
         }
-        let is_own_orphan = holder.orphan == Some(stat.pid);
-        if is_earlier(stat) || is_own_orphan || ourselves.contains(&stat.pid) {
-            continue;
-        }
-        let line = line(stat);
-        let is_of_its_session = environment.is_ok() && stat.session == holder.session;
-        match line {
-            Line::Started => {}
-            Line::Adopted if is_of_its_session && said == Origin::Unsaid => {
-                return Remains::Process(stat.pid);
-            }
-            Line::Adopted | Line::Unknown => {
-                unknown |= started_after(stat, holder.noted) && !is_of_another_session(stat);
-            }
-        }
-    }
-    if unknown {
-        Remains::Unknown
-    } else {
-        Remains::Nothing
-    }
+        Ok(Origin::OfOthers) | Err(_) => false,
+    };
+    let mut candidates = all.iter().filter(|stat| is_younger(stat) && works(stat));
+    candidates.find(is_work).map(Stat::process)
 }
 
 #[cfg(test)]

@@ -217,20 +217,26 @@ impl Watchdog {
         }
     }
 
-    /// Itself, as long as it lives.
-    pub fn process(&mut self) -> Option<Process> {
+    /// Returns whether it lives.
+    pub fn is_alive(&mut self) -> bool {
+        self.process()
+            .is_some_and(|process| Process::is_alive(&process))
+    }
+
+    /// Returns the watchdog's process, once it was forked. Until it is reaped here its number is its own.
+    fn process(&mut self) -> Option<Process> {
         if self.process.is_none() {
             let number = self.number.recv_timeout(STARTS_WITHIN).ok();
             self.process = number.and_then(Process::read);
         }
-        self.process.filter(Process::is_alive)
+        self.process
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.dismiss();
-        if let Some(process) = self.process.or_else(|| self.process()) {
+        if let Some(process) = self.process() {
             sys::kill_and_reap(Pid::from_raw(process.pid));
         }
     }

@@ -669,76 +669,18 @@ unsafe fn testify(socket: c_int, parent: Pid) -> ! {
     }
 }
 
-/// A namespace of ours: the request by which a descriptor of a process gives it.
-#[derive(Clone, Copy)]
-#[repr(u64)]
-pub enum Namespace {
-    Pid = 0xff05,
-    Time = 0xff07,
-    User = 0xff09,
-}
-
-/// The inodes of namespaces of ours, which tell them from others; `None` before Linux 6.11.
-pub fn namespaces<const N: usize>(which: [Namespace; N]) -> Option<[u64; N]> {
+/// Returns the inode of this process's pid namespace, which tells it from others; `None` before Linux 6.11.
+pub fn pid_namespace() -> Option<u64> {
+    const PIDFD_GET_PID_NAMESPACE: libc::Ioctl = 0xff05;
     let pidfd = pidfd(Pid::this().as_raw()).ok()??;
-    let mut inodes = [0; N];
-    for (inode, namespace) in inodes.iter_mut().zip(which) {
-        // SAFETY: the request takes no argument and answers with a new descriptor, which nothing else
-        // owns.
-        let namespace = unsafe {
-            match libc::ioctl(pidfd.as_raw_fd(), namespace as libc::Ioctl, 0) {
-                -1 => return None,
-                fd => OwnedFd::from_raw_fd(fd),
-            }
-        };
-        *inode = nix::sys::stat::fstat(namespace).ok()?.st_ino;
-    }
-    Some(inodes)
-}
-
-/// The name of an orphan that is made to see who adopts it.
-pub const ORPHAN: &CStr = c"rl-orphan";
-
-/// Finds out to which process the kernel gives orphans that descend from us, by making one: no other way tells. Its own
-/// number comes second, as it may not have ended yet.
-///
-/// # Errors
-/// No process can be made, or it was killed.
-pub fn adopter() -> io::Result<(Pid, Pid)> {
-    let pipe = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
-    let ((answer, answers), (go, goes)) = (pipe()?, pipe()?);
-    let mut byte = 0_u8;
-    // SAFETY: a copy of this thread alone, which shares no memory with us, makes system calls and nothing else. We get
-    // no signal when it ends.
-    let between = unsafe {
-        let fork = || libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
-        match fork() {
-            0 => {
-                // It is never seen with another one.
-                libc::prctl(libc::PR_SET_NAME, ORPHAN.as_ptr(), 0, 0, 0);
-                if fork() == 0 {
-                    libc::close(goes.as_raw_fd());
-                    // Until we have seen the end of the one between, or have ended.
-                    libc::read(go.as_raw_fd(), (&raw mut byte).cast(), 1);
-                    let both = [libc::getppid(), libc::getpid()];
-                    libc::write(answers.as_raw_fd(), (&raw const both).cast(), 8);
-                }
-                libc::_exit(0)
-            }
-            -1 => return Err(io::Error::last_os_error()),
-            pid => Pid::from_raw(i32::try_from(pid).map_err(io::Error::other)?),
+    // SAFETY: the request takes no argument and answers with a new descriptor, which nothing else owns.
+    let namespace = unsafe {
+        match libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_PID_NAMESPACE, 0) {
+            -1 => return None,
+            fd => OwnedFd::from_raw_fd(fd),
         }
     };
-    let any = Some(nix::sys::wait::WaitPidFlag::__WALL);
-    while nix::sys::wait::waitpid(between, any) == Err(nix::errno::Errno::EINTR) {}
-    drop((go, goes, answers));
-    let mut answer = std::fs::File::from(answer);
-    let mut number = || {
-        let mut number = [0; 4];
-        io::Read::read_exact(&mut answer, &mut number)?;
-        Ok::<_, io::Error>(Pid::from_raw(i32::from_ne_bytes(number)))
-    };
-    Ok((number()?, number()?))
+    Some(nix::sys::stat::fstat(namespace).ok()?.st_ino)
 }
 
 /// Has what a command starts inherit none of our descriptors but the standard streams, get signals as we got

@@ -19,7 +19,7 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::renewals::{self, Renewals, Report};
 use crate::decide::session::{self, Session};
-use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
+use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::protocol::answer::{acquired, checked, prolonged, released, renewed};
 use crate::protocol::claim::Needs;
 use crate::protocol::grant::Grant;
@@ -102,7 +102,7 @@ pub enum Stage {
     New,
     /// A guard asks to be admitted.
     Joining,
-    Waiting(Wait<'static>),
+    Waiting(Wait),
     /// Its command was started.
     Running(Session),
     /// It gives back what it has, over another connection where that fails over the first one.
@@ -278,7 +278,6 @@ impl Client {
             answer_may_take: ANSWER_WITHIN,
             silence: None,
             single_line: false,
-            host: setup.host,
             jitter: || 0.5,
         };
         self.stage = Stage::Waiting(Wait::new(policy, now));
@@ -587,7 +586,7 @@ impl Client {
                 (guard.extension(), limit())
             }
             (Task::Join, None) => return,
-            (Task::Renew, None) => (claim.renewal(ttl, None, false), limit()),
+            (Task::Renew, None) => (claim.renewal(ttl, false), limit()),
             (Task::Prolong, None) => (claim.prolonging(ttl), limit()),
             (Task::Check, None) => (claim.check_call(ttl), limit()),
             (Task::Release | Task::Wake, None) => {
@@ -737,14 +736,9 @@ impl Client {
                         events.push_back(wait::Event::Failed(failure(ErrorKind::Unreachable)));
                     }
                     wait::Action::Disconnect(_) => network.close(self.number),
-                    wait::Action::Examine { .. } => {
-                        events.push_back(wait::Event::Holder(HolderState::Unknown));
-                    }
                     wait::Action::SearchDeadlock(_) => events.push_back(wait::Event::NotSearched),
-                    wait::Action::TakeOver(_) => events.push_back(wait::Event::TakenOver(false)),
                     wait::Action::LookAtRun(_) => events.push_back(wait::Event::RunLookedUp(None)),
                     wait::Action::Suspend
-                    | wait::Action::StopWatching
                     | wait::Action::Show { .. }
                     | wait::Action::ShowOutage { .. }
                     | wait::Action::ShowAnswer => {}

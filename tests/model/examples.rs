@@ -136,7 +136,6 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
         "renew" => &[
             ("token", None),
             ("ttl", Some("10s")),
-            ("instance", Some("")),
             ("notify", Some("0")),
             ("idle", Some("")),
         ],

@@ -102,8 +102,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
             if !tree::sees_all() {
                 settings.verbosity.info(HIDDEN);
             }
-            let ttl = acquisition.request.ttl;
-            keeper::leave_behind(target, options, ttl, &mut holds, &signals).map(|kept| {
+            keeper::leave_behind(target, options, &mut holds, &signals).map(|kept| {
                 if let Some(exit) = kept {
                     release_kept(&acquisition, &mut holds, exit);
                 }

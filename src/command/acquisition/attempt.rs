@@ -15,7 +15,7 @@ use super::{
     Acquisition, Outcome, Reason, Requester, SLOW_TO_OPEN, in_background, open, random_fraction,
 };
 use crate::clock::{Moment, Timer, now};
-use crate::decide::wait::{self, HolderState, Wait, WaitLimit};
+use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::duration;
 use crate::protocol::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Limit, Locks, Name, Place,
@@ -23,8 +23,7 @@ use crate::protocol::{
 };
 use crate::report::{self, Outlook, Verbosity, cancelled, lost};
 use crate::signal::Signals;
-use crate::supervise::environment::origin_of;
-use crate::supervise::process::{self, ProcessFd};
+use crate::supervise::process;
 use crate::supervise::{HeldLock, HeldLocks, LockTrouble};
 use crate::sys::poll::sleep;
 use crate::systemd;
@@ -36,12 +35,10 @@ const UNHEARD: Duration = Duration::from_millis(250);
 /// One wait for one lock.
 pub struct Attempt<'a> {
     acquisition: &'a Acquisition<'a>,
-    wait: Wait<'a>,
+    wait: Wait,
     claim: Claim,
     held: &'a mut HeldLocks,
     client: Client,
-    /// The holder's process, which is watched.
-    holder: Option<ProcessFd>,
     /// This wait as others read it, once it was published.
     edge: Option<WaitEdge>,
     /// The look for a deadlock that is under way, with the connection.
@@ -103,7 +100,6 @@ impl<'a> Attempt<'a> {
             answer_may_take: acquisition.settings.locks.answer_may_take(),
             silence: acquisition.silence,
             single_line: report::has_terminal(),
-            host: &acquisition.request.who.host,
             jitter: random_fraction,
         };
         Self {
@@ -112,7 +108,6 @@ impl<'a> Attempt<'a> {
             claim,
             client: held.client.hand_over(),
             held,
-            holder: None,
             edge: None,
             search: None,
             own_holder: None,
@@ -233,8 +228,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// All but the connection: signals, what is held already, the clock, the holder's process. Sleeps
-    /// where there was nothing.
+    /// Looks at all but the connection: signals, what is held already, the clock. Sleeps if nothing has
+    /// happened.
     fn look_around(&mut self) -> io::Result<Applied> {
         while let Some(received) = self.signals.next()? {
             let applied = self.apply(wait::Event::Signal(received.signal))?;
@@ -268,17 +263,12 @@ impl<'a> Attempt<'a> {
         if self.held.renewal_is_due() {
             self.held.renew();
         }
-        if self.holder.as_ref().is_some_and(ProcessFd::has_ended) {
-            self.holder = None;
-            return self.apply(wait::Event::HolderEnded);
-        }
         let stop = self.held.lease().map(|lease| lease.stop_at());
         let due = self.wait.due().into_iter().chain(self.held.due());
         self.timer.set(due.chain(stop).min())?;
         let own = [
             Some(self.signals.as_fd()),
             Some(self.timer.as_fd()),
-            self.holder.as_ref().map(AsFd::as_fd),
             self.requester.process.map(|(_, process)| process.as_fd()),
             self.search.as_ref().map(AsFd::as_fd),
         ];
@@ -356,14 +346,6 @@ impl<'a> Attempt<'a> {
                 self.failure = error.to_string();
                 self.acquisition.verbosity().verbose(error);
                 self.client.disconnect();
-            }
-            wait::Action::Examine { busy, watch } => {
-                events.push_back(wait::Event::Holder(self.examine(&busy, watch)));
-            }
-            wait::Action::StopWatching => self.holder = None,
-            wait::Action::TakeOver(busy) => {
-                let taken = self.by_last_answer(|attempt| attempt.take_over(&busy));
-                events.push_back(wait::Event::TakenOver(taken));
             }
             wait::Action::LookAtRun(busy) => {
                 let id = busy.id.clone();
@@ -526,48 +508,6 @@ impl<'a> Attempt<'a> {
         let is_alone = busy.holders == 1 || self.acquisition.request.limit == Limit::EXCLUSIVE;
         let who = &busy.holder.as_ref().filter(|_| is_alone)?.who;
         process::ancestor(who.instance.as_ref()?)
-    }
-
-    /// What is known of the holder's process, which is on this host. One that lives is watched from now
-    /// on if that is wanted.
-    fn examine(&mut self, busy: &Busy, watch: bool) -> HolderState {
-        let who = busy.holder.as_ref().map(|holder| &holder.who);
-        let Some(instance) = who.and_then(|who| who.instance.as_ref()) else {
-            return HolderState::Unknown;
-        };
-        let origin = |environment: &[u8]| origin_of(environment, &busy.id);
-        match process::holder_state(instance, &busy.id, origin) {
-            HolderState::Unknown => HolderState::Unknown,
-            HolderState::Alive(process) => {
-                self.holder = watch.then_some(process);
-                HolderState::Alive(())
-            }
-            HolderState::Dead => HolderState::Dead,
-        }
-    }
-
-    /// Frees the lock of a dead holder of which nothing is left; whether that was done.
-    fn take_over(&mut self, busy: &Busy) -> bool {
-        if !self.client.is_open() {
-            return false;
-        }
-        let lock = self.claim.lock();
-        let verbosity = self.acquisition.verbosity();
-        verbosity.verbose(format_args!(
-            "took over lock \"{}\": its holder {} is dead",
-            lock.name(),
-            report::holder(busy.holder.as_ref())
-        ));
-        match lock.force(&mut self.client, Some(&busy.id), None) {
-            Ok(_) => {
-                process::remove_mark(&busy.id);
-                true
-            }
-            Err(error) => {
-                verbosity.verbose(error);
-                false
-            }
-        }
     }
 
     /// How the wait ended, for the whole acquisition: a lock that is ours is held from now on.

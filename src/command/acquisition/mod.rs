@@ -31,7 +31,7 @@ use crate::protocol::{
 use crate::report::{self, Verbosity, lost};
 use crate::signal::{Signals, is_passed_up};
 use crate::supervise::environment::{self, Environment, JobLock};
-use crate::supervise::process::{self, ProcessFd};
+use crate::supervise::process::ProcessFd;
 use crate::supervise::tree::RELEASER;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys;
@@ -523,22 +523,15 @@ impl<'a> Acquisition<'a> {
                 left.retain(|claim| {
                     let within = until.since(now());
                     let tried = claim.release_or_retry(client, mode, within, None, || {});
-                    let is_over = match &tried {
-                        Ok((_, is_known)) => *is_known,
-                        Err(error) => !error.kind.may_pass(),
-                    };
-                    if is_over {
-                        process::remove_mark(&claim.id());
+                    match &tried {
+                        Ok((_, is_known)) => !is_known,
+                        Err(error) => error.kind.may_pass(),
                     }
-                    !is_over
                 });
                 if !left.is_empty() {
                     client.follow_locks();
                     std::thread::sleep(RELEASE_AGAIN);
                 }
-            }
-            for claim in left {
-                process::remove_mark(&claim.id());
             }
         });
     }
@@ -573,15 +566,6 @@ impl<'a> Acquisition<'a> {
             let client = &mut holds.client;
             let asked_at = now();
             let released = self.release(&hold.claim, mode, until, client, signals);
-            match (&released, mode) {
-                // It is to be held for longer than its work.
-                (_, ReleaseMode::Finished { keep_for, .. }) if !keep_for.is_zero() => {
-                    holds.remove_mark(&hold);
-                }
-                (Ok((_, true)), _) => holds.remove_mark(&hold),
-                // Where it is found held, waiters on this host know that nothing is done under it any more.
-                (Ok((_, false)) | Err(_), _) => holds.keep_mark(&hold),
-            }
             let ttl = report::format_duration(self.request.ttl);
             let is_over = matches!(mode, ReleaseMode::Finished { .. });
             let may_be_repeated = is_over && self.settings.locks.may_fail_over();

@@ -7,7 +7,7 @@ use super::{Action, Contact, End, Phase, Wait};
 use crate::clock::Moment;
 use crate::protocol::{self, ErrorKind};
 
-impl Wait<'_> {
+impl Wait {
     pub(super) fn on_failure(
         &mut self,
         error: protocol::Error,
@@ -27,12 +27,11 @@ impl Wait<'_> {
             }
             Phase::Queued { .. } | Phase::Joined { .. } => {
                 actions.push(Action::Disconnect(error));
-                self.ask_again(false, now, actions);
+                self.ask_again(now, actions);
             }
-            Phase::New
-            | Phase::Pausing { .. }
-            | Phase::Reconnecting { .. }
-            | Phase::Examining(_) => actions.push(Action::Disconnect(error)),
+            Phase::New | Phase::Pausing { .. } | Phase::Reconnecting { .. } => {
+                actions.push(Action::Disconnect(error));
+            }
             Phase::Over => {}
         }
     }

@@ -11,7 +11,7 @@ use crate::protocol::HoldOutcome;
 /// How often a joined run is looked at where the server pushes nothing.
 const LOOK_AT_RUN: Duration = Duration::from_secs(2);
 
-impl Wait<'_> {
+impl Wait {
     /// The run that we joined has ended, with its status in place of ours; or goes on; or it is for us
     /// to run.
     pub(super) fn on_run(
@@ -20,15 +20,12 @@ impl Wait<'_> {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let Phase::LookingAtRun { found, died, asked } = &self.phase else {
+        let Phase::LookingAtRun { found, asked } = &self.phase else {
             return;
         };
-        let (found, died, asked) = (found.clone(), *died, *asked);
+        let (found, asked) = (found.clone(), *asked);
         let (pause, is_known) = match outcome {
-            // One on this host that may be dead is looked at again.
-            Some(HoldOutcome::Running) if !died => (LOOK_AT_RUN, !self.is_unsure),
-            // Its process has ended without a word.
-            Some(HoldOutcome::Running) => return self.ask(Question::Lock, now, actions),
+            Some(HoldOutcome::Running) => (LOOK_AT_RUN, true),
             Some(outcome) => {
                 return match status(&outcome) {
                     Some(exit) => self.end(End::Joined(exit), actions),

@@ -19,7 +19,7 @@ fn at(ms: u64) -> Moment {
     START + Duration::from_millis(ms)
 }
 
-fn policy() -> Policy<'static> {
+fn policy() -> Policy {
     Policy {
         limit: WaitLimit::Forever,
         terms: TERMS,
@@ -32,12 +32,11 @@ fn policy() -> Policy<'static> {
         answer_may_take: MS * 2_000,
         silence: None,
         single_line: false,
-        host: "here",
         jitter: || 0.5,
     }
 }
 
-/// Held by a process of another host, for long; no other waits. The server's clock says 1000 s.
+/// A lock that is held for long; no other waits. The server's clock says 1000 s.
 fn busy() -> Busy {
     Busy {
         now_ms: 1_000_000,
@@ -47,7 +46,7 @@ fn busy() -> Busy {
         left: Some(MS * 30_000),
         holders: 1,
         id: "a".into(),
-        holder: Some(holder("elsewhere")),
+        holder: Some(holder()),
         frozen: None,
         restarted: None,
         repaired: false,
@@ -56,7 +55,7 @@ fn busy() -> Busy {
     }
 }
 
-fn holder(host: &str) -> Holder {
+fn holder() -> Holder {
     Holder {
         fence: 1,
         since_ms: 0,
@@ -67,20 +66,9 @@ fn holder(host: &str) -> Holder {
         guards: 0,
         granted: false,
         who: Who {
-            host: host.into(),
             instance: Some("process".into()),
             ..Who::default()
         },
-    }
-}
-
-/// Held by a process of this host.
-fn busy_here(id: &str, ahead: u32) -> Busy {
-    Busy {
-        id: id.into(),
-        ahead,
-        holder: Some(holder("here")),
-        ..busy()
     }
 }
 
@@ -117,10 +105,6 @@ fn words(actions: &[Action]) -> String {
         Action::Ask(Some(Place { polls: false, .. })) => "ask, listening".into(),
         Action::TimeOut => "time out".into(),
         Action::Disconnect(_) => "disconnect".into(),
-        Action::Examine { watch: true, .. } => "examine, to watch".into(),
-        Action::Examine { watch: false, .. } => "examine".into(),
-        Action::StopWatching => "stop watching".into(),
-        Action::TakeOver(_) => "take over".into(),
         Action::LookAtRun(_) => "look at run".into(),
         Action::Show { busy, age } => format!("show {}, {}ms old", busy.id, age.as_millis()),
         Action::ShowOutage { kind, lasting } => {
@@ -149,16 +133,16 @@ fn words(actions: &[Action]) -> String {
 }
 
 /// A wait, and the lease of what its job holds already.
-struct Waiter(Wait<'static>, Option<Lease>);
+struct Waiter(Wait, Option<Lease>);
 
 impl Waiter {
     /// A wait that begins at START; nothing has happened yet.
-    fn new(policy: Policy<'static>) -> Self {
+    fn new(policy: Policy) -> Self {
         Self(Wait::new(policy, START), None)
     }
 
     /// One that has asked for the lock.
-    fn asking(policy: Policy<'static>) -> Self {
+    fn asking(policy: Policy) -> Self {
         let mut waiter = Self::new(policy);
         assert_eq!(waiter.on(0, Event::Start), "ask");
         waiter.on(0, Event::Sent(START, MS * 2_000));
@@ -166,7 +150,7 @@ impl Waiter {
     }
 
     /// One that has just got a place in the queue.
-    fn queued(policy: Policy<'static>, busy: &Busy) -> Self {
+    fn queued(policy: Policy, busy: &Busy) -> Self {
         let mut waiter = Self::asking(policy);
         let asked = waiter.answered(0, Acquired::Busy(busy.clone()));
         assert!(asked == "ask, listening" || asked == "ask, polling");
@@ -176,7 +160,7 @@ impl Waiter {
     }
 
     /// One that has waited for a second and shown so.
-    fn settled(policy: Policy<'static>, busy: &Busy) -> Self {
+    fn settled(policy: Policy, busy: &Busy) -> Self {
         let mut waiter = Self::queued(policy, busy);
         assert!(waiter.on(1_000, Event::Message).starts_with("ask"));
         waiter.sent(1_000);
@@ -309,7 +293,6 @@ fn a_message_is_followed_by_a_question_and_one_that_crosses_a_question_is_not() 
     waiter.sent(1_500);
     assert_eq!(waiter.on(1_500, Event::Message), "");
     assert_eq!(waiter.on(1_500, Event::Granted(grant(1_500))), "");
-    assert_eq!(waiter.on(1_500, Event::HolderEnded), "");
     assert_eq!(waiter.answered(1_500, held()), "end: acquired");
 }
 
@@ -518,7 +501,7 @@ fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
 }
 
 /// When a waiter gives up that hears nothing but this, within the first 100 s.
-fn gives_up(policy: Policy<'static>, kind: ErrorKind) -> Option<u64> {
+fn gives_up(policy: Policy, kind: ErrorKind) -> Option<u64> {
     let mut waiter = Waiter::asking(policy);
     let mut asked = 0;
     while waiter
@@ -675,118 +658,18 @@ fn a_connection_that_fails_in_the_queue_is_replaced_at_once() {
     assert_eq!(failed, "disconnect; ask, listening");
 }
 
-#[test]
-fn the_process_of_a_holder_is_looked_at_on_this_host_alone_and_the_first_waiter_watches_it() {
-    let mut unnamed = holder("here");
-    unnamed.who.instance = None;
-    let unnamed = Busy {
-        holder: Some(unnamed),
-        ..busy()
-    };
-    let foreign = Busy {
-        holder: None,
-        ..busy()
-    };
-    for (what, busy, expected) in [
-        ("here, first", busy_here("a", 0), "examine, to watch"),
-        ("here, not first", busy_here("a", 1), "examine"),
-        ("elsewhere", busy(), ""),
-        ("unknown process", unnamed, ""),
-        ("another client", foreign, ""),
-    ] {
-        let mut waiter = Waiter::asking(policy());
-        // Without a place it has not to wait for anything.
-        let first = waiter.answered(0, Acquired::Busy(busy.clone()));
-        if expected.is_empty() {
-            assert_eq!(first, "ask, listening", "{what}");
-        } else {
-            assert_eq!(first, "examine", "{what}");
-            let next = waiter.on(1, Event::Holder(HolderState::Unknown));
-            assert_eq!(next, "ask, listening", "{what}");
-        }
-        waiter.sent(1);
-        assert_eq!(waiter.answered(1, Acquired::Busy(busy)), expected, "{what}");
-    }
-}
-
-/// A waiter that watches the holder "a".
-fn watching() -> Waiter {
-    let mut waiter = Waiter::asking(policy());
-    waiter.answered(0, Acquired::Busy(busy_here("a", 0)));
-    waiter.on(1, Event::Holder(HolderState::Alive(())));
-    waiter.sent(1);
-    let examined = waiter.answered(1, Acquired::Busy(busy_here("a", 0)));
-    assert_eq!(examined, "examine, to watch");
-    assert_eq!(waiter.on(2, Event::Holder(HolderState::Alive(()))), "");
-    waiter
-}
-
-#[test]
-fn a_process_that_is_watched_is_not_looked_at_again_until_it_ends_or_another_one_holds() {
-    let elsewhere = Busy {
-        id: "c".into(),
-        ..busy()
-    };
-    for (what, busy, expected) in [
-        ("the same", busy_here("a", 0), "show a, 0ms old"),
-        (
-            "another one",
-            busy_here("b", 0),
-            "stop watching; examine, to watch",
-        ),
-        (
-            "no longer first",
-            busy_here("a", 1),
-            "stop watching; examine",
-        ),
-        (
-            "on another host",
-            elsewhere,
-            "stop watching; show c, 0ms old",
-        ),
-    ] {
-        let mut waiter = watching();
-        assert_eq!(waiter.on(1_000, Event::Message), "ask, listening");
-        waiter.sent(1_000);
-        assert_eq!(
-            waiter.answered(1_000, Acquired::Busy(busy)),
-            expected,
-            "{what}"
-        );
-    }
-
-    let mut waiter = watching();
-    assert_eq!(waiter.on(500, Event::HolderEnded), "ask, listening");
-    waiter.sent(500);
-    let examined = waiter.answered(500, Acquired::Busy(busy_here("a", 0)));
-    assert_eq!(examined, "examine, to watch");
-}
-
-#[test]
-fn the_lock_of_a_dead_holder_is_taken_over_and_asked_for_again() {
-    for (taken, expected) in [(true, "ask"), (false, "ask, listening")] {
-        let mut waiter = Waiter::asking(policy());
-        waiter.answered(0, Acquired::Busy(busy_here("a", 3)));
-        let dead = waiter.on(1, Event::Holder(HolderState::Dead));
-        assert_eq!(dead, "take over");
-        assert_eq!(waiter.on(2, Event::TakenOver(taken)), expected);
-    }
-}
-
-fn joins() -> Policy<'static> {
+fn joins() -> Policy {
     Policy {
         joins: true,
         ..policy()
     }
 }
 
-/// A waiter that has joined the run "a" of this host, and watches it.
-fn joined(policy: Policy<'static>) -> Waiter {
+/// A waiter that has joined the run "a".
+fn joined(policy: Policy) -> Waiter {
     let mut waiter = Waiter::asking(policy);
-    let examined = waiter.answered(0, Acquired::Busy(busy_here("a", 0)));
-    assert_eq!(examined, "examine, to watch");
-    let alive = waiter.on(1, Event::Holder(HolderState::Alive(())));
-    assert_eq!(alive, "look at run");
+    let asked = waiter.answered(0, Acquired::Busy(busy()));
+    assert_eq!(asked, "look at run");
     assert_eq!(
         waiter.on(1, Event::RunLookedUp(Some(HoldOutcome::Running))),
         ""
@@ -831,21 +714,6 @@ fn a_joined_run_is_looked_at_every_two_seconds_where_nothing_is_heard_of_it() {
 }
 
 #[test]
-fn a_joined_run_whose_process_has_died_without_a_word_is_not_waited_for() {
-    let mut waiter = joined(joins());
-    assert_eq!(waiter.on(500, Event::HolderEnded), "look at run");
-    assert_eq!(
-        waiter.on(501, Event::RunLookedUp(Some(HoldOutcome::Running))),
-        "ask"
-    );
-
-    let mut waiter = joined(joins());
-    assert_eq!(waiter.on(500, Event::HolderEnded), "look at run");
-    let ended = waiter.on(501, Event::RunLookedUp(Some(HoldOutcome::Status(0))));
-    assert_eq!(ended, "end: joined 0");
-}
-
-#[test]
 fn a_holder_that_the_history_does_not_know_is_waited_for_until_its_lease_ends() {
     for (left, due) in [(Some(300), 301), (Some(30_000), 2_000), (None, 2_000)] {
         let mut waiter = Waiter::asking(joins());
@@ -882,7 +750,7 @@ fn a_look_at_a_joined_run_that_fails_is_followed_by_a_question_for_the_lock() {
     assert_eq!(waiter.tick(575), "ask");
 }
 
-fn in_a_job() -> Policy<'static> {
+fn in_a_job() -> Policy {
     Policy {
         holds_others: true,
         ..policy()
@@ -967,7 +835,7 @@ type Start = (&'static str, fn() -> Waiter);
 
 #[test]
 fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
-    let phases: [Start; 8] = [
+    let phases: [Start; 7] = [
         ("sending", || {
             let mut waiter = Waiter::new(policy());
             waiter.on(0, Event::Start);
@@ -993,11 +861,6 @@ fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
         ("searching", || {
             let mut waiter = Waiter::queued(in_a_job(), &busy());
             waiter.tick(1_000);
-            waiter
-        }),
-        ("examining", || {
-            let mut waiter = Waiter::asking(policy());
-            waiter.answered(0, Acquired::Busy(busy_here("a", 0)));
             waiter
         }),
     ];

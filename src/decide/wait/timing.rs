@@ -124,7 +124,7 @@ pub fn is_fresh(age: Duration) -> bool {
 const FLOOR: Duration = Duration::from_millis(50);
 
 /// How many questions may follow each other at once: the first, that for a place in the queue, and
-/// those that follow a message or a holder's death.
+/// those that follow a message.
 const BURST: u32 = 4;
 
 /// How often a server may be asked, whatever the reason.

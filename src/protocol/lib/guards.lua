@@ -57,7 +57,7 @@ local function keep_hold(token, value, entry, left, at_least)
     redis.call('PEXPIRE', lock, int_text(math.max(left, redis.call('PTTL', lock))))
     redis.call('ZADD', holders, int_text(now_ms + left), token)
   end
-  -- No process is left that could be found dead.
+  -- No process supervises it any more.
   local who = string.gsub(string.match(entry, '({.*)$') or '{}', ',?"instance":"[^"]*"', '')
   local kept = at_least and ' kept:' .. int_text(at_least) .. ' ' or ' kept '
   redis.call('HSET', meta, token, string.match(entry, PHASE) .. kept .. who)

@@ -123,8 +123,7 @@ impl Scene {
         matches!(self, Self::Acquire | Self::Keeper)
     }
 
-    /// Whether what COMMAND started may work on when redlock is killed: then nothing is taken over
-    /// before the lease has ended.
+    /// Returns whether what COMMAND started may work on when redlock is killed.
     fn leaves_work(self) -> bool {
         matches!(self, Self::Timeout | Self::Lost)
     }

@@ -8,14 +8,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gate, Gated, Redis, Running, assert_nothing_left, await_mark, directly, is_alive, moment, now,
-    outcome, seen_by_a_shell, wait_until, with_default_signals,
+    Gate, Gated, NOTES_LOSSES, Redis, Running, assert_nothing_left, await_watchdog, directly,
+    is_alive, losses, moment, now, outcome, seen_by_a_shell, wait_until, with_default_signals,
 };
 
 /// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
@@ -59,12 +60,16 @@ impl Full {
         Self { path, pipe, read }
     }
 
-    /// redlock with this pipe as its standard error.
+    /// Starts redlock with this pipe as its standard error.
     fn redlock(&self, redis: &Redis, arguments: &[&str]) -> Running {
+        Running::start(&mut self.command(redis, arguments))
+    }
+
+    /// Returns redlock with this pipe as its standard error.
+    fn command(&self, redis: &Redis, arguments: &[&str]) -> Command {
         let script = "exec redlock \"$@\" 2>\"$0\"";
         let shell = ["sh", "-c", script, self.path.to_str().unwrap()];
-        let command = directly(redis, &[&shell, arguments].concat());
-        Running::start(&mut with_default_signals(command))
+        with_default_signals(directly(redis, &[&shell, arguments].concat()))
     }
 
     /// Reads what is in it now; all that was read so far.
@@ -187,11 +192,12 @@ fn a_warning_that_is_not_read_does_not_keep_redlock_from_its_end() {
     let full = Full::new(&redis);
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read go <"$HOME/gate"; echo done"#;
-    let mut run = full.redlock(&redis, words!("run --on-lost warn a -c", script));
+    let mut run = full.command(&redis, words!("run --on-lost warn a -c", script));
+    let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
     run.expect_line("ready");
-    let mark = await_mark(&redis, run.pid());
+    await_watchdog(run.pid());
     redis.cli(&["DEL", "redlock:a"]);
-    wait_until("it knows that its lock is lost", || !mark.exists());
+    wait_until("it knows that its lock is lost", || losses(&redis) == 1);
     gate.open();
     run.expect_line("done");
     run.finish().assert_code(79);

@@ -7,8 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Gate, Gated, Redis, Running, assert_nothing_left, await_mark, is_alive, outcome, queued,
-    wait_until,
+    Gated, Redis, Running, assert_nothing_left, is_alive, outcome, queued, wait_until,
 };
 
 #[test]
@@ -240,10 +239,7 @@ fn runs_that_join_end_as_the_run_in_progress_does() {
         let joined: Vec<Running> = (0..3)
             .map(|_| Running::start(&mut redis.redlock(words!("run -q --join a -- echo ran"))))
             .collect();
-        let pid = holder.pid();
-        wait_until("they watch it", || {
-            joined.iter().all(|run| watches(run.pid(), pid))
-        });
+        wait_until("they have looked at it", || redis.calls("lrange") >= 3);
         std::fs::write(&fifo, "go\n").unwrap();
         holder.finish().assert_code(status);
         for run in joined {
@@ -256,28 +252,6 @@ fn runs_that_join_end_as_the_run_in_progress_does() {
         }
         assert_nothing_left(&redis);
     }
-}
-
-#[test]
-fn when_the_run_that_was_joined_dies_one_of_the_joined_ones_runs() {
-    crate::support::among_own_processes!();
-    let redis = Redis::start();
-    let mut holder = Gated::start(&redis, &["-q", "a"]).ready();
-    let script = "echo ran; exit 4";
-    let joined: Vec<Running> = (0..4)
-        .map(|_| Running::start(&mut redis.run("-q --join a", script)))
-        .collect();
-    wait_until("they have looked", || redis.calls("lrange") >= 4);
-    await_mark(&redis, holder.run.pid());
-    holder.run.kill();
-    let ends: Vec<_> = joined.into_iter().map(Running::finish).collect();
-    let ran = ends.iter().filter(|end| end.stdout == "ran\n").count();
-    assert!(ends.iter().all(|end| end.code() == Some(4)), "{ends:?}");
-    // A run that comes when it is over runs as usual.
-    assert!(ran >= 1, "{ends:?}");
-    let history = outcome(&mut redis.redlock(&["history", "--json", "a"])).stdout;
-    assert_eq!(history.matches("\"expired\"").count(), 1, "{history}");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -535,47 +509,6 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     cancel("a");
     waiting.finish().assert_code(79).assert_says("stopped by");
     redis.cli(&["DEL", "redlock:b"]);
-    assert_nothing_left(&redis);
-}
-
-/// Whether a process has a descriptor that tells it of the end of another one.
-pub fn watches(pid: i32, other: i32) -> bool {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo"));
-    let mut texts = files
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-    let said = format!("Pid:\t{other}");
-    texts.any(|text| text.lines().any(|line| line == said))
-}
-
-#[test]
-fn when_the_run_that_was_joined_is_killed_exactly_one_takes_over_and_the_others_join_it() {
-    crate::support::among_own_processes!();
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    let mut holder = Gated::start(&redis, &["-q", "a"]).ready();
-    let script = r#"echo ran >>"$HOME/ran"; read go <"$HOME/gate"; exit 4"#;
-    let join = ["run", "-q", "--join", "a", "-c", script];
-    let joined: Vec<Running> = (0..5)
-        .map(|_| Running::start(&mut redis.redlock(&join)))
-        .collect();
-    wait_until("they have looked", || redis.calls("lrange") >= 5);
-    await_mark(&redis, holder.run.pid());
-    holder.run.kill();
-    let ran = || std::fs::read_to_string(redis.dir.path().join("ran")).unwrap_or_default();
-    wait_until("one runs", || !ran().is_empty());
-    let holder = redis.holder("a").expect("it holds the lock");
-    wait_until("the others watch it", || {
-        let mut others = joined.iter().filter(|run| run.pid() != holder);
-        others.all(|run| watches(run.pid(), holder))
-    });
-    gate.open();
-    for run in joined {
-        run.finish().assert_code(4).assert_silent();
-    }
-    assert_eq!(ran(), "ran\n");
     assert_nothing_left(&redis);
 }
 

@@ -14,8 +14,7 @@ use serde_json::Value;
 
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gate, Gated, Redis, Running, await_mark, await_watchdog, host, is_alive, outcome, queued,
-    redlock, wait_until, with_signals,
+    Gate, Gated, Redis, Running, host, is_alive, outcome, redlock, wait_until, with_signals,
 };
 
 /// A server, and a hook that leaves its environment in a file for each event: `acquired` and so on.
@@ -542,28 +541,6 @@ fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
     run.finish().assert_code(3);
     assert!(is_alive(pids[1]));
     kill(Pid::from_raw(pids[1]), Signal::SIGKILL).unwrap();
-}
-
-#[test]
-fn a_dead_holder_is_known_to_be_dead_while_its_hook_works() {
-    crate::support::among_own_processes!();
-    let redis = Redis::start();
-    let (path, pipe) = pipe(&redis, "pipe");
-    let works = "setsid sleep 600 & sleep 600";
-    let hook = format!("test $REDLOCK_EVENT = late || exit; exec 9>{path}; echo $$ >&9; {works}");
-    // It starts when the holder has noted what works under the lock, and long before it does so again.
-    let mut run = redis.run("--ttl 120s --late 3s a", "echo ready; exec sleep 600");
-    let mut run = Running::start(run.env("REDLOCK_HOOK", &hook));
-    run.expect_line("ready");
-    await_mark(&redis, run.pid());
-    let watchdog = await_watchdog(run.pid());
-    let waiter = queued(&redis, words!("run -q a -- true"));
-    let text = read_some(&pipe);
-    let hook: i32 = text.lines().next().unwrap().parse().unwrap();
-    run.kill();
-    waiter.finish().assert_code(0);
-    assert!(is_alive(hook), "the waiter has waited for the hook");
-    wait_until("the watchdog is gone", || !is_alive(watchdog));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 use crate::support::{
-    Gate, REDLOCK, Redis, Running, TIMEOUT, await_mark, is_alive, outcome, path, wait_until,
+    Gate, NOTES_LOSSES, REDLOCK, Redis, Running, TIMEOUT, await_watchdog, is_alive, losses,
+    outcome, path, wait_until,
 };
 
 /// A COMMAND that says ready and then does nothing.
@@ -91,7 +92,7 @@ fn a_lock_that_is_taken_away_stops_command_at_once_however_long_its_lease_is() {
     let redis = Redis::start();
     let mut run = Running::start(&mut redis.run("--ttl 1h a", IDLE));
     run.expect_line("ready");
-    await_mark(&redis, run.pid());
+    await_watchdog(run.pid());
     redis.cli(&["DEL", "redlock:a"]);
     run.finish().assert_code(79);
 }
@@ -146,10 +147,12 @@ fn the_next_holder_is_named_and_left_alone() {
 fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
     let redis = Redis::start();
     let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done; echo done"#;
-    let mut run = running(&redis, &["--on-lost", "warn", "-v"], script);
-    let mark = await_mark(&redis, run.pid());
+    let mut run = redis.run("--ttl 30s -k 200ms --on-lost warn -v a", script);
+    let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
+    run.expect_line("ready");
+    await_watchdog(run.pid());
     redis.cli(&["DEL", "redlock:a"]);
-    wait_until("it knows that its lock is lost", || !mark.exists());
+    wait_until("it knows that its lock is lost", || losses(&redis) == 1);
     assert!(!run.has_ended());
     fs::write(redis.dir.path().join("go"), "").unwrap();
     run.expect_line("done");

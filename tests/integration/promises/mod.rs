@@ -30,8 +30,6 @@
 //! | `tree` | COMMAND and all that it started: waited for, asked to stop, killed |
 //! | `unkillable` | work that can't be killed, or can't be seen, keeps its lock until it ends or is left |
 //! | `unusual` | a stopped COMMAND, work without an environment, files of other users, limits |
-//! | `survivors` | what a killed redlock leaves behind keeps the lock until it has ended |
-//! | `takeover` | taking over from a dead holder on this host, and what doesn't prove that it is dead |
 //! | `status` | the holders and waiters of each lock, for people and for programs |
 //! | `monitoring` | locks that are held for too long, and metrics: what cron mails and Prometheus reads, whatever fails |
 //! | `screen` | what people see of locks on terminals of 40, 80 and 120 columns |
@@ -119,10 +117,8 @@ mod stepping_in;
 mod stop_requests;
 mod supervision;
 mod survival;
-mod survivors;
 mod suspend;
 mod sync;
-mod takeover;
 mod terminal;
 mod tree;
 mod trouble;

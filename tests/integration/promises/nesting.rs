@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gate, Gated, Redis, Running, assert_nothing_left, await_mark, directly, host, moment, outcome,
-    queued, wait_until,
+    Gate, Gated, NOTES_LOSSES, Redis, Running, assert_nothing_left, await_watchdog, directly, host,
+    losses, moment, outcome, queued, wait_until,
 };
 
 /// A job of a shell script that calls redlock.
@@ -263,14 +263,14 @@ fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     // The outer one takes no notice of its loss, so that the inner one's can be seen.
     let script = r#"redlock run --ttl 9s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
         until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
-    let arguments = ["run", "--ttl", "9s", "--on-lost", "warn", "a", "-c", script];
-    let mut run = Running::start(redis.redlock(&arguments).env("HOME", redis.dir.path()));
+    let mut run = redis.run("--ttl 9s --on-lost warn a", script);
+    let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
     run.expect_line("ready");
-    let mark = await_mark(&redis, run.pid());
+    await_watchdog(run.pid());
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     run.expect_line("inner 79");
     // Which of the two hears of it first is open.
-    wait_until("the outer one knows it, too", || !mark.exists());
+    wait_until("the outer one knows it, too", || losses(&redis) == 2);
     fs::write(redis.dir.path().join("go"), "").unwrap();
     run.finish().assert_code(79);
 }

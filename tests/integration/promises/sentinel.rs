@@ -909,52 +909,6 @@ fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary
 }
 
 #[test]
-fn a_waiter_on_the_same_host_takes_over_at_once_from_a_run_that_could_not_release_its_lock() {
-    among_own_processes!();
-    let mut all = Replicated::start();
-    let home = all.home.path().to_owned();
-    for way in LOSSES {
-        let old = all.primary();
-        // It gives its release up at once.
-        let options = ["--ttl", "90s", "-k", "0s", "--connect-timeout", "1500ms"];
-        let start = |label: &str| {
-            let run = all.redlock(&[&["run"][..], &options, &["a"]].concat());
-            Job::start(label, &home, run)
-        };
-        let mut holder = start("holder").ready();
-        let waiter = start("waiter");
-        wait_until("it stands in the queue", || {
-            all.servers[old].queue("a").contains(&waiter.run.pid())
-        });
-        all.settle(old);
-        // What it is granted by a primary that is cut off isn't what is in question.
-        if way == Way::ShutIn {
-            waiter.run.suspend();
-        }
-        all.lose_without_failover(way, old);
-        holder.let_go();
-        let end = holder.finish();
-        all.resume_but(old);
-        let says = if way == Way::ShutIn {
-            "some replicas haven't confirmed the release of lock"
-        } else {
-            "can't release lock"
-        };
-        end.assert_code(0).assert_says(says);
-        let began = Instant::now();
-        all.primary_after(old);
-        if way == Way::ShutIn {
-            waiter.run.resume();
-        }
-        waiter.ready().end();
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(60), "{way:?}: {took:?}");
-        way.recover(&mut all, old);
-    }
-    assert_in_turn(&home);
-}
-
-#[test]
 fn a_replica_that_hangs_costs_a_release_a_moment() {
     let all = Replicated::start();
     let run = all.redlock(words!("run --ttl 90s -k 45s a"));

@@ -11,11 +11,12 @@ use std::process::Command;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 
+use crate::promises::blocked::assert_renewed;
 use crate::promises::keeper::keeper;
 use crate::support::proxy::Proxy;
 use crate::support::{
-    Gate, REDLOCK, Redis, Running, assert_nothing_left, await_and_kill_watchdog, await_mark,
-    directly, is_alive, is_gone, outcome, send, state, wait_until, with_default_signals,
+    Gate, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, is_gone, outcome, send,
+    state, wait_until, with_default_signals,
 };
 
 /// A Perl program that says `ready` and its pid, cleans up when it gets a TERM, and says so.
@@ -461,12 +462,8 @@ fn a_process_that_a_daemon_of_a_killed_script_starts_on_sigterm_is_stopped() {
     );
     let mut running = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
     let daemon = pid_after("ready", &mut running);
-    let mark = await_mark(&redis, running.pid());
-    wait_until("the daemon is noted down", || {
-        let text = fs::read_to_string(&mark).unwrap_or_default();
-        text.lines()
-            .any(|line| line.starts_with(&format!("{daemon} ")))
-    });
+    // The keeper has looked for the daemon with the first of these.
+    assert_renewed(&redis, 2);
     running.signal(Signal::SIGKILL);
     let started = pid_after("started", &mut running);
     wait_until("the lock is released", || {
@@ -914,21 +911,4 @@ fn a_program_whose_name_is_cut_within_a_character_isnt_stopped_where_it_was_ther
     run.finish().assert_exited(124);
     assert!(is_alive(before));
     send(before, libc::SIGKILL);
-}
-
-#[test]
-fn a_program_whose_name_is_cut_within_a_character_keeps_the_lock_of_a_dead_run() {
-    crate::support::among_own_processes!();
-    let redis = Redis::start();
-    let program = with_cut_name(&redis);
-    let text = format!("'{program}' 60 & echo $!; exec sleep 60");
-    let run = ["run", "-q", "--ttl", "1h", "a", "-c", &text];
-    let mut run = Running::start(&mut redis.redlock(&run));
-    let works_on: i32 = run.line().parse().unwrap();
-    await_mark(&redis, run.pid());
-    await_and_kill_watchdog(run.pid());
-    run.kill();
-    outcome(&mut redis.redlock(&["run", "-q", "-w", "1s", "a", "--", "true"])).assert_exited(75);
-    send(works_on, libc::SIGKILL);
-    outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_exited(0);
 }

@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 use crate::promises::terminal::{pid_in, shell};
 use crate::support::pty::Terminal;
 use crate::support::{
-    COUNTER, Gate, REDLOCK, Redis, Running, await_and_kill_watchdog, await_mark, directly,
-    is_alive, is_permitted, outcome, script, send, state, wait_until, with_default_signals,
+    COUNTER, Gate, REDLOCK, Redis, Running, directly, is_alive, outcome, script, send, state,
+    wait_until, with_default_signals,
 };
 
 /// The pid in the next line, after this word.
@@ -29,30 +29,6 @@ fn job(redis: &Redis, terminal: &mut Terminal, command: &str) -> (i32, i32) {
     terminal.type_in("redlock run --ttl 6s -k 1s a -- ~/command\n");
     let command = pid_in(&terminal.line("ready "));
     (command, redis.holder("a").unwrap())
-}
-
-#[test]
-fn a_file_of_another_user_among_the_marks_does_not_hold_redlock_up() {
-    // A /dev/shm of its own, so that no other test meets the file.
-    let unshare = ["unshare", "--mount", "--propagation", "private"];
-    if !is_permitted(&[&unshare[..], &["mount", "-t", "tmpfs", "none", "/dev/shm"]].concat()) {
-        return;
-    }
-    let redis = Redis::start();
-    let setting = r#"mount -t tmpfs none /dev/shm && mkfifo /dev/shm/redlock-fifo &&
-        touch -d "2 hours ago" /dev/shm/redlock-fifo && exec "$0" run --ttl 9s a -c '
-            echo ready; exec sleep 50'"#;
-    let words = [&unshare[..], &["sh", "-c", setting, REDLOCK]].concat();
-    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
-    run.expect_line("ready");
-    // The first renewal, with which the mark is left.
-    wait_until("it is renewed, or its lease has ended", || {
-        let left = redis.cli(&["PTTL", "redlock:a"]).parse::<i64>();
-        left.is_ok_and(|left| left < 5_000)
-            || redis.calls("evalsha") + redis.calls("eval") + redis.calls("fcall") > 2
-    });
-    run.signal(Signal::SIGTERM);
-    run.finish().assert_code(143);
 }
 
 #[test]
@@ -164,81 +140,6 @@ fn processes_of_a_suspended_command_work_under_the_lock() {
     // With all of their group.
     send(-redlock, libc::SIGKILL);
     assert_eq!(second.stdout, "", "two are at work at once: {second:?}");
-}
-
-/// A redlock with this COMMAND is killed; what COMMAND has started, and says `survivor` and its pid,
-/// lives on. Nobody gets the lock beside it.
-#[track_caller]
-fn assert_keeps_the_lock(redis: &Redis, run: &mut Running, redlock: i32) {
-    let survivor = pid_after("survivor ", run);
-    let mark = await_mark(redis, redlock);
-    // With one of the next renewals redlock notes down what its tree consists of.
-    let noted = format!("\n{survivor} ");
-    wait_until("the survivor is noted down", || {
-        fs::read_to_string(&mark).is_ok_and(|text| text.contains(&noted))
-    });
-    await_and_kill_watchdog(redlock);
-    send(redlock, libc::SIGKILL);
-    wait_until("redlock is dead", || !is_alive(redlock));
-    // COMMAND dies with it; then only the survivor is left.
-    let mut second = ["run", "-w", "1s", "a", "--", "kill", "-0", ""];
-    let pid = survivor.to_string();
-    second[7] = &pid;
-    let second = outcome(&mut redis.redlock(&second));
-    assert!(is_alive(survivor));
-    send(survivor, libc::SIGKILL);
-    // It is for a waiter that takes over, and no waiter is left.
-    let _ = fs::remove_file(mark);
-    assert_eq!(second.code(), Some(75), "it was taken over: {second:?}");
-}
-
-/// What lives on, without any environment.
-const SURVIVOR: &str = "env -i sh -c 'echo survivor $$; exec sleep 50'";
-
-#[test]
-fn a_survivor_without_an_environment_in_its_own_session_keeps_the_lock() {
-    crate::support::among_own_processes!();
-    let redis = Redis::start();
-    let command = format!("setsid {SURVIVOR} & wait");
-    let mut run = Running::start(&mut redis.run("--ttl 12s -k 1s a", &command));
-    let redlock = run.pid();
-    assert_keeps_the_lock(&redis, &mut run, redlock);
-}
-
-#[test]
-fn a_survivor_without_an_environment_that_an_outer_run_adopts_keeps_the_lock() {
-    crate::support::among_own_processes!();
-    let redis = Redis::start();
-    let inner = format!("{SURVIVOR} & wait");
-    let outer = ["run", "--ttl", "60s", "b", "--"];
-    let inner = ["redlock", "run", "--ttl", "12s", "a", "-c", &inner];
-    // The outer one goes on.
-    let rest = ["sh", "-c", r#""$@"; sleep 50"#, "sh"];
-    let words = [&outer[..], &rest[..], &inner[..]].concat();
-    let mut run = Running::start(&mut redis.redlock(&words));
-    wait_until("the inner run holds the lock", || {
-        redis.holder("a").is_some()
-    });
-    let redlock = redis.holder("a").unwrap();
-    assert_keeps_the_lock(&redis, &mut run, redlock);
-    run.signal(Signal::SIGTERM);
-    run.finish();
-}
-
-#[test]
-fn work_that_a_login_of_another_user_does_keeps_the_lock() {
-    crate::support::among_own_processes!();
-    let login = ["runuser", "-l", "nobody", "-s", "/bin/sh", "-c"];
-    if !is_permitted(&[&login[..], &["true"]].concat()) {
-        return;
-    }
-    let redis = Redis::start();
-    let options = ["run", "--ttl", "12s", "a", "--"];
-    let work = ["echo survivor $$; exec sleep 50"];
-    let arguments = [&options[..], &login[..], &work[..]].concat();
-    let mut run = Running::start(&mut redis.redlock(&arguments));
-    let redlock = run.pid();
-    assert_keeps_the_lock(&redis, &mut run, redlock);
 }
 
 #[test]

@@ -11,9 +11,8 @@ use nix::unistd::Pid;
 
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gate, OtherUser, Redis, Running, ask, attach_strace, await_mark, await_watchdog, children,
-    directly, is_alive, moment, now, outcome, queued, send, state, wait_until, watchdog,
-    with_default_signals,
+    Gate, OtherUser, Redis, Running, ask, attach_strace, await_watchdog, children, directly,
+    is_alive, now, outcome, send, state, wait_until, watchdog, with_default_signals,
 };
 
 /// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
@@ -41,14 +40,9 @@ fn a_kill_of_redlocks_group_leaves_nothing_of_the_command() {
     let redis = Redis::start();
     let mut run = run(&redis, &["run", "--ttl", "60s", "a", "-c", FAMILY]);
     let family = family(&mut run);
-    await_mark(&redis, run.pid());
-    let waiter = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
-    let killed = now();
+    await_watchdog(run.pid());
     killpg(Pid::from_raw(run.pid()), Signal::SIGKILL).unwrap();
     wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
-    // A waiter of this host sees that nothing is left; else it would wait for a minute.
-    let turn = moment(&waiter.finish().assert_code(0).stdout);
-    assert!(turn > killed);
     run.finish();
 }
 
@@ -113,23 +107,6 @@ fn a_term_for_every_process_reaches_once_what_a_killed_command_has_left() {
 }
 
 #[test]
-fn a_waiter_does_not_wait_for_the_watchdog_of_a_killed_holder() {
-    let redis = Redis::start();
-    let mut run = run(
-        &redis,
-        words!("run --ttl 60s a -c", "echo ready; exec sleep 50"),
-    );
-    run.expect_line("ready");
-    await_mark(&redis, run.pid());
-    let watchdog = await_watchdog(run.pid());
-    send(watchdog, libc::SIGSTOP);
-    let waiter = queued(&redis, words!("run -q a -- true"));
-    send(run.pid(), libc::SIGKILL);
-    waiter.finish().assert_code(0);
-    send(watchdog, libc::SIGKILL);
-}
-
-#[test]
 fn a_kill_of_timeouts_group_leaves_nothing_of_the_command_as_with_flock() {
     let redis = Redis::start();
     let file = redis.dir.path().join("lock");
@@ -155,7 +132,7 @@ fn a_stopped_redlocks_command_is_dead_when_its_lease_ends() {
         &["run", "--ttl", "6s", "-k", "1s", "a", "-c", FAMILY],
     );
     let family = family(&mut run);
-    await_mark(&redis, run.pid());
+    await_watchdog(run.pid());
     killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
     let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
     // COMMAND itself is reaped when redlock goes on.
@@ -176,7 +153,7 @@ fn a_stopped_redlocks_command_whose_lock_is_lost_has_no_time_beyond_its_grace() 
     // By the renewal before it might live for minutes.
     let mut run = run(&redis, words!("run --ttl 5m -k 8s a -c", script));
     let command: i32 = run.line().parse().unwrap();
-    await_mark(&redis, run.pid());
+    await_watchdog(run.pid());
     wait_until("it is renewed, and told of changes", || {
         redis.trackers() > 0
     });
@@ -197,7 +174,6 @@ fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_wai
     let script = "echo $$; exec sleep 50";
     let mut run = run(&redis, &["run", "--ttl", "9s", "a", "-c", script]);
     let command: i32 = run.line().parse().unwrap();
-    await_mark(&redis, run.pid());
     let watchdog = await_watchdog(run.pid());
     killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
     let rests = || {
@@ -252,7 +228,7 @@ fn the_command_of_a_redlock_that_a_debugger_holds_is_dead_when_its_lease_ends() 
         &["run", "--ttl", "6s", "-k", "1s", "a", "-c", FAMILY],
     );
     let family = family(&mut run);
-    await_mark(&redis, run.pid());
+    await_watchdog(run.pid());
     let held = ["-e", "inject=poll,ppoll:delay_exit=60s", "-o", "/dev/null"];
     let mut strace = attach_strace(run.pid(), &held);
     let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
@@ -276,7 +252,7 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
     let mut run = run(&redis, &words);
     let command: i32 = run.line().parse().unwrap();
     // Where b took long to get, a was renewed alone before.
-    await_mark(&redis, run.pid());
+    await_watchdog(run.pid());
     wait_until("both are renewed", || proxy.answered("check") > 1);
     let (before, socket) = (proxy.count("renew"), redis.socket());
     proxy.set_hook(move |request| match &*request.operation {
@@ -310,7 +286,7 @@ fn a_stopped_redlock_with_on_lost_warn_has_its_command_go_on() {
     let script = r#"echo ready; read go <"$HOME/gate""#;
     let mut run = run(&redis, words!("run --ttl 6s --on-lost warn a -c", script));
     run.expect_line("ready");
-    await_mark(&redis, run.pid());
+    await_watchdog(run.pid());
     run.suspend();
     outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
     run.resume();
@@ -325,7 +301,6 @@ fn a_watchdog_ends_with_its_run_and_kills_nothing_that_was_left_on_purpose() {
     let script = r#"(setsid sleep 50 >/dev/null 2>&1 & echo $!); read go <"$HOME/gate""#;
     let mut run = run(&redis, &["run", "a", "-c", script]);
     let daemon: i32 = run.line().parse().unwrap();
-    await_mark(&redis, run.pid());
     let watchdog = await_watchdog(run.pid());
     gate.open();
     run.finish().assert_code(0);
@@ -342,7 +317,6 @@ fn a_killed_watchdog_is_replaced_with_the_next_renewal() {
         &["run", "--ttl", "6s", "-k", "1s", "a", "-c", FAMILY],
     );
     let family = family(&mut run);
-    await_mark(&redis, run.pid());
     let first = await_watchdog(run.pid());
     send(first, libc::SIGKILL);
     let redlock = run.pid();
@@ -357,7 +331,6 @@ fn a_killed_watchdog_is_replaced_with_the_next_renewal() {
 fn a_watchdog_holds_nothing_of_the_job() {
     let redis = Redis::start();
     let run = run(&redis, &["run", "a", "--", "sleep", "50"]);
-    await_mark(&redis, run.pid());
     let watchdog = await_watchdog(run.pid());
     let open = || {
         let open = fs::read_dir(format!("/proc/{watchdog}/fd")).unwrap();
@@ -474,7 +447,6 @@ fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
         }
     }
     let (redlock, command) = (redlock.unwrap(), command.unwrap());
-    await_mark(&redis, redlock);
     let watchdog = await_watchdog(redlock);
     wait_until("COMMAND is reaped", || state(command).is_none());
     gate.say(&(command - 1).to_string());

@@ -5,13 +5,13 @@
 use std::fs;
 use std::ops::Deref;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Pid, getsid};
 
-use super::{Redis, outcome, path, wait_until, without_terminal};
+use super::{Redis, path, wait_until, without_terminal};
 
 /// A temporary directory. If the test fails, all processes that name the directory end with it: in their arguments, in
 /// their environment or as their working directory. Guards of single processes don't know what these have started.
@@ -170,26 +170,13 @@ pub fn directly(redis: &Redis, command: &[&str]) -> Command {
     direct
 }
 
-/// The mark that the holder of the lock "a" with this pid leaves on its host, if it is there: it says
-/// that the process is to be looked for here, and not on another machine that looks the same.
-pub fn mark(redis: &Redis, pid: i32) -> Option<PathBuf> {
-    let json = outcome(&mut redis.redlock(&["status", "--json", "a"])).stdout;
-    let locks: serde_json::Value = serde_json::from_str(&json).ok()?;
-    let holders = locks[0]["holders"].as_array()?;
-    let holder = holders.iter().find(|holder| holder["pid"] == pid)?;
-    let path = PathBuf::from(format!("/dev/shm/redlock-{}", holder["id"].as_str()?));
-    path.exists().then_some(path)
-}
+/// A hook that notes down each loss of a lock.
+pub const NOTES_LOSSES: &str = r#"test "$REDLOCK_EVENT" != lost || echo lost >>"$HOME/lost""#;
 
-/// Waits for the mark of a holder of the lock "a"; from then on others may find out that it is dead.
-#[track_caller]
-pub fn await_mark(redis: &Redis, pid: i32) -> PathBuf {
-    let mut found = None;
-    wait_until("the holder has left its mark in /dev/shm", || {
-        found = mark(redis, pid);
-        found.is_some()
-    });
-    found.unwrap()
+/// How many losses that hook has noted down.
+pub fn losses(redis: &Redis) -> usize {
+    let lost = fs::read_to_string(redis.dir.path().join("lost"));
+    lost.unwrap_or_default().lines().count()
 }
 
 /// The process that kills COMMAND's tree where this redlock can't; it comes with the first renewal. Until it has a session
@@ -210,7 +197,7 @@ pub fn watchdog(redlock: i32) -> Option<i32> {
         .find(|pid| name(pid) == "rl-watchdog\n" && leads_session(pid) && is_alive(*pid))
 }
 
-/// The same, as soon as there is one: it comes after the mark.
+/// The same, as soon as there is one.
 #[track_caller]
 pub fn await_watchdog(redlock: i32) -> i32 {
     let mut found = None;

@@ -495,7 +495,7 @@ impl<'a> Run<'a> {
         let is_early = known.plan.early;
         if known.plan.manners.extends {
             known.asked_most = 2 * known.plan.wish.ttl;
-            let call = claim.renewal(ms(known.asked_most), None, true);
+            let call = claim.renewal(ms(known.asked_most), true);
             let at = known.dice.between(now, ends);
             self.at(at, Event::Job(n, Asked::new(call)));
         }
@@ -723,7 +723,7 @@ impl<'a> Run<'a> {
         let who = scenarios::who("op").to_json();
         let force = |id: &str| {
             let args = vec![id.into(), who.clone(), "0".into(), "0".into()];
-            lock.call_with_guards(&FORCE, args)
+            lock.call(&FORCE, args)
         };
         let (act, call) = match what {
             What::ForceAny => (Act::Force(None), force("")),

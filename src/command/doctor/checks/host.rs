@@ -67,7 +67,7 @@ fn linux(kernel: &Kernel) -> [Finding; 5] {
             "pidfd",
             "redlock watches and signals processes by descriptor",
             &kernel.pidfd,
-            "redlock can't tell whether a dead holder's command is gone",
+            "redlock acquire --while-pid can't watch its process",
             "use Linux 5.3 or later, without a filter for pidfd_open",
         ),
         judge(

@@ -121,11 +121,6 @@ impl Lab {
         install(dir.path());
         let network =
             Network::of(CLIENTS + clients).expect("namespaces and TAP devices are permitted");
-        for client in CLIENTS..CLIENTS + clients {
-            // On one host redlock would see that a holder is dead: by a mark that it has left there.
-            let mount = "mount -t tmpfs tmpfs /dev/shm";
-            outcome(&mut on(&network, client, mount)).assert_code(0);
-        }
         Self {
             servers: Vec::new(),
             sentinels: Vec::new(),
