@@ -58,7 +58,7 @@ _redlock() {
             ;;
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
             --slots | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
-            --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --late | --clock-skew | --restart-grace | -c | --shell | \
+            --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --clock-skew | --restart-grace | -c | --shell | \
             --format | --while-pid | --token-file | --held | --for | --id | --last | --since | --svg | --older-than | --prometheus | --max-waiting | --once | \
             --every | --within)
             ((++i))
@@ -90,7 +90,7 @@ _redlock() {
     --password-file | --token-file | --held | --tls-ca | --tls-cert | --tls-key | --svg | --prometheus) _redlock_files ;;
     --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
     --ttl | --sync-timeout | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
-        --once-per | --jitter | --late | --clock-skew | --restart-grace | --for | --since | --older-than | --every | --within)
+        --once-per | --jitter | --clock-skew | --restart-grace | --for | --since | --older-than | --every | --within)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
     --url | -u | --prefix | --history-size | --slots | --order | --reason | --label | --id | -E | \
@@ -98,7 +98,7 @@ _redlock() {
     *)
         case $command:$cur in
         run:-*)
-            _redlock_words "$taking --timeout --late --on-unreachable --hold-at-least --once --once-per --unless
+            _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once --once-per --unless
                 --wait-tree --join --jitter --shell -- $common"
             ;;
         guard:-*) _redlock_words "--held --timeout --kill-after --wait-tree --shell -- $common" ;;

@@ -76,7 +76,7 @@ set -g __redlock_one_name acquire extend release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason --label -k --kill-after \
-    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --late --clock-skew --restart-grace -c --shell --format \
+    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --clock-skew --restart-grace -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --every --within
 
 function __redlock_no_command
@@ -136,7 +136,6 @@ for command in run acquire
 end
 
 complete -c redlock -n '__redlock_is run' -s t -l timeout -x -d 'Stop the command after this long'
-complete -c redlock -n '__redlock_is run' -l late -x -d 'Say so if the command runs for longer than this'
 complete -c redlock -n '__redlock_is run' -l on-unreachable -x -a 'fail run' -d 'What to do if Redis is unreachable at start'
 complete -c redlock -n '__redlock_is run' -l hold-at-least -x -d 'Keep the lock at least this long'
 complete -c redlock -n '__redlock_is run' -l once -x -d 'Skip if a run with this key succeeded'

@@ -441,10 +441,6 @@ pub struct Run {
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
     pub timeout: Option<Duration>,
 
-    /// Say so, and tell REDLOCK_HOOK, if COMMAND runs for longer than this
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command", hide_short_help = true)]
-    pub late: Option<Duration>,
-
     /// Time between SIGTERM and SIGKILL [default: 5s]
     ///
     /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL.

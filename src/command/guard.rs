@@ -74,7 +74,6 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                 prepared,
                 environment: work,
                 timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
-                late: None,
             };
             let terms = RunTerms {
                 policy: Policy {
@@ -84,7 +83,6 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                     wait_tree: options.wait_tree,
                     kill_after: options.kill_after.unwrap_or(KILL_AFTER),
                     timeout_at: None,
-                    late_at: None,
                     has_hook: false,
                 },
                 wait_is_limited: true,

@@ -187,8 +187,8 @@ const OTHER_NAMES: [(&[&str], &str); 12] = [
     ),
 ];
 
-/// Options of other programs, such as flock(1) and redis-cli(1), and what to do without them.
-const NOT_OURS: [(&[&str], &str); 10] = [
+/// Options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with what to do instead.
+const NOT_OURS: &[(&[&str], &str)] = &[
     (
         &["-o", "--close"],
         "leave it out, as COMMAND inherits no lock",
@@ -216,6 +216,10 @@ const NOT_OURS: [(&[&str], &str); 10] = [
     (
         &["--name", "--lock"],
         "put the lock's name without an option",
+    ),
+    (
+        &["--late"],
+        "use redlock status --older-than, or stop COMMAND with -t",
     ),
 ];
 

@@ -30,8 +30,6 @@ pub struct Policy {
     pub kill_after: Duration,
     /// When to stop COMMAND.
     pub timeout_at: Option<Moment>,
-    /// From when on COMMAND is late.
-    pub late_at: Option<Moment>,
     /// A hook is to be told of what happens.
     pub has_hook: bool,
 }
@@ -84,8 +82,6 @@ pub enum Action {
     },
     /// Report that it answers again.
     ReportAnswer,
-    /// Report that COMMAND is late, also to the hook.
-    ReportLate,
     /// Tell the hook that the lock is lost.
     TellLost,
     /// The run is over.
@@ -188,8 +184,6 @@ pub struct Session {
     /// It was looked much later than was planned: what has come meanwhile is taken in until then.
     catches_up_until: Option<Moment>,
     is_silent: bool,
-    /// It was reported that COMMAND is late.
-    was_late: bool,
     /// The hook was told that the lock is lost.
     loss_told: bool,
 }
@@ -210,7 +204,6 @@ impl Session {
             asks_since: None,
             catches_up_until: None,
             is_silent: false,
-            was_late: false,
             loss_told: false,
         }
     }
@@ -242,7 +235,7 @@ impl Session {
         };
         let due = self.next_stop(lease).into_iter().chain(again);
         let silent_at = self.silent_at(lease).filter(|_| !self.is_silent);
-        due.chain(self.late_at()).chain(silent_at).min()
+        due.chain(silent_at).min()
     }
 
     /// Whether COMMAND is at work, and isn't being stopped.
@@ -288,12 +281,6 @@ impl Session {
                 stop_in: self.renewal_deadline(&lease).since(now),
             });
         }
-    }
-
-    /// From when on COMMAND is late, unless that was reported, or it is being stopped or has ended.
-    fn late_at(&self) -> Option<Moment> {
-        let late_at = self.policy.late_at;
-        late_at.filter(|_| self.is_left_alone() && !self.was_late)
     }
 
     /// When COMMAND has to be asked to stop, or, if it was asked, killed: nothing else may delay that.
@@ -350,10 +337,6 @@ impl Session {
         }
         if let Some(lease) = lease {
             self.report_silence(lease, now, &mut actions);
-        }
-        if self.late_at().is_some_and(|at| now >= at) {
-            self.was_late = true;
-            actions.push(Action::ReportLate);
         }
         if self.policy.has_hook && !self.loss_told && self.exit() == Exit::Lost {
             self.loss_told = true;
@@ -735,7 +718,6 @@ mod tests {
             wait_tree: false,
             kill_after: Duration::from_secs(5),
             timeout_at: None,
-            late_at: None,
             has_hook: false,
         }
     }
@@ -1511,33 +1493,6 @@ mod tests {
         stopping.session.asks_since(Some(at(10_000)));
         stopping.on_event(sent(SIGTERM), at(14_000));
         assert_eq!(stopping.on_event(Event::Tick, at(15_000)), []);
-    }
-
-    #[test]
-    fn a_late_command_is_reported_once_and_left_alone() {
-        let policy = Policy {
-            late_at: Some(at(2_000)),
-            ..policy()
-        };
-        let mut late = session(policy);
-        assert_eq!(late.due(), Some(at(2_000)));
-        assert_eq!(late.next_stop(), session(self::policy()).next_stop());
-        assert_eq!(late.on_event(Event::Tick, at(1_999)), []);
-        assert_eq!(late.on_event(Event::Tick, at(2_500)), [Action::ReportLate]);
-        assert_eq!(late.on_event(Event::Tick, at(2_600)), []);
-        assert_eq!(late.due(), late.next_stop());
-        let finish = [Action::Finish(Exit::Command(0))];
-        assert_eq!(late.on_event(ended(0), at(3_000)), finish);
-        // One that is being stopped, or that has ended, isn't late.
-        let mut stopping = session(policy);
-        stopping.on_event(sent(SIGTERM), at(0));
-        assert_eq!(stopping.on_event(Event::Tick, at(2_000)), []);
-        let mut over = session(Policy {
-            wait_tree: true,
-            ..policy
-        });
-        over.on_event(ended(0), at(0));
-        assert_eq!(over.on_event(Event::Tick, at(2_000)), []);
     }
 
     #[test]

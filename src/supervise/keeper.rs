@@ -329,7 +329,6 @@ pub fn leave_behind(
         wait_tree: options.wait_tree,
         kill_after: options.kill_after.unwrap_or(KILL_AFTER),
         timeout_at: None,
-        late_at: None,
         has_hook: false,
     };
     // What an outer job holds has its token, and that job works under it as well.
@@ -422,7 +421,6 @@ impl<'a> Executor<'a> for Keeper<'a> {
             | Action::TerminateOthersThan(_)
             | Action::ReportSilence { .. }
             | Action::ReportAnswer
-            | Action::ReportLate
             | Action::TellLost
             | Action::NameSurvivors => {}
             Action::Warn => {

@@ -57,8 +57,6 @@ pub struct Work {
     pub prepared: Prepared,
     pub environment: Environment,
     pub timeout: Option<Duration>,
-    /// When it has run for longer than this, that is reported.
-    pub late: Option<Duration>,
 }
 
 impl Work {
@@ -69,7 +67,6 @@ impl Work {
             words,
             environment: Environment::new(),
             timeout: None,
-            late: None,
         })
     }
 }
@@ -91,7 +88,7 @@ impl EventSources {
 
 /// How work is watched over, and what messages name.
 pub struct Terms<'a> {
-    /// But for what begins when it does: its `--timeout`, its `--late`.
+    /// Everything except what begins when the work does: its `--timeout`.
     pub policy: Policy,
     /// The wait for the locks has a limit.
     pub wait_is_limited: bool,
@@ -126,7 +123,6 @@ pub fn supervise(
     let began = now();
     let policy = Policy {
         timeout_at: work.timeout.map(|timeout| began + timeout),
-        late_at: work.late.map(|late| began + late),
         has_hook: terms.hook.is_some(),
         ..terms.policy
     };
@@ -557,19 +553,6 @@ impl Supervision<'_> {
         self.after_silence = Some(after);
     }
 
-    /// Reports that COMMAND has run for longer than it should.
-    fn report_late(&self) {
-        let late = duration::exact(self.work.late.unwrap_or_default());
-        let under = match (self.watch.holds.all.as_slice(), self.terms.names) {
-            ([], _) => String::new(),
-            (_, [name]) => format!(" under lock \"{name}\""),
-            _ => " under its locks".into(),
-        };
-        let line = format_args!("the command still runs{under} after {late} (--late)");
-        self.terms.verbosity.info(line);
-        self.tell("late");
-    }
-
     fn announce(&self, reason: StopReason, what: &str) {
         match reason {
             StopReason::Lost | StopReason::Cancelled => {
@@ -704,10 +687,6 @@ impl<'a> Executor<'a> for Supervision<'a> {
                 if let Some(line) = self.after_silence.take() {
                     self.terms.verbosity.info(line);
                 }
-                Refused::new()
-            }
-            Action::ReportLate => {
-                self.report_late();
                 Refused::new()
             }
             Action::TellLost => {

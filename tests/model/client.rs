@@ -660,7 +660,6 @@ impl Client {
                     | session::Action::Warn
                     | session::Action::ReportSilence { .. }
                     | session::Action::ReportAnswer
-                    | session::Action::ReportLate
                     | session::Action::TellLost
                     | session::Action::NameSurvivors => {}
                 }
@@ -783,7 +782,6 @@ impl Client {
             wait_tree: false,
             kill_after: self.setup.terms.kill_after,
             timeout_at: None,
-            late_at: None,
             has_hook: false,
         };
         self.lease = Some(lease);

@@ -107,7 +107,6 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         environment: Environment::new(),
         // 0 is none, as for timeout(1).
         timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
-        late: options.late.filter(|late| !late.is_zero()),
     };
     run.acquire_and_run(work)
 }
@@ -333,7 +332,6 @@ impl Run<'_> {
                 wait_tree: options.wait_tree,
                 kill_after: acquisition.kill_after,
                 timeout_at: None,
-                late_at: None,
                 has_hook: false,
             },
             wait_is_limited: wait.wait.is_some() || wait.no_wait,
@@ -604,7 +602,6 @@ impl Run<'_> {
         Ok(Work {
             is_service: true,
             timeout: work.timeout,
-            late: work.late,
             ..Work::new(words)?
         })
     }

@@ -1,4 +1,4 @@
-//! `REDLOCK_HOOK`: a script that is told what happens to a run, beside its COMMAND and no part of it; and `--late`.
+//! `REDLOCK_HOOK`: a script that is told what happens to a run, beside its COMMAND and no part of it.
 //!
 //! What hangs is killed after 10 s, so that two tests last for as long.
 
@@ -131,15 +131,10 @@ fn an_event_that_is_too_long_for_a_variable_is_told_truncated() {
 }
 
 #[test]
-fn a_hook_is_told_when_command_starts_is_late_and_has_ended() {
+fn a_hook_is_told_when_command_starts_and_has_ended() {
     let told = Told::new();
-    let goes_on = format!("until test -e {}/late", told.redis.dir.path().display());
-    let script = format!("{goes_on}; do sleep 0.02; done; exit 3");
-    let words = "--late 50ms --reason why --label job a";
-    let end = outcome(&mut told.run(words, &script));
-    end.assert_code(3);
-    let line = "redlock: the command still runs under lock \"a\" after 50ms (--late)\n";
-    assert_eq!(end.stderr, line, "once");
+    let words = "--reason why --label job a";
+    outcome(&mut told.run(words, "sleep 0.05; exit 3")).assert_code(3);
     let acquired = told.told("acquired");
     let fence = acquired.number("REDLOCK_FENCE");
     let fence_text = fence.to_string();
@@ -154,9 +149,6 @@ fn a_hook_is_told_when_command_starts_is_late_and_has_ended() {
     acquired
         .assert(&same)
         .assert(&[("EVENT", "acquired"), ("RAN_MS", ""), ("STATUS", "")]);
-    let late = told.told("late");
-    late.assert(&same).assert(&[("STATUS", "")]);
-    assert!(late.number("REDLOCK_RAN_MS") >= 50, "{late:?}");
     let ended = told.told("ended");
     ended.assert(&same).assert(&[("STATUS", "3")]);
     assert!(ended.number("REDLOCK_RAN_MS") >= 50, "{ended:?}");
@@ -183,22 +175,6 @@ fn a_hook_is_told_when_command_starts_is_late_and_has_ended() {
         ("REASON", ""),
         ("STATUS", "0"),
     ]);
-}
-
-#[test]
-fn a_late_command_is_reported_without_a_hook_as_well_and_with_quiet_to_the_hook_alone() {
-    let told = Told::new();
-    let wait = format!("until test -e {}", told.file("late").display());
-    let script = format!("{wait}; do sleep 0.02; done");
-    outcome(&mut told.run("-q --late 50ms a", &script))
-        .assert_code(0)
-        .assert_silent();
-    told.told("late");
-    let late = told.redis.run("--late 50ms b", "read go");
-    let mut late = Terminal::start(late);
-    late.line("redlock: the command still runs under lock \"b\" after 50ms (--late)");
-    late.type_in("\n");
-    assert!(late.finish().success());
 }
 
 #[test]

@@ -1024,16 +1024,6 @@ fn messages_to_a_chat() {
     run("exit 3").assert_code(3);
     let said = message();
     assert!(said.contains(" failed with status 3: sh -c "), "{said}");
-    // The job goes on until the message has come.
-    let late = "until test -e go; do sleep 0.02; done";
-    let late = words!("redlock run --late 50ms backup -c", late);
-    let late = Running::start(&mut sandbox.command(late, &[("REDLOCK_HOOK", hook)]));
-    let said = message();
-    sandbox.open_the_gate();
-    late.finish().assert_code(0);
-    let (_, after) = said.split_once(" still runs after ").expect("it is late");
-    let (seconds, _) = after.split_once(" s: sh -c ").expect("what is late");
-    seconds.parse::<u32>().expect("whole seconds");
     let lost = "redlock release --force --yes backup; sleep 60";
     run(lost).assert_code(79);
     let said = message();
