@@ -260,27 +260,17 @@ impl Claim {
         self.lock.call(&RENEW, args)
     }
 
-    /// A renewal that may tell others for how long the work has done nothing.
-    fn renewal_telling(&self, ttl: Duration, idle: Option<Duration>) -> Call {
-        let mut call = self.renewal(ttl, false);
-        let idle = idle.map(|idle| idle.as_millis().to_string().into());
-        call.args.extend(idle);
-        call
-    }
-
-    /// Extends the leases of several claims to `ttl` from now. With `idle` others are told for how long the work has done
-    /// nothing, zero when it does something again. Also says whether the server notifies us
+    /// Extends the leases of several claims to `ttl` from now. Also says whether the server notifies us
     /// from now on when another client changes one of the locks; [`Self::check_all`] asks for that. A
     /// single one usually takes one round trip, for both.
     pub fn renew_all(
         claims: &[Self],
         client: &mut Client,
         ttl: Duration,
-        idle: Option<Duration>,
     ) -> Result<(Vec<LeaseState>, bool), Error> {
         let mut looked = client.looked.take();
         let renewed = client.with_connection(|connection, within| {
-            match Self::renew_over(claims, connection, &mut looked, (ttl, idle), within) {
+            match Self::renew_over(claims, connection, &mut looked, ttl, within) {
                 // Nothing that the replicas would confirm is known of the node that the keys go to.
                 Err(error) if error.is_migration() && !connection.is_replicated() => {
                     for claim in claims {
@@ -307,14 +297,14 @@ impl Claim {
         claims: &[Self],
         connection: &mut Connection,
         looked: &mut Option<Looked>,
-        (ttl, idle): (Duration, Option<Duration>),
+        ttl: Duration,
         within: Duration,
     ) -> Result<(Vec<LeaseState>, bool), Error> {
         if let [claim] = claims {
-            let (state, tracked) = claim.renew_alone(connection, looked, (ttl, idle), within)?;
+            let (state, tracked) = claim.renew_alone(connection, looked, ttl, within)?;
             return Ok((vec![state], tracked));
         }
-        let calls = claims.iter().map(|claim| claim.renewal_telling(ttl, idle));
+        let calls = claims.iter().map(|claim| claim.renewal(ttl, false));
         let states = connection.pipeline(calls.collect(), within, renewed)?;
         Ok((states, false))
     }
@@ -325,7 +315,7 @@ impl Claim {
         &self,
         connection: &mut Connection,
         looked: &mut Option<Looked>,
-        (ttl, idle): (Duration, Option<Duration>),
+        ttl: Duration,
         within: Duration,
     ) -> Result<(LeaseState, bool), Error> {
         let (key, now, over) = (&self.lock.keys.lock, Instant::now(), connection.opened());
@@ -337,8 +327,7 @@ impl Claim {
                 && (&looked.token, looked.over) == (&self.token, over)
                 && now.duration_since(looked.at) < LOOK_AGAIN
         });
-        let is_plain = |known: &&mut Looked| known.is_plain && idle.is_none();
-        if let Some(known_plain) = known.as_mut().filter(is_plain) {
+        if let Some(known_plain) = known.as_mut().filter(|known| known.is_plain) {
             let call = self.prolonging(ttl);
             let (answer, tracked) = connection.call_tracked(call, key, values.clone(), within)?;
             if let Some(state) = prolonged(&answer, ttl)? {
@@ -347,7 +336,7 @@ impl Claim {
             }
             (known_plain.is_plain, known_plain.at) = (false, now);
         }
-        let call = self.renewal_telling(ttl, idle);
+        let call = self.renewal(ttl, false);
         let (answer, tracked) = connection.call_tracked(call, key, values, within)?;
         let state = renewed(answer)?;
         let found = || Looked {

@@ -6,7 +6,6 @@
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] notify (1: a run that tracks the lock is to check how long it lasts, 0)
--- ARGV[7] idle (ms since the run's processes have last used a processor, 0 when they do; '' or left out when nothing has changed)
 -- Returns {1, ms left, fence, limit, slot, who wants us to end or nil} when renewed; {2} when released; {0, who forced us out or nil, entry of a holder or nil} when lost
 
 -- @include lock
@@ -17,7 +16,7 @@ return (function()
 -- @include lease
 
 local YEAR = 365 * 24 * 3600 * 1000 -- the longest lease, ms
-local token, ttl, notify, idle = ARGV[4], tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7] or '')
+local token, ttl, notify = ARGV[4], tonumber(ARGV[5]), ARGV[6]
 
 -- A key that isn't a string any more isn't our lock either.
 local value = redis.pcall('GET', lock)
@@ -28,11 +27,6 @@ if string.match(redis.call('HGET', meta, token) or '', '^%d+ %d+ %d+ %d+ %d+ kep
 if notify == '1' then ttl = math.max(ttl, math.min(YEAR, ttl + skew_of(redis.call('HGET', meta, token) or ''))) end
 local left = extend_lease(token, value, ttl)
 local entry = confirm(token, value, ttl)
-if idle and entry ~= '' then
-  entry = string.gsub(entry, ',"idle":%d+', '', 1)
-  if idle > 0 then entry = string.gsub(entry, '}$', ',"idle":' .. int_text(now_ms - idle) .. '}') end
-  redis.call('HSET', meta, token, entry)
-end
 if notify == '1' or ttl > (ttl_of(entry) or ttl) then
   -- Its run is to know how much of it is true, and its own renewals, which ask for less, are to leave that.
   local extended = '{"extended":' .. int_text(math.max(ttl, credible(left, ttl, entry))) .. ','

@@ -65,10 +65,6 @@ pub struct Who {
     /// The time between SIGTERM and SIGKILL for its command, in milliseconds, if that isn't [`KILL_AFTER`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_after: Option<u64>,
-    /// Since when the processes of its command have used no processor, in milliseconds since 1970 by the server's clock,
-    /// which writes that.
-    #[serde(skip_serializing)]
-    pub idle: Option<u64>,
     /// When it asked another run to end, in milliseconds since 1970 by the server's clock, which writes that.
     #[serde(skip_serializing)]
     pub asked: Option<u64>,
@@ -443,7 +439,6 @@ mod tests {
             ignores_freeze: false,
             kill_after: Some(9_000),
             order: None,
-            idle: None,
             asked: None,
         };
         let json = String::from_utf8(who.to_json()).unwrap();
@@ -483,7 +478,6 @@ mod tests {
             ignores_freeze: false,
             kill_after: None,
             order: None,
-            idle: None,
             asked: None,
         };
         let written = who.to_json();

@@ -232,26 +232,10 @@ impl Child {
         self.walk
     }
 
-    /// Looks once more, and remembers what is found besides.
-    pub fn look_again(&mut self, until: Option<Moment>) {
-        let (found, _) = self.tree.note(until);
-        self.remember(found);
-    }
-
     fn remember(&mut self, more: Vec<Process>) {
         let known: HashSet<Process> = self.found.iter().copied().collect();
         let new = more.into_iter().filter(|process| !known.contains(process));
         self.found.extend(new);
-    }
-
-    /// Whether what was found is all there is.
-    pub fn sees_all(&self) -> bool {
-        self.tree.notes_all()
-    }
-
-    /// What was found when it was last looked for, with what identifies it later.
-    pub fn found(&self) -> &[Process] {
-        &self.found
     }
 
     /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed, except those

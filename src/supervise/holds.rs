@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use super::environment::{JobLock, Origin, origin_of};
 use crate::clock::{Moment, now};
-use crate::decide::idle::Idle;
 use crate::decide::lease::{Lease, LeaseEvent};
 use crate::decide::renewals::{Renewals, Report, Task};
 use crate::protocol::{Claim, Client, Error, Guard, Incoming, Loss, Name, Who};
 use crate::supervise::child::Child;
 use crate::supervise::renewer::{self, Completed, Held, Renewer};
-use crate::supervise::tree::{self, IsMarked, Process};
+use crate::supervise::tree::IsMarked;
 use crate::supervise::watchdog::Watchdog;
 
 /// Each step of a task that is carried out without a thread of its own may take this part of the time until the work
@@ -79,15 +78,7 @@ pub struct HeldLocks {
     pub answered: bool,
     /// Since when it has been asked about the leases in vain.
     unanswered: Option<Moment>,
-    /// Whether the work does anything.
-    idle: Idle<Vec<(Process, u64)>>,
 }
-
-/// For how many TTLs work has done nothing when others are told.
-const IDLE_AFTER: u32 = 2;
-
-/// Largest tree of processes that is looked at for that, and looked for twice.
-pub const MOST_MEMBERS: usize = 1000;
 
 impl HeldLocks {
     /// Nothing is held yet; the leases will be of this length.
@@ -104,7 +95,6 @@ impl HeldLocks {
             by_renewal: None,
             answered: false,
             unanswered: None,
-            idle: Idle::new(ttl * IDLE_AFTER),
         }
     }
 
@@ -168,9 +158,6 @@ impl HeldLocks {
             return (None, None);
         }
         let event = self.renewals.learn(&report, now());
-        if let Report::Renewed(_) = report {
-            self.idle.told();
-        }
         let trouble = match report {
             Report::Renewed(_)
             | Report::RenewedInPart
@@ -234,13 +221,6 @@ impl HeldLocks {
         self.start_task(Task::Renew);
     }
 
-    /// Looks whether what works under the locks does something: these processes, or `None` where not all are seen.
-    pub fn look_at_use(&mut self, members: Option<&[Process]>) {
-        let are_few = |members: &&[Process]| (1..=MOST_MEMBERS).contains(&members.len());
-        let used = members.filter(are_few).map(tree::used_by);
-        self.idle.look(used, now());
-    }
-
     /// Leaves all locks to their leases: there may be a process at work under them that we can't stop.
     pub fn leave_to_expire(&mut self) {
         self.all.clear();
@@ -260,8 +240,7 @@ impl HeldLocks {
         }
         let limit = self.renewals.start();
         self.unanswered.get_or_insert_with(now);
-        let idle = (task == Task::Renew).then(|| self.idle.tell(now()));
-        let held = self.as_held(idle.flatten());
+        let held = self.as_held();
         let mut client = self.client.hand_over();
         let on_renewal = self.watchdog.as_ref().zip(self.by_renewal);
         let on_renewal = on_renewal.map(|(watchdog, lasting)| watchdog.tells_renewal(lasting));
@@ -277,7 +256,7 @@ impl HeldLocks {
     }
 
     /// What is to be renewed, or followed.
-    fn as_held(&self, idle: Option<Duration>) -> Held {
+    fn as_held(&self) -> Held {
         let guards: Vec<Guard> = self
             .all
             .iter()
@@ -285,7 +264,7 @@ impl HeldLocks {
             .collect();
         if guards.is_empty() {
             let claims = self.all.iter().map(|hold| hold.claim.clone());
-            Held::Own(claims.collect(), idle)
+            Held::Own(claims.collect())
         } else {
             Held::Guarded(guards)
         }

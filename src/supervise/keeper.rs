@@ -208,18 +208,6 @@ impl Target {
         }
     }
 
-    /// It and what was found of its tree, with what identifies them later.
-    fn processes(&self) -> Vec<Process> {
-        let script = Process::read(Pid::from_raw(self.pid));
-        let found = self.descendants.iter().filter_map(|one| one.process);
-        script.into_iter().chain(found).collect()
-    }
-
-    /// Whether those are all there are: none may not be looked at.
-    fn sees_all(&self) -> bool {
-        self.descendants.iter().all(|one| one.process.is_some())
-    }
-
     /// Signals it and what was found of its tree.
     fn signal_all(&self, signals: &[i32]) {
         for &signal in signals {
@@ -445,11 +433,6 @@ impl<'a> Executor<'a> for Keeper<'a> {
         self.watch.holds.renew();
         let until = self.watch.next_stop();
         self.target.remember(until);
-        // What was found in too little time is less than there is.
-        let is_whole = until.is_none_or(|until| now() < until);
-        let members = self.target.processes();
-        let seen = is_whole && self.target.sees_all();
-        self.watch.holds.look_at_use(seen.then_some(&members));
     }
 
     fn reap(&mut self) -> Step {

@@ -33,7 +33,7 @@ struct RenewalTask {
 pub enum Held {
     /// Our own holds, and those of runs around this one; and for how long the work has done nothing, where others are to be
     /// told.
-    Own(Vec<Claim>, Option<Duration>),
+    Own(Vec<Claim>),
     /// Holds of runs elsewhere, which renew them.
     Guarded(Vec<Guard>),
 }
@@ -247,8 +247,8 @@ impl RenewalTask {
         }
         let sent = now();
         client.open()?;
-        let (claims, idle) = match held {
-            Held::Own(claims, idle) => (claims, *idle),
+        let claims = match held {
+            Held::Own(claims) => claims,
             Held::Guarded(guards) => {
                 let states = Guard::extend_all(guards, client)?;
                 reports.extend(renewals::reports_of_guards(guards, states, sent));
@@ -256,7 +256,7 @@ impl RenewalTask {
             }
         };
         if *task == Task::Renew {
-            let (states, tracked) = Claim::renew_all(claims, client, ttl, idle)?;
+            let (states, tracked) = Claim::renew_all(claims, client, ttl)?;
             let left = renewals::shortest(&states);
             let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
             let is_over = left.is_none() || states.iter().any(is_lost);
@@ -275,7 +275,7 @@ impl RenewalTask {
         let left = renewals::shortest(&states);
         if client.is_replicated() && left.is_some_and(|left| left > ttl) {
             // What the work has extended is replicated when a later renewal is.
-            Claim::renew_all(claims, client, ttl, None)?;
+            Claim::renew_all(claims, client, ttl)?;
         }
         reports.extend(renewals::reports_of_check(claims, states, asked));
         Ok(())
@@ -301,7 +301,7 @@ mod tests {
         let done = carry_out(
             Task::Renew,
             client,
-            Held::Own(Vec::new(), None),
+            Held::Own(Vec::new()),
             Duration::from_secs(1),
         );
         assert!(matches!(done.reports[..], [Report::Failed(_)]));

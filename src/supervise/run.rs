@@ -14,7 +14,6 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::environment::Environment;
-use super::holds::MOST_MEMBERS;
 use super::hook::{Hook, News};
 use super::{Executor, HeldLocks, LockTrouble, Step, Watch, needed, survivors};
 use crate::clock::{Moment, Timer, now};
@@ -396,13 +395,6 @@ impl Supervision<'_> {
         let left = self.watch.next_stop().map(|stop| stop.since(began));
         let until = left.map(|left| began + left / LOOKS_FOR);
         self.watch.session.walked(self.child.look(until));
-        // What had moved or was hidden by one that ended, while we looked, is found the second time.
-        if self.child.found().len() <= MOST_MEMBERS {
-            self.child.look_again(until);
-        }
-        let members = self.child.found();
-        let seen = self.child.sees_all().then_some(members);
-        self.watch.holds.look_at_use(seen);
     }
 
     /// Reports which processes we may not signal, once.

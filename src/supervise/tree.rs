@@ -46,8 +46,6 @@ pub struct Tree {
     seen: BTreeSet<Process>,
     /// How an orphan of COMMAND is told from one of those.
     evidence: Evidence,
-    /// The last note is of all members: none may not be looked at.
-    notes_all: bool,
 }
 
 /// What is known of COMMAND and all that it starts.
@@ -105,7 +103,6 @@ impl Tree {
             earlier_hidden: Vec::new(),
             seen: BTreeSet::new(),
             evidence: Evidence::default(),
-            notes_all: false,
         }
     }
 
@@ -145,23 +142,13 @@ impl Tree {
     /// be hard to tell. Those that may be looked at, with what identifies them later, and whether there was time to find all.
     pub fn note(&mut self, until: Option<Moment>) -> (Vec<Process>, bool) {
         let mut found = Vec::new();
-        let mut are_hidden = false;
-        let is_whole = self.visit(until, |pid| match Process::read(pid) {
-            Some(process) => found.push(process),
-            None => are_hidden |= is_there(pid),
-        });
-        self.notes_all = is_whole && !are_hidden;
+        let is_whole = self.visit(until, |pid| found.extend(Process::read(pid)));
         // Where there was nothing before, all that becomes ours is of the tree.
         if self.may_adopt_others() {
             self.seen.retain(Process::is_alive);
             self.seen.extend(&found);
         }
         (found, is_whole)
-    }
-
-    /// Whether the last note is of all members: there was time to find them, and all may be looked at.
-    pub fn notes_all(&self) -> bool {
-        self.notes_all
     }
 
     /// Whether the kernel has given the parent of nothing that is left, or may be, to us: of our children, of which
@@ -447,12 +434,6 @@ impl Process {
     }
 }
 
-/// How much of the processors each of these has used by now, which are the processes there are, if any.
-pub fn used_by(members: &[Process]) -> Vec<(Process, u64)> {
-    let used = |member: &Process| Some((*member, Stat::read(Pid::from_raw(member.pid))?.used));
-    members.iter().filter_map(used).collect()
-}
-
 /// Longest line of ancestors that is followed.
 const MOST_ANCESTORS: usize = 100;
 
@@ -544,8 +525,6 @@ pub struct Stat {
     pub ignores_int: bool,
     /// How it ended, as wait(2) has it: 0 before that, and where we may not know.
     pub exit_code: i32,
-    /// How much of the processors it and its children that were reaped have used, in ticks.
-    used: u64,
 }
 
 /// The first process, which adopts all orphans that no other does.
@@ -656,10 +635,6 @@ impl Stat {
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
                 ignored & (1 << (SIGINT - 1)) != 0
-            },
-            used: {
-                let ticks = |number| field(number).and_then(|field| field.parse::<u64>().ok());
-                [14, 15, 16, 17].into_iter().filter_map(ticks).sum()
             },
             exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),
         })

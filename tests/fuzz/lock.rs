@@ -831,7 +831,6 @@ mod tests {
                     kill_after,
                     // Scripts write these, and nothing else does.
                     order: None,
-                    idle: None,
                     asked: None,
                 }
             },

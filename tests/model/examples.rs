@@ -133,12 +133,7 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("sync", Some("")),
             ("waiting", Some("")),
         ],
-        "renew" => &[
-            ("token", None),
-            ("ttl", Some("10s")),
-            ("notify", Some("0")),
-            ("idle", Some("")),
-        ],
+        "renew" => &[("token", None), ("ttl", Some("10s")), ("notify", Some("0"))],
         "check" => &[("token", None), ("ttl", Some("0"))],
         "release" => &[
             ("token", None),
@@ -274,7 +269,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         };
         let value = match (name, value) {
             ("limit", "shared") => SHARED.to_owned(),
-            ("ttl" | "once" | "grace" | "keep" | "long" | "ms" | "idle", value) => {
+            ("ttl" | "once" | "grace" | "keep" | "long" | "ms", value) => {
                 show::duration(value).map_or_else(|| show::read(value), |ms| ms.to_string())
             }
             _ => show::read(value),
@@ -311,9 +306,9 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         args.push(value);
     }
     // As clients do, what few ask for is left out behind the last one that is asked for.
-    let rare = ["grace", "sync", "waiting", "idle", "answered"];
+    let rare = ["grace", "sync", "waiting", "answered"];
     let mut names = parameters.iter().rev().map(|(name, _)| name);
-    while ["acquire", "renew", "release"].contains(&script)
+    while ["acquire", "release"].contains(&script)
         && names.next().is_some_and(|name| rare.contains(name))
         && args.last().is_some_and(String::is_empty)
     {

@@ -204,7 +204,7 @@ fn acquire_lock(
 fn show_as_held(holds: &mut HeldLocks, ttl: Duration) {
     let claims: Vec<Claim> = holds.all.iter().map(|hold| hold.claim.clone()).collect();
     holds.client.limit_to(try_timeout(ttl));
-    let _ = Claim::renew_all(&claims, &mut holds.client, ttl, None);
+    let _ = Claim::renew_all(&claims, &mut holds.client, ttl);
     holds.client.lift_limit();
 }
 

@@ -176,8 +176,6 @@ fn present(lock: &Inspected, at: &impl Fn(u64) -> String) -> Vec<String> {
         )];
         let stopping = hold.stopping.as_ref();
         part.extend(stopping.map(|by| report::stopping(by, &holder.who, lock.now_ms)));
-        let idle = holder.who.idle;
-        part.extend(idle.map(|since| format!("idle for {}", lasting(lock, since))));
         part.extend(report::not_renewed(hold));
         parts.push(part.join(", "));
     }

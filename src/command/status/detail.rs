@@ -174,13 +174,6 @@ impl Block {
         self.field("lease", &lease);
         self.fact(id, "id", Style::Plain, id);
         if let Some(holder) = &hold.holder {
-            if let Some(idle) = holder.who.idle {
-                let idle = format_duration(age(lock, idle));
-                self.field(
-                    "idle for",
-                    &format!("{idle}: the command has used no processor"),
-                );
-            }
             self.job(id, &holder.who);
             if let Some(by) = &hold.stopping {
                 self.add(

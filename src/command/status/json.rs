@@ -89,9 +89,6 @@ struct HolderEntry<'a> {
     /// When its lease was last renewed, as far as it is renewed and that is known.
     renewed_at: Option<String>,
     ttl_ms: Option<u64>,
-    /// Since when its command has used no processor, where that is long ago.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    idle_since: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<u32>,
     /// Its run is over (`--hold-at-least`, or its guards aren't).
@@ -238,7 +235,6 @@ impl<'a> HolderEntry<'a> {
             since: holder.and_then(|holder| timestamp(holder.since_ms)),
             renewed_at: renewed.and_then(renewed_at),
             ttl_ms: hold.left.map(milliseconds),
-            idle_since: holder.and_then(|holder| timestamp(holder.who.idle?)),
             slot: holder
                 .filter(|holder| holder.limit.as_slots().is_some())
                 .map(|holder| holder.slot),

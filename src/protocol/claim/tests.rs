@@ -415,7 +415,7 @@ impl Script {
 
 /// Renews a lock alone; it is held.
 fn renew(claim: &Claim, client: &mut Client, ttl: Duration) {
-    let (states, _) = Claim::renew_all(std::slice::from_ref(claim), client, ttl, None).unwrap();
+    let (states, _) = Claim::renew_all(std::slice::from_ref(claim), client, ttl).unwrap();
     assert!(matches!(states[..], [LeaseState::Held { left, .. }] if left == SECOND * 30));
 }
 

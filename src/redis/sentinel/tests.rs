@@ -732,7 +732,7 @@ fn released_while_replaced(
     let mut client = locks.open().unwrap();
     let claims = [claim];
     if before == Some(RENEWED) {
-        Claim::renew_all(&claims, &mut client, Duration::from_secs(1), None).unwrap();
+        Claim::renew_all(&claims, &mut client, Duration::from_secs(1)).unwrap();
     }
     let mode = ReleaseMode::Finished {
         outcome: HoldOutcome::Status(0),
@@ -802,7 +802,7 @@ fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failo
     let mut client = locks.open().unwrap();
     let second = Duration::from_secs(1);
     let claims = [claim];
-    assert!(Claim::renew_all(&claims, &mut client, second, None).is_ok());
+    assert!(Claim::renew_all(&claims, &mut client, second).is_ok());
     // Most of the sentinels were made anew, say.
     tell(&fakes, new, 5);
     client.disconnect();
@@ -864,7 +864,7 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
         ("another", another),
         ("handed over", handed_over),
     ] {
-        let renewed = Claim::renew_all(&claims, &mut client, Duration::from_secs(1), None);
+        let renewed = Claim::renew_all(&claims, &mut client, Duration::from_secs(1));
         let kind = renewed.map(drop).unwrap_err().kind;
         assert_eq!(kind, ErrorKind::NotReplicated, "{way}");
     }

@@ -96,7 +96,7 @@ fn release(redis: &Redis, token: &str, how: &str) -> Vec<String> {
 }
 
 fn renew(redis: &Redis, token: &str) -> Vec<String> {
-    call(redis, "renew", &[token, "30000", "", "0"])
+    call(redis, "renew", &[token, "30000", "0"])
 }
 
 fn check(redis: &Redis, token: &str) -> Vec<String> {
@@ -289,7 +289,7 @@ fn a_renewal_leaves_the_lock_of_another_as_it_is_though_our_entry_is_still_there
         let redis = Redis::start();
         Ask::by("ours").gets_it(&redis);
         redis.cli(&["SET", "redlock:a", "theirs", "PX", "300000"]);
-        let answer = call(&redis, "renew", &["ours", "600000", "", notify]);
+        let answer = call(&redis, "renew", &["ours", "600000", notify]);
         assert_eq!(answer[0], "0");
         assert_eq!(redis.cli(&["GET", "redlock:a"]), "theirs");
         let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
@@ -312,7 +312,7 @@ fn no_more_is_believed_to_be_left_of_a_lease_than_was_asked_for() {
         assert_eq!(left(check(&redis, "ours")), 30_000, "{limit}");
         assert_eq!(left(renew(&redis, "ours")), 30_000, "{limit}");
         // What its own job asks for counts.
-        call(&redis, "renew", &["ours", "600000", "", "1"]);
+        call(&redis, "renew", &["ours", "600000", "1"]);
         assert_eq!(left(check(&redis, "ours")), 600_000, "{limit}");
         assert_eq!(left(renew(&redis, "ours")), 600_000, "{limit}");
     }
@@ -599,7 +599,7 @@ fn no_key_is_left_without_an_expiry_whatever_single_key_was_deleted() {
                 match way {
                     0 => drop(release(&redis, "holder", "status:0")),
                     1 => drop(renew(&redis, "holder")),
-                    2 => drop(call(&redis, "renew", &["holder", "60000", "=j", "1"])),
+                    2 => drop(call(&redis, "renew", &["holder", "60000", "1"])),
                     3 => drop(release(&redis, "first", "")),
                     4 => drop(call(&redis, "force", &["", WHO, "0", "0"])),
                     5 => {
@@ -949,7 +949,7 @@ fn the_short_path_in_front_of_a_script_does_just_what_the_rest_does() {
         let args = [&[token, "30000", "1", WHO, place], &rest[..]].concat();
         ("acquire", args)
     };
-    let renew = |token| ("renew", vec![token, "30000", "", "0"]);
+    let renew = |token| ("renew", vec![token, "30000", "0"]);
     let release = |token, how| ("release", vec![token, "0", how, "0"]);
     let scenes = [
         vec![acquire("t1", ""), renew("t1"), release("t1", "status:0")],

@@ -10,9 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{
-    Gate, Gated, Redis, Running, assert_nothing_left, outcome, queued, wait_until,
-};
+use crate::support::{Gated, Redis, Running, assert_nothing_left, outcome, queued, wait_until};
 
 fn held(redis: &Redis, options: &[&str], name: &str) -> Running {
     let arguments = [
@@ -610,21 +608,4 @@ fn wide_and_combining_characters_stand_in_columns() {
         );
     }
     drop(runs);
-}
-
-#[test]
-fn a_command_that_does_nothing_is_called_idle_until_it_does_something() {
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    let script = "echo ready; read -r go <~/gate; while :; do :; done";
-    let mut run = Running::start(&mut redis.run("--ttl 6s a", script));
-    run.expect_line("ready");
-    let idle = || as_json(&redis, &["a"])[0]["holders"][0]["idle_since"].is_string();
-    wait_until("it is idle", idle);
-    let shown = outcome(&mut redis.redlock(&["status", "a"])).stdout;
-    assert!(shown.contains("idle for:"), "{shown}");
-    gate.open();
-    wait_until("it works", || !idle());
-    run.signal(nix::sys::signal::Signal::SIGTERM);
-    run.finish();
 }
