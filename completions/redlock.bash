@@ -58,7 +58,7 @@ _redlock() {
             ;;
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
             --slots | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
-            --on-unreachable | --hold-at-least | --once-per | --unless | --jitter | --clock-skew | --restart-grace | -c | --shell | \
+            --on-unreachable | --hold-at-least | --once-per | --jitter | --clock-skew | --restart-grace | -c | --shell | \
             --format | --while-pid | --token-file | --held | --for | --id | --last | --since | --svg | --older-than | --prometheus | --max-waiting | --once | \
             --every | --within)
             ((++i))
@@ -94,11 +94,11 @@ _redlock() {
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
     --url | -u | --prefix | --history-size | --slots | --order | --reason | --label | --id | -E | \
-        --conflict-exit-code | -c | --shell | --unless | --last | --times | --max-waiting | --once) ;;
+        --conflict-exit-code | -c | --shell | --last | --times | --max-waiting | --once) ;;
     *)
         case $command:$cur in
         run:-*)
-            _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once --once-per --unless
+            _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once --once-per
                 --wait-tree --join --jitter --shell -- $common"
             ;;
         guard:-*) _redlock_words "--held --timeout --kill-after --wait-tree --shell -- $common" ;;

@@ -76,7 +76,7 @@ set -g __redlock_one_name acquire extend release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason --label -k --kill-after \
-    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --unless --jitter --clock-skew --restart-grace -c --shell --format \
+    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --jitter --clock-skew --restart-grace -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --every --within
 
 function __redlock_no_command
@@ -140,7 +140,6 @@ complete -c redlock -n '__redlock_is run' -l on-unreachable -x -a 'fail run' -d 
 complete -c redlock -n '__redlock_is run' -l hold-at-least -x -d 'Keep the lock at least this long'
 complete -c redlock -n '__redlock_is run' -l once -x -d 'Skip if a run with this key succeeded'
 complete -c redlock -n '__redlock_is run' -l once-per -x -d 'Skip if a run succeeded within this time'
-complete -c redlock -n '__redlock_is run' -l unless -x -d 'Skip if this script succeeds'
 complete -c redlock -n '__redlock_is run' -l wait-tree -d 'Hold the lock until all processes of the command have ended'
 complete -c redlock -n '__redlock_is run' -l join -d 'If another run holds the lock, wait for that run and exit with its status'
 complete -c redlock -n '__redlock_is run' -l jitter -x -d 'Sleep a random time first'

@@ -81,11 +81,6 @@ impl Verbosity {
     }
 }
 
-/// A line as it stands on stderr, for a process that says it in our place.
-pub fn line(line: &str) -> String {
-    format!("{PREFIX}{}", escaped(line))
-}
-
 /// Says what went wrong. In one write, so that lines of parallel runs don't mix; a closed stderr
 /// changes nothing.
 pub fn error(line: impl fmt::Display) {

@@ -477,12 +477,6 @@ pub struct Run {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered, help_heading = "Run once across hosts")]
     pub once_per: Option<Duration>,
 
-    /// Skip (status 0) if `sh -c SCRIPT` succeeds
-    ///
-    /// SCRIPT runs before the wait, and once more after a wait.
-    #[arg(long, value_name = "SCRIPT", value_parser = script(), help_heading = "Run once across hosts")]
-    pub unless: Option<OsString>,
-
     /// Hold the lock until all processes of COMMAND end
     ///
     /// The lock is held until every process that COMMAND started has ended, not only COMMAND itself.

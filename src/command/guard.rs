@@ -69,7 +69,6 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let exit = match (admitted, sources.signals.next_ending()?) {
         (Ok(Ok(work)), None) => {
             let work = Work {
-                is_service: true,
                 words,
                 prepared,
                 environment: work,
@@ -215,7 +214,6 @@ fn admit_all(
             reentrant: true,
             guard: Some(guard),
             waited: Duration::ZERO,
-            success: None,
         };
         holds.follow(held, Lease::of_another(sent, left, terms), ttl);
     }

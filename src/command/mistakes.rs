@@ -218,6 +218,10 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         "put the lock's name without an option",
     ),
     (
+        &["--unless"],
+        "test it under the lock: -c 'test -e done || make'",
+    ),
+    (
         &["--late"],
         "use redlock status --older-than, or stop COMMAND with -t",
     ),

@@ -123,8 +123,6 @@ pub enum End {
         fence: u64,
         slot: u32,
         waited: Duration,
-        /// When a run last succeeded under it, as far as that was asked.
-        success: Option<Moment>,
     },
     /// The lock is ours by a grant that has to be confirmed; there is time to start work before that.
     Granted {
@@ -547,21 +545,15 @@ impl Wait {
             actions.push(Action::ShowAnswer);
         }
         match answer {
-            Ok(Acquired::Held {
-                fence,
-                slot,
-                success,
-            }) => {
+            Ok(Acquired::Held { fence, slot }) => {
                 let lease = Lease::new(sent, self.policy.terms);
                 if now < lease.stop_at() {
                     let waited = self.waited(now);
-                    let success = success.map(|ago| now.before(ago));
                     let end = End::Acquired {
                         lease,
                         fence,
                         slot,
                         waited,
-                        success,
                     };
                     return self.end(end, actions);
                 }

@@ -12,7 +12,7 @@
 -- ARGV[14] restart grace (ms; '' or left out when there is none)
 -- ARGV[15] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
 -- ARGV[16] behind how many others it doesn't wait ('' or left out when it waits behind any number)
--- Returns {1, fence, slot, ms since the last success or -1} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
+-- Returns {1, fence, slot} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
 -- @include lock
 
 -- A name that a young server doesn't know may have a holder that it has forgotten.
@@ -66,7 +66,7 @@ if there == 0 then
     if added == 1 then redis.call('ZREMRANGEBYSCORE', index, '-inf', now_ms - RETENTION) end
     if type(added) == 'number' then redis.call('PEXPIRE', index, 2 * RETENTION) end
   end
-  return {1, fence, 1, succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1}
+  return {1, fence, 1}
 end
 
 -- The rest is one function: its functions reach the variables above through it. If each had to
@@ -94,7 +94,7 @@ local function accept(value)
     fence = next_fence()
     set_state('fence', fence)
   end
-  return {1, fence, tonumber(slot or 0), success}
+  return {1, fence, tonumber(slot or 0)}
 end
 
 -- `more`: dead waiters may be left in front of it, which this run is to clear away soon.
@@ -253,7 +253,7 @@ if not queued then
     end
     -- It may never be renewed.
     index_name(ttl > DAY and ttl)
-    return {1, fence, slot, success}
+    return {1, fence, slot}
   end
 end
 if place == '' then return busy(redis.call('ZCARD', queue), 0) end

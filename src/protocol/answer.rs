@@ -18,8 +18,6 @@ pub enum Acquired {
     Held {
         fence: u64,
         slot: u32,
-        /// How long ago a run succeeded under this name; `None`: never, or too long ago.
-        success: Option<Duration>,
     },
     Busy(Busy),
     /// This newer run has asked us to give up.
@@ -124,10 +122,9 @@ pub enum Released {
 pub fn acquired(answer: Value) -> Result<Acquired, Error> {
     let fields = array(answer)?;
     Ok(match fields.as_slice() {
-        [Value::Int(1), fence, place, success] => Acquired::Held {
+        [Value::Int(1), fence, place] => Acquired::Held {
             fence: number(fence)?,
             slot: slot(place)?,
-            success: ago(success)?,
         },
         [
             Value::Int(0),

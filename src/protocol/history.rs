@@ -60,8 +60,6 @@ pub struct Skip {
 pub enum SkipReason {
     /// A run had succeeded recently enough (`--once-per`).
     Recent,
-    /// The script of `--unless` succeeded.
-    Unless,
     /// The lock was busy, and it didn't want to wait.
     Busy,
     /// The lock stayed busy for as long as it wanted to wait.
@@ -81,9 +79,8 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 9] = [
         Self::Recent,
-        Self::Unless,
         Self::Busy,
         Self::Timeout,
         Self::Crowded,
@@ -98,7 +95,6 @@ impl SkipReason {
     pub fn kind(self) -> &'static str {
         match self {
             Self::Recent => "recent",
-            Self::Unless => "unless",
             Self::Busy => "busy",
             Self::Timeout => "timeout",
             Self::Crowded => "crowded",

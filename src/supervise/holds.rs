@@ -30,8 +30,6 @@ pub struct HeldLock {
     pub guard: Option<Guard>,
     /// How long it was waited for; zero when it was free.
     pub waited: Duration,
-    /// When a run last succeeded under it, as far as that was asked.
-    pub success: Option<Moment>,
 }
 
 impl HeldLock {
@@ -416,7 +414,6 @@ mod tests {
                     reentrant: true,
                     guard: None,
                     waited: Duration::ZERO,
-                    success: None,
                 };
                 let terms = Terms {
                     ttl,

@@ -29,7 +29,6 @@ use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
 use crate::supervise::tree::Stat;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes};
 use crate::systemd;
-use crate::variables::VARIABLES;
 
 /// How long COMMAND has to run before the processes are started that tell a signal to the whole job from one to redlock
 /// alone: a short run never has them. Until then what a process sends to the job reaches COMMAND twice.
@@ -50,24 +49,10 @@ const GIVE_UP_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is to be run.
 pub struct Work {
-    /// Where redlock is a systemd service, it is ready when this has started.
-    pub is_service: bool,
     pub words: Vec<OsString>,
     pub prepared: Prepared,
     pub environment: Environment,
     pub timeout: Option<Duration>,
-}
-
-impl Work {
-    pub fn new(words: Vec<OsString>) -> io::Result<Self> {
-        Ok(Self {
-            is_service: false,
-            prepared: Prepared::new(&words, &VARIABLES)?,
-            words,
-            environment: Environment::new(),
-            timeout: None,
-        })
-    }
 }
 
 /// How a run comes by signals and time.
@@ -116,9 +101,7 @@ pub fn supervise(
     let on_terminal = terms.policy.on_terminal;
     let modes = on_terminal.then(TerminalModes::read).flatten();
     let child = Child::spawn(&work.prepared, &work.environment, &conditions)?;
-    if work.is_service {
-        systemd::ready(&format!("running {}", report::describe_job(terms.who)));
-    }
+    systemd::ready(&format!("running {}", report::describe_job(terms.who)));
     let began = now();
     let policy = Policy {
         timeout_at: work.timeout.map(|timeout| began + timeout),
@@ -165,8 +148,6 @@ pub fn supervise(
 /// How work ended.
 pub struct WorkResult {
     pub exit: Exit,
-    /// The first signal that came from outside and asked us to end.
-    pub signal: Option<i32>,
     /// How long it took.
     pub ran: Duration,
     /// Who has taken the lock, or has stopped the work, where that is known and somebody is told.
@@ -178,7 +159,6 @@ impl WorkResult {
     pub fn not_started(exit: Exit) -> Self {
         Self {
             exit,
-            signal: None,
             ran: Duration::ZERO,
             by: None,
         }
@@ -479,7 +459,6 @@ impl Supervision<'_> {
         }
         WorkResult {
             exit,
-            signal: self.signal,
             ran: now().since(self.began),
             by: self.terms.hook.and_then(|_| self.by()),
         }

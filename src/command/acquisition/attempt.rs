@@ -526,7 +526,6 @@ impl<'a> Attempt<'a> {
                 fence,
                 slot,
                 waited,
-                success,
             } => {
                 self.report_wait(waited);
                 verbosity.verbose(format_args!(
@@ -539,7 +538,6 @@ impl<'a> Attempt<'a> {
                     reentrant: false,
                     guard: None,
                     waited,
-                    success,
                 };
                 self.held.add(hold, lease);
                 return Ok(Outcome::Acquired);
@@ -561,7 +559,6 @@ impl<'a> Attempt<'a> {
                     reentrant: false,
                     guard: None,
                     waited,
-                    success: None,
                 };
                 let client = self.client.hand_over();
                 let lasting = grant.lasting.saturating_sub(self.acquisition.clock_skew);

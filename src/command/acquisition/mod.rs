@@ -364,7 +364,6 @@ impl<'a> Acquisition<'a> {
             reentrant: true,
             guard: None,
             waited: Duration::ZERO,
-            success: None,
         };
         holds.add(hold, Lease::new(sent, self.terms()));
         Ok(true)

@@ -134,7 +134,7 @@ pub fn skipped(skip: &Skip, brief: bool) -> String {
         _ => what.into(),
     };
     match skip.reason {
-        SkipReason::Recent | SkipReason::Unless if brief => "skipped".into(),
+        SkipReason::Recent if brief => "skipped".into(),
         SkipReason::Recent => {
             let on = skip.by.as_ref();
             let on = on.map_or(String::new(), |by| format!(" on {}", by.host));
@@ -145,7 +145,6 @@ pub fn skipped(skip: &Skip, brief: bool) -> String {
                 format_duration(skip.after)
             )
         }
-        SkipReason::Unless => "skipped: --unless succeeded".into(),
         SkipReason::Busy => with("gave up", ": held by "),
         SkipReason::Timeout => with("gave up", " waiting: held by "),
         SkipReason::Crowded => "gave up: others waited already".into(),
@@ -566,7 +565,6 @@ pub mod tests {
             words(SkipReason::Recent),
             "skipped: succeeded 4s ago on other"
         );
-        assert_eq!(words(SkipReason::Unless), "skipped: --unless succeeded");
         assert_eq!(words(SkipReason::Busy), "gave up: held by u@other (pid 7)");
         assert_eq!(
             words(SkipReason::Timeout),

@@ -26,18 +26,17 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Awaits, ttl_for_failover};
 use crate::decide::session::Policy;
-use crate::protocol::{self, ReleaseMode, SkipReason, Who};
+use crate::protocol::{self, ReleaseMode, Who};
 use crate::reason::reason;
 use crate::report::{self, Verbosity, quote};
-use crate::shell::literal;
 use crate::signal::on_terminal;
 use crate::stderr;
+use crate::supervise::HeldLocks;
 use crate::supervise::child;
 use crate::supervise::environment::{self, Environment};
 use crate::supervise::hook::{Forks, Hook, News};
 use crate::supervise::process;
 use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
-use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::SpawnError;
 use crate::sys::poll::sleep;
 use crate::variables::{EVENT, VARIABLES};
@@ -101,7 +100,6 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         on_terminal: on_terminal(),
     };
     let work = Work {
-        is_service: true,
         words: command,
         prepared,
         environment: Environment::new(),
@@ -260,9 +258,6 @@ fn is_not_executable(program: &Path) -> bool {
     found.is_ok_and(|found| found.permissions().mode() & 0o111 == 0)
 }
 
-/// What is said of a run that --unless makes needless. The shell that asks again says it, too.
-const UNLESS_SUCCEEDED: &str = "skipped: the --unless script succeeded";
-
 /// How long the start of COMMAND waits for what was said before: a reader that reads is faster.
 const FLUSH_BEFORE_START: Duration = Duration::from_millis(100);
 
@@ -346,7 +341,6 @@ impl Run<'_> {
     }
 
     fn acquire_and_run(&self, work: Work) -> Result<Exit> {
-        let began = now();
         let mut early = None;
         let mut holds = self.acquisition.nothing_held();
         // The first process of a system isn't ended by signals that it doesn't take. And what prints the password
@@ -354,13 +348,14 @@ impl Run<'_> {
         if std::process::id() == 1 || holds.client.has_password_command() {
             early = Some(EventSources::new(self.on_terminal)?);
         }
-        if !self.options.jitter.is_zero() || self.options.unless.is_some() {
+        if !self.options.jitter.is_zero() {
             let sources = match &mut early {
                 Some(sources) => sources,
                 None => early.insert(EventSources::new(self.on_terminal)?),
             };
-            if let Some(exit) = self.preflight(sources)? {
-                return Ok(exit);
+            let pause = self.options.jitter.mul_f64(random_fraction());
+            if let Some(signal) = sleep_until(now() + pause, sources)? {
+                return Ok(self.acquisition.not_acquired(Reason::Interrupted(signal)));
             }
         }
         let started = now();
@@ -387,7 +382,7 @@ impl Run<'_> {
                 .acquire_all(started, &mut holds, requester, signals, timer)
         });
         match outcome {
-            Ok(Outcome::Acquired) => self.run_locked(&mut holds, began, work, &mut sources),
+            Ok(Outcome::Acquired) => self.run_locked(&mut holds, work, &mut sources),
             Ok(Outcome::NotAcquired(why)) => {
                 self.acquisition.release_at_end(
                     &mut holds,
@@ -461,46 +456,6 @@ impl Run<'_> {
         self.acquisition.verbosity()
     }
 
-    /// The random pause, and whether it has to be done at all. `Some` when it ends here.
-    fn preflight(&self, sources: &mut EventSources) -> Result<Option<Exit>> {
-        let pause = self.options.jitter.mul_f64(random_fraction());
-        if let Some(signal) = sleep_until(now() + pause, sources)? {
-            return Ok(Some(
-                self.acquisition.not_acquired(Reason::Interrupted(signal)),
-            ));
-        }
-        let Some(script) = &self.options.unless else {
-            return Ok(None);
-        };
-        let mut work = Work::new(vec!["sh".into(), "-c".into(), script.clone()])?;
-        work.environment = environment::unlocked(&self.acquisition.names);
-        let mut nothing = self.acquisition.nothing_held();
-        let asked = self.supervise(&work, &mut nothing, sources, None);
-        // Whatever the script makes of a signal, it was meant for us.
-        if let Some(signal) = asked.signal {
-            return Ok(Some(
-                self.acquisition.not_acquired(Reason::Interrupted(signal)),
-            ));
-        }
-        Ok((asked.exit == Exit::Command(0)).then(|| {
-            self.verbosity().info(UNLESS_SUCCEEDED);
-            let locks = &self.acquisition.settings.locks;
-            let skipped = (SkipReason::Unless, Duration::ZERO, None);
-            for name in &self.acquisition.names {
-                let (lock, client) = (locks.lock(name.clone()), &mut nothing.client);
-                // A server that is away is waited for once.
-                if self
-                    .acquisition
-                    .record_skip(&lock, client, skipped)
-                    .is_err()
-                {
-                    break;
-                }
-            }
-            Exit::Success
-        }))
-    }
-
     /// Whether COMMAND runs without a lock, where no server was reached at all.
     fn may_run_unlocked(&self, error: &anyhow::Error) -> bool {
         let unreachable = error
@@ -513,34 +468,22 @@ impl Run<'_> {
     fn run_locked(
         &self,
         holds: &mut HeldLocks,
-        began: Moment,
         work: Work,
         sources: &mut EventSources,
     ) -> Result<Exit> {
-        let work = match self.last_check(holds, sources) {
-            Ok(None) => self.recheck_unless(work, holds, began),
-            Ok(Some(why)) => {
-                let signals = Some(&sources.signals);
-                self.acquisition
-                    .release_at_end(holds, &ReleaseMode::UNUSED, signals);
-                return Ok(self.acquisition.not_acquired(why));
-            }
-            Err(error) => Err(error),
-        };
-        let work = match work {
-            Ok(work) => Work {
-                environment: {
-                    let slots = self.options.acquire.slots.is_some();
-                    self.acquisition.environment(holds, slots)
-                },
-                ..work
-            },
-            Err(error) => {
-                let signals = Some(&sources.signals);
-                self.acquisition
-                    .release_at_end(holds, &ReleaseMode::UNUSED, signals);
-                return Err(error);
-            }
+        let checked = self.last_check(holds, sources);
+        if !matches!(checked, Ok(None)) {
+            let signals = Some(&sources.signals);
+            self.acquisition
+                .release_at_end(holds, &ReleaseMode::UNUSED, signals);
+        }
+        if let Some(why) = checked? {
+            return Ok(self.acquisition.not_acquired(why));
+        }
+        let slots = self.options.acquire.slots.is_some();
+        let work = Work {
+            environment: self.acquisition.environment(holds, slots),
+            ..work
         };
         self.say_short_ttl();
         // What is erased from a terminal, say, goes before what COMMAND writes.
@@ -575,35 +518,6 @@ impl Run<'_> {
                 "command not started: the lease of {names} was about to expire"
             ))
         }))
-    }
-
-    /// The --unless condition may have become true through runs that we waited for, or that ran after it was
-    /// first checked: then the job checks it again before it does anything.
-    fn recheck_unless(&self, work: Work, holds: &HeldLocks, began: Moment) -> Result<Work> {
-        let Some(script) = &self.options.unless else {
-            return Ok(work);
-        };
-        let may_differ = |hold: &HeldLock| {
-            !hold.waited.is_zero() || hold.success.is_some_and(|success| success >= began)
-        };
-        if !holds.all.iter().any(may_differ) {
-            return Ok(work);
-        }
-        let said = match self.verbosity() {
-            Verbosity::Quiet => String::new(),
-            Verbosity::Normal | Verbosity::Verbose => {
-                format!("echo {} >&2; ", literal(&report::line(UNLESS_SUCCEEDED)))
-            }
-        };
-        let asking = format!(r#"(eval "$0") && {{ {said}exit 0; }}; exec "$@""#);
-        let mut words: Vec<OsString> = vec!["sh".into(), "-c".into(), asking.into()];
-        words.push(script.clone());
-        words.extend(work.words);
-        Ok(Work {
-            is_service: true,
-            timeout: work.timeout,
-            ..Work::new(words)?
-        })
     }
 }
 

@@ -73,11 +73,7 @@ fn holder() -> Holder {
 }
 
 fn held() -> Acquired {
-    Acquired::Held {
-        fence: 5,
-        slot: 1,
-        success: None,
-    }
+    Acquired::Held { fence: 5, slot: 1 }
 }
 
 /// A grant that was made when the server's clock was this much later than in [`busy`].
@@ -206,21 +202,6 @@ fn a_free_lock_takes_one_question() {
     };
     assert_eq!(*waited, Duration::ZERO);
     assert_eq!(*lease, Lease::new(START, TERMS));
-}
-
-#[test]
-fn the_last_success_of_a_run_is_known_with_the_lock() {
-    let mut waiter = Waiter::asking(policy());
-    let answer = Acquired::Held {
-        fence: 5,
-        slot: 1,
-        success: Some(MS * 700),
-    };
-    let actions = waiter.0.on_event(Event::Answered(Ok(answer)), None, at(20));
-    let [Action::End(End::Acquired { success, .. })] = actions.as_slice() else {
-        panic!("{actions:?}");
-    };
-    assert_eq!(*success, Some(at(20).before(MS * 700)));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::process::Command;
 use crate::support::pty::Terminal;
 use crate::support::tmux::Tmux;
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, is_gone,
-    outcome, path, send, wait_until, with_default_signals,
+    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, outcome,
+    path, send, wait_until, with_default_signals,
 };
 
 /// The signals by which redlock ends where they ended its work.
@@ -178,24 +178,6 @@ fn a_signal_during_the_random_pause_ends_redlock_by_the_same_signal() {
         let end = run.finish();
         assert_killed_by(&redis, &end, signal);
         assert_eq!(end.stdout, "");
-        assert_eq!(redis.keys(), [""; 0]);
-    }
-}
-
-#[test]
-fn a_signal_while_unless_is_asked_ends_redlock_by_the_same_signal() {
-    let redis = Redis::start();
-    let unless = format!("echo $$; {MORTAL}");
-    for signal in FATAL {
-        let command = ["run", "--unless", &unless, "a", "--", "echo", "ran"];
-        let mut run = Running::start(&mut redlock(&redis, &command));
-        let asking: i32 = run.line().parse().unwrap();
-        run.expect_line("ready");
-        send(run.pid(), signal);
-        let end = run.finish();
-        assert_killed_by(&redis, &end, signal);
-        assert!(!end.stdout.contains("ran"), "{end:?}");
-        assert!(is_gone(asking));
         assert_eq!(redis.keys(), [""; 0]);
     }
 }

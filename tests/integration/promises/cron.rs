@@ -1,4 +1,4 @@
-//! Doing it once: --hold-at-least, --once-per, --unless, --jitter, and silence.
+//! Doing it once: --hold-at-least, --once-per, --jitter, and silence.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Gate, Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, host, is_alive,
-    moment, now, outcome, queued, wait_until,
+    Gate, Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, host, moment, now,
+    outcome, queued, wait_until,
 };
 
 /// A run of a `COMMAND` that leaves a line in the file "ran".
@@ -122,107 +122,6 @@ fn a_run_that_waits_when_another_one_succeeds_does_not_run_again() {
     assert_nothing_left(&redis);
 }
 
-/// A script for --unless that counts how often it is asked, and succeeds once a file is there.
-fn unless(redis: &Redis) -> String {
-    let dir = redis.dir.path().display();
-    format!("echo asked >>{dir}/asked; test -e {dir}/filled")
-}
-
-fn asked(redis: &Redis) -> usize {
-    let asked = fs::read_to_string(redis.dir.path().join("asked"));
-    asked.unwrap_or_default().lines().count()
-}
-
-#[test]
-fn unless_is_checked_once_where_no_run_was_in_the_way() {
-    let redis = Redis::start();
-    let unless = unless(&redis);
-    job(&redis, &["--unless", &unless]).finish().assert_code(0);
-    assert_eq!((ran(&redis), asked(&redis)), (1, 1));
-    fs::write(redis.dir.path().join("filled"), "").unwrap();
-    // The run is noted, but doesn't ask for the lock.
-    redis.cli(&["CONFIG", "RESETSTAT"]);
-    job(&redis, &["--unless", &unless])
-        .finish()
-        .assert_code(0)
-        .assert_says("redlock: skipped: the --unless script succeeded\n");
-    assert_eq!((ran(&redis), asked(&redis)), (1, 2));
-    assert_eq!(redis.calls("exists"), 0, "the lock was asked for");
-}
-
-#[test]
-fn unless_is_asked_again_after_having_waited() {
-    let redis = Redis::start();
-    let unless = unless(&redis);
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let waiter = queued(
-        &redis,
-        words!("run -q --unless", &unless, "a", "--", "echo", "filling"),
-    );
-    fs::write(redis.dir.path().join("filled"), "").unwrap();
-    holder.end();
-    let end = waiter.finish();
-    end.assert_code(0);
-    assert_eq!((end.stdout.as_str(), asked(&redis)), ("", 2));
-
-    fs::remove_file(redis.dir.path().join("filled")).unwrap();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let command = ["a", "--", "sh", "-c", "echo $0 $*; exit 7", "x", "y z"];
-    let waiter = queued(
-        &redis,
-        &[&["run", "-q", "--unless", &unless], &command[..]].concat(),
-    );
-    holder.end();
-    let end = waiter.finish();
-    assert_eq!(
-        (end.assert_code(7).stdout.as_str(), asked(&redis)),
-        ("x y z\n", 4)
-    );
-}
-
-#[test]
-fn unless_is_asked_again_after_having_waited_for_any_of_several_locks() {
-    let redis = Redis::start();
-    let unless = unless(&redis);
-    let filled = redis.dir.path().join("filled");
-    for name in ["a", "b"] {
-        let holder = Gated::start(&redis, &[name]).ready();
-        let words = words!("run -q --unless {} a b -- echo filling", &unless);
-        let waiter = Running::start(&mut redis.redlock(words));
-        wait_until("it waits", || redis.queue(name) == [waiter.pid()]);
-        fs::write(&filled, "").unwrap();
-        holder.end();
-        let end = waiter.finish();
-        end.assert_code(0);
-        assert_eq!(end.stdout, "", "{name}");
-        fs::remove_file(&filled).unwrap();
-    }
-}
-
-#[test]
-fn unless_is_asked_again_when_another_run_has_succeeded_in_between() {
-    let redis = Redis::start();
-    // The first time it is asked, another run fills the cache before the answer is known.
-    let dir = redis.dir.path().display();
-    let script =
-        format!("test -e {dir}/filled || {{ redlock run a -- touch {dir}/filled; false; }}");
-    let run = job(&redis, &["--unless", &script]).finish();
-    run.assert_code(0);
-    assert_eq!(ran(&redis), 0);
-}
-
-#[test]
-fn a_signal_ends_what_unless_asks() {
-    let redis = Redis::start();
-    let script = "echo $$; exec sleep 60";
-    let mut run = Running::start(&mut redis.redlock(words!("run --unless {} a -- true", script)));
-    let asking: i32 = run.line().parse().unwrap();
-    run.signal(Signal::SIGTERM);
-    run.finish().assert_code(128 + 15);
-    assert!(!is_alive(asking));
-    assert_nothing_left(&redis);
-}
-
 #[test]
 fn jitter_sleeps_before_all_else_and_a_signal_ends_it() {
     let redis = Redis::start();
@@ -328,9 +227,7 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
     assert!(after(&["--once-per", "1h"]).contains(end));
     redis.cli(&["DEL", "{redlock:a}:history"]);
     assert!(after(&["--once-per", "1h"]).ends_with("s ago\n"));
-    for options in [["--once-per", "1h"], ["--unless", "true"]] {
-        assert_eq!(after(&[&["-q"], &options[..]].concat()), "");
-    }
+    assert_eq!(after(&["-q", "--once-per", "1h"]), "");
     let numbered = |number| {
         let supersede = words!("run --supersede --reason hotfix --order", number);
         outcome(&mut redis.redlock(&[supersede, &["b", "--", "true"]].concat()))
@@ -342,30 +239,6 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
         .assert_says("(hotfix)");
     assert_eq!(old.stderr.lines().count(), 1);
     assert_eq!(ran(&redis), 1);
-}
-
-#[test]
-fn a_run_that_is_skipped_after_waiting_says_so() {
-    let redis = Redis::start();
-    let unless = unless(&redis);
-    let skipped = |quiet: &[&str]| {
-        let holder = Gated::start(&redis, &["a"]).ready();
-        let options = ["--unless", &unless, "a", "--", "echo", "filling"];
-        let waiter = queued(&redis, &[&["run"], quiet, &options].concat());
-        fs::write(redis.dir.path().join("filled"), "").unwrap();
-        holder.end();
-        let end = waiter.finish();
-        fs::remove_file(redis.dir.path().join("filled")).unwrap();
-        end.assert_code(0);
-        assert_eq!(end.stdout, "");
-        end.stderr
-    };
-    let said = skipped(&[]);
-    assert!(
-        said.ends_with("redlock: skipped: the --unless script succeeded\n"),
-        "{said:?}"
-    );
-    assert_eq!(skipped(&["-q"]), "");
 }
 
 #[test]
@@ -413,70 +286,10 @@ fn a_success_long_ago_or_of_another_lock_does_not_count() {
 }
 
 #[test]
-fn whatever_the_script_of_unless_makes_of_a_signal_it_ends_the_run() {
-    let redis = Redis::start();
-    for (signal, number) in [
-        (Signal::SIGINT, 2),
-        (Signal::SIGTERM, 15),
-        (Signal::SIGHUP, 1),
-    ] {
-        for status in [1, 143] {
-            let script = format!(
-                "trap 'exit {status}' INT TERM HUP; echo asking; while :; do sleep 0.01; done"
-            );
-            let mut run = Running::start(
-                &mut redis.redlock(&["run", "--unless", &script, "a", "--", "echo", "ran"]),
-            );
-            run.expect_line("asking");
-            run.signal(signal);
-            let end = run.finish();
-            assert_eq!(
-                (end.code(), end.stdout.as_str()),
-                (Some(128 + number), "asking\n"),
-                "{signal} {status}: {end:?}"
-            );
-        }
-    }
-    assert_eq!(redis.keys(), [""; 0]);
-}
-
-#[test]
-fn a_signal_that_comes_when_unless_is_asked_again_runs_nothing_and_frees_the_lock() {
-    let redis = Redis::start();
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let asked = redis.dir.path().join("asked");
-        let _ = fs::remove_file(&asked);
-        let holder = Gated::start(&redis, &["a"]).ready();
-        let script =
-            r#"test -e "$HOME/asked" || { >"$HOME/asked"; exit 1; }; echo $$; exec sleep 60"#;
-        let mut waiter = queued(&redis, words!("run -q --unless {} a -- echo ran", script));
-        holder.end();
-        let asking: i32 = waiter.line().parse().unwrap();
-        waiter.signal(signal);
-        let end = waiter.finish();
-        assert_eq!(end.code(), Some(128 + signal as i32), "{end:?}");
-        assert!(!end.stdout.contains("ran"), "{end:?}");
-        wait_until("what was asked is gone", || !is_alive(asking));
-        assert_nothing_left(&redis);
-    }
-}
-
-#[test]
 fn jitter_is_never_more_than_was_said_and_each_signal_ends_it() {
     let redis = Redis::start();
     for (signal, number) in [(Signal::SIGHUP, 1), (Signal::SIGTERM, 15)] {
-        let run = [
-            "run",
-            "--jitter",
-            "10h",
-            "--unless",
-            "echo asked",
-            "a",
-            "--",
-            "echo",
-            "ran",
-        ];
-        let run = Running::start(&mut redis.redlock(&run));
+        let run = Running::start(&mut redis.redlock(words!("run --jitter 10h a -- echo ran")));
         let pid = run.pid();
         wait_until("it sleeps", || {
             let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
@@ -523,7 +336,6 @@ fn a_run_that_loses_the_race_is_silent_for_whatever_reason_but_not_when_somethin
         &["-s"],
         &["--slots", "2"],
         &["--hold-at-least", "1m"],
-        &["--unless", "false"],
     ] {
         lost(options);
     }

@@ -449,7 +449,6 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
     let redis = Redis::start();
     redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
     redlock(&redis, &["run", "--once-per", "1h", "a", "--", "true"]).assert_code(0);
-    redlock(&redis, &["run", "--unless", "true", "a", "--", "true"]).assert_code(0);
     let holder = Gated::start(&redis, &["a"]).ready();
     redlock(&redis, &["run", "-qn", "a", "--", "true"]).assert_code(75);
     redlock(&redis, &["acquire", "-q", "-w", "10ms", "a"]).assert_code(75);
@@ -473,14 +472,7 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
     assert_eq!(all.pop().as_deref(), Some("joined"));
     assert_eq!(
         all,
-        [
-            "recent",
-            "unless",
-            "busy",
-            "timeout",
-            "superseded",
-            "superseded"
-        ]
+        ["recent", "busy", "timeout", "superseded", "superseded"]
     );
     let skipped = history(&redis, &["--skipped"]);
     let busy = skipped.iter().find(|item| item["why"] == "busy").unwrap();
@@ -505,7 +497,7 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
     );
     let table = redlock(&redis, &["history", "a"]).stdout;
     assert!(
-        table.ends_with("\n8 runs ended without the lock; --skipped shows them\n"),
+        table.ends_with("\n7 runs ended without the lock; --skipped shows them\n"),
         "{table}"
     );
     let table = redlock(&redis, &["history", "--skipped", "a"]).stdout;
@@ -513,7 +505,6 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
     for part in [
         "  skipped: succeeded ",
         &from,
-        "  skipped: --unless succeeded ",
         "  gave up: held by ",
         "  gave up waiting: held by ",
         "  superseded by ",
@@ -579,29 +570,6 @@ fn skipped_runs_never_push_out_the_holds_and_are_as_many_at_most() {
     let none = words!("run --history-size 0 --once-per 1h a -- true");
     redlock(&redis, none).assert_code(0);
     assert_eq!(redis.cli(&["EXISTS", "{redlock:a}:skips"]), "0");
-}
-
-#[test]
-fn a_run_that_is_skipped_needs_no_server() {
-    let redis = Redis::start();
-    let run = [
-        "run",
-        "-q",
-        "-u",
-        "redis://127.0.0.1:1",
-        "--unless",
-        "true",
-        "a",
-        "--",
-        "false",
-    ];
-    redlock(&redis, &run).assert_code(0).assert_silent();
-    // One that stalls holds it up for a moment.
-    redis.stall();
-    let began = Instant::now();
-    let run = words!("run -q --connect-timeout 1m --unless true a -- false");
-    redlock(&redis, run).assert_code(0).assert_silent();
-    assert!(began.elapsed() < std::time::Duration::from_secs(20));
 }
 
 #[test]

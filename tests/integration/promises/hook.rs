@@ -254,7 +254,6 @@ fn a_run_without_its_command_or_without_a_lock_tells_its_end() {
     outcome(run.env("REDLOCK_URL", "unix:///no/such/socket")).assert_code(4);
     told.told("ended").assert(&[("STATUS", "4"), ("FENCE", "")]);
     // A run that is skipped has nothing to tell.
-    outcome(&mut told.run("--unless true a", "true")).assert_code(0);
     outcome(&mut told.redlock(words!("run a -- true"))).assert_code(0);
     told.told("ended").assert(&[("STATUS", "0")]);
     told.told("acquired");

@@ -41,7 +41,7 @@
 //! | `elsewhere` | guarded work on hosts behind ssh and in a daemon's containers: no two holders' work beats at once |
 //! | `fencing` | a fence file rejects every stale writer |
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
-//! | `cron` | running once: --hold-at-least, --once-per, --unless, --jitter, and silence |
+//! | `cron` | running once: --hold-at-least, --once-per, --jitter, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
 //! | `restarts` | a server that restarted without its data grants nothing that it may have forgotten |
 //! | `clock_skew` | a lease ends sooner by what the clocks of the Redis hosts may differ |

@@ -1027,7 +1027,7 @@ fn an_input_of_the_action_is_never_an_option() {
     let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
     let job = GithubJob::new(workspace.dir(), &variables);
     let marker = workspace.dir().join("ran");
-    let option = format!("--unless=touch {}", marker.display());
+    let option = format!("--shell=touch {}", marker.display());
     for (name, run) in [(&*option, "true"), ("-v", "true"), ("deploy", "-x")] {
         let refused = outcome(&mut job.uses(&[("name", name), ("run", run), ("args", "deploy")]));
         let said = "redlock: the inputs name and run must not begin with -\n";

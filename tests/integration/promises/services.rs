@@ -70,17 +70,6 @@ fn a_service_is_ready_when_its_command_has_started_and_a_standby_shows_the_holde
 }
 
 #[test]
-fn unless_script_does_not_signal_readiness() {
-    let redis = Redis::start();
-    let manager = Manager::new(&redis, "manager");
-    let run = ["run", "--unless", "false", "a", "--", "true"];
-    outcome(redis.redlock(&run).env("NOTIFY_SOCKET", &manager.path)).assert_code(0);
-    assert_eq!(manager.message(), "READY=1\nSTATUS=running true");
-    manager.socket.set_nonblocking(true).unwrap();
-    assert!(manager.socket.recv(&mut [0; 10]).is_err());
-}
-
-#[test]
 fn the_label_stands_for_the_command_and_a_long_command_is_cut() {
     let redis = Redis::start();
     let manager = Manager::new(&redis, "manager");

@@ -138,7 +138,7 @@ const SURROUNDINGS: &str = r#"
 /// How a COMMAND may come to be started.
 fn ways() -> Vec<Vec<String>> {
     let nowhere = format!("redis://127.0.0.1:{}", free_port());
-    let ways: [&[&str]; 11] = [
+    let ways: [&[&str]; 10] = [
         &["run", "a", "--"],
         &["run", "--on-unreachable", "run", "-u", &nowhere, "a", "--"],
         &["run", "--on-unreachable", "run", "a", "--"],
@@ -156,7 +156,6 @@ fn ways() -> Vec<Vec<String>> {
             "a",
             "--",
         ],
-        &["run", "--unless", "false", "a", "--"],
         &["run", "--once-per", "1ms", "a", "--"],
         &["run", "--supersede", "--cancel-running", "a", "--"],
         &["run", "a", "--", REDLOCK, "run", "b", "--"],

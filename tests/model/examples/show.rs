@@ -340,7 +340,7 @@ impl Snapshot {
 /// What the fields of an answer are, by the script and the first field, of which the meaning comes first.
 fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static str])> {
     Some(match (script, first) {
-        ("acquire", 1) => ("held", &["fence", "slot", "last success ago"]),
+        ("acquire", 1) => ("held", &["fence", "slot"]),
         ("acquire", 0) => (
             "busy",
             &[

@@ -1036,13 +1036,13 @@ impl Promises {
             _ => last,
         };
         let told = match answer {
-            Acquired::Held { success, .. } => {
+            Acquired::Held { .. } => {
                 promise!(
                     !is_enough,
                     "P4: a success is enough for as long as it is to be",
                     "{token} has the lock, and the last success was {ago:?} ago"
                 );
-                *success
+                return Ok(());
             }
             Acquired::RecentSuccess(ago) => {
                 promise!(
@@ -1050,12 +1050,12 @@ impl Promises {
                     "P4: no run is skipped without a success",
                     "{token} is, and the last success was {ago:?} ago"
                 );
-                Some(*ago)
+                *ago
             }
             _ => return Ok(()),
         };
         promise!(
-            told == ago,
+            Some(told) == ago,
             "P4: a success is when its run ended",
             "{token} is told that it was {told:?} ago, and it was {ago:?}"
         );
