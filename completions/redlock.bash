@@ -99,7 +99,7 @@ _redlock() {
         case $command:$cur in
         run:-*)
             _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once --once-per
-                --wait-tree --join --jitter --shell -- $common"
+                --wait-tree --jitter --shell -- $common"
             ;;
         guard:-*) _redlock_words "--held --timeout --kill-after --wait-tree --shell -- $common" ;;
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;

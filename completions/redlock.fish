@@ -141,7 +141,6 @@ complete -c redlock -n '__redlock_is run' -l hold-at-least -x -d 'Keep the lock 
 complete -c redlock -n '__redlock_is run' -l once -x -d 'Skip if a run with this key succeeded'
 complete -c redlock -n '__redlock_is run' -l once-per -x -d 'Skip if a run succeeded within this time'
 complete -c redlock -n '__redlock_is run' -l wait-tree -d 'Hold the lock until all processes of the command have ended'
-complete -c redlock -n '__redlock_is run' -l join -d 'If another run holds the lock, wait for that run and exit with its status'
 complete -c redlock -n '__redlock_is run' -l jitter -x -d 'Sleep a random time first'
 complete -c redlock -n '__redlock_is run' -s c -l shell -x -d 'Run a shell script instead of a command'
 

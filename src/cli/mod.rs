@@ -483,12 +483,6 @@ pub struct Run {
     #[arg(long, help_heading = "The command")]
     pub wait_tree: bool,
 
-    /// If a run is in progress, use its status
-    ///
-    /// If another run holds the lock, wait for that run and exit with its status; COMMAND is not run a second time.
-    #[arg(long, conflicts_with_all = ["shared", "slots", "supersede"], help_heading = "Run once across hosts")]
-    pub join: bool,
-
     /// Sleep a random time first, up to this long
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts")]
     pub jitter: Duration,

@@ -251,7 +251,7 @@ fn never_on(history: &LockHistory) -> Option<String> {
     let skips = history
         .skips
         .iter()
-        .filter(|skip| !matches!(skip.reason, SkipReason::Recent | SkipReason::Joined));
+        .filter(|skip| skip.reason != SkipReason::Recent);
     let tried = history.holds.iter().map(|one| one.who.host.as_str());
     let tried: BTreeSet<&str> = tried
         .chain(skips.map(|skip| skip.who.host.as_str()))

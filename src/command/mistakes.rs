@@ -218,6 +218,10 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         "put the lock's name without an option",
     ),
     (
+        &["--join"],
+        "put --once KEY, with the commit or the version as KEY",
+    ),
+    (
         &["--unless"],
         "test it under the lock: -c 'test -e done || make'",
     ),

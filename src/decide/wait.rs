@@ -5,11 +5,9 @@
 //! the lease of what is held already is kept alive, and jobs that wait for each other are noticed.
 //!
 //! What is asked of the server one after the other is a phase each, so an answer that belongs to
-//! none of them changes nothing. `failing` is about a server that fails, `joined` about a run that does for ours,
-//! `timing` has the times.
+//! none of them changes nothing. `failing` is about a server that fails, `timing` has the times.
 
 mod failing;
-mod joined;
 mod timing;
 
 use std::rc::Rc;
@@ -18,11 +16,8 @@ use std::time::Duration;
 use self::timing::{Next, WakeBy, heartbeat, is_fresh, is_near, next};
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use crate::clock::Moment;
-use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, LeaseEvent, Terms, shortest_for};
-use crate::protocol::{
-    self, Acquired, Busy, CycleMember, ErrorKind, Grant, HoldOutcome, Place, Who,
-};
+use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, Place, Who};
 use crate::signal::{SIGTSTP, ends_waiting};
 
 /// What a wait knows from its start.
@@ -32,8 +27,6 @@ pub struct Policy {
     pub limit: WaitLimit,
     /// The lease that is asked for.
     pub terms: Terms,
-    /// A run that is going on is waited for and does for ours.
-    pub joins: bool,
     /// The work may start on a grant that isn't confirmed yet.
     pub starts_on_grant: bool,
     /// The job holds other locks, so another client may wait for it.
@@ -85,8 +78,6 @@ pub enum Event {
     Sent(Moment, Duration),
     /// The answer to it; the server may also have answered with an error.
     Answered(Result<Acquired, protocol::Error>),
-    /// The outcome of the run that we joined, where the history has it.
-    RunLookedUp(Option<HoldOutcome>),
 }
 
 /// What to do about it, in this order.
@@ -102,8 +93,6 @@ pub enum Action {
     TimeOut,
     /// Give a connection up that has failed like this.
     Disconnect(protocol::Error),
-    /// Read the outcome of this run's hold.
-    LookAtRun(Rc<Busy>),
     /// Show what we wait for, as it was known this long ago.
     Show { busy: Rc<Busy>, age: Duration },
     /// Show that the server is tried again: what is wrong with it, and for how long.
@@ -142,8 +131,6 @@ pub enum End {
     Deadlock(Vec<CycleMember>),
     /// A run succeeded this long ago, which is enough.
     RecentSuccess(Duration),
-    /// The run that we joined has ended like this.
-    Joined(Exit),
     /// A lock that was held already is gone, or another run wants it, as was reported last.
     HeldLockGone,
     /// What was held already could not be renewed in time.
@@ -166,15 +153,6 @@ struct BusyAnswer {
     heard: Moment,
 }
 
-/// What to ask next.
-#[derive(Clone, Debug)]
-enum Question {
-    /// For the lock.
-    Lock,
-    /// For the outcome of the run that we joined, which was `found`.
-    Run { found: BusyAnswer },
-}
-
 /// How far the wait has come. `asked` is when the current question was allowed.
 #[derive(Clone, Debug)]
 enum Phase {
@@ -182,7 +160,6 @@ enum Phase {
     /// The next question would come too soon after the others.
     Pausing {
         until: Moment,
-        then: Question,
     },
     /// The server has failed, and is asked again later.
     Reconnecting {
@@ -205,17 +182,6 @@ enum Phase {
     /// We are in the queue.
     Queued {
         found: BusyAnswer,
-        until: Moment,
-    },
-    /// The state of the run that we joined is being read.
-    LookingAtRun {
-        found: BusyAnswer,
-        asked: Moment,
-    },
-    /// We wait for the end of that run, without a place in the queue. The history has it, or not.
-    Joined {
-        found: BusyAnswer,
-        is_known: bool,
         until: Moment,
     },
     Over,
@@ -332,14 +298,12 @@ impl Wait {
     /// When to look at the clock again.
     pub fn due(&self) -> Option<Moment> {
         let phase = match &self.phase {
-            Phase::Pausing { until, .. }
+            Phase::Pausing { until }
             | Phase::Reconnecting { until }
             | Phase::Asking { until, .. } => Some(*until),
-            Phase::Queued { until, .. } | Phase::Joined { until, .. } => {
-                Some(self.progress.due().min(*until))
-            }
+            Phase::Queued { until, .. } => Some(self.progress.due().min(*until)),
             Phase::Searching { .. } => self.last_answer(),
-            Phase::New | Phase::Sending { .. } | Phase::LookingAtRun { .. } | Phase::Over => None,
+            Phase::New | Phase::Sending { .. } | Phase::Over => None,
         };
         let outage = self.outage.as_ref().and_then(Outage::due);
         phase.into_iter().chain(outage).min()
@@ -354,7 +318,7 @@ impl Wait {
         match event {
             Event::Start => {
                 if let Phase::New = self.phase {
-                    self.ask(Question::Lock, now, &mut actions);
+                    self.ask(now, &mut actions);
                 }
             }
             Event::Tick => self.on_tick(held, now, &mut actions),
@@ -400,7 +364,6 @@ impl Wait {
                 }
             }
             Event::Answered(answer) => self.on_answer(answer, now, &mut actions),
-            Event::RunLookedUp(outcome) => self.on_run(outcome, now, &mut actions),
         }
         actions
     }
@@ -418,30 +381,22 @@ impl Wait {
         }
         self.show_outage(now, actions);
         match &self.phase {
-            Phase::Pausing { until, .. } if now >= *until => {
-                if let Phase::Pausing { then, .. } = std::mem::replace(&mut self.phase, Phase::Over)
-                {
-                    self.dispatch(then, now, actions);
-                }
-            }
-            Phase::Reconnecting { until } if now >= *until => {
-                self.ask(Question::Lock, now, actions);
-            }
+            Phase::Pausing { until } if now >= *until => self.dispatch(now, actions),
+            Phase::Reconnecting { until } if now >= *until => self.ask(now, actions),
             Phase::Asking { until, .. } if now >= *until => actions.push(Action::TimeOut),
             Phase::Searching { .. } if self.last_answer().is_some_and(|last| now >= last) => {
                 actions.push(Action::TimeOut);
             }
-            Phase::Queued { until, .. } | Phase::Joined { until, .. } if now >= *until => {
+            Phase::Queued { until, .. } if now >= *until => {
                 self.ask_again(now, actions);
             }
-            Phase::Queued { .. } | Phase::Joined { .. } => self.show(now, actions),
+            Phase::Queued { .. } => self.show(now, actions),
             Phase::New
             | Phase::Pausing { .. }
             | Phase::Reconnecting { .. }
             | Phase::Searching { .. }
             | Phase::Sending { .. }
             | Phase::Asking { .. }
-            | Phase::LookingAtRun { .. }
             | Phase::Over => {}
         }
     }
@@ -457,31 +412,23 @@ impl Wait {
         }
     }
 
-    /// Asks something, as soon as the pace allows it.
-    fn ask(&mut self, question: Question, now: Moment, actions: &mut Vec<Action>) {
+    /// Asks for the lock, as soon as the pace allows it.
+    fn ask(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let until = self.pace.ask_at(now);
         if until > now {
-            self.phase = Phase::Pausing {
-                until,
-                then: question,
-            };
+            self.phase = Phase::Pausing { until };
         } else {
-            self.dispatch(question, now, actions);
+            self.dispatch(now, actions);
         }
     }
 
-    fn dispatch(&mut self, question: Question, asked: Moment, actions: &mut Vec<Action>) {
-        match question {
-            // Where the job holds nothing, no other client waits for it.
-            Question::Lock if self.policy.holds_others && asked >= self.began + SEARCH_AFTER[0] => {
-                self.phase = Phase::Searching { asked };
-                actions.push(Action::SearchDeadlock(self.waiting_for));
-            }
-            Question::Lock => self.send(asked, actions),
-            Question::Run { found } => {
-                actions.push(Action::LookAtRun(Rc::clone(&found.busy)));
-                self.phase = Phase::LookingAtRun { found, asked };
-            }
+    fn dispatch(&mut self, asked: Moment, actions: &mut Vec<Action>) {
+        // If the job holds nothing, no other client waits for it.
+        if self.policy.holds_others && asked >= self.began + SEARCH_AFTER[0] {
+            self.phase = Phase::Searching { asked };
+            actions.push(Action::SearchDeadlock(self.waiting_for));
+        } else {
+            self.send(asked, actions);
         }
     }
 
@@ -497,30 +444,10 @@ impl Wait {
 
     /// Asks again, as something may have changed.
     fn ask_again(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let question = match &self.phase {
-            Phase::Joined {
-                found,
-                is_known: true,
-                ..
-            } => Question::Run {
-                found: found.clone(),
-            },
-            // Another one may hold it now.
-            Phase::Joined {
-                is_known: false, ..
-            }
-            | Phase::Queued { .. } => Question::Lock,
-            // What comes meanwhile is found out by the next question, or by this one.
-            Phase::New
-            | Phase::Pausing { .. }
-            | Phase::Reconnecting { .. }
-            | Phase::Searching { .. }
-            | Phase::Sending { .. }
-            | Phase::Asking { .. }
-            | Phase::LookingAtRun { .. }
-            | Phase::Over => return,
-        };
-        self.ask(question, now, actions);
+        // What comes at another time is found out by the next question, or by this one.
+        if let Phase::Queued { .. } = self.phase {
+            self.ask(now, actions);
+        }
     }
 
     fn on_answer(
@@ -560,7 +487,7 @@ impl Wait {
                 // Asked again it is lengthened, if the server has become faster.
                 self.too_late += 1;
                 if self.too_late < MOST_TOO_LATE {
-                    self.ask(Question::Lock, now, actions);
+                    self.ask(now, actions);
                 } else {
                     self.end(End::TooSlow, actions);
                 }
@@ -604,11 +531,8 @@ impl Wait {
         }
     }
 
-    /// Waits for a busy lock: in its queue, or for the end of the run that this run joins.
+    /// Waits for a busy lock in its queue.
     fn remain_queued(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
-        if self.policy.joins {
-            return self.ask(Question::Run { found }, now, actions);
-        }
         let BusyAnswer { busy, heard, .. } = &found;
         let place = self.updated_place(busy);
         let wake_by = if place.polls {
@@ -628,7 +552,7 @@ impl Wait {
                 let was_queued = self.place.replace(place).is_some();
                 if !was_queued {
                     // At once, now with a place in the queue.
-                    return self.ask(Question::Lock, now, actions);
+                    return self.ask(now, actions);
                 }
                 self.waiting_for = heartbeat(busy.ahead) * HEARTBEATS;
                 // What the user is shown first is to be fresh.
@@ -659,7 +583,7 @@ impl Wait {
     }
 
     fn show(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if let Phase::Queued { found, .. } | Phase::Joined { found, .. } = &self.phase
+        if let Phase::Queued { found, .. } = &self.phase
             && let frozen = found.busy.blocked_since()
             && self.progress.is_due_for(&found.busy.id, frozen, now)
         {

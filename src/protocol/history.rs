@@ -74,12 +74,10 @@ pub enum SkipReason {
     Removed,
     /// It gave up to break a deadlock.
     Deadlock,
-    /// It ended with the status of the run that it waited for.
-    Joined,
 }
 
 impl SkipReason {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 8] = [
         Self::Recent,
         Self::Busy,
         Self::Timeout,
@@ -88,7 +86,6 @@ impl SkipReason {
         Self::Superseded,
         Self::Removed,
         Self::Deadlock,
-        Self::Joined,
     ];
 
     /// In one word.
@@ -102,7 +99,6 @@ impl SkipReason {
             Self::Superseded => "superseded",
             Self::Removed => "removed",
             Self::Deadlock => "deadlock",
-            Self::Joined => "joined",
         }
     }
 }
@@ -181,7 +177,7 @@ impl HoldOutcome {
         Some(match text.split_once(':') {
             Some(("status", status)) => Self::Status(status.parse().ok()?),
             Some(("signal", signal)) => {
-                // No other signals exist, and a run that joined may have to end as this one did.
+                // No other signals exist.
                 let number = signal.parse().ok()?;
                 Self::Signal((1..=64).contains(&number).then_some(number)?)
             }

@@ -1,6 +1,6 @@
 -- skip: note that a run ended without the lock. Not part of the lock: nothing depends on it.
 -- KEYS[12] skips: the runs that ended without the lock, the newest first
--- ARGV[4] why ('recent', 'busy', 'timeout', 'frozen', 'superseded', 'removed', 'deadlock' or 'joined')
+-- ARGV[4] why ('recent', 'busy', 'timeout', 'frozen', 'superseded', 'removed' or 'deadlock')
 -- ARGV[5] ms (that the run waited; with 'recent', that a success was ago)
 -- ARGV[6] who (JSON)
 -- ARGV[7] by (JSON: the run that stood in the way, or '')

@@ -783,7 +783,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
              redlock extend --token-file $t c --for 1m; redlock extend --token-file $t c
              redlock release --token-file $t c
              redlock acquire c --ttl 1s --format token >$t
-             redlock run -q --join c -- true
+             redlock run -q c -- true
              redlock run --slots 2 d -- redlock run --slots 2 d -- true
              redlock run -s d -- redlock run -s d -- true
              redlock run --supersede --order 1 --cancel-running --repair-ttl d -- true

@@ -269,7 +269,6 @@ impl Client {
         let policy = wait::Policy {
             limit: setup.limit,
             terms: setup.terms,
-            joins: false,
             starts_on_grant: setup.starts_on_grant,
             holds_others: false,
             awaits_server: false,
@@ -736,7 +735,6 @@ impl Client {
                     }
                     wait::Action::Disconnect(_) => network.close(self.number),
                     wait::Action::SearchDeadlock(_) => events.push_back(wait::Event::NotSearched),
-                    wait::Action::LookAtRun(_) => events.push_back(wait::Event::RunLookedUp(None)),
                     wait::Action::Suspend
                     | wait::Action::Show { .. }
                     | wait::Action::ShowOutage { .. }

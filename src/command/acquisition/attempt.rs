@@ -87,7 +87,6 @@ impl<'a> Attempt<'a> {
         let policy = wait::Policy {
             limit: WaitLimit::since(started, options.no_wait, options.wait),
             terms: acquisition.terms(),
-            joins: acquisition.joins,
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
             awaits_server: acquisition.awaits_server() || held.answered || held.client.was_found(),
@@ -296,10 +295,9 @@ impl<'a> Attempt<'a> {
                 Some(wait::Event::Answered(answer))
             }
             Incoming::Granted(grant) => Some(wait::Event::Granted(grant)),
-            // A key that we track is that of the run that we joined.
-            Incoming::Message | Incoming::KeyChanged => Some(wait::Event::Message),
+            Incoming::Message => Some(wait::Event::Message),
             Incoming::SubscribeDenied => Some(wait::Event::SubscribeDenied),
-            Incoming::Subscribed => None,
+            Incoming::Subscribed | Incoming::KeyChanged => None,
         }
     }
 
@@ -347,17 +345,6 @@ impl<'a> Attempt<'a> {
                 self.acquisition.verbosity().verbose(error);
                 self.client.disconnect();
             }
-            wait::Action::LookAtRun(busy) => {
-                let id = busy.id.clone();
-                let look = move |locks: &Locks, client: &mut Client, name: &Name| {
-                    outcome_of_hold(locks, client, name, &id)
-                };
-                events.push_back(match self.look_up(look) {
-                    Ok(Ok(outcome)) => wait::Event::RunLookedUp(outcome),
-                    Ok(Err(signal)) => wait::Event::Signal(signal),
-                    Err(error) => wait::Event::Failed(error),
-                });
-            }
             wait::Action::ShowOutage { kind, lasting } => {
                 // A server that has never answered may have another address.
                 let says_enough = kind == ErrorKind::Unreachable && self.client.was_reached();
@@ -397,7 +384,7 @@ impl<'a> Attempt<'a> {
         let outlook = Outlook {
             this_host_only: report::this_host_only(&self.acquisition.settings.locks),
             usual: self.usual,
-            queues: !self.acquisition.joins,
+            queues: true,
         };
         let line = report::waiting_line(self.claim.lock().name(), busy, age, outlook);
         systemd::status(&line);
@@ -584,7 +571,6 @@ impl<'a> Attempt<'a> {
             }
             wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle), None),
             wait::End::RecentSuccess(ago) => Reason::Skipped(self.skipped_line(ago)),
-            wait::End::Joined(exit) => Reason::Joined(exit),
             wait::End::HeldLockGone => Reason::Lost(self.lost_meanwhile(self.trouble.as_ref())),
             wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
             wait::End::Interrupted(signal) => Reason::Interrupted(signal),
@@ -643,7 +629,6 @@ impl<'a> Attempt<'a> {
             wait::End::Superseded(by) => (SkipReason::Superseded, Some((**by).clone())),
             wait::End::Removed(by) => (SkipReason::Removed, Some((**by).clone())),
             wait::End::Deadlock(_) => (SkipReason::Deadlock, None),
-            wait::End::Joined(_) => (SkipReason::Joined, None),
             wait::End::Acquired { .. }
             | wait::End::Granted { .. }
             | wait::End::HeldLockGone
@@ -706,20 +691,4 @@ fn searched(found: deadlock::Found) -> wait::Event {
         Ok(cycle) => wait::Event::Searched(cycle),
         Err(error) => wait::Event::Failed(error),
     }
-}
-
-/// The outcome of the hold with this id. From now on the server pushes when the lock changes, where it can.
-fn outcome_of_hold(
-    locks: &Locks,
-    client: &mut Client,
-    name: &Name,
-    id: &str,
-) -> Result<Option<protocol::HoldOutcome>, protocol::Error> {
-    let names = std::slice::from_ref(name);
-    locks.track(client, names)?;
-    let mut found = locks.history(client, names, false)?;
-    let holds = found.pop().map(|history| history.holds);
-    let mut holds = holds.into_iter().flatten();
-    let hold = holds.find(|entry| entry.id == id);
-    Ok(hold.map(|entry| entry.outcome))
 }

@@ -62,8 +62,6 @@ pub struct Acquisition<'a> {
     pub kill_after: Duration,
     /// What the clocks of the Redis hosts may differ.
     pub clock_skew: Duration,
-    /// If a run is in progress, it is waited for, and its status is ours.
-    pub joins: bool,
     /// The work may start on a grant that isn't confirmed yet.
     pub starts_on_grant: bool,
     /// How long a server that was reached may be silent, if the work starts without the lock then.
@@ -110,8 +108,6 @@ pub enum Reason {
     Busy(String, Option<String>),
     /// A run has succeeded, recently enough; the message.
     Skipped(String),
-    /// The run that we joined has ended like this.
-    Joined(Exit),
     /// Another lock that we held was lost meanwhile; the message.
     Lost(String),
     Interrupted(i32),
@@ -122,7 +118,7 @@ impl Reason {
     pub fn busy_by(&self) -> Option<&Option<String>> {
         match self {
             Self::Busy(_, by) => Some(by),
-            Self::Skipped(_) | Self::Joined(_) | Self::Lost(_) | Self::Interrupted(_) => None,
+            Self::Skipped(_) | Self::Lost(_) | Self::Interrupted(_) => None,
         }
     }
 }
@@ -184,7 +180,6 @@ impl<'a> Acquisition<'a> {
             request,
             kill_after,
             clock_skew,
-            joins: false,
             starts_on_grant: false,
             silence: None,
             inherited: environment::inherited(),
@@ -272,13 +267,6 @@ impl<'a> Acquisition<'a> {
             Reason::Skipped(line) => {
                 self.verbosity().info(line);
                 Exit::Busy(status.unwrap_or(0))
-            }
-            Reason::Joined(exit) => {
-                self.verbosity().verbose(format_args!(
-                    "the run in progress ended with {}",
-                    exit.code()
-                ));
-                exit
             }
             Reason::Lost(line) => {
                 report::error(line);

@@ -153,8 +153,6 @@ pub fn skipped(skip: &Skip, brief: bool) -> String {
         SkipReason::Deadlock if brief => "deadlock".into(),
         SkipReason::Deadlock => "gave up: deadlock".into(),
         SkipReason::Superseded => with("superseded", " by "),
-        SkipReason::Joined if brief => "joined".into(),
-        SkipReason::Joined => "joined another run".into(),
     }
 }
 

@@ -46,7 +46,6 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     if names.len() > 1 {
         for (given, option) in [
-            (options.join, "--join"),
             (options.once_per.is_some(), "--once-per"),
             (options.once.is_some(), "--once"),
         ] {
@@ -83,7 +82,6 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.request.once_key.clone_from(&options.once);
-    acquisition.joins = options.join;
     // With several locks or --once-per the reply to the request matters, with --order other runs must
     // know that this one has begun, whatever becomes of it, and with --sync the replicas must. So there the
     // confirmation comes first.

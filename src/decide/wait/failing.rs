@@ -20,12 +20,10 @@ impl Wait {
                 self.count_searches(asked);
                 self.retry_or_fail(error, asked, now, actions);
             }
-            Phase::Sending { asked }
-            | Phase::Asking { asked, .. }
-            | Phase::LookingAtRun { asked, .. } => {
+            Phase::Sending { asked } | Phase::Asking { asked, .. } => {
                 self.retry_or_fail(error, asked, now, actions);
             }
-            Phase::Queued { .. } | Phase::Joined { .. } => {
+            Phase::Queued { .. } => {
                 actions.push(Action::Disconnect(error));
                 self.ask_again(now, actions);
             }

@@ -23,7 +23,6 @@ fn policy() -> Policy {
     Policy {
         limit: WaitLimit::Forever,
         terms: TERMS,
-        joins: false,
         starts_on_grant: true,
         holds_others: false,
         awaits_server: true,
@@ -101,7 +100,6 @@ fn words(actions: &[Action]) -> String {
         Action::Ask(Some(Place { polls: false, .. })) => "ask, listening".into(),
         Action::TimeOut => "time out".into(),
         Action::Disconnect(_) => "disconnect".into(),
-        Action::LookAtRun(_) => "look at run".into(),
         Action::Show { busy, age } => format!("show {}, {}ms old", busy.id, age.as_millis()),
         Action::ShowOutage { kind, lasting } => {
             format!("show {kind:?} for {}ms", lasting.as_millis())
@@ -116,7 +114,6 @@ fn words(actions: &[Action]) -> String {
             End::Removed(_) => "end: removed".into(),
             End::Deadlock(_) => "end: deadlock".into(),
             End::RecentSuccess(_) => "end: recent success".into(),
-            End::Joined(exit) => format!("end: joined {}", exit.code()),
             End::HeldLockGone => "end: held lock gone".into(),
             End::NotRenewed => "end: not renewed".into(),
             End::Interrupted(signal) => format!("end: signal {signal}"),
@@ -639,98 +636,6 @@ fn a_connection_that_fails_in_the_queue_is_replaced_at_once() {
     assert_eq!(failed, "disconnect; ask, listening");
 }
 
-fn joins() -> Policy {
-    Policy {
-        joins: true,
-        ..policy()
-    }
-}
-
-/// A waiter that has joined the run "a".
-fn joined(policy: Policy) -> Waiter {
-    let mut waiter = Waiter::asking(policy);
-    let asked = waiter.answered(0, Acquired::Busy(busy()));
-    assert_eq!(asked, "look at run");
-    assert_eq!(
-        waiter.on(1, Event::RunLookedUp(Some(HoldOutcome::Running))),
-        ""
-    );
-    waiter
-}
-
-#[test]
-fn a_joined_run_is_waited_for_without_a_place_and_its_end_is_ours() {
-    for (outcome, expected) in [
-        (HoldOutcome::Status(3), "end: joined 3"),
-        (HoldOutcome::Signal(SIGTERM), "end: joined 143"),
-        (HoldOutcome::Timeout, "end: joined 124"),
-        (HoldOutcome::Lost, "end: joined 79"),
-        (HoldOutcome::Cancelled(None), "end: joined 79"),
-        (HoldOutcome::Forced(None), "end: joined 79"),
-        // It has left no status, so it is for us to run.
-        (HoldOutcome::Expired, "ask"),
-        (HoldOutcome::Released, "ask"),
-        (HoldOutcome::Running, ""),
-    ] {
-        let mut waiter = joined(joins());
-        assert!(!waiter.0.is_known());
-        assert_eq!(waiter.on(500, Event::Message), "look at run");
-        let what = format!("{outcome:?}");
-        let ended = waiter.on(501, Event::RunLookedUp(Some(outcome)));
-        assert_eq!(ended, expected, "{what}");
-    }
-}
-
-#[test]
-fn a_joined_run_is_looked_at_every_two_seconds_where_nothing_is_heard_of_it() {
-    let mut waiter = joined(joins());
-    assert_eq!(waiter.tick(1_000), "show a, 999ms old");
-    assert_eq!(waiter.due(), 2_001);
-    assert_eq!(waiter.tick(2_001), "look at run");
-    assert_eq!(
-        waiter.on(2_002, Event::RunLookedUp(Some(HoldOutcome::Running))),
-        ""
-    );
-    assert_eq!(waiter.due(), 4_001);
-}
-
-#[test]
-fn a_holder_that_the_history_does_not_know_is_waited_for_until_its_lease_ends() {
-    for (left, due) in [(Some(300), 301), (Some(30_000), 2_000), (None, 2_000)] {
-        let mut waiter = Waiter::asking(joins());
-        let busy = Busy {
-            left: left.map(|left| MS * left),
-            ..busy()
-        };
-        assert_eq!(waiter.answered(0, Acquired::Busy(busy)), "look at run");
-        assert_eq!(waiter.on(1, Event::RunLookedUp(None)), "");
-        let shown = 1_000.min(1 + due);
-        assert_eq!(waiter.due(), shown);
-        assert_eq!(waiter.tick(2_001), "ask");
-    }
-}
-
-#[test]
-fn a_joined_run_is_not_waited_for_beyond_the_limit() {
-    let limit = WaitLimit::Until(at(800));
-    let mut waiter = joined(Policy { limit, ..joins() });
-    assert_eq!(waiter.due(), 800);
-    assert_eq!(waiter.tick(800), "look at run");
-    assert_eq!(
-        waiter.on(801, Event::RunLookedUp(Some(HoldOutcome::Running))),
-        "end: busy"
-    );
-}
-
-#[test]
-fn a_look_at_a_joined_run_that_fails_is_followed_by_a_question_for_the_lock() {
-    let mut waiter = joined(joins());
-    assert_eq!(waiter.on(500, Event::Message), "look at run");
-    assert_eq!(waiter.on(501, Event::Failed(unreachable())), "disconnect");
-    assert_eq!(waiter.due(), 575);
-    assert_eq!(waiter.tick(575), "ask");
-}
-
 fn in_a_job() -> Policy {
     Policy {
         holds_others: true,
@@ -816,7 +721,7 @@ type Start = (&'static str, fn() -> Waiter);
 
 #[test]
 fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
-    let phases: [Start; 7] = [
+    let phases: [Start; 6] = [
         ("sending", || {
             let mut waiter = Waiter::new(policy());
             waiter.on(0, Event::Start);
@@ -838,7 +743,6 @@ fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
             }
             waiter
         }),
-        ("joined", || joined(joins())),
         ("searching", || {
             let mut waiter = Waiter::queued(in_a_job(), &busy());
             waiter.tick(1_000);
@@ -1148,7 +1052,6 @@ fn reply(action: &Action, now: Moment) -> Vec<Event> {
             let answer = Acquired::Busy(Busy { ahead: 3, ..busy() });
             vec![Event::Sent(now, MS * 2_000), Event::Answered(Ok(answer))]
         }
-        Action::LookAtRun(_) => vec![Event::RunLookedUp(Some(HoldOutcome::Running))],
         Action::Show { .. } | Action::ShowOutage { .. } | Action::ShowAnswer => Vec::new(),
         other => panic!("{other:?}"),
     }
@@ -1156,7 +1059,7 @@ fn reply(action: &Action, now: Moment) -> Vec<Event> {
 
 #[test]
 fn no_time_stays_due_after_it_was_looked_at() {
-    for policy in [policy(), in_a_job(), joins()] {
+    for policy in [policy(), in_a_job()] {
         let mut waiter = Waiter::new(policy);
         let mut now = START;
         let mut event = Event::Start;

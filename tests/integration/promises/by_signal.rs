@@ -9,8 +9,8 @@ use std::process::Command;
 use crate::support::pty::Terminal;
 use crate::support::tmux::Tmux;
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, outcome,
-    path, send, wait_until, with_default_signals,
+    Outcome, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, outcome, path, send,
+    wait_until, with_default_signals,
 };
 
 /// The signals by which redlock ends where they ended its work.
@@ -316,20 +316,6 @@ fn in_tmux_a_ctrl_c_ends_the_script_around_redlock() {
     wait_until("the lock is free", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
-}
-
-#[test]
-fn a_joined_run_that_a_signal_ended_is_an_exit_status_to_the_runs_that_joined() {
-    let redis = Redis::start();
-    let first = Gated::start(&redis, &["a"]).ready();
-    let joined = ["run", "-v", "--join", "a", "--", "echo", "ran"];
-    let joined = Running::start(&mut redlock(&redis, &joined));
-    wait_until("it has looked at the run", || redis.calls("lrange") >= 1);
-    send(first.run.pid(), libc::SIGTERM);
-    first.run.finish().assert_killed_by(libc::SIGTERM);
-    let end = joined.finish();
-    end.assert_exited(143);
-    assert_eq!(end.stdout, "");
 }
 
 #[test]

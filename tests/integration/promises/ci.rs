@@ -218,64 +218,6 @@ fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     assert_nothing_left(&redis);
 }
 
-#[test]
-fn runs_that_join_end_as_the_run_in_progress_does() {
-    for (options, script, status) in [
-        ("", "exit 0", 0),
-        ("", "exit 3", 3),
-        ("", "kill -9 $$", 137),
-        ("-t 8s", "sleep 60", 124),
-        ("", "redlock release --force -q a; sleep 60", 79),
-    ] {
-        let redis = Redis::start();
-        let gate = format!(
-            "echo ready; read go <{}/gate; {script}",
-            redis.dir.path().display()
-        );
-        let fifo = redis.dir.path().join("gate");
-        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let mut holder = Running::start(&mut redis.run(&format!("-q {options} a"), &gate));
-        holder.expect_line("ready");
-        let joined: Vec<Running> = (0..3)
-            .map(|_| Running::start(&mut redis.redlock(words!("run -q --join a -- echo ran"))))
-            .collect();
-        wait_until("they have looked at it", || redis.calls("lrange") >= 3);
-        std::fs::write(&fifo, "go\n").unwrap();
-        holder.finish().assert_code(status);
-        for run in joined {
-            let end = run.finish();
-            assert_eq!(
-                (end.code(), end.stdout.as_str()),
-                (Some(status), ""),
-                "{script}"
-            );
-        }
-        assert_nothing_left(&redis);
-    }
-}
-
-#[test]
-fn joining_a_holder_without_a_status_waits_for_the_lock() {
-    let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "foreign", "PX", "600"]);
-    let join = ["run", "-q", "--join", "a", "--", "echo", "ran"];
-    assert_eq!(
-        outcome(&mut redis.redlock(&join)).assert_code(0).stdout,
-        "ran\n"
-    );
-    outcome(&mut redis.redlock(&["acquire", "a", "--ttl", "1s"])).assert_code(0);
-    assert_eq!(
-        outcome(&mut redis.redlock(&join)).assert_code(0).stdout,
-        "ran\n"
-    );
-    redis.cli(&["SET", "redlock:a", "foreign"]);
-    let join = ["run", "-w", "100ms", "--join", "a", "--", "true"];
-    outcome(&mut redis.redlock(&join))
-        .assert_code(75)
-        .assert_says("another client");
-    outcome(&mut redis.redlock(&["run", "--join", "a", "b", "--", "true"])).assert_code(64);
-}
-
 /// What runners do to a job that is cancelled, quicker, but slowly enough for each signal to be a
 /// request of its own.
 fn cancel(run: &mut Running) {
@@ -509,53 +451,6 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     cancel("a");
     waiting.finish().assert_code(79).assert_says("stopped by");
     redis.cli(&["DEL", "redlock:b"]);
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn a_run_that_joins_may_time_out_or_be_cancelled() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let join = |options: &[&str]| {
-        let arguments = [&["run", "--join"], options, &["a", "--", "echo", "ran"]].concat();
-        Running::start(&mut redis.redlock(&arguments))
-    };
-    join(&["-n"]).finish().assert_code(75);
-    join(&["-n", "-E", "0"]).finish().assert_code(0);
-    join(&["-w", "300ms"])
-        .finish()
-        .assert_code(75)
-        .assert_says("gave up waiting");
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        let looks = redis.calls("lrange");
-        let run = join(&[]);
-        wait_until("it has looked", || redis.calls("lrange") > looks);
-        run.signal(signal);
-        let end = run.finish();
-        assert_eq!(
-            (end.code(), end.stdout.as_str()),
-            (Some(128 + signal as i32), "")
-        );
-    }
-    holder.end();
-    // Nobody runs: it does itself.
-    assert_eq!(join(&[]).finish().assert_code(0).stdout, "ran\n");
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn a_run_that_joins_a_kept_hold_ends_with_its_status_and_runs_when_it_is_thawed() {
-    let redis = Redis::start();
-    outcome(&mut redis.run("--hold-at-least 1m a", "exit 6")).assert_code(6);
-    let join = ["run", "-q", "--join", "a", "--", "echo", "ran"];
-    outcome(&mut redis.redlock(&join)).assert_code(6);
-    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
-    outcome(&mut redis.redlock(&["freeze", "-q", "a", "--reason", "x"])).assert_code(0);
-    let looks = redis.calls("lrange");
-    let run = Running::start(&mut redis.redlock(&join));
-    wait_until("it has looked", || redis.calls("lrange") > looks);
-    outcome(&mut redis.redlock(&["thaw", "-q", "a"])).assert_code(0);
-    assert_eq!(run.finish().assert_code(0).stdout, "ran\n");
     assert_nothing_left(&redis);
 }
 

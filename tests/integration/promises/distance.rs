@@ -292,7 +292,6 @@ fn a_frozen_lock_with_a_dead_member_is_asked_for_now_and_then_however_one_waits(
     for arguments in [
         &["run", "-q", "a", "--", "true"][..],
         &["run", "-q", "--shared", "a", "--", "true"],
-        &["run", "-q", "--join", "a", "--", "true"],
         &["acquire", "-q", "a"],
     ] {
         let before = redis.calls("evalsha") + redis.calls("eval");
@@ -305,24 +304,6 @@ fn a_frozen_lock_with_a_dead_member_is_asked_for_now_and_then_however_one_waits(
         assert!(asked <= 50, "{arguments:?}: {asked} scripts a second");
         drop(waiter);
     }
-}
-
-#[test]
-fn a_run_that_joins_asks_now_and_then_also_where_the_end_of_a_lease_is_near() {
-    let redis = Redis::start();
-    // Another client's lock, that lasts for moments and is always taken again.
-    redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
-    let waiter = Running::start(&mut redis.redlock(words!("run -q --join a -- true")));
-    wait_until("it has asked", || redis.calls("eval") > 0);
-    let end = Instant::now() + Duration::from_secs(1);
-    let before = redis.calls("evalsha") + redis.calls("eval");
-    while Instant::now() < end {
-        redis.cli(&["SET", "redlock:a", "theirs", "PX", "30"]);
-    }
-    let asked = redis.calls("evalsha") + redis.calls("eval") - before;
-    assert!(asked <= 60, "{asked} scripts a second");
-    redis.cli(&["DEL", "redlock:a"]);
-    waiter.finish().assert_code(0);
 }
 
 #[test]
@@ -357,22 +338,6 @@ fn a_holder_whose_key_is_written_all_the_time_looks_at_it_now_and_then() {
         "{:?}",
         lost.elapsed()
     );
-}
-
-#[test]
-fn a_nested_run_that_joins_another_waits_for_it_for_however_long() {
-    let redis = Redis::start();
-    // Another client leaves no word of its end, so its lock is asked for now and then.
-    redis.cli(&["SET", "redlock:b", "theirs", "PX", "60000"]);
-    let joined = ["run", "-q", "a", "--", crate::support::REDLOCK];
-    let joined = [&joined[..], &["run", "-q", "--join", "b", "--", "true"]].concat();
-    let mut run = Running::start(&mut redis.redlock(&joined));
-    wait_until("it says that its job waits, or has ended", || {
-        let says = |key: &String| key.contains("blocked");
-        run.has_ended() || redis.keys().iter().any(says)
-    });
-    redis.cli(&["DEL", "redlock:b"]);
-    run.finish().assert_code(0).assert_silent();
 }
 
 #[test]

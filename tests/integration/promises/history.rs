@@ -459,17 +459,10 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
     let pid = holder.run.pid();
     holder.end();
     new.finish().assert_code(0);
-    let joined = Gated::start(&redis, &["a"]).ready();
-    let looks = redis.calls("lrange");
-    let join = Running::start(&mut redis.redlock(&["run", "--join", "a", "--", "false"]));
-    wait_until("it has looked at the run", || redis.calls("lrange") > looks);
-    joined.end();
-    join.finish().assert_code(0);
     redlock(&redis, &["freeze", "-q", "--reason", "x", "a"]).assert_code(0);
     redlock(&redis, &["run", "-qn", "a", "--", "true"]).assert_code(75);
     let mut all = reasons(&redis);
     assert_eq!(all.pop().as_deref(), Some("frozen"));
-    assert_eq!(all.pop().as_deref(), Some("joined"));
     assert_eq!(
         all,
         ["recent", "busy", "timeout", "superseded", "superseded"]
@@ -497,7 +490,7 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
     );
     let table = redlock(&redis, &["history", "a"]).stdout;
     assert!(
-        table.ends_with("\n7 runs ended without the lock; --skipped shows them\n"),
+        table.ends_with("\n6 runs ended without the lock; --skipped shows them\n"),
         "{table}"
     );
     let table = redlock(&redis, &["history", "--skipped", "a"]).stdout;
@@ -508,7 +501,6 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
         "  gave up: held by ",
         "  gave up waiting: held by ",
         "  superseded by ",
-        "  joined another run ",
         "  gave up: frozen by ",
     ] {
         assert!(table.contains(part), "{part}: {table}");

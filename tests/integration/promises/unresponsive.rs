@@ -346,63 +346,6 @@ fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_woul
 }
 
 #[test]
-fn a_wait_for_a_joined_run_ends_when_it_is_over_where_the_server_falls_silent() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let mut holder = Running::start(&mut redis.run("j", "echo ready; exec sleep 60"));
-    holder.expect_line("ready");
-    let pid = redis.pid();
-    // How long it usually takes is asked when the wait is shown.
-    let proxy = Proxy::with(&redis, move |request| {
-        if request.operation == "LRANGE" {
-            send(pid, libc::SIGSTOP);
-        }
-        Action::Pass
-    });
-    let options = ["-w", "5s", "--connect-timeout", "5s", "--join"];
-    let words = [&["run"], &options[..], &["j", "--", "true"]].concat();
-    let mut waiter = redis.redlock(&words);
-    waiter.env("REDLOCK_URL", proxy.url());
-    let began = Instant::now();
-    let end = Running::start(&mut waiter).finish();
-    let took = began.elapsed();
-    redis.resume();
-    end.assert_code(69).assert_says("gives no answer in time");
-    let (least, most) = (Duration::from_secs(5), Duration::from_secs(14));
-    assert!(took >= least && took < most, "{took:?}");
-}
-
-#[test]
-fn one_signal_ends_a_wait_for_a_joined_run_whose_look_for_that_run_redis_does_not_answer() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let mut holder = Running::start(&mut redis.run("j", "echo ready; exec sleep 60"));
-    holder.expect_line("ready");
-    // With `--quiet` nothing is shown, so that the only look into the history is that for the run.
-    for options in [&[][..], &["--quiet"]] {
-        let (pid, (looks, looked)) = (redis.pid(), std::sync::mpsc::channel());
-        let proxy = Proxy::with(&redis, move |request| {
-            if ["LRANGE", "history"].contains(&request.operation.as_str()) {
-                send(pid, libc::SIGSTOP);
-                let _ = looks.send(());
-            }
-            Action::Pass
-        });
-        let wait = words!("run --join --connect-timeout 1h j -- true");
-        let mut waiter = redis.redlock(&[options, wait].concat());
-        waiter.env("REDLOCK_URL", proxy.url());
-        let waiter = Running::start(&mut with_default_signals(waiter));
-        looked.recv_timeout(crate::support::TIMEOUT).unwrap();
-        let began = Instant::now();
-        send(waiter.pid(), libc::SIGINT);
-        waiter.finish().assert_killed_by(libc::SIGINT);
-        let took = began.elapsed();
-        redis.resume();
-        assert!(took < Duration::from_secs(20), "{options:?}: {took:?}");
-    }
-}
-
-#[test]
 fn one_signal_ends_a_run_of_many_locks_as_soon_as_that_of_one_while_redis_stands_still() {
     let redis = Redis::start();
     let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
