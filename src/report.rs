@@ -27,7 +27,7 @@ pub use self::text::{
 pub use self::words::{
     NO_URL, Outlook, THIS_HOST_ONLY, after_refusal, busy_line, busy_with, cancelled,
     client_and_reason, client_in_words, client_name, command_and_reason, describe_job, expectation,
-    held_back, holder, holder_and_others, is_overdue, job, killed_in, lost, not_held, not_renewed,
+    holder, holder_and_others, is_overdue, job, killed_in, lost, not_held, not_renewed,
     outage_line, quoted, reason_of, stopping, superseded, this_host_only, typed, typed_for,
     waiting_line,
 };

@@ -19,8 +19,7 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
 pub use self::help::{CONNECTION, WITH_SETTINGS, variable};
 pub use self::values::{LONGEST, REMEMBERED, duration, history_size, positive_duration};
 use self::values::{
-    count, id, last, not_empty, number, once_key, pid, remembered, remembered_or_none, script, ttl,
-    wait_duration,
+    count, id, last, not_empty, number, once_key, pid, remembered, script, ttl, wait_duration,
 };
 
 /// How the help of redlock itself ends, short or long.
@@ -369,10 +368,6 @@ pub struct AcquireOptions {
     /// How far apart the clocks of the Redis hosts may be
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, hide = true)]
     pub clock_skew: Option<Duration>,
-
-    /// Until Redis has been up this long, grant no lock whose name it doesn't know
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", value_parser = remembered_or_none, hide = true)]
-    pub restart_grace: Duration,
 
     /// Run although the lock is frozen
     ///

@@ -136,14 +136,6 @@ pub(super) fn remembered(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The same, or zero.
-pub(super) fn remembered_or_none(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Ok(Duration::ZERO),
-        _ => remembered(text),
-    }
-}
-
 /// Reads how many of the last to show.
 pub(super) fn last(text: &str) -> Result<usize, String> {
     if text == "all" {

@@ -218,6 +218,10 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         "put the lock's name without an option",
     ),
     (
+        &["--restart-grace"],
+        "set appendfsync always in Redis, so that a restart forgets no lock",
+    ),
+    (
         &["--join"],
         "put --once KEY, with the commit or the version as KEY",
     ),

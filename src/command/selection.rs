@@ -116,7 +116,6 @@ mod tests {
                 _ => Key::Held(holds.iter().map(hold).collect()),
             },
             frozen: None,
-            restarted: None,
             waiters: waiters.iter().map(waiting).collect(),
         }
     }

@@ -9,30 +9,10 @@
 -- ARGV[11] number in an outside order or ''
 -- ARGV[12] once (ms that a success counts, 0, or '=' and the key with which one counts)
 -- ARGV[13] repair (1 or 0)
--- ARGV[14] restart grace (ms; '' or left out when there is none)
--- ARGV[15] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
--- ARGV[16] behind how many others it doesn't wait ('' or left out when it waits behind any number)
--- Returns {1, fence, slot} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, until when and since when (ms) the server may have forgotten a holder or nil, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
+-- ARGV[14] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
+-- ARGV[15] behind how many others it doesn't wait ('' or left out when it waits behind any number)
+-- Returns {1, fence, slot} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
 -- @include lock
-
--- A name that a young server doesn't know may have a holder that it has forgotten.
-local notes_restart = false
-if (ARGV[14] or '') ~= '' and not last_fence then
-  local info = redis.pcall('INFO', 'server')
-  if type(info) == 'table' and not string.find(info.err, 'nknown') then
-    return redis.error_reply("NOPERM this user has no permissions to run the 'info' command")
-  end
-  local up = tonumber(string.match(type(info) == 'string' and info or '', 'uptime_in_seconds:(%-?%d+)'))
-  if not up then return redis.error_reply('NOUPTIME in INFO server') end
-  -- In whole seconds, so that the server may be younger by one. Its clock may have been set back since it started.
-  local since = 1000 * (time[1] - math.max(0, up))
-  local until_ms = since + 1000 + tonumber(ARGV[14])
-  if until_ms > now_ms and until_ms > forgetful then
-    forgetful, restarted = until_ms, string.format('%.0f %.0f', until_ms, since)
-    frozen = math.max(frozen, forgetful)
-    notes_restart = true
-  end
-end
 
 -- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
 -- lock without waiters and without leftovers. The rest would do just the same.
@@ -59,7 +39,7 @@ if there == 0 then
     redis.call('PEXPIRE', history, RETENTION)
   end
   redis.call('SET', lock, token, 'PX', ttl)
-  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', (ARGV[15] or '') ~= '' and 'held:' or 'held', who}, ' '))
+  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', (ARGV[14] or '') ~= '' and 'held:' or 'held', who}, ' '))
   redis.call('PEXPIRE', meta, ttl + RETENTION)
   if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
     local added = redis.pcall('ZADD', index, now_ms + IN_USE, name)
@@ -78,7 +58,7 @@ return (function()
 
 local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local place, ticket, supersede, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
-local once, repair, sync, most_waiting = ARGV[12], ARGV[13], (ARGV[15] or '') ~= '', tonumber(ARGV[16] or '')
+local once, repair, sync, most_waiting = ARGV[12], ARGV[13], (ARGV[14] or '') ~= '', tonumber(ARGV[15] or '')
 
 -- Others read its number in its entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
@@ -122,7 +102,7 @@ local function busy(ahead, polls, more)
   local stopping = holder and cancelled_by(holder, entry)
   -- A freeze that doesn't keep it out is nothing that it waits for.
   local freeze = not ignores_freeze(who) and freeze
-  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, freeze, repaired, all, restarted, stopping or false}
+  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, freeze, repaired, all, stopping or false}
 end
 
 -- A newer run makes this one give up.
@@ -153,10 +133,6 @@ if is_held(token, value) then
     return {4, cancelled}
   end
   return accept(value)
-end
-if notes_restart then
-  set_state('restarted', restarted)
-  index_name(forgetful - now_ms)
 end
 if not value and frozen > 0 then
   clear_lock()

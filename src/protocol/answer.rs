@@ -5,10 +5,10 @@ use std::time::Duration;
 use redis::Value;
 
 use super::scripts::{
-    self, ago, array, count, flag, frozen, holder, left, milliseconds, number, restarted, slot,
-    some_text, unexpected_reply,
+    self, ago, array, count, flag, frozen, holder, left, milliseconds, number, slot, some_text,
+    unexpected_reply,
 };
-use super::who::{Frozen, Holder, Restarted, Who};
+use super::who::{Frozen, Holder, Who};
 use crate::redis::error::Error;
 
 /// The answer to [`super::Claim::acquire`].
@@ -57,20 +57,17 @@ pub struct Busy {
     /// It was granted, and isn't confirmed yet: its waiter may be suspended, so that all in the queue ask
     /// again when that short lease ends.
     pub granted: bool,
-    /// The server may have forgotten a holder.
-    pub restarted: Option<Restarted>,
     /// The client that has asked the holder to end.
     pub stopping: Option<Who>,
 }
 
 impl Busy {
-    /// Since when a freeze, or else a restart of the server, keeps all out, or else the holder has been asked to end, in
-    /// milliseconds since 1970 by the server's clock.
+    /// Returns since when a freeze keeps all out, or else the holder has been asked to end, in milliseconds since 1970 by
+    /// the server's clock.
     pub fn blocked_since(&self) -> Option<u64> {
         let frozen = self.frozen.as_ref().map(|frozen| frozen.since_ms);
-        let restarted = self.restarted.map(|restarted| restarted.since_ms);
         let stopping = self.stopping.as_ref().and_then(|by| by.asked);
-        frozen.or(restarted).or(stopping)
+        frozen.or(stopping)
     }
 }
 
@@ -139,7 +136,6 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             freeze,
             repaired,
             granted,
-            restart,
             stopping,
         ] => Acquired::Busy(Busy {
             now_ms: number(now_ms)?,
@@ -156,7 +152,6 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             frozen: frozen(freeze)?,
             repaired: flag(repaired)?,
             granted: flag(granted)?,
-            restarted: restarted(restart)?,
             stopping: scripts::who(stopping)?,
         }),
         [Value::Int(3), since] => Acquired::RecentSuccess(ago(since)?.unwrap_or_default()),

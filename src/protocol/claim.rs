@@ -45,8 +45,6 @@ pub struct Request {
     pub once_key: Option<String>,
     /// A lock without an expiry gets one.
     pub repair_ttl: bool,
-    /// A name that the server doesn't know isn't granted before the server is this old.
-    pub restart_grace: Duration,
 }
 
 /// How to wait in the queue.
@@ -209,7 +207,6 @@ impl Claim {
             once_per,
             ref once_key,
             repair_ttl,
-            restart_grace,
         } = *request;
         let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
         let supersede = match queue.supersede {
@@ -234,13 +231,7 @@ impl Claim {
             u8::from(repair_ttl).to_string().into(),
         ];
         // Arguments that this run doesn't need are left out at the end.
-        let grace = restart_grace.as_millis();
         let rare = [
-            if grace > 0 {
-                grace.to_string()
-            } else {
-                String::new()
-            },
             if needs.replicated { "1" } else { "" }.into(),
             or_empty(queue.most_waiting.map(u64::from)),
         ];

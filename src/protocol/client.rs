@@ -518,7 +518,6 @@ mod tests {
                 once_per: Duration::ZERO,
                 once_key: None,
                 repair_ttl: false,
-                restart_grace: Duration::ZERO,
             };
             claim.acquire(&mut client, &request, None).unwrap();
             let released = claim.release(&mut client, &ReleaseMode::UNUSED, || {});

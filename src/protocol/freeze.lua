@@ -11,7 +11,7 @@ local long, who = tonumber(ARGV[4]), ARGV[5]
 
 local before = freeze and string.match(freeze, '^%d+ %d+ (.*)$')
 local until_ms = now_ms + long
-frozen = math.max(until_ms, forgetful)
+frozen = until_ms
 local value = lock_value()
 if type(value) == 'table' then return value end
 redis.call('HSET', state, 'frozen', table.concat({int_text(until_ms), int_text(now_ms), who}, ' '))

@@ -11,7 +11,7 @@
 -- ARGV[1] of how many of the newest holds to return how long they lasted, if they succeeded
 -- ARGV[2] where the list of holders goes on ('0' at first, '' when all are known)
 -- ARGV[3] the score in the queue from which the list of waiters goes on ('-inf' at first, '' when all are known)
--- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}, who has asked it to end or nil}…, waiters {id, entry}…, what froze it or nil, until when and since when (ms) the server may have forgotten a holder or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}, {when a run succeeded last (ms) or nil, how many holds ended as a success, a failure, lost, forced, stopped and released, how many runs ended without the lock, and the last freezes, or nil each}}
+-- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}, who has asked it to end or nil}…, waiters {id, entry}…, what froze it or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}, {when a run succeeded last (ms) or nil, how many holds ended as a success, a failure, lost, forced, stopped and released, how many runs ended without the lock, and the last freezes, or nil each}}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
 local from_holder, from_score, notices, guards = ARGV[2], ARGV[3], KEYS[10], KEYS[11]
@@ -49,7 +49,7 @@ local function guards_of(hold, entry)
   return alive[hold] or {}
 end
 
-local fence, freeze, restarted, cancelled = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'restarted', 'cancelled'))
+local fence, freeze, cancelled = unpack(redis.call('HMGET', state, 'fence', 'frozen', 'cancelled'))
 local function lasts(entry) return tonumber(string.match(entry or '', '^%d+') or 0) > now_ms and entry end
 
 -- Who has asked a holder to end, or false, as `cancelled_by` finds it.
@@ -121,4 +121,4 @@ if newest > 0 and (#held > 0 or #waiting > 0) then
     if ended then lasted[#lasted + 1] = math.min(2 ^ 53, math.max(0, ended - since)) end
   end
 end
-return {kind, fence, string.format('%.0f', now_ms), held, waiting, lasts(freeze), not fence and lasts(restarted), lasted, {next_holder ~= '0' and next_holder or '', next_score}, remembered}
+return {kind, fence, string.format('%.0f', now_ms), held, waiting, lasts(freeze), lasted, {next_holder ~= '0' and next_holder or '', next_score}, remembered}

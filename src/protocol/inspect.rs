@@ -15,9 +15,9 @@ use super::name::Name;
 use super::name::index_key;
 use super::scripts::{
     self, INSPECT, MOST_PARTS, array, cursor, endless, frozen, holder, lossy_text, milliseconds,
-    number, restarted, some_text, unexpected_reply, waiter,
+    number, some_text, unexpected_reply, waiter,
 };
-use super::who::{Frozen, Holder, Limit, Restarted, Waiter, Who};
+use super::who::{Frozen, Holder, Limit, Waiter, Who};
 use crate::redis::call::Call;
 use crate::redis::connection::Connection;
 use crate::redis::error::{Error, quoted};
@@ -33,8 +33,6 @@ pub struct Inspected {
     pub key: Key,
     /// No new holder is admitted.
     pub frozen: Option<Frozen>,
-    /// It isn't granted yet, as the server may have forgotten a holder.
-    pub restarted: Option<Restarted>,
     /// The waiters, in the order of their turns.
     pub waiters: Vec<Waiting>,
     /// How long a hold usually lasts, where that was asked and the history knows it.
@@ -182,15 +180,13 @@ impl Inspected {
             frozen: self.frozen.clone(),
             repaired: false,
             granted: false,
-            restarted: self.restarted,
             stopping: first.stopping.clone(),
         })
     }
 
     /// It has no holder and no waiter, and would be granted.
     pub fn is_idle(&self) -> bool {
-        let is_blocked = self.frozen.is_some() || self.restarted.is_some();
-        matches!(self.key, Key::Free) && self.waiters.is_empty() && !is_blocked
+        matches!(self.key, Key::Free) && self.waiters.is_empty() && self.frozen.is_none()
     }
 }
 
@@ -438,7 +434,7 @@ impl Page {
 
 /// A lock as one answer shows it, and where the next one goes on.
 pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), Error> {
-    let fields: [Value; 10] = array(answer)?
+    let fields: [Value; 9] = array(answer)?
         .try_into()
         .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
     let [
@@ -448,7 +444,6 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), 
         held,
         waiting,
         freeze,
-        restart,
         lasted,
         next,
         remembered,
@@ -488,7 +483,6 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), 
         now_ms: number(&now_ms)?,
         key,
         frozen: frozen(&freeze)?,
-        restarted: restarted(&restart)?,
         waiters,
         usual: usual_of(
             array(lasted)?

@@ -112,7 +112,7 @@ pub use self::locks::{Access, Locks};
 pub use self::name::Name;
 pub use self::token::Token;
 pub use self::trial::{Messages, Rehearsal, Trial};
-pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Restarted, Waiter, Who};
+pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Waiter, Who};
 pub use crate::redis::error::{Error, ErrorKind};
 pub use crate::redis::local::{Local, NOT_INSTALLED, State as LocalState, usual_scope};
 pub use crate::redis::nodes::KnownReplica;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::who::{Frozen, Holder, Restarted, SLOTS, Waiter, Who};
+use super::who::{Frozen, Holder, SLOTS, Waiter, Who};
 pub use crate::redis::call::Script;
 use crate::redis::error::{Error, ErrorKind};
 pub(super) use crate::redis::reply::{
@@ -95,10 +95,6 @@ pub(super) fn frozen(value: &Value) -> Result<Option<Frozen>, Error> {
     Ok(some_text(value)?.and_then(Frozen::parse))
 }
 
-pub(super) fn restarted(value: &Value) -> Result<Option<Restarted>, Error> {
-    Ok(some_text(value)?.and_then(Restarted::parse))
-}
-
 pub(super) fn waiter(value: &Value) -> Result<Option<Waiter>, Error> {
     Ok(some_text(value)?.and_then(Waiter::parse))
 }
@@ -175,17 +171,14 @@ mod tests {
         assert_eq!(holder(&held).unwrap().unwrap().fence, 12);
         let freeze = text(&format!("9000 500 {run}"));
         assert_eq!(frozen(&freeze).unwrap().unwrap().until_ms, 9_000);
-        let restart = text("8000 400");
-        assert_eq!(restarted(&restart).unwrap().unwrap().since_ms, 400);
         let queued = text(&format!("9000:500:1 1 1000 1 {run}"));
         assert_eq!(waiter(&queued).unwrap().unwrap().who.host, "h");
         assert!(holder(&Value::Nil).unwrap().is_none());
         assert!(frozen(&Value::Nil).unwrap().is_none());
-        assert!(restarted(&Value::Nil).unwrap().is_none());
         assert!(waiter(&Value::Nil).unwrap().is_none());
         for wrong in [Value::Int(1), Value::Okay] {
             assert!(who(&wrong).is_err() && holder(&wrong).is_err() && waiter(&wrong).is_err());
-            assert!(frozen(&wrong).is_err() && restarted(&wrong).is_err());
+            assert!(frozen(&wrong).is_err());
         }
     }
 

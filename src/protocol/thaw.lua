@@ -8,15 +8,14 @@ if not freeze then
   redis.call('HDEL', state, 'frozen')
   return {0}
 end
--- A person who thaws it knows nothing of what a restarted server has forgotten.
-frozen = forgetful
+frozen = 0
 local value = lock_value()
 if type(value) == 'table' then return value end
 redis.call('HDEL', state, 'frozen')
 note_freeze(nil)
 if value == FROZEN then
   clear_lock()
-  value = frozen > 0 and FROZEN
+  value = false
 end
 grant_next(value)
 retire_name()

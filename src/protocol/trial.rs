@@ -217,7 +217,6 @@ impl Rehearsal {
             queue: QueueOptions::default(),
             once_per: Duration::ZERO,
             once_key: None,
-            restart_grace: Duration::ZERO,
             repair_ttl: false,
         };
         let place = Place {

@@ -368,26 +368,6 @@ impl Frozen {
     }
 }
 
-/// Why a lock that the server doesn't know is not granted: it has restarted, and may have forgotten a holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restarted {
-    /// Until when, in milliseconds since 1970 by the server's clock.
-    pub until_ms: u64,
-    /// When it started.
-    pub since_ms: u64,
-}
-
-impl Restarted {
-    /// Reads `"<until> <since>"`; `None` for anything else.
-    pub(super) fn parse(entry: &[u8]) -> Option<Self> {
-        let (until, since) = within_bounds(entry)?.split_once(' ')?;
-        Some(Self {
-            until_ms: number(until)?,
-            since_ms: number(since)?,
-        })
-    }
-}
-
 /// An entry as text, if it can be one of ours.
 fn within_bounds(entry: &[u8]) -> Option<&str> {
     std::str::from_utf8(entry)
@@ -608,9 +588,6 @@ mod tests {
         assert!(Who::parse(&padded(128 * 1024)).is_some());
         assert!(Who::parse(&padded(128 * 1024 + 1)).is_none());
         assert!(Who::parse(&padded(128 * 1024 + 2)).is_none());
-        let restarted = |length: usize| format!("1 {}1", "0".repeat(length - 3)).into_bytes();
-        assert!(Restarted::parse(&restarted(128 * 1024)).is_some());
-        assert!(Restarted::parse(&restarted(128 * 1024 + 1)).is_none());
     }
 
     #[test]

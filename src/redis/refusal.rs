@@ -220,9 +220,6 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
             );
             return Some(Error::new(ErrorKind::Replica, message));
         }
-        "NOUPTIME" => format!(
-            "Redis at {server} doesn't report how long it has been up, which --restart-grace needs; use no --restart-grace with this server"
-        ),
         "CROSSSLOT" => format!(
             "Redis at {server} is a Redis Cluster, where all keys of redlock must be in one hash slot; {}",
             hash_tag(server)

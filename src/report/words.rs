@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::text::{columns, ordinal, shorten, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::protocol::{
-    Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Renewal, Restarted, Who,
+    Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Renewal, Who,
 };
 
 /// The command or its label, and its reason in parentheses.
@@ -174,10 +174,6 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
             typed(&["thaw"], name)
         );
     }
-    if let (0, Some(restarted)) = (busy.holders, busy.restarted) {
-        let (left, why) = held_back(restarted, busy.now_ms, Duration::ZERO);
-        return format!("lock \"{name}\" is held back for {left} more: {why} (--restart-grace)");
-    }
     let whom = holders(busy);
     match &busy.holder {
         _ if busy.holders == 0 => format!("lock \"{name}\" is being handed over{}", ahead(busy)),
@@ -213,18 +209,6 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
         }
         None => format!("lock \"{name}\" is held by {whom}; {}", expiry(busy.left)),
     }
-}
-
-/// For how long a lock is held back after a restart of the server, and why: `Redis started 3s ago and may have
-/// forgotten a holder`. `now_ms` is the server's clock as it was `old` ago.
-pub fn held_back(restarted: Restarted, now_ms: u64, old: Duration) -> (String, String) {
-    let left = Duration::from_millis(restarted.until_ms.saturating_sub(now_ms));
-    let ago = Duration::from_millis(now_ms.saturating_sub(restarted.since_ms)) + old;
-    let ago = whole_seconds(ago);
-    (
-        format_duration(left.saturating_sub(old)),
-        format!("Redis started {ago} ago and may have forgotten a holder"),
-    )
 }
 
 /// When a lease ends that is not known to be renewed: `expires in 28s`.
@@ -370,14 +354,7 @@ fn waiting_line_within(
             let taken = [PREFIX, &start, &turn].map(columns).iter().sum();
             frozen_by(frozen, busy, width.saturating_sub(taken))
         }
-        _ if busy.holders == 0 => match busy.restarted {
-            Some(restarted) => {
-                let (left, why) = held_back(restarted, busy.now_ms, old);
-                short = Some(format!(", held back for {left} after a restart"));
-                (format!(", held back for {left} more: {why}"), String::new())
-            }
-            None => (", which is being handed over".into(), String::new()),
-        },
+        _ if busy.holders == 0 => (", which is being handed over".into(), String::new()),
         (None, None) => {
             let left = busy.left.map_or(
                 " without an expiry (--repair-ttl gives it one)".into(),
@@ -592,7 +569,6 @@ mod tests {
                 who: who.clone(),
             }),
             frozen,
-            restarted: None,
             repaired: false,
             granted: false,
             stopping: None,
@@ -642,7 +618,6 @@ mod tests {
                 who,
             }),
             frozen: None,
-            restarted: None,
             repaired: false,
             granted: false,
             stopping: None,
@@ -711,7 +686,6 @@ mod tests {
             id: String::new(),
             holder: None,
             frozen: None,
-            restarted: None,
             repaired: false,
             granted: false,
             stopping: None,
@@ -748,38 +722,5 @@ mod tests {
             line(79),
             "waiting for \"deploy\", frozen: switching to green; 2nd in line"
         );
-    }
-
-    #[test]
-    fn a_lock_that_is_held_back_says_for_how_long_and_why_it_is() {
-        let busy = Busy {
-            restarted: Some(Restarted {
-                until_ms: 1_031_500,
-                since_ms: 1_000_000,
-            }),
-            ..blocked()
-        };
-        let name = "deploy".parse().unwrap();
-        assert_eq!(
-            busy_line(&name, &busy),
-            "lock \"deploy\" is held back for 28s more: Redis started 3s ago and may have forgotten a holder (--restart-grace)"
-        );
-        let line = |width| {
-            let outlook = Outlook {
-                this_host_only: None,
-                usual: None,
-                queues: true,
-            };
-            waiting_line_within(width, &name, &busy, Duration::from_secs(1), outlook)
-        };
-        assert_eq!(
-            line(usize::MAX),
-            "waiting for \"deploy\", held back for 27s more: Redis started 4s ago and may have forgotten a holder; 2nd in line"
-        );
-        assert_eq!(
-            line(79),
-            "waiting for \"deploy\", held back for 27s after a restart; 2nd in line"
-        );
-        assert_eq!(line(39), "waiting for \"deploy\"; 2nd in line");
     }
 }

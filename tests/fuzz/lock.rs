@@ -14,8 +14,7 @@ use super::inspect::inspected;
 use super::name::Keys;
 use super::scripts::{ACQUIRE, lossy_text};
 use super::{
-    Error, Frozen, Holder, Inspected, LockHistory, Name, Restarted, TlsFiles, Token, UrlOrigin,
-    Waiter, Who,
+    Error, Frozen, Holder, Inspected, LockHistory, Name, TlsFiles, Token, UrlOrigin, Waiter, Who,
 };
 use crate::fuzz::{Target, assert_safe_line, texts};
 use crate::protocol::grant::Grant;
@@ -678,7 +677,7 @@ fn entries(bytes: &[u8]) {
     if let Some(waiter) = Waiter::parse(bytes) {
         assert!(in_bounds(waiter.since_ms));
     }
-    let _ = (Frozen::parse(bytes), Restarted::parse(bytes));
+    let _ = Frozen::parse(bytes);
     let record = Value::BulkString(bytes.to_vec());
     let _ = (
         history::over(&any_name(), &record),

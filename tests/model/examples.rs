@@ -129,7 +129,6 @@ fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
             ("order", Some("")),
             ("once", Some("0")),
             ("repair", Some("0")),
-            ("grace", Some("")),
             ("sync", Some("")),
             ("waiting", Some("")),
         ],
@@ -269,7 +268,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         };
         let value = match (name, value) {
             ("limit", "shared") => SHARED.to_owned(),
-            ("ttl" | "once" | "grace" | "keep" | "long" | "ms", value) => {
+            ("ttl" | "once" | "keep" | "long" | "ms", value) => {
                 show::duration(value).map_or_else(|| show::read(value), |ms| ms.to_string())
             }
             _ => show::read(value),
@@ -306,7 +305,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
         args.push(value);
     }
     // As clients do, what few ask for is left out behind the last one that is asked for.
-    let rare = ["grace", "sync", "waiting", "answered"];
+    let rare = ["sync", "waiting", "answered"];
     let mut names = parameters.iter().rev().map(|(name, _)| name);
     while ["acquire", "release"].contains(&script)
         && names.next().is_some_and(|name| rare.contains(name))

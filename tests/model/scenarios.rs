@@ -59,7 +59,6 @@ pub fn run(number: usize) -> Setup {
             once_per: Duration::ZERO,
             once_key: None,
             repair_ttl: false,
-            restart_grace: Duration::ZERO,
         },
         terms: Terms {
             ttl: TTL,

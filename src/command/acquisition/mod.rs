@@ -171,7 +171,6 @@ impl<'a> Acquisition<'a> {
             once_per: Duration::ZERO,
             once_key: None,
             repair_ttl: options.repair_ttl,
-            restart_grace: options.restart_grace,
         };
         Ok(Self {
             settings,

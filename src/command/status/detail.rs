@@ -9,7 +9,7 @@ use crate::protocol::{
 };
 use crate::report::{
     Line, Style, client_in_words, columns, command_line, escaped, expectation, format_duration,
-    held_back, is_overdue, padded, stopping, typed, wrapped,
+    is_overdue, padded, stopping, typed, wrapped,
 };
 
 /// How many columns the names of the fields take.
@@ -93,16 +93,6 @@ impl Block {
         }
         if let Some(frozen) = &lock.frozen {
             self.frozen(lock, frozen);
-        }
-        if let Some(restarted) = lock.restarted {
-            let (left, why) = held_back(restarted, lock.now_ms, Duration::ZERO);
-            self.fact(
-                name,
-                "held back",
-                Style::Yellow,
-                &format!("for {left} more"),
-            );
-            self.field("because", &why);
         }
         for hold in lock.holders() {
             self.space();
@@ -365,8 +355,6 @@ fn state(lock: &Inspected) -> String {
     };
     if lock.frozen.is_some() {
         format!("frozen, {held}")
-    } else if lock.restarted.is_some() {
-        format!("held back, {held}")
     } else {
         held
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::protocol::{
-    Frozen, Hold, Holder, Inspected, Key, Limit, RESULTS, Renewal, Restarted, Waiting, Who,
+    Frozen, Hold, Holder, Inspected, Key, Limit, RESULTS, Renewal, Waiting, Who,
 };
 use crate::report::timestamp;
 
@@ -15,9 +15,6 @@ use crate::report::timestamp;
 pub struct LockJson<'a> {
     name: &'a str,
     frozen: Option<FrozenEntry<'a>>,
-    /// The server may have forgotten a holder.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    restarted: Option<RestartedEntry>,
     mode: Option<&'static str>,
     held: bool,
     ttl_ms: Option<u64>,
@@ -61,21 +58,6 @@ impl<'a> FrozenEntry<'a> {
             url: who.url.as_deref(),
             since: timestamp(frozen.since_ms),
             until: timestamp(frozen.until_ms),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct RestartedEntry {
-    since: Option<String>,
-    until: Option<String>,
-}
-
-impl RestartedEntry {
-    fn new(restarted: Restarted) -> Self {
-        Self {
-            since: timestamp(restarted.since_ms),
-            until: timestamp(restarted.until_ms),
         }
     }
 }
@@ -190,7 +172,6 @@ impl<'a> LockJson<'a> {
         Self {
             name: lock.name.as_str(),
             frozen: lock.frozen.as_ref().map(FrozenEntry::new),
-            restarted: lock.restarted.map(RestartedEntry::new),
             mode: limit.map(Limit::mode),
             held: limit.is_some(),
             ttl_ms: last.map(milliseconds),

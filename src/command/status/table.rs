@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::picture::{Kind, Picture};
-use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Renewal, Restarted, Waiting, Who};
+use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Renewal, Waiting, Who};
 use crate::report::{
     Cell, Column, Line, Step, Style, Table, client_name, columns, command_and_reason, describe_job,
-    escaped, format_duration, held_back, shorten, truncate,
+    escaped, format_duration, shorten, truncate,
 };
 
 const COLUMNS: [&str; 8] = [
@@ -133,9 +133,6 @@ fn rows_of(lock: &Inspected, on_terminal: bool) -> Vec<Row> {
     if let Some(by) = &lock.frozen {
         rows.push(frozen(lock, by, on_terminal));
     }
-    if let Some(restarted) = lock.restarted {
-        rows.push(after_restart(lock, restarted));
-    }
     match &lock.key {
         Key::Free if !rows.is_empty() => {}
         Key::Free => rows.push(Row::single(lock, "-", "free")),
@@ -205,16 +202,6 @@ fn frozen(lock: &Inspected, by: &Frozen, on_terminal: bool) -> Row {
     let mut row = Row::about(lock, "frozen".into(), &by.who, by.since_ms, on_terminal);
     let left = Duration::from_millis(by.until_ms.saturating_sub(lock.now_ms));
     row.cells[LEFT] = format_duration(left);
-    row.styles[MODE] = Style::Yellow;
-    row
-}
-
-/// Until when a restart of the server keeps all out.
-fn after_restart(lock: &Inspected, restarted: Restarted) -> Row {
-    let mut row = Row::single(lock, "held back", "-");
-    let (left, why) = held_back(restarted, lock.now_ms, Duration::ZERO);
-    row.cells[LEFT] = left;
-    row.cells[COMMAND] = format!("({why})");
     row.styles[MODE] = Style::Yellow;
     row
 }

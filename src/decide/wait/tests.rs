@@ -47,7 +47,6 @@ fn busy() -> Busy {
         id: "a".into(),
         holder: Some(holder()),
         frozen: None,
-        restarted: None,
         repaired: false,
         granted: false,
         stopping: None,

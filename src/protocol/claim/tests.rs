@@ -25,7 +25,6 @@ fn request() -> Request {
         once_per: Duration::ZERO,
         once_key: None,
         repair_ttl: false,
-        restart_grace: Duration::ZERO,
     }
 }
 
@@ -76,7 +75,6 @@ fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
         },
         once_per: SECOND * 60,
         repair_ttl: true,
-        restart_grace: SECOND * 2,
         ..request()
     };
     let own_args = |request: &Request, replicated| {
@@ -87,17 +85,8 @@ fn a_request_says_what_is_asked_for_and_how_its_waiter_hears_of_its_turn() {
         own_args(&claim().acquire_call(request, None, needs))
     };
     let words = ["token", "30000", "1", "", "", "2", "12", "60000", "1"];
-    assert_eq!(own_args(&request, false), [&words[..], &["2000"]].concat());
-    assert_eq!(
-        own_args(&request, true),
-        [&words[..], &["2000", "1"]].concat()
-    );
-    let request = Request {
-        restart_grace: Duration::ZERO,
-        ..request
-    };
     assert_eq!(own_args(&request, false), words);
-    assert_eq!(own_args(&request, true), [&words[..], &["", "1"]].concat());
+    assert_eq!(own_args(&request, true), [&words[..], &["1"]].concat());
 }
 
 #[test]
@@ -144,11 +133,7 @@ fn a_renewal_a_check_and_a_release_say_what_they_are_for() {
 }
 
 /// An answer that the lock is busy, as far as it is always the same.
-fn busy_answer(ticket: Value, freeze: Value, restart: Value) -> Value {
-    busy_and_stopping(ticket, freeze, restart, Value::Nil)
-}
-
-fn busy_and_stopping(ticket: Value, freeze: Value, restart: Value, stopping: Value) -> Value {
+fn busy_answer(ticket: Value, freeze: Value, stopping: Value) -> Value {
     fields(&[
         Value::Int(0),
         Value::Int(1_000),
@@ -162,7 +147,6 @@ fn busy_and_stopping(ticket: Value, freeze: Value, restart: Value, stopping: Val
         freeze,
         Value::Int(0),
         Value::Int(1),
-        restart,
         stopping,
     ])
 }
@@ -188,20 +172,18 @@ fn a_busy_lock_is_read_field_by_field() {
 }
 
 #[test]
-fn a_freeze_says_since_when_others_wait_and_else_a_restart_or_a_request_to_stop_does() {
+fn a_freeze_says_since_when_others_wait_and_else_a_request_to_stop_does() {
     let who = r#"{"host":"h","user":"u","pid":1,"command":["c"]}"#;
     let stop = || text(r#"{"asked":300,"host":"h","user":"u","pid":1,"command":["c"]}"#);
     let freeze = || text(&format!("9000 500 {who}"));
-    let restart = || text("8000 400");
-    for (freeze, restart, stop, since) in [
-        (freeze(), restart(), stop(), Some(500)),
-        (freeze(), Value::Nil, Value::Nil, Some(500)),
-        (Value::Nil, restart(), stop(), Some(400)),
-        (Value::Nil, Value::Nil, stop(), Some(300)),
-        (Value::Nil, Value::Nil, text(who), None),
-        (Value::Nil, Value::Nil, Value::Nil, None),
+    for (freeze, stop, since) in [
+        (freeze(), stop(), Some(500)),
+        (freeze(), Value::Nil, Some(500)),
+        (Value::Nil, stop(), Some(300)),
+        (Value::Nil, text(who), None),
+        (Value::Nil, Value::Nil, None),
     ] {
-        let found = busy(busy_and_stopping(Value::Nil, freeze, restart, stop));
+        let found = busy(busy_answer(Value::Nil, freeze, stop));
         assert_eq!(found.blocked_since(), since);
     }
 }

@@ -20,7 +20,7 @@ end
 -- Returns true if the lock is frozen, and a run, by its entry, has asked to run all the same. In a text of JSON no other
 -- value contains that.
 local function ignores_freeze(who)
-  return frozen > 0 and forgetful == 0 and string.find(who, '"ignores_freeze":true', 1, true) ~= nil
+  return frozen > 0 and string.find(who, '"ignores_freeze":true', 1, true) ~= nil
 end
 
 -- Whether one more holder with this limit is admitted: holders + 1 <= min(its limit, each holder's

@@ -40,12 +40,3 @@ superseded = tonumber(superseded or 0) or 0
 -- Until when no new holder is admitted; 0 when the lock is open.
 local frozen = tonumber(string.match(freeze or '', '^%d+') or 0)
 if frozen <= now_ms then frozen, freeze = 0, false end
--- Until when a server that has restarted may have forgotten a holder of this name, and since when it runs: a
--- client noted that ("<until> <since>"). With the first grant, which has a fence, the name is known.
-local restarted, forgetful = false, 0
-if not last_fence then
-  restarted = redis.call('HGET', state, 'restarted')
-  forgetful = tonumber(string.match(restarted or '', '^%d+') or 0)
-  if forgetful <= now_ms then restarted, forgetful = false, 0 end
-  frozen = math.max(frozen, forgetful)
-end

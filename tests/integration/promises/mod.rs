@@ -43,7 +43,6 @@
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
 //! | `cron` | running once: --hold-at-least, --once-per, --jitter, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
-//! | `restarts` | a server that restarted without its data grants nothing that it may have forgotten |
 //! | `clock_skew` | a lease ends sooner by what the clocks of the Redis hosts may differ |
 //! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
 //! | `full` | a server without free memory: locks that are held stay held |
@@ -105,7 +104,6 @@ mod recipes;
 mod release;
 mod releases;
 mod repair;
-mod restarts;
 mod screen;
 mod scripts;
 mod second_host;

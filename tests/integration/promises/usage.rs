@@ -557,11 +557,10 @@ fn the_help_of_run_lists_the_exit_statuses_of_its_manual() {
 }
 
 /// The options that are facts of a deployment: set once, and the same for all jobs.
-const OF_DEPLOYMENT: [&str; 6] = [
+const OF_DEPLOYMENT: [&str; 5] = [
     "sync",
     "sync-timeout",
     "clock-skew",
-    "restart-grace",
     "repair-ttl",
     "history-size",
 ];

@@ -207,7 +207,7 @@ fn member() -> BoxedStrategy<String> {
 fn field() -> BoxedStrategy<String> {
     prop_oneof![
         2 => one_of(&TOKENS),
-        2 => one_of(&["fence", "ticket", "frozen", "restarted", "notified", "succeeded", "number", "superseded"]),
+        2 => one_of(&["fence", "ticket", "frozen", "notified", "succeeded", "number", "superseded"]),
         1 => (select(&["cancelled", "forced", "released", "left", "removed"][..]), select(&IDS[..]))
             .prop_map(|(kind, id)| format!("{kind}:{id}")),
     ]
@@ -469,16 +469,7 @@ fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
         }
         other => panic!("{other} is not called yet"),
     });
-    let grace = one_of(&["5000", "60000"]);
-    let is_acquire = name == "acquire";
-    (words, grace, rarely())
-        .prop_map(move |(mut words, grace, has_grace)| {
-            if is_acquire && has_grace {
-                words.push(grace);
-            }
-            words
-        })
-        .boxed()
+    words.boxed()
 }
 
 #[test]

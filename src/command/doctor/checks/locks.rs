@@ -7,7 +7,7 @@ use super::super::finding::{Check, Finding, Group};
 use super::super::fix::{Fix, Repair};
 use super::{Measure, counted, in_parts, micros, refuses_writes, short, with_notes};
 use crate::protocol::{Key, Name};
-use crate::report::{busy_line, format_duration, held_back, typed};
+use crate::report::{busy_line, format_duration, typed};
 
 /// The rules with this verdict: those that are needed, and those that only help.
 fn rules(probes: &[Probe], verdict: Verdict) -> (Vec<String>, Vec<String>) {
@@ -138,7 +138,7 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
         let without = if has(&in_changes) {
             "which redlock needs while nodes fail or hash slots move"
         } else if has(&["+info"]) {
-            "which --restart-grace and most checks of the server need"
+            "which most checks of the server need"
         } else {
             "which redlock doesn't depend on"
         };
@@ -315,13 +315,7 @@ fn named_lock(check: Check, named: &NamedLock, is_typed: bool) -> Finding {
                     thaw(lock, is_typed),
                 )
             }
-            None => match found.restarted {
-                Some(restarted) => {
-                    let (left, why) = held_back(restarted, found.now_ms, Duration::ZERO);
-                    check.ok(format!("\"{lock}\" is held back for {left} more: {why}"))
-                }
-                None => check.ok(format!("\"{lock}\" is free")),
-            },
+            None => check.ok(format!("\"{lock}\" is free")),
         },
     }
 }

@@ -118,10 +118,7 @@ pub(super) fn uptime(evidence: &Evidence, measure: Measure) -> Finding {
             format!(
                 "restarted {since} ago: the server may have forgotten locks whose leases haven't ended"
             ),
-            format!(
-                "wait {left}; runs with --restart-grace {} do that unprompted",
-                format_duration(measure.ttl)
-            ),
+            format!("wait {left}"),
         )
     } else {
         check.ok(since)

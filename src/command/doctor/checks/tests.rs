@@ -1423,7 +1423,6 @@ fn time_outs_that_cost_renewals_are_named() {
 fn doctor_reports_the_key_that_is_stored_under_a_name() {
     let found = |key| Inspected {
         name: "deploy".parse().unwrap(),
-        restarted: None,
         fence: None,
         now_ms: 0,
         key,

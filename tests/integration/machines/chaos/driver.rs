@@ -528,14 +528,13 @@ fn written(fault: &str, injected: Injected, from: Nanos) -> SiteFault {
         Loss::Lock(key) | Loss::Sibling(key, _) => {
             NAMES.into_iter().find(|name| is_key_of(key, name))
         }
-        Loss::Nothing | Loss::Everything | Loss::Graced | Loss::Latest => None,
+        Loss::Nothing | Loss::Everything | Loss::Latest => None,
     };
     let forgets = match &loses {
         Loss::Everything
         | Loss::Latest
         | Loss::Lock(_)
         | Loss::Sibling(_, "holders" | "slots" | "meta") => Forgets::Holds,
-        Loss::Graced => Forgets::GracedHolds,
         Loss::Nothing | Loss::Sibling(..) if !loses_data => Forgets::Nothing,
         Loss::Nothing | Loss::Sibling(..) => Forgets::AllButHolds,
     };

@@ -167,8 +167,6 @@ pub enum Forgets {
     Nothing,
     /// Places in the queue, freezes, successes.
     AllButHolds,
-    /// Also holds, but `--restart-grace` keeps others out until they are over. Plain clients don't know of that.
-    GracedHolds,
     Holds,
 }
 

@@ -15,7 +15,7 @@ const CALM: Nanos = 4 * SECOND;
 const DISTURBED: Nanos = 8 * SECOND;
 /// A grant that isn't taken is noticed within that.
 const CLAIM: Nanos = 6 * SECOND;
-/// The longest lease, and the longest grace after a restart.
+/// The longest lease.
 const LONGEST: Nanos = 10 * SECOND;
 /// A process that can do so ends within this when all faults are over and nobody works any more.
 const END: Nanos = 60 * SECOND;
@@ -212,12 +212,8 @@ impl Wait<'_> {
             .iter()
             .filter(|fault| fault.span.from < self.until && fault.is_about(self.name));
         let faults = faults.map(|fault| {
-            // Holds go on by other clocks, or held back until those that were forgotten are over.
-            let after = if fault.sets_clock || fault.forgets == Forgets::GracedHolds {
-                LONGEST
-            } else {
-                0
-            };
+            // Holds go on by other clocks.
+            let after = if fault.sets_clock { LONGEST } else { 0 };
             let over = fault.span.until;
             ("a fault of the servers", self.over_by(over, over + after))
         });

@@ -166,9 +166,8 @@ fn excuse(history: &History, earlier: &Hold, later: &Hold) -> Option<Class> {
         return Some(Class::Forced);
     }
     let lease = earlier.job.lease().max(later.job.lease());
-    let is_plain = earlier.job.kind == JobKind::Plain || later.job.kind == JobKind::Plain;
     for class in [Class::DataLost, Class::ClockSet] {
-        let mut windows = windows(history, earlier, class, is_plain, lease);
+        let mut windows = windows(history, earlier, class, lease);
         if windows.any(|window| window.from <= span.from && span.until <= window.until) {
             return Some(class);
         }
@@ -184,12 +183,10 @@ fn windows(
     history: &History,
     hold: &Hold,
     class: Class,
-    is_plain: bool,
     lease: Nanos,
 ) -> impl Iterator<Item = Span> {
     let excuses = move |fault: &SiteFault| match (class, fault.forgets) {
         (Class::DataLost, Forgets::Holds) => true,
-        (Class::DataLost, Forgets::GracedHolds) => is_plain,
         (Class::ClockSet, _) => fault.sets_clock,
         _ => false,
     };
@@ -208,7 +205,7 @@ pub fn excusable(history: &History, holds: &[Hold], verdict: &mut Verdict) {
         verdict.held += hold.span.until - hold.span.from;
         for class in [Class::DataLost, Class::ClockSet] {
             let mut windows: Vec<Span> =
-                windows(history, hold, class, false, hold.job.lease()).collect();
+                windows(history, hold, class, hold.job.lease()).collect();
             windows.sort_by_key(|window| window.from);
             let (mut seen, mut excused) = (hold.span.from, 0);
             for window in windows {

@@ -394,11 +394,6 @@ fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
         }),
         [Class::Forbidden]
     );
-    let graced = SiteFault {
-        forgets: Forgets::GracedHolds,
-        ..fault(2900, 2950)
-    };
-    assert_eq!(with(graced.clone()), [Class::Forbidden]);
     let plain = |fault| {
         let mut history = history(vec![
             run(1, 1000, 4000).of_kind(JobKind::Plain),
@@ -414,7 +409,6 @@ fn lost_data_and_clocks_excuse_what_comes_soon_after_and_of_the_same_lock() {
         }),
         [Class::Unconfirmed]
     );
-    assert_eq!(plain(graced), [Class::DataLost]);
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn a_server_forgets_what_the_fault_says_and_nothing_else() {
             let mark = site.observer().unwrap().cli(&["GET", "mark"]);
             match loses {
                 Loss::Nothing => assert_eq!(mark, fault, "{what}: {}", site.described()),
-                Loss::Everything | Loss::Graced => assert_eq!(mark, "", "{what}"),
+                Loss::Everything => assert_eq!(mark, "", "{what}"),
                 Loss::Latest | Loss::Lock(_) | Loss::Sibling(..) => {}
             }
             seen.push((fault, loses, mark == fault));
@@ -181,7 +181,7 @@ fn a_server_forgets_what_the_fault_says_and_nothing_else() {
     }
     for (loss, is_kept) in [
         (Loss::Nothing, true),
-        (Loss::Graced, false),
+        (Loss::Everything, false),
         (Loss::Latest, false),
     ] {
         let is_seen = seen

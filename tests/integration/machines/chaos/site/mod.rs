@@ -27,10 +27,6 @@ pub enum Kind {
 pub enum Loss {
     Nothing,
     Everything,
-    /// Everything, with `--restart-grace` in the options: no other command starts before that of a forgotten
-    /// holder is dead. The queue, freezes and `--once-per` are forgotten all the same, and clients
-    /// that aren't redlock know nothing of the grace.
-    Graced,
     /// Writes of the last second or two.
     Latest,
     /// This key: the lock itself.
@@ -83,7 +79,7 @@ impl Injected {
         self.loses_data = match &loss {
             Loss::Nothing => false,
             Loss::Sibling(_, kind) => !past.contains(kind),
-            Loss::Everything | Loss::Graced | Loss::Latest | Loss::Lock(_) => true,
+            Loss::Everything | Loss::Latest | Loss::Lock(_) => true,
         };
         self.loses = loss;
         self

@@ -20,9 +20,6 @@ enum Keeps {
     Nothing,
 }
 
-/// How long a restarted server grants nothing that it may have forgotten: the longest TTL of chaos, and more.
-const GRACE: &str = "6s";
-
 pub struct Single {
     redis: Redis,
     state: State,
@@ -31,7 +28,6 @@ pub struct Single {
     ahead: i64,
     clock: WallClock,
     keeps: Keeps,
-    has_grace: bool,
     /// How long the append-only file was in the last second.
     sizes: VecDeque<(Instant, u64)>,
     later: Later,
@@ -59,7 +55,6 @@ impl Single {
             ahead: 0,
             clock,
             keeps,
-            has_grace: keeps == Keeps::Nothing && dice.chance(50),
             sizes: VecDeque::new(),
             later: Later::default(),
         }
@@ -71,7 +66,6 @@ impl Single {
         match self.keeps {
             Keeps::All => Loss::Nothing,
             Keeps::Most => Loss::Latest,
-            Keeps::Nothing if self.has_grace => Loss::Graced,
             Keeps::Nothing => Loss::Everything,
         }
     }
@@ -188,12 +182,7 @@ impl Single {
 
 impl Topology for Single {
     fn described(&self) -> String {
-        let grace = if self.has_grace {
-            ", --restart-grace"
-        } else {
-            ""
-        };
-        format!("one server that keeps {:?} of its data{grace}", self.keeps).to_lowercase()
+        format!("one server that keeps {:?} of its data", self.keeps).to_lowercase()
     }
 
     fn url(&self) -> String {
@@ -201,11 +190,7 @@ impl Topology for Single {
     }
 
     fn options(&self) -> Vec<String> {
-        if self.has_grace {
-            vec!["--restart-grace".into(), GRACE.into()]
-        } else {
-            Vec::new()
-        }
+        Vec::new()
     }
 
     fn ttls(&self) -> (u64, u64) {
