@@ -58,7 +58,7 @@ _redlock() {
             ;;
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
             --slots | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
-            --on-unreachable | --hold-at-least | --once-per | --jitter | --clock-skew | -c | --shell | \
+            --on-unreachable | --hold-at-least | --once-per | --jitter | -c | --shell | \
             --format | --while-pid | --token-file | --held | --for | --id | --last | --since | --svg | --older-than | --prometheus | --max-waiting | --once | \
             --every | --within)
             ((++i))
@@ -90,7 +90,7 @@ _redlock() {
     --password-file | --token-file | --held | --tls-ca | --tls-cert | --tls-key | --svg | --prometheus) _redlock_files ;;
     --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
     --ttl | --sync-timeout | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
-        --once-per | --jitter | --clock-skew | --for | --since | --older-than | --every | --within)
+        --once-per | --jitter | --for | --since | --older-than | --every | --within)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
     --url | -u | --prefix | --history-size | --slots | --order | --reason | --label | --id | -E | \

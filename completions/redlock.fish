@@ -76,7 +76,7 @@ set -g __redlock_one_name acquire extend release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason --label -k --kill-after \
-    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --jitter --clock-skew -c --shell --format \
+    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --jitter -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --every --within
 
 function __redlock_no_command

@@ -365,10 +365,6 @@ pub struct AcquireOptions {
     #[arg(long, hide = true)]
     pub repair_ttl: bool,
 
-    /// How far apart the clocks of the Redis hosts may be
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, hide = true)]
-    pub clock_skew: Option<Duration>,
-
     /// Run although the lock is frozen
     ///
     /// The run goes ahead of all that the freeze keeps out, and waits only for the holder.

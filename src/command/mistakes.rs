@@ -218,6 +218,10 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         "put the lock's name without an option",
     ),
     (
+        &["--clock-skew"],
+        "leave it out, as redlock expects 500ms wherever a replica may be promoted",
+    ),
+    (
         &["--restart-grace"],
         "set appendfsync always in Redis, so that a restart forgets no lock",
     ),

@@ -30,11 +30,6 @@ pub fn shortest_for(clock_skew: Duration) -> Duration {
     clock_skew * LEAST_SKEWS
 }
 
-/// The most that clocks may differ for a lease of this length.
-pub fn longest_skew_for(length: Duration) -> Duration {
-    length / LEAST_SKEWS
-}
-
 /// The time that electing, promoting a replica and connecting to it take, after a primary was found dead.
 const ELECTION: Duration = Duration::from_millis(2500);
 
@@ -620,7 +615,6 @@ mod tests {
     fn the_shortest_lease_for_a_clock_skew_still_has_time_to_renew_and_to_stop() {
         let clock_skew = Duration::from_millis(500);
         let ttl = shortest_for(clock_skew);
-        assert_eq!(longest_skew_for(ttl), clock_skew);
         let kill_after = SECOND * 5;
         let mut lease = Lease::new(
             START,

@@ -15,6 +15,9 @@ use crate::redis::server::UrlOrigin;
 use crate::redis::tls::TlsFiles;
 use crate::redis::url::Scope;
 
+/// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
+pub const CLOCK_SKEW: Duration = Duration::from_millis(500);
+
 /// Where Redis is, our credentials there, and how long we wait for it.
 #[derive(Default)]
 pub struct Access<'a> {
@@ -135,6 +138,15 @@ impl Locks {
     /// Whether another server may take over from the one that granted a lock, with a clock of its own.
     pub fn may_fail_over(&self) -> bool {
         self.deployment.may_fail_over()
+    }
+
+    /// Returns how far apart the clocks may be of the servers that decide when a lock expires: 0 if it is always the same.
+    pub fn clock_skew(&self) -> Duration {
+        if self.may_fail_over() {
+            CLOCK_SKEW
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// The longest that an answer may take, also where replicas have to have something before that.

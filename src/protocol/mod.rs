@@ -108,7 +108,7 @@ pub use self::guard::{Admitted, Guard, GuardEntry, Guarded};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Renewal, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock, StopReply};
-pub use self::locks::{Access, Locks};
+pub use self::locks::{Access, CLOCK_SKEW, Locks};
 pub use self::name::Name;
 pub use self::token::Token;
 pub use self::trial::{Messages, Rehearsal, Trial};

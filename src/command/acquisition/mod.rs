@@ -21,7 +21,7 @@ use crate::cli;
 use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
-use crate::decide::lease::{Lease, Terms, longest_skew_for, shortest_for};
+use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::duration::exact;
 use crate::output;
 use crate::protocol::{
@@ -135,7 +135,15 @@ impl<'a> Acquisition<'a> {
         options: &'a cli::AcquireOptions,
         kill_after: Option<Duration>,
     ) -> Result<Self> {
-        let clock_skew = clock_skew(options, &settings.locks)?;
+        let clock_skew = settings.locks.clock_skew();
+        let least = shortest_for(clock_skew);
+        if options.ttl < least {
+            let [ttl, least] = [options.ttl, least].map(exact);
+            return Err(BadUsage(format!(
+                "--ttl {ttl} is too short if a replica may be promoted; use --ttl {least} or more"
+            ))
+            .into());
+        }
         let kill_after = usable_kill_after(
             kill_after,
             options.ttl,
@@ -717,32 +725,6 @@ pub fn ended_by(signal: i32) -> Exit {
     }
 }
 
-/// What the clocks of the Redis hosts may differ where nothing else is said, and one may take over from
-/// another: NTP keeps them much closer.
-const USUAL_SKEW: Duration = Duration::from_millis(500);
-
-/// What the clocks of the Redis hosts may differ, for which the TTL has to be long enough.
-fn clock_skew(options: &cli::AcquireOptions, locks: &Locks) -> Result<Duration, BadUsage> {
-    let skew = match options.clock_skew {
-        Some(skew) => skew,
-        None if locks.may_fail_over() => USUAL_SKEW,
-        None => Duration::ZERO,
-    };
-    let least = shortest_for(skew);
-    if options.ttl >= least {
-        return Ok(skew);
-    }
-    let default = match options.clock_skew {
-        Some(_) => "",
-        None => " (the default if a replica may be promoted)",
-    };
-    let [ttl, given, least, most] =
-        [options.ttl, skew, least, longest_skew_for(options.ttl)].map(in_one_word);
-    Err(BadUsage(format!(
-        "--ttl {ttl} is less than three times --clock-skew {given}{default}; use --ttl {least} or more, or --clock-skew {most} or less"
-    )))
-}
-
 /// Returns the time between SIGTERM and SIGKILL, and says so if the lease allows less than `--kill-after` asks for.
 pub fn usable_kill_after(
     given: Option<Duration>,
@@ -759,14 +741,6 @@ pub fn usable_kill_after(
         ));
     }
     given.unwrap_or(KILL_AFTER)
-}
-
-/// A duration as it can be typed without quotes.
-fn in_one_word(duration: Duration) -> String {
-    match duration.as_millis() {
-        ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
-        ms => format!("{ms}ms"),
-    }
 }
 
 /// How the history calls the end of what was done under a lock.

@@ -557,13 +557,7 @@ fn the_help_of_run_lists_the_exit_statuses_of_its_manual() {
 }
 
 /// The options that are facts of a deployment: set once, and the same for all jobs.
-const OF_DEPLOYMENT: [&str; 5] = [
-    "sync",
-    "sync-timeout",
-    "clock-skew",
-    "repair-ttl",
-    "history-size",
-];
+const OF_DEPLOYMENT: [&str; 4] = ["sync", "sync-timeout", "repair-ttl", "history-size"];
 
 #[test]
 fn the_options_of_a_deployment_are_described_in_its_section_of_the_manual_and_in_no_help() {

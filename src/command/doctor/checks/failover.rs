@@ -7,6 +7,7 @@ use super::super::finding::{Check, Finding, Group};
 use super::super::fix::Repair;
 use super::{Measure, counted, short, with_notes};
 use crate::decide::lease::{Awaits, ttl_for_failover};
+use crate::protocol::CLOCK_SKEW;
 use crate::report::format_duration;
 
 /// Each grant, renewal and new connection may have to wait for a sentinel.
@@ -182,9 +183,8 @@ fn too_few(found: &SentinelEvidence) -> Option<String> {
     said.map(|(one, why)| format!("{} reports that no failover can begin: {why}", one.place))
 }
 
-/// The defaults of --kill-after and --clock-skew, where another server may take over.
+/// Default of --kill-after.
 const KILL_AFTER: Duration = Duration::from_secs(5);
-const CLOCK_SKEW: Duration = Duration::from_millis(500);
 
 const FAILOVER: Check = Check("failover", Group::Network);
 

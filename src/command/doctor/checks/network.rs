@@ -287,10 +287,6 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
         message = format!("{message}; the clock of {first}{others} isn't known");
     }
     let sync = "synchronise the hosts' clocks (NTP)";
-    let skewed = |most: Duration| {
-        let most = format_duration(rounded_up(most));
-        format!("synchronise the hosts' clocks; until then --clock-skew {most}")
-    };
     let finding = match most {
         Some((most, place)) if most >= measure.ttl / 2 => check.fail(
             format!(
@@ -305,7 +301,7 @@ pub(super) fn clocks(evidence: &Evidence, measure: Measure) -> Finding {
                 "the clock of {place} is {} from the primary's: after a failover, leases end too early by that difference",
                 short(most)
             ),
-            skewed(most),
+            sync,
         ),
         _ if Duration::from_micros(server.ahead_us.unsigned_abs()) >= OWN_APART => check.warn(
             format!("{message}; status and history show the server's time"),

@@ -552,13 +552,7 @@ fn clocks_are_compared_between_servers_and_ours_hardly_matters() {
         nodes: vec![replica(-900_000, 100)],
         ..healthy()
     };
-    assert_only(
-        &evidence,
-        "clocks",
-        Level::Warn,
-        "b:6379 is 89",
-        "--clock-skew",
-    );
+    assert_only(&evidence, "clocks", Level::Warn, "b:6379 is 89", "NTP");
 }
 
 #[test]

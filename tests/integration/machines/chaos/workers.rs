@@ -36,16 +36,11 @@ impl Stage {
                 .to_uppercase();
             environment.push((format!("REDLOCK_{name}"), pair[1].clone()));
         }
-        let skew = environment
-            .iter()
-            .find(|(name, _)| name == "REDLOCK_CLOCK_SKEW");
-        // Where a replica may take over, there is one that nobody has to ask for.
-        let usual = if site.url().starts_with("redis://") {
+        let clock_skew = if site.url().starts_with("redis://") {
             0
         } else {
-            500
+            500 * MS
         };
-        let clock_skew = skew.map_or(usual, |(_, value)| milliseconds(value)) * MS;
         Self {
             dir: dir.to_owned(),
             environment,
@@ -83,17 +78,6 @@ impl Stage {
 
     pub fn said(&self, who: &str) -> PathBuf {
         self.dir.join("said").join(who)
-    }
-}
-
-/// Of a duration as the command line has it: `500ms`, `4s`.
-fn milliseconds(text: &str) -> Nanos {
-    let digits = text.trim_end_matches(char::is_alphabetic);
-    let number: Nanos = digits.parse().unwrap();
-    if text.ends_with("ms") {
-        number
-    } else {
-        number * 1000
     }
 }
 

@@ -204,8 +204,7 @@ pub fn excusable(history: &History, holds: &[Hold], verdict: &mut Verdict) {
     for hold in redlocks {
         verdict.held += hold.span.until - hold.span.from;
         for class in [Class::DataLost, Class::ClockSet] {
-            let mut windows: Vec<Span> =
-                windows(history, hold, class, hold.job.lease()).collect();
+            let mut windows: Vec<Span> = windows(history, hold, class, hold.job.lease()).collect();
             windows.sort_by_key(|window| window.from);
             let (mut seen, mut excused) = (hold.span.from, 0);
             for window in windows {
