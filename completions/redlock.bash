@@ -57,7 +57,7 @@ _redlock() {
             server+=("${words[i]}")
             ;;
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
-            --slots | --order | --reason | --label | -t | --timeout | -k | --kill-after | --on-lost | \
+            --slots | --order | --reason | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --jitter | -c | --shell | \
             --format | --while-pid | --token-file | --held | --for | --id | --last | --since | --svg | --older-than | --prometheus | --max-waiting | --once | \
             --every | --within)
@@ -80,7 +80,7 @@ _redlock() {
         --connect-timeout --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
     local taking="--ttl $patience --max-waiting --ignore-freeze --shared --slots --supersede --order --cancel-running
-        --reason --label --kill-after --on-lost"
+        --reason --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     case $prev in
     --sync) _redlock_words 'all 1 2' ;;
@@ -93,7 +93,7 @@ _redlock() {
         --once-per | --jitter | --for | --since | --older-than | --every | --within)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
-    --url | -u | --prefix | --history-size | --slots | --order | --reason | --label | --id | -E | \
+    --url | -u | --prefix | --history-size | --slots | --order | --reason | --id | -E | \
         --conflict-exit-code | -c | --shell | --last | --times | --max-waiting | --once) ;;
     *)
         case $command:$cur in

@@ -75,7 +75,7 @@ set -g __redlock_many_names run guard status freeze thaw
 set -g __redlock_one_name acquire extend release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
-    --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason --label -k --kill-after \
+    --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --jitter -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --every --within
 
@@ -130,7 +130,6 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -l order -x -d 'Version of this run, for --supersede'
     complete -c redlock -n "__redlock_is $command" -l cancel-running -d 'Also stop the run that holds the lock'
     complete -c redlock -n "__redlock_is $command" -l reason -x -d 'Reason, shown to others'
-    complete -c redlock -n "__redlock_is $command" -l label -x -d 'Text to show instead of the command line'
     complete -c redlock -n "__redlock_is $command" -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
     complete -c redlock -n "__redlock_is $command" -l on-lost -x -a 'stop warn' -d 'What to do if the lock is lost'
 end

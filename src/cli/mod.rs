@@ -374,10 +374,6 @@ pub struct AcquireOptions {
     /// Reason, shown in `redlock status` and to waiters
     #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description")]
     pub reason: Option<String>,
-
-    /// Store and show TEXT instead of the command line
-    #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description", hide_short_help = true)]
-    pub label: Option<String>,
 }
 
 /// Run a command while holding a lock

@@ -39,14 +39,12 @@ pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
     settings: &Settings,
     words: impl FnOnce() -> W,
 ) -> Who {
-    let command = match (&options.label, settings.show) {
-        (Some(_), _) => Vec::new(),
-        (None, Show::Full) => shortened(words()),
-        (None, Show::Name) => words().take(1).map(|word| name_of(&word)).collect(),
+    let command = match settings.show {
+        Show::Full => shortened(words()),
+        Show::Name => words().take(1).map(|word| name_of(&word)).collect(),
     };
     Who {
         command,
-        label: masked(options.label.as_deref()),
         reason: masked(options.reason.as_deref()),
         ..own_identity(settings)
     }

@@ -218,6 +218,10 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         "put the lock's name without an option",
     ),
     (
+        &["--label"],
+        "put --reason TEXT, or set REDLOCK_SHOW=name so that others see only the program's name",
+    ),
+    (
         &["--clock-skew"],
         "leave it out, as redlock expects 500ms wherever a replica may be promoted",
     ),

@@ -34,9 +34,6 @@ pub struct Who {
     pub known_as: Option<String>,
     /// COMMAND and its arguments; shortened when it is very long.
     pub command: Vec<String>,
-    /// What to show in place of the command.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// A link to the job.
@@ -113,7 +110,6 @@ impl Who {
     pub fn weight(&self) -> usize {
         let optional = [
             &self.known_as,
-            &self.label,
             &self.reason,
             &self.url,
             &self.once,
@@ -130,13 +126,7 @@ impl Who {
 
     fn is_long(&self) -> bool {
         let command: usize = self.command.iter().map(|word| word.len() + 1).sum();
-        let texts = [
-            &self.label,
-            &self.reason,
-            &self.url,
-            &self.once,
-            &self.instance,
-        ];
+        let texts = [&self.reason, &self.url, &self.once, &self.instance];
         let known_as = self.known_as.as_ref();
         self.host.len() > NAME
             || self.user.len() > NAME
@@ -159,12 +149,7 @@ impl Who {
             has_room
         });
         self.command.shrink_to_fit();
-        let texts = [
-            &mut self.label,
-            &mut self.reason,
-            &mut self.url,
-            &mut self.once,
-        ];
+        let texts = [&mut self.reason, &mut self.url, &mut self.once];
         for text in texts.into_iter().flatten() {
             cut(text, TEXT);
         }
@@ -409,7 +394,6 @@ mod tests {
             pid: 3,
             known_as: text(),
             command: vec![r#"b,"ttl":8"#.into()],
-            label: text(),
             reason: text(),
             url: text(),
             once: Some("2026-11-26".into()),
@@ -448,7 +432,6 @@ mod tests {
             pid: 3,
             known_as: Some(long(1000)),
             command: vec![String::new(); 100_000],
-            label: Some(long(5000)),
             reason: Some(long(5000)),
             url: Some(long(5000)),
             once: Some(long(5000)),
@@ -484,11 +467,10 @@ mod tests {
     #[test]
     fn each_text_is_cut_by_itself_and_only_when_it_is_longer_than_allowed() {
         type Text = fn(&mut Who) -> &mut String;
-        let texts: [(Text, usize); 6] = [
+        let texts: [(Text, usize); 5] = [
             (|who| &mut who.host, NAME),
             (|who| &mut who.user, NAME),
             (|who| who.known_as.get_or_insert_default(), NAME),
-            (|who| who.label.get_or_insert_default(), TEXT),
             (|who| who.reason.get_or_insert_default(), TEXT),
             (|who| who.url.get_or_insert_default(), TEXT),
         ];

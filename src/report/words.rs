@@ -10,7 +10,7 @@ use crate::protocol::{
     Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Renewal, Who,
 };
 
-/// The command or its label, and its reason in parentheses.
+/// The command, and its reason in parentheses.
 pub fn command_and_reason(who: &Who) -> String {
     let mut what = escaped(&quoted(&job(who))).into_owned();
     if let Some(reason) = &who.reason {
@@ -84,12 +84,9 @@ pub fn reason_of(who: &Who) -> String {
     reason.map_or(String::new(), |reason| format!(": {}", quoted(reason)))
 }
 
-/// What it runs: its label, or the command line.
-pub fn job(who: &Who) -> Cow<'_, str> {
-    match &who.label {
-        Some(label) => label.into(),
-        None => command_line(&who.command).into(),
-    }
+/// Returns the command line.
+pub fn job(who: &Who) -> String {
+    command_line(&who.command)
 }
 
 /// Why, and where to read on: ` (release-1.2, https://ci/7)`.

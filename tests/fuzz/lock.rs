@@ -656,7 +656,7 @@ fn entry_examples() -> Vec<Vec<u8>> {
         &over(),
         &skipped(),
         r#"c0ffee 9000 signal:9 0 7 8000 1 1 0 granted {"command":["a","b"],"later":[[{}]]}"#,
-        r#"{"host":"","pid":4294967295,"label":null,"skew":500}"#,
+        r#"{"host":"","pid":4294967295,"url":null,"skew":500}"#,
     ])
 }
 
@@ -808,10 +808,10 @@ mod tests {
         let number = || prop::option::of(any::<u64>());
         let command = prop::collection::vec(any_text(20), 0..6);
         let names = (any_text(40), any_text(40), any::<u32>(), command);
-        let texts = (some(), some(), some(), some());
+        let texts = (some(), some(), some());
         let numbers = (number(), number(), number());
         (names, texts, numbers, some()).prop_map(
-            |((host, user, pid, command), (known_as, label, reason, url), numbers, instance)| {
+            |((host, user, pid, command), (known_as, reason, url), numbers, instance)| {
                 let (ttl, skew, kill_after) = numbers;
                 Who {
                     host,
@@ -819,7 +819,6 @@ mod tests {
                     pid,
                     known_as,
                     command,
-                    label,
                     reason,
                     url,
                     once: None,

@@ -52,7 +52,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
     let began = Instant::now();
     let asked: Option<Name> = options.name.as_deref().map(name).transpose()?;
     let who = Who {
-        label: Some("redlock doctor".into()),
+        command: vec!["redlock".into(), "doctor".into()],
         ..own_identity(settings)
     };
     let host = Host::examine(kernel::examine(), settings);

@@ -294,8 +294,6 @@ struct ItemJson<'a> {
     user: &'a str,
     pid: u32,
     command: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<&'a str>,
     reason: Option<&'a str>,
     url: Option<&'a str>,
     mode: Option<&'static str>,
@@ -350,7 +348,6 @@ impl<'a> ItemJson<'a> {
             user: &who.user,
             pid: who.pid,
             command: &who.command,
-            label: who.label.as_deref(),
             reason: who.reason.as_deref(),
             url: who.url.as_deref(),
             mode: None,

@@ -260,9 +260,6 @@ impl Block {
         if !who.command.is_empty() {
             self.fact(id, "command", Style::Plain, &command_line(&who.command));
         }
-        if let Some(label) = &who.label {
-            self.fact(id, "label", Style::Plain, label);
-        }
         self.reason_and_link(id, who);
     }
 

@@ -144,8 +144,6 @@ struct WhoEntry<'a> {
     user: Option<&'a str>,
     pid: Option<u32>,
     command: Option<&'a [String]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<&'a str>,
     reason: Option<&'a str>,
     url: Option<&'a str>,
 }
@@ -158,7 +156,6 @@ impl<'a> WhoEntry<'a> {
             user: who.map(|who| who.user.as_str()),
             pid: who.map(|who| who.pid),
             command: who.map(|who| who.command.as_slice()),
-            label: who.and_then(|who| who.label.as_deref()),
             reason: who.and_then(|who| who.reason.as_deref()),
             url: who.and_then(|who| who.url.as_deref()),
         }

@@ -133,8 +133,8 @@ fn an_event_that_is_too_long_for_a_variable_is_told_truncated() {
 #[test]
 fn a_hook_is_told_when_command_starts_and_has_ended() {
     let told = Told::new();
-    let words = "--reason why --label job a";
-    outcome(&mut told.run(words, "sleep 0.05; exit 3")).assert_code(3);
+    let script = "sleep 0.05; exit 3";
+    outcome(&mut told.run("--reason why a", script)).assert_code(3);
     let acquired = told.told("acquired");
     let fence = acquired.number("REDLOCK_FENCE");
     let fence_text = fence.to_string();
@@ -143,7 +143,7 @@ fn a_hook_is_told_when_command_starts_and_has_ended() {
         ("FENCE", &fence_text),
         ("WAITED_MS", "0"),
         ("REASON", "why"),
-        ("COMMAND", "job"),
+        ("COMMAND", "sh -c 'sleep 0.05; exit 3'"),
         ("BY", ""),
     ];
     acquired
@@ -160,7 +160,7 @@ fn a_hook_is_told_when_command_starts_and_has_ended() {
     assert_eq!(json["ran_ms"], ended.number("REDLOCK_RAN_MS"));
     assert_eq!(json["reason"], "why");
     assert_eq!(json["by"], Value::Null);
-    assert_eq!(json["command"], "job");
+    assert_eq!(json["command"], "sh -c 'sleep 0.05; exit 3'");
     assert!(json["who"].as_str().unwrap().contains(&host()), "{json}");
     // The command line as others see it, and several locks.
     let script = "echo $REDLOCK_FENCE; : --password s3";

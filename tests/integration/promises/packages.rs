@@ -932,7 +932,7 @@ fn the_action_takes_each_setting_as_an_input() {
             "run",
             "redlock status --json; tr '\\0' ' ' </proc/$PPID/cmdline",
         ),
-        ("args", "--slots 3\n--label  *"),
+        ("args", "--slots 3\n--once  *"),
         ("reason", "the \"last\" $HOME; release"),
         ("redis-url", &*url),
         ("releases", &releases),
@@ -944,10 +944,9 @@ fn the_action_takes_each_setting_as_an_input() {
     let (status, command_line) = run.stdout.split_once("]\n").unwrap();
     let status: Value = serde_json::from_str(&format!("{status}]")).unwrap();
     let holder = &status[0]["holders"][0];
-    assert_eq!(holder["label"], "*");
     assert_eq!(holder["reason"], "the \"last\" $HOME; release");
     assert!(
-        command_line.starts_with("redlock run --slots 3 "),
+        command_line.starts_with("redlock run --slots 3 --once * "),
         "{run:?}"
     );
     assert!(!command_line.contains(&url), "{run:?}");
@@ -1009,7 +1008,7 @@ fn quotes_in_the_options_of_the_action_are_refused_as_no_shell_would_take_them_f
     let (url, releases) = (workspace.redis.url(), workspace.releases.url());
     let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
     let job = GithubJob::new(workspace.dir(), &variables);
-    for args in ["--reason='release 1.2'", "-n --label \"x\""] {
+    for args in ["--reason='release 1.2'", "-n --ttl \"5s\""] {
         let with = [("name", "deploy"), ("run", "echo ran"), ("args", args)];
         let refused = outcome(&mut job.uses(&with));
         refused

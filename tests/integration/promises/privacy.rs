@@ -1,5 +1,5 @@
-//! What of a command others can see: its secrets are masked before they are stored, and a label or the
-//! program's name may stand in its place.
+//! What of a command others can see: its secrets are masked before they are stored, and the program's
+//! name may stand in its place.
 
 use std::fs;
 
@@ -39,8 +39,6 @@ fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
     command.env("BUILDKITE_BUILD_URL", "https://ci:hunter2@host/7");
     let mut holder = Running::start(&mut command);
     holder.expect_line("ready");
-    let label = ["run", "-q", "--label", "TOKEN=hunter2 x", "a", "--", "true"];
-    let labelled = queued(&redis, &label);
     let waiter = queued(&redis, words!("run -q a -- true --auth-token hunter2"));
     outcome(&mut redis.redlock(words!("freeze -q --reason pwd=hunter2 a"))).assert_code(0);
     let acquire = "eval \"$(redlock acquire b)\"; : --password=hunter2";
@@ -52,7 +50,6 @@ fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
     let stop = ["stop", "-q", "--reason", "token: x TOKEN=hunter2", "a"];
     outcome(&mut redis.redlock(&stop)).assert_code(0);
     holder.finish().assert_code(79);
-    labelled.finish().assert_code(0);
     waiter.finish().assert_code(0);
     let holder = Gated::start(&redis, &["a"]).ready();
     let force = ["release", "-q", "--force", "--reason", "TOKEN=hunter2", "a"];
@@ -98,40 +95,13 @@ fn a_secret_that_is_known_by_its_form_is_not_stored() {
         command.args([": $1 $2", "sh", token, &format!("x='{token}' y")]);
         command.env("BUILDKITE_BUILD_URL", format!("https://b/?x={token}"));
         outcome(&mut command).assert_code(0);
-        outcome(&mut redis.redlock(words!("acquire --label", token, "b"))).assert_code(0);
+        outcome(&mut redis.redlock(words!("acquire --reason", token, "b"))).assert_code(0);
         outcome(&mut redis.redlock(&["release", "--force", "b"])).assert_code(0);
         let all = stored(&redis);
         assert!(!all.to_lowercase().contains("hunter2"), "{token}: {all}");
         assert!(all.contains("***"), "{token}: {all}");
         redis.cli(&["FLUSHALL"]);
     }
-}
-
-#[test]
-fn a_label_is_stored_and_shown_in_place_of_the_command_line() {
-    let redis = Redis::start();
-    let label = "nightly backup (web)";
-    let holder = Gated::start(&redis, &["--label", label, "a"]).ready();
-    let waiter = queued(&redis, words!("run -q --label later a -- true hidden"));
-    let shown = first(&redis, "holders");
-    assert_eq!(
-        (&shown["label"], shown["command"].to_string().as_str()),
-        (&label.into(), "[]")
-    );
-    assert_eq!(first(&redis, "waiters")["label"], "later");
-    let table = outcome(&mut redis.redlock(&["status", "a"])).stdout;
-    assert!(table.contains(label) && table.contains("later"), "{table}");
-    assert!(!stored(&redis).contains("read go") && !stored(&redis).contains("hidden"));
-    outcome(&mut redis.run("-n a", "true"))
-        .assert_code(75)
-        .assert_says(&format!(": {label}; drop --no-wait"));
-    holder.end();
-    waiter.finish().assert_code(0);
-    let history = outcome(&mut redis.redlock(&["history", "a"])).stdout;
-    assert!(history.contains(label), "{history}");
-    outcome(&mut redis.redlock(words!("acquire --label", "step 2", "a"))).assert_code(0);
-    assert_eq!(first(&redis, "holders")["label"], "step 2");
-    outcome(&mut redis.redlock(&["run", "--label", " ", "b", "--", "true"])).assert_code(64);
 }
 
 #[test]

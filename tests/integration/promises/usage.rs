@@ -637,11 +637,7 @@ fn every_option_of_run_and_acquire_has_its_variable_and_its_line() {
                 _ => None,
             };
             let words: Vec<&str> = words.into_iter().chain(needs).collect();
-            let wrong = if ["reason", "label"].contains(&long) {
-                " "
-            } else {
-                "wrong"
-            };
+            let wrong = if long == "reason" { " " } else { "wrong" };
             let mut by_variable = redlock(&words);
             by_variable.env(&variable, wrong);
             if command == "run" {
