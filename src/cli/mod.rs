@@ -325,12 +325,6 @@ pub struct AcquireOptions {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 9999), help_heading = "Sharing")]
     pub slots: Option<u32>,
 
-    /// One holder at a time, which is the default
-    ///
-    /// Overrides a setting of --shared or --slots.
-    #[arg(short = 'x', short_alias = 'e', long, conflicts_with_all = ["shared", "slots"], help_heading = "Sharing", hide = true)]
-    pub exclusive: bool,
-
     /// Don't wait behind N others
     ///
     /// The run then gives up as if the lock had stayed busy. With --max-waiting 1 -E 0, the run that waits covers this one,

@@ -218,6 +218,10 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         "put the lock's name without an option",
     ),
     (
+        &["-x", "-e", "--exclusive"],
+        "leave it out, as a lock has one holder at a time unless -s or --slots says otherwise",
+    ),
+    (
         &["--label"],
         "put --reason TEXT, or set REDLOCK_SHOW=name so that others see only the program's name",
     ),
@@ -560,6 +564,44 @@ mod tests {
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             assert_eq!(said(&words), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_option_that_is_gone_is_answered_with_what_to_type_instead() {
+        for (line, option, instead) in [
+            (
+                "run --late 1h a -- b",
+                "--late",
+                "use redlock status --older-than",
+            ),
+            (
+                "run --unless x a -- b",
+                "--unless",
+                "test it under the lock: -c",
+            ),
+            ("run --join a -- b", "--join", "put --once KEY"),
+            (
+                "run --restart-grace 1m a -- b",
+                "--restart-grace",
+                "set appendfsync always",
+            ),
+            (
+                "acquire --clock-skew 1s a",
+                "--clock-skew",
+                "leave it out, as redlock expects",
+            ),
+            ("run --label x a -- b", "--label", "put --reason TEXT"),
+            (
+                "run -x a -- b",
+                "-x",
+                "leave it out, as a lock has one holder",
+            ),
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            let said = said(&words);
+            let begin = format!("no option {option}: {instead}");
+            assert!(said.starts_with(&begin), "{line}: {said}");
         }
     }
 

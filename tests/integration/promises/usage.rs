@@ -317,7 +317,7 @@ fn a_mistake_names_the_help_of_its_command() {
             "unexpected argument '--no-wiat' found; did you mean --no-wait? see redlock run -h",
         ),
         (
-            "run -x5 a -- b",
+            "run -s5 a -- b",
             "unexpected argument '-5' found; see redlock run -h",
         ),
         (
@@ -333,8 +333,8 @@ fn a_mistake_names_the_help_of_its_command() {
             "unrecognized subcommand 'nonsense'; see redlock -h",
         ),
         (
-            "run -s -x a -- b",
-            "the argument '--shared' cannot be used with '--exclusive'; see redlock run -h",
+            "run -s --slots 2 a -- b",
+            "the argument '--shared' cannot be used with '--slots <N>'; see redlock run -h",
         ),
     ] {
         let words: Vec<&str> = typed.split(' ').collect();
@@ -366,7 +366,7 @@ fn names_of_other_tools_work() {
         let end = outcome(&mut redis.redlock(&[name, "--names-only"]));
         assert_eq!(end.assert_code(0).stdout, "a\n");
     }
-    for options in [&["--nonblock"][..], &["--nb", "-x"], &["-e", "-n"]] {
+    for options in [&["--nonblock"][..], &["--nb"], &["-n"]] {
         let words = [&["run"], options, &["a", "--", "true"]].concat();
         outcome(&mut redis.redlock(&words)).assert_code(75);
     }
@@ -763,7 +763,11 @@ fn a_typed_option_overrides_the_settings_that_it_excludes() {
         .assert_code(75)
         .assert_says("gave up waiting");
     run(&[("REDLOCK_WAIT", "0")], &[]).assert_code(75);
-    run(&[("REDLOCK_SLOTS", "3"), ("REDLOCK_NO_WAIT", "1")], &["-x"]).assert_code(75);
+    run(
+        &[("REDLOCK_SLOTS", "3"), ("REDLOCK_NO_WAIT", "1")],
+        &["--slots", "1"],
+    )
+    .assert_code(75);
     run(&[("REDLOCK_NO_WAIT", "0"), ("REDLOCK_WAIT", "0.1")], &[]).assert_code(75);
     // What needs another option waits for it.
     let alone = [
