@@ -20,7 +20,6 @@
 # make bench    the tables of docs/benchmarks.md, in six minutes
 # make faults   the tests of single faults, with answers cut at every byte
 # make lint     formatting, warnings
-# make check-macos  what works without Linux compiles for macOS, without a warning
 # make generate rewrite what is generated: man pages, and all that names redlock's home (ci/home)
 # make pictures draw docs/history.svg, docs/status.svg and docs/dashboard.svg anew, by redlock itself
 
@@ -62,7 +61,7 @@ COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --di
 # Tests at a time. A test waits most of the time, but runs several processes when it doesn't.
 TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint check-macos generate pictures
+.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate pictures
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -211,11 +210,7 @@ lint:
 	@scripts/setup lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/busy scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/test scripts/dist scripts/dist-check scripts/home scripts/release scripts/test-arm64 scripts/check-macos ci/install.sh .ci/run completions/redlock.bash; fi
-
-check-macos:
-	@scripts/setup check-macos
-	scripts/check-macos
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/setup scripts/busy scripts/fuzz-input scripts/mutants-named scripts/demo scripts/pictures scripts/test scripts/dist scripts/dist-check scripts/home scripts/release scripts/test-arm64 ci/install.sh .ci/run completions/redlock.bash; fi
 
 generate:
 	scripts/home

@@ -49,13 +49,9 @@
 //! 8. A process that supervises has no blocking call but poll, and no way out but stop, reap, release,
 //!    whatever failed. It acts first and speaks second, and never waits for a reader.
 //! 9. A command's tree is one thing with one definition (`supervise/tree`), for waiting, signalling and killing.
-//! 10. Only `sys` and the declarations of modules know on which system redlock runs; elsewhere than on Linux, files
-//!     named `elsewhere.rs` stand in for others.
 
 // libFuzzer has its own main.
 #![cfg_attr(fuzzing, no_main, allow(dead_code))]
-// Elsewhere nothing is supervised, so that much is there for no user.
-#![cfg_attr(not(target_os = "linux"), allow(dead_code, unused_imports))]
 
 mod ci;
 mod cli;
@@ -77,11 +73,8 @@ mod report;
 mod shell;
 mod signal;
 mod stderr;
-#[cfg_attr(not(target_os = "linux"), path = "supervise/elsewhere.rs")]
 mod supervise;
-#[cfg_attr(not(target_os = "linux"), path = "sys/elsewhere.rs")]
 mod sys;
-#[cfg(target_os = "linux")]
 mod systemd;
 mod typed;
 mod variables;

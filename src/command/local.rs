@@ -25,7 +25,7 @@ pub fn local(options: &cli::Local, settings: &Settings) -> Result<Exit> {
             let line = "`redlock local` shows or stops the server of this host: give `-u local:`, `-u local:user` or no URL";
             return Err(BadUsage(line.into()).into());
         }
-        None => usual_scope().unwrap_or(Scope::User),
+        None => usual_scope(),
     };
     let local = Local::settled(scope);
     match options.action {

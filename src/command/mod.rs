@@ -1,5 +1,7 @@
 //! The commands, one file each, and what they share: our own identity, usage errors, and lines as they were meant.
 
+mod acquire;
+mod acquisition;
 mod asked;
 mod change;
 mod corrections;
@@ -12,6 +14,7 @@ mod freeze;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/command.rs"]
 pub mod fuzz;
+mod guard;
 mod history;
 mod identity;
 mod job;
@@ -22,30 +25,14 @@ mod mistakes;
 mod never_used;
 mod privacy;
 mod release;
+mod run;
 mod selection;
 mod status;
 mod stop;
 mod usage;
 mod version;
 
-// What supervises a job needs Linux; elsewhere it refuses.
-#[cfg(target_os = "linux")]
-mod acquire;
-#[cfg(target_os = "linux")]
-mod acquisition;
-#[cfg(any(test, not(target_os = "linux")))]
-mod elsewhere;
-#[cfg(target_os = "linux")]
-mod guard;
-#[cfg(target_os = "linux")]
-mod run;
-
-#[cfg(target_os = "linux")]
-pub use self::{acquire::acquire, guard::guard, run::run};
-
-#[cfg(not(target_os = "linux"))]
-pub use self::elsewhere::{acquire, guard, run};
-
+pub use self::acquire::acquire;
 pub use self::corrections::mistyped;
 pub use self::doctor::doctor;
 pub use self::evaluated::fail_eval;
@@ -53,11 +40,13 @@ pub use self::expect::expect;
 pub use self::extend::extend;
 pub use self::fence::fence;
 pub use self::freeze::{freeze, thaw};
+pub use self::guard::guard;
 pub use self::history::{history, why};
 pub use self::local::local;
 pub use self::manual::{completions, man};
 pub use self::mistakes::{no_command, usage};
 pub use self::release::release;
+pub use self::run::run;
 pub use self::status::status;
 pub use self::stop::stop;
 pub use self::usage::fail;

@@ -79,7 +79,7 @@ fn unread_variable(message: &str) -> String {
 }
 
 /// What starts a server on this host, by the first program that is installed here.
-const STARTS: [(&str, &str); 9] = [
+const STARTS: [(&str, &str); 8] = [
     ("redis-server", "redis-server --daemonize yes"),
     ("valkey-server", "valkey-server --daemonize yes"),
     ("apt-get", "sudo apt-get install -y redis-server"),
@@ -92,7 +92,6 @@ const STARTS: [(&str, &str); 9] = [
         "pacman",
         "sudo pacman -S valkey && sudo systemctl start valkey",
     ),
-    ("brew", "brew install redis && brew services start redis"),
     ("docker", "docker run -d -p 127.0.0.1:6379:6379 redis"),
     (
         "podman",
@@ -119,9 +118,7 @@ fn how_to_start(message: &str, is_installed: impl Fn(&str) -> bool) -> String {
     if !is_about_default || !message.contains("connection refused") {
         return String::new();
     }
-    let local = usual_scope().map_or(String::new(), |local| {
-        format!("; `-u {local}` uses a server of this host alone")
-    });
+    let local = format!("; `-u {}` uses a server of this host alone", usual_scope());
     let start = STARTS.iter().find(|(program, _)| is_installed(program));
     let start = start.map_or(String::new(), |(_, line)| {
         format!("; `{line}` starts Redis here")

@@ -178,14 +178,12 @@ impl Local {
 }
 
 /// Whose server a command uses that isn't told: this host's where this user may, else the user's own.
-// There is none where this isn't Linux.
-#[allow(clippy::unnecessary_wraps)]
-pub fn usual_scope() -> Option<Scope> {
-    Some(if is_for_host() {
+pub fn usual_scope() -> Scope {
+    if is_for_host() {
         Scope::Host
     } else {
         Scope::User
-    })
+    }
 }
 
 /// Starts the server, or waits for whoever does.

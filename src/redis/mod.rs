@@ -16,7 +16,6 @@ mod confirming;
 pub mod connection;
 pub mod deployment;
 pub mod error;
-#[cfg_attr(not(target_os = "linux"), path = "local/elsewhere.rs")]
 pub mod local;
 pub mod nodes;
 pub mod password;

@@ -1,4 +1,4 @@
-//! Signals as any Unix has them: sent, received, and as the end of a process.
+//! Signals: sent, received, and as the end of a process.
 
 use std::ffi::c_int;
 use std::io;

@@ -203,49 +203,6 @@ const FLOORS: [&[&str]; 11] = [
     &["sys"],
 ];
 
-/// The declarations of what is there on Linux only, or is another file elsewhere.
-const DEPENDS_ON_SYSTEM: [&str; 13] = [
-    "command/doctor/mod.rs: mod kernel;",
-    "command/mod.rs: mod acquire;",
-    "command/mod.rs: mod acquisition;",
-    "command/mod.rs: mod elsewhere;",
-    "command/mod.rs: mod guard;",
-    "command/mod.rs: mod run;",
-    "command/mod.rs: pub use self::elsewhere::{acquire, guard, run};",
-    "command/mod.rs: pub use self::{acquire::acquire, guard::guard, run::run};",
-    "main.rs: #![cfg_attr(not(target_os = \"linux\"), allow(dead_code, unused_imports))]",
-    "main.rs: mod supervise;",
-    "main.rs: mod sys;",
-    "main.rs: mod systemd;",
-    "redis/mod.rs: pub mod local;",
-];
-
-#[test]
-fn the_system_matters_only_where_modules_are_declared() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let names_system = ["target_os", "target_vendor", "target_family", "(unix"];
-    let mut found = Vec::new();
-    for (path, code) in sources() {
-        let name = path.strip_prefix(&root).unwrap().display().to_string();
-        let mut lines = code.lines().map(str::trim);
-        while let Some(line) = lines.next() {
-            let is_condition = line.contains("cfg") && !line.starts_with("//");
-            if !is_condition || !names_system.iter().any(|word| line.contains(word)) {
-                continue;
-            }
-            let declared = if line.starts_with("#[") {
-                lines.next().unwrap_or_default()
-            } else {
-                line
-            };
-            found.push(format!("{name}: {declared}"));
-        }
-    }
-    found.retain(|line| !line.starts_with("sys/"));
-    found.sort();
-    assert_eq!(found, DEPENDS_ON_SYSTEM);
-}
-
 /// The rooms that a text names after `crate::`.
 fn named_rooms(code: &str) -> Vec<&str> {
     let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_';

@@ -10,8 +10,8 @@ use crate::sys;
 /// What is known of this host.
 #[derive(Debug)]
 pub struct Host {
-    /// What its kernel can do for a run; `None` where it isn't Linux.
-    pub kernel: Option<Kernel>,
+    /// What its kernel can do for a run.
+    pub kernel: Kernel,
     /// Configuration files that aren't used, because others may have written them.
     pub refused: Vec<Exposure>,
     /// Secrets that every user of this host can read.
@@ -52,7 +52,7 @@ pub enum Proc {
 
 impl Host {
     /// Looks at it, beside what is known of its kernel.
-    pub fn examine(kernel: Option<Kernel>, settings: &Settings) -> Self {
+    pub fn examine(kernel: Kernel, settings: &Settings) -> Self {
         Self {
             kernel,
             refused: settings.refused.clone(),

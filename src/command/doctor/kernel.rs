@@ -13,10 +13,8 @@ use crate::supervise::tree;
 use crate::sys;
 
 /// Tries all of it.
-// Another kernel has none of it.
-#[allow(clippy::unnecessary_wraps)]
-pub fn examine() -> Option<Kernel> {
-    Some(Kernel {
+pub fn examine() -> Kernel {
+    Kernel {
         boot_clock: boot_clock().map_err(|error| said("CLOCK_BOOTTIME", error)),
         pdeathsig: prctl::get_pdeathsig()
             .and_then(prctl::set_pdeathsig)
@@ -26,7 +24,7 @@ pub fn examine() -> Option<Kernel> {
             .and_then(prctl::set_child_subreaper)
             .map_err(|error| said("PR_SET_CHILD_SUBREAPER", error)),
         proc: proc(),
-    })
+    }
 }
 
 fn proc() -> Proc {

@@ -9,7 +9,6 @@ pub(super) mod evidence;
 mod finding;
 mod fix;
 mod host;
-#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod kernel;
 mod page;
 

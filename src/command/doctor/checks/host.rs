@@ -10,10 +10,7 @@ use crate::config::Exposure;
 use crate::report::format_duration;
 
 pub(super) fn this_host(host: &Host) -> Vec<Finding> {
-    let mut findings = match &host.kernel {
-        Some(kernel) => Vec::from(linux(kernel)),
-        None => vec![another_system()],
-    };
+    let mut findings = Vec::from(linux(&host.kernel));
     findings.extend([
         settings(&host.refused),
         secrets(&host.exposed),
@@ -21,13 +18,6 @@ pub(super) fn this_host(host: &Host) -> Vec<Finding> {
         one_program(&host.namesakes),
     ]);
     findings
-}
-
-fn another_system() -> Finding {
-    Check("system", Group::Host).warn(
-        "this isn't Linux: redlock run, acquire and guard refuse to work here, and so does `local:`; all other commands work",
-        "run jobs on Linux",
-    )
 }
 
 fn linux(kernel: &Kernel) -> [Finding; 5] {

@@ -89,13 +89,13 @@ pub fn healthy() -> Evidence {
 
 fn host() -> Host {
     Host {
-        kernel: Some(Kernel {
+        kernel: Kernel {
             boot_clock: Ok(Duration::ZERO),
             pdeathsig: Ok(()),
             pidfd: Ok(()),
             subreaper: Ok(()),
             proc: Proc::All,
-        }),
+        },
         refused: Vec::new(),
         exposed: Vec::new(),
         namesakes: Vec::new(),
@@ -1485,10 +1485,7 @@ fn doctor_reports_the_key_that_is_stored_under_a_name() {
 
 #[test]
 fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
-    let with = |kernel| Host {
-        kernel: Some(kernel),
-        ..host()
-    };
+    let with = |kernel| Host { kernel, ..host() };
     let lacks = with(Kernel {
         boot_clock: Err("CLOCK_BOOTTIME fails".into()),
         pdeathsig: Err("PR_SET_PDEATHSIG fails".into()),
@@ -1505,25 +1502,9 @@ fn what_this_host_lacks_is_a_warning_and_its_clock_a_failure() {
     );
     let suspended = with(Kernel {
         boot_clock: Ok(Duration::from_secs(7200)),
-        ..host().kernel.unwrap()
+        ..host().kernel
     });
     assert!(this_host(&suspended)[0].message.contains("2h since boot"));
-}
-
-#[test]
-fn doctor_warns_that_no_job_runs_where_the_kernel_isnt_linux() {
-    let another = Host {
-        kernel: None,
-        ..host()
-    };
-    let found = all(&healthy(), &another, MEASURE);
-    let bad: Vec<_> = found.iter().filter(|it| it.level != Level::Ok).collect();
-    let [system] = &bad[..] else {
-        panic!("{bad:#?}");
-    };
-    assert_eq!((system.check, system.level), ("system", Level::Warn));
-    assert!(system.message.starts_with("this isn't Linux"));
-    assert_eq!(verdict(&found), Verdict::Fit);
 }
 
 #[test]

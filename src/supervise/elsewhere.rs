@@ -1,3 +1,0 @@
-//! Where this isn't Linux, nothing is supervised; here is what the commands of a job and of people use all the same.
-
-pub mod environment;
