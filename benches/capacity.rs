@@ -198,10 +198,6 @@ fn used_names(redis: &Redis) -> Result<Vec<Listing>> {
             &["history"][..],
         ),
         (
-            format!("`redlock history --summary` {used}"),
-            &["history", "--summary"],
-        ),
-        (
             format!("`redlock status` {used}: none is in use"),
             &["status"],
         ),

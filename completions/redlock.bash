@@ -105,10 +105,7 @@ _redlock() {
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
         extend:-*) _redlock_words "--token-file --for $common" ;;
         status:-*) _redlock_words "--json --watch --older-than --prometheus --new $common" ;;
-        history:-*)
-            _redlock_words "--last --since --skipped --summary --by-host --utc --json --follow --timeline
-                --svg $common"
-            ;;
+        history:-*) _redlock_words "--last --since --skipped --json --svg $common" ;;
         release:-*) _redlock_words "--token-file --force --yes --id --all --reason $common" ;;
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         why:-*) _redlock_words "--utc $common" ;;

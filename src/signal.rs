@@ -2,14 +2,12 @@
 //!
 //! They are blocked and read from a descriptor, so there is no handler and no thread. A signal
 //! that was ignored when redlock was started (`nohup`) is left alone, for redlock and its child.
-//! ctrlc can't do that, as it neither says which signal came nor leaves ignored ones alone; it
-//! serves where an interrupt only has to end a loop (`status --watch`).
+//! ctrlc can't do that, because it neither says which signal came nor leaves ignored ones alone; commands without a
+//! child use it.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use crate::clock::{Moment, now};
@@ -251,19 +249,6 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// Where a loop that an interrupt only has to end is notified of it. An interrupt that was ignored when
-/// we were started (a background job of a script) stays ignored.
-pub fn interrupted() -> Result<Receiver<()>, ctrlc::Error> {
-    static LISTENER: OnceLock<Sender<()>> = OnceLock::new();
-    let (interrupt, interrupted) = channel();
-    let interrupt = LISTENER.get_or_init(|| interrupt);
-    on_interrupt(|| {
-        // A second one finds no listener any more.
-        let _ = interrupt.send(());
-    })?;
-    Ok(interrupted)
 }
 
 /// From now on the kernel doesn't stop us for what we do to a terminal that is another job's: a signal that

@@ -748,7 +748,7 @@ pub struct History {
 
     /// Show only the last N, or all [default: 20]
     ///
-    /// --follow begins with the last 10; --json, --summary and charts show all unless N is given.
+    /// --json and --svg show all unless N is given.
     #[arg(short = 'n', long = "last", value_name = "N", allow_negative_numbers = true, value_parser = last)]
     pub last: Option<usize>,
 
@@ -760,36 +760,16 @@ pub struct History {
     #[arg(long)]
     pub skipped: bool,
 
-    /// One line per lock: its runs, results and durations
-    #[arg(long, conflicts_with_all = ["follow", "timeline", "svg"])]
-    pub summary: bool,
-
-    /// With --summary: one line per host
-    #[arg(long, requires = "summary")]
-    pub by_host: bool,
-
-    /// Times in UTC
-    #[arg(long)]
-    pub utc: bool,
-
-    /// Print a JSON array; with --follow, one object per line
-    #[arg(long, conflicts_with_all = ["timeline", "svg"])]
+    /// Print a JSON array
+    #[arg(long, conflicts_with = "svg")]
     pub json: bool,
 
-    /// Follow: print the last ten, and each hold as it ends
-    #[arg(short, long, conflicts_with_all = ["timeline", "svg"])]
-    pub follow: bool,
-
-    /// Draw a chart with a row for each host
-    #[arg(long)]
-    pub timeline: bool,
-
-    /// Write the chart as an SVG image to FILE; - for standard output
+    /// Draw a chart with a row for each host to FILE, an SVG image; - for standard output
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
     /// Print only the names of the locks that are in use or have a history (for completions)
-    #[arg(long, conflicts_with_all = ["summary", "json", "follow", "timeline", "svg"], hide = true)]
+    #[arg(long, conflicts_with_all = ["json", "svg"], hide = true)]
     pub names_only: bool,
 }
 

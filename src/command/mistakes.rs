@@ -245,6 +245,13 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         &["--late"],
         "use redlock status --older-than, or stop COMMAND with -t",
     ),
+    (&["--timeline"], "put --svg FILE"),
+    (
+        &["--summary", "--by-host"],
+        "put --json, and count with jq",
+    ),
+    (&["--follow"], "put watch -n1 redlock history"),
+    (&["--utc"], "put TZ=UTC before redlock"),
 ];
 
 /// A word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
@@ -400,6 +407,10 @@ mod tests {
             (
                 "run --name a -- b",
                 "no option --name: put the lock's name without an option; see redlock run -h",
+            ),
+            (
+                "history --timeline a",
+                "no option --timeline: put --svg FILE; see redlock history -h",
             ),
             (
                 "stop a looking",

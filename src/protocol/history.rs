@@ -25,9 +25,6 @@ pub struct LockHistory {
     pub holds: Vec<HistoryEntry>,
     /// In the order in which they ended; empty where they weren't asked for.
     pub skips: Vec<Skip>,
-    /// Older ones than these may have been forgotten.
-    pub holds_cut: bool,
-    pub skips_cut: bool,
 }
 
 impl LockHistory {
@@ -361,7 +358,6 @@ pub(super) fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory
     // A few more may be there than are wanted, until they are cut off.
     let wanted = usize::try_from(most).unwrap_or(usize::MAX);
     let (records, skipped) = (array(records)?, array(skipped)?);
-    let (holds_cut, skips_cut) = (records.len() >= wanted, skipped.len() >= wanted);
     let mut holds: Vec<HistoryEntry> = records
         .into_iter()
         .take(wanted)
@@ -377,8 +373,6 @@ pub(super) fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory
         now_ms: number(&now_ms)?,
         holds,
         skips: skips.filter_map(|record| skip(name, record)).collect(),
-        holds_cut,
-        skips_cut,
     })
 }
 

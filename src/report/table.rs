@@ -16,8 +16,6 @@ pub enum Step {
     Hide(usize),
     /// The column shows the brief form of its heading and cells.
     Brief(usize),
-    /// All columns are brief, and one space apart.
-    Dense,
     /// The column is no wider than the last number, and cut as far as it has to be: down to the first one.
     Cut(usize, usize, usize),
 }
@@ -28,9 +26,7 @@ pub struct Column {
     /// The heading, and how wide the column would have to be: in full, and brief.
     headings: [Cow<'static, str>; 2],
     natural: [usize; 2],
-    is_right: bool,
     is_middle: bool,
-    is_whole: bool,
     /// Which of the forms is shown, and how wide.
     form: usize,
     width: usize,
@@ -51,31 +47,10 @@ impl Column {
         }
     }
 
-    /// Its cells stand at its right end.
-    pub fn right(self) -> Self {
-        let is_right = true;
-        Self { is_right, ..self }
-    }
-
     /// It is cut in its middle, as both ends say something.
     pub fn middle(self) -> Self {
         let is_middle = true;
         Self { is_middle, ..self }
-    }
-
-    /// The same; and until a step cuts it, a cell that is too long moves the rest of its line. It is typed next.
-    pub fn whole(self) -> Self {
-        let is_whole = true;
-        Self {
-            is_whole,
-            ..self.middle()
-        }
-    }
-
-    /// It is at least this wide, as wider cells may come.
-    pub fn at_least(mut self, width: usize) -> Self {
-        self.natural = self.natural.map(|natural| natural.max(width));
-        self
     }
 }
 
@@ -86,9 +61,11 @@ pub struct Table {
     shown: Vec<usize>,
     /// Columns that may be cut, their least widths and their most, in the order in which they are.
     cuts: Vec<(usize, usize, usize)>,
-    gap: usize,
     width: usize,
 }
+
+/// Spaces between two columns.
+const GAP: usize = 2;
 
 impl Table {
     /// The columns as wide as these rows have to have them. `cell`: that of a row and column, in full or brief.
@@ -108,7 +85,6 @@ impl Table {
             shown: (0..columns.len()).collect(),
             columns,
             cuts: Vec::new(),
-            gap: 2,
             width: usize::MAX,
         }
     }
@@ -130,13 +106,8 @@ impl Table {
                 self.cuts.retain(|cut| cut.0 != column);
             }
             Step::Brief(column) => self.columns[column].form = 1,
-            Step::Dense => {
-                self.gap = 1;
-                self.columns.iter_mut().for_each(|column| column.form = 1);
-            }
             // A column that was left out gives no room any more.
             Step::Cut(column, least, most) if self.shown.contains(&column) => {
-                self.columns[column].is_whole = false;
                 self.cuts.push((column, least, most));
             }
             Step::Cut(..) => {}
@@ -151,11 +122,8 @@ impl Table {
         for &(at, _, most) in &self.cuts {
             self.columns[at].width = most.min(self.columns[at].width);
         }
-        let widths = self
-            .shown
-            .iter()
-            .map(|at| self.columns[*at].width + self.gap);
-        let taken = widths.sum::<usize>().saturating_sub(self.gap);
+        let widths = self.shown.iter().map(|at| self.columns[*at].width + GAP);
+        let taken = widths.sum::<usize>().saturating_sub(GAP);
         let mut lacking = taken.saturating_sub(self.width);
         for &(at, least, _) in &self.cuts {
             let by = lacking.min(self.columns[at].width.saturating_sub(least));
@@ -173,11 +141,11 @@ impl Table {
         })
     }
 
-    /// The line of a row, which need not be one of those that the columns were made for.
+    /// Returns the line of a row.
     pub fn line<'a>(&self, cell: impl Fn(usize, bool) -> Cell<'a>) -> Line {
         let mut line = Line::default();
-        // Where the column begins, where it should, and how far the line goes.
-        let (mut start, mut planned, mut used) = (0, 0, 0);
+        // Where the column begins, and how far the line goes.
+        let (mut start, mut used) = (0, 0);
         for &at in &self.shown {
             let column = &self.columns[at];
             let room = self.width.saturating_sub(start);
@@ -185,21 +153,14 @@ impl Table {
                 break;
             }
             let width = column.width.min(room);
-            let takes_all = column.is_whole || self.shown.last() == Some(&at);
+            let takes_all = self.shown.last() == Some(&at);
             let cut = if column.is_middle { shorten } else { truncate };
             let (style, text) = cell(at, column.form == 1);
             let text = cut(&text, if takes_all { room } else { width });
-            let taken = columns(&text);
-            let before = if column.is_right {
-                width.saturating_sub(taken)
-            } else {
-                0
-            };
             // The gap isn't coloured.
-            line = line.and_spaces(start - used + before).and(style, &text);
-            used = start + before + taken;
-            planned += column.width + self.gap;
-            start = planned.max(used + self.gap);
+            line = line.and_spaces(start - used).and(style, &text);
+            used = start + columns(&text);
+            start += column.width + GAP;
         }
         line
     }
@@ -235,7 +196,7 @@ mod tests {
     fn table() -> Table {
         let all = ["NAME", "WHO", "COMMAND"].map(Column::new);
         let [name, who, command] = all;
-        Table::new(vec![name.whole(), who.middle(), command], &ROWS, cell)
+        Table::new(vec![name.middle(), who.middle(), command], &ROWS, cell)
     }
 
     fn row(table: &Table, row: &[&str; 3]) -> String {
@@ -297,44 +258,5 @@ mod tests {
         let at = heading.find("WHO").unwrap();
         let wide = row(&table, &ROWS[1]);
         assert_eq!(columns(&wide[..wide.find("ci@h").unwrap()]), at);
-    }
-
-    #[test]
-    fn a_name_that_comes_later_is_whole_and_moves_as_little_as_it_can() {
-        let mut table = Table::new(
-            vec![
-                Column::new("NAME").whole(),
-                Column::new("WHO").at_least(8),
-                Column::new("COMMAND"),
-            ],
-            &[],
-            cell,
-        );
-        assert!(table.fit(None, &[&[]]));
-        assert_eq!(
-            row(&table, &["a", "ci@ci-7-long", "x"]),
-            "a     ci@ci-7…  x"
-        );
-        assert_eq!(row(&table, &["deploy", "ci@h", "x"]), "deploy  ci@h    x");
-        assert_eq!(
-            row(&table, &["deploy-it-all", "ci@h", "x"]),
-            "deploy-it-all  ci@h  x"
-        );
-    }
-
-    #[test]
-    fn numbers_stand_at_the_right_and_a_dense_table_is_brief() {
-        let columns = [
-            Column::new("NAME"),
-            Column::new("RUNS").right(),
-            Column::of("LONGEST", "MAX").right(),
-        ];
-        let rows = [["a", "10", "1m40s"]];
-        let mut table = Table::new(columns.to_vec(), &rows, cell);
-        assert!(table.fit(Some(80), &[&[], &[Step::Dense]]));
-        assert_eq!(row(&table, &rows[0]), "a       10    1m40s");
-        assert!(table.fit(Some(13), &[&[], &[Step::Dense]]));
-        assert_eq!(table.heading().painted(false, false), "NAME RUNS MAX");
-        assert_eq!(row(&table, &rows[0]), "a       1   1");
     }
 }

@@ -1,7 +1,6 @@
 //! The history as a chart: time from left to right, rows for each host. Pure.
 
 mod svg;
-mod text;
 
 use super::calendar::Calendar;
 use crate::pattern::natural_cmp;

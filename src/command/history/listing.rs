@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::calendar::Calendar;
 use crate::protocol::{HistoryEntry, HoldOutcome, Limit, Name, Skip, SkipReason, Who};
 use crate::report::{
-    Cell, Column, Step, Style, Table, client_and_reason, client_in_words, client_name, columns,
+    Cell, Column, Step, Style, Table, client_and_reason, client_in_words, client_name,
     describe_job, escaped, escaped_json, format_duration, timestamp,
 };
 
@@ -58,17 +58,6 @@ impl Item<'_> {
     /// What it takes up, in bytes.
     pub fn weight(&self) -> usize {
         size_of::<HistoryEntry>() + self.who().weight()
-    }
-
-    /// What it isn't mistaken for another one by.
-    pub fn key(&self) -> String {
-        match self {
-            Self::Hold(entry) => entry.id.clone(),
-            Self::Skip(skip) => {
-                let Who { host, pid, .. } = &skip.who;
-                format!("{} {pid} {} {host}", skip.ended_ms, skip.name)
-            }
-        }
     }
 }
 
@@ -165,85 +154,12 @@ const WHO: usize = 5;
 const PID: usize = 6;
 const COMMAND: usize = 7;
 
-/// The table of holds, and of runs that ended without the lock.
-#[derive(Debug)]
-pub struct Layout {
-    table: Table,
-    form: Form,
-}
-
-/// How cells are written.
+/// The way in which cells are written.
 #[derive(Debug)]
 struct Form {
     calendar: Calendar,
     /// The zone that the heading of brief times names.
     zone: String,
-}
-
-impl Layout {
-    /// The layout for these lines on a terminal of this width, or somewhere else; `one`: all are of one
-    /// lock. Where more are `to_come`, columns are as wide as they usually have to be.
-    pub fn new(
-        items: &[Item],
-        now_ms: u64,
-        calendar: Calendar,
-        width: Option<usize>,
-        (one, to_come): (bool, bool),
-    ) -> Self {
-        let last = items.last().map_or(now_ms, Item::started_ms);
-        let zone = calendar.zone(last);
-        let form = Form { calendar, zone };
-        let columns = [
-            // The least widths: how wide they usually are.
-            (Column::new("NAME").whole(), 10),
-            (
-                Column::of("STARTED", format!("STARTED ({})", form.zone)),
-                columns(&calendar.moment(now_ms)),
-            ),
-            (Column::new("WAITED"), 7),
-            (Column::new("RAN"), 7),
-            (Column::new("END"), 10),
-            (Column::of("WHO", "HOST").middle(), 12),
-            (Column::new("PID"), 7),
-            (Column::new("COMMAND"), 20),
-        ];
-        let columns =
-            columns.map(|(column, usual)| column.at_least(if to_come { usual } else { 0 }));
-        let mut table = Table::new(columns.into(), items, |item, column, brief| {
-            form.cell(item, now_ms, column, brief)
-        });
-        let command = width.map_or(20, |width| 20.min(width / 4));
-        // What is least missed goes first, and the name, which is typed next, last.
-        table.fit(
-            width,
-            &[
-                if one { &[Step::Hide(NAME)] } else { &[] },
-                &[Step::Cut(COMMAND, command, usize::MAX)],
-                &[Step::Hide(PID)],
-                &[Step::Brief(STARTED), Step::Brief(END)],
-                &[Step::Cut(WHO, 16, 16)],
-                &[Step::Brief(WHO)],
-                &[Step::Hide(WAITED)],
-                &[Step::Cut(WHO, 8, 16), Step::Cut(END, 8, usize::MAX)],
-                &[Step::Hide(WHO)],
-                &[Step::Hide(RAN)],
-                &[Step::Cut(COMMAND, 8.min(command), usize::MAX)],
-                &[Step::Cut(NAME, 8, usize::MAX)],
-            ],
-        );
-        Self { table, form }
-    }
-
-    /// The headings.
-    pub fn header(&self) -> String {
-        self.table.heading().painted(false, false) + "\n"
-    }
-
-    /// The line for a hold, or for a run that ended without the lock.
-    pub fn row(&self, item: &Item, now_ms: u64) -> String {
-        let cell = |column, brief| self.form.cell(item, now_ms, column, brief);
-        self.table.line(cell).painted(false, false) + "\n"
-    }
 }
 
 impl Form {
@@ -269,7 +185,8 @@ impl Form {
     }
 }
 
-/// A table with a line for each; where one lock was asked for, without its name.
+/// A table with a line for each item, for a terminal of this width or somewhere else; if one lock was asked for, without its
+/// name.
 pub fn table(
     items: &[Item],
     now_ms: u64,
@@ -277,9 +194,47 @@ pub fn table(
     width: Option<usize>,
     is_of_one: bool,
 ) -> String {
-    let layout = Layout::new(items, now_ms, calendar, width, (is_of_one, false));
-    let rows = items.iter().map(|item| layout.row(item, now_ms));
-    layout.header() + &rows.collect::<String>()
+    let last = items.last().map_or(now_ms, Item::started_ms);
+    let zone = calendar.zone(last);
+    let form = Form { calendar, zone };
+    let columns = [
+        Column::new("NAME").middle(),
+        Column::of("STARTED", format!("STARTED ({})", form.zone)),
+        Column::new("WAITED"),
+        Column::new("RAN"),
+        Column::new("END"),
+        Column::of("WHO", "HOST").middle(),
+        Column::new("PID"),
+        Column::new("COMMAND"),
+    ];
+    let mut table = Table::new(columns.into(), items, |item, column, brief| {
+        form.cell(item, now_ms, column, brief)
+    });
+    let command = width.map_or(20, |width| 20.min(width / 4));
+    // What is least missed goes first, and the name, which is typed next, last.
+    table.fit(
+        width,
+        &[
+            if is_of_one { &[Step::Hide(NAME)] } else { &[] },
+            &[Step::Cut(COMMAND, command, usize::MAX)],
+            &[Step::Hide(PID)],
+            &[Step::Brief(STARTED), Step::Brief(END)],
+            &[Step::Cut(WHO, 16, 16)],
+            &[Step::Brief(WHO)],
+            &[Step::Hide(WAITED)],
+            &[Step::Cut(WHO, 8, 16), Step::Cut(END, 8, usize::MAX)],
+            &[Step::Hide(WHO)],
+            &[Step::Hide(RAN)],
+            &[Step::Cut(COMMAND, 8.min(command), usize::MAX)],
+            &[Step::Cut(NAME, 8, usize::MAX)],
+        ],
+    );
+    let mut text = table.heading().painted(false, false) + "\n";
+    for item in items {
+        let line = table.line(|column, brief| form.cell(item, now_ms, column, brief));
+        text += &(line.painted(false, false) + "\n");
+    }
+    text
 }
 
 /// A hold, or a run that ended without the lock, as JSON; the shape is part of the contract.
@@ -404,12 +359,6 @@ impl<'a> ItemJson<'a> {
     }
 }
 
-/// One as an object, in a line.
-pub fn json_line(item: Item, now_ms: u64) -> Result<String> {
-    let json = serde_json::to_string(&ItemJson::new(item, now_ms))?;
-    Ok(escaped_json(&json).into_owned() + "\n")
-}
-
 /// A part of an array: its first or further values, at least one, without what ends it.
 pub fn json_part(items: &[Item], now_ms: u64, first: bool) -> Result<String> {
     let entries: Vec<ItemJson> = items
@@ -532,25 +481,6 @@ pub mod tests {
         }
         let text = with(&items, Some(40));
         assert!(text.contains("deploy") && text.contains('…'), "{text}");
-    }
-
-    #[test]
-    fn lines_to_come_stand_below_their_headings() {
-        let long = hold(&"h".repeat(60), 200, Some(210), HoldOutcome::Status(0));
-        for width in [None, Some(80), Some(120)] {
-            let layout = Layout::new(&[], 0, Calendar::UTC, width, (false, true));
-            let header = layout.header();
-            let row = layout.row(&Item::Hold(&long), 0);
-            let column = header.find("COMMAND").unwrap();
-            let cut: String = row.chars().take(column).collect();
-            assert!(cut.ends_with("  "), "{header}{row}");
-            assert!(
-                row.chars()
-                    .skip(column)
-                    .collect::<String>()
-                    .starts_with('x')
-            );
-        }
     }
 
     #[test]

@@ -1,27 +1,21 @@
 //! `redlock history`: who held a lock, how long they waited and ran, and how it ended; and which runs ended
 //! without it.
 //!
-//! This file fetches and selects; `listing` shows it line by line, `summary` sums it up, `chart` draws it,
-//! and `calendar` knows the times.
+//! This file fetches and selects; `listing` shows it line by line, `chart` draws it, and `calendar` knows the times.
 
 mod calendar;
 mod chart;
 mod listing;
-mod summary;
 mod why;
 
 use std::collections::{BTreeSet, HashSet};
-use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use self::calendar::{Calendar, utc};
 use self::chart::{Beside, Chart};
-use self::listing::{Item, Layout, milliseconds};
-use self::summary::Summary;
+use self::listing::{Item, milliseconds};
 use super::asked::Asked;
 use super::never_used::{meant, refuse_mistaken};
 use super::usage::{BadUsage, name};
@@ -32,15 +26,10 @@ use crate::file;
 use crate::pattern::natural_cmp;
 use crate::protocol::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
 use crate::report::{self, format_duration, lines_of, print, width, wrapped};
-use crate::signal;
 use crate::sys::{CivilTime, local_time};
 
-/// How often --follow looks.
-const FOLLOW_EVERY: Duration = Duration::from_secs(1);
-
-/// How many lines the table has, and --follow begins with, unless more are asked for.
+/// Lines of the table, unless more are asked for.
 const LINES: usize = 20;
-const FOLLOWED: usize = 10;
 
 /// How many waiters of each lock are drawn: each takes a row.
 const WAITERS: usize = 50;
@@ -60,11 +49,7 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
         asked,
         options,
         locks: &settings.locks,
-        calendar: if options.utc {
-            Calendar::UTC
-        } else {
-            Calendar(local)
-        },
+        calendar: Calendar(local),
     };
     let mut client = settings.locks.open()?;
     client.ask_role()?;
@@ -75,16 +60,10 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
         return Ok(Exit::Success);
     }
     let names = query.names(&mut client)?;
-    if options.follow {
-        settings.warn_of_replica(&client);
-        return query.follow(client);
+    if let Some(path) = &options.svg {
+        return query.draw(path, &names, &mut client);
     }
-    if options.timeline || options.svg.is_some() {
-        return query.draw(&names, &mut client);
-    }
-    if options.summary {
-        print(&query.sum_up(&names, &mut client)?)?;
-    } else if options.json {
+    if options.json {
         query.list_json(&names, &mut client)?;
     } else {
         print(&query.list(&names, &mut client)?)?;
@@ -139,13 +118,9 @@ impl Row {
     }
 }
 
-/// What rows are ordered by. Those of one moment stay in the order of the names and fences.
-type Order = fn(&Item) -> (Option<u64>, u64);
-
-/// The rows that are kept of those that were read: the last ones.
+/// The rows that are kept of those that were read: the last that began.
 struct Rows {
     most: usize,
-    order: Order,
     kept: Vec<Row>,
     /// So many came before these.
     before: usize,
@@ -154,20 +129,9 @@ struct Rows {
 }
 
 impl Rows {
-    /// The last that began.
     fn last(most: usize) -> Self {
-        Self::by(|item| (None, item.started_ms()), most)
-    }
-
-    /// The last that ended.
-    fn ended_last(most: usize) -> Self {
-        Self::by(|item| (item.ended_ms(), item.started_ms()), most)
-    }
-
-    fn by(order: Order, most: usize) -> Self {
         Self {
             most,
-            order,
             kept: Vec::new(),
             before: 0,
             weight: 0,
@@ -209,9 +173,9 @@ impl Rows {
         Ok(())
     }
 
-    /// Orders them, and drops all but the last.
+    /// Orders them, and drops all except the last. Rows of one moment stay in the order of the names and fences.
     fn settle(&mut self) {
-        self.kept.sort_by_key(|row| (self.order)(&row.item()));
+        self.kept.sort_by_key(|row| row.item().started_ms());
         let surplus = self.kept.len().saturating_sub(self.most);
         self.before += surplus;
         let dropped = self.kept.drain(..surplus);
@@ -276,20 +240,12 @@ pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
         listing::table(&items, now_ms, calendar, width, false),
         listing::json_part(&items, now_ms, true).expect(written) + listing::JSON_END,
     ];
-    for by_host in [false, true] {
-        let mut summary = Summary::new(by_host);
-        summary.add(&items, (true, false));
-        all.extend([summary.text(now_ms, width), summary.json().expect(written)]);
-    }
     if !holds.is_empty() {
         let beside = Beside {
             not_drawn: 3,
             ..Beside::default()
         };
         let chart = Chart::of(&holds, beside, now_ms, calendar);
-        for unicode in [false, true] {
-            all.push(chart.timeline(width.unwrap_or(80), unicode));
-        }
         all.push(chart.svg());
     }
     all
@@ -450,65 +406,6 @@ impl Query<'_> {
         Ok(())
     }
 
-    fn sum_up(&self, names: &[Name], client: &mut Client) -> Result<String> {
-        struct Sums {
-            /// Where only the last count.
-            rows: Rows,
-            summary: Summary,
-            /// Since when runs and skipped runs are known.
-            first: [Option<u64>; 2],
-        }
-        let options = self.options;
-        let mut sums = Sums {
-            rows: Rows::last(options.last.unwrap_or(usize::MAX)),
-            summary: Summary::new(options.by_host),
-            first: [None; 2],
-        };
-        let take = |sums: &mut Sums, lock: LockHistory| {
-            let began = lock.holds.iter().map(|entry| entry.since_ms);
-            sums.first[0] = began.chain(sums.first[0]).min();
-            let ended = lock.skips.iter().map(|skip| skip.ended_ms);
-            sums.first[1] = ended.chain(sums.first[1]).min();
-            if options.last.is_some() {
-                // A summary also says how many there were without the lock.
-                sums.rows.add_all(lock, true);
-                return;
-            }
-            let holds = lock.holds.iter().map(Item::Hold);
-            let items: Vec<Item> = holds.chain(lock.skips.iter().map(Item::Skip)).collect();
-            let all = options.since.is_none();
-            let cut = (all && lock.holds_cut, all && lock.skips_cut);
-            sums.summary.add(&items, cut);
-        };
-        let after = |sums: &mut Sums| sums.rows.expect_all().map(|()| true);
-        let found = self.read(names, client, &mut sums, take, after)?;
-        let Sums {
-            mut rows,
-            mut summary,
-            first,
-        } = sums;
-        summary.add(&rows.items(), (false, false));
-        if options.json {
-            return summary.json();
-        }
-        let mut text = String::new();
-        if !summary.is_empty() {
-            text = summary.text(found.now_ms, width());
-        }
-        let mut notes = Vec::new();
-        // What is counted is the last of each kind, so how often that is depends on when it began.
-        if names.len() == 1 {
-            let parts = ["runs", "skipped"].into_iter().zip(first);
-            let parts = parts.filter_map(|(what, first)| {
-                first.map(|first| format!("{what} since {}", self.calendar.moment(first)))
-            });
-            let parts: Vec<String> = parts.collect();
-            notes.extend((!parts.is_empty()).then(|| parts.join(", ")));
-        }
-        notes.extend(self.missing(&found, client)?);
-        Ok(with_notes(text, &notes))
-    }
-
     /// A line for each name or pattern that has no history, or none in the time that was asked for.
     fn missing(&self, found: &Found, client: &mut Client) -> Result<Vec<String>> {
         if let (Some(since), Some(last)) = (self.options.since, found.last_before_ms)
@@ -567,8 +464,8 @@ impl Query<'_> {
         Ok(format!("names with a history: {first}{more}"))
     }
 
-    /// The chart, in the terminal or as a file.
-    fn draw(&self, names: &[Name], client: &mut Client) -> Result<Exit> {
+    /// Writes the chart to a file, or to standard output.
+    fn draw(&self, path: &Path, names: &[Name], client: &mut Client) -> Result<Exit> {
         let mut rows = Rows::last(self.options.last.unwrap_or(usize::MAX));
         let found = self.read_rows(names, client, &mut rows, |rows, lock| {
             rows.add_all(lock, false);
@@ -603,71 +500,13 @@ impl Query<'_> {
             freezes: &freezes,
         };
         let chart = Chart::of(&holds, beside, found.now_ms, self.calendar);
-        match &self.options.svg {
-            None => drop(print(&chart.timeline(width().unwrap_or(80), utf8()))?),
-            Some(path) if path == Path::new("-") => drop(print(&chart.svg())?),
-            Some(path) => file::replace(path, &chart.svg())
-                .with_context(|| format!("can't write {}", path.display()))?,
+        if path == Path::new("-") {
+            print(&chart.svg())?;
+        } else {
+            file::replace(path, &chart.svg())
+                .with_context(|| format!("can't write {}", path.display()))?;
         }
         Ok(Exit::Success)
-    }
-
-    /// Shows the last that are over, and then each that ends, until interrupted.
-    fn follow(&self, mut client: Client) -> Result<Exit> {
-        let interrupted = signal::interrupted().context("can't watch for Ctrl-C")?;
-        let options = self.options;
-        let mut seen = HashSet::new();
-        let mut look = |rows: &mut Rows, client: &mut Client| -> Result<u64> {
-            let names = self.names(client)?;
-            let take = |(rows, seen): &mut (&mut Rows, &mut HashSet<String>), lock| {
-                let mut all = Rows::last(usize::MAX);
-                all.add_all(lock, options.skipped);
-                for row in all.kept {
-                    let item = row.item();
-                    if item.ended_ms().is_some() && seen.insert(item.key()) {
-                        rows.add(row);
-                    }
-                }
-            };
-            let found = self.read(&names, client, &mut (rows, &mut seen), take, |(rows, _)| {
-                rows.expect_all().map(|()| true)
-            })?;
-            Ok(found.now_ms)
-        };
-        let mut rows = Rows::ended_last(options.last.unwrap_or(FOLLOWED));
-        let mut now_ms = look(&mut rows, &mut client)?;
-        let items = rows.items();
-        let form = (self.is_of_one(), true);
-        let layout = Layout::new(&items, now_ms, self.calendar, width(), form);
-        let line = |item: Item, now_ms: u64| {
-            if options.json {
-                listing::json_line(item, now_ms)
-            } else {
-                Ok(layout.row(&item, now_ms))
-            }
-        };
-        let mut text = if options.json {
-            String::new()
-        } else {
-            layout.header()
-        };
-        loop {
-            for item in rows.items() {
-                text += &line(item, now_ms)?;
-            }
-            if !print(&text)?
-                || interrupted.recv_timeout(FOLLOW_EVERY) != Err(RecvTimeoutError::Timeout)
-            {
-                return Ok(Exit::Success);
-            }
-            text.clear();
-            rows = Rows::ended_last(usize::MAX);
-            now_ms = match look(&mut rows, &mut client) {
-                // Once more over a fresh connection: it was good before. What it has seen is in the rows.
-                Err(_) => look(&mut rows, &mut client)?,
-                Ok(now_ms) => now_ms,
-            };
-        }
     }
 }
 
@@ -681,13 +520,4 @@ fn with_notes(mut text: String, notes: &[String]) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Whether standard output takes more than ASCII.
-fn utf8() -> bool {
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-        .into_iter()
-        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
-    let says = locale.is_some_and(|locale| locale.to_lowercase().replace('-', "").contains("utf8"));
-    says || !std::io::stdout().is_terminal()
 }

@@ -63,7 +63,7 @@ pub fn picture(locks: &[Inspected], width: Option<usize>) -> Picture {
         .flat_map(|lock| rows_of(lock, width.is_some()))
         .collect();
     let mut all = COLUMNS.map(Column::new);
-    all[NAME] = Column::new(COLUMNS[NAME]).whole();
+    all[NAME] = Column::new(COLUMNS[NAME]).middle();
     all[WHO] = Column::new(COLUMNS[WHO]).middle();
     let mut table = Table::new(all.to_vec(), &rows, Row::cell);
     let mut picture = Picture::default();

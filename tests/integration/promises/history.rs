@@ -232,45 +232,6 @@ fn a_table_of_all_locks_names_them_also_where_its_rows_are_of_one() {
 }
 
 #[test]
-fn following_shows_each_hold_when_it_ends() {
-    let redis = Redis::start();
-    redlock(&redis, &["run", "a", "--", "true"]);
-    let mut follow = Running::start(&mut redis.redlock(&["history", "--follow", "a"]));
-    let header = follow.line();
-    assert!(header.starts_with("STARTED"));
-    assert!(follow.line().contains(" ok "));
-    redlock(&redis, &["run", "a", "--", "false"]);
-    let row = follow.line();
-    assert!(row.contains(" status 1 "));
-    assert_eq!(header.find("COMMAND"), row.find("false"), "{header}\n{row}");
-    let mut json = Running::start(&mut redis.redlock(&["history", "--follow", "--json"]));
-    for end in [0, 1] {
-        let hold: Value = serde_json::from_str(&json.line()).unwrap();
-        assert_eq!(hold["status"], end);
-    }
-    json.signal(Signal::SIGINT);
-    json.finish().assert_code(0);
-    follow.signal(Signal::SIGINT);
-    follow.finish().assert_code(0).assert_silent();
-}
-
-#[test]
-fn the_timeline_has_a_row_a_host_and_fits_the_terminal() {
-    let redis = Redis::start();
-    redlock(&redis, &["run", "a", "--", "false"]);
-    let chart = redlock(&redis, &["history", "--timeline", "a"]).stdout;
-    assert!(chart.starts_with(&host()), "{chart}");
-    assert!(
-        chart.contains('✗') && chart.contains("ended badly"),
-        "{chart}"
-    );
-    assert!(
-        chart.lines().take(3).all(|line| line.chars().count() <= 80),
-        "{chart}"
-    );
-}
-
-#[test]
 fn a_hold_that_ended_before_it_began_by_the_servers_clock_is_drawn() {
     let clock = WallClock::ahead_by(0);
     let before = clock.before();
@@ -280,7 +241,7 @@ fn a_hold_that_ended_before_it_began_by_the_servers_clock_is_drawn() {
     clock.set(-3_600_000);
     holder.end();
     redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
-    for form in [&["--timeline"][..], &["--svg", "-"], &["--summary"], &[]] {
+    for form in [&["--svg", "-"][..], &[]] {
         redlock(&redis, &[&["history", "a"], form].concat()).assert_code(0);
     }
 }
@@ -367,29 +328,27 @@ fn patterns_pick_locks_and_numbers_in_names_are_ordered_by_value() {
     for name in ["deploy-10", "deploy-2", "deploy-2b", "nightly"] {
         redlock(&redis, &["run", name, "--", "true"]).assert_code(0);
     }
-    let summed = |names: &[&str]| -> Vec<String> {
-        let text = redlock(&redis, &[&["history", "--summary"], names].concat()).stdout;
-        let rows = text.lines().skip(1).take_while(|line| !line.is_empty());
-        rows.map(|row| row.split(' ').next().unwrap().to_owned())
-            .collect()
+    let picked = |names: &[&str]| -> Vec<String> {
+        let text = redlock(&redis, &[&["history", "--names-only"], names].concat()).stdout;
+        text.lines().map(str::to_owned).collect()
     };
     assert_eq!(
-        summed(&[]),
+        picked(&[]),
         ["deploy-2", "deploy-2b", "deploy-10", "nightly"]
     );
-    assert_eq!(summed(&["deploy-?"]), ["deploy-2"]);
+    assert_eq!(picked(&["deploy-?"]), ["deploy-2"]);
     assert_eq!(
-        summed(&["*-10", "deploy-2*"]),
+        picked(&["*-10", "deploy-2*"]),
         ["deploy-2", "deploy-2b", "deploy-10"]
     );
     assert_eq!(
-        summed(&["night*", "deploy-10", "*1?"]),
+        picked(&["night*", "deploy-10", "*1?"]),
         ["deploy-10", "nightly"]
     );
 }
 
 #[test]
-fn the_table_has_the_last_20_and_following_begins_with_the_last_10() {
+fn the_table_has_the_last_20() {
     let redis = Redis::start();
     for status in 1..=25 {
         let script = format!("exit {status}");
@@ -408,15 +367,6 @@ fn the_table_has_the_last_20_and_following_begins_with_the_last_10() {
     let table = redlock(&redis, &["history", "-n", "all"]).stdout;
     assert_eq!(table.lines().count(), 26, "{table}");
     assert_eq!(history(&redis, &[]).len(), 25);
-    let mut follow = Running::start(&mut redis.redlock(&["history", "--follow", "a"]));
-    assert!(follow.line().starts_with("STARTED"));
-    for status in 16..=25 {
-        let line = follow.line();
-        assert!(line.contains(&format!(" status {status} ")), "{line}");
-    }
-    redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
-    let line = follow.line();
-    assert!(line.contains(" ok "), "{line}");
 }
 
 /// Why runs ended without "a", the first one first.
@@ -508,44 +458,6 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
 }
 
 #[test]
-fn how_often_a_host_skips_is_one_command() {
-    let redis = Redis::start();
-    redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
-    for _ in 0..3 {
-        redlock(&redis, &["run", "--once-per", "1h", "a", "--", "true"]).assert_code(0);
-    }
-    let other = r#"1000 recent 5 0 {"host":"other","user":"u","pid":1,"command":["true"]}"#;
-    redis.cli(&["RPUSH", "{redlock:a}:skips", other]);
-    let text = redlock(&redis, &["history", "--summary", "--by-host", "a"]).stdout;
-    let rows: Vec<Vec<&str>> = text
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
-    assert_eq!(
-        rows[0][..6],
-        ["HOST", "RUNS", "OK", "FAILED", "LOST", "SKIPPED"]
-    );
-    let of = |host: &str| rows.iter().find(|row| row.first() == Some(&host)).unwrap();
-    assert_eq!(of(&host())[1..6], ["1", "1", "0", "0", "3"], "{text}");
-    // Nothing else is known of the other host.
-    assert_eq!(
-        of("other")[1..],
-        ["0", "0", "0", "0", "1", "-", "-", "-", "-", "-", "-"]
-    );
-    assert!(
-        text.contains("skipped since 1970-01-01 00:00:01 UTC"),
-        "{text}"
-    );
-    let json = redlock(&redis, &["history", "--summary", "--json", "a"]).stdout;
-    let json: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(
-        (&json[0]["runs"], &json[0]["skipped"]),
-        (&1.into(), &4.into())
-    );
-    assert_eq!(json[0].get("host"), None);
-}
-
-#[test]
 fn skipped_runs_never_push_out_the_holds_and_are_as_many_at_most() {
     let redis = Redis::start();
     redlock(&redis, &["run", "--history-size", "3", "a", "--", "true"]);
@@ -557,15 +469,13 @@ fn skipped_runs_never_push_out_the_holds_and_are_as_many_at_most() {
     assert_eq!(ends(&redis), ["status 0"]);
     let left: u64 = redis.cli(&["TTL", "{redlock:a}:skips"]).parse().unwrap();
     assert!((29 * 86_400..=30 * 86_400).contains(&left));
-    let text = redlock(&redis, &["history", "--summary", "--history-size", "3"]).stdout;
-    assert!(text.contains(" 3+ "), "{text}");
     let none = words!("run --history-size 0 --once-per 1h a -- true");
     redlock(&redis, none).assert_code(0);
     assert_eq!(redis.cli(&["EXISTS", "{redlock:a}:skips"]), "0");
 }
 
 #[test]
-fn times_are_local_with_their_zone_and_utc_on_request_and_in_json() {
+fn times_are_local_with_their_zone_and_utc_in_json() {
     let redis = Redis::start();
     redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
     let since = history(&redis, &[])[0]["since"]
@@ -573,17 +483,17 @@ fn times_are_local_with_their_zone_and_utc_on_request_and_in_json() {
         .unwrap()
         .to_owned();
     let expected = since[..19].replace('T', " ") + " UTC  ";
-    let shown = |options: &[&str]| {
+    let shown_in = |zone: &str, options: &[&str]| {
         let mut command = redis.redlock(&[&["history", "a"], options].concat());
-        let shown = outcome(command.env("TZ", "XYZ-5:30"));
+        let shown = outcome(command.env("TZ", zone));
         shown.assert_code(0).stdout.clone()
     };
-    assert!(shown(&["--utc"]).contains(&expected), "{expected}");
+    let shown = |options: &[&str]| shown_in("XYZ-5:30", options);
+    assert!(shown_in("UTC", &[]).contains(&expected), "{expected}");
     let date = format!("TZ=XYZ-5:30 date -d {since} '+%F %T XYZ'");
     let local = outcome(Command::new("sh").args(["-c", &date])).stdout;
     assert!(shown(&[]).contains(local.trim()), "{local}");
     assert!(shown(&["--json"]).contains(&since));
-    assert!(shown(&["--timeline"]).ends_with("(XYZ)\n"));
     assert!(shown(&["--svg", "-"]).contains("times in XYZ"));
 }
 
@@ -604,19 +514,15 @@ fn a_name_without_a_history_is_said_so_and_isnt_drawn() {
     let names = "names with a history: a, b, c, e-9, e-10, …";
     for name in ["x", "x*"] {
         let said = format!("no history of \"{name}\" (kept for 30 days; {names})");
-        for options in [&[][..], &["--summary"]] {
-            let shown = redlock(&redis, &[&["history", name], options].concat());
-            assert_eq!(shown.assert_code(0).stdout, format!("{said}\n"));
-        }
+        let shown = redlock(&redis, &["history", name]);
+        assert_eq!(shown.assert_code(0).stdout, format!("{said}\n"));
         let both = redlock(&redis, &["history", name, "a"]).stdout;
         assert!(both.starts_with("NAME ") && both.ends_with(&format!("\n\n{said}\n")));
-        for options in [&["--timeline"][..], &["--svg", "-"]] {
-            let drawn = redlock(&redis, &[&["history", name], options].concat());
-            drawn
-                .assert_code(64)
-                .assert_says(&format!("nothing to draw: {said}"));
-            assert_eq!(drawn.stdout, "");
-        }
+        let drawn = redlock(&redis, &["history", name, "--svg", "-"]);
+        drawn
+            .assert_code(64)
+            .assert_says(&format!("nothing to draw: {said}"));
+        assert_eq!(drawn.stdout, "");
         assert_eq!(redlock(&redis, &["history", name, "--json"]).stdout, "[]\n");
     }
     assert_eq!(
@@ -632,8 +538,6 @@ fn charts_show_who_waits_now() {
     let waiter = queued(&redis, &["run", "--reason", "second", "a", "--", "true"]);
     let picture = redlock(&redis, &["history", "--svg", "-", "a"]).stdout;
     assert!(picture.contains("second)\nwaiting since "), "{picture}");
-    let chart = redlock(&redis, &["history", "--timeline", "a"]).stdout;
-    assert!(chart.lines().nth(1).unwrap().contains('░'), "{chart}");
     holder.end();
     waiter.finish().assert_code(0);
 }
@@ -671,13 +575,6 @@ fn the_history_of_any_number_of_busy_locks_is_shown() {
     for (row, name) in last.iter().zip(81..) {
         assert!(row.starts_with(&format!("job-{name} ")), "{table}");
     }
-    let summary = shown(&["--summary"]);
-    let rows: Vec<&str> = summary.lines().collect();
-    assert_eq!(rows.len(), 101, "{summary}");
-    for (row, name) in rows[1..].iter().zip(1..) {
-        let begin: Vec<&str> = row.split_whitespace().take(3).collect();
-        assert_eq!(begin, [&format!("job-{name}"), "62", "62"], "{summary}");
-    }
     let all: Vec<Value> = serde_json::from_str(&shown(&["--json"])).unwrap();
     let ids: HashSet<&str> = all.iter().filter_map(|hold| hold["id"].as_str()).collect();
     assert_eq!((all.len(), ids.len()), (6200, 6200));
@@ -689,13 +586,6 @@ fn the_history_of_any_number_of_busy_locks_is_shown() {
     );
     let picture = shown(&["--svg", "-", "-n", "20"]);
     assert!(picture.contains("job-81") && !picture.contains("job-80"));
-    let mut follow = Running::start(&mut redis.redlock(&["history", "--follow", "--json"]));
-    for name in 91..=100 {
-        let hold: Value = serde_json::from_str(&follow.line()).unwrap();
-        assert_eq!(hold["name"], format!("job-{name}"));
-    }
-    follow.signal(Signal::SIGINT);
-    follow.finish().assert_code(0);
 }
 
 #[test]

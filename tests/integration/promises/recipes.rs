@@ -1304,6 +1304,36 @@ fn monitoring_with_prometheus() {
     }
 }
 
+#[test]
+fn runs_of_each_host_counted() {
+    let sandbox = Sandbox::new();
+    for (words, status) in [
+        (words!("run nightly -c", "sleep 0.01"), 0),
+        (words!("run nightly -c", "sleep 0.01; exit 3"), 3),
+        (words!("run --once-per 1h nightly -- false"), 0),
+    ] {
+        outcome(&mut sandbox.redis.redlock(words)).assert_code(status);
+    }
+    let other = r#"1000 recent 5 0 {"host":"other","user":"u","pid":1,"command":["true"]}"#;
+    let skips = words!("RPUSH {redlock:nightly}:skips", other);
+    sandbox.redis.cli(skips);
+    let counted = outcome(&mut sandbox.sh(&block("Runs of each host, counted")));
+    let mut lines: Vec<Vec<&str>> = counted
+        .assert_code(0)
+        .assert_silent()
+        .stdout
+        .lines()
+        .map(|line| line.split('\t').collect())
+        .collect();
+    lines.sort_by_key(|line| line[0] == "other");
+    assert_eq!(lines[0][1..4], ["1 ok", "1 failed", "1 skipped"]);
+    assert!(lines[0][4].starts_with("median ") && lines[0][4] != "median null ms");
+    assert_eq!(
+        lines[1],
+        ["other", "0 ok", "0 failed", "1 skipped", "median null ms"]
+    );
+}
+
 /// One of the recipes that need no heading.
 fn and_more(number: usize) -> String {
     let all = blocks("And more");

@@ -236,7 +236,6 @@ fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
             &["acquire", url, "--format", "token"],
             &["status", url],
             &["history", url],
-            &["history", "--summary", "a", url],
             &["stop", url],
             &["release", url],
             &["release", "--force", url],

@@ -335,6 +335,18 @@ mod tests {
     use crate::protocol::{HistoryEntry, HoldOutcome, Limit, Waiter};
 
     #[test]
+    fn a_hold_that_ended_before_it_began_is_drawn_where_it_began() {
+        // Between its begin and its end, the server's clock was set back.
+        let holds = [
+            hold("alpha", 100, Some(110), HoldOutcome::Status(0)),
+            hold("beta", 190, Some(120), HoldOutcome::Lost),
+        ];
+        let holds: Vec<&HistoryEntry> = holds.iter().collect();
+        let chart = Chart::of(&holds, Beside::default(), 200_000, Calendar::UTC);
+        assert!(!chart.svg().contains("width=\"-"));
+    }
+
+    #[test]
     fn a_picture_is_well_formed_whatever_the_names() {
         let mut holds = [
             hold(
