@@ -163,7 +163,7 @@ complete -c redlock -n '__redlock_is release stop' -l reason -x -d 'Reason, show
 complete -c redlock -n '__redlock_is stop' -s n -l no-wait -d "Don't wait until the lock is handed over"
 
 complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
-complete -c redlock -n '__redlock_is status' -l watch -d 'Refresh until interrupted'
+complete -c redlock -n '__redlock_is status' -l watch -d 'Show it again and again'
 complete -c redlock -n '__redlock_is status' -l older-than -x -d 'Only locks held, or waited for, for longer'
 complete -c redlock -n '__redlock_is status' -l prometheus -r -F -d 'Write metrics for Prometheus to a file'
 

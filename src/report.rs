@@ -21,8 +21,8 @@ pub use crate::shell::{command_line, quote};
 pub use self::style::{Line, Style, has_colors, is_dumb};
 pub use self::table::{Cell, Column, Step, Table};
 pub use self::text::{
-    columns, escaped, escaped_json, format_wait, in_seconds, is_safe, padded, shorten, size,
-    timestamp, truncate, whole_seconds, width, wrapped,
+    columns, escaped, escaped_json, format_wait, in_seconds, is_safe, padded, shorten, timestamp,
+    truncate, whole_seconds, width, wrapped,
 };
 pub use self::words::{
     NO_URL, Outlook, THIS_HOST_ONLY, after_refusal, busy_line, busy_with, cancelled,

@@ -159,18 +159,6 @@ impl Signals {
         Ok(self.continued.get())
     }
 
-    /// Stops this job as the kernel stops one that sets a terminal from the background, until it is continued.
-    /// Whether it was stopped: no shell may be there to continue it. A signal that asks us to end does so
-    /// meanwhile, as its sender may have continued us just before the stop.
-    pub fn suspend_in_background(&self) -> io::Result<bool> {
-        ENDING.unblock()?;
-        let stopped = sys::stop_job_by(libc::SIGTTOU);
-        self.taken.block()?;
-        stopped?;
-        self.continued.set(sys::is_pending(SIGCONT));
-        Ok(self.continued.get())
-    }
-
     /// From now on a signal that asks us to end does so at once, by its default action: nothing is left to do
     /// that would be worth a wait. Signals that came until now are discarded.
     pub fn let_through(&self) -> io::Result<()> {
@@ -249,17 +237,6 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// From now on the kernel doesn't stop us for what we do to a terminal that is another job's: a signal that
-/// ends us would find us stopped again and again. [`Signals::suspend_in_background`] does it instead.
-pub fn block_terminal_stops() -> io::Result<()> {
-    SignalSet::of(&[libc::SIGTTIN, libc::SIGTTOU]).block()
-}
-
-/// Whether a job in the background may set its terminal all the same.
-pub fn ignores_terminal_stops() -> bool {
-    sys::is_ignored(libc::SIGTTOU)
 }
 
 /// Does this at an interrupt, in a thread; one that was ignored when we were started stays ignored.

@@ -168,15 +168,9 @@ impl<'a> Reader<'a> {
     fn kind(&mut self, word: &OsString) -> Word<'a> {
         let bytes = word.as_bytes();
         let is_option = bytes.len() > 1 && bytes[0] == b'-';
-        let may_lack_value = |option: &Arg| {
-            let values = option.get_num_args();
-            values.is_some_and(|values| values.min_values() == 0)
-        };
         if self.after_dashes {
             Word::AfterDashes
-        } else if let Some(option) = self.wants_value.take()
-            && !(is_option && may_lack_value(option))
-        {
+        } else if let Some(option) = self.wants_value.take() {
             Word::Value(option)
         } else if bytes == b"--" {
             self.after_dashes = true;
@@ -201,7 +195,8 @@ impl<'a> Reader<'a> {
                 let aliases = option.get_all_aliases().unwrap_or_default();
                 option.get_long() == Some(name) || aliases.contains(&name)
             })?;
-            self.wants_value = Some(option).filter(|it| value.is_none() && takes_value(it));
+            let takes_next = takes_value(option) && !option.is_require_equals_set();
+            self.wants_value = Some(option).filter(|_| value.is_none() && takes_next);
             return Some(option);
         }
         let mut letters = word[1..].chars();
@@ -238,7 +233,7 @@ mod tests {
             (&["run", "a", "--", "b"], &["a"]),
             (&["run", "--nb", "a", "--bogus", "b"], &["a", "b"]),
             (&["ls", "--watch", "-q", "a"], &["a"]),
-            (&["status", "--watch", "1s", "a"], &["a"]),
+            (&["status", "--watch", "a"], &["a"]),
         ];
         for (line, names) in cases {
             let typed = typed(line);

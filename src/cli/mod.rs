@@ -570,9 +570,9 @@ pub struct Status {
     #[arg(long, conflicts_with = "json", hide = true)]
     pub names_only: bool,
 
-    /// Refresh every DURATION until q or Ctrl-C [default: 1s]
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "1s")]
-    pub watch: Option<String>,
+    /// Clear the terminal and show it again every DURATION, until Ctrl-C [default: 1s]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = positive_duration)]
+    pub watch: Option<Duration>,
 
     /// Show only locks that are held, or waited for, for longer than DURATION
     ///

@@ -181,8 +181,6 @@ pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
 /// A living guard, as others see it.
 #[derive(Clone, Debug)]
 pub struct GuardEntry {
-    /// Of the hold that it guards.
-    pub hold: String,
     /// Since when, in milliseconds since 1970 by the server's clock.
     pub since_ms: u64,
     /// Until when it lives at the longest, by the same clock.
@@ -196,9 +194,8 @@ impl GuardEntry {
         let text = lossy_text(&Value::BulkString(entry.to_vec()));
         let mut parts = text.splitn(4, ' ');
         let until_ms = parts.next()?.parse().ok()?;
-        let hold = parts.next().filter(|id| scripts::is_id(id))?.to_owned();
+        parts.next().filter(|id| scripts::is_id(id))?;
         Some(Self {
-            hold,
             since_ms: parts.next()?.parse().ok()?,
             until_ms,
             who: Who::parse(parts.next()?.as_bytes())?,

@@ -72,8 +72,8 @@ impl Line {
         self.0.iter().map(|(_, text)| columns(text)).sum()
     }
 
-    /// As it is printed; without spaces at its end. `marked`: in reverse.
-    pub fn painted(&self, colors: bool, marked: bool) -> String {
+    /// As it is printed; without spaces at its end.
+    pub fn painted(&self, colors: bool) -> String {
         let last = self
             .0
             .iter()
@@ -86,11 +86,10 @@ impl Line {
                 _ => break,
             };
             let color = if colors { style.code() } else { "" };
-            let mark = if marked { ";7" } else { "" };
-            if color.is_empty() && mark.is_empty() {
+            if color.is_empty() {
                 painted += text;
             } else {
-                painted.extend(["\x1b[0", color, mark, "m", text, "\x1b[0m"]);
+                painted.extend(["\x1b[0", color, "m", text, "\x1b[0m"]);
             }
         }
         painted
@@ -117,12 +116,8 @@ mod tests {
         let line = Line::of(Style::Dim, "a ")
             .and(Style::Plain, "b  ")
             .and(Style::Red, "  ");
-        assert_eq!(line.painted(false, false), "a b");
-        assert_eq!(line.painted(true, false), "\x1b[0;2ma \x1b[0mb");
-        assert_eq!(
-            line.painted(false, true),
-            "\x1b[0;7ma \x1b[0m\x1b[0;7mb\x1b[0m"
-        );
+        assert_eq!(line.painted(false), "a b");
+        assert_eq!(line.painted(true), "\x1b[0;2ma \x1b[0mb");
         assert_eq!(line.columns(), 7);
     }
 }

@@ -201,7 +201,7 @@ mod tests {
 
     fn row(table: &Table, row: &[&str; 3]) -> String {
         let line = table.line(|column, brief| cell(row, column, brief));
-        line.painted(false, false)
+        line.painted(false)
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
     fn wide_characters_stand_in_columns() {
         let mut table = table();
         assert!(table.fit(None, &[&[]]));
-        let heading = table.heading().painted(false, false);
+        let heading = table.heading().painted(false);
         let at = heading.find("WHO").unwrap();
         let wide = row(&table, &ROWS[1]);
         assert_eq!(columns(&wide[..wide.find("ci@h").unwrap()]), at);

@@ -191,13 +191,8 @@ pub fn timestamp(ms: u64) -> Option<String> {
 
 /// How many columns a terminal at standard output has; `None` without one.
 pub fn width() -> Option<usize> {
-    size().map(|(width, _)| width)
-}
-
-/// How many columns and rows a terminal at standard output has; `None` without one.
-pub fn size() -> Option<(usize, usize)> {
-    let (width, height) = terminal_size::terminal_size_of(io::stdout())?;
-    Some((width.0.into(), height.0.into()))
+    let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
+    Some(width.0.into())
 }
 
 /// How long a wait was: `350ms`, `3.8s`, `2m5s`.

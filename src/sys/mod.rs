@@ -47,17 +47,12 @@ pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::lookup::look_up;
 pub use self::signals::{
-    KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by, stop_job_by,
+    KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by,
 };
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 pub use self::terminal::{TerminalModes, is_in_foreground};
 pub use self::thread::{USUAL_STACK, start_thread};
-pub use self::timer::{ClockTimer, Wakeup, since_boot};
-
-/// What standard output is, to be opened once more.
-pub fn standard_output() -> PathBuf {
-    "/proc/self/fd/1".into()
-}
+pub use self::timer::{ClockTimer, since_boot};
 
 /// The file of the program that runs.
 pub fn own_program() -> PathBuf {

@@ -108,14 +108,6 @@ pub fn stop_by(signal: i32) -> io::Result<()> {
     set.block()
 }
 
-/// The same for all processes of our job, by a signal that is blocked.
-pub fn stop_job_by(signal: i32) -> io::Result<()> {
-    kill(0, signal)?;
-    let set = SignalSet::of(&[signal]);
-    set.unblock()?;
-    set.block()
-}
-
 /// While this is there, the kernel keeps the status of a child, also where SIGCHLD was ignored when we were
 /// started.
 pub struct KeptStatus(bool);

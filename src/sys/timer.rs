@@ -1,11 +1,8 @@
-//! The clock that leases are counted on, which runs while the machine is suspended; a timer on it; and a descriptor by
-//! which one thread wakes another.
+//! The clock that leases are counted on, which runs while the machine is suspended; and a timer on it.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{
     ClockId as TimerClock, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags,
@@ -43,33 +40,6 @@ impl ClockTimer {
 }
 
 impl AsFd for ClockTimer {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// A descriptor that another thread makes readable.
-#[derive(Debug)]
-pub struct Wakeup(EventFd);
-
-impl Wakeup {
-    pub fn new() -> io::Result<Self> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        Ok(Self(EventFd::from_flags(flags)?))
-    }
-
-    /// Makes it readable.
-    pub fn wake(&self) -> io::Result<()> {
-        Ok(self.0.write(1).map(drop)?)
-    }
-
-    /// Makes it unreadable again.
-    pub fn clear(&self) {
-        let _ = self.0.read();
-    }
-}
-
-impl AsFd for Wakeup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -33,7 +33,7 @@ impl Page<'_> {
     /// All of it, as it is printed.
     pub fn painted(&self, colors: bool) -> String {
         let lines = self.lines();
-        let lines = lines.iter().map(|line| line.painted(colors, false) + "\n");
+        let lines = lines.iter().map(|line| line.painted(colors) + "\n");
         lines.collect()
     }
 

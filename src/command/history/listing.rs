@@ -229,10 +229,10 @@ pub fn table(
             &[Step::Cut(NAME, 8, usize::MAX)],
         ],
     );
-    let mut text = table.heading().painted(false, false) + "\n";
+    let mut text = table.heading().painted(false) + "\n";
     for item in items {
         let line = table.line(|column, brief| form.cell(item, now_ms, column, brief));
-        text += &(line.painted(false, false) + "\n");
+        text += &(line.painted(false) + "\n");
     }
     text
 }

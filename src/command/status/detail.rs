@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::picture::{Kind, Picture};
 use super::table::{GRANTED, NOT_CONFIRMED, NOT_RENEWED};
 use crate::protocol::{
     Frozen, GuardEntry, Hold, Holder, Inspected, Kept, Key, Limit, Renewal, Waiting, Who,
@@ -19,9 +18,9 @@ const KEYS: usize = 15;
 const NARROWEST: usize = 24;
 
 /// A block for each lock. `width`: that of the terminal, if there is one.
-pub fn picture(locks: &[Inspected], width: Option<usize>) -> Picture {
+pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
     let mut block = Block {
-        picture: Picture::default(),
+        lines: Vec::new(),
         width: width.map(|width| width.max(NARROWEST)),
     };
     for (number, lock) in locks.iter().enumerate() {
@@ -30,34 +29,27 @@ pub fn picture(locks: &[Inspected], width: Option<usize>) -> Picture {
         }
         block.lock(lock);
     }
-    block.picture
+    block.lines
 }
 
 /// The lines so far.
 struct Block {
-    picture: Picture,
+    lines: Vec<Line>,
     width: Option<usize>,
 }
 
 impl Block {
     fn space(&mut self) {
-        self.picture.add(Kind::Text, vec![Line::default()]);
+        self.lines.push(Line::default());
     }
 
-    /// A field that changes with time.
     fn field(&mut self, key: &str, value: &str) {
-        self.add(Kind::Text, key, Style::Plain, value);
+        self.add(key, Style::Plain, value);
     }
 
-    /// A field that stays as it is, for the hold or waiter with this id.
-    fn fact(&mut self, id: &str, key: &str, style: Style, value: &str) {
-        self.add(Kind::row(&[id, key, value]), key, style, value);
-    }
-
-    fn add(&mut self, kind: Kind, key: &str, style: Style, value: &str) {
+    fn add(&mut self, key: &str, style: Style, value: &str) {
         let value = escaped(value);
         let room = self.width.map(|width| width - KEYS);
-        let mut lines = Vec::new();
         for (number, part) in wrapped(&value, room).into_iter().enumerate() {
             let key = if number == 0 {
                 format!("{key}:")
@@ -67,22 +59,22 @@ impl Block {
             // A link is copied whole only where it is broken by the terminal itself.
             if room.is_some_and(|room| columns(part) > room) {
                 if number == 0 {
-                    lines.push(Line::of(Style::Dim, key));
+                    self.lines.push(Line::of(Style::Dim, key));
                 }
-                lines.push(Line::of(style, part));
+                self.lines.push(Line::of(style, part));
             } else {
-                lines.push(Line::of(Style::Dim, padded(&key, KEYS)).and(style, part));
+                self.lines
+                    .push(Line::of(Style::Dim, padded(&key, KEYS)).and(style, part));
             }
         }
-        self.picture.add(kind, lines);
     }
 
     fn lock(&mut self, lock: &Inspected) {
         let name = lock.name.as_str();
-        self.fact(name, "lock", Style::Bold, name);
-        self.fact(name, "state", Style::Plain, &state(lock));
+        self.add("lock", Style::Bold, name);
+        self.field("state", &state(lock));
         if let Some(fence) = lock.fence {
-            self.fact(name, "last fence", Style::Plain, &fence.to_string());
+            self.field("last fence", &fence.to_string());
         }
         if let Some(usual) = lock.usual {
             self.field("usually takes", &format_duration(usual));
@@ -111,32 +103,27 @@ impl Block {
             self.waiters(lock);
         }
         if lock.frozen.is_some() {
-            self.fact(
-                name,
-                "to thaw it",
-                Style::Plain,
-                &typed(&["thaw"], &lock.name),
-            );
+            self.field("to thaw it", &typed(&["thaw"], &lock.name));
         } else if used {
             let freeze = typed(&["freeze", "--reason", "TEXT"], &lock.name);
-            self.fact(name, "to freeze it", Style::Plain, &freeze);
+            self.field("to freeze it", &freeze);
         }
     }
 
     fn frozen(&mut self, lock: &Inspected, frozen: &Frozen) {
-        let (id, who) = (lock.name.as_str(), &frozen.who);
+        let who = &frozen.who;
         let left = Duration::from_millis(frozen.until_ms.saturating_sub(lock.now_ms));
-        self.fact(id, "frozen by", Style::Yellow, &client_in_words(who));
+        self.add("frozen by", Style::Yellow, &client_in_words(who));
         self.field("frozen for", &format!("{} more", format_duration(left)));
-        self.reason_and_link(id, who);
+        self.reason_and_link(who);
     }
 
     fn hold(&mut self, lock: &Inspected, hold: &Hold) {
         let id = hold.id.as_str();
         if let Some(holder) = &hold.holder {
-            self.holder(lock, id, holder);
+            self.holder(lock, holder);
         } else {
-            self.fact(id, "holder", Style::Plain, "another client");
+            self.field("holder", "another client");
         }
         let ttl = hold.holder.as_ref().and_then(|holder| holder.who.ttl);
         let ttl = ttl.map(|ttl| format_duration(Duration::from_millis(ttl)));
@@ -151,7 +138,7 @@ impl Block {
                 let ago = format_duration(ago);
                 let value =
                     format!("{ago} ago; {NOT_RENEWED} in time: its host may be down or cut off");
-                self.add(Kind::Text, "last renewed", Style::Red, &value);
+                self.add("last renewed", Style::Red, &value);
             }
             Renewal::None | Renewal::Unknown => {}
         }
@@ -162,12 +149,11 @@ impl Block {
             (Renewal::Unknown, Some(left)) => format!("{left} left"),
         };
         self.field("lease", &lease);
-        self.fact(id, "id", Style::Plain, id);
+        self.field("id", id);
         if let Some(holder) = &hold.holder {
-            self.job(id, &holder.who);
+            self.job(&holder.who);
             if let Some(by) = &hold.stopping {
                 self.add(
-                    Kind::Text,
                     "stop",
                     Style::Yellow,
                     &stopping(by, &holder.who, lock.now_ms),
@@ -183,10 +169,10 @@ impl Block {
             .is_some_and(|holder| holder.kept.is_none() && holder.who.instance.is_some());
         if is_watched {
             let stop = typed(&["stop", "--id", id], &lock.name);
-            self.fact(id, "to stop it", Style::Plain, &stop);
+            self.field("to stop it", &stop);
         }
         let free = typed(&["release", "--force", "--id", id], &lock.name);
-        self.fact(id, "to free it", Style::Plain, &free);
+        self.field("to free it", &free);
     }
 
     /// Work elsewhere under a hold.
@@ -198,37 +184,37 @@ impl Block {
             client_in_words(who),
             command_line(&who.command)
         );
-        self.fact(&guard.hold, "guard", Style::Plain, &text);
+        self.field("guard", &text);
     }
 
     /// One that isn't a holder before its grant is confirmed.
     fn grant(&mut self, lock: &Inspected, hold: &Hold, holder: &Holder) {
         let id = hold.id.as_str();
         let text = format!("{}, {NOT_CONFIRMED}", client_in_words(&holder.who));
-        self.fact(id, "granted to", Style::Yellow, &text);
+        self.add("granted to", Style::Yellow, &text);
         let waited = format_duration(age(lock, holder.waiting_since_ms()));
         self.field("waiting for", &waited);
         if let Some(left) = hold.left.map(format_duration) {
             self.field("lease", &format!("{left} left"));
         }
-        self.fact(id, "id", Style::Plain, id);
-        self.job(id, &holder.who);
+        self.field("id", id);
+        self.job(&holder.who);
         let free = typed(&["release", "--force", "--id", id], &lock.name);
-        self.fact(id, "to free it", Style::Plain, &free);
+        self.field("to free it", &free);
     }
 
-    fn holder(&mut self, lock: &Inspected, id: &str, holder: &Holder) {
+    fn holder(&mut self, lock: &Inspected, holder: &Holder) {
         let who = &holder.who;
         if let Some(name) = &who.known_as {
-            self.fact(id, "holder", Style::Plain, name);
+            self.field("holder", name);
         }
         let user = who.known_as.as_ref().map_or("holder", |_| "user");
-        self.fact(id, user, Style::Plain, &who.user);
-        self.fact(id, "host", Style::Plain, &who.host);
-        self.fact(id, "pid", Style::Plain, &who.pid.to_string());
+        self.field(user, &who.user);
+        self.field("host", &who.host);
+        self.field("pid", &who.pid.to_string());
         if let Some(slots) = holder.limit.as_slots() {
             let slot = format!("{} of {slots}", holder.slot);
-            self.fact(id, "slot", Style::Plain, &slot);
+            self.field("slot", &slot);
         }
         let running = age(lock, holder.since_ms);
         let text = format_duration(running);
@@ -256,17 +242,17 @@ impl Block {
         }
     }
 
-    fn job(&mut self, id: &str, who: &Who) {
+    fn job(&mut self, who: &Who) {
         if !who.command.is_empty() {
-            self.fact(id, "command", Style::Plain, &command_line(&who.command));
+            self.field("command", &command_line(&who.command));
         }
-        self.reason_and_link(id, who);
+        self.reason_and_link(who);
     }
 
-    fn reason_and_link(&mut self, id: &str, who: &Who) {
+    fn reason_and_link(&mut self, who: &Who) {
         for (key, value) in [("reason", &who.reason), ("link", &who.url)] {
             if let Some(value) = value {
-                self.fact(id, key, Style::Plain, value);
+                self.field(key, value);
             }
         }
     }
@@ -278,12 +264,12 @@ impl Block {
         } else {
             count.to_string()
         };
-        self.fact(lock.name.as_str(), "waiters", Style::Plain, &text);
+        self.field("waiters", &text);
         for (position, waiting) in (1..).zip(&lock.waiters) {
             let Waiting { id, waiter } = waiting;
             self.space();
             let text = format!("#{position} {}", client_in_words(&waiter.who));
-            self.fact(id, "waiter", Style::Yellow, &text);
+            self.add("waiter", Style::Yellow, &text);
             let waited = format_duration(age(lock, waiter.since_ms));
             let turn = turn(lock, position);
             self.field("waiting for", &(waited + &turn));
@@ -291,9 +277,9 @@ impl Block {
                 Some(slots) => format!("one of {slots} slots"),
                 None => waiter.limit.mode().into(),
             };
-            self.fact(id, "wants", Style::Plain, &mode);
-            self.fact(id, "id", Style::Plain, id);
-            self.job(id, &waiter.who);
+            self.field("wants", &mode);
+            self.field("id", id);
+            self.job(&waiter.who);
         }
         if count > 0 {
             self.space();

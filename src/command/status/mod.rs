@@ -1,30 +1,22 @@
 //! `redlock status`: who holds which lock and who waits, for people and (as JSON) for programs.
 //!
-//! `table` and `detail` draw for people, `json` and `prometheus` for programs; `watch` keeps the picture on a
-//! terminal, whose `screen` comes back; the `questioner` asks meanwhile.
+//! `table` and `detail` draw for people, `json` and `prometheus` for programs.
 
 mod age;
 mod detail;
 mod json;
-mod picture;
 mod prometheus;
-mod questioner;
-mod screen;
 mod table;
-mod watch;
 
 use std::io::{self, ErrorKind, IsTerminal};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 
 use self::json::LockJson;
-use self::picture::{Entry, Kind, Picture};
 use self::prometheus::Sample;
-use self::questioner::{Answer, Questioner};
 use super::asked::Asked;
 use super::never_used::mistaken;
 use super::usage::BadUsage;
@@ -36,85 +28,72 @@ use crate::file;
 use crate::protocol::{Client, Error, Inspected, Locks, Which};
 use crate::reason::reason;
 use crate::report::{self, Line, Style, escaped, escaped_json, is_safe, lines_of, print};
-use crate::signal;
 
 /// Shows locks, once or again and again.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
-    let (watch, name_after_it) = interval(options)?;
-    let texts = options
-        .names
-        .iter()
-        .map(String::as_str)
-        .chain(name_after_it);
-    let asked = Asked::parse(texts)?;
+    let asked = Asked::parse(options.names.iter().map(String::as_str))?;
     if let Some(file) = &options.prometheus {
         return export(&asked, file, options, settings);
     }
     let mut client = settings.locks.open()?;
     client.ask_role()?;
-    let Some(interval) = watch else {
-        let mut found = find(&asked, &mut client, &settings.locks)?;
-        settings.warn_of_replica(&client);
-        settings.warn_of_lone_primary(&client);
-        let mistaken = find_mistaken(&asked, &found, &mut client, options, settings)?;
-        let mut exit = Exit::Success;
-        if let Some(age) = options.older_than {
-            found.retain(|lock| age::is_older(lock, age));
-            if !found.is_empty() {
-                exit = Exit::Older;
-            }
-        }
-        show(found, &asked, options, settings)?;
-        return Ok(mistaken.map_or(exit, say_mistaken));
-    };
-    let on_screen = io::stdout().is_terminal() && !report::is_dumb();
-    if on_screen && !options.json && !options.names_only {
-        return watch::watch(client, asked, interval, settings);
+    if let Some(interval) = options.watch {
+        return repeat(client, &asked, interval, options, settings);
     }
-    repeat(client, asked, interval, options, settings)
+    let mut found = find(&asked, &mut client, &settings.locks)?;
+    settings.warn_of_replica(&client);
+    settings.warn_of_lone_primary(&client);
+    let mistaken = find_mistaken(&asked, &found, &mut client, options, settings)?;
+    let mut exit = Exit::Success;
+    if let Some(age) = options.older_than {
+        found.retain(|lock| age::is_older(lock, age));
+        if !found.is_empty() {
+            exit = Exit::Older;
+        }
+    }
+    show(found, &asked, options, settings)?;
+    Ok(mistaken.map_or(exit, say_mistaken))
 }
 
-/// Prints locks again and again, until an interrupt ends that.
+/// Clears the terminal.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Prints locks again and again until a signal ends that. Clears a terminal each time.
 fn repeat(
     mut client: Client,
-    asked: Asked,
+    asked: &Asked,
     interval: Duration,
     options: &cli::Status,
     settings: &Settings,
 ) -> Result<Exit> {
-    enum Event {
-        Interrupted,
-        Answer(Answer),
+    // Without the =, the time would be the name of a lock.
+    if let Some(name) = options
+        .names
+        .iter()
+        .find(|name| cli::duration(name).is_ok())
+    {
+        return Err(BadUsage(format!("put --watch={name}")).into());
     }
-    let asked = Arc::new(asked);
-    let (events, received) = mpsc::channel();
-    let interrupt = events.clone();
-    signal::on_interrupt(move || {
-        let _ = interrupt.send(Event::Interrupted);
-    })
-    .context("can't watch for Ctrl-C")?;
-    let locks = settings.locks.clone();
-    let questions = Arc::clone(&asked);
-    let questioner =
-        Questioner::start(client.hand_over(), questions, locks, false, move |answer| {
-            events.send(Event::Answer(answer)).is_ok()
-        })
-        .context("can't start a thread")?;
-    let mut first = true;
+    let clears = io::stdout().is_terminal() && !report::is_dumb();
+    let mut is_first = true;
     loop {
-        questioner.ask();
-        let Event::Answer(answer) = received.recv()? else {
-            return Ok(Exit::Success);
-        };
-        let found = answer?;
-        if std::mem::take(&mut first) {
+        let locks = find(asked, &mut client, &settings.locks);
+        if clears {
+            print(CLEAR)?;
+        }
+        if std::mem::take(&mut is_first) {
             settings.warn_of_replica(&client);
             settings.warn_of_lone_primary(&client);
         }
-        let read = show(found, &asked, options, settings)?;
-        if !read || received.recv_timeout(interval).err() != Some(RecvTimeoutError::Timeout) {
-            return Ok(Exit::Success);
+        match locks {
+            Ok(locks) => {
+                if !show(locks, asked, options, settings)? {
+                    return Ok(Exit::Success);
+                }
+            }
+            Err(error) => report::error(error),
         }
+        thread::sleep(interval);
     }
 }
 
@@ -193,20 +172,6 @@ fn unwritten(file: &Path, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// How often to show it, and the name that stands where the duration might: `--watch deploy`.
-fn interval(options: &cli::Status) -> Result<(Option<Duration>, Option<&str>)> {
-    let Some(text) = options.watch.as_deref() else {
-        return Ok((None, None));
-    };
-    match cli::positive_duration(text) {
-        Ok(interval) => Ok((Some(interval), None)),
-        Err(why) if text.starts_with(|c: char| c.is_ascii_digit()) => {
-            Err(BadUsage(format!("--watch {text}: {why}")).into())
-        }
-        Err(_) => Ok((Some(Duration::from_secs(1)), Some(text))),
-    }
-}
-
 /// Whether the locks are shown in detail: where only names were given.
 fn is_detailed(asked: &Asked) -> bool {
     !asked.names.is_empty() && asked.patterns.is_empty()
@@ -224,32 +189,41 @@ fn find(asked: &Asked, client: &mut Client, locks: &Locks) -> Result<Vec<Inspect
     Ok(found)
 }
 
-/// How people see them. `width`: that of the terminal, if there is one.
-fn shown(asked: &Asked, found: &[Inspected], width: Option<usize>, locks: &Locks) -> Picture {
-    let mut picture = drawing(asked, found, width, locks);
+/// Draws locks for people. `width`: that of the terminal, if there is one.
+fn drawing(asked: &Asked, found: &[Inspected], width: Option<usize>, locks: &Locks) -> Vec<Line> {
+    let mut lines = Vec::new();
     if let Some(place) = report::this_host_only(locks) {
-        let lines = vec![Line::of(Style::Bold, place)];
-        let kind = Kind::Heading;
-        picture.entries.insert(0, Entry { lines, kind });
+        lines.push(Line::of(Style::Bold, place));
     }
-    picture
+    if is_detailed(asked) {
+        lines.extend(detail::lines(found, width));
+    } else if !found.is_empty() {
+        lines.extend(table::lines(found, width));
+    } else {
+        lines.push(Line::of(Style::Plain, none_of(asked, locks)));
+    }
+    lines
 }
 
-fn drawing(asked: &Asked, found: &[Inspected], width: Option<usize>, locks: &Locks) -> Picture {
-    if is_detailed(asked) {
-        return detail::picture(found, width);
-    }
-    if !found.is_empty() {
-        return table::picture(found, width);
-    }
+/// Says that none of the locks is in use that were asked for.
+fn none_of(asked: &Asked, locks: &Locks) -> String {
     let patterns = asked.patterns.iter();
     let patterns: Vec<String> = patterns.map(|it| format!("\"{}\"", escaped(it))).collect();
-    Picture::of(&match patterns.join(" or ").as_str() {
+    match patterns.join(" or ").as_str() {
         "" => match locks.remote_address() {
             Some(address) => format!("no lock is held at {}", escaped(&address)),
             None => "no lock is held".into(),
         },
         patterns => format!("no lock in use matches {patterns}"),
+    }
+}
+
+/// Paints lines, in parts: together they may be long.
+fn texts(lines: &[Line], colors: bool) -> impl Iterator<Item = String> {
+    lines.chunks(100).map(move |lines| {
+        lines.iter().fold(String::new(), |text, line| {
+            text + &line.painted(colors) + "\n"
+        })
     })
 }
 
@@ -259,8 +233,8 @@ pub fn drawn(found: &[Inspected], width: Option<usize>) -> Vec<String> {
     let entries: Vec<LockJson> = found.iter().map(LockJson::new).collect();
     let json = serde_json::to_string(&entries).expect("it can be written");
     let mut all = vec![escaped_json(&json).into_owned()];
-    for picture in [table::picture(found, width), detail::picture(found, width)] {
-        all.extend(picture.texts(false));
+    for lines in [table::lines(found, width), detail::lines(found, width)] {
+        all.extend(texts(&lines, false));
     }
     all
 }
@@ -294,9 +268,9 @@ fn show(
         }
         return Ok(true);
     }
-    let picture = shown(asked, &found, report::width(), &settings.locks);
+    let lines = drawing(asked, &found, report::width(), &settings.locks);
     drop(found);
-    for text in picture.texts(report::has_colors()) {
+    for text in texts(&lines, report::has_colors()) {
         if !print(&text)? {
             return Ok(false);
         }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::picture::{Kind, Picture};
 use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Renewal, Waiting, Who};
 use crate::report::{
     Cell, Column, Line, Step, Style, Table, client_name, columns, command_and_reason, describe_job,
@@ -56,8 +55,8 @@ struct Row {
     link: Option<String>,
 }
 
-/// A picture of some locks. `width`: that of the terminal, if there is one.
-pub fn picture(locks: &[Inspected], width: Option<usize>) -> Picture {
+/// Draws some locks. `width`: that of the terminal, if there is one.
+pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
     let rows: Vec<Row> = locks
         .iter()
         .flat_map(|lock| rows_of(lock, width.is_some()))
@@ -66,31 +65,24 @@ pub fn picture(locks: &[Inspected], width: Option<usize>) -> Picture {
     all[NAME] = Column::new(COLUMNS[NAME]).middle();
     all[WHO] = Column::new(COLUMNS[WHO]).middle();
     let mut table = Table::new(all.to_vec(), &rows, Row::cell);
-    let mut picture = Picture::default();
+    let mut lines = Vec::new();
     let fits = table.fit(width, &STAGES);
     if fits {
-        picture.add(Kind::Heading, vec![table.heading()]);
+        lines.push(table.heading());
     }
     for row in &rows {
-        let mut lines = match width {
-            Some(width) if !fits => row.stacked(width),
-            _ => vec![table.line(|column, brief| row.cell(column, brief))],
-        };
+        match width {
+            Some(width) if !fits => lines.extend(row.stacked(width)),
+            _ => lines.push(table.line(|column, brief| row.cell(column, brief))),
+        }
         if let Some(link) = &row.link {
             lines.push(Line::of(Style::Plain, format!("{:GAP$}{link}", "")));
         }
-        picture.add(row.kind(), lines);
     }
-    picture
+    lines
 }
 
 impl Row {
-    /// A row, by what of it doesn't change with time alone.
-    fn kind(&self) -> Kind {
-        let cells = [NAME, MODE, WHO, PID, ID, COMMAND].map(|column| self.cells[column].as_str());
-        Kind::row(&[&cells[..], &[self.mode_alone.unwrap_or_default()]].concat())
-    }
-
     fn cell(&self, column: usize, brief: bool) -> Cell<'_> {
         let (style, text) = match (column, self.mode_alone) {
             (MODE, Some(mode)) if brief => (self.styles[LEFT], mode),

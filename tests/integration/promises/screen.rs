@@ -1,16 +1,9 @@
 //! What people see of locks on a terminal: at 40, 80 and 120 columns, once and with `--watch`.
 
-use std::fs::OpenOptions;
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use crate::support::pty::Terminal;
 use crate::support::tmux::Tmux;
 use crate::support::{
-    Gated, Redis, Running, directly, is_alive, outcome, queued, seen_by_a_shell, send, state,
-    wait_until, with_default_signals,
+    Gated, Redis, Running, outcome, queued, seen_by_a_shell, with_default_signals,
 };
 
 /// A user as CI runners have it: with the host at least 40 columns.
@@ -179,328 +172,30 @@ fn colours_are_for_terminals_whose_user_wants_them() {
 }
 
 #[test]
-fn watching_leaves_the_screen_as_it_was_however_it_ends() {
-    let redis = Redis::start();
-    let _holder = Gated::start(&redis, &["deploy"]).ready();
-    let tmux = Tmux::with_size(&redis, 80, 12);
-    for (number, (key, status)) in [("q", 0), ("C-c", 0), ("TERM", 143)]
-        .into_iter()
-        .enumerate()
-    {
-        tmux.type_line("clear");
-        tmux.wait_until("the prompt", |screen| screen.trim_end() == "$");
-        tmux.type_line(&format!(
-            "echo before{number}; redlock status --watch; echo status:$?"
-        ));
-        tmux.wait_until("the table", |screen| screen.contains("\ndeploy  exclusive"));
-        assert!(tmux.flag("alternate_on") && !tmux.flag("cursor_flag"));
-        if key == "TERM" {
-            send(tmux.child(), libc::SIGTERM);
-        } else {
-            tmux.press(key);
-        }
-        tmux.line(&format!("status:{status}"));
-        assert!(!tmux.flag("alternate_on") && tmux.flag("cursor_flag"));
-        tmux.line(&format!("before{number}"));
-        // What is typed is seen again, and comes as a line.
-        tmux.type_line("echo typed");
-        tmux.line("typed");
-    }
-}
-
-/// `redlock status --watch` on a terminal of its own, with its first picture shown.
-fn watching(redis: &Redis) -> Terminal {
-    let mut command = redis.redlock(&["status", "--watch", "20ms"]);
-    command.env("TERM", "xterm");
-    let mut terminal = Terminal::start(with_default_signals(command));
-    terminal.wait_until("a picture", |shown| shown.contains("no lock is held"));
-    terminal
-}
-
-/// It has left the screen as its last act.
-#[track_caller]
-fn assert_left(terminal: &Terminal) {
-    let end = "\x1b[?25h\x1b[?1049l";
-    assert!(terminal.shown.ends_with(end), "{:?}", terminal.shown);
-}
-
-#[test]
-fn each_signal_that_ends_other_commands_ends_watching_too() {
-    let redis = Redis::start();
-    for signal in [
-        libc::SIGHUP,
-        libc::SIGTERM,
-        libc::SIGUSR1,
-        libc::SIGALRM,
-        libc::SIGPIPE,
-    ] {
-        let mut terminal = watching(&redis);
-        send(terminal.pid(), signal);
-        assert_eq!(seen_by_a_shell(terminal.finish()), Some(128 + signal));
-        assert_left(&terminal);
-    }
-}
-
-#[test]
-fn a_key_ends_watching_however_much_was_typed_before_it() {
-    let redis = Redis::start();
-    let mut terminal = watching(&redis);
-    terminal.type_in(&("x".repeat(100) + "q"));
-    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
-    let mut terminal = watching(&redis);
-    terminal.type_in(&("x".repeat(3000) + "q"));
-    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
-}
-
-/// How often a list of locks was asked for.
-fn questions(redis: &Redis) -> u64 {
-    redis.calls("zrangebyscore")
-}
-
-#[test]
-fn watching_ends_while_the_output_is_stopped_and_still_leaves_the_screen() {
-    let redis = Redis::start();
-    for (key, status) in [(Some("q"), 0), (None, 128 + libc::SIGTERM)] {
-        let mut terminal = watching(&redis);
-        terminal.stop_output();
-        let asked = questions(&redis);
-        // Pictures come that can't be written.
-        wait_until("it asks again", || questions(&redis) > asked + 2);
-        match key {
-            Some(key) => terminal.type_in(key),
-            None => send(terminal.pid(), libc::SIGTERM),
-        }
-        assert_eq!(seen_by_a_shell(terminal.finish()), Some(status));
-        assert_left(&terminal);
-    }
-}
-
-#[test]
-fn watching_goes_on_when_stopped_output_does() {
-    let redis = Redis::start();
-    let mut terminal = watching(&redis);
-    terminal.stop_output();
-    let _holder = Gated::start(&redis, &["deploy"]).ready();
-    terminal.resume_output();
-    terminal.wait_until("a new picture", |shown| shown.contains("deploy"));
-    terminal.type_in("q");
-    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
-    assert_left(&terminal);
-}
-
-#[test]
-fn a_terminal_that_nothing_reads_does_not_keep_watching_from_its_end() {
-    let redis = Redis::start();
-    let mut command = redis.redlock(&["status", "--watch", "1ms"]);
-    command.env("TERM", "xterm");
-    let mut terminal = Terminal::start(with_default_signals(command));
-    terminal.wait_until("a picture", |shown| shown.contains("no lock is held"));
-    let _holder = Gated::start(&redis, &["deploy"]).ready();
-    let output = OpenOptions::new()
-        .write(true)
-        .custom_flags(libc::O_NOCTTY)
-        .open(format!("/proc/{}/fd/1", terminal.pid()))
-        .unwrap();
-    // While a process writes, it takes nothing from others either.
-    let mut refused = 0;
-    wait_until("the terminal takes no more", || {
-        let mut output = [PollFd::new(output.as_fd(), PollFlags::POLLOUT)];
-        let takes_more = poll(&mut output, PollTimeout::ZERO) != Ok(0);
-        refused = if takes_more { 0 } else { refused + 1 };
-        refused == 100
-    });
-    drop(output);
-    send(terminal.pid(), libc::SIGTERM);
-    assert_eq!(
-        seen_by_a_shell(terminal.finish()),
-        Some(128 + libc::SIGTERM)
-    );
-}
-
-#[test]
-fn a_limit_of_time_ends_watching_in_the_foreground_and_in_the_background() {
-    let redis = Redis::start();
-    let watch = "redlock status --watch";
-    // `timeout` puts it into a group of its own, which is in the background.
-    for script in [
-        format!("timeout 1 {watch}; echo rc:$?"),
-        format!("timeout --foreground 1 {watch}; echo rc:$?"),
-    ] {
-        let mut shell = directly(&redis, &["sh", "-c", &script]);
-        shell.env("TERM", "xterm");
-        let mut terminal = Terminal::start(with_default_signals(shell));
-        terminal.wait_until("its status", |shown| shown.contains("rc:124"));
-        terminal.finish();
-    }
-    // In a shell that has jobs it is in the foreground.
-    let tmux = Tmux::with_size(&redis, 80, 12);
-    tmux.type_line(&format!("timeout 5 {watch}; echo rc:$?"));
-    tmux.wait_until("a picture", |screen| screen.contains("no lock is held"));
-    tmux.line("rc:124");
-    assert!(!tmux.flag("alternate_on") && tmux.flag("cursor_flag"));
-}
-
-/// Waits until a job of the shell has ended and the shell knows: one that ends while it runs `kill` may be
-/// unknown to bash until its next command.
-fn wait_until_ended(tmux: &Tmux, pid: i32) {
-    wait_until("it has ended", || !is_alive(pid));
-    tmux.type_line("clear; echo en''ded");
-    tmux.line("ended");
-}
-
-#[test]
-fn watching_stopped_in_the_background_goes_on_by_fg_and_ends_by_kill() {
-    let redis = Redis::start();
-    let tmux = Tmux::with_size(&redis, 80, 12);
-    let is_shown = |screen: &str| screen.contains("no lock is held");
-    tmux.type_line("redlock status --watch 50ms");
-    tmux.wait_until("a picture", is_shown);
-    let pid = tmux.child();
-    tmux.press("C-z");
-    tmux.wait_until("the shell says so", |screen| screen.contains("Stopped"));
-    assert!(!tmux.flag("alternate_on") && tmux.flag("cursor_flag"));
-    // From the background it takes nothing from the shell.
-    tmux.type_line("clear; bg; wait %1; jobs; echo go''es");
-    tmux.line("goes");
-    wait_until("it is stopped again", || state(pid) == Some('T'));
-    assert!(!tmux.flag("alternate_on"));
-    tmux.type_line("clear; fg");
-    tmux.wait_until("a picture", is_shown);
-    tmux.press("C-z");
-    tmux.wait_until("the shell says so", |screen| screen.contains("Stopped"));
-    tmux.type_line("clear; kill %1");
-    wait_until_ended(&tmux, pid);
-    // Started there.
-    tmux.type_line("clear; redlock status --watch & wait %1; jobs; echo st''arted");
-    tmux.line("started");
-    let pid = tmux.child();
-    wait_until("it is stopped", || state(pid) == Some('T'));
-    assert!(!tmux.flag("alternate_on"));
-    tmux.type_line("clear; kill -HUP $!; kill -CONT $!");
-    wait_until_ended(&tmux, pid);
-    // Stopped by what it can't see.
-    tmux.type_line("clear; redlock status --watch 50ms");
-    tmux.wait_until("a picture", is_shown);
-    let pid = tmux.child();
-    send(pid, libc::SIGSTOP);
-    tmux.wait_until("the shell says so", |screen| screen.contains("Stopped"));
-    tmux.type_line("clear; kill %1");
-    wait_until_ended(&tmux, pid);
-    tmux.type_line("clear; echo typed");
-    tmux.line("typed");
-}
-
-/// Whether a process has a signal blocked.
-fn blocks(pid: i32, signal: i32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mask = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigBlk:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
-}
-
-#[test]
-fn watching_that_waits_for_its_first_answer_ends_by_a_signal_at_once() {
-    let redis = Redis::start();
-    redis.stall();
-    for (signal, status) in [
-        (libc::SIGINT, 0),
-        (libc::SIGTERM, 128 + libc::SIGTERM),
-        (libc::SIGUSR1, 128 + libc::SIGUSR1),
-    ] {
-        let mut command = redis.redlock(&["status", "--watch", "--connect-timeout", "10m"]);
-        command.env("TERM", "xterm");
-        let mut terminal = Terminal::start(with_default_signals(command));
-        let pid = terminal.pid();
-        // Before, a signal ends it by its default action.
-        wait_until("it has taken the signals", || blocks(pid, signal));
-        send(pid, signal);
-        assert_eq!(seen_by_a_shell(terminal.finish()), Some(status));
-        assert!(!terminal.shown.contains('\x1b'), "{:?}", terminal.shown);
-    }
-    redis.resume();
-}
-
-#[test]
-fn watching_shows_what_fits_and_how_many_more_there_are() {
-    let redis = Redis::start();
-    let names: Vec<String> = (1..=12).map(|number| format!("lock-{number}")).collect();
-    let _holders: Vec<Gated> = names
-        .iter()
-        .map(|name| Gated::start(&redis, &[name.as_str()]).ready())
-        .collect();
-    let tmux = Tmux::with_size(&redis, 80, 8);
-    tmux.type_line("redlock status --watch");
-    tmux.wait_until("the rows that fit", |screen| {
-        let lines: Vec<&str> = screen.lines().collect();
-        lines.len() == 8 && lines[6].starts_with("lock-5 ") && lines[7] == "… 7 more"
-    });
-    let clock = |screen: &str| {
-        let clock = screen.lines().next().unwrap_or_default().split(' ').next();
-        clock.unwrap_or_default().to_owned()
-    };
-    let before = clock(&tmux.screen());
-    assert!(
-        before.len() == 8 && before.matches(':').count() == 2,
-        "{before}"
-    );
-    tmux.wait_until("the clock goes on", |screen| clock(screen) != before);
-    tmux.resize(40, 20);
-    tmux.wait_until("fewer columns and more rows", |screen| {
-        let lines: Vec<&str> = screen.lines().collect();
-        lines.len() == 20
-            && lines[1].starts_with("lock-1  exclusive  ")
-            && lines[19].ends_with(" more")
-    });
-    tmux.resize(120, 20);
-    tmux.wait_until("all of it", |screen| {
-        screen.contains("\nlock-12 ") && !screen.contains(" more") && screen.contains(" ID ")
-    });
-    tmux.press("q");
-}
-
-#[test]
-fn a_row_that_changes_stands_out_until_the_next_picture() {
+fn watching_clears_the_terminal_before_each_table_until_interrupted() {
     let redis = Redis::start();
     let _first = Gated::start(&redis, &["first"]).ready();
     let tmux = Tmux::with_size(&redis, 80, 12);
-    tmux.type_line("redlock status --watch");
-    tmux.wait_until("the first row", |screen| screen.contains("\nfirst "));
-    assert!(!tmux.colored().contains("\x1b[7m"));
-    let _second = Gated::start(&redis, &["second"]).ready();
-    tmux.wait_until("the second row stands out", |_| {
-        tmux.colored()
-            .lines()
-            .any(|line| line.contains("[7m") && line.contains("second"))
-    });
-    tmux.wait_until("it does no more", |screen| {
-        screen.contains("\nsecond ") && !tmux.colored().contains("[7m")
-    });
-    tmux.press("q");
-}
-
-#[test]
-fn watching_keeps_the_picture_while_redis_does_not_answer() {
-    let redis = Redis::start();
-    let _holder = Gated::start(&redis, &["--ttl", "2m", "deploy"]).ready();
-    let tmux = Tmux::with_size(&redis, 80, 12);
-    tmux.type_line("redlock status --watch 100ms --connect-timeout 2s");
-    tmux.wait_until("the table", |screen| screen.contains("\ndeploy  exclusive"));
+    tmux.type_line("redlock status --watch=100ms --connect-timeout 300ms");
+    let has_rows = |screen: &str, rows: &[&str]| {
+        let lines = screen.lines().filter(|line| !line.is_empty());
+        let names = lines.map(|line| line.split(' ').next().unwrap());
+        names.eq(["NAME"].iter().chain(rows).copied())
+    };
+    tmux.wait_until("the first row alone", |screen| has_rows(screen, &["first"]));
+    let second = Gated::start(&redis, &["second"]).ready();
+    tmux.wait_until("both rows", |screen| has_rows(screen, &["first", "second"]));
+    second.end();
+    tmux.wait_until("the first row alone", |screen| has_rows(screen, &["first"]));
     redis.stall();
-    tmux.wait_until("it says so", |screen| {
-        screen.contains("Redis has not answered for ")
+    tmux.wait_until("why there is no table", |screen| {
+        screen.starts_with("redlock: ")
     });
-    assert!(tmux.screen().contains("\ndeploy  exclusive"));
     redis.resume();
-    tmux.wait_until("it goes on", |screen| screen.contains("1 held, 0 waiting"));
-    redis.stall();
-    tmux.wait_until("it says so", |screen| {
-        screen.contains("Redis has not answered for ")
-    });
-    tmux.press("q");
-    tmux.wait_until("the prompt", |screen| screen.trim_end().ends_with('$'));
-    redis.resume();
+    tmux.wait_until("the first row alone", |screen| has_rows(screen, &["first"]));
+    tmux.press("C-c");
+    tmux.type_line("echo rc:$?");
+    tmux.line("rc:130");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::os::unix::process::ExitStatusExt;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -307,40 +307,28 @@ fn ten_thousand_locks_are_listed() {
 }
 
 #[test]
-fn watching_shows_it_again_until_interrupted() {
+fn watching_shows_it_again_until_a_signal_ends_it() {
     let redis = Redis::start();
-    let mut watch = Running::start(&mut redis.redlock(&["status", "--watch", "20ms"]));
+    let mut watch = Running::start(&mut redis.redlock(words!("status --watch=20ms")));
     watch.expect_line("no lock is held");
     watch.expect_line("no lock is held");
     let _run = held(&redis, &[], "deploy");
     wait_until("it shows the lock", || watch.line().starts_with("deploy"));
     watch.signal(Signal::SIGINT);
-    watch.finish().assert_code(0).assert_silent();
-    // A name may stand where the duration might.
-    let mut watch =
-        Running::start(&mut redis.redlock(&["status", "--names-only", "--watch", "deploy"]));
-    watch.expect_line("deploy");
-    watch.signal(Signal::SIGTERM);
-    outcome(&mut redis.redlock(&["status", "--watch", "1M"]))
-        .assert_code(64)
-        .assert_says("--watch 1M: M would be a month: write 1m for a minute or 30d");
-}
-
-#[test]
-fn watching_without_a_screen_is_interrupted_while_redis_does_not_answer() {
-    let redis = Redis::start();
-    let _run = held(&redis, &["--ttl", "2m"], "deploy");
-    for arguments in [&["--json"][..], &["--names-only", "deploy"], &[]] {
-        let words = ["status", "--watch=10ms", "--connect-timeout", "10m"];
-        let mut watch = Running::start(&mut redis.redlock(&[&words, arguments].concat()));
-        watch.line();
-        redis.stall();
-        // That it has asked again can't be seen; it would by then.
-        std::thread::sleep(Duration::from_millis(200));
-        watch.signal(Signal::SIGINT);
-        let end = watch.finish();
-        redis.resume();
-        end.assert_code(0);
+    let end = watch.finish();
+    assert_eq!(end.status.signal(), Some(Signal::SIGINT as i32), "{end:?}");
+    end.assert_silent();
+    for (arguments, line) in [
+        (
+            "--watch=1M",
+            "M would be a month: write 1m for a minute or 30d",
+        ),
+        ("--watch 500ms", "put --watch=500ms"),
+    ] {
+        let words: Vec<&str> = ["status"].into_iter().chain(arguments.split(' ')).collect();
+        outcome(&mut redis.redlock(&words))
+            .assert_code(64)
+            .assert_says(line);
     }
 }
 

@@ -66,32 +66,6 @@ impl<'a> Tmux<'a> {
         self.tmux(&["send-keys", key]);
     }
 
-    /// Gives the window another size.
-    pub fn resize(&self, columns: u16, rows: u16) {
-        let (columns, rows) = (columns.to_string(), rows.to_string());
-        self.tmux(&["resize-window", "-x", &columns, "-y", &rows]);
-    }
-
-    /// What is on the screen, with the sequences that colour it.
-    pub fn colored(&self) -> String {
-        self.tmux(&["capture-pane", "-p", "-e"])
-    }
-
-    /// The only process that the shell has started.
-    pub fn child(&self) -> i32 {
-        let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
-        let shell = shell.trim();
-        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
-        children.unwrap().trim().parse().unwrap()
-    }
-
-    /// What tmux says of the terminal: `cursor_flag`, `alternate_on`.
-    pub fn flag(&self, name: &str) -> bool {
-        self.tmux(&["display-message", "-p", &format!("#{{{name}}}")])
-            .trim()
-            == "1"
-    }
-
     /// What is on the screen.
     #[track_caller]
     pub fn screen(&self) -> String {
