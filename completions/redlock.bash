@@ -5,7 +5,7 @@
 # (compgen -W would run a $(command) in one).
 _redlock_names() {
     local name listing=status
-    [[ $command == history || $command == why || $command == expect ]] && listing=history
+    [[ $command == history || $command == why ]] && listing=history
     while IFS= read -r name; do
         [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf %q "$name")")
     done < <(redlock "$@" $listing --names-only --quiet --connect-timeout 300ms 2>/dev/null)
@@ -60,7 +60,7 @@ _redlock() {
             --slots | --order | --reason | -t | --timeout | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --jitter | -c | --shell | \
             --format | --while-pid | --token-file | --held | --for | --id | --last | --since | --svg | --older-than | --prometheus | --max-waiting | --once | \
-            --every | --within)
+            --no-success-for)
             ((++i))
             ;;
         -w | --wait) ((++i)) ;;
@@ -90,7 +90,7 @@ _redlock() {
     --password-file | --token-file | --held | --tls-ca | --tls-cert | --tls-key | --svg | --prometheus) _redlock_files ;;
     --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
     --ttl | --sync-timeout | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
-        --once-per | --jitter | --for | --since | --older-than | --every | --within)
+        --once-per | --jitter | --for | --since | --older-than | --no-success-for)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
     --url | -u | --prefix | --history-size | --slots | --order | --reason | --id | -E | \
@@ -104,18 +104,17 @@ _redlock() {
         guard:-*) _redlock_words "--held --timeout --kill-after --wait-tree --shell -- $common" ;;
         acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
         extend:-*) _redlock_words "--token-file --for $common" ;;
-        status:-*) _redlock_words "--json --watch --older-than --prometheus --new $common" ;;
+        status:-*) _redlock_words "--json --watch --older-than --no-success-for --prometheus --new $common" ;;
         history:-*) _redlock_words "--last --since --skipped --json --svg $common" ;;
         release:-*) _redlock_words "--token-file --force --yes --id --all --reason $common" ;;
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         why:-*) _redlock_words "--utc $common" ;;
-        expect:-*) _redlock_words "--every --within --forget --new $common" ;;
         freeze:-*) _redlock_words "--reason --for --drain --new $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
         local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-* | man:-* | completions:-*) _redlock_words "$common" ;;
         :*)
-            _redlock_words "run guard acquire extend release stop status history why expect freeze thaw
+            _redlock_words "run guard acquire extend release stop status history why freeze thaw
                 fence doctor local man completions --version $common"
             ;;
         run:* | guard:*)
@@ -123,12 +122,12 @@ _redlock() {
             _redlock_names "${server[@]}"
             ;;
         status:* | history:* | freeze:* | thaw:*) _redlock_names "${server[@]}" ;;
-        acquire:* | extend:* | release:* | stop:* | why:* | expect:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
+        acquire:* | extend:* | release:* | stop:* | why:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         fence:*) ((names)) || _redlock_files ;;
         local:*) ((names)) || _redlock_words 'status stop' ;;
         man:*)
             ((names)) || _redlock_words 'redlock run guard acquire extend release stop status history why
-                expect freeze thaw fence doctor local man completions recipes protocol'
+                freeze thaw fence doctor local man completions recipes protocol'
             ;;
         completions:*) ((names)) || _redlock_words 'bash zsh fish' ;;
         esac

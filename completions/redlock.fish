@@ -69,7 +69,7 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run guard acquire extend release stop status history why expect freeze thaw fence doctor local man completions
+set -g __redlock_commands run guard acquire extend release stop status history why freeze thaw fence doctor local man completions
 # Of these, the commands that take any number of names of live locks, and those that take one.
 set -g __redlock_many_names run guard status freeze thaw
 set -g __redlock_one_name acquire extend release stop doctor
@@ -77,7 +77,7 @@ set -g __redlock_one_name acquire extend release stop doctor
 set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --jitter -c --shell --format \
-    --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --every --within
+    --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --no-success-for
 
 function __redlock_no_command
     not __redlock_is $__redlock_commands; and not __redlock_after_dashes
@@ -92,7 +92,6 @@ complete -c redlock -n __redlock_no_command -a stop -d "Stop the holder's comman
 complete -c redlock -n __redlock_no_command -a status -d 'Show who holds which lock, and who waits'
 complete -c redlock -n __redlock_no_command -a history -d 'Show who held a lock, for how long, and how it ended'
 complete -c redlock -n __redlock_no_command -a why -d 'Tell what happened to a lock lately'
-complete -c redlock -n __redlock_no_command -a expect -d 'Check that a run has succeeded in time'
 complete -c redlock -n __redlock_no_command -a freeze -d 'Block new holders; the current one may finish'
 complete -c redlock -n __redlock_no_command -a thaw -d 'Undo redlock freeze'
 complete -c redlock -n __redlock_no_command -a fence -d 'Reject stale writes, using a fence file'
@@ -165,6 +164,7 @@ complete -c redlock -n '__redlock_is stop' -s n -l no-wait -d "Don't wait until 
 complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
 complete -c redlock -n '__redlock_is status' -l watch -d 'Show it again and again'
 complete -c redlock -n '__redlock_is status' -l older-than -x -d 'Only locks held, or waited for, for longer'
+complete -c redlock -n '__redlock_is status' -l no-success-for -x -d 'Print the names without a success for this long'
 complete -c redlock -n '__redlock_is status' -l prometheus -r -F -d 'Write metrics for Prometheus to a file'
 
 complete -c redlock -n '__redlock_is history' -s n -l last -x -d 'Show only the last N, or all'
@@ -189,13 +189,9 @@ complete -c redlock -n '__redlock_is freeze' -l drain -d 'Return once the holder
 complete -c redlock -n '__redlock_is freeze status' -l new -d 'Accept a name that was never used'
 
 complete -c redlock -n '__redlock_is why' -l utc -d 'Times in UTC'
-complete -c redlock -n '__redlock_is expect' -l every -x -d 'How often a run is to succeed'
-complete -c redlock -n '__redlock_is expect' -l within -x -d 'How much later is in time, too'
-complete -c redlock -n '__redlock_is expect' -l forget -d 'Expect nothing of the lock any more'
-complete -c redlock -n '__redlock_is expect' -l new -d 'Accept a name that was never used, although a similar one was'
 
 complete -c redlock -n '__redlock_is $__redlock_many_names' -a '(__redlock_names)' -d lock
 complete -c redlock -n '__redlock_is history' -a '(__redlock_names history)' -d lock
-complete -c redlock -n '__redlock_is why expect; and __redlock_has 0' -a '(__redlock_names history)' -d lock
+complete -c redlock -n '__redlock_is why; and __redlock_has 0' -a '(__redlock_names history)' -d lock
 complete -c redlock -n '__redlock_is $__redlock_one_name; and __redlock_has 0' -a '(__redlock_names)' -d lock
 complete -c redlock -n '__redlock_is fence; and __redlock_has 0' -F

@@ -183,7 +183,6 @@ fn dispatch(
         Command::Status(options) => command::status(&options, &settings()?),
         Command::History(options) => command::history(&options, &settings()?),
         Command::Why(options) => command::why(&options, &settings()?),
-        Command::Expect(options) => command::expect(&options, &settings()?),
         Command::Freeze(options) => command::freeze(&options, &settings()?),
         Command::Thaw(options) => command::thaw(&options, &settings()?),
         Command::Local(options) => command::local(&options, &settings()?),

@@ -236,7 +236,6 @@ commands! {
     Status "status" | "ls" | "ps" "Show who holds which lock, and who waits";
     History "history" "Show who held a lock, for how long, and how it ended";
     Why "why" "Tell what happened to a lock lately";
-    Expect "expect" "Check that a run has succeeded in time";
     Freeze "freeze" "Block new holders; the current one may finish";
     Thaw "thaw" "Undo `redlock freeze`";
     Fence "fence" "Reject stale writes, using a fence file";
@@ -580,11 +579,17 @@ pub struct Status {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, conflicts_with = "watch")]
     pub older_than: Option<Duration>,
 
+    /// Print the NAMEs that have had no success for DURATION, or ever
+    ///
+    /// Exits with 1 if there are any, else with 0.
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = positive_duration, requires = "names", conflicts_with_all = ["json", "names_only", "watch", "older_than"])]
+    pub no_success_for: Option<Duration>,
+
     /// Write metrics for Prometheus to FILE; - for standard output
     ///
     /// The metrics are about all locks that are in use or have a history, or about those that are named. node_exporter's textfile
     /// collector reads FILE if its name ends in .prom. FILE is replaced as a whole. If Redis doesn't answer, it only says so.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "names_only", "watch", "older_than"], hide_short_help = true)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "names_only", "watch", "older_than", "no_success_for"], hide_short_help = true)]
     pub prometheus: Option<PathBuf>,
 }
 
@@ -786,34 +791,6 @@ pub struct Why {
     /// Times in UTC
     #[arg(long)]
     pub utc: bool,
-}
-
-/// Check that a run has succeeded in time
-///
-/// For cron and monitoring. With a NAME: status 0 if a run of NAME has succeeded within --every (and --within more).
-/// Otherwise status 1, and a line that says what is known. Redis keeps what is expected. Without a NAME: a line for each
-/// lock of which anything is expected; status 1 if one is late, or if nothing is expected.
-#[derive(Debug, Args)]
-pub struct Expect {
-    /// Lock name [default: all of which anything is expected]
-    #[arg(value_name = "NAME")]
-    pub name: Option<String>,
-
-    /// How often a run is to succeed [default: as before]
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = positive_duration, requires = "name")]
-    pub every: Option<Duration>,
-
-    /// How much later is in time, too [default: as before]
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, requires = "name")]
-    pub within: Option<Duration>,
-
-    /// Expect nothing of NAME any more
-    #[arg(long, requires = "name", conflicts_with_all = ["every", "within"])]
-    pub forget: bool,
-
-    /// Accept a name that was never used, although a similar one was
-    #[arg(long, hide_short_help = true)]
-    pub new: bool,
 }
 
 /// Block new holders; the current one may finish

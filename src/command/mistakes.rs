@@ -169,9 +169,10 @@ fn mistake_in_settings(error: &clap::Error, stand_ins: &[StandIn]) -> Option<Str
 }
 
 /// What people type for a command of another name.
-const OTHER_NAMES: [(&[&str], &str); 12] = [
+const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["list", "show", "who", "info"], "redlock status"),
     (&["top", "watch"], "redlock status --watch"),
+    (&["expect"], "redlock status --no-success-for"),
     (&["force-unlock", "break", "free"], "redlock release"),
     (&["lock"], "redlock run or redlock acquire"),
     (&["exec"], "redlock run"),
@@ -457,6 +458,10 @@ mod tests {
             (
                 "watch a",
                 "no command watch; did you mean redlock status --watch? see redlock -h",
+            ),
+            (
+                "expect a",
+                "no command expect; did you mean redlock status --no-success-for? see redlock -h",
             ),
             (
                 "pause a",

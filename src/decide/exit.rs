@@ -19,7 +19,7 @@ pub enum Exit {
     StaleFence,
     /// `redlock doctor`: something is wrong.
     Unfit,
-    /// `redlock expect`: no run has succeeded in time.
+    /// `redlock status --no-success-for`: no run has succeeded in time.
     Late,
     /// No run has ever used the name, and probably another one was meant.
     NeverUsed,

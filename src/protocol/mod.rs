@@ -75,7 +75,6 @@ mod ask;
 mod claim;
 mod client;
 mod deadlock;
-mod expect;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/lock.rs"]
 pub mod fuzz;
@@ -102,7 +101,6 @@ pub use self::ask::{
 pub use self::claim::{Claim, Place, QueueOptions, Reentry, ReleaseMode, Request, Supersede};
 pub use self::client::{Client, Incoming};
 pub use self::deadlock::{CycleMember, WaitEdge};
-pub use self::expect::Expectation;
 pub use self::grant::Grant;
 pub use self::guard::{Admitted, Guard, GuardEntry, Guarded};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};

@@ -118,11 +118,6 @@ pub fn index_key(prefix: &str) -> Vec<u8> {
     key_of_prefix(prefix, "index").into()
 }
 
-/// The key of what is expected of the locks below a prefix.
-pub(super) fn expected_key(prefix: &str) -> Vec<u8> {
-    key_of_prefix(prefix, "expected").into()
-}
-
 /// The key of the note that the job with this hold waits for something.
 pub(super) fn blocked_key(prefix: &str, hold: &str) -> Vec<u8> {
     key_of_prefix(prefix, &format!("blocked:{hold}")).into()
@@ -249,11 +244,10 @@ mod tests {
                     channels,
                     index,
                 } = Keys::new(prefix, &name.parse().unwrap());
-                let (blocked, expected) =
-                    (blocked_key(prefix, "0123456789ab"), expected_key(prefix));
+                let blocked = blocked_key(prefix, "0123456789ab");
                 for key in [
                     lock, state, meta, holders, queue, waiters, slots, history, skips, notices,
-                    guards, channels, index, blocked, expected,
+                    guards, channels, index, blocked,
                 ] {
                     let text = String::from_utf8_lossy(&key);
                     assert_eq!(

@@ -3,7 +3,7 @@
 //!
 //! This file fetches and selects; `listing` shows it line by line, `chart` draws it, and `calendar` knows the times.
 
-mod calendar;
+pub(super) mod calendar;
 mod chart;
 mod listing;
 mod why;
@@ -49,7 +49,7 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
         asked,
         options,
         locks: &settings.locks,
-        calendar: Calendar(local),
+        calendar: LOCAL,
     };
     let mut client = settings.locks.open()?;
     client.ask_role()?;
@@ -87,18 +87,16 @@ pub fn why(options: &cli::Why, settings: &Settings) -> Result<Exit> {
     if let Some(exit) = refuse_mistaken([lock], &mut client, &settings.locks)? {
         return Ok(exit);
     }
-    let calendar = if options.utc {
-        Calendar::UTC
-    } else {
-        Calendar(local)
-    };
+    let calendar = if options.utc { Calendar::UTC } else { LOCAL };
     let text = why::told(lock, history, calendar);
     let room = width().map(|width| width.max(40));
     print(&(wrapped(&text, room).join("\n") + "\n"))?;
     Ok(Exit::Success)
 }
 
-/// A moment by the zones of this system.
+/// The calendar of this system's zone.
+pub(super) const LOCAL: Calendar = Calendar(local);
+
 fn local(seconds: i64) -> CivilTime {
     local_time(seconds).unwrap_or_else(|| utc(seconds))
 }

@@ -19,6 +19,11 @@ pub fn waited(lock: &Inspected) -> Option<Duration> {
     since.map(|since| age(lock, since))
 }
 
+/// Returns the time since the last success, or `None` if no success is known.
+pub fn since_success(lock: &Inspected) -> Option<Duration> {
+    lock.record.succeeded_ms.map(|at| age(lock, at))
+}
+
 /// Whether it has been held, or waited for, for longer than this.
 pub fn is_older(lock: &Inspected, than: Duration) -> bool {
     [held(lock), waited(lock)].into_iter().flatten().max() > Some(than)

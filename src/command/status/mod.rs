@@ -18,6 +18,7 @@ use anyhow::{Result, anyhow};
 use self::json::LockJson;
 use self::prometheus::Sample;
 use super::asked::Asked;
+use super::history::LOCAL;
 use super::never_used::mistaken;
 use super::usage::BadUsage;
 use crate::cli;
@@ -27,7 +28,9 @@ use crate::duration::exact;
 use crate::file;
 use crate::protocol::{Client, Error, Inspected, Locks, Which};
 use crate::reason::reason;
-use crate::report::{self, Line, Style, escaped, escaped_json, is_safe, lines_of, print};
+use crate::report::{
+    self, Line, Style, escaped, escaped_json, format_duration, is_safe, lines_of, print,
+};
 
 /// Shows locks, once or again and again.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
@@ -37,6 +40,9 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     }
     let mut client = settings.locks.open()?;
     client.ask_role()?;
+    if let Some(most) = options.no_success_for {
+        return check_success(client, &asked, most, options, settings);
+    }
     if let Some(interval) = options.watch {
         return repeat(client, &asked, interval, options, settings);
     }
@@ -94,6 +100,50 @@ fn repeat(
             Err(error) => report::error(error),
         }
         thread::sleep(interval);
+    }
+}
+
+/// Prints the locks that have had no success for this long.
+fn check_success(
+    mut client: Client,
+    asked: &Asked,
+    most: Duration,
+    options: &cli::Status,
+    settings: &Settings,
+) -> Result<Exit> {
+    if let Some(pattern) = asked.patterns.first() {
+        let line = format!("--no-success-for needs whole names, and \"{pattern}\" is a pattern");
+        return Err(BadUsage(line).into());
+    }
+    let locks = settings.locks.inspect(&mut client, &asked.names)?;
+    settings.warn_of_replica(&client);
+    settings.warn_of_lone_primary(&client);
+    let lines: String = locks
+        .iter()
+        .filter_map(|lock| late_line(lock, most))
+        .collect();
+    print(&lines)?;
+    let mistaken = find_mistaken(asked, &locks, &mut client, options, settings)?;
+    let exit = if lines.is_empty() {
+        Exit::Success
+    } else {
+        Exit::Late
+    };
+    Ok(mistaken.map_or(exit, say_mistaken))
+}
+
+/// Returns a line about a lock whose last success is too long ago: `nightly: no success for 27h, since ...`.
+fn late_line(lock: &Inspected, most: Duration) -> Option<String> {
+    let name = escaped(lock.name.as_str());
+    let ago = age::since_success(lock);
+    let since = lock.record.succeeded_ms.map(|at| LOCAL.moment(at));
+    match ago.zip(since) {
+        Some((ago, _)) if ago <= most => None,
+        Some((ago, since)) => Some(format!(
+            "{name}: no success for {}, since {since}\n",
+            format_duration(ago)
+        )),
+        None => Some(format!("{name}: no success is known\n")),
     }
 }
 

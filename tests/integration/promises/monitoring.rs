@@ -159,6 +159,62 @@ fn a_lock_that_was_held_or_waited_for_for_too_long_is_shown_with_status_1() {
 }
 
 #[test]
+fn names_without_a_success_for_too_long_are_printed_with_status_1() {
+    let redis = Redis::start();
+    for name in ["daily", "hourly"] {
+        outcome(&mut redis.redlock(&["run", name, "--", "true"])).assert_code(0);
+    }
+    outcome(&mut redis.redlock(words!("run failing -- false"))).assert_code(1);
+    for name in ["daily", "hourly"] {
+        let state = format!("{{redlock:{name}}}:state");
+        let since: u64 = redis.cli(&["HGET", &state, "succeeded"]).parse().unwrap();
+        let since = (since - 27 * 3_600_000).to_string();
+        redis.cli(&["HSET", &state, "succeeded", &since]);
+    }
+    for (words, names) in [
+        (words!("--no-success-for 28h daily hourly"), &[][..]),
+        (
+            words!("--no-success-for 26h daily hourly"),
+            &["daily", "hourly"],
+        ),
+        (words!("--no-success-for 28h failing daily"), &["failing"]),
+        (words!("--no-success-for 28h daily never"), &["never"]),
+    ] {
+        let end = status(&redis, words);
+        end.assert_code(i32::from(!names.is_empty()))
+            .assert_silent();
+        let shown = end
+            .stdout
+            .lines()
+            .map(|line| line.split(':').next().unwrap());
+        assert_eq!(shown.collect::<Vec<_>>(), names, "{end:?}");
+    }
+    let mut late = redis.redlock(words!("status --no-success-for 26h daily failing"));
+    let late = outcome(late.env("TZ", "UTC")).stdout;
+    let [daily, failing] = late.lines().collect::<Vec<_>>()[..] else {
+        panic!("{late}");
+    };
+    assert!(
+        daily.starts_with("daily: no success for 1d3h, since 20"),
+        "{late}"
+    );
+    assert!(daily.ends_with(" UTC"), "{late}");
+    assert_eq!(failing, "failing: no success is known");
+    let mistyped = words!("status --no-success-for 28h dailyy");
+    outcome(&mut redis.redlock(mistyped))
+        .assert_code(1)
+        .assert_says("did you mean daily?");
+    for words in [
+        words!("--no-success-for 26h"),
+        words!("--no-success-for 26h *"),
+        words!("--no-success-for 26h daily --json"),
+    ] {
+        let words = [&["status"], words].concat();
+        outcome(&mut redis.redlock(&words)).assert_code(64);
+    }
+}
+
+#[test]
 fn a_person_is_told_that_no_lock_is_that_old() {
     let redis = Redis::start();
     let command = redis.redlock(&["status", "--older-than", "90m"]);

@@ -1280,6 +1280,8 @@ fn monitoring_with_prometheus() {
     let sandbox = Sandbox::new();
     let there = sandbox.dir().join("var/lib/prometheus/node-exporter");
     fs::create_dir_all(&there).unwrap();
+    let backup = words!("run backup -- true");
+    outcome(&mut sandbox.redis.redlock(backup)).assert_code(0);
     let holder = Gated::start(&sandbox.redis, &["deploy"]).ready();
     for (_, crontab) in blocks("Monitoring with Prometheus") {
         let crontab = sandbox.here(&crontab);
