@@ -5,7 +5,7 @@
 # (compgen -W would run a $(command) in one).
 _redlock_names() {
     local name listing=status
-    [[ $command == history || $command == why ]] && listing=history
+    [[ $command == history ]] && listing=history
     while IFS= read -r name; do
         [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf %q "$name")")
     done < <(redlock "$@" $listing --names-only --quiet --connect-timeout 300ms 2>/dev/null)
@@ -108,13 +108,12 @@ _redlock() {
         history:-*) _redlock_words "--last --since --skipped --json --svg $common" ;;
         release:-*) _redlock_words "--token-file --force --yes --id --all --reason $common" ;;
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
-        why:-*) _redlock_words "--utc $common" ;;
         freeze:-*) _redlock_words "--reason --for --drain --new $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
         local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-* | man:-* | completions:-*) _redlock_words "$common" ;;
         :*)
-            _redlock_words "run guard acquire extend release stop status history why freeze thaw
+            _redlock_words "run guard acquire extend release stop status history freeze thaw
                 fence doctor local man completions --version $common"
             ;;
         run:* | guard:*)
@@ -122,12 +121,12 @@ _redlock() {
             _redlock_names "${server[@]}"
             ;;
         status:* | history:* | freeze:* | thaw:*) _redlock_names "${server[@]}" ;;
-        acquire:* | extend:* | release:* | stop:* | why:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
+        acquire:* | extend:* | release:* | stop:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         fence:*) ((names)) || _redlock_files ;;
         local:*) ((names)) || _redlock_words 'status stop' ;;
         man:*)
-            ((names)) || _redlock_words 'redlock run guard acquire extend release stop status history why
-                freeze thaw fence doctor local man completions recipes protocol'
+            ((names)) || _redlock_words 'redlock run guard acquire extend release stop status history freeze
+                thaw fence doctor local man completions recipes protocol'
             ;;
         completions:*) ((names)) || _redlock_words 'bash zsh fish' ;;
         esac

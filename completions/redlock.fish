@@ -69,7 +69,7 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run guard acquire extend release stop status history why freeze thaw fence doctor local man completions
+set -g __redlock_commands run guard acquire extend release stop status history freeze thaw fence doctor local man completions
 # Of these, the commands that take any number of names of live locks, and those that take one.
 set -g __redlock_many_names run guard status freeze thaw
 set -g __redlock_one_name acquire extend release stop doctor
@@ -91,7 +91,6 @@ complete -c redlock -n __redlock_no_command -a release -d 'Release a lock, or fo
 complete -c redlock -n __redlock_no_command -a stop -d "Stop the holder's command and hand its lock over"
 complete -c redlock -n __redlock_no_command -a status -d 'Show who holds which lock, and who waits'
 complete -c redlock -n __redlock_no_command -a history -d 'Show who held a lock, for how long, and how it ended'
-complete -c redlock -n __redlock_no_command -a why -d 'Tell what happened to a lock lately'
 complete -c redlock -n __redlock_no_command -a freeze -d 'Block new holders; the current one may finish'
 complete -c redlock -n __redlock_no_command -a thaw -d 'Undo redlock freeze'
 complete -c redlock -n __redlock_no_command -a fence -d 'Reject stale writes, using a fence file'
@@ -188,10 +187,8 @@ complete -c redlock -n '__redlock_is freeze' -l for -x -d 'Duration of the freez
 complete -c redlock -n '__redlock_is freeze' -l drain -d 'Return once the holder is done'
 complete -c redlock -n '__redlock_is freeze status' -l new -d 'Accept a name that was never used'
 
-complete -c redlock -n '__redlock_is why' -l utc -d 'Times in UTC'
 
 complete -c redlock -n '__redlock_is $__redlock_many_names' -a '(__redlock_names)' -d lock
 complete -c redlock -n '__redlock_is history' -a '(__redlock_names history)' -d lock
-complete -c redlock -n '__redlock_is why; and __redlock_has 0' -a '(__redlock_names history)' -d lock
 complete -c redlock -n '__redlock_is $__redlock_one_name; and __redlock_has 0' -a '(__redlock_names)' -d lock
 complete -c redlock -n '__redlock_is fence; and __redlock_has 0' -F

@@ -182,7 +182,6 @@ fn dispatch(
         Command::Stop(options) => command::stop(&options, &settings()?),
         Command::Status(options) => command::status(&options, &settings()?),
         Command::History(options) => command::history(&options, &settings()?),
-        Command::Why(options) => command::why(&options, &settings()?),
         Command::Freeze(options) => command::freeze(&options, &settings()?),
         Command::Thaw(options) => command::thaw(&options, &settings()?),
         Command::Local(options) => command::local(&options, &settings()?),

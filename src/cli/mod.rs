@@ -235,7 +235,6 @@ commands! {
     Stop "stop" "Stop the holder's command and hand its lock over";
     Status "status" | "ls" | "ps" "Show who holds which lock, and who waits";
     History "history" "Show who held a lock, for how long, and how it ended";
-    Why "why" "Tell what happened to a lock lately";
     Freeze "freeze" "Block new holders; the current one may finish";
     Thaw "thaw" "Undo `redlock freeze`";
     Fence "fence" "Reject stale writes, using a fence file";
@@ -776,21 +775,6 @@ pub struct History {
     /// Print only the names of the locks that are in use or have a history (for completions)
     #[arg(long, conflicts_with_all = ["json", "svg"], hide = true)]
     pub names_only: bool,
-}
-
-/// Tell what happened to a lock lately
-///
-/// One paragraph: who held it, who gave up and why, who stopped whom, how it is now, and when a run succeeded last. `redlock
-/// history` has all of it, line by line.
-#[derive(Debug, Args)]
-pub struct Why {
-    /// Lock name
-    #[arg(value_name = "NAME")]
-    pub name: String,
-
-    /// Times in UTC
-    #[arg(long)]
-    pub utc: bool,
 }
 
 /// Block new holders; the current one may finish

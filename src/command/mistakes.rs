@@ -171,6 +171,7 @@ fn mistake_in_settings(error: &clap::Error, stand_ins: &[StandIn]) -> Option<Str
 /// What people type for a command of another name.
 const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["list", "show", "who", "info"], "redlock status"),
+    (&["why"], "redlock status NAME"),
     (&["top", "watch"], "redlock status --watch"),
     (&["expect"], "redlock status --no-success-for"),
     (&["force-unlock", "break", "free"], "redlock release"),
@@ -462,6 +463,10 @@ mod tests {
             (
                 "expect a",
                 "no command expect; did you mean redlock status --no-success-for? see redlock -h",
+            ),
+            (
+                "why a",
+                "no command why; did you mean redlock status NAME? see redlock -h",
             ),
             (
                 "pause a",

@@ -39,7 +39,7 @@ pub use self::extend::extend;
 pub use self::fence::fence;
 pub use self::freeze::{freeze, thaw};
 pub use self::guard::guard;
-pub use self::history::{history, why};
+pub use self::history::history;
 pub use self::local::local;
 pub use self::manual::{completions, man};
 pub use self::mistakes::{no_command, usage};

@@ -263,7 +263,7 @@ fn lost_first(
     settings: &Settings,
 ) -> Option<String> {
     let names = std::slice::from_ref(lock.name());
-    let history = settings.locks.history(client, names, false).ok()?.pop()?;
+    let history = settings.locks.history(client, names).ok()?.pop()?;
     let how = holds.iter().find_map(|hold| {
         let entry = history.holds.iter().find(|entry| entry.id == hold.id)?;
         match &entry.outcome {

@@ -285,15 +285,9 @@ impl Locks {
         Ok(usual_of(array(found)?.iter().filter_map(lasted).collect()))
     }
 
-    /// What is known of the holds of some locks, in their order; those that can't be read are left
-    /// out. On request also of the runs that ended without the lock.
-    pub fn history(
-        &self,
-        client: &mut Client,
-        names: &[Name],
-        with_skips: bool,
-    ) -> Result<Vec<LockHistory>, Error> {
-        let calls = self.history_calls(names, with_skips);
+    /// Returns what is known of the holds of some locks, in their order, except those that can't be read.
+    pub fn history(&self, client: &mut Client, names: &[Name]) -> Result<Vec<LockHistory>, Error> {
+        let calls = self.history_calls(names, false);
         let mut names = names.iter();
         let found = client.with_connection(|connection, _| {
             connection.list(

@@ -145,7 +145,7 @@ fn screens(bytes: &[u8]) {
     let (locks, histories) = crate::protocol::fuzz::found(bytes);
     let widths = [None, Some(1), Some(20), Some(80), Some(300)];
     let width = widths[bytes.len() % widths.len()];
-    for text in status::drawn(&locks, width) {
+    for text in status::drawn(&locks, &histories, width) {
         assert_safe(&text);
     }
     for text in history::drawn(&histories, width) {

@@ -79,6 +79,7 @@ pub fn utc(seconds: i64) -> CivilTime {
 }
 
 impl Calendar {
+    #[cfg(any(test, fuzzing))]
     pub const UTC: Self = Self(utc);
 
     fn civil(self, ms: u64) -> Option<CivilTime> {
@@ -101,6 +102,19 @@ impl Calendar {
                 clock
             } else {
                 format!("{clock} {}", civil.zone)
+            }
+        })
+    }
+
+    /// `08:15`, with the date unless it is that of `now_ms`: `11-22 08:15`.
+    pub fn minute(self, ms: u64, now_ms: u64) -> String {
+        self.civil(ms).map_or("-".into(), |civil| {
+            let day = |civil: &CivilTime| (civil.year, civil.month, civil.day);
+            let text = clock(&civil);
+            let text = &text[..text.len() - ":00".len()];
+            match self.civil(now_ms) {
+                Some(now) if day(&now) == day(&civil) => text["11-22 ".len()..].to_owned(),
+                _ => text.to_owned(),
             }
         })
     }
@@ -233,6 +247,11 @@ pub mod tests {
         assert_eq!(BERLIN.moment(winter), "2026-10-25 02:00:00 CET");
         assert_eq!(BERLIN.brief(winter, "CET"), "10-25 02:00:00");
         assert_eq!(BERLIN.brief(summer, "CET"), "10-25 02:59:59 CEST");
+        assert_eq!(BERLIN.minute(summer, winter), "02:59");
+        assert_eq!(
+            BERLIN.minute(summer, ms("2026-10-25T23:00:00Z")),
+            "10-25 02:59"
+        );
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //! without it.
 //!
 //! This file fetches and selects; `listing` shows it line by line, `chart` draws it, and `calendar` knows the times.
+//! `recently` is what `redlock status NAME` shows of it.
 
 pub(super) mod calendar;
 mod chart;
 mod listing;
-mod why;
+mod recently;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -16,16 +17,17 @@ use anyhow::{Context, Result};
 use self::calendar::{Calendar, utc};
 use self::chart::{Beside, Chart};
 use self::listing::{Item, milliseconds};
+pub(super) use self::recently::Past;
 use super::asked::Asked;
-use super::never_used::{meant, refuse_mistaken};
-use super::usage::{BadUsage, name};
+use super::never_used::meant;
+use super::usage::BadUsage;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::file;
 use crate::pattern::natural_cmp;
 use crate::protocol::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
-use crate::report::{self, format_duration, lines_of, print, width, wrapped};
+use crate::report::{self, format_duration, lines_of, print, width};
 use crate::sys::{CivilTime, local_time};
 
 /// Lines of the table, unless more are asked for.
@@ -70,27 +72,6 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     }
     // Of one lock nothing was asked before.
     settings.warn_of_replica(&client);
-    Ok(Exit::Success)
-}
-
-/// Tells what happened to a lock lately.
-pub fn why(options: &cli::Why, settings: &Settings) -> Result<Exit> {
-    let names = [name(&options.name)?];
-    let mut client = settings.locks.open()?;
-    client.ask_role()?;
-    let found = settings.locks.inspect_with_usual(&mut client, &names)?;
-    let history = settings.locks.history(&mut client, &names, true)?;
-    settings.warn_of_replica(&client);
-    let (Some(lock), Some(history)) = (found.first(), history.first()) else {
-        return Ok(Exit::Success);
-    };
-    if let Some(exit) = refuse_mistaken([lock], &mut client, &settings.locks)? {
-        return Ok(exit);
-    }
-    let calendar = if options.utc { Calendar::UTC } else { LOCAL };
-    let text = why::told(lock, history, calendar);
-    let room = width().map(|width| width.max(40));
-    print(&(wrapped(&text, room).join("\n") + "\n"))?;
     Ok(Exit::Success)
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::history::{Past, calendar::Calendar};
 use super::table::{GRANTED, NOT_CONFIRMED, NOT_RENEWED};
 use crate::protocol::{
     Frozen, GuardEntry, Hold, Holder, Inspected, Kept, Key, Limit, Renewal, Waiting, Who,
@@ -14,11 +15,20 @@ use crate::report::{
 /// How many columns the names of the fields take.
 const KEYS: usize = 15;
 
+/// Spaces before an event, and before the rest of one that is broken.
+const INDENT: &str = "  ";
+const DEEPER: &str = "    ";
+
 /// The shortest line that is broken between its words.
 const NARROWEST: usize = 24;
 
-/// A block for each lock. `width`: that of the terminal, if there is one.
-pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
+/// A block for each lock, with its last events. `width`: that of the terminal, if there is one.
+pub fn lines(
+    locks: &[Inspected],
+    pasts: &[Past],
+    calendar: Calendar,
+    width: Option<usize>,
+) -> Vec<Line> {
     let mut block = Block {
         lines: Vec::new(),
         width: width.map(|width| width.max(NARROWEST)),
@@ -28,6 +38,10 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
             block.space();
         }
         block.lock(lock);
+        let past = pasts.iter().find(|past| past.name == lock.name);
+        let events = past.map_or(Vec::new(), |past| past.lines(lock, calendar));
+        block.recently(&events, &calendar.zone(lock.now_ms));
+        block.last_success(lock);
     }
     block.lines
 }
@@ -79,10 +93,6 @@ impl Block {
         if let Some(usual) = lock.usual {
             self.field("usually takes", &format_duration(usual));
         }
-        if let Some(success) = lock.record.succeeded_ms {
-            let ago = format_duration(Duration::from_secs(age(lock, success).as_secs()));
-            self.field("last success", &format!("{ago} ago"));
-        }
         if let Some(frozen) = &lock.frozen {
             self.frozen(lock, frozen);
         }
@@ -107,6 +117,31 @@ impl Block {
         } else if used {
             let freeze = typed(&["freeze", "--reason", "TEXT"], &lock.name);
             self.field("to freeze it", &freeze);
+        }
+    }
+
+    /// The last events, a line for each.
+    fn recently(&mut self, events: &[String], zone: &str) {
+        if events.is_empty() {
+            return;
+        }
+        self.space();
+        let heading = format!("recently ({zone}):");
+        self.lines.push(Line::of(Style::Dim, heading));
+        let room = self.width.map(|width| width - DEEPER.len());
+        for event in events {
+            for (number, part) in wrapped(event, room).into_iter().enumerate() {
+                let indent = if number == 0 { INDENT } else { DEEPER };
+                self.lines
+                    .push(Line::of(Style::Plain, indent).and(Style::Plain, part));
+            }
+        }
+    }
+
+    fn last_success(&mut self, lock: &Inspected) {
+        if let Some(success) = lock.record.succeeded_ms {
+            let ago = format_duration(Duration::from_secs(age(lock, success).as_secs()));
+            self.field("last success", &format!("{ago} ago"));
         }
     }
 

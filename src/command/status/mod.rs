@@ -18,7 +18,9 @@ use anyhow::{Result, anyhow};
 use self::json::LockJson;
 use self::prometheus::Sample;
 use super::asked::Asked;
-use super::history::LOCAL;
+#[cfg(any(test, fuzzing))]
+use super::history::calendar::Calendar;
+use super::history::{LOCAL, Past};
 use super::never_used::mistaken;
 use super::usage::BadUsage;
 use crate::cli;
@@ -26,7 +28,7 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::exact;
 use crate::file;
-use crate::protocol::{Client, Error, Inspected, Locks, Which};
+use crate::protocol::{Client, Error, Inspected, LockHistory, Locks, Which};
 use crate::reason::reason;
 use crate::report::{
     self, Line, Style, escaped, escaped_json, format_duration, is_safe, lines_of, print,
@@ -46,6 +48,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     if let Some(interval) = options.watch {
         return repeat(client, &asked, interval, options, settings);
     }
+    let pasts = read_pasts(&asked, &mut client, options, settings)?;
     let mut found = find(&asked, &mut client, &settings.locks)?;
     settings.warn_of_replica(&client);
     settings.warn_of_lone_primary(&client);
@@ -57,7 +60,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
             exit = Exit::Older;
         }
     }
-    show(found, &asked, options, settings)?;
+    show(found, &pasts, &asked, options, settings)?;
     Ok(mistaken.map_or(exit, say_mistaken))
 }
 
@@ -83,7 +86,11 @@ fn repeat(
     let clears = io::stdout().is_terminal() && !report::is_dumb();
     let mut is_first = true;
     loop {
-        let locks = find(asked, &mut client, &settings.locks);
+        let pasts = read_pasts(asked, &mut client, options, settings);
+        let locks = pasts.and_then(|pasts| {
+            let locks = find(asked, &mut client, &settings.locks)?;
+            Ok((locks, pasts))
+        });
         if clears {
             print(CLEAR)?;
         }
@@ -92,8 +99,8 @@ fn repeat(
             settings.warn_of_lone_primary(&client);
         }
         match locks {
-            Ok(locks) => {
-                if !show(locks, asked, options, settings)? {
+            Ok((locks, pasts)) => {
+                if !show(locks, &pasts, asked, options, settings)? {
                     return Ok(Exit::Success);
                 }
             }
@@ -239,14 +246,44 @@ fn find(asked: &Asked, client: &mut Client, locks: &Locks) -> Result<Vec<Inspect
     Ok(found)
 }
 
+/// Reads what happened to the locks that people see in detail.
+fn read_pasts(
+    asked: &Asked,
+    client: &mut Client,
+    options: &cli::Status,
+    settings: &Settings,
+) -> Result<Vec<Past>, Error> {
+    let mut pasts = Vec::new();
+    if !is_detailed(asked) || options.json || options.names_only {
+        return Ok(pasts);
+    }
+    let each = |pasts: &mut Vec<Past>, history: LockHistory| pasts.push(Past::of(&history));
+    let all = settings
+        .locks
+        .each_history(client, &asked.names, &mut pasts, each, |_| {
+            Ok::<_, Error>(true)
+        });
+    match all {
+        // A user who may not read the history still sees the locks.
+        Err(error) if error.kind.may_pass() => Err(error),
+        _ => Ok(pasts),
+    }
+}
+
 /// Draws locks for people. `width`: that of the terminal, if there is one.
-fn drawing(asked: &Asked, found: &[Inspected], width: Option<usize>, locks: &Locks) -> Vec<Line> {
+fn drawing(
+    asked: &Asked,
+    found: &[Inspected],
+    pasts: &[Past],
+    width: Option<usize>,
+    locks: &Locks,
+) -> Vec<Line> {
     let mut lines = Vec::new();
     if let Some(place) = report::this_host_only(locks) {
         lines.push(Line::of(Style::Bold, place));
     }
     if is_detailed(asked) {
-        lines.extend(detail::lines(found, width));
+        lines.extend(detail::lines(found, pasts, LOCAL, width));
     } else if !found.is_empty() {
         lines.extend(table::lines(found, width));
     } else {
@@ -279,11 +316,13 @@ fn texts(lines: &[Line], colors: bool) -> impl Iterator<Item = String> {
 
 /// All that is shown of some locks, without colours.
 #[cfg(any(test, fuzzing))]
-pub fn drawn(found: &[Inspected], width: Option<usize>) -> Vec<String> {
+pub fn drawn(found: &[Inspected], histories: &[LockHistory], width: Option<usize>) -> Vec<String> {
     let entries: Vec<LockJson> = found.iter().map(LockJson::new).collect();
     let json = serde_json::to_string(&entries).expect("it can be written");
     let mut all = vec![escaped_json(&json).into_owned()];
-    for lines in [table::lines(found, width), detail::lines(found, width)] {
+    let pasts: Vec<Past> = histories.iter().map(Past::of).collect();
+    let detail = detail::lines(found, &pasts, Calendar::UTC, width);
+    for lines in [table::lines(found, width), detail] {
         all.extend(texts(&lines, false));
     }
     all
@@ -292,6 +331,7 @@ pub fn drawn(found: &[Inspected], width: Option<usize>) -> Vec<String> {
 /// Prints them once; false if the reader has gone away.
 fn show(
     found: Vec<Inspected>,
+    pasts: &[Past],
     asked: &Asked,
     options: &cli::Status,
     settings: &Settings,
@@ -318,7 +358,7 @@ fn show(
         }
         return Ok(true);
     }
-    let lines = drawing(asked, &found, report::width(), &settings.locks);
+    let lines = drawing(asked, &found, pasts, report::width(), &settings.locks);
     drop(found);
     for text in texts(&lines, report::has_colors()) {
         if !print(&text)? {

@@ -23,7 +23,7 @@
 //! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |
 //! | `contested` | crowds, and grants and replies that arrive late |
 //! | `groups` | shared locks and slots: which runs overlap, and which never do |
-//! | `missed` | jobs that did not run: `why`, and a name that was meant |
+//! | `missed` | names that nobody has used, and the ones that were meant |
 //! | `nesting` | several names, runs within runs, deadlocks |
 //! | `waiting` | what is seen of a wait, and waiting without taking |
 //! | `starting` | how COMMAND is found and started, and what happens when that fails |

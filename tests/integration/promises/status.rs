@@ -332,6 +332,62 @@ fn watching_shows_it_again_until_a_signal_ends_it() {
     }
 }
 
+/// The last events that `status nightly` shows, without their times, and the line after them.
+fn events(redis: &Redis) -> (Vec<String>, String) {
+    let text = status(redis, &["nightly"]);
+    let lines = text
+        .lines()
+        .skip_while(|line| !line.starts_with("recently ("));
+    let mut lines = lines.skip(1).peekable();
+    let mut events = Vec::new();
+    while let Some(line) = lines.next_if(|line| line.starts_with("  ")) {
+        let (at, what) = line.trim_start().split_once("  ").unwrap();
+        assert_eq!(at.as_bytes()[at.len() - 3], b':', "{text}");
+        events.push(what.to_owned());
+    }
+    (events, lines.next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_lock_by_its_name_ends_with_its_last_five_events_and_the_last_success() {
+    let redis = Redis::start();
+    let redlock = |words: &[&str]| outcome(redis.redlock(words).env("USER", "ann"));
+    for (script, code) in [("true", 0), ("true", 0), ("exit 3", 3)] {
+        redlock(words!("run nightly -c", script)).assert_code(code);
+    }
+    let holder = held(&redis, &[], "nightly");
+    for _ in 0..2 {
+        redlock(words!("run -n nightly -- true")).assert_code(75);
+    }
+    wait_until("it tracks its lock", || redis.trackers() > 0);
+    redlock(words!("stop nightly --reason hung")).assert_code(0);
+    drop(holder);
+    redlock(words!("freeze nightly --reason audit")).assert_code(0);
+    let host = host();
+    let (shown, last) = events(&redis);
+    let parts = [
+        format!("ann@{host} froze it: audit"),
+        format!("ann@{host} stopped ci@{host} after "),
+        format!("ann@{host} gave up: held by ci@{host} (pid "),
+        format!("ann@{host} ended after "),
+        format!("ann@{host} ended after "),
+    ];
+    assert_eq!(shown.len(), parts.len(), "{shown:?}");
+    for (event, part) in shown.iter().zip(&parts) {
+        assert!(event.starts_with(part), "{event} isn't {part}");
+    }
+    for (event, end) in shown[1..]
+        .iter()
+        .zip([": hung", ") (and 1 more)", ": status 3", ": ok"])
+    {
+        assert!(event.ends_with(end), "{event} doesn't end with {end}");
+    }
+    assert!(last.starts_with("last success: "), "{last}");
+    redlock(words!("thaw nightly")).assert_code(0);
+    let (shown, _) = events(&redis);
+    assert!(shown[0].starts_with("it was frozen for "), "{shown:?}");
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let redis = Redis::start();
@@ -393,7 +449,6 @@ fn a_command_for_one_lock_takes_no_pattern() {
             &["release", name],
             &["release", "--force", name],
             &["stop", name],
-            &["why", name],
         ] {
             let end = outcome(&mut redis.redlock(arguments));
             let status = format!("`redlock status '{name}'` lists the locks that match");
