@@ -50,7 +50,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
 }
 
-/// Lists the pages of the manual, which `redlock man` prints.
+/// Lists the pages of the manual, which `redlock help` shows.
 fn write_pages(out: &Path) {
     let entries = fs::read_dir("man").expect("the manual").flatten();
     let mut names: Vec<String> = entries

@@ -111,10 +111,10 @@ _redlock() {
         freeze:-*) _redlock_words "--reason --for --drain --new $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
         local:-*) _redlock_words "--force $common" ;;
-        thaw:-* | fence:-* | man:-* | completions:-*) _redlock_words "$common" ;;
+        thaw:-* | fence:-* | help:-* | completions:-*) _redlock_words "$common" ;;
         :*)
             _redlock_words "run guard acquire extend release stop status history freeze thaw
-                fence doctor local man completions --version $common"
+                fence doctor local help --version $common"
             ;;
         run:* | guard:*)
             ((names)) && [[ ! $cur ]] && COMPREPLY=(--)
@@ -124,9 +124,9 @@ _redlock() {
         acquire:* | extend:* | release:* | stop:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         fence:*) ((names)) || _redlock_files ;;
         local:*) ((names)) || _redlock_words 'status stop' ;;
-        man:*)
+        help:*)
             ((names)) || _redlock_words 'redlock run guard acquire extend release stop status history freeze
-                thaw fence doctor local man completions recipes protocol'
+                thaw fence doctor local help completions recipes protocol'
             ;;
         completions:*) ((names)) || _redlock_words 'bash zsh fish' ;;
         esac

@@ -186,7 +186,7 @@ fn dispatch(
         Command::Thaw(options) => command::thaw(&options, &settings()?),
         Command::Local(options) => command::local(&options, &settings()?),
         Command::Fence(options) => command::fence(&options),
-        Command::Man(options) => command::man(&options),
+        Command::Help(options) => command::help(&options),
         Command::Completions(options) => command::completions(&options),
         Command::Doctor(options) => command::doctor(&options, &settings()?),
     }

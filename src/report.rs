@@ -3,6 +3,7 @@
 #[cfg(any(test, fuzzing))]
 #[path = "../tests/fuzz/report.rs"]
 pub mod fuzz;
+mod roff;
 mod style;
 mod table;
 mod text;
@@ -18,6 +19,7 @@ use crate::stderr;
 pub use crate::duration::brief as format_duration;
 pub use crate::shell::{command_line, quote};
 
+pub use self::roff::plain;
 pub use self::style::{Line, Style, has_colors, is_dumb};
 pub use self::table::{Cell, Column, Step, Table};
 pub use self::text::{

@@ -128,6 +128,7 @@ fn in_groups(command: &clap::Command) -> clap::Command {
     let usage = command.clone().render_usage().to_string();
     let about = |text: Option<&StyledStr>| text.cloned().unwrap_or_default();
     clap::Command::new(name)
+        .hide(command.is_hide_set())
         .bin_name(format!("redlock {name}"))
         .about(about(command.get_about()))
         .long_about(about(command.get_long_about().or(command.get_about())))

@@ -32,7 +32,8 @@ Start here:
   redlock status                           who holds what
 
 Settings are also read from REDLOCK_… variables, ~/.config/redlock.env and
-/etc/redlock.env."
+/etc/redlock.env.
+More: redlock help [COMMAND | recipes | protocol]"
     };
 }
 
@@ -162,7 +163,7 @@ pub struct Invocation {
 /// command are defined only when it is used, as defining all of them would take a third of a short run;
 /// so would clap's global options, which it copies into each command.
 macro_rules! commands {
-    ($($command:ident $name:literal $(| $alias:literal)* $about:literal;)*) => {
+    ($($command:ident $name:literal $(| $alias:literal)* $($hide:ident)? $about:literal;)*) => {
         #[derive(Debug)]
         pub enum Command {
             $($command(Box<$command>),)*
@@ -170,7 +171,7 @@ macro_rules! commands {
 
         impl Subcommand for Invocation {
             fn augment_subcommands(cli: clap::Command) -> clap::Command {
-                cli$(.subcommand(clap::Command::new($name).about($about)$(.alias($alias))*.defer(|command| {
+                cli$(.subcommand(clap::Command::new($name).about($about)$(.alias($alias))*$(.$hide(true))?.defer(|command| {
                     Common::augment_args($command::augment_args(command))
                 })))*
             }
@@ -240,8 +241,8 @@ commands! {
     Fence "fence" "Reject stale writes, using a fence file";
     Doctor "doctor" "Check that this Redis is fit to hold locks";
     Local "local" "Show or stop the server that local: uses";
-    Man "man" "Show a page of the manual";
-    Completions "completions" "Print the completions for a shell";
+    Help "help" "Show a page of the manual";
+    Completions "completions" hide "Print the completions for a shell";
 }
 
 /// Where to read of the options that no help shows: no job chooses them.
@@ -879,11 +880,11 @@ pub enum LocalAction {
 
 /// Show a page of the manual
 ///
-/// The pages are part of the binary, so they need no package. On a terminal, man(1) shows the page, if it is installed.
-/// Otherwise redlock prints the page's source: `redlock man run | mandoc`.
+/// The pages are part of the binary, so they need no package. On a terminal man(1) shows the page, or your pager if man
+/// isn't installed.
 #[derive(Debug, Args)]
-pub struct Man {
-    /// A command, recipes or protocol [default: redlock(1)]
+pub struct Help {
+    /// A command, recipes or protocol [default: the list of commands]
     #[arg(value_name = "PAGE")]
     pub page: Option<String>,
 }

@@ -1,36 +1,38 @@
-//! `redlock man` and `redlock completions`: what packages install as files, for those who have the binary alone.
+//! `redlock help` and `redlock completions`: what packages install as files, for those who have the binary alone.
 
 use std::io::{self, IsTerminal};
 
 use anyhow::Result;
 
+use super::mistakes::print_help;
 use super::usage::BadUsage;
 use crate::cli::{self, Shell};
 use crate::decide::exit::Exit;
+use crate::typed::Typed;
 use crate::{output, report};
 
 // The file names and texts of all pages: `PAGES`.
 include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
-/// Shows a page by man, or prints its source.
-pub fn man(options: &cli::Man) -> Result<Exit> {
-    let name = options.page.as_deref().unwrap_or("redlock");
-    let Some(page) = page(name) else {
+/// Shows a page: on a terminal through man, or if that isn't installed, through the pager.
+pub fn help(options: &cli::Help) -> Result<Exit> {
+    let Some(name) = options.page.as_deref() else {
+        return Ok(print_help(None, true));
+    };
+    // A command may have another name.
+    let command = Typed::new(vec![name.into()]);
+    let Some(page) = page(command.name().unwrap_or(name)) else {
         let pages: Vec<&str> = PAGES.iter().map(|(file, _)| short(file)).collect();
         let pages = pages.join(", ");
         return Err(BadUsage(format!("no page {name:?}; the pages are {pages}")).into());
     };
-    // Comes back only if there is no man.
-    if io::stdout().is_terminal() {
-        let man: &[&str] = if report::is_dumb() {
-            // Its standard output isn't a terminal then, so it prints plain text without a pager.
-            &["sh", "-c", "man -l - | cat"]
-        } else {
-            &["man", "-l", "-"]
-        };
-        output::replace_by(man, page);
+    let text = report::plain(page);
+    if io::stdout().is_terminal() && !report::is_dumb() {
+        // These come back only if the program isn't installed.
+        output::replace_by(&["man", "-l", "-"], page);
+        output::replace_by(&["sh", "-c", "${PAGER:-less} 2>/dev/null || cat"], &text);
     }
-    report::print(page)?;
+    report::print(&text)?;
     Ok(Exit::Success)
 }
 

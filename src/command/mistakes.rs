@@ -28,25 +28,15 @@ pub fn usage(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> Exit 
     }
     let at = typed.command_at.filter(|_| typed.command().is_none());
     match at.map(|at| (words[at].to_str(), &words[at + 1..])) {
-        Some((Some("help"), [])) => return print_help(None, true),
-        Some((Some("help"), [command])) => {
-            let mut asked = Typed::new(vec![command.clone()]);
-            let is_known = asked.command().is_some() || command == "help" || command == "version";
-            match asked.read(std::slice::from_ref(command)) {
-                Err(error) if !is_known => report::error(mistake(&error, &asked, &[]).0),
-                _ => return print_help(asked.name(), true),
-            }
-        }
         Some((Some("version"), rest)) if rest.iter().all(is_verbose) => {
-            return super::version(words.iter().any(is_verbose)).unwrap_or(Exit::Internal);
+            super::version(words.iter().any(is_verbose)).unwrap_or(Exit::Internal)
         }
         _ => {
             let (line, exit) = mistake(error, typed, stand_ins);
             report::error(line);
-            return exit;
+            exit
         }
     }
-    Exit::Usage
 }
 
 fn is_verbose(word: &OsString) -> bool {
@@ -54,7 +44,7 @@ fn is_verbose(word: &OsString) -> bool {
 }
 
 /// Prints the help of a command, or of redlock.
-fn print_help(command: Option<&str>, at_length: bool) -> Exit {
+pub(super) fn print_help(command: Option<&str>, at_length: bool) -> Exit {
     let mut all = cli::documented();
     let shown = match command {
         Some(name) => all.find_subcommand_mut(name).expect("it was found before"),
@@ -172,6 +162,7 @@ fn mistake_in_settings(error: &clap::Error, stand_ins: &[StandIn]) -> Option<Str
 const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["list", "show", "who", "info"], "redlock status"),
     (&["why"], "redlock status NAME"),
+    (&["man", "manual"], "redlock help"),
     (&["top", "watch"], "redlock status --watch"),
     (&["expect"], "redlock status --no-success-for"),
     (&["force-unlock", "break", "free"], "redlock release"),
@@ -264,11 +255,9 @@ fn wrong_command(error: &clap::Error, typed: &Typed) -> Option<String> {
         let what = format!("no command {}; did you mean {meant}?", shown_word(word));
         return Some(with_help(&what, None));
     }
-    // They are none of clap's.
-    for (known, takes) in [("help", "one command"), ("version", "no argument")] {
-        if word == known {
-            return Some(with_help(&format!("redlock {known} takes {takes}"), None));
-        }
+    // It isn't one of clap's.
+    if word == "version" {
+        return Some(with_help("redlock version takes no argument", None));
     }
     // Of all commands only run has a --, and a lock has any name.
     let mut as_run = typed.words.clone();
@@ -411,10 +400,6 @@ mod tests {
                 "no option --name: put the lock's name without an option; see redlock run -h",
             ),
             (
-                "history --timeline a",
-                "no option --timeline: put --svg FILE; see redlock history -h",
-            ),
-            (
                 "stop a looking",
                 "unexpected argument 'looking' found; see redlock stop -h",
             ),
@@ -459,14 +444,6 @@ mod tests {
             (
                 "watch a",
                 "no command watch; did you mean redlock status --watch? see redlock -h",
-            ),
-            (
-                "expect a",
-                "no command expect; did you mean redlock status --no-success-for? see redlock -h",
-            ),
-            (
-                "why a",
-                "no command why; did you mean redlock status NAME? see redlock -h",
             ),
             (
                 "pause a",
@@ -519,6 +496,28 @@ mod tests {
             (
                 "acquire a -- b",
                 "acquire runs no command: put redlock run NAME -- COMMAND; see redlock acquire -h",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_word_that_is_gone_is_answered_with_the_one_to_type() {
+        assert_said(&[
+            (
+                "expect a",
+                "no command expect; did you mean redlock status --no-success-for? see redlock -h",
+            ),
+            (
+                "why a",
+                "no command why; did you mean redlock status NAME? see redlock -h",
+            ),
+            (
+                "man run",
+                "no command man; did you mean redlock help? see redlock -h",
+            ),
+            (
+                "history --timeline a",
+                "no option --timeline: put --svg FILE; see redlock history -h",
             ),
         ]);
     }

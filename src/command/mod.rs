@@ -41,7 +41,7 @@ pub use self::freeze::{freeze, thaw};
 pub use self::guard::guard;
 pub use self::history::history;
 pub use self::local::local;
-pub use self::manual::{completions, man};
+pub use self::manual::{completions, help};
 pub use self::mistakes::{no_command, usage};
 pub use self::release::release;
 pub use self::run::run;

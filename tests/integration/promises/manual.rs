@@ -5,37 +5,76 @@ use std::fs;
 use crate::generated::root;
 use crate::support::{outcome, redlock};
 
+/// The words of a page, without the lines at its top and bottom, which have the title.
+fn words_between(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let lines = lines[1..lines.len() - 1].iter();
+    lines.flat_map(|line| line.split_whitespace()).collect()
+}
+
 #[test]
-fn man_prints_each_page_of_the_manual_by_its_name_or_its_commands() {
+fn help_prints_each_page_as_the_text_that_man_makes_of_it() {
     let mut count = 0;
     for entry in fs::read_dir(root().join("man")).unwrap().flatten() {
         let file = entry.file_name().into_string().unwrap();
         let Some((stem, _)) = file.rsplit_once('.') else {
             continue;
         };
-        let page = fs::read_to_string(entry.path()).unwrap();
+        let mut man = std::process::Command::new("man");
+        let man = man.args(["-E", "UTF-8", "-l"]).arg(entry.path());
+        let page = outcome(man.env("MANWIDTH", "1000")).stdout;
         let short = stem.trim_start_matches("redlock-");
+        let mut texts = Vec::new();
         for name in [&file, stem, short] {
-            let printed = outcome(&mut redlock(&["man", name]));
-            printed.assert_code(0).assert_silent();
-            assert!(printed.stdout == page, "{name}");
+            let printed = outcome(&mut redlock(&["help", name]));
+            texts.push(printed.assert_code(0).assert_silent().stdout.clone());
         }
+        assert!(texts.iter().all(|text| *text == texts[0]), "{file}");
+        let words: Vec<&str> = texts[0].split_whitespace().collect();
+        assert_eq!(words, words_between(&page), "{file}");
         count += 1;
     }
     assert!(count > 15, "{count}");
-    let first = outcome(&mut redlock(&["man"]));
-    assert!(first.stdout.contains(".TH REDLOCK 1 "), "{first:?}");
-    let unknown = outcome(&mut redlock(&["man", "lock"]));
+    let list = outcome(&mut redlock(&["help"]));
+    assert!(list.stdout.contains("\nSubcommands:\n"), "{list:?}");
+    let unknown = outcome(&mut redlock(&["help", "lock"]));
     unknown
         .assert_code(64)
         .assert_says("no page \"lock\"; the pages are acquire, ");
 }
 
 #[test]
-fn man_shows_a_page_by_man_on_a_terminal() {
+fn help_without_man_shows_plain_text_through_the_pager() {
+    let bin = tempfile::tempdir().unwrap();
+    for program in ["sh", "cat", "sed"] {
+        let path = outcome(
+            std::process::Command::new("sh").args(["-c", &format!("command -v {program}")]),
+        );
+        std::os::unix::fs::symlink(path.stdout.trim(), bin.path().join(program)).unwrap();
+    }
+    for (pager, mark) in [("sed s/^/>/", ">"), ("no-such-pager", "")] {
+        let line = format!(
+            "PATH='{}' PAGER='{pager}' '{}' help completions",
+            bin.path().display(),
+            crate::support::REDLOCK
+        );
+        let mut script = std::process::Command::new("script");
+        let shown = outcome(
+            script
+                .args(["-qec", &line, "/dev/null"])
+                .env("TERM", "xterm"),
+        );
+        let heading = format!("\n{mark}NAME\r\n");
+        assert!(shown.assert_code(0).stdout.contains(&heading), "{shown:?}");
+        assert!(!shown.stdout.contains("\\f"), "{shown:?}");
+    }
+}
+
+#[test]
+fn help_shows_a_page_through_man_on_a_terminal() {
     let mut script = std::process::Command::new("script");
     let line = format!(
-        "MANPAGER=cat MANWIDTH=80 '{}' man completions",
+        "MANPAGER=cat MANWIDTH=80 '{}' help completions",
         crate::support::REDLOCK
     );
     let shown = outcome(script.args(["-qec", &line, "/dev/null"]));
@@ -50,7 +89,7 @@ fn man_shows_a_page_by_man_on_a_terminal() {
 #[test]
 fn a_dumb_terminal_gets_plain_lines() {
     let mut script = std::process::Command::new("script");
-    let line = format!("'{}' man completions", crate::support::REDLOCK);
+    let line = format!("'{}' help completions", crate::support::REDLOCK);
     let page = outcome(
         script
             .args(["-qec", &line, "/dev/null"])
