@@ -1,8 +1,7 @@
 //! From a commit to a user: redlock's home in one place, the release of a tag, and installing it from there.
 //!
-//! GitHub is played by a web server and a `gh` that copies; that GitHub runs the workflows, and that Homebrew, Arch,
-//! mise, ubi, binstall and aqua take what is made for them, isn't tested: only that the names are those that their
-//! rules ask for. Alpine is played by a root that has nothing but busybox.
+//! GitHub is played by a web server and a `gh` that copies; that GitHub runs the workflows isn't tested. Alpine is
+//! played by a root that has nothing but busybox.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,7 +107,7 @@ fn all_that_names_the_home_or_the_version_is_generated() {
     for (file, from, to) in [
         ("action.yml", "example/redlock@", "acme/redlock@"),
         ("ci/gitlab.yml", "checksum mismatch", "another checksum"),
-        ("packaging/PKGBUILD", VERSION, "7.7.7"),
+        ("packaging/changelog", VERSION, "7.7.7"),
         ("ci/install.sh", VERSION, "7.7.7"),
     ] {
         let before = checkout.read(file);
@@ -161,7 +160,6 @@ fn once_redlock_has_a_home_no_placeholder_remains() {
             "README.md",
             "curl -fsSL https://github.com/acme/redlock/releases/latest/download/install.sh",
         ),
-        ("README.md", "mise use ubi:acme/redlock"),
         ("action.yml", "uses: acme/redlock@v"),
         ("ci/gitlab.yml", "project: acme/redlock, ref: v"),
         (
@@ -169,15 +167,13 @@ fn once_redlock_has_a_home_no_placeholder_remains() {
             "repository = \"https://github.com/acme/redlock\"\n",
         ),
         (
-            "packaging/redlock.rb",
-            "https://github.com/acme/redlock/releases/download/v",
+            "packaging/control",
+            "Homepage: https://github.com/acme/redlock\n",
         ),
         (
-            "packaging/PKGBUILD",
-            "https://github.com/acme/redlock/releases/download/v",
+            "packaging/redlock.spec",
+            "URL: https://github.com/acme/redlock\n",
         ),
-        ("packaging/aqua.yaml", "repo_owner: acme\n"),
-        ("packaging/mise.toml", "\"ubi:acme/redlock\""),
         (
             "SECURITY.md",
             "https://github.com/acme/redlock/security/advisories/new",
@@ -191,95 +187,6 @@ fn once_redlock_has_a_home_no_placeholder_remains() {
     refused.assert_code(65).assert_says("v99.0.0");
     let tag = format!("v{VERSION}");
     checkout.script("release", &["check", &tag]).assert_code(0);
-}
-
-/// The value in quotes that follows a word.
-fn quoted<'a>(text: &'a str, word: &str) -> &'a str {
-    let (_, rest) = text.split_once(word).unwrap_or_else(|| panic!("no {word}"));
-    let (_, rest) = rest.split_once('"').unwrap();
-    rest.split_once('"').unwrap().0
-}
-
-#[test]
-fn each_tool_finds_the_tarball_of_its_processor_by_its_own_rule() {
-    let checkout = Checkout::at("https://github.com");
-    let kinds = |arch| {
-        let dist = dist(&checkout, Path::new(SMALL), arch);
-        let names = fs::read_dir(&dist).unwrap().flatten();
-        names
-            .map(|entry| entry.file_name().into_string().unwrap())
-            .collect::<Vec<_>>()
-    };
-    let assets = [kinds("x86_64"), kinds("aarch64")].concat();
-    let manifest = checkout.read("Cargo.toml");
-    let formula = checkout.read("packaging/redlock.rb");
-    let recipe = checkout.read("packaging/PKGBUILD");
-    let aqua = yaml(&checkout.read("packaging/aqua.yaml"));
-    let aqua = &aqua["packages"][0];
-    for (arch, of_go) in [("x86_64", "amd64"), ("aarch64", "arm64")] {
-        let folder = format!("redlock-{VERSION}-{arch}-unknown-linux-musl");
-        let expected = format!("{folder}.tar.gz");
-        let url =
-            format!("https://github.com/acme/redlock/releases/download/v{VERSION}/{expected}");
-        assert!(assets.contains(&expected), "{assets:?}");
-
-        // ubi and mise: among archives the one with the system's name and the processor's, as words.
-        let is_word = |name: &str, word: &str| {
-            name.split(['-', '.'])
-                .any(|part| part.eq_ignore_ascii_case(word))
-        };
-        let archives = assets.iter().filter(|name| {
-            [".tar.gz", ".tar", ".zip", ".tar.xz", ".gz"]
-                .iter()
-                .any(|end| name.ends_with(end))
-        });
-        let found: Vec<&String> = archives
-            .filter(|name| is_word(name, "linux") && is_word(name, arch))
-            .collect();
-        assert_eq!(found, [&expected]);
-        // In it, ubi takes the first file with the name of the project.
-        let tarball = checkout.path().join(format!("dist-{arch}")).join(&expected);
-        let files = run(&["tar", "-tzf", text(&tarball)]).stdout;
-        let first = files.lines().find(|file| file.ends_with("/redlock"));
-        assert_eq!(first, Some(&*format!("{folder}/bin/redlock")));
-
-        let filled = |template: &str| {
-            template
-                .replace("{ version }", VERSION)
-                .replace("{ target-arch }", arch)
-                .replace("{ bin }", "redlock")
-        };
-        assert_eq!(filled(quoted(&manifest, "\npkg-url")), url);
-        assert_eq!(
-            filled(quoted(&manifest, "\nbin-dir")),
-            format!("{folder}/bin/redlock")
-        );
-
-        assert_eq!(aqua["replacements"][of_go], arch);
-        let filled = |template: &serde_json::Value| {
-            template
-                .as_str()
-                .unwrap()
-                .replace("{{trimV .Version}}", VERSION)
-                .replace("{{.Arch}}", arch)
-                .replace("{{.Format}}", aqua["format"].as_str().unwrap())
-        };
-        assert_eq!(filled(&aqua["asset"]), expected);
-        assert_eq!(
-            filled(&aqua["files"][0]["src"]),
-            format!("{folder}/bin/redlock")
-        );
-
-        let block = if arch == "x86_64" {
-            "on_intel"
-        } else {
-            "on_arm"
-        };
-        let (_, block) = formula.split_once(block).unwrap();
-        assert_eq!(quoted(block, "url "), url);
-        let source = quoted(&recipe, &format!("source_{arch}=("));
-        assert_eq!(source.replace("$pkgver", VERSION), url);
-    }
 }
 
 /// A web server that plays the page of releases; GitHub's client uploads to it.
@@ -389,7 +296,7 @@ fn a_tag_becomes_a_release_that_one_line_installs_from_its_home() {
     let checkout = Checkout::at(&page.url());
     page.release(&checkout);
 
-    // All that was uploaded is in the list of checksums, and the recipes of others know theirs.
+    // All that was uploaded is in the list of checksums.
     let release = checkout.path().join("release");
     let mut check = Command::new("sha256sum");
     check.args(["--check", "--strict", "--quiet", "SHA256SUMS"]);
@@ -401,15 +308,6 @@ fn a_tag_becomes_a_release_that_one_line_installs_from_its_home() {
             name == "SHA256SUMS" || listed.contains(&format!("  {name}\n")),
             "{name}"
         );
-    }
-    for recipe in ["redlock.rb", "PKGBUILD"] {
-        let text = fs::read_to_string(release.join(recipe)).unwrap();
-        for line in listed.lines().filter(|line| line.ends_with("musl.tar.gz")) {
-            assert!(
-                text.contains(line.split(' ').next().unwrap()),
-                "{line} in {recipe}"
-            );
-        }
     }
 
     let home = TempDir::new().unwrap();
@@ -481,53 +379,6 @@ fn an_action_of_a_version_installs_the_release_of_that_version_from_its_home() {
         .env("GITHUB_PATH", redis.dir.path().join("path"));
     outcome(&mut install).assert_code(0);
     assert_works(&redis.dir.path().join("redlock/bin/redlock"));
-    page.close();
-}
-
-#[test]
-fn the_recipes_of_arch_and_homebrew_install_the_files_of_the_release() {
-    let page = Page::open();
-    let checkout = Checkout::at(&page.url());
-    page.release(&checkout);
-    let work = TempDir::new().unwrap();
-    // What makepkg does with it, but for the package's own format.
-    let makepkg = r#"set -e
-        CARCH=$(uname -m) srcdir=$PWD pkgdir=$PWD/pkg
-        . "$1"
-        name=source_$CARCH sum=sha256sums_$CARCH
-        curl -fsSLO "${!name}"
-        echo "${!sum}  ${!name##*/}" | sha256sum --check --strict --quiet
-        tar -xzf "${!name##*/}"
-        mkdir pkg
-        package"#;
-    let recipe = checkout.path().join("release/PKGBUILD");
-    let mut arch = Command::new("bash");
-    arch.args(["-c", makepkg, "bash", text(&recipe)])
-        .current_dir(work.path());
-    outcome(&mut arch).assert_code(0);
-    let at = |path: &str| work.path().join("pkg/usr").join(path);
-    assert_works(&at("bin/redlock"));
-    for file in [
-        "share/man/man1/redlock-run.1",
-        "share/man/man7/redlock-protocol.7",
-        "share/bash-completion/completions/redlock",
-        "share/zsh/site-functions/_redlock",
-        "share/fish/vendor_completions.d/redlock.fish",
-        "share/licenses/redlock-bin/LICENSE-MIT",
-    ] {
-        assert!(at(file).is_file(), "{file}");
-    }
-    // Homebrew unpacks the same tarball; each file and directory that the formula names is in it.
-    let formula = fs::read_to_string(checkout.path().join("release/redlock.rb")).unwrap();
-    let named = formula
-        .lines()
-        .filter(|line| line.contains(".install "))
-        .map(|line| quoted(line, ".install ").trim_end_matches("/*"))
-        .collect::<Vec<_>>();
-    assert_eq!(named.len(), 7, "{named:?}");
-    for path in named {
-        assert!(at(path).exists(), "{path}");
-    }
     page.close();
 }
 
