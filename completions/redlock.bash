@@ -49,11 +49,11 @@ _redlock() {
     done
     for ((i = 1; i < ${#words[@]} - 1; i++)); do
         case ${words[i]} in
-        -u | --url | --prefix | --password-file | --password-command | --tls-ca | --tls-cert | --tls-key)
+        -u | --url | --prefix | --password-file | --tls-ca | --tls-cert | --tls-key)
             server+=("${words[i]}" "${words[i + 1]}")
             ((++i))
             ;;
-        --url=* | --prefix=* | --password-file=* | --password-command=* | --tls-ca=* | --tls-cert=* | --tls-key=*)
+        --url=* | --prefix=* | --password-file=* | --tls-ca=* | --tls-cert=* | --tls-key=*)
             server+=("${words[i]}")
             ;;
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
@@ -76,7 +76,7 @@ _redlock() {
         prev=${cur%%=*} cur=${cur#*=}
     fi
 
-    local common='--url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key
+    local common='--url --prefix --password-file --tls-ca --tls-cert --tls-key
         --connect-timeout --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
     local taking="--ttl $patience --max-waiting --ignore-freeze --shared --slots --supersede --order --cancel-running

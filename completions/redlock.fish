@@ -9,9 +9,9 @@ function __redlock_names
     set -l server
     for i in (seq (count $words))
         switch $words[$i]
-            case -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key
+            case -u --url --prefix --password-file --tls-ca --tls-cert --tls-key
                 set -a server $words[$i] $words[(math $i + 1)]
-            case '--url=*' '--prefix=*' '--password-file=*' '--password-command=*' '--tls-ca=*' '--tls-cert=*' '--tls-key=*'
+            case '--url=*' '--prefix=*' '--password-file=*' '--tls-ca=*' '--tls-cert=*' '--tls-key=*'
                 set -a server $words[$i]
         end
     end
@@ -74,7 +74,7 @@ set -g __redlock_commands run guard acquire extend release stop status history f
 set -g __redlock_many_names run guard status freeze thaw
 set -g __redlock_one_name acquire extend release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
-set -g __redlock_with_value -u --url --prefix --password-file --password-command --tls-ca --tls-cert --tls-key \
+set -g __redlock_with_value -u --url --prefix --password-file --tls-ca --tls-cert --tls-key \
     --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason -k --kill-after \
     --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --jitter -c --shell --format \
     --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --no-success-for
@@ -102,7 +102,6 @@ complete -c redlock -n __redlock_no_command -s V -l version -d 'Print the versio
 complete -c redlock -n 'not __redlock_after_dashes' -s u -l url -x -d 'Redis server'
 complete -c redlock -n 'not __redlock_after_dashes' -l prefix -x -d 'Key prefix'
 complete -c redlock -n 'not __redlock_after_dashes' -l password-file -r -F -d 'File with the password'
-complete -c redlock -n 'not __redlock_after_dashes' -l password-command -x -d 'Command that prints the password'
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-ca -r -F -d 'Trusted certificates'
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-cert -r -F -d 'Client certificate'
 complete -c redlock -n 'not __redlock_after_dashes' -l tls-key -r -F -d 'Client key'

@@ -13,11 +13,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::cli::{Common, SyncOptions, SyncReplicas, history_size, positive_duration};
-use crate::output;
-use crate::protocol::{
-    self, Access, Client, Locks, PasswordCommand, PasswordSource, Quorum, Replication, TlsFiles,
-    UrlOrigin,
-};
+use crate::protocol::{self, Access, Client, Locks, Quorum, Replication, TlsFiles, UrlOrigin};
 use crate::reason::reason;
 use crate::report::Verbosity;
 use crate::sys;
@@ -89,11 +85,10 @@ const SYSTEM_FILE: &str = "/etc/redlock.env";
 
 /// The variables of the options that every command has. All other options of [`cli::WITH_SETTINGS`] have
 /// one, too, which [`options`] makes of the option's name.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 13] = [
     "REDLOCK_URL",
     "REDLOCK_PREFIX",
     "REDLOCK_PASSWORD_FILE",
-    "REDLOCK_PASSWORD_COMMAND",
     "REDLOCK_TLS_CA",
     "REDLOCK_TLS_CERT",
     "REDLOCK_TLS_KEY",
@@ -138,25 +133,23 @@ impl Settings {
             Some(url) => (url.as_str(), UrlOrigin::Option),
             None => sources.url()?,
         };
-        let (given, from) = match (&options.password_file, &options.password_command) {
-            (Some(file), _) => (Some(Given::File(file)), UrlOrigin::Option),
-            (None, Some(command)) => {
-                let said = "--password-command".to_owned();
-                (Some(Given::Command(command, said)), UrlOrigin::Option)
-            }
-            (None, None) => sources.password()?,
+        let (password, from) = match (&options.password_file, sources.get("REDLOCK_PASSWORD_FILE"))
+        {
+            (Some(file), _) => (Some(file.as_path()), UrlOrigin::Option),
+            (None, Some(setting)) => (Some(Path::new(&setting.value)), setting.origin()),
+            (None, None) => (None, UrlOrigin::Default),
         };
         let is_weaker = sources.rank(&origin) < sources.rank(&from);
         // What a configuration file says of its server is no other server's business.
         let goes_elsewhere = is_weaker && matches!(from, UrlOrigin::File(..));
         // Nor is any password one of the default server, if a file that was refused may have named another.
         let is_guess = !sources.refused.is_empty() && origin == UrlOrigin::Default;
-        let given = given.filter(|_| !goes_elsewhere && !is_guess);
-        let exposed = exposed(given.as_ref(), (url, &origin), tls.key.as_deref());
+        let password = password.filter(|_| !goes_elsewhere && !is_guess);
+        let exposed = exposed(password, (url, &origin), tls.key.as_deref());
         let access = Access {
             url,
             origin,
-            password: given.map(Given::read).transpose()?,
+            password_file: password.map(Path::to_owned),
             url_first: is_weaker,
             tls,
             timeout,
@@ -251,31 +244,9 @@ impl Settings {
     }
 }
 
-/// Where the password is to be had.
-enum Given<'a> {
-    File(&'a Path),
-    /// What prints it, and where that is set.
-    Command(&'a str, String),
-}
-
-impl Given<'_> {
-    fn read(self) -> Result<PasswordSource> {
-        match self {
-            Self::File(path) => Ok(PasswordSource::File(path.to_owned())),
-            Self::Command(..) if std::env::var_os(output::HELPER_VARIABLE).is_some() => {
-                Err(BadConfig("the password command runs redlock, which would run the password command again; have it use --password-file".into()).into())
-            }
-            Self::Command(script, said) => {
-                let command = PasswordCommand::new(script.to_owned(), said, &VARIABLES);
-                Ok(PasswordSource::Command(command))
-            }
-        }
-    }
-}
-
 /// Of the files with secrets that are used, those that every user of this host can read.
 fn exposed(
-    password: Option<&Given>,
+    password_file: Option<&Path>,
     (url, origin): (&str, &UrlOrigin),
     key: Option<&Path>,
 ) -> Vec<Exposure> {
@@ -284,9 +255,7 @@ fn exposed(
     if let (true, UrlOrigin::File(path, _)) = (in_url, origin) {
         files.push((path, "a password"));
     }
-    if let Some(Given::File(path)) = password {
-        files.push((path, "a password"));
-    }
+    files.extend(password_file.map(|path| (path, "a password")));
     files.extend(beside_url.as_deref().map(|path| (path, "a password")));
     files.extend(key.map(|path| (path, "a private key")));
     let found = files
@@ -369,7 +338,6 @@ impl Sources {
             if is_other(&VARIABLES)
                 || is_other(&INSTALLATION)
                 || is_other(&OF_HOOK)
-                || is_other(&[output::HELPER_VARIABLE])
                 || is_service_link(&name)
             {
                 continue;
@@ -459,34 +427,6 @@ impl Sources {
                 path.display()
             ))),
         }
-    }
-
-    /// Where the password is to be had, and where that is set: the file or the command that counts first.
-    ///
-    /// # Errors
-    /// Both are set in one place.
-    fn password(&self) -> Result<(Option<Given<'_>>, UrlOrigin), BadConfig> {
-        let file = self.get("REDLOCK_PASSWORD_FILE");
-        let command = self.get("REDLOCK_PASSWORD_COMMAND");
-        let rank = |setting: &Setting| self.rank(&setting.origin());
-        let (given, setting) = match (file, command) {
-            (Some(file), Some(command)) if rank(file) == rank(command) => {
-                return Err(command
-                    .bad("REDLOCK_PASSWORD_FILE is set in the same place; remove one of the two"));
-            }
-            (Some(file), command) if command.is_none_or(|command| rank(file) < rank(command)) => {
-                (Given::File(Path::new(&file.value)), file)
-            }
-            (_, Some(command)) => {
-                let said = match &command.place {
-                    None => format!("${}", command.name),
-                    Some((path, line)) => format!("{}:{line}", path.display()),
-                };
-                (Given::Command(&command.value, said), command)
-            }
-            (_, None) => return Ok((None, UrlOrigin::Default)),
-        };
-        Ok((Some(given), setting.origin()))
     }
 
     /// The smaller, the more it counts.

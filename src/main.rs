@@ -19,7 +19,6 @@
 //!                                          decides when it is renewed; `session` is about a running command, `wait` about
 //!                                          waiting
 //! config → typed                           which options a setting stands in for
-//! output                                   what a command prints that works for redlock itself
 //! variables                                the names of the variables that a job finds
 //! duration                                 durations, in words that can be typed; pure
 //! reason                                   why the system refused something, in words; pure
@@ -37,8 +36,8 @@
 //!
 //! # Invariants
 //!
-//! 1. `redis` and `protocol` alone name the redis crate; `supervise/child` alone spawns what is supervised, `output` what
-//!    works for redlock itself, `supervise/hook` what is told of a run, and `redis/local` the server of this host; `sys` alone is unsafe.
+//! 1. `redis` and `protocol` alone name the redis crate; `supervise/child` alone spawns what is supervised,
+//!    `supervise/hook` what is told of a run, and `redis/local` the server of this host; `sys` alone is unsafe.
 //! 2. `decide`, `ci`, `pattern` and what draws the history never read a clock, do I/O or start a thread.
 //! 3. Only `main` ends the process, and only after the lock is released or known lost.
 //! 4. Nothing is signalled after it was reaped, nor its group; nothing is released before its child
@@ -64,7 +63,6 @@ mod file;
 #[cfg(any(test, fuzzing))]
 #[path = "../tests/fuzz/mod.rs"]
 mod fuzz;
-mod output;
 mod pattern;
 mod protocol;
 mod reason;
@@ -105,7 +103,6 @@ fn main() -> ExitCode {
     if is_evaluated {
         command::fail_eval(exit);
     }
-    output::stop();
     stderr::flush(stderr::LINGER);
     if let Exit::Interrupted(signal) = exit {
         sys::die_by(signal);

@@ -79,13 +79,9 @@ pub struct Common {
     #[arg(long, value_name = "TEXT", help_heading = CONNECTION, hide_short_help = true)]
     pub prefix: Option<String>,
 
-    /// File with the password [env: REDLOCK_PASSWORD_FILE]
+    /// File with the password, read for each connection [env: REDLOCK_PASSWORD_FILE]
     #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
     pub password_file: Option<PathBuf>,
-
-    /// Command that prints the password, run by sh for each new connection [env: REDLOCK_PASSWORD_COMMAND]
-    #[arg(long, value_name = "CMD", conflicts_with = "password_file", help_heading = CONNECTION, hide_short_help = true)]
-    pub password_command: Option<String>,
 
     /// Trusted certificates (PEM), of CAs or of the server itself, for rediss:// [env: REDLOCK_TLS_CA] [default: the system's]
     #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
@@ -125,17 +121,10 @@ impl Common {
         } else {
             (before.quiet, before.verbose)
         };
-        let has_password = self.password_file.is_some() || self.password_command.is_some();
-        let (password_file, password_command) = if has_password {
-            (self.password_file, self.password_command)
-        } else {
-            (before.password_file, before.password_command)
-        };
         Self {
             url: self.url.or(before.url),
             prefix: self.prefix.or(before.prefix),
-            password_file,
-            password_command,
+            password_file: self.password_file.or(before.password_file),
             tls_ca: self.tls_ca.or(before.tls_ca),
             tls_cert: self.tls_cert.or(before.tls_cert),
             tls_key: self.tls_key.or(before.tls_key),

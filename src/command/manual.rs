@@ -1,6 +1,8 @@
 //! `redlock help` and `redlock completions`: what packages install as files, for those who have the binary alone.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Seek, Write};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -9,7 +11,7 @@ use super::usage::BadUsage;
 use crate::cli::{self, Shell};
 use crate::decide::exit::Exit;
 use crate::typed::Typed;
-use crate::{output, report};
+use crate::{report, sys};
 
 // The file names and texts of all pages: `PAGES`.
 include!(concat!(env!("OUT_DIR"), "/pages.rs"));
@@ -29,11 +31,22 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
     let text = report::plain(page);
     if io::stdout().is_terminal() && !report::is_dumb() {
         // These come back only if the program isn't installed.
-        output::replace_by(&["man", "-l", "-"], page);
-        output::replace_by(&["sh", "-c", "${PAGER:-less} 2>/dev/null || cat"], &text);
+        become_reader(&["man", "-l", "-"], page);
+        become_reader(&["sh", "-c", "${PAGER:-less} 2>/dev/null || cat"], &text);
     }
     report::print(&text)?;
     Ok(Exit::Success)
+}
+
+/// Becomes a program that reads this text from its standard input. Returns only if that fails.
+fn become_reader(words: &[&str], text: &str) {
+    let Ok(mut file) = sys::memory_file() else {
+        return;
+    };
+    if file.write_all(text.as_bytes()).is_ok() && file.rewind().is_ok() {
+        sys::set_default(libc::SIGPIPE);
+        let _ = Command::new(words[0]).args(&words[1..]).stdin(file).exec();
+    }
 }
 
 /// The text of a page by its name or a command's: `run`, `redlock-run`, `redlock-run.1`.

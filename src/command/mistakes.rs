@@ -201,6 +201,10 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         &["--password"],
         "put --password-file FILE, as anyone on this host can read a command line",
     ),
+    (
+        &["--password-command"],
+        "have a timer write the password to a file, and put --password-file FILE",
+    ),
     (&["--host", "--port"], "put -u redis://HOST:PORT"),
     (
         &["--priority", "--lifo"],
@@ -460,6 +464,10 @@ mod tests {
             (
                 "--password hunter2 status",
                 "no option --password: put --password-file FILE, as anyone on this host can read a command line; see redlock -h",
+            ),
+            (
+                "--password-command x status",
+                "no option --password-command: have a timer write the password to a file, and put --password-file FILE; see redlock -h",
             ),
             (
                 "--host db --port 6380 status",

@@ -936,65 +936,65 @@ mod tests {
     fn a_command_that_prints_a_password_is_masked() {
         for (words, expected) in [
             (
-                &["redlock", "--password-command", "echo s3", "status"][..],
-                "redlock|--password-command|***|status",
+                &["restic", "--password-command", "echo s3", "status"][..],
+                "restic|--password-command|***|status",
             ),
             (
-                &["redlock", "--password-command=echo s3 'x", "status"],
-                "redlock|--password-command=***|status",
+                &["restic", "--password-command=echo s3 'x", "status"],
+                "restic|--password-command=***|status",
             ),
             (
                 &[
                     "env",
-                    "REDLOCK_PASSWORD_COMMAND=echo s3",
+                    "RESTIC_PASSWORD_COMMAND=echo s3",
                     "redlock",
                     "status",
                 ],
-                "env|REDLOCK_PASSWORD_COMMAND=***|redlock|status",
+                "env|RESTIC_PASSWORD_COMMAND=***|redlock|status",
             ),
             (
-                &["docker", "run", "--env=REDLOCK_PASSWORD_COMMAND=echo s3"],
-                "docker|run|--env=REDLOCK_PASSWORD_COMMAND=***",
+                &["docker", "run", "--env=RESTIC_PASSWORD_COMMAND=echo s3"],
+                "docker|run|--env=RESTIC_PASSWORD_COMMAND=***",
             ),
             (
                 &["env", "REDLOCK_HOOK=curl https://hooks/s3", "redlock"],
                 "env|REDLOCK_HOOK=***|redlock",
             ),
             (
-                &["sh", "-c", "redlock --password-command 'echo s3' status"],
-                "sh|-c|redlock --password-command '***' status",
+                &["sh", "-c", "restic --password-command 'echo s3' status"],
+                "sh|-c|restic --password-command '***' status",
             ),
         ] {
             assert_eq!(shown(words), expected);
         }
         for (line, expected) in [
             (
-                "redlock --password-command 'echo s3' status",
-                "redlock --password-command '***' status",
+                "restic --password-command 'echo s3' status",
+                "restic --password-command '***' status",
             ),
             (
-                "redlock --password-command=\"echo s3; a\" status",
-                "redlock --password-command=*** status",
+                "restic --password-command=\"echo s3; a\" status",
+                "restic --password-command=*** status",
             ),
             (
-                "REDLOCK_PASSWORD_COMMAND='echo s3' redlock status",
-                "REDLOCK_PASSWORD_COMMAND=*** redlock status",
+                "RESTIC_PASSWORD_COMMAND='echo s3' restic check",
+                "RESTIC_PASSWORD_COMMAND=*** restic check",
             ),
             (
                 "REDLOCK_HOOK='curl https://hooks/s3' redlock run a",
                 "REDLOCK_HOOK=*** redlock run a",
             ),
             (
-                "export REDLOCK_PASSWORD_COMMAND=echo\\ s3; a",
-                "export REDLOCK_PASSWORD_COMMAND=***",
+                "export RESTIC_PASSWORD_COMMAND=echo\\ s3; a",
+                "export RESTIC_PASSWORD_COMMAND=***",
             ),
             (
-                "bash -c \"redlock --password-command 'echo s3' b\"",
-                "bash -c \"redlock --password-command '***' b\"",
+                "bash -c \"restic --password-command 'echo s3' b\"",
+                "bash -c \"restic --password-command '***' b\"",
             ),
             (
-                "redlock --password-command \"$PRINT\" a --command b",
-                "redlock --password-command \"$PRINT\" a --command b",
+                "restic --password-command \"$PRINT\" a --command b",
+                "restic --password-command \"$PRINT\" a --command b",
             ),
         ] {
             assert_eq!(masked(line), expected);

@@ -17,8 +17,6 @@ pub enum Task {
     Renew,
     /// Check whether the locks are still ours.
     Check,
-    /// Replace the connection, as its password may soon be over, and check over the new one.
-    Reconnect,
 }
 
 /// A result of a task.
@@ -139,8 +137,6 @@ pub struct Renewals {
     grant: Option<Duration>,
     /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
     check_due: Option<Moment>,
-    /// The connection's password may soon be over, and the lease was renewed by this moment: there is time for it.
-    reconnect_due: Option<Moment>,
     /// The minimum time between two checks, however often the keys change.
     checks: Pace,
     /// Another run wants this one to end.
@@ -158,7 +154,6 @@ impl Renewals {
             task_is_partial: false,
             grant: None,
             check_due: None,
-            reconnect_due: None,
             checks: Pace::default(),
             is_cancelled: false,
         }
@@ -264,31 +259,17 @@ impl Renewals {
         }
     }
 
-    /// The server has closed the connection: whether to renew over another one at once, which isn't done again and again.
-    pub fn may_ask_at_once(&mut self, now: Moment) -> bool {
-        self.checks.ask_at(now) <= now
-    }
-
     /// When the next task is due; a task that is under way has to end first.
     pub fn due(&self) -> Option<Moment> {
         let renew_at = self.lease.map(|lease| lease.renew_at());
-        let due = renew_at.into_iter().chain(self.check_due);
-        let due = due.chain(self.reconnect_due).min();
+        let due = renew_at.into_iter().chain(self.check_due).min();
         due.filter(|_| !self.is_under_way)
     }
 
-    /// What to do next but to renew, which comes first.
-    pub fn next_task(&mut self, now: Moment) -> Option<Task> {
-        if self.is_under_way || self.renewal_is_due(now) {
-            None
-        } else if self.reconnect_due.take().is_some() {
-            Some(Task::Reconnect)
-        } else if self.check_due.is_some_and(|at| now >= at) {
-            self.check_due = None;
-            Some(Task::Check)
-        } else {
-            None
-        }
+    /// Returns true if a check is due, which counts as started then. A renewal comes first.
+    pub fn take_check(&mut self, now: Moment) -> bool {
+        let is_first = !self.is_under_way && !self.renewal_is_due(now);
+        is_first && self.check_due.take_if(|at| now >= *at).is_some()
     }
 
     /// A task is started, for all that is held; how long each answer may take.
@@ -303,16 +284,12 @@ impl Renewals {
     }
 
     /// A task has ended: what it has found, of all that is held by now.
-    pub fn end(&mut self, found: Vec<Report>, wants_new_password: bool) -> Vec<Report> {
+    pub fn end(&mut self, found: Vec<Report>) -> Vec<Report> {
         self.is_under_way = false;
         let renewal = |report: &Report| match report {
             Report::Renewed(sent) | Report::Followed(sent, _) => Some(*sent),
             _ => None,
         };
-        self.reconnect_due = found
-            .iter()
-            .find_map(renewal)
-            .filter(|_| wants_new_password);
         let reports: Vec<Report> = if self.task_is_partial {
             found.into_iter().filter_map(Report::in_part).collect()
         } else {

@@ -127,11 +127,6 @@ impl Client {
         }
         let started = Instant::now();
         let timeout = self.timeout();
-        if self.has_password_command() {
-            // It takes its time, and isn't to be started twice.
-            let (client, within) = (self.another(), timeout);
-            return Ok(Some(SlowOpening { client, within }));
-        }
         let within = timeout.saturating_sub(soon);
         match self.connect(soon.min(timeout)) {
             Ok(connection) => self.connection = Some(connection),
@@ -167,24 +162,6 @@ impl Client {
     /// Whether there is a connection; whether it is still good shows with the next answer.
     pub fn is_open(&self) -> bool {
         self.connection.is_some()
-    }
-
-    /// Whether a command prints the password for each new connection.
-    pub fn has_password_command(&self) -> bool {
-        self.deployment.has_password_command()
-    }
-
-    /// Whether the password of this connection may soon be over; then [`Self::reconnect`].
-    pub fn wants_new_password(&self) -> bool {
-        self.connection
-            .as_ref()
-            .is_some_and(Connection::wants_new_password)
-    }
-
-    /// Opens a fresh connection in place of the one that there is, which stays where that fails.
-    pub fn reconnect(&mut self) -> Result<(), Error> {
-        self.connection = Some(self.connect(self.timeout())?);
-        Ok(())
     }
 
     /// Whether the server has answered this process, if not over this connection.

@@ -1,6 +1,7 @@
 //! The locks of one user: where they are and how their keys are named, by the settings.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,6 @@ use super::lock::Lock;
 use super::name::{Keys, Name};
 use crate::redis::deployment::Deployment;
 use crate::redis::error::{Error, ErrorKind};
-use crate::redis::password::PasswordSource;
 use crate::redis::replication::{Quorum, Replication};
 use crate::redis::server::UrlOrigin;
 use crate::redis::tls::TlsFiles;
@@ -23,8 +23,8 @@ pub const CLOCK_SKEW: Duration = Duration::from_millis(500);
 pub struct Access<'a> {
     pub url: &'a str,
     pub origin: UrlOrigin,
-    /// In place of the URL's.
-    pub password: Option<PasswordSource>,
+    /// A file with the password, which replaces the URL's.
+    pub password_file: Option<PathBuf>,
     /// A password in the URL counts before that one.
     pub url_first: bool,
     pub tls: TlsFiles,
@@ -55,15 +55,15 @@ impl Locks {
         let Access {
             url,
             origin,
-            password,
+            password_file,
             url_first,
             tls,
             timeout,
         } = access;
         let mut deployment = Deployment::parse(url, &origin, &tls, timeout, prefix)?;
         let stays = url_first && deployment.server().password.is_some();
-        if let Some(password) = password.filter(|_| !stays) {
-            deployment.set_password(password);
+        if let Some(path) = password_file.filter(|_| !stays) {
+            deployment.set_password_file(path);
         }
         let prefix = deployment.server().prefix().to_owned();
         Ok(Self {

@@ -114,7 +114,6 @@ pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Waiter, Who};
 pub use crate::redis::error::{Error, ErrorKind};
 pub use crate::redis::local::{Local, NOT_INSTALLED, State as LocalState, usual_scope};
 pub use crate::redis::nodes::KnownReplica;
-pub use crate::redis::password::{PasswordCommand, PasswordSource};
 pub use crate::redis::redis_cli::RedisCli;
 pub use crate::redis::replication::{Quorum, Replication};
 pub use crate::redis::server::UrlOrigin;

@@ -25,10 +25,6 @@ use super::reply::lossy_text;
 use super::server::{Part, Server};
 use super::wire::{Expected, LISTING, Push, Received, ReplyLimit, RequestId, Wire};
 
-/// A connection whose password a command has printed is replaced when it is older than this: some services end
-/// connections together with the token, and none of those known has tokens of less than 15 minutes.
-const NEW_PASSWORD: Duration = Duration::from_secs(10 * 60);
-
 /// How many calls of a list are sent at once; as many more may be under way.
 const PART: usize = 50;
 
@@ -67,9 +63,7 @@ impl Connection {
     ) -> Result<(Self, Vec<Value>), Error> {
         let opened = Instant::now();
         let until = opened + within;
-        if !server.has_password_command() {
-            server.read_password(until)?;
-        }
+        server.read_password()?;
         let mut connection = Self {
             wire: Wire::open(server, timeout, until)?,
             confirming: Confirming::default(),
@@ -86,11 +80,6 @@ impl Connection {
             password.note_accepted();
         }
         Ok((connection, answers))
-    }
-
-    /// Whether its password, which a command has printed, may soon be over.
-    pub fn wants_new_password(&self) -> bool {
-        self.wire.server.has_password_command() && self.opened.elapsed() > NEW_PASSWORD
     }
 
     /// From now on writing, and each answer for which nothing else is said, may take this long.

@@ -4,13 +4,14 @@
 //! the one. What was found is remembered for messages only, and asked anew with the next connection.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::cluster::Cluster;
 use super::connection::Connection;
 use super::local::Local;
-use super::password::{FreshPassword, PasswordSource};
+use super::password::FreshPassword;
 use super::replication::Replication;
 use super::sentinel::Sentinels;
 use super::server::{Part, Server, UrlOrigin};
@@ -91,8 +92,7 @@ impl Deployment {
                 login: theirs,
                 password_file,
             } => {
-                let password = password_file.map(PasswordSource::File);
-                let password = password.map(|source| Arc::new(FreshPassword::new(source)));
+                let password = password_file.map(|path| Arc::new(FreshPassword::new(path)));
                 let sentinel = |address| {
                     let mut sentinel = server((address, Part::Sentinel), theirs.clone(), 0);
                     sentinel.set_fresh_password(password.clone());
@@ -119,13 +119,13 @@ impl Deployment {
         })
     }
 
-    /// Uses this password, in place of the URL's. The server of this host has none: it is another one's.
-    pub fn set_password(&mut self, password: PasswordSource) {
+    /// Uses the password in this file, in place of the URL's. The server of this host has none: it is another one's.
+    pub fn set_password_file(&mut self, path: PathBuf) {
         if self.local_scope().is_some() {
             return;
         }
         if let Some(server) = Arc::get_mut(&mut self.lock()) {
-            server.set_password(password);
+            server.set_password_file(path);
         }
     }
 
@@ -168,11 +168,6 @@ impl Deployment {
         }
     }
 
-    /// Whether a command prints the password for each new connection.
-    pub fn has_password_command(&self) -> bool {
-        self.lock().has_password_command()
-    }
-
     /// Connects to the server that has the locks, and authenticates, all `within` a time.
     ///
     /// # Errors
@@ -184,13 +179,6 @@ impl Deployment {
         replication: Option<Replication>,
     ) -> Result<Connection, Error> {
         let server = self.server();
-        let mut within = within;
-        if server.has_password_command() {
-            // Before all else, so that no server has to wait for it.
-            let began = Instant::now();
-            server.read_password(began + within)?;
-            within = within.saturating_sub(began.elapsed());
-        }
         let (mut connection, replicas) = match &self.kind {
             Kind::Single => (Connection::open(&server, timeout, within)?, Arc::default()),
             Kind::Sentinels(sentinels) => {
@@ -276,6 +264,8 @@ fn scattered(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn parse(url: &str) -> Result<Deployment, Error> {

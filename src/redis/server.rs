@@ -20,7 +20,7 @@ use rustls::{ClientConnection, StreamOwned};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::local::{Local, NotOpen};
-use super::password::{FreshPassword, PasswordSource};
+use super::password::FreshPassword;
 use super::redis_cli::RedisCli;
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
@@ -254,7 +254,7 @@ impl Server {
     /// Where the password was given, in a sentence.
     pub(super) fn password_origin(&self) -> String {
         match &self.fresh_password {
-            Some(password) => password.origin(),
+            Some(_) => "in the password file".into(),
             None => format!("in the URL ({})", self.origin),
         }
     }
@@ -390,9 +390,9 @@ impl Server {
         self.closes_on_hello.load(Ordering::Relaxed)
     }
 
-    /// Uses a password of this source instead of the URL's.
-    pub(super) fn set_password(&mut self, source: PasswordSource) {
-        self.set_fresh_password(Some(Arc::new(FreshPassword::new(source))));
+    /// Uses the password in this file instead of the URL's.
+    pub(super) fn set_password_file(&mut self, path: PathBuf) {
+        self.set_fresh_password(Some(Arc::new(FreshPassword::new(path))));
     }
 
     /// Shares a password that is read for each connection, if there is one.
@@ -403,19 +403,13 @@ impl Server {
         }
     }
 
-    /// Returns true if a command prints the password.
-    pub(super) fn has_password_command(&self) -> bool {
-        let password = self.fresh_password.as_ref();
-        password.is_some_and(|password| password.is_command())
-    }
-
     /// Reads the password as it is now, if it isn't the URL's.
     ///
     /// # Errors
     /// As [`FreshPassword::read`].
-    pub(super) fn read_password(&self, until: Instant) -> Result<(), Error> {
+    pub(super) fn read_password(&self) -> Result<(), Error> {
         match &self.fresh_password {
-            Some(password) => password.read(until),
+            Some(password) => password.read(),
             None => Ok(()),
         }
     }

@@ -198,10 +198,8 @@ impl Wire {
         let script = script.map(|script| script.source);
         let is_about_password = matches!(error.code(), "NOAUTH" | "WRONGPASS");
         let error = from_server(error, &self.server, key, script);
-        // A command's new password may be that of a user with other permissions; a file's isn't.
-        let may_pass = is_about_password || self.server.has_password_command();
         // What the first call on a connection isn't permitted, the user isn't.
-        if self.is_proven && may_pass {
+        if self.is_proven && is_about_password {
             self.softened_by_fresh_password(error)
         } else {
             error

@@ -323,26 +323,15 @@ impl HeldLocks {
             if completed.reports.iter().any(is_answer) {
                 self.unanswered = None;
             }
-            let wants_new_password = completed.client.wants_new_password();
-            let found = self.renewals.end(completed.reports, wants_new_password);
+            let found = self.renewals.end(completed.reports);
             reports.extend(found);
             self.client = completed.client;
         }
-        let next = if let Err(error) = self.take_pushes() {
+        if let Err(error) = self.take_pushes() {
             self.client.disconnect();
-            // A service may have closed it because its password is over.
-            let is_over = self.client.has_password_command() && !self.is_asking();
-            if is_over && self.lease().is_some() && self.renewals.may_ask_at_once(now()) {
-                Some(Task::Renew)
-            } else {
-                reports.push(Report::Failed(error));
-                None
-            }
-        } else {
-            self.renewals.next_task(now())
-        };
-        if let Some(task) = next {
-            self.start_task(task);
+            reports.push(Report::Failed(error));
+        } else if self.renewals.take_check(now()) {
+            self.start_task(Task::Check);
         }
         reports
     }
@@ -382,7 +371,7 @@ impl HeldLocks {
             && let Some(completed) = renewer.finish(within, is_slow)
         {
             self.client = completed.client;
-            self.renewals.end(Vec::new(), false);
+            self.renewals.end(Vec::new());
         }
     }
 }

@@ -122,10 +122,7 @@ impl Renewer {
     ) {
         // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
         // thread that waits for a task doesn't give up just before it is done.
-        let mut patience = client.longest(3) + Duration::from_millis(200);
-        if client.has_password_command() {
-            patience += SLOW_ANSWER;
-        }
+        let patience = client.longest(3) + Duration::from_millis(200);
         let job = RenewalTask {
             task,
             client,
@@ -213,16 +210,9 @@ impl RenewalTask {
     /// makes a fresh one; what was learned before it counts.
     fn carry_out(mut self, ttl: Duration) -> Completed {
         let mut reports = Vec::new();
-        let (was_open, began) = (self.client.is_open(), now());
         let mut asked = self.ask(ttl, &mut reports);
-        // A password that is over shows at once; a fresh connection has a fresh one.
-        let may_be_over = was_open && self.client.has_password_command();
-        let is_over = may_be_over && reports.is_empty() && now().since(began) < SLOW_ANSWER;
-        // Or a fresh one goes to another node of the cluster.
-        if asked
-            .as_ref()
-            .is_err_and(|error| is_over || error.goes_elsewhere())
-        {
+        // A fresh connection goes to another node of the cluster.
+        if asked.as_ref().is_err_and(Error::goes_elsewhere) {
             asked = self.ask(ttl, &mut reports);
         }
         if let Err(error) = asked {
@@ -241,10 +231,6 @@ impl RenewalTask {
             on_renewal,
         } = self;
         client.follow_locks();
-        if *task == Task::Reconnect && client.reconnect().is_err() {
-            // The connection that there is still serves, and the next renewal is followed by another try.
-            return Ok(());
-        }
         let sent = now();
         client.open()?;
         let claims = match held {

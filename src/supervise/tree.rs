@@ -22,7 +22,6 @@ use std::time::Duration;
 use nix::unistd::{Pid, getsid};
 
 use crate::clock::{Moment, now};
-use crate::output;
 use crate::signal::SIGINT;
 use crate::supervise::environment::{Origin, has_called_hook, is_of_hook};
 use crate::sys;
@@ -302,9 +301,8 @@ impl Tree {
         };
         let works_for_us = || {
             // Another process that has a copy of this doesn't know.
-            let may_be = output::was_used() || has_called_hook() || self.root != Pid::this();
-            let is_marked = |text: Vec<u8>| output::is_marked(&text) || is_of_hook(&text);
-            self.is_ours && may_be && environment(child).is_ok_and(is_marked)
+            let may_be = has_called_hook() || self.root != Pid::this();
+            self.is_ours && may_be && environment(child).is_ok_and(|text| is_of_hook(&text))
         };
         if stat.is_keeper() || self.was_there_before(stat.process()) || works_for_us() {
             return false;

@@ -28,16 +28,16 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::SigSet;
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
@@ -47,7 +47,7 @@ pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::lookup::look_up;
 pub use self::signals::{
-    KeptStatus, Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by,
+    Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by,
 };
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 pub use self::terminal::{TerminalModes, is_in_foreground};
@@ -678,38 +678,6 @@ pub fn pid_namespace() -> Option<u64> {
     Some(nix::sys::stat::fstat(namespace).ok()?.st_ino)
 }
 
-/// Has what a command starts inherit none of our descriptors but the standard streams, get signals as we got
-/// them (a background thread of ours blocks them all), and has the kernel kill it when the thread that starts
-/// it ends, and so when redlock dies.
-pub fn isolate(command: &mut Command) {
-    let parent = Pid::this();
-    let isolate = move || {
-        let mask = SignalSet(MASK_AT_START.load(Ordering::Relaxed));
-        mask.change_mask(libc::SIG_SETMASK)?;
-        // SAFETY: the calls touch no memory. Before Linux 5.11 descriptors can't be marked all at once;
-        // ours are closed on exec in any case.
-        unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-            libc::syscall(
-                libc::SYS_close_range,
-                3,
-                u32::MAX,
-                libc::CLOSE_RANGE_CLOEXEC,
-            );
-        }
-        let now = Pid::parent();
-        if now != parent && now.as_raw() != 0 {
-            // It ended before the kernel knew.
-            return Err(io::Error::from_raw_os_error(libc::ESRCH));
-        }
-        Ok(())
-    };
-    // SAFETY: it makes system calls only.
-    unsafe {
-        command.pre_exec(isolate);
-    }
-}
-
 /// Reaps any one child of this thread that has ended: its pid and status; `None` while all are alive.
 /// (Orphans that we adopt are children of the main thread.)
 ///
@@ -749,12 +717,6 @@ pub fn is_stopped(child: Pid) -> bool {
 /// process of the system.
 pub fn adopt_orphans() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
-}
-
-/// Whether a child has ended. It isn't reaped.
-pub fn has_ended(child: Pid) -> io::Result<bool> {
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    Ok(waitid(Id::Pid(child), flags)? != WaitStatus::StillAlive)
 }
 
 /// How a process ended by whose descriptor it was known; `None` where the kernel doesn't say: the

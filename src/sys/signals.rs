@@ -5,7 +5,7 @@ use std::io;
 
 use nix::unistd::Pid;
 
-use super::{ignore, is_ignored, set_default};
+use super::set_default;
 
 /// A set of signals, all that the kernel has among them.
 #[derive(Clone, Copy)]
@@ -108,24 +108,3 @@ pub fn stop_by(signal: i32) -> io::Result<()> {
     set.block()
 }
 
-/// While this is there, the kernel keeps the status of a child, also where SIGCHLD was ignored when we were
-/// started.
-pub struct KeptStatus(bool);
-
-impl KeptStatus {
-    pub fn start() -> Self {
-        let was_ignored = is_ignored(libc::SIGCHLD);
-        if was_ignored {
-            set_default(libc::SIGCHLD);
-        }
-        Self(was_ignored)
-    }
-}
-
-impl Drop for KeptStatus {
-    fn drop(&mut self) {
-        if self.0 {
-            ignore(libc::SIGCHLD);
-        }
-    }
-}

@@ -20,7 +20,7 @@ fn examples() -> Vec<Vec<u8>> {
     texts(&[
         "# ours\n\nREDLOCK_URL=redis://h:1/2\nexport REDLOCK_PREFIX='x y:'\nREDLOCK_QUIET = \"0\"\n",
         "\u{feff}REDLOCK_WAIT=1h 30m\r\nREDLOCK_TTL=9s\nREDLOCK_NO_WAIT=1\nREDLOCK_QUIET=yes\n",
-        "REDLOCK_PASSWORD_FILE=/a\nREDLOCK_PASSWORD_COMMAND=b\n",
+        "REDLOCK_PASSWORD_FILE=/a\nREDLOCK_PASSWORD_FILE=b\n",
         "REDLOCK_TIMEOUT=1y\nREDLOCK_TLL=9\nhunter2\n",
         "0.000000001",
         "1M 3months",
@@ -45,11 +45,7 @@ fn config(bytes: &[u8]) {
         settings,
         ..Sources::default()
     };
-    let _ = (
-        sources.url(),
-        sources.password().is_ok(),
-        sources.verbosity(),
-    );
+    let _ = (sources.url(), sources.verbosity());
     let words = ["run", "a", "--", "true"].map(OsString::from);
     let typed = Typed::new(words.to_vec());
     match FromSettings::new(&sources, &typed) {

@@ -20,7 +20,6 @@ use crate::fuzz::{Target, assert_safe_line, texts};
 use crate::protocol::grant::Grant;
 use crate::redis::deployment::Deployment;
 use crate::redis::nodes::{Nodes, Redirect, promotable_replicas};
-use crate::redis::password::password_in;
 use crate::redis::refusal::from_server;
 use crate::redis::replication::{Quorum, Replicas, Role};
 use crate::redis::reply::field;
@@ -32,7 +31,7 @@ use crate::redis::tls::{certificates_in, may_sign, names};
 use crate::redis::url::{Address, Login, Place, Url};
 use crate::report::escaped;
 
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 8] = [
     Target {
         name: "url",
         check: url,
@@ -72,11 +71,6 @@ pub const TARGETS: [Target; 9] = [
         name: "certificate",
         check: certificate,
         examples: certificate_examples,
-    },
-    Target {
-        name: "password",
-        check: password,
-        examples: password_examples,
     },
 ];
 
@@ -764,26 +758,6 @@ fn certificate(bytes: &[u8]) {
         .map(str::to_owned)
         .collect();
     let _ = names(&presented);
-}
-
-// Passwords
-
-fn password_examples() -> Vec<Vec<u8>> {
-    texts(&["secret\n", "secret\r\n", "\n", "a\nb\n\n", ""])
-}
-
-fn password(bytes: &[u8]) {
-    match password_in(bytes.to_vec()) {
-        Ok(password) => {
-            let [plain, unix, dos] = ["", "\n", "\r\n"].map(|end| format!("{password}{end}"));
-            assert!(
-                [plain, unix, dos]
-                    .iter()
-                    .any(|text| text.as_bytes() == bytes)
-            );
-        }
-        Err(why) => assert!(!why.is_empty()),
-    }
 }
 
 #[cfg(test)]

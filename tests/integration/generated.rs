@@ -482,7 +482,7 @@ const TAKES_A_FILE: &[&str] = &[
 #[test]
 fn no_shell_offers_a_name_that_would_be_an_option() {
     let redis = with_patient_completions();
-    for name in ["--password-command=true", "-q", "deploy"] {
+    for name in ["--shell=true", "-q", "deploy"] {
         plant(&redis, name);
     }
     for line in ["redlock status ", "redlock history ", "redlock freeze "] {

@@ -513,7 +513,7 @@ impl Client {
     }
 
     fn end_task(&mut self, found: Vec<Report>, now: Moment, network: &mut Network) {
-        for report in self.renewals.end(found, false) {
+        for report in self.renewals.end(found) {
             let event = self.renewals.learn(&report, now);
             let event = event.map_or(session::Event::Tick, session::Event::Lease);
             self.on_session(event, now, network);
@@ -527,7 +527,7 @@ impl Client {
         }
         if self.renewals.renewal_is_due(now) {
             self.ask(Task::Renew, now, network);
-        } else if let Some(renewals::Task::Check) = self.renewals.next_task(now) {
+        } else if self.renewals.take_check(now) {
             self.ask(Task::Check, now, network);
         }
     }

@@ -23,7 +23,6 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::duration::exact;
-use crate::output;
 use crate::protocol::{
     self, Claim, Client, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Locks, Name, QueueOptions,
     Reentry, ReleaseMode, Released, Request, SkipReason, Supersede, Token, Who,
@@ -843,7 +842,6 @@ fn wait_in_background<T: Send + 'static>(
     loop {
         sleep([Some(signals.as_fd()), Some(done.as_fd())], None)?;
         if let Some(signal) = signals.next_ending()? {
-            output::stop();
             return Ok(Err(signal));
         }
         if let Ok(found) = answered.try_recv() {

@@ -341,9 +341,8 @@ impl Run<'_> {
     fn acquire_and_run(&self, work: Work) -> Result<Exit> {
         let mut early = None;
         let mut holds = self.acquisition.nothing_held();
-        // The first process of a system isn't ended by signals that it doesn't take. And what prints the password
-        // leads a process group of its own, so one that ends us has to be passed on.
-        if std::process::id() == 1 || holds.client.has_password_command() {
+        // Signals without a handler don't terminate PID 1.
+        if std::process::id() == 1 {
             early = Some(EventSources::new(self.on_terminal)?);
         }
         if !self.options.jitter.is_zero() {

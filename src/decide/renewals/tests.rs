@@ -127,7 +127,7 @@ fn a_renewal_is_due_once_and_again_after_its_answer() {
     renewals.start();
     assert!(!renewals.renewal_is_due(first + MS * 500));
     assert_eq!(renewals.due(), None);
-    renewals.end(Vec::new(), false);
+    renewals.end(Vec::new());
     renewals.learn(&Report::Renewed(first), first + MS * 500);
     assert_eq!(renewals.due(), Some(first + TERMS.ttl / 3));
     let failed = Report::Failed(Error::new(ErrorKind::Unreachable, String::new()));
@@ -143,7 +143,7 @@ fn a_renewal_of_a_part_of_the_locks_is_followed_by_one_of_all() {
     renewals.start();
     renewals.add(Lease::new(START, TERMS));
     let before = renewals.lease().unwrap().deadline();
-    for report in renewals.end(vec![Report::Renewed(START + MS * 50)], false) {
+    for report in renewals.end(vec![Report::Renewed(START + MS * 50)]) {
         assert_eq!(renewals.learn(&report, START + MS * 90), None);
     }
     assert_eq!(renewals.lease().unwrap().deadline(), before);
@@ -198,45 +198,30 @@ fn what_is_due_while_a_task_is_under_way_follows_it_and_a_renewal_comes_first() 
     let first = renewals.due().unwrap();
     renewals.on_key_changed(START);
     assert_eq!(renewals.due(), Some(START));
-    assert_eq!(renewals.next_task(START), Some(Task::Check));
+    assert!(renewals.take_check(START));
     renewals.start();
     renewals.on_key_changed(first);
-    assert_eq!((renewals.next_task(first), renewals.due()), (None, None));
-    renewals.end(Vec::new(), false);
-    assert_eq!(renewals.next_task(first), None);
+    assert_eq!((renewals.take_check(first), renewals.due()), (false, None));
+    renewals.end(Vec::new());
+    assert!(!renewals.take_check(first));
     assert!(renewals.renewal_is_due(first));
     renewals.start();
-    renewals.end(Vec::new(), false);
+    renewals.end(Vec::new());
     renewals.learn(&Report::Renewed(first), first);
-    assert_eq!(renewals.next_task(first), Some(Task::Check));
-    assert_eq!(renewals.next_task(first), None);
+    assert!(renewals.take_check(first));
+    assert!(!renewals.take_check(first));
 }
 
 #[test]
-fn however_often_keys_change_and_connections_are_closed_few_questions_are_asked() {
+fn however_often_keys_change_few_questions_are_asked() {
     let mut renewals = Renewals::new(TERMS.ttl);
     let mut asked = 0;
     for passed in 0..1000 {
         let now = START + MS * passed;
         renewals.on_key_changed(now);
-        asked += u32::from(renewals.next_task(now).is_some());
+        asked += u32::from(renewals.take_check(now));
     }
     assert!((20..=24).contains(&asked), "{asked}");
-    assert!(!renewals.may_ask_at_once(START + MS * 1000));
-    assert!(renewals.may_ask_at_once(START + MS * 60_000));
-}
-
-#[test]
-fn a_password_that_ends_soon_is_replaced_after_a_renewal_and_after_nothing_else() {
-    let mut renewals = Renewals::new(TERMS.ttl);
-    renewals.end(vec![Report::Confirmed(START, TERMS.ttl)], true);
-    assert_eq!(renewals.next_task(START), None);
-    renewals.end(vec![Report::Renewed(START)], false);
-    assert_eq!(renewals.next_task(START), None);
-    renewals.end(vec![Report::Renewed(START)], true);
-    assert_eq!(renewals.due(), Some(START));
-    assert_eq!(renewals.next_task(START), Some(Task::Reconnect));
-    assert_eq!(renewals.next_task(START), None);
 }
 
 #[test]
@@ -248,9 +233,9 @@ fn until_a_grant_is_confirmed_an_answer_has_less_time() {
     let first = renewals.start();
     assert_eq!(first, confirm_timeout(MS * 800, TERMS.ttl));
     assert!(first < usual);
-    renewals.end(vec![Report::Confirmed(START, TERMS.ttl)], false);
+    renewals.end(vec![Report::Confirmed(START, TERMS.ttl)]);
     assert_eq!(renewals.start(), first);
-    renewals.end(vec![Report::Renewed(START)], false);
+    renewals.end(vec![Report::Renewed(START)]);
     assert_eq!(renewals.start(), usual);
 }
 
@@ -362,8 +347,8 @@ impl World {
     fn look(&mut self) {
         if self.renewals.renewal_is_due(self.now) {
             self.ask(Task::Renew);
-        } else if let Some(task) = self.renewals.next_task(self.now) {
-            self.ask(task);
+        } else if self.renewals.take_check(self.now) {
+            self.ask(Task::Check);
         }
     }
 
@@ -426,7 +411,7 @@ impl World {
                 String::new(),
             ))],
         };
-        for report in self.renewals.end(found, false) {
+        for report in self.renewals.end(found) {
             if let Report::Released(name) = &report {
                 self.held.retain(|lock| claim(*lock).lock().name() != name);
             }

@@ -854,13 +854,10 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
     let locks = locks.replicated(replication).unwrap();
     let opened = locks.open().unwrap();
     let claims = [claim];
-    let mut reconnected = locks.open().unwrap();
-    reconnected.reconnect().unwrap();
     let another = locks.open().unwrap().another();
     let handed_over = locks.open().unwrap().hand_over();
     for (way, mut client) in [
         ("opened", opened),
-        ("reconnected", reconnected),
         ("another", another),
         ("handed over", handed_over),
     ] {

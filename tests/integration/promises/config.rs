@@ -441,42 +441,31 @@ pub fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, mode).unwrap();
 }
 
-/// A configuration file whose password command says that it ran.
-fn with_a_command(redis: &Redis) -> (tempfile::TempDir, PathBuf, PathBuf) {
+/// A configuration file that names this server.
+fn with_a_url(redis: &Redis) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
-    let (file, mark) = (
-        directory.path().join("redlock.env"),
-        directory.path().join("ran"),
-    );
-    let url = redis.tcp_url();
-    let command = format!("touch {}; echo x", mark.display());
-    fs::write(
-        &file,
-        format!("REDLOCK_URL={url}\nREDLOCK_PASSWORD_COMMAND={command}\n"),
-    )
-    .unwrap();
-    (directory, file, mark)
+    let file = directory.path().join("redlock.env");
+    fs::write(&file, format!("REDLOCK_URL={}\n", redis.tcp_url())).unwrap();
+    (directory, file)
 }
 
 #[test]
-fn a_configuration_file_that_others_may_write_is_refused_and_runs_no_command() {
-    let redis = Redis::with(&["--requirepass", "x"]);
-    let (directory, file, mark) = with_a_command(&redis);
+fn a_configuration_file_that_others_may_write_is_refused() {
+    let redis = Redis::start();
+    let (directory, file) = with_a_url(&redis);
     let run = || {
-        let _ = fs::remove_file(&mark);
-        let mut run = redlock(&["run", "a", "--", "true"]);
-        let end = outcome(run.env("XDG_CONFIG_HOME", directory.path()));
-        (end, mark.exists())
+        let mut run = redlock(&["run", "a", "--", "echo", "ran"]);
+        outcome(run.env("XDG_CONFIG_HOME", directory.path()))
     };
     let refused = |says: &str, fix: &str| {
-        let (end, ran) = run();
+        let end = run();
         end.assert_code(78).assert_says(says).assert_says(fix);
-        assert!(!ran, "{end:?}");
+        assert_eq!(end.stdout, "");
     };
     let accepted = || {
-        let (end, ran) = run();
+        let end = run();
         end.assert_code(0).assert_silent();
-        assert!(ran);
+        assert_eq!(end.stdout, "ran\n");
     };
     let fix = format!("chmod go-w {}", file.display());
     for mode in [0o666, 0o664, 0o602, 0o620] {
@@ -506,10 +495,7 @@ fn a_configuration_file_that_others_may_write_is_refused_and_runs_no_command() {
     // What sets nothing may be anyone's.
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink("/dev/null", &file).unwrap();
-    let mut status = redis.redlock(words!(
-        "-u {} status",
-        &format!("redis://:x@127.0.0.1:{}", redis.port)
-    ));
+    let mut status = redis.redlock(&["status"]);
     outcome(status.env("XDG_CONFIG_HOME", directory.path())).assert_code(0);
 }
 
@@ -518,8 +504,8 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
     let Some(user) = OtherUser::new() else {
         return;
     };
-    let redis = Redis::with(&["--requirepass", "x"]);
-    let (directory, file, mark) = with_a_command(&redis);
+    let redis = Redis::start();
+    let (directory, file) = with_a_url(&redis);
     let home = directory.path();
     set_mode(home, 0o755);
     let own = |path: &Path, owner: u32| std::os::unix::fs::chown(path, Some(owner), None).unwrap();
@@ -528,12 +514,11 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
         outcome(run.env("XDG_CONFIG_HOME", home))
     };
     let as_user = || {
-        let mut run = user.command(&["./redlock", "status", "a"]);
+        let mut run = user.command(&["./redlock", "run", "a", "--", "true"]);
         outcome(run.env("XDG_CONFIG_HOME", home))
     };
     // Root's own serves all.
     as_root().assert_code(0);
-    fs::remove_file(&mark).unwrap();
     for (owner, says) in [(54321, "belongs to user 54321"), (65534, "65534")] {
         own(&file, owner);
         as_root()
@@ -552,22 +537,18 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
     own(&file, 54321);
     own(home, 54321);
     as_user().assert_code(0);
-    fs::remove_file(&mark).unwrap();
     own(&file, 54322);
     as_user()
         .assert_code(78)
         .assert_says("belongs to user 54322")
         .assert_says(&format!("chown 54321 {}", file.display()));
-    assert!(!mark.exists());
 }
 
 /// A redlock of root's whose home is another user's.
-fn of_root_at_home_of(home: &Path) -> Outcome {
-    let mut status = redlock(&["status"]);
-    status
-        .env("HOME", home)
-        .env("REDLOCK_URL", "unix:///nowhere");
-    outcome(&mut status)
+fn of_root_at_home_of(home: &Path, redis: &Redis) -> Outcome {
+    let mut run = redlock(&["run", "a", "--", "true"]);
+    run.env("HOME", home).env("REDLOCK_URL", redis.tcp_url());
+    outcome(&mut run)
 }
 
 #[test]
@@ -577,11 +558,12 @@ fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuratio
         return;
     };
     let directory = tempfile::tempdir().unwrap();
+    let redis = Redis::start();
     let (home, mark) = (directory.path().join("home"), directory.path().join("ran"));
     let config = home.join(".config");
     fs::create_dir_all(&config).unwrap();
     set_mode(directory.path(), 0o755);
-    let command = format!("REDLOCK_PASSWORD_COMMAND=touch {}", mark.display());
+    let command = format!("REDLOCK_HOOK=touch {}", mark.display());
     // The environment of a program of root's that this user has started: its text is theirs, the file root's.
     let settings = format!("\n{command}\n");
     let mut setuid = user.command(&["./become", "sh", "-c", "echo $$; exec head -n 1 gate"]);
@@ -589,12 +571,12 @@ fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuratio
     let environ = format!("/proc/{}/environ", setuid.line());
     let file = config.join("redlock.env");
     let refused = |says: &str| {
-        let end = of_root_at_home_of(&home);
+        let end = of_root_at_home_of(&home, &redis);
         end.assert_code(78).assert_says(says);
         assert!(!mark.exists(), "{end:?}");
     };
     let is_unused = || {
-        of_root_at_home_of(&home).assert_code(69);
+        of_root_at_home_of(&home, &redis).assert_code(0);
         assert!(!mark.exists());
     };
     // A file, a link to one of root's, and links on the way.

@@ -573,13 +573,19 @@ fn a_keeper_ends_as_other_programs_do() {
 fn a_keeper_is_forked_when_no_other_thread_is_left() {
     let redis = Redis::with(&["--requirepass", "secret"]);
     let trace = redis.dir.path().join("trace");
-    // The thread that waits for the password takes its time to end.
-    let strace =
-        "strace -f -o trace -e trace=exit,clone,fork,vfork -e inject=exit:delay_enter=20000";
-    let acquire = "redlock acquire -q --password-command 'echo secret' a --while-pid $!";
+    let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
+    // The thread that waits for a stalled server takes its time to end.
+    let strace = "strace -f -o trace -e trace=exit,clone,?clone3,fork,vfork -e inject=exit:delay_enter=20000";
+    let acquire = format!("redlock -u {url} --connect-timeout 60s acquire -q a --while-pid $!");
     let text = format!("sleep 60 & echo $!; exec {strace} {acquire}");
+    redis.stall();
     let mut script = Running::start(&mut bash(&redis, &text));
     let process = script.line().parse().unwrap();
+    wait_until("a thread is started", || {
+        let trace = fs::read_to_string(&trace).unwrap_or_default();
+        trace.contains("clone") || script.has_ended()
+    });
+    redis.resume();
     wait_until("a process is forked after the thread has ended", || {
         let trace = fs::read_to_string(&trace).unwrap_or_default();
         let after = trace.split_once("exit(0)");

@@ -62,7 +62,7 @@
 //! | `manual` | the manual and the completions that are in the binary |
 //! | `config` | settings, passwords, TLS |
 //! | `local` | a server of this host, started once by whoever needs it first, and what becomes of its locks |
-//! | `password` | a command that prints the password, and locks that outlive their passwords |
+//! | `password` | password files, and locks that outlive their passwords |
 //! | `suspend` | leases are counted on a clock that runs while the machine is suspended |
 
 mod basics;

@@ -1179,7 +1179,7 @@ pub fn plant(redis: &Redis, name: &str) {
 fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
     let redis = Redis::start();
     let mark = redis.dir.path().join("ran");
-    let evil = format!("--password-command=touch${{IFS}}{}", mark.display());
+    let evil = format!("--shell=touch${{IFS}}{}", mark.display());
     // xargs takes quotes and backslashes away.
     let quoted = [
         format!("\"{evil}\""),
