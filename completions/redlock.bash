@@ -110,11 +110,10 @@ _redlock() {
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;
         freeze:-*) _redlock_words "--reason --for --drain --new $common" ;;
         doctor:-*) _redlock_words "--ttl --json $common" ;;
-        local:-*) _redlock_words "--force $common" ;;
         thaw:-* | fence:-* | help:-* | completions:-*) _redlock_words "$common" ;;
         :*)
             _redlock_words "run guard acquire extend release stop status history freeze thaw
-                fence doctor local help --version $common"
+                fence doctor help --version $common"
             ;;
         run:* | guard:*)
             ((names)) && [[ ! $cur ]] && COMPREPLY=(--)
@@ -123,10 +122,9 @@ _redlock() {
         status:* | history:* | freeze:* | thaw:*) _redlock_names "${server[@]}" ;;
         acquire:* | extend:* | release:* | stop:* | doctor:*) ((names)) || _redlock_names "${server[@]}" ;;
         fence:*) ((names)) || _redlock_files ;;
-        local:*) ((names)) || _redlock_words 'status stop' ;;
         help:*)
             ((names)) || _redlock_words 'redlock run guard acquire extend release stop status history freeze
-                thaw fence doctor local help completions recipes protocol'
+                thaw fence doctor help completions recipes protocol'
             ;;
         completions:*) ((names)) || _redlock_words 'bash zsh fish' ;;
         esac

@@ -69,7 +69,7 @@ end
 complete -c redlock -f
 complete -c redlock -n __redlock_after_dashes -a '(__redlock_command)'
 
-set -g __redlock_commands run guard acquire extend release stop status history freeze thaw fence doctor local help completions
+set -g __redlock_commands run guard acquire extend release stop status history freeze thaw fence doctor help completions
 # Of these, the commands that take any number of names of live locks, and those that take one.
 set -g __redlock_many_names run guard status freeze thaw
 set -g __redlock_one_name acquire extend release stop doctor
@@ -95,7 +95,6 @@ complete -c redlock -n __redlock_no_command -a freeze -d 'Block new holders; the
 complete -c redlock -n __redlock_no_command -a thaw -d 'Undo redlock freeze'
 complete -c redlock -n __redlock_no_command -a fence -d 'Reject stale writes, using a fence file'
 complete -c redlock -n __redlock_no_command -a doctor -d 'Check that this Redis is fit to hold locks'
-complete -c redlock -n __redlock_no_command -a local -d 'Show or stop the server that local: uses'
 complete -c redlock -n __redlock_no_command -a help -d 'Show a page of the manual'
 complete -c redlock -n __redlock_no_command -s V -l version -d 'Print the version'
 
@@ -173,8 +172,6 @@ complete -c redlock -n '__redlock_is history' -l svg -r -F -d 'Draw a chart to a
 complete -c redlock -n '__redlock_is doctor' -l ttl -x -d 'TTL your jobs use'
 complete -c redlock -n '__redlock_is doctor' -l json -d 'Print JSON'
 
-complete -c redlock -n '__redlock_is local' -l force -d 'With stop: also while locks are in use'
-complete -c redlock -n '__redlock_is local; and __redlock_has 0' -a 'status stop'
 
 complete -c redlock -n '__redlock_is help; and __redlock_has 0' -a 'redlock recipes protocol'
 complete -c redlock -n '__redlock_is help; and __redlock_has 0' -a '$__redlock_commands'

@@ -41,10 +41,6 @@ pub fn with_options(sources: Result<Sources>, typed: &Typed) -> (FromSettings, R
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub locks: Locks,
-    /// What keys begin with, where that is set.
-    pub prefix: Option<String>,
-    /// How jobs of this host exclude each other only in part.
-    pub split: Option<String>,
     pub verbosity: Verbosity,
     pub show: Show,
     /// The name that we go by for others, in place of user and host.
@@ -175,8 +171,6 @@ impl Settings {
         let verbosity = sources.verbosity()?;
         Ok(Self {
             locks: Locks::new(access, prefix, history)?,
-            prefix: prefix.map(str::to_owned),
-            split: sources.split(),
             show,
             who: sources
                 .get("REDLOCK_WHO")
@@ -391,26 +385,6 @@ impl Sources {
 
     fn get(&self, name: &str) -> Option<&Setting> {
         self.settings.iter().find(|setting| setting.name == name)
-    }
-
-    /// That the file of the system names a server of this host, and something that counts before it another one.
-    fn split(&self) -> Option<String> {
-        let mut all = self.settings.iter();
-        let mut set = all.by_ref().filter(|setting| setting.name == "REDLOCK_URL");
-        let first = set.next()?;
-        let of_system = |setting: &&Setting| {
-            let place = setting.place.as_ref();
-            place.is_some_and(|(file, _)| file == Path::new(SYSTEM_FILE))
-        };
-        let system = set.find(of_system)?;
-        let local = protocol::local_scope(&system.value)?;
-        (protocol::local_scope(&first.value) != Some(local)).then(|| {
-            format!(
-                "{} sets `{local}`, and {} sets another URL: jobs that use different URLs don't exclude each other",
-                system.location(),
-                first.location()
-            )
-        })
     }
 
     /// The URL, and where it is set.

@@ -181,7 +181,6 @@ fn dispatch(
         Command::History(options) => command::history(&options, &settings()?),
         Command::Freeze(options) => command::freeze(&options, &settings()?),
         Command::Thaw(options) => command::thaw(&options, &settings()?),
-        Command::Local(options) => command::local(&options, &settings()?),
         Command::Fence(options) => command::fence(&options),
         Command::Help(options) => command::help(&options),
         Command::Completions(options) => command::completions(&options),

@@ -229,7 +229,6 @@ commands! {
     Thaw "thaw" "Undo `redlock freeze`";
     Fence "fence" "Reject stale writes, using a fence file";
     Doctor "doctor" "Check that this Redis is fit to hold locks";
-    Local "local" "Show or stop the server that local: uses";
     Help "help" "Show a page of the manual";
     Completions "completions" hide "Print the completions for a shell";
 }
@@ -836,35 +835,6 @@ pub struct Doctor {
     /// Print a JSON object
     #[arg(long)]
     pub json: bool,
-}
-
-/// Show or stop the server that local: uses
-///
-/// With the URL `local:`, or `local:user`, redlock uses a redis-server or valkey-server of this host, and starts it when it is
-/// first needed. The server listens at a socket only. It ends when nobody has used it for an hour and no lock is held or
-/// frozen; but a server that the group redlock may use doesn't end by itself.
-/// Without such a URL, this command is about `local:` if root or a member of the group redlock calls it, and otherwise about
-/// `local:user`.
-#[derive(Debug, Args)]
-pub struct Local {
-    /// What to do
-    #[arg(value_name = "ACTION", value_enum)]
-    pub action: LocalAction,
-
-    /// With stop: also while locks are in use
-    ///
-    /// The next command that uses a lock starts the server again; no lock is lost.
-    #[arg(long)]
-    pub force: bool,
-}
-
-/// What `redlock local` does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LocalAction {
-    /// Show whether the server runs, and where; status 69 if it doesn't run
-    Status,
-    /// Stop the server; the next command that needs it starts it again
-    Stop,
 }
 
 /// Show a page of the manual

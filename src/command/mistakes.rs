@@ -173,6 +173,7 @@ const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["kill", "cancel", "abort"], "redlock stop"),
     (&["pass"], "redlock guard --held -"),
     (&["wait"], "redlock run -s NAME -- true"),
+    (&["local"], "redlock -u local: doctor"),
     (&["pause", "cordon", "block"], "redlock freeze"),
     (
         &["resume", "unfreeze", "unpause", "uncordon", "unblock"],
@@ -432,6 +433,10 @@ mod tests {
             (
                 "unlok a",
                 "unrecognized subcommand 'unlok'; did you mean unlock? see redlock -h",
+            ),
+            (
+                "local stop",
+                "no command local; did you mean redlock -u local: doctor? see redlock -h",
             ),
             (
                 "kill a",

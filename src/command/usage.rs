@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::pattern::is_pattern;
-use crate::protocol::{self, NOT_INSTALLED, Name, usual_scope};
+use crate::protocol::{self, NOT_INSTALLED, Name};
 use crate::report;
 use crate::typed::Typed;
 
@@ -118,13 +118,12 @@ fn how_to_start(message: &str, is_installed: impl Fn(&str) -> bool) -> String {
     if !is_about_default || !message.contains("connection refused") {
         return String::new();
     }
-    let local = format!("; `-u {}` uses a server of this host alone", usual_scope());
     let start = STARTS.iter().find(|(program, _)| is_installed(program));
     let start = start.map_or(String::new(), |(_, line)| {
         format!("; `{line}` starts Redis here")
     });
     format!(
-        "; if other hosts use a Redis, put REDLOCK_URL=redis://HOST into /etc/redlock.env{local}{start}"
+        "; if other hosts use a Redis, put REDLOCK_URL=redis://HOST into /etc/redlock.env; `-u local:` uses a server of this host alone{start}"
     )
 }
 

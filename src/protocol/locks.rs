@@ -13,7 +13,6 @@ use crate::redis::error::{Error, ErrorKind};
 use crate::redis::replication::{Quorum, Replication};
 use crate::redis::server::UrlOrigin;
 use crate::redis::tls::TlsFiles;
-use crate::redis::url::Scope;
 
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
 pub const CLOCK_SKEW: Duration = Duration::from_millis(500);
@@ -109,14 +108,14 @@ impl Locks {
         }
     }
 
-    /// Whose server of this host has them, where they exclude nobody on another one.
-    pub fn local_scope(&self) -> Option<Scope> {
-        self.deployment.local_scope()
-    }
-
     /// Whether they exclude nobody on another host.
     pub fn are_local(&self) -> bool {
-        self.local_scope().is_some()
+        self.local_socket().is_some()
+    }
+
+    /// Returns the socket of a server of this host that redlock starts.
+    pub fn local_socket(&self) -> Option<PathBuf> {
+        self.deployment.local_socket()
     }
 
     /// Returns true if no URL is set, so that the locks are on this host's own server.
@@ -128,11 +127,6 @@ impl Locks {
     pub fn remote_address(&self) -> Option<String> {
         let server = self.deployment.server();
         (!server.transport().is_within_host()).then(|| server.to_string())
-    }
-
-    /// Whether the URL was typed, and not set.
-    pub fn has_typed_url(&self) -> bool {
-        self.deployment.server().has_typed_url()
     }
 
     /// Whether another server may take over from the one that granted a lock, with a clock of its own.

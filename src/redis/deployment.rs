@@ -17,7 +17,7 @@ use super::sentinel::Sentinels;
 use super::server::{Part, Server, UrlOrigin};
 use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;
-use super::url::{Address, Place, Scope, Url};
+use super::url::{Address, Place, Url};
 use super::{Error, ErrorKind};
 
 /// The servers behind one URL.
@@ -68,9 +68,7 @@ impl Deployment {
             (_, Some(prefix)) => prefix.to_owned(),
             (Place::Cluster { tag: Some(tag), .. }, None) => format!("{{{tag}}}:"),
             (Place::Cluster { tag: None, .. }, None) => CLUSTER_PREFIX.to_owned(),
-            (Place::Server(_) | Place::Local(_) | Place::Sentinels { .. }, None) => {
-                PREFIX.to_owned()
-            }
+            (Place::Server(_) | Place::Local | Place::Sentinels { .. }, None) => PREFIX.to_owned(),
         };
         let server = |place, login, database| {
             let (origin, tls) = (origin.clone(), tls.clone());
@@ -80,8 +78,8 @@ impl Deployment {
             Place::Server(address) => {
                 (Kind::Single, server((address, Part::Only), login, database))
             }
-            Place::Local(scope) => {
-                let local = Local::new(scope);
+            Place::Local => {
+                let local = Local::new()?;
                 let address = Address::Unix(local.socket());
                 let server = server((address, Part::Only), login, database);
                 (Kind::Single, server.of_this_host(local))
@@ -121,7 +119,7 @@ impl Deployment {
 
     /// Uses the password in this file, in place of the URL's. The server of this host has none: it is another one's.
     pub fn set_password_file(&mut self, path: PathBuf) {
-        if self.local_scope().is_some() {
+        if self.local_socket().is_some() {
             return;
         }
         if let Some(server) = Arc::get_mut(&mut self.lock()) {
@@ -138,9 +136,9 @@ impl Deployment {
         Arc::clone(&self.lock())
     }
 
-    /// Whose server of this host it is, if it is one.
-    pub fn local_scope(&self) -> Option<Scope> {
-        self.server().local_scope()
+    /// Returns the socket of a server of this host that redlock starts.
+    pub fn local_socket(&self) -> Option<PathBuf> {
+        self.server().local_socket()
     }
 
     /// Whether another server may take over from the one that has the locks.

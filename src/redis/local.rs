@@ -1,347 +1,354 @@
-//! The server of this host, for `local:` and `local:user`: found, started once by whoever needs it first, and ended. It
-//! knows no script and no lock.
+//! The server of this user on this host, for `local:`. It knows no script and no lock.
 //!
-//! A server that runs costs one connection and nothing else. Only where none answers is the lock taken that a server has
-//! as long as it lives, however it ends: so there is never a second one of the same data. Whoever has the lock looks
-//! again, and starts a server that inherits it.
+//! A running server costs one connection and nothing else. If nobody listens, redlock locks a file and starts a server
+//! with that file as its standard input. The server holds the lock as long as it lives, however it ends, so there is never a
+//! second server on the same data.
 
-mod container;
-mod holders;
-mod home;
-mod life;
-mod state;
-mod talk;
-
-use std::fs::File;
-use std::io;
+use std::env;
+use std::ffi::{CString, OsStr};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::OFlag;
-use nix::unistd::{geteuid, pipe2};
-use redis::cmd;
+use nix::sys::stat::{Mode, umask};
+use nix::sys::wait::waitpid;
+use nix::unistd::{geteuid, gethostname};
 
-use self::holders::holders;
-use self::home::{Home, is_for_host, read_plain};
-pub(super) use self::state::NotOpen;
-use self::state::Running;
-pub use self::state::{NOT_INSTALLED, State};
-use self::talk::{Facts, ask};
 use super::error::{Error, ErrorKind};
 use super::stream::open_unix;
-use super::url::Scope;
 use crate::reason::reason;
-use crate::sys::{self, poll};
+use crate::sys;
 
-/// How often it is looked whether a server is up.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// The beginning of each line about a server of this host.
+pub const THIS_HOST_ONLY: &str = "this host only";
 
-/// How long a server may take to end, until it is asked otherwise.
-const ENDS_WITHIN: Duration = Duration::from_secs(3);
+/// Part of the error without a server program, by which callers recognize that error.
+pub const NOT_INSTALLED: &str = "neither redis-server nor valkey-server is installed";
 
-/// The server of a user or of this host.
+/// The server programs, in order of preference.
+const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
+
+/// The options of a server. With another appendfsync, a slow disk delays the write, and a killed server forgets what it has
+/// answered. If the host crashes, all holders are gone, too.
+const OPTIONS: &str =
+    "--port 0 --unixsocketperm 600 --appendonly yes --appendfsync no --maxmemory-policy noeviction";
+
+/// The file that a server locks. It contains the server's pid.
+const LOCK: &str = "redlock-server.lock";
+
+/// The longest path of a socket, in bytes.
+const LONGEST_PATH: usize = 107;
+
+/// The time after its start in which a server may have no socket yet.
+const STARTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// The pause between two attempts to connect to a server that starts.
+const RETRY_AFTER: Duration = Duration::from_millis(1);
+
+/// The server of this user, which runs or can be started.
 #[derive(Debug)]
 pub struct Local {
-    home: Home,
+    directory: PathBuf,
 }
 
 impl Local {
-    pub fn new(scope: Scope) -> Self {
-        let home = Home::of(scope);
-        Self { home }
-    }
-
-    /// The same for a command about the server itself.
-    pub fn settled(scope: Scope) -> Self {
-        let home = Home::settled(scope);
-        Self { home }
-    }
-
-    pub fn scope(&self) -> Scope {
-        self.home.scope
+    /// Finds the directory of this user's server.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if this user has no directory for a server.
+    pub fn new() -> Result<Self, Error> {
+        let directory = directory()?;
+        let local = Self { directory };
+        let (socket, length) = (local.socket(), local.socket().as_os_str().len());
+        if length > LONGEST_PATH {
+            return Err(refused(&format!(
+                "the path of the socket {} has {length} bytes, and at most {LONGEST_PATH} are possible: set XDG_STATE_HOME to a directory with a shorter path",
+                socket.display()
+            )));
+        }
+        Ok(local)
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.home.socket()
+        self.directory.join("server.sock")
     }
 
-    pub fn data(&self) -> &Path {
-        &self.home.data
-    }
-
-    /// What a command for this server begins with, for people to type.
-    pub fn command(&self) -> String {
-        self.home.command()
-    }
-
-    /// Connects to it, and starts it where it doesn't run.
-    pub(super) fn open(&self, until: Instant) -> Result<UnixStream, NotOpen> {
-        match open_unix(&self.home.socket(), until) {
-            Ok(stream) => Ok(trusted(self.scope(), stream)?),
-            Err(error) if is_absent(&error) || is_closed(&error) => {
-                // The directory of a login may have come or gone since.
-                let home = Home::settled(self.scope());
-                home.expect_usable()?;
-                if is_closed(&error) {
-                    return Err(home.closed().into());
-                }
-                bring_up(&home, until)
-            }
-            Err(error) => Err(NotOpen::Socket(error)),
+    /// Connects to the server, and starts it if it isn't running.
+    pub(super) fn open(&self, until: Instant) -> Result<UnixStream, Error> {
+        self.expect_private()?;
+        match self.connect(until) {
+            Err(error) if is_absent(&error) => self.start(until),
+            opened => self.checked(opened),
         }
     }
 
-    /// How it is doing. It is never started by that.
-    pub fn state(&self, until: Instant) -> Result<State, Error> {
-        self.home.expect_usable()?;
-        let why = match self.connect(until) {
-            Ok((stream, socket)) => match Facts::ask(&stream, until) {
-                Ok(facts) => return Ok(State::Running(running(&facts, socket))),
-                Err(error) => format!("it doesn't answer ({})", reason(&error)),
-            },
-            Err(error) if is_closed(&error) => return Err(self.home.closed()),
-            Err(error) if is_absent(&error) => "its socket is gone".into(),
-            Err(error) => reason(&error),
+    /// Connects, and waits until the server has loaded its data.
+    fn connect(&self, until: Instant) -> io::Result<UnixStream> {
+        loop {
+            let stream = open_unix(&self.socket(), until)?;
+            if has_loaded(&stream, until)? || Instant::now() >= until {
+                return Ok(stream);
+            }
+            std::thread::sleep(RETRY_AFTER);
+        }
+    }
+
+    /// Refuses a directory in which another user could have put a server.
+    fn expect_private(&self) -> Result<(), Error> {
+        let Ok(found) = fs::symlink_metadata(&self.directory) else {
+            return Ok(());
         };
-        match self.home.is_locked() {
-            Ok(true) => Ok(State::Silent(why)),
-            Ok(false) => Ok(State::Stopped),
-            Err(error) => Err(self.failed(&error)),
+        if found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0 {
+            return Ok(());
+        }
+        Err(refused(&format!(
+            "{} must be a directory of this user that nobody else can write; remove it, or set XDG_STATE_HOME to another directory",
+            self.directory.display()
+        )))
+    }
+
+    /// Returns a connection if the server at its other end is this user's.
+    fn checked(&self, opened: io::Result<UnixStream>) -> Result<UnixStream, Error> {
+        let stream = opened.map_err(|error| self.failed(&error))?;
+        match sys::peer_user(&stream) {
+            Ok(user) if user == geteuid().as_raw() => Ok(stream),
+            _ => Err(refused(&format!(
+                "the server at {} is another user's; remove the socket",
+                self.socket().display()
+            ))),
         }
     }
 
-    /// A connection, and the socket that it is to.
-    fn connect(&self, until: Instant) -> io::Result<(UnixStream, PathBuf)> {
-        let socket = self.home.socket();
-        match (open_unix(&socket, until), self.home.other_socket()) {
-            (Err(error), Some(other)) if is_absent(&error) => match open_unix(&other, until) {
-                Ok(stream) => Ok((stream, other)),
-                Err(_) => Err(error),
-            },
-            (opened, _) => Ok((opened?, socket)),
+    /// Starts the server, or waits until another process has started it.
+    fn start(&self, until: Instant) -> Result<UnixStream, Error> {
+        let make = DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.directory);
+        make.map_err(|error| self.failed(&error))?;
+        self.expect_private()?;
+        let (mut has_started, mut has_ended_another) = (false, false);
+        loop {
+            let lock = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(self.directory.join(LOCK))
+                .map_err(|error| self.failed(&error))?;
+            if !sys::try_lock(&lock).map_err(|error| self.failed(&error))? {
+                has_ended_another = has_ended_another || end_unreachable(&lock);
+            } else if has_started {
+                return Err(self.ended());
+            } else {
+                self.fork_server(&lock)?;
+                has_started = true;
+            }
+            match self.connect(until) {
+                Err(error) if is_absent(&error) => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    return Err(self.not_ready(&lock));
+                }
+                opened => return self.checked(opened),
+            }
+            drop(lock);
+            std::thread::sleep(RETRY_AFTER);
         }
     }
 
-    /// Has it end; whether there was one. It is asked over its socket, and where it doesn't answer there, the processes
-    /// are ended that have its lock.
-    pub fn stop(&self) -> Result<bool, Error> {
-        self.home.expect_usable()?;
-        let mut until = Instant::now() + ENDS_WITHIN;
-        let (mut was_there, mut is_asked) = (false, false);
-        if let Ok((stream, _)) = self.connect(until) {
-            was_there = true;
-            // It closes the connection.
-            let answer = ask(&stream, &cmd("SHUTDOWN"), Instant::now() + ENDS_WITHIN / 2);
-            is_asked = answer.is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock);
-        }
-        let mut signals = [sys::SIGTERM, sys::SIGKILL].into_iter();
-        let mut killed = false;
-        while self.home.is_locked().map_err(|error| self.failed(&error))? {
-            was_there = true;
-            if !is_asked || Instant::now() >= until {
-                let Some(signal) = signals.next() else {
-                    return Err(Error::new(
-                        ErrorKind::Unreachable,
-                        format!("the server of {} doesn't end", self.data().display()),
-                    ));
-                };
-                self.signal(signal);
-                killed = signal == sys::SIGKILL;
-                is_asked = true;
-                until = Instant::now() + ENDS_WITHIN;
-            }
-            std::thread::sleep(LOOK_EVERY);
-            if killed {
-                // Its keeper may have started another one before it was killed itself.
-                self.signal(sys::SIGKILL);
-            }
-        }
-        Ok(was_there)
+    /// Starts a server that isn't part of any job: it has its own session, and init or a subreaper is its parent.
+    fn fork_server(&self, lock: &File) -> Result<(), Error> {
+        let program = program().ok_or_else(|| {
+            unreachable(&format!(
+                "can't start a server for `local:`, as {NOT_INSTALLED}"
+            ))
+        })?;
+        let (socket, data) = (self.socket(), &self.directory);
+        let mut words: Vec<&OsStr> = vec![program.as_os_str(), "--save".as_ref(), "".as_ref()];
+        words.extend(OPTIONS.split(' ').map(OsStr::new));
+        words.extend(["--unixsocket".as_ref(), socket.as_os_str()]);
+        words.extend(["--dir".as_ref(), data.as_os_str()]);
+        let words = words.into_iter().map(|word| CString::new(word.as_bytes()));
+        let words = words.collect::<Result<Vec<_>, _>>();
+        let words = words.map_err(|error| self.failed(&error.into()))?;
+        let first = sys::fork_apart(sys::LOCAL_SERVER, lock, |lock| {
+            let _ = sys::fork_apart(sys::LOCAL_SERVER, lock, |lock| {
+                let _ = self.become_server(&words, lock);
+            });
+        });
+        let _ = waitpid(first.map_err(|error| self.failed(&error))?, None);
+        Ok(())
     }
 
-    /// Sends a signal to the processes that have the locks.
-    fn signal(&self, signal: i32) {
-        for lock in self.home.locks() {
-            for holder in holders(&lock).unwrap_or_default() {
-                holder.signal(signal);
-            }
+    fn become_server(&self, words: &[CString], mut lock: &File) -> io::Result<()> {
+        umask(Mode::from_bits_truncate(0o077));
+        // The limits were meant for a job.
+        sys::lift_limits();
+        sys::raise_file_limit();
+        lock.set_len(0)?;
+        write!(lock, "{}", std::process::id())?;
+        let mut log = File::create(self.log())?;
+        let variables = [c"PATH=/usr/local/bin:/usr/bin:/bin".to_owned()];
+        let error = sys::become_program(&words[0], words, &variables, lock, &log);
+        writeln!(log, "{}: {error}", words[0].to_string_lossy())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.join("server.log")
+    }
+
+    /// Returns the error for a server that holds the lock and doesn't listen.
+    fn not_ready(&self, lock: &File) -> Error {
+        let socket = self.socket();
+        let socket = socket.display();
+        match pid_in(lock).filter(|_| is_old(lock)) {
+            Some(pid) => unreachable(&format!(
+                "the server for `local:` (pid {pid}) doesn't listen at {socket}; end it with `kill {pid}`, and the next command starts it again"
+            )),
+            None => error(
+                ErrorKind::Loading,
+                &format!("the server for `local:` at {socket} isn't ready yet; try again"),
+            ),
         }
+    }
+
+    /// Returns the error for a server that ended instead of listening, with the last line of its log.
+    fn ended(&self) -> Error {
+        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let last = log.lines().rev().find(|line| !line.trim().is_empty());
+        // The pid and the time come before that.
+        let last = last.map(|line| line.split_once(" # ").map_or(line, |(_, said)| said));
+        unreachable(&format!(
+            "can't start a server for `local:`: it ended: {} ({})",
+            last.unwrap_or("its log is empty"),
+            self.log().display()
+        ))
     }
 
     fn failed(&self, error: &io::Error) -> Error {
-        let lock = self.data().join("server.lock");
-        let why = format!("can't look at {}: {}", lock.display(), reason(error));
-        Error::new(ErrorKind::Refused, why)
+        let directory = self.directory.display();
+        unreachable(&format!(
+            "can't use the server for `local:` in {directory}: {}",
+            reason(error)
+        ))
     }
 }
 
-/// Whose server a command uses that isn't told: this host's where this user may, else the user's own.
-pub fn usual_scope() -> Scope {
-    if is_for_host() {
-        Scope::Host
-    } else {
-        Scope::User
+/// Ends a server that has lost its socket, because nobody can reach it, and it keeps the data locked. Returns true if
+/// the server was signaled.
+fn end_unreachable(lock: &File) -> bool {
+    // Before the age: a server that has just started is never taken for an old one.
+    let pid = pid_in(lock);
+    if !is_old(lock) {
+        return false;
     }
+    // Before the check: afterwards the pid can't become another process's.
+    let process = pid.and_then(|pid| sys::pidfd(pid).ok().flatten());
+    let input = pid.and_then(|pid| fs::metadata(format!("/proc/{pid}/fd/0")).ok());
+    let (Some(process), Some(input), Ok(lock)) = (process, input, lock.metadata()) else {
+        return false;
+    };
+    let is_ours = (input.dev(), input.ino()) == (lock.dev(), lock.ino());
+    is_ours && sys::signal(process.as_fd(), sys::SIGTERM).is_ok()
 }
 
-/// Starts the server, or waits for whoever does.
-fn bring_up(home: &Home, until: Instant) -> Result<UnixStream, NotOpen> {
-    home.expect_startable()?;
-    let owner = home.owner()?;
-    home.prepare(owner)?;
-    let mut nothing_there = None;
-    loop {
-        let locked = home
-            .try_lock()
-            .map_err(|error| cannot_start(home, &reason(&error)))?;
-        let opened = open_unix(&home.socket(), until);
-        match (opened, &locked) {
-            // Somebody was first.
-            (Ok(stream), _) => return Ok(trusted(home.scope, stream)?),
-            (Err(error), _) if !is_absent(&error) => {
-                let last = nothing_there.take();
-                let last = last.filter(|_| error.kind() == io::ErrorKind::TimedOut);
-                return Err(without_socket(home, last.unwrap_or(error)));
-            }
-            (Err(_), Some(locked)) => {
-                let Some(program) = life::program() else {
-                    return Err(not_installed(home.scope).into());
-                };
-                let failed = |error: io::Error| cannot_start(home, &reason(&error));
-                home.forget_socket().map_err(failed)?;
-                let (read, write) =
-                    pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(error.into()))?;
-                life::begin(&program, home, owner, locked, &File::from(write)).map_err(failed)?;
-                return until_it_answers(home, &File::from(read), until);
-            }
-            (Err(error), None) => {
-                let other = home.other_socket().map(|other| open_unix(&other, until));
-                if let Some(Ok(stream)) = other {
-                    return Ok(trusted(home.scope, stream)?);
-                }
-                nothing_there = Some(error);
-            }
+/// Returns true if this process is a server that redlock has started for `local:`, also another user's.
+pub fn is_server(pid: i32) -> bool {
+    let input = fs::read_link(format!("/proc/{pid}/fd/0")).unwrap_or_default();
+    let name = input.file_name().unwrap_or_default();
+    name.as_bytes().starts_with(LOCK.as_bytes())
+}
+
+/// Returns the directory of the server: it survives a logout, and nobody cleans it up.
+fn directory() -> Result<PathBuf, Error> {
+    if geteuid().is_root() {
+        return Ok("/run/redlock".into());
+    }
+    let named = |name| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let home = || {
+        named("HOME")
+            .filter(|home| home.is_dir())
+            .map(|home| home.join(".local/state"))
+    };
+    let state = named("XDG_STATE_HOME").or_else(home).ok_or_else(|| {
+        refused("`local:` needs a home directory: set HOME, or XDG_STATE_HOME to a directory of this user")
+    })?;
+    // Hosts may share a home.
+    let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let host = match machine.trim() {
+        "" => gethostname().unwrap_or_default(),
+        machine => machine.replace('/', "").into(),
+    };
+    Ok(state.join("redlock").join(host))
+}
+
+fn program() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let directories: Vec<PathBuf> = env::split_paths(&path).collect();
+    PROGRAMS.iter().find_map(|program| {
+        let mut paths = directories.iter().map(|directory| directory.join(program));
+        paths.find(|path| path.is_absolute() && path.is_file())
+    })
+}
+
+fn pid_in(lock: &File) -> Option<i32> {
+    let mut text = [0; 16];
+    let length = lock.read_at(&mut text, 0).ok()?;
+    str::from_utf8(&text[..length]).ok()?.parse().ok()
+}
+
+/// Returns true if a server that holds the lock must have had a socket by now. The lock changes at each start.
+fn is_old(lock: &File) -> bool {
+    let started = lock.metadata().and_then(|metadata| metadata.modified());
+    started.is_ok_and(|started| started.elapsed().is_ok_and(|age| age >= STARTS_WITHIN))
+}
+
+/// Returns false while the server answers that it loads its data.
+fn has_loaded(mut stream: &UnixStream, until: Instant) -> io::Result<bool> {
+    let left = until.saturating_duration_since(Instant::now());
+    stream.set_read_timeout(Some(left.max(RETRY_AFTER)))?;
+    stream.write_all(b"PING\r\n")?;
+    let mut reply = String::new();
+    match BufReader::new(stream).read_line(&mut reply) {
+        Ok(0) => Err(io::ErrorKind::ConnectionReset.into()),
+        Ok(_) => Ok(!reply.starts_with("-LOADING")),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(io::ErrorKind::TimedOut.into())
         }
-        std::thread::sleep(LOOK_EVERY);
+        Err(error) => Err(error),
     }
 }
 
-/// Waits until a server that was started is shown, which is when it answers.
-fn until_it_answers(home: &Home, pipe: &File, until: Instant) -> Result<UnixStream, NotOpen> {
-    loop {
-        if let Ok(stream) = open_unix(&home.socket(), until) {
-            return Ok(stream);
-        }
-        if poll::is_ready(poll::readable(pipe.as_fd()), LOOK_EVERY) {
-            return Err(ended(home).into());
-        }
-        if Instant::now() >= until {
-            return Err(not_ready(home).into());
-        }
-    }
-}
-
-/// A server of this user's alone is one that this user has started.
-fn trusted(scope: Scope, stream: UnixStream) -> Result<UnixStream, Error> {
-    let user = geteuid().as_raw();
-    match scope {
-        Scope::Host => Ok(stream),
-        Scope::User if sys::peer_user(&stream).is_ok_and(|peer| peer == user) => Ok(stream),
-        Scope::User => Err(Error::new(
-            ErrorKind::Config,
-            "the server at the socket of `local:user` belongs to another user; remove the socket"
-                .into(),
-        )),
-    }
-}
-
-/// Whether nothing listens there.
+/// Returns true if no server is there, or it ends.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory
+        io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
     )
 }
 
-fn is_closed(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::PermissionDenied
+fn error(kind: ErrorKind, why: &str) -> Error {
+    Error::new(kind, format!("{THIS_HOST_ONLY}: {why}"))
 }
 
-fn cannot_start(home: &Home, why: &str) -> Error {
-    let socket = home.socket();
-    let why = format!(
-        "can't start a server for `{}` at {}: {why}",
-        home.scope,
-        socket.display()
-    );
-    Error::new(ErrorKind::Unreachable, why)
+fn refused(why: &str) -> Error {
+    error(ErrorKind::Config, why)
 }
 
-fn not_installed(scope: Scope) -> Error {
-    let why = format!("can't start a server for `{scope}`, as {NOT_INSTALLED}");
-    Error::new(ErrorKind::Unreachable, why)
-}
-
-/// The error for a server that has ended instead of answering, by the end of its log.
-fn ended(home: &Home) -> Error {
-    let log = read_plain(&home.log()).unwrap_or_default();
-    let last = log.lines().rev().find(|line| !line.trim().is_empty());
-    // Before that stand its number and the time.
-    let last = last.map(|line| line.split_once(" # ").map_or(line, |(_, said)| said));
-    let log = home.log();
-    cannot_start(
-        home,
-        &match last {
-            Some(last) => format!("it ended: {last} ({})", log.display()),
-            None => format!("it ended, and wrote nothing to {}", log.display()),
-        },
-    )
-}
-
-/// The error for a server that is there, at no socket.
-fn without_socket(home: &Home, error: io::Error) -> NotOpen {
-    let socket = home.socket();
-    if !home.was_ready() {
-        return not_ready(home).into();
-    }
-    let stops = format!(
-        "`{} local stop` ends it, and the next command starts another",
-        home.command()
-    );
-    let message = match error.kind() {
-        io::ErrorKind::NotFound => format!(
-            "the server for `{}` runs, but its socket {} is gone; {stops}",
-            home.scope,
-            socket.display()
-        ),
-        _ => return NotOpen::Socket(error),
-    };
-    Error::new(ErrorKind::Unreachable, message).into()
-}
-
-/// The error for a server that isn't ready yet.
-fn not_ready(home: &Home) -> Error {
-    let socket = home.socket();
-    let why = format!(
-        "the server for `{}` at {} was started and isn't ready yet; try again when it has loaded its data",
-        home.scope,
-        socket.display()
-    );
-    Error::new(ErrorKind::Loading, why)
-}
-
-fn running(facts: &Facts, socket: PathBuf) -> Running {
-    let version = match facts.text("valkey_version") {
-        Some(version) => format!("Valkey {version}"),
-        None => format!("Redis {}", facts.text("redis_version").unwrap_or("?")),
-    };
-    let up_for = facts.number("uptime_in_seconds").unwrap_or_default();
-    Running {
-        version,
-        pid: facts.number("process_id").unwrap_or_default(),
-        up_for: Duration::from_secs(up_for),
-        socket,
-    }
+fn unreachable(why: &str) -> Error {
+    error(ErrorKind::Unreachable, why)
 }

@@ -19,13 +19,13 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{SockRef, TcpKeepalive};
 
-use super::local::{Local, NotOpen};
+use super::local::Local;
 use super::password::FreshPassword;
 use super::redis_cli::RedisCli;
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
 use super::transport::Transport;
-use super::url::{Address, Login, Scope};
+use super::url::{Address, Login};
 use super::{Error, ErrorKind};
 use crate::reason::reason;
 use crate::sys::look_up;
@@ -156,9 +156,9 @@ impl Server {
         }
     }
 
-    /// Whose server of this host it is, if it is one.
-    pub fn local_scope(&self) -> Option<Scope> {
-        self.local.as_ref().map(|local| local.scope())
+    /// Returns the socket of a server of this host that redlock starts.
+    pub fn local_socket(&self) -> Option<PathBuf> {
+        self.local.as_ref().map(|local| local.socket())
     }
 
     /// Another server of the same URL, with the same credentials.
@@ -475,13 +475,12 @@ impl Server {
         let stream = match &self.address {
             Address::Unix(path) => {
                 let opened = match &self.local {
-                    Some(local) => local.open(until),
-                    None => open_unix(path, until).map_err(NotOpen::Socket),
+                    Some(local) => local
+                        .open(until)
+                        .map_err(|error| error.with_origin(self.url_origin())),
+                    None => open_unix(path, until).map_err(|error| self.no_socket(path, &error)),
                 };
-                Stream::Unix(opened.map_err(|error| match error {
-                    NotOpen::Socket(error) => self.no_socket(path, &error),
-                    NotOpen::Other(error) => error.with_origin(self.url_origin()),
-                })?)
+                Stream::Unix(opened?)
             }
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;

@@ -29,24 +29,6 @@ pub struct Login {
     pub password: Option<String>,
 }
 
-/// Whose server of this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// That of root and of the group `redlock`.
-    Host,
-    /// That of the user.
-    User,
-}
-
-impl fmt::Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Host => "local:",
-            Self::User => "local:user",
-        })
-    }
-}
-
 /// Where the locks are.
 #[derive(PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
@@ -54,7 +36,7 @@ pub enum Place {
     /// On this server.
     Server(Address),
     /// On a server of this host alone, which redlock starts.
-    Local(Scope),
+    Local,
     /// On the primary that these sentinels know by this name.
     Sentinels {
         nodes: Vec<Address>,
@@ -92,8 +74,16 @@ impl Url {
         if text.starts_with(['"', '\'']) {
             return Err("it begins with a quote; remove the quotes around it".into());
         }
-        if let Some(rest) = text.strip_prefix("local:") {
-            return local(rest);
+        match text.strip_prefix("local:") {
+            Some("") => {
+                return Ok(Self {
+                    place: Place::Local,
+                    database: 0,
+                    login: Login::default(),
+                });
+            }
+            Some(_) => return Err("write `local:`, with nothing after it".into()),
+            None => {}
         }
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("it must begin with {SCHEMES}"));
@@ -136,31 +126,9 @@ pub fn passwords(url: &str) -> (bool, Option<PathBuf>) {
             password_file,
             ..
         } => (login.password, password_file),
-        Place::Server(_) | Place::Local(_) | Place::Cluster { .. } => (None, None),
+        Place::Server(_) | Place::Local | Place::Cluster { .. } => (None, None),
     };
     (login.password.or(theirs).is_some(), file)
-}
-
-/// `local:` or `local:user`
-fn local(rest: &str) -> Result<Url, String> {
-    let scope = match rest {
-        "" => Scope::Host,
-        "user" => Scope::User,
-        _ => return Err("write `local:` (for root and the group redlock) or `local:user` (for this user), with nothing after it".into()),
-    };
-    Ok(Url {
-        place: Place::Local(scope),
-        database: 0,
-        login: Login::default(),
-    })
-}
-
-/// Whose server of this host a URL names, if it does.
-pub fn local_scope(url: &str) -> Option<Scope> {
-    match Url::parse(url).ok()?.place {
-        Place::Local(scope) => Some(scope),
-        Place::Server(_) | Place::Sentinels { .. } | Place::Cluster { .. } => None,
-    }
 }
 
 /// The parts of `[user[:password]@]hosts[/path][?options]`, with the credentials decoded.
@@ -556,18 +524,6 @@ mod tests {
         }
         let tls = Url::parse("rediss://h").unwrap().place;
         assert!(matches!(tls, Place::Server(Address::Tcp { tls: true, .. })));
-    }
-
-    #[test]
-    fn a_server_of_this_host_is_the_hosts_or_the_users() {
-        for (text, scope) in [
-            ("local:", Some(Scope::Host)),
-            (" local:user\n", Some(Scope::User)),
-            ("local:hunter2", None),
-            ("redis://local:6379", None),
-        ] {
-            assert_eq!(local_scope(text), scope, "{text}");
-        }
     }
 
     #[test]

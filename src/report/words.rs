@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::text::{columns, ordinal, shorten, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
+pub use crate::protocol::THIS_HOST_ONLY;
 use crate::protocol::{
     Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Renewal, Who,
 };
@@ -215,9 +216,6 @@ fn expiry(left: Option<Duration>) -> String {
         |left| format!("expires in {}", format_duration(left)),
     )
 }
-
-/// What begins each account of locks that exclude nobody on another host.
-pub const THIS_HOST_ONLY: &str = "this host only";
 
 /// Warning that no URL is set: another host's runs without one use another server.
 pub const NO_URL: &str = "on this host only: no REDLOCK_URL is set";

@@ -225,7 +225,7 @@ fn attend(null: &File, words: &[CString], variables: &[CString]) {
     let started = sys::fork_apart(HOOK, null, |null| {
         let _ = set_pdeathsig(Signal::SIGKILL);
         if Pid::parent() == own {
-            sys::become_program(c"/bin/sh", words, variables, null, &[]);
+            sys::become_program(c"/bin/sh", words, variables, null, null);
         }
     });
     if started.is_err() {

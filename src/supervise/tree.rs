@@ -22,6 +22,7 @@ use std::time::Duration;
 use nix::unistd::{Pid, getsid};
 
 use crate::clock::{Moment, now};
+use crate::protocol;
 use crate::signal::SIGINT;
 use crate::supervise::environment::{Origin, has_called_hook, is_of_hook};
 use crate::sys;
@@ -513,7 +514,7 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It has the name of a [`sys::Waker`], or of a watchdog.
     is_named_helper: bool,
-    /// It has the name of the keeper of a lock or of this host's server, of a [`sys::Witness`], or of what calls a hook.
+    /// It has the name of the keeper of a lock, of what starts this host's server or calls a hook, or of a [`sys::Witness`].
     is_named_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
@@ -581,7 +582,12 @@ impl Stat {
 
     /// Whether it keeps a lock, or works for a redlock otherwise, and is no work of a command.
     fn is_keeper(&self) -> bool {
-        self.is_named_keeper && self.is_redlocks_own()
+        (self.is_named_keeper && self.is_redlocks_own()) || self.is_local_server()
+    }
+
+    /// Returns true for a server of this host that redlock has started; such a server leads a session.
+    fn is_local_server(&self) -> bool {
+        self.session == self.pid.as_raw() && protocol::is_local_server(self.pid.as_raw())
     }
 
     /// Whether a redlock has forked it: any process may have such a name.
@@ -627,7 +633,7 @@ impl Stat {
             is_named_helper: [sys::WAKER, WATCHDOG]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
-            is_named_keeper: [KEEPER, RELEASER, HOOK, sys::SERVER_KEEPER, sys::WITNESS]
+            is_named_keeper: [KEEPER, RELEASER, HOOK, sys::LOCAL_SERVER, sys::WITNESS]
                 .map(CStr::to_bytes)
                 .contains(&name.as_bytes()),
             ignores_int: {

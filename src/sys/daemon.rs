@@ -1,14 +1,12 @@
-//! Background processes: their start, and a file lock that lasts as long as they live.
+//! Background programs: their start, their users, and a file lock that lasts as long as they live.
 
 use std::ffi::{CStr, CString, c_char};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-use nix::sys::wait::{WaitStatus, waitpid};
-
-use super::{LAST_SIGNAL, SignalSet, fork_daemon, set_default};
+use super::{LAST_SIGNAL, SignalSet, set_default};
 
 /// Locks an open file as flock(2) does, unless it is locked; whether it was. The lock ends when the last copy of this
 /// descriptor is closed, in whichever process, and not before.
@@ -23,42 +21,14 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Leaves a process behind that does this work and nothing after it. It is nobody's child who would wait for it, has a
-/// session of its own, and nothing open but these descriptors.
-///
-/// # Errors
-/// In this process only: no new one could be made.
-pub fn leave_behind(name: &CStr, kept: &[BorrowedFd<'_>], work: impl FnOnce()) -> io::Result<()> {
-    let words = name.to_string_lossy();
-    if let Some(first) = fork_daemon(name, &words, kept)? {
-        return match waitpid(first, None) {
-            Ok(WaitStatus::Exited(_, status)) if status != 0 => {
-                Err(io::Error::from_raw_os_error(status))
-            }
-            // It has no status where the ends of children are ignored.
-            _ => Ok(()),
-        };
-    }
-    let status = match fork_daemon(name, &words, kept) {
-        Ok(Some(_)) => 0,
-        Ok(None) => {
-            work();
-            0
-        }
-        Err(error) => error.raw_os_error().unwrap_or(libc::EAGAIN),
-    };
-    // SAFETY: nothing follows, and what is open is the kernel's to close.
-    unsafe { libc::_exit(status) }
-}
-
-/// Becomes a program that knows nothing of us: with these words and variables, default signals, the usual priority, and
-/// nothing open but `output` for what it says, and the `kept`. Returns only where that fails.
+/// Becomes a program that knows nothing of redlock: with these words, variables, input and output, default signals, and the
+/// usual priority. Returns only if that fails.
 pub fn become_program(
     path: &CStr,
     words: &[CString],
     variables: &[CString],
+    input: &File,
     output: &File,
-    kept: &[BorrowedFd<'_>],
 ) -> io::Error {
     let pointers = |texts: &[CString]| -> Vec<*const c_char> {
         let texts = texts.iter().map(|text| text.as_ptr());
@@ -73,11 +43,9 @@ pub fn become_program(
     unsafe {
         // Whoever needs it first may be in less of a hurry than others.
         libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        libc::dup2(input.as_raw_fd(), 0);
         for stream in [1, 2] {
             libc::dup2(output.as_raw_fd(), stream);
-        }
-        for fd in kept {
-            libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0);
         }
         libc::execve(path.as_ptr(), words.as_ptr(), variables.as_ptr());
     }

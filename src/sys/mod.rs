@@ -42,7 +42,7 @@ use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 
-pub use self::daemon::{become_program, leave_behind, peer_user, try_lock};
+pub use self::daemon::{become_program, peer_user, try_lock};
 pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::lookup::look_up;
@@ -553,8 +553,8 @@ struct Question {
     patience: libc::timespec,
 }
 
-/// The name of a process that watches over the server of this host. People look for "redlock", and are not to find it.
-pub const SERVER_KEEPER: &CStr = c"rl-local";
+/// The name of a process that starts the server of this host. People look for "redlock", and are not to find it.
+pub const LOCAL_SERVER: &CStr = c"rl-local";
 
 /// The name of such a process. People look for "redlock", and are not to find it.
 pub const WITNESS: &CStr = c"rl-witness";

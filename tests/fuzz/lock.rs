@@ -161,7 +161,7 @@ fn printed(url: &Url) -> String {
             let (user, pass) = (part("user", user), part("pass", pass));
             format!("unix://{path}?db={database}{user}{pass}")
         }
-        Place::Local(scope) => scope.to_string(),
+        Place::Local => "local:".to_owned(),
         Place::Server(address) => {
             let nodes = std::slice::from_ref(address);
             let scheme = scheme("redis", nodes);

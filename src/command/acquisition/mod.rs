@@ -214,7 +214,7 @@ impl<'a> Acquisition<'a> {
         }
         let options = self.wait_options;
         // A server of this host alone is started by whoever needs it, so that a wait doesn't help.
-        let is_local = self.settings.locks.local_scope().is_some();
+        let is_local = self.settings.locks.are_local();
         let may_wait = options.wait.is_none() && !options.no_wait && self.silence.is_none();
         let may_wait = may_wait && !is_local;
         Err(match kind {

@@ -1,6 +1,7 @@
 //! This host: the abilities of its kernel on which a run relies, and the rights of other users to its settings.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, fs};
 
@@ -18,8 +19,8 @@ pub struct Host {
     pub exposed: Vec<Exposure>,
     /// Other files on the PATH that are called redlock.
     pub namesakes: Vec<String>,
-    /// How jobs of this host exclude each other only in part.
-    pub split: Option<String>,
+    /// The socket of the server for `local:`, if that is used.
+    pub local_socket: Option<PathBuf>,
     /// No URL is set, so that redlock uses the default server.
     pub has_no_url: bool,
 }
@@ -58,7 +59,7 @@ impl Host {
             refused: settings.refused.clone(),
             exposed: settings.exposed.clone(),
             namesakes: namesakes().unwrap_or_default(),
-            split: settings.split.clone(),
+            local_socket: settings.locks.local_socket(),
             has_no_url: settings.locks.have_no_url(),
         }
     }

@@ -7,7 +7,8 @@ use super::super::fix::{Fix, Repair};
 use super::super::host::{Host, Kernel, Proc};
 use super::with_notes;
 use crate::config::Exposure;
-use crate::report::format_duration;
+use crate::report::{THIS_HOST_ONLY, format_duration};
+use crate::shell::quote;
 
 pub(super) fn this_host(host: &Host) -> Vec<Finding> {
     let mut findings = Vec::from(linux(&host.kernel));
@@ -95,13 +96,16 @@ fn settings(refused: &[Exposure]) -> Finding {
 
 fn one_server(host: &Host) -> Finding {
     let check = Check("url", Group::Host);
-    match &host.split {
+    match &host.local_socket {
         None if host.has_no_url => check.warn(
             "no URL set: this host's own Redis; other hosts with another server are not excluded",
             "put the same REDLOCK_URL=redis://HOST into /etc/redlock.env on every host",
         ),
-        None => check.moot("this host's settings don't mix `local:` with another server"),
-        Some(split) => check.fail(split, "set one URL for all jobs of this host"),
+        None => check.moot("a URL is set"),
+        Some(socket) => check.ok(format!(
+            "{THIS_HOST_ONLY}: the next command starts this server again after `redis-cli -s {} shutdown`",
+            quote(socket)
+        )),
     }
 }
 

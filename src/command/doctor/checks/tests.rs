@@ -99,7 +99,7 @@ fn host() -> Host {
         refused: Vec::new(),
         exposed: Vec::new(),
         namesakes: Vec::new(),
-        split: None,
+        local_socket: None,
         has_no_url: false,
     }
 }
