@@ -147,10 +147,7 @@ fn a_signal_that_ends_a_wait_ends_redlock_by_the_same_signal() {
             assert_eq!(redis.queue("a"), [0; 0], "it has left the queue");
         }
     }
-    assert_eq!(
-        redis.keys(),
-        ["redlock:a", "{redlock:a}:notices", "{redlock:a}:state"]
-    );
+    assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
 }
 
 /// Whether a process takes its signals itself: it has blocked TERM.
