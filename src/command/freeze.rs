@@ -73,7 +73,6 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
         // The freeze isn't what this waits for.
         let busy = Busy {
             frozen: None,
-            restarted: None,
             ..busy
         };
         let outlook = report::Outlook {

@@ -108,7 +108,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     exit
 }
 
-/// Reads the value of REDLOCK_HELD from a file, or from the first line of standard input. Of that, COMMAND finds the rest.
+/// Reads the value of `REDLOCK_HELD` from a file, or from the first line of standard input. Of that, COMMAND finds the rest.
 fn held_in(path: &Path) -> Result<Vec<(Name, Token)>> {
     let is_input = path == Path::new("-");
     let place = if is_input {

@@ -244,10 +244,7 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         "use redlock status --older-than, or stop COMMAND with -t",
     ),
     (&["--timeline"], "put --svg FILE"),
-    (
-        &["--summary", "--by-host"],
-        "put --json, and count with jq",
-    ),
+    (&["--summary", "--by-host"], "put --json, and count with jq"),
     (&["--follow"], "put watch -n1 redlock history"),
     (&["--utc"], "put TZ=UTC before redlock"),
 ];

@@ -1,8 +1,4 @@
 -- renew: extend our lease. Never shortens what was asked for, never creates a lock that is gone.
--- KEYS[1] the lock
--- KEYS[2] state
--- KEYS[3] meta
--- KEYS[10] notices
 -- ARGV[4] token
 -- ARGV[5] ttl (ms)
 -- ARGV[6] notify (1: a run that tracks the lock is to check how long it lasts, 0)

@@ -145,7 +145,7 @@ impl Rehearsal {
                         let server = self.locks.deployment.server();
                         let key = Some(self.lock.keys.lock.as_slice());
                         let script = step.call.script.source;
-                        Err(from_server(&error, &server, key, Some(&script)))
+                        Err(from_server(&error, &server, key, Some(script)))
                     }
                     answer => (step.read)(answer),
                 };

@@ -6,6 +6,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Size of the block, in bytes; a short run uses a good half of it.
@@ -27,6 +28,13 @@ static ARENA: Arena = Arena {
     block: UnsafeCell::new([0; SIZE]),
     next: AtomicUsize::new(0),
 };
+
+impl Arena {
+    /// Returns true if an allocation is in the block.
+    fn has(&self, allocation: *mut u8) -> bool {
+        (allocation as usize).wrapping_sub(self.block.get() as usize) < SIZE
+    }
+}
 
 // SAFETY: each byte belongs to at most one allocation, and its owner may do as it likes.
 unsafe impl Sync for Arena {}
@@ -54,10 +62,26 @@ unsafe impl GlobalAlloc for Arena {
 
     #[inline(never)]
     unsafe fn dealloc(&self, allocation: *mut u8, layout: Layout) {
-        let is_in_block = (allocation as usize).wrapping_sub(self.block.get() as usize) < SIZE;
-        if !is_in_block {
+        if !self.has(allocation) {
             // SAFETY: the allocation came from the system.
             unsafe { System.dealloc(allocation, layout) }
+        }
+    }
+
+    // Without this a large allocation would be copied each time it grows.
+    #[inline(never)]
+    unsafe fn realloc(&self, allocation: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if !self.has(allocation) {
+            // SAFETY: the allocation came from the system.
+            return unsafe { System.realloc(allocation, layout, size) };
+        }
+        // SAFETY: the caller promises that the new size is valid; the two allocations don't overlap.
+        unsafe {
+            let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !moved.is_null() {
+                ptr::copy_nonoverlapping(allocation, moved, size.min(layout.size()));
+            }
+            moved
         }
     }
 }

@@ -46,9 +46,7 @@ pub use self::daemon::{become_program, peer_user, try_lock};
 pub use self::environment::{all_variables, name_and_value, variables};
 pub use self::local::{CivilTime, local_time, midnight_utc, utc_time};
 pub use self::lookup::look_up;
-pub use self::signals::{
-    Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by,
-};
+pub use self::signals::{Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 pub use self::terminal::{TerminalModes, is_in_foreground};
 pub use self::thread::{USUAL_STACK, start_thread};

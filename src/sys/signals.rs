@@ -107,4 +107,3 @@ pub fn stop_by(signal: i32) -> io::Result<()> {
     set.unblock()?;
     set.block()
 }
-

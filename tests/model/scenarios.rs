@@ -774,7 +774,7 @@ fn defects() -> Vec<Defect> {
             with(
                 ACQUIRE.source,
                 &[(
-                    "return frozen > 0 and forgetful == 0 and string.find(who, '\"ignores_freeze\":true', 1, true) ~= nil",
+                    "return frozen > 0 and string.find(who, '\"ignores_freeze\":true', 1, true) ~= nil",
                     "return frozen > 0",
                 )],
             ),

@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gated, Outcome, Redis, Running, WallClock, assert_nothing_left, host, outcome, queued,
-    wait_until,
+    Gated, Outcome, Redis, WallClock, assert_nothing_left, host, outcome, queued, wait_until,
 };
 
 fn redlock(redis: &Redis, arguments: &[&str]) -> Outcome {

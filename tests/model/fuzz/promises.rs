@@ -900,6 +900,24 @@ impl Promises {
         Ok(())
     }
 
+    /// Returns how many waiters are ahead of a client, if it is in the queue: no waiter that a freeze keeps out is ahead of
+    /// a run that ignores the freeze.
+    fn place(&self, n: usize, step: &Step) -> Option<usize> {
+        let (after, token) = (step.after, step.all[n].token());
+        let ignores_freeze = |other: &String| {
+            let client = self.tokens.get(other);
+            client.is_some_and(|&client| step.wish(client).ignores_freeze)
+        };
+        let mut queue = after.queue.iter().map(|(waiter, _)| waiter);
+        if after.is_frozen() && step.wish(n).ignores_freeze {
+            let before = queue.take_while(|waiter| *waiter != token);
+            let before = before.filter(|waiter| ignores_freeze(waiter)).count();
+            after.waits(token).then_some(before)
+        } else {
+            queue.position(|waiter| waiter == token)
+        }
+    }
+
     fn acquired(
         &mut self,
         n: usize,
@@ -907,7 +925,7 @@ impl Promises {
         answer: &Acquired,
         step: &Step,
     ) -> Result<(), Broken> {
-        let (after, all) = (step.after, step.all);
+        let all = step.all;
         let token = all[n].token();
         let is_held = step.new.contains_key(token);
         if queues {
@@ -955,20 +973,7 @@ impl Promises {
                     "{token} got the answer \"busy\", with {:?} as holders and no waiter",
                     step.old
                 );
-                // None that a freeze keeps out is ahead of a run that ignores the freeze.
-                let goes_ahead = after.is_frozen() && all[n].plan.wish.ignores_freeze;
-                let ignores_freeze = |other: &String| {
-                    let client = self.tokens.get(other);
-                    client.is_some_and(|&client| step.wish(client).ignores_freeze)
-                };
-                let mut queue = after.queue.iter().map(|(waiter, _)| waiter);
-                let at = if goes_ahead {
-                    let is_queued = after.waits(token);
-                    let before = queue.take_while(|waiter| *waiter != token);
-                    is_queued.then(|| before.filter(|waiter| ignores_freeze(waiter)).count())
-                } else {
-                    queue.position(|waiter| waiter == token)
-                };
+                let at = self.place(n, step);
                 let mine = self.pasts[n].ticket.map(i64::unsigned_abs);
                 promise!(
                     !queues || busy.ticket == mine,
