@@ -76,7 +76,13 @@ fn cases() -> [Case; 10] {
     let lost_slots = "redis.call('DEL', KEYS[9], KEYS[5], KEYS[6])";
     [
         acquire("`run --supersede`", "", "1", "poll", "1"),
-        acquire("`run --supersede --cancel-running`", "", "1", "poll", "2"),
+        acquire(
+            "`run --supersede --cancel-in-progress`",
+            "",
+            "1",
+            "poll",
+            "2",
+        ),
         acquire("`run`, the lock's key deleted", lost_key, "1", "", "0"),
         acquire("`run`, the slots deleted", lost_slots, "10001", "", "0"),
         acquire(

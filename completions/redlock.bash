@@ -57,9 +57,9 @@ _redlock() {
             server+=("${words[i]}")
             ;;
         --connect-timeout | --history-size | --ttl | --sync | --sync-timeout | -E | --conflict-exit-code | \
-            --slots | --order | --reason | -t | --timeout | -k | --kill-after | --on-lost | \
+            --slots | --seq | -m | --reason | -t | --max-runtime | -k | --kill-after | --on-lost | \
             --on-unreachable | --hold-at-least | --once-per | --jitter | -c | --shell | \
-            --format | --while-pid | --token-file | --held | --for | --id | --last | --since | --svg | --older-than | --prometheus | --max-waiting | --once | \
+            --format | --while-pid | --token-file | --held | --for | --id | --last | --since | --svg | --older-than | --prometheus | --max-queue | --once | \
             --no-success-for)
             ((++i))
             ;;
@@ -79,7 +79,7 @@ _redlock() {
     local common='--url --prefix --password-file --tls-ca --tls-cert --tls-key
         --connect-timeout --quiet --verbose --help'
     local patience='--wait --no-wait --conflict-exit-code'
-    local taking="--ttl $patience --max-waiting --ignore-freeze --shared --slots --supersede --order --cancel-running
+    local taking="--ttl $patience --max-queue --ignore-freeze --shared --slots --supersede --seq --cancel-in-progress
         --reason --kill-after --on-lost"
     [[ $command$prev == history-n ]] && prev=--last
     case $prev in
@@ -89,20 +89,20 @@ _redlock() {
     --format) _redlock_words 'env json token github' ;;
     --password-file | --token-file | --held | --tls-ca | --tls-cert | --tls-key | --svg | --prometheus) _redlock_files ;;
     --while-pid) mapfile -t COMPREPLY < <(compgen -W "\$\$ $(ps -u "$UID" -o pid= 2>/dev/null)" -- "$cur") ;;
-    --ttl | --sync-timeout | --wait | -w | --timeout | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
+    --ttl | --sync-timeout | --wait | -w | --max-runtime | -t | --kill-after | -k | --connect-timeout | --hold-at-least | \
         --once-per | --jitter | --for | --since | --older-than | --no-success-for)
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
-    --url | -u | --prefix | --history-size | --slots | --order | --reason | --id | -E | \
-        --conflict-exit-code | -c | --shell | --last | --times | --max-waiting | --once) ;;
+    --url | -u | --prefix | --history-size | --slots | --seq | -m | --reason | --id | -E | \
+        --conflict-exit-code | -c | --shell | --last | --times | --max-queue | --once) ;;
     *)
         case $command:$cur in
         run:-*)
-            _redlock_words "$taking --timeout --on-unreachable --hold-at-least --once --once-per
-                --wait-tree --jitter --shell -- $common"
+            _redlock_words "$taking --max-runtime --on-unreachable --hold-at-least --once --once-per
+                --with-children --jitter --shell -- $common"
             ;;
-        guard:-*) _redlock_words "--held --timeout --kill-after --wait-tree --shell -- $common" ;;
-        acquire:-*) _redlock_words "$taking --format --while-pid --wait-tree $common" ;;
+        guard:-*) _redlock_words "--held --max-runtime --kill-after --with-children --shell -- $common" ;;
+        acquire:-*) _redlock_words "$taking --format --while-pid --with-children $common" ;;
         extend:-*) _redlock_words "--token-file --for $common" ;;
         status:-*) _redlock_words "--json --watch --older-than --no-success-for --prometheus --new $common" ;;
         history:-*) _redlock_words "--last --since --skipped --json --svg $common" ;;

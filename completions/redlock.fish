@@ -75,9 +75,9 @@ set -g __redlock_many_names run guard status freeze thaw
 set -g __redlock_one_name acquire extend release stop doctor
 # The options whose value is a separate word. In `redlock history` -n is one, too.
 set -g __redlock_with_value -u --url --prefix --password-file --tls-ca --tls-cert --tls-key \
-    --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --order --reason -k --kill-after \
-    --on-lost -t --timeout --on-unreachable --hold-at-least --once-per --jitter -c --shell --format \
-    --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-waiting --once --no-success-for
+    --connect-timeout --history-size -w --wait -E --conflict-exit-code --ttl --sync --sync-timeout --slots --seq -m --reason -k --kill-after \
+    --on-lost -t --max-runtime --on-unreachable --hold-at-least --once-per --jitter -c --shell --format \
+    --while-pid --token-file --for --id --last --since --svg --older-than --prometheus --held --max-queue --once --no-success-for
 
 function __redlock_no_command
     not __redlock_is $__redlock_commands; and not __redlock_after_dashes
@@ -119,34 +119,34 @@ for command in run acquire
     complete -c redlock -n "__redlock_is $command" -l ttl -x -d 'Lease length'
     complete -c redlock -n "__redlock_is $command" -s s -l shared -d 'Take a shared (read) lock'
     complete -c redlock -n "__redlock_is $command" -l slots -x -d 'Semaphore: up to N holders'
-    complete -c redlock -n "__redlock_is $command" -l max-waiting -x -d "Don't wait behind N others"
+    complete -c redlock -n "__redlock_is $command" -l max-queue -x -d "Don't wait behind N others"
     complete -c redlock -n "__redlock_is $command" -l ignore-freeze -d 'Run although the lock is frozen'
     complete -c redlock -n "__redlock_is $command" -l supersede -d 'Make all earlier waiters give up'
-    complete -c redlock -n "__redlock_is $command" -l order -x -d 'Version of this run, for --supersede'
-    complete -c redlock -n "__redlock_is $command" -l cancel-running -d 'Also stop the run that holds the lock'
-    complete -c redlock -n "__redlock_is $command" -l reason -x -d 'Reason, shown to others'
+    complete -c redlock -n "__redlock_is $command" -l seq -x -d 'Version of this run, for --supersede'
+    complete -c redlock -n "__redlock_is $command" -l cancel-in-progress -d 'Also stop the run that holds the lock'
+    complete -c redlock -n "__redlock_is $command" -s m -l reason -x -d 'Reason, shown to others'
     complete -c redlock -n "__redlock_is $command" -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
     complete -c redlock -n "__redlock_is $command" -l on-lost -x -a 'stop warn' -d 'What to do if the lock is lost'
 end
 
-complete -c redlock -n '__redlock_is run' -s t -l timeout -x -d 'Stop the command after this long'
+complete -c redlock -n '__redlock_is run' -s t -l max-runtime -x -d 'Stop the command after this long'
 complete -c redlock -n '__redlock_is run' -l on-unreachable -x -a 'fail run' -d 'What to do if Redis is unreachable at start'
 complete -c redlock -n '__redlock_is run' -l hold-at-least -x -d 'Keep the lock at least this long'
 complete -c redlock -n '__redlock_is run' -l once -x -d 'Skip if a run with this key succeeded'
 complete -c redlock -n '__redlock_is run' -l once-per -x -d 'Skip if a run succeeded within this time'
-complete -c redlock -n '__redlock_is run' -l wait-tree -d 'Hold the lock until all processes of the command have ended'
+complete -c redlock -n '__redlock_is run' -l with-children -d 'Hold the lock until all processes of the command have ended'
 complete -c redlock -n '__redlock_is run' -l jitter -x -d 'Sleep a random time first'
 complete -c redlock -n '__redlock_is run' -s c -l shell -x -d 'Run a shell script instead of a command'
 
 complete -c redlock -n '__redlock_is guard' -l held -r -F -d 'File with the REDLOCK_HELD of the job'
-complete -c redlock -n '__redlock_is guard' -s t -l timeout -x -d 'Stop the command after this long'
+complete -c redlock -n '__redlock_is guard' -s t -l max-runtime -x -d 'Stop the command after this long'
 complete -c redlock -n '__redlock_is guard' -s k -l kill-after -x -d 'Time between SIGTERM and SIGKILL'
-complete -c redlock -n '__redlock_is guard' -l wait-tree -d 'Guard until all processes of the command have ended'
+complete -c redlock -n '__redlock_is guard' -l with-children -d 'Guard until all processes of the command have ended'
 complete -c redlock -n '__redlock_is guard' -s c -l shell -x -d 'Run a shell script instead of a command'
 
 complete -c redlock -n '__redlock_is acquire' -l format -x -a 'env json token github' -d 'What to print'
 complete -c redlock -n '__redlock_is acquire' -l while-pid -x -a '(__fish_complete_pids)' -d 'Keep the lock while this process lives'
-complete -c redlock -n '__redlock_is acquire' -l wait-tree -d 'Keep the lock until all processes started by it have ended'
+complete -c redlock -n '__redlock_is acquire' -l with-children -d 'Keep the lock until all processes started by it have ended'
 
 complete -c redlock -n '__redlock_is extend release' -l token-file -r -F -d 'File with the token'
 complete -c redlock -n '__redlock_is extend' -l for -x -d 'Make the lock last at least this long from now'
@@ -154,7 +154,7 @@ complete -c redlock -n '__redlock_is release' -l force -d 'Free the lock regardl
 complete -c redlock -n '__redlock_is release stop' -l id -x -d 'Only the one with this id'
 complete -c redlock -n '__redlock_is release stop' -l all -d 'All holders, if there are several'
 complete -c redlock -n '__redlock_is release' -s y -l yes -d "With --force: don't ask for confirmation"
-complete -c redlock -n '__redlock_is release stop' -l reason -x -d 'Reason, shown to the run that loses the lock'
+complete -c redlock -n '__redlock_is release stop' -s m -l reason -x -d 'Reason, shown to the run that loses the lock'
 complete -c redlock -n '__redlock_is stop' -s n -l no-wait -d "Don't wait until the lock is handed over"
 
 complete -c redlock -n '__redlock_is status' -l json -d 'Print JSON'
@@ -177,7 +177,7 @@ complete -c redlock -n '__redlock_is help; and __redlock_has 0' -a 'redlock reci
 complete -c redlock -n '__redlock_is help; and __redlock_has 0' -a '$__redlock_commands'
 complete -c redlock -n '__redlock_is completions; and __redlock_has 0' -a 'bash zsh fish'
 
-complete -c redlock -n '__redlock_is freeze' -l reason -x -d 'Reason, shown to every run that wants the lock'
+complete -c redlock -n '__redlock_is freeze' -s m -l reason -x -d 'Reason, shown to every run that wants the lock'
 complete -c redlock -n '__redlock_is freeze' -l for -x -d 'Duration of the freeze'
 complete -c redlock -n '__redlock_is freeze' -l drain -d 'Return once the holder is done'
 complete -c redlock -n '__redlock_is freeze status' -l new -d 'Accept a name that was never used'

@@ -165,6 +165,13 @@ fn dispatch(
         if let Some(line) = &from_settings.unknown {
             settings.verbosity.info(line);
         }
+        if let Some(line) = &from_settings.removed {
+            if examines {
+                settings.verbosity.info(line);
+            } else {
+                settings.verbosity.verbose(line);
+            }
+        }
         if !examines {
             settings.warn_of_exposed();
         }

@@ -21,27 +21,37 @@ pub const GROUPS: [&str; 9] = [
     CONNECTION,
 ];
 
-/// The commands whose options can all be set by variables, which are named after them.
+/// The commands that have options with a variable.
 pub const WITH_SETTINGS: [&str; 5] = ["run", "guard", "acquire", "extend", "doctor"];
 
-/// The options for the command, the process and the secrets of one call: they have no variable.
-const WITHOUT_VARIABLE: [&str; 11] = [
-    "shell",
-    "unless",
-    "while-pid",
-    "token-file",
-    "for",
-    "held",
-    "ignore-freeze",
-    "once",
-    "new",
-    "json",
-    "help",
+/// Options that a host sets, too, by a variable. All others describe a job, and have none: a variable also reaches the runs
+/// that the job starts.
+const WITH_VARIABLE: [&str; 20] = [
+    "connect-timeout",
+    "history-size",
+    "jitter",
+    "kill-after",
+    "max-runtime",
+    "on-lost",
+    "on-unreachable",
+    "password-file",
+    "prefix",
+    "quiet",
+    "reason",
+    "repair-ttl",
+    "sync",
+    "sync-timeout",
+    "tls-ca",
+    "tls-cert",
+    "tls-key",
+    "ttl",
+    "url",
+    "verbose",
 ];
 
-/// The variable that sets an option: `REDLOCK_KILL_AFTER` for `kill-after`; `None` where there is none.
+/// Returns the variable that sets an option, if any: `REDLOCK_KILL_AFTER` for `kill-after`.
 pub fn variable(option: &str) -> Option<String> {
-    let has_one = !WITHOUT_VARIABLE.contains(&option);
+    let has_one = WITH_VARIABLE.contains(&option);
     has_one.then(|| format!("REDLOCK_{}", option.to_uppercase().replace('-', "_")))
 }
 

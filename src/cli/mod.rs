@@ -314,10 +314,10 @@ pub struct AcquireOptions {
 
     /// Don't wait behind N others
     ///
-    /// The run then gives up as if the lock had stayed busy. With --max-waiting 1 -E 0, the run that waits covers this one,
+    /// The run then gives up as if the lock had stayed busy. With --max-queue 1 -E 0, the run that waits covers this one,
     /// unless it gives up itself.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(1_u32, 100), help_heading = "Waiting")]
-    pub max_waiting: Option<u32>,
+    pub max_queue: Option<u32>,
 
     /// Make all earlier waiters give up
     ///
@@ -325,22 +325,17 @@ pub struct AcquireOptions {
     #[arg(long, help_heading = "Only the newest")]
     pub supersede: bool,
 
-    /// With --supersede: this run's version
+    /// This run's build number: lower ones give up
     ///
-    /// N is a number that grows, such as the build number. A run gives up if a run with a larger N has been seen.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "supersede", value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest", hide_short_help = true)]
-    pub order: Option<u64>,
+    /// N grows from run to run. A run gives up if a run with a larger N has been seen. Implies --supersede.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest", hide_short_help = true)]
+    pub seq: Option<u64>,
 
-    /// With --supersede: also stop the run that holds the lock
+    /// Make waiters give up, and stop the running one, too
     ///
-    /// The status of that run is 79.
-    #[arg(
-        long,
-        requires = "supersede",
-        help_heading = "Only the newest",
-        hide_short_help = true
-    )]
-    pub cancel_running: bool,
+    /// The status of the run that is stopped is 79. Implies --supersede.
+    #[arg(long, help_heading = "Only the newest", hide_short_help = true)]
+    pub cancel_in_progress: bool,
 
     /// If another client's lock has no expiry, set --ttl on it
     #[arg(long, hide = true)]
@@ -353,7 +348,7 @@ pub struct AcquireOptions {
     pub ignore_freeze: bool,
 
     /// Reason, shown in `redlock status` and to waiters
-    #[arg(long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description")]
+    #[arg(short = 'm', long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description")]
     pub reason: Option<String>,
 }
 
@@ -383,7 +378,7 @@ Exit status: COMMAND's own, 128+N if signal N killed it, or
   77   Redis denied access
   78   bad configuration
   79   the lock was lost, or the run was stopped by a person or a newer run
-  124  --timeout stopped COMMAND
+  124  --max-runtime stopped COMMAND
   125  redlock itself failed
   126  COMMAND can't be executed
   127  COMMAND was not found
@@ -406,8 +401,8 @@ pub struct Run {
     /// Stop COMMAND after this long (status 124)
     ///
     /// 0: never. (flock's --timeout is --wait here: it limits the wait for the lock.)
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
-    pub timeout: Option<Duration>,
+    #[arg(short = 't', long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
+    pub max_runtime: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL [default: 5s]
     ///
@@ -449,7 +444,7 @@ pub struct Run {
     ///
     /// The lock is held until every process that COMMAND started has ended, not only COMMAND itself.
     #[arg(long, help_heading = "The command")]
-    pub wait_tree: bool,
+    pub with_children: bool,
 
     /// Sleep a random time first, up to this long
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts")]
@@ -494,7 +489,7 @@ pub enum OnUnreachable {
 /// if there is no lock to guard, it starts nothing, and the status is 79.
 ///
 /// A guard finds the lock in $REDLOCK_HELD (`docker run -e REDLOCK_HELD …`), or reads the value of that variable from a file
-/// or a pipe: `printf '%s\n' "$REDLOCK_HELD" | ssh web-1 redlock guard --held - -- ./switch.sh`.
+/// or a pipe: `echo "$REDLOCK_HELD" | ssh web-1 redlock guard --held - -- ./switch.sh`.
 #[derive(Debug, Args)]
 #[command(after_long_help = ELSEWHERE)]
 pub struct Guard {
@@ -513,8 +508,8 @@ pub struct Guard {
     pub held: Option<PathBuf>,
 
     /// Stop COMMAND after this long (status 124)
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
-    pub timeout: Option<Duration>,
+    #[arg(short = 't', long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
+    pub max_runtime: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL [default: 5s]
     ///
@@ -524,7 +519,7 @@ pub struct Guard {
 
     /// Guard until all processes of COMMAND end
     #[arg(long)]
-    pub wait_tree: bool,
+    pub with_children: bool,
 
     #[command(flatten)]
     pub sync: SyncOptions,
@@ -614,7 +609,7 @@ pub struct Acquire {
 
     /// With --while-pid: also keep the lock until all processes that PID has started under the lock have ended
     #[arg(long, requires = "while_pid", help_heading = "Script")]
-    pub wait_tree: bool,
+    pub with_children: bool,
 }
 
 /// What `redlock acquire` prints.
@@ -696,7 +691,7 @@ pub struct Release {
     pub yes: bool,
 
     /// With --force: reason, shown to the run that loses the lock or its place in the queue
-    #[arg(long, value_name = "TEXT", requires = "force", value_parser = not_empty)]
+    #[arg(short = 'm', long, value_name = "TEXT", requires = "force", value_parser = not_empty)]
     pub reason: Option<String>,
 }
 
@@ -722,7 +717,7 @@ pub struct Stop {
     pub all: bool,
 
     /// Reason, shown to the run that is stopped
-    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
+    #[arg(short = 'm', long, value_name = "TEXT", value_parser = not_empty)]
     pub reason: Option<String>,
 
     /// Don't wait until the lock is handed over
@@ -777,7 +772,7 @@ pub struct Freeze {
     pub names: Vec<String>,
 
     /// Reason, shown to every run that wants the lock
-    #[arg(long, value_name = "TEXT", value_parser = not_empty)]
+    #[arg(short = 'm', long, value_name = "TEXT", value_parser = not_empty)]
     pub reason: String,
 
     /// Duration of the freeze; at most 30d [default: 30d]
@@ -867,12 +862,4 @@ pub enum Shell {
 }
 
 /// The options that mean something only beside another one, each with that one.
-pub const ONLY_WITH: [(&str, &str); 7] = [
-    ("order", "supersede"),
-    ("cancel-running", "supersede"),
-    ("on-lost", "while-pid"),
-    ("kill-after", "while-pid"),
-    ("wait-tree", "while-pid"),
-    ("id", "force"),
-    ("yes", "force"),
-];
+pub const ONLY_WITH: [(&str, &str); 2] = [("kill-after", "while-pid"), ("on-lost", "while-pid")];

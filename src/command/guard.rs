@@ -72,14 +72,14 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                 words,
                 prepared,
                 environment: work,
-                timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
+                timeout: options.max_runtime.filter(|limit| !limit.is_zero()),
             };
             let terms = RunTerms {
                 policy: Policy {
                     on_terminal,
                     leads_session: getsid(None) == Ok(getpid()),
                     only_warn: false,
-                    wait_tree: options.wait_tree,
+                    with_children: options.with_children,
                     kill_after: options.kill_after.unwrap_or(KILL_AFTER),
                     timeout_at: None,
                     has_hook: false,

@@ -243,6 +243,14 @@ const NOT_OURS: &[(&[&str], &str)] = &[
         &["--late"],
         "use redlock status --older-than, or stop COMMAND with -t",
     ),
+    (
+        &["--timeout"],
+        "put -w TIME to limit the wait, or -t TIME (--max-runtime) to limit COMMAND",
+    ),
+    (&["--max-waiting"], "put --max-queue N"),
+    (&["--wait-tree"], "put --with-children"),
+    (&["--order"], "put --seq N"),
+    (&["--cancel-running"], "put --cancel-in-progress"),
     (&["--timeline"], "put --svg FILE"),
     (&["--summary", "--by-host"], "put --json, and count with jq"),
     (&["--follow"], "put watch -n1 redlock history"),
@@ -376,10 +384,6 @@ mod tests {
             (
                 "run --shared=yes a -- b",
                 "unexpected value 'yes' for '--shared' found; no more were expected; see redlock run -h",
-            ),
-            (
-                "run --order 1 a -- b",
-                "the following required arguments were not provided: --supersede; see redlock run -h",
             ),
             (
                 "run --no-wiat a -- b",

@@ -39,7 +39,7 @@ pub enum Exit {
     Lost,
     /// A newer run had COMMAND stopped.
     Cancelled,
-    /// `--timeout` stopped COMMAND.
+    /// `--max-runtime` stopped COMMAND.
     Timeout,
     /// redlock itself failed.
     Internal,

@@ -25,7 +25,7 @@ pub struct Policy {
     /// Go on when the lock is lost.
     pub only_warn: bool,
     /// The run lasts until all of COMMAND's tree has ended.
-    pub wait_tree: bool,
+    pub with_children: bool,
     /// The time between SIGTERM and SIGKILL.
     pub kill_after: Duration,
     /// When to stop COMMAND.
@@ -95,7 +95,7 @@ pub enum StopReason {
     Lost,
     /// A newer run wants the lock.
     Cancelled,
-    /// `--timeout` is over.
+    /// `--max-runtime` is over.
     Timeout,
     /// A signal was sent to us.
     Signal,
@@ -588,7 +588,7 @@ impl Session {
                 let was_killed = status.signal().is_some();
                 if was_killed && matches!(protection, Protection::Held(_)) {
                     self.terminate(StopReason::Leftovers, kill_at, actions);
-                } else if !self.policy.wait_tree {
+                } else if !self.policy.with_children {
                     actions.push(Action::Finish(self.exit()));
                 }
             }
@@ -715,7 +715,7 @@ mod tests {
             on_terminal: false,
             leads_session: false,
             only_warn: false,
-            wait_tree: false,
+            with_children: false,
             kill_after: Duration::from_secs(5),
             timeout_at: None,
             has_hook: false,
@@ -1138,9 +1138,9 @@ mod tests {
     }
 
     #[test]
-    fn with_wait_tree_the_run_lasts_as_long_as_what_command_has_started() {
+    fn with_children_the_run_lasts_as_long_as_what_command_has_started() {
         let mut session = session(Policy {
-            wait_tree: true,
+            with_children: true,
             ..policy()
         });
         assert_eq!(session.on_event(ended(3), at(100)), []);
@@ -1161,7 +1161,7 @@ mod tests {
             for (status, exit) in [(0, Exit::Interrupted(signal)), (3, Exit::Command(3))] {
                 let mut session = session(Policy {
                     on_terminal: true,
-                    wait_tree: true,
+                    with_children: true,
                     ..policy()
                 });
                 assert_eq!(session.on_event(ended(status), at(100)), []);

@@ -24,7 +24,7 @@ pub enum Acquired {
     Superseded(Box<Who>),
     /// A run succeeded this long ago, which is recent enough.
     RecentSuccess(Duration),
-    /// This many runs wait already: as many as `--max-waiting` says.
+    /// This many runs wait already: as many as `--max-queue` says.
     Crowded(u32),
     /// This person has removed us from the queue, or has stopped us before we knew that the lock was ours; or a
     /// newer run has. What we may have is ours to release.

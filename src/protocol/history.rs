@@ -61,7 +61,7 @@ pub enum SkipReason {
     Busy,
     /// The lock stayed busy for as long as it wanted to wait.
     Timeout,
-    /// Others waited already, behind whom it doesn't wait (`--max-waiting`).
+    /// Others waited already, behind whom it doesn't wait (`--max-queue`).
     Crowded,
     /// No new holder was admitted.
     Frozen,
@@ -130,7 +130,7 @@ pub enum HoldOutcome {
     Status(u8),
     /// COMMAND was killed by this signal.
     Signal(i32),
-    /// `--timeout` stopped COMMAND.
+    /// `--max-runtime` stopped COMMAND.
     Timeout,
     /// The lock was lost while COMMAND ran.
     Lost,

@@ -1,4 +1,4 @@
--- stop: ask a holder to end, as a newer run with --cancel-running does. It keeps the lock until its command has ended.
+-- stop: ask a holder to end, as a newer run with --cancel-in-progress does. It keeps the lock until its command has ended.
 -- ARGV[4] id
 -- ARGV[5] by (JSON)
 -- ARGV[6] where the search among the holders goes on ('0' at first)

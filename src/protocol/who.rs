@@ -42,7 +42,7 @@ pub struct Who {
     /// The key of `--once`: no run is needed once one with it has succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub once: Option<String>,
-    /// Build number (`--order`), which the server writes.
+    /// Build number (`--seq`), which the server writes.
     #[serde(skip_serializing)]
     pub order: Option<u64>,
     /// The TTL that it asks for, in milliseconds: with what is left of its lease it says when that was

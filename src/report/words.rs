@@ -136,13 +136,13 @@ fn asked(by: &Who, now_ms: u64) -> String {
 }
 
 /// `lock "deploy": superseded by ci@ci-7 (pid 4121) (release-1.3, https://ci/8)`. With a build number of this run
-/// (`--order`) that is lower than the other's, it says so, and how an older build runs all the same.
+/// (`--seq`) that is lower than the other's, it says so, and how an older build runs all the same.
 pub fn superseded(name: &Name, by: &Who, order: Option<u64>) -> String {
     let why = escaped(&why(by)).into_owned();
     let other = client_in_words(by);
     match (order, by.order) {
         (Some(own), Some(theirs)) if own < theirs => format!(
-            "lock \"{name}\": build {own} is older than build {theirs} of {other}{why}; to run an older build (a rollback), leave out --order, or give a number above {theirs}"
+            "lock \"{name}\": build {own} is older than build {theirs} of {other}{why}; to run an older build (a rollback), leave out --seq, or give a number above {theirs}"
         ),
         _ => format!("lock \"{name}\": superseded by {other}{why}"),
     }

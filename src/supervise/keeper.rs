@@ -314,7 +314,7 @@ pub fn leave_behind(
         on_terminal: false,
         leads_session: true,
         only_warn: options.on_lost == KeeperOnLost::Warn,
-        wait_tree: options.wait_tree,
+        with_children: options.with_children,
         kill_after: options.kill_after.unwrap_or(KILL_AFTER),
         timeout_at: None,
         has_hook: false,
@@ -345,7 +345,7 @@ pub fn leave_behind(
     // What can't be killed may still be at work: then the lock ends with its lease.
     let is_left = |looked: bool| !looked || !keeper.target.has_wholly_ended();
     // And so may what could not be looked at, and what that has started.
-    let had_to_end = keeper.has_asked || keeper.killed.is_some() || policy.wait_tree;
+    let had_to_end = keeper.has_asked || keeper.killed.is_some() || policy.with_children;
     let are_hidden = keeper.target.had_hidden || !tree::sees_all();
     if keeper.killed.is_some_and(is_left) || (had_to_end && are_hidden) {
         keeper.watch.holds.leave_to_expire();
@@ -446,7 +446,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
         // What ends may have started something else before.
         if self.target.has_wholly_ended() {
             self.has_looked = self.target.find_marked(&self.id, None);
-            if self.policy.wait_tree {
+            if self.policy.with_children {
                 self.target.find_orphan(&self.id);
             }
         }

@@ -72,7 +72,7 @@ impl EventSources {
 
 /// How work is watched over, and what messages name.
 pub struct Terms<'a> {
-    /// Everything except what begins when the work does: its `--timeout`.
+    /// Everything except what begins when the work does: its `--max-runtime`.
     pub policy: Policy,
     /// The wait for the locks has a limit.
     pub wait_is_limited: bool,
@@ -538,7 +538,7 @@ impl Supervision<'_> {
                     " (--wait limits the wait for the lock)"
                 };
                 report::error(format_args!(
-                    "ran longer than --timeout {}{hint}; {what}",
+                    "ran longer than --max-runtime {}{hint}; {what}",
                     duration::exact(timeout)
                 ));
             }

@@ -19,9 +19,9 @@ pub const TARGET: Target = Target {
 fn examples() -> Vec<Vec<u8>> {
     texts(&[
         "# ours\n\nREDLOCK_URL=redis://h:1/2\nexport REDLOCK_PREFIX='x y:'\nREDLOCK_QUIET = \"0\"\n",
-        "\u{feff}REDLOCK_WAIT=1h 30m\r\nREDLOCK_TTL=9s\nREDLOCK_NO_WAIT=1\nREDLOCK_QUIET=yes\n",
+        "\u{feff}REDLOCK_JITTER=1h 30m\r\nREDLOCK_TTL=9s\nREDLOCK_REPAIR_TTL=1\nREDLOCK_QUIET=yes\n",
         "REDLOCK_PASSWORD_FILE=/a\nREDLOCK_PASSWORD_FILE=b\n",
-        "REDLOCK_TIMEOUT=1y\nREDLOCK_TLL=9\nhunter2\n",
+        "REDLOCK_MAX_RUNTIME=1y\nREDLOCK_TLL=9\nhunter2\n",
         "0.000000001",
         "1M 3months",
         "365d 1ns",

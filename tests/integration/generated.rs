@@ -439,7 +439,7 @@ const TAKES_A_NAME: &[&str] = &[
     "run a dep",
     "run --once-per 1h dep",
     "guard dep",
-    "guard --wait-tree a dep",
+    "guard --with-children a dep",
     "acquire dep",
     "acquire --format json dep",
     "extend dep",
@@ -467,7 +467,7 @@ const TAKES_NO_MORE: &[&str] = &[
     "fence Cargo.toml ",
     "freeze a --reason ",
     "history -n ",
-    "run --order ",
+    "run --seq ",
 ];
 
 /// Where a file comes next: Cargo.lock or Cargo.toml.
@@ -596,7 +596,7 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
         ("redlock extend --for 5s dep", "deploy:prod"),
         ("redlock guard a dep", "deploy:prod"),
         ("redlock guard --held ./Makef", "Makefile"),
-        ("redlock guard -c x --wait-t", "--wait-tree"),
+        ("redlock guard -c x --with-c", "--with-children"),
         ("redlock guard a -- redlock st", "status"),
         ("redlock history -n 5 dep", "deploy:prod"),
         ("redlock history old", "older"),
@@ -789,7 +789,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
              redlock run -q c -- true
              redlock run --slots 2 d -- redlock run --slots 2 d -- true
              redlock run -s d -- redlock run -s d -- true
-             redlock run --supersede --order 1 --cancel-running --repair-ttl d -- true
+             redlock run --supersede --seq 1 --cancel-in-progress --repair-ttl d -- true
              redlock freeze c d --drain --reason x; redlock thaw c d; redlock history; redlock history --json c",
             token.display()
         );

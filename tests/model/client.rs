@@ -58,7 +58,7 @@ pub struct Setup {
     pub terms: Terms,
     pub limit: WaitLimit,
     /// Its command may start on a grant that isn't confirmed yet, as that of one lock without `--once-per`,
-    /// `--order` and `--sync` does.
+    /// `--seq` and `--sync` does.
     pub starts_on_grant: bool,
     /// Replicas have to have a grant before it counts.
     pub is_replicated: bool,
@@ -777,7 +777,7 @@ impl Client {
             on_terminal: false,
             leads_session: false,
             only_warn: false,
-            wait_tree: false,
+            with_children: false,
             kill_after: self.setup.terms.kill_after,
             timeout_at: None,
             has_hook: false,

@@ -450,7 +450,7 @@ fn reader_and_writer() -> Rules {
     rules
 }
 
-/// Runs with places in an order from outside (`--supersede --order`), of which a later one may come first.
+/// Runs with places in an order from outside (`--supersede --seq`), of which a later one may come first.
 fn in_order(name: &'static str, runs: usize) -> Rules {
     let mut rules = rules(name, runs);
     rules.are_alike = false;

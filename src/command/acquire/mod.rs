@@ -117,7 +117,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
 }
 
 /// Said of a keeper that may not find all that its script has started.
-const HIDDEN: &str = "/proc hides the processes of other users (hidepid): if the script is stopped or killed, or with --wait-tree, the lock isn't released, and expires with its lease";
+const HIDDEN: &str = "/proc hides the processes of other users (hidepid): if the script is stopped or killed, or with --with-children, the lock isn't released, and expires with its lease";
 
 /// Releases, in a keeper, what it has kept.
 fn release_kept(acquisition: &Acquisition, holds: &mut HeldLocks, exit: Exit) {

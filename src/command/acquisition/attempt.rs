@@ -682,7 +682,7 @@ fn crowded(name: &Name, waiting: u32) -> String {
         1 => "a run waits".to_owned(),
         more => format!("{more} runs wait"),
     };
-    format!("{runs} for lock \"{name}\" already (--max-waiting)")
+    format!("{runs} for lock \"{name}\" already (--max-queue)")
 }
 
 /// What was found by a look for a deadlock, as an event.

@@ -167,13 +167,13 @@ impl<'a> Acquisition<'a> {
                 (false, None) => Limit::EXCLUSIVE,
             },
             queue: QueueOptions {
-                supersede: match (options.supersede, options.cancel_running) {
-                    (false, _) => Supersede::Nobody,
-                    (true, false) => Supersede::Waiters,
-                    (true, true) => Supersede::HoldersToo,
+                supersede: match (options.supersede, options.seq, options.cancel_in_progress) {
+                    (_, _, true) => Supersede::HoldersToo,
+                    (false, None, false) => Supersede::Nobody,
+                    _ => Supersede::Waiters,
                 },
-                number: options.order,
-                most_waiting: options.max_waiting,
+                number: options.seq,
+                most_waiting: options.max_queue,
             },
             once_per: Duration::ZERO,
             once_key: None,

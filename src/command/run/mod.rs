@@ -82,7 +82,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.request.once_key.clone_from(&options.once);
-    // With several locks or --once-per the reply to the request matters, with --order other runs must
+    // With several locks or --once-per the reply to the request matters, with --seq other runs must
     // know that this one has begun, whatever becomes of it, and with --sync the replicas must. So there the
     // confirmation comes first.
     acquisition.silence =
@@ -90,7 +90,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     acquisition.starts_on_grant = acquisition.names.len() == 1
         && options.once_per.is_none()
         && options.once.is_none()
-        && options.acquire.order.is_none()
+        && options.acquire.seq.is_none()
         && !settings.locks.are_replicated();
     let run = Run {
         options,
@@ -102,7 +102,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         prepared,
         environment: Environment::new(),
         // 0 is none, as for timeout(1).
-        timeout: options.timeout.filter(|timeout| !timeout.is_zero()),
+        timeout: options.max_runtime.filter(|limit| !limit.is_zero()),
     };
     run.acquire_and_run(work)
 }
@@ -322,7 +322,7 @@ impl Run<'_> {
                 on_terminal: *on_terminal,
                 leads_session: getsid(None) == Ok(getpid()),
                 only_warn: options.on_lost == OnLost::Warn,
-                wait_tree: options.wait_tree,
+                with_children: options.with_children,
                 kill_after: acquisition.kill_after,
                 timeout_at: None,
                 has_hook: false,

@@ -52,7 +52,7 @@ local function extend_lease(token, value, ttl)
   return left
 end
 
--- The number in an outside order (--order) in an entry, if any, and its run.
+-- The number in an outside order (--seq) in an entry, if any, and its run.
 local function order_of(entry)
   return string.match(entry, '"order":(%d+)'), string.match(entry, '({.*)$')
 end

@@ -72,7 +72,7 @@ enum Scene {
     Free,
     /// A run that waits in the queue first.
     Queue,
-    /// A run whose COMMAND is deaf to TERM, and so is what it started, until --timeout.
+    /// A run whose COMMAND is deaf to TERM, and so is what it started, until --max-runtime.
     Timeout,
     /// The same, but its lock is taken away.
     Lost,

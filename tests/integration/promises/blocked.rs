@@ -176,7 +176,7 @@ fn a_timeout_stops_command_though_its_messages_are_not_read() {
     let redis = Redis::start();
     let full = Full::new(&redis);
     let life = redis.dir.path().join("life");
-    let timed = ["run", "--timeout", "500ms", "-k", "200ms", "a", "--"];
+    let timed = ["run", "--max-runtime", "500ms", "-k", "200ms", "a", "--"];
     let stubborn = ["perl", "-e", STUBBORN, life.to_str().unwrap()];
     let mut run = full.redlock(&redis, &[&timed[..], &stubborn].concat());
     // None if it was stopped before it could ignore that.

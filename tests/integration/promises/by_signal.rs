@@ -122,7 +122,7 @@ fn a_signal_of_another_kind_that_ends_command_is_a_number() {
 #[test]
 fn a_timeout_is_a_number_though_its_term_ended_command() {
     let redis = Redis::start();
-    let command = ["run", "--timeout", "100ms", "a", "--", "sleep", "60"];
+    let command = ["run", "--max-runtime", "100ms", "a", "--", "sleep", "60"];
     outcome(&mut redlock(&redis, &command)).assert_exited(124);
 }
 

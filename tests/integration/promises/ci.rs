@@ -129,10 +129,10 @@ fn the_runner_of_github_is_told_to_mask_the_token() {
 #[test]
 fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
     let redis = Redis::start();
-    let deploy = |order: &'static str| ["-q", "--supersede", "--order", order, "a"];
+    let deploy = |order: &'static str| ["-q", "--supersede", "--seq", order, "a"];
     let late = |order: &'static str| {
         let arguments = [
-            &["run", "--supersede", "--order", order, "a"],
+            &["run", "--supersede", "--seq", order, "a"],
             &["--", "true"][..],
         ]
         .concat();
@@ -145,7 +145,7 @@ fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
         .assert_code(75)
         .assert_says("build 4 is older than build 5 of ")
         .assert_says(
-            "to run an older build (a rollback), leave out --order, or give a number above 5",
+            "to run an older build (a rollback), leave out --seq, or give a number above 5",
         );
     late("7")
         .assert_code(75)
@@ -165,7 +165,7 @@ fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
     late("9").assert_code(0);
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
     assert_nothing_left(&redis);
-    outcome(&mut redis.redlock(&["run", "--order", "1", "a", "--", "true"])).assert_code(64);
+    outcome(&mut redis.redlock(&["run", "--seq", "1", "a", "--", "true"])).assert_code(64);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
         let newest = [
             "run",
             "--supersede",
-            "--cancel-running",
+            "--cancel-in-progress",
             "a",
             "--",
             "echo",
@@ -211,7 +211,7 @@ fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     let mut holder = Running::start(&mut redis.run("-k 500ms --hold-at-least 1m a", script));
     let deaf = holder.line();
     let newest = format!("! kill -0 {deaf}");
-    let newest = words!("run -q --supersede --cancel-running a -c", &newest);
+    let newest = words!("run -q --supersede --cancel-in-progress a -c", &newest);
     let newest = Running::start(&mut redis.redlock(newest));
     holder.finish().assert_code(79);
     newest.finish().assert_code(0);
@@ -323,7 +323,7 @@ fn deploy(redis: &Redis, order: u32, options: &[&str]) -> Running {
     let order = order.to_string();
     let script = format!(r#"echo {order} >>"$HOME/order""#);
     let arguments = [
-        &["run", "--supersede", "--order", &order],
+        &["run", "--supersede", "--seq", &order],
         options,
         &["a", "-c", &script],
     ];
@@ -342,7 +342,7 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_no
     };
     // Queued, behind a holder without a number.
     let holder = Gated::start(&redis, &["a"]).ready();
-    let newer = ["-q", "--supersede", "--order", "7", "a"];
+    let newer = ["-q", "--supersede", "--seq", "7", "a"];
     let newer = Gated::queued(&redis, &newer);
     late();
     assert_eq!(redis.queue("a"), [newer.run.pid()]);
@@ -366,7 +366,7 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_no
 
 #[test]
 fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_the_last() {
-    for options in [&[][..], &["--cancel-running"]] {
+    for options in [&[][..], &["--cancel-in-progress"]] {
         let redis = Redis::start();
         let all: Vec<Running> = (0..12)
             .map(|number| deploy(&redis, 1 + number * 5 % 12, &[&["-q"], options].concat()))
@@ -385,8 +385,8 @@ fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_t
 #[test]
 fn a_late_old_run_stops_no_other() {
     let redis = Redis::start();
-    let newer = Gated::start(&redis, &["-q", "--supersede", "--order", "7", "a"]).ready();
-    deploy(&redis, 6, &["--cancel-running"])
+    let newer = Gated::start(&redis, &["-q", "--supersede", "--seq", "7", "a"]).ready();
+    deploy(&redis, 6, &["--cancel-in-progress"])
         .finish()
         .assert_code(75);
     newer.end();
@@ -407,7 +407,7 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
         })
         .collect();
     let newer = |name: &str| {
-        let command = words!("run --supersede --cancel-running a -- echo", name);
+        let command = words!("run --supersede --cancel-in-progress a -- echo", name);
         queued(&redis, command)
     };
     let first = newer("first");
@@ -433,7 +433,7 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     let redis = Redis::start();
     let cancel = |name: &'static str| {
         outcome(&mut redis.redlock(words!(
-            "run -q --supersede --cancel-running {} -- true",
+            "run -q --supersede --cancel-in-progress {} -- true",
             name
         )))
         .assert_code(0);
@@ -490,11 +490,11 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
 #[test]
 fn a_numbered_run_whose_redlock_is_killed_as_soon_as_it_begins_still_keeps_older_ones_out() {
     let redis = Redis::start();
-    let holder = Gated::start(&redis, &["--supersede", "--order", "1", "a"]).ready();
+    let holder = Gated::start(&redis, &["--supersede", "--seq", "1", "a"]).ready();
     let newer = [
         "run",
         "--supersede",
-        "--order",
+        "--seq",
         "5",
         "a",
         "-c",
@@ -503,7 +503,7 @@ fn a_numbered_run_whose_redlock_is_killed_as_soon_as_it_begins_still_keeps_older
     let newer = queued(&redis, &newer);
     holder.end();
     newer.finish();
-    outcome(&mut redis.redlock(words!("run --supersede --order 3 a -- true"))).assert_code(75);
+    outcome(&mut redis.redlock(words!("run --supersede --seq 3 a -- true"))).assert_code(75);
 }
 
 #[test]
@@ -511,12 +511,12 @@ fn a_numbered_run_that_is_killed_as_soon_as_it_begins_keeps_older_ones_out_when_
 {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let options = ["run", "--ttl", "3s", "--supersede", "--order", "5", "a"];
+    let options = ["run", "--ttl", "3s", "--supersede", "--seq", "5", "a"];
     let newer = queued(&redis, &[&options[..], &["-c", "kill -9 $PPID"]].concat());
     holder.end();
     newer.finish();
     wait_until("its lease is over", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
-    outcome(&mut redis.redlock(words!("run --supersede --order 3 a -- true"))).assert_code(75);
+    outcome(&mut redis.redlock(words!("run --supersede --seq 3 a -- true"))).assert_code(75);
 }

@@ -229,7 +229,7 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
     assert!(after(&["--once-per", "1h"]).ends_with("s ago\n"));
     assert_eq!(after(&["-q", "--once-per", "1h"]), "");
     let numbered = |number| {
-        let supersede = words!("run --supersede --reason hotfix --order", number);
+        let supersede = words!("run --supersede --reason hotfix --seq", number);
         outcome(&mut redis.redlock(&[supersede, &["b", "--", "true"]].concat()))
     };
     numbered("7").assert_code(0).assert_silent();

@@ -130,7 +130,7 @@ fn far_from_the_server_a_command_starts_when_its_lock_is_confirmed_and_nearby_be
 fn where_more_matters_than_the_grant_a_command_starts_when_its_lock_is_confirmed() {
     // Others have to know of the start, its answer says whether to start, or there is a lock before it.
     for options in [
-        &["--supersede", "--order", "5"][..],
+        &["--supersede", "--seq", "5"][..],
         &["--once-per", "1h"],
         &["1st", "--ttl", "60s"],
     ] {

@@ -382,7 +382,7 @@ fn timeout_stops_command_with_124() {
     let redis = Redis::start();
     let end = outcome(&mut redis.redlock(&["run", "-t", "200ms", "a", "--", "sleep", "60"]));
     end.assert_code(124)
-        .assert_says("ran longer than --timeout 200ms");
+        .assert_says("ran longer than --max-runtime 200ms");
     assert_prefixed(&end.stderr);
     assert_eq!(redis.keys(), ["{redlock:a}:state"]);
 }
@@ -392,7 +392,7 @@ fn a_job_that_timeout_stopped_is_reported_also_with_quiet() {
     let redis = Redis::start();
     outcome(&mut redis.redlock(words!("run -q -t 200ms a -- sleep 60")))
         .assert_code(124)
-        .assert_says("ran longer than --timeout 200ms");
+        .assert_says("ran longer than --max-runtime 200ms");
 }
 
 /// Runs a script, again if the timeout stopped it before it had its trap and printed a word.

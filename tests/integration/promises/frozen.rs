@@ -405,7 +405,11 @@ fn a_run_that_is_kept_out_does_not_end_a_holder_that_ignores_the_freeze() {
         let words = ignoring(&[mode, &["-q", "a", "-c", script]].concat());
         let mut holder = Running::start(&mut redis.redlock(&words));
         holder.expect_line("in");
-        let others = [&["--supersede"][..], &["--supersede", "--cancel-running"]].map(|options| {
+        let others = [
+            &["--supersede"][..],
+            &["--supersede", "--cancel-in-progress"],
+        ]
+        .map(|options| {
             let words = [&["run", "-q"], options, mode, &["a", "--", "true"]].concat();
             let other = Running::start(&mut redis.redlock(&words));
             wait_until("the last one waits", || {

@@ -402,9 +402,9 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
     redlock(&redis, &["run", "-qn", "a", "--", "true"]).assert_code(75);
     redlock(&redis, &["acquire", "-q", "-w", "10ms", "a"]).assert_code(75);
     let old = queued(&redis, &["run", "-q", "--supersede", "a", "--", "true"]);
-    let new = queued(&redis, words!("run -q --supersede --order 7 a -- true"));
+    let new = queued(&redis, words!("run -q --supersede --seq 7 a -- true"));
     old.finish().assert_code(75);
-    redlock(&redis, words!("run -q --supersede --order 6 a -- true")).assert_code(75);
+    redlock(&redis, words!("run -q --supersede --seq 6 a -- true")).assert_code(75);
     let pid = holder.run.pid();
     holder.end();
     new.finish().assert_code(0);

@@ -465,7 +465,7 @@ fn a_hook_is_no_part_of_commands_tree() {
         before += hooks;
     };
     // None of these waits for it, counts it as left, or kills it.
-    outcome(&mut hooked("--wait-tree a", "sleep 0.2 & exit 3"))
+    outcome(&mut hooked("--with-children a", "sleep 0.2 & exit 3"))
         .assert_code(3)
         .assert_silent();
     assert_work(2);
@@ -481,7 +481,7 @@ fn a_hook_is_no_part_of_commands_tree() {
     assert_work(3);
     // An outer run doesn't count the hook of an inner one either.
     let inner = "redlock run b -- true";
-    outcome(&mut hooked("--wait-tree a", inner))
+    outcome(&mut hooked("--with-children a", inner))
         .assert_code(0)
         .assert_silent();
     assert_work(4);
@@ -499,7 +499,7 @@ fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
     let script = "echo ready; read -r go <~/gate; exit 3";
     let mut run = Running::start(
         redis
-            .run("--wait-tree a", script)
+            .run("--with-children a", script)
             .env("REDLOCK_HOOK", &hook),
     );
     run.expect_line("ready");

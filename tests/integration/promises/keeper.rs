@@ -517,7 +517,7 @@ read -t 60 <>never
 fn an_orphan_of_the_scripts_session_is_waited_for_and_never_signalled() {
     let redis = Redis::start();
     let text = r#"mkfifo go go2
-bash -c 'eval "$(redlock acquire a --while-pid $$ --wait-tree -k 100ms --ttl 6s)"; echo $$; read go <go' &
+bash -c 'eval "$(redlock acquire a --while-pid $$ --with-children -k 100ms --ttl 6s)"; echo $$; read go <go' &
 read started <go2
 bash -c 'sleep 60 & echo $!'
 wait"#;
@@ -725,7 +725,7 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
     // A zombie, which was not reaped yet, is dead.
     let state = format!("grep -s ^State: /proc/{child}/status");
     let alive = format!("{state} | grep -qv zombie && echo beside; echo newest");
-    let newest = words!("run -q --supersede --cancel-running a -c", &alive);
+    let newest = words!("run -q --supersede --cancel-in-progress a -c", &alive);
     let end = outcome(&mut redis.redlock(newest));
     script.finish();
     assert_eq!(end.assert_code(0).stdout, "newest\n");
@@ -875,7 +875,7 @@ fn what_a_job_does_beside_a_script_that_reenters_its_lock_goes_on_when_that_scri
 fn keepers_do_not_wait_for_each_other() {
     let redis = Redis::start();
     // Each keeper is forked from an acquire whose environment has the tokens of the locks before.
-    let lock = r#"lock() { l=$(redlock acquire -q "$1" --while-pid "$2" --wait-tree) || exit; eval "$l"; }"#;
+    let lock = r#"lock() { l=$(redlock acquire -q "$1" --while-pid "$2" --with-children) || exit; eval "$l"; }"#;
     let again = "( id=$BASHPID; lock a $id )";
     let script = format!("{lock}; lock a $$; lock b $$; {again}; {again}");
     Running::start(&mut bash(&redis, &script))
@@ -886,7 +886,7 @@ fn keepers_do_not_wait_for_each_other() {
     });
     // So it is with keepers and a run that waits for its tree.
     let inner = format!("{lock}; {again} & {again} & wait");
-    outcome(&mut redis.run("-q c --wait-tree -- bash", &inner)).assert_code(0);
+    outcome(&mut redis.run("-q c --with-children -- bash", &inner)).assert_code(0);
     wait_until("all are released", || {
         redis.cli(&["EXISTS", "redlock:a", "redlock:c"]) == "0"
     });

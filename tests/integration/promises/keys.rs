@@ -511,7 +511,7 @@ fn ctrl_z_suspends_nested_runs_with_their_witnesses() {
 #[test]
 fn witnesses_of_an_inner_run_do_not_prolong_an_outer_one_that_waits_for_its_tree() {
     let redis = start();
-    let line = "redlock run --wait-tree a -- redlock run b -- ~/counter child";
+    let line = "redlock run --with-children a -- redlock run b -- ~/counter child";
     let mut terminal = at_the_head(&redis, line);
     let child = pid_in(&terminal.line("child ready"));
     redlocks_above(child);

@@ -673,7 +673,7 @@ fn a_server_that_a_job_started_is_no_part_of_the_job() {
     let redis = Redis::start();
     let url = redis.url();
     let inner = format!("{REDLOCK} -u local: run b -- true");
-    let words = ["run", "--wait-tree", "a", "-c", &inner];
+    let words = ["run", "--with-children", "a", "-c", &inner];
     let outer = [&[REDLOCK, "-u", &url], &words[..]].concat();
     outcome(&mut host.command(&outer))
         .assert_code(0)

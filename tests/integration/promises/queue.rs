@@ -835,7 +835,7 @@ fn of_twenty_that_race_to_wait_behind_few_as_many_wait_as_may_and_the_others_giv
     let words = [
         "run",
         "-q",
-        "--max-waiting",
+        "--max-queue",
         "3",
         "-E",
         "7",
@@ -876,7 +876,7 @@ fn a_killed_waiter_covers_no_run_that_comes_after_it() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let mut killed = queued(&redis, &["run", "-q", "a", "--", "true"]);
-    let words = ["run", "--max-waiting", "1", "a", "--", "true"];
+    let words = ["run", "--max-queue", "1", "a", "--", "true"];
     outcome(&mut redis.redlock(&words))
         .assert_code(75)
         .assert_says("a run waits for lock \"a\" already");

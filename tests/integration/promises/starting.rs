@@ -157,7 +157,7 @@ fn ways() -> Vec<Vec<String>> {
             "--",
         ],
         &["run", "--once-per", "1ms", "a", "--"],
-        &["run", "--supersede", "--cancel-running", "a", "--"],
+        &["run", "--supersede", "--cancel-in-progress", "a", "--"],
         &["run", "a", "--", REDLOCK, "run", "b", "--"],
     ];
     let owned = |way: &&[&str]| way.iter().map(|&word| word.to_owned()).collect();

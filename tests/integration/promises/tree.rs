@@ -1,5 +1,5 @@
 //! COMMAND's tree: COMMAND and all that it started, in whatever group or session, and nothing else.
-//! It is what `--wait-tree` waits for, what a stop asks to end, and what a kill leaves nothing of.
+//! It is what `--with-children` waits for, what a stop asks to end, and what a kill leaves nothing of.
 //!
 //! The tests of what may not be signalled need root, and a temporary directory where setuid programs
 //! count; elsewhere they check nothing. That a script was killed, its keeper learns from Linux 6.15
@@ -110,7 +110,7 @@ fn both(running: &mut Running) -> (i32, i32) {
 }
 
 /// Options of a lock that is renewed every two seconds, and of which a renewal may be seven seconds late.
-const RENEWED_OFTEN: &str = "--ttl 9s -k 2s --wait-tree";
+const RENEWED_OFTEN: &str = "--ttl 9s -k 2s --with-children";
 
 /// Waits until the lock "a" was renewed twice: the first of these renewals may have been sent before. Each renewal of an
 /// exclusive lock extends two keys.
@@ -160,12 +160,12 @@ fn a_child_of_the_shell_before_is_not_stopped_with_command() {
 }
 
 #[test]
-fn neither_a_timeout_nor_wait_tree_waits_for_a_child_of_the_shell_before() {
+fn neither_a_timeout_nor_with_children_waits_for_a_child_of_the_shell_before() {
     for (options, code, all) in [
         ("-t 4s a -- sh -c 'echo out; exec sleep 50'", 124, "out.\n"),
-        ("--wait-tree a -- echo out", 0, "out.\n"),
+        ("--with-children a -- echo out", 0, "out.\n"),
         (
-            "--wait-tree a -- sh -c 'echo out; kill -9 $$'",
+            "--with-children a -- sh -c 'echo out; kill -9 $$'",
             137,
             "out.\n",
         ),
@@ -214,7 +214,7 @@ fn a_process_that_an_earlier_daemon_starts_is_neither_killed_nor_waited_for() {
 #[test]
 fn a_process_that_an_earlier_daemon_orphans_is_no_work_of_the_command() {
     for way in ["setsid", "env -i"] {
-        for (options, code) in [("-t 6s -k 100ms", 124), ("--wait-tree", 0)] {
+        for (options, code) in [("-t 6s -k 100ms", 124), ("--with-children", 0)] {
             let redis = Redis::start();
             let mut gate = Gate::new(&redis);
             let mut run = beside_a_daemon(&redis, options, way);
@@ -239,7 +239,7 @@ fn an_orphan_of_the_command_is_its_work_beside_an_earlier_daemon_whatever_it_dro
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     // Its parent has ended before redlock could look, and nothing but a limit tells where it is from.
-    let script = r#"(read go <"$HOME/gate") & exec redlock run -k 60s --wait-tree a -- sh -c '
+    let script = r#"(read go <"$HOME/gate") & exec redlock run -k 60s --with-children a -- sh -c '
         (setsid env -i sh -c "echo orphan \$\$; exec sleep 50" &); echo command $$'"#;
     let mut run = Running::start(&mut with_default_signals(directly(
         &redis,
@@ -506,7 +506,7 @@ fn at_the_gate(redis: &Redis) -> i32 {
 }
 
 #[test]
-fn with_wait_tree_the_lock_is_held_until_the_last_descendant_has_ended() {
+fn with_children_the_lock_is_held_until_the_last_descendant_has_ended() {
     for how in [
         format!("{AT_THE_GATE} &"),
         format!("setsid {AT_THE_GATE} &"),
@@ -537,7 +537,7 @@ fn a_signal_that_stops_what_command_has_left_behind_makes_the_run_no_success() {
         let redis = Redis::start();
         let _gate = Gate::new(&redis);
         let command = format!("setsid {AT_THE_GATE} &\necho command $$");
-        let options = ["run", "--wait-tree", "--once", "today", "a", "-c"];
+        let options = ["run", "--with-children", "--once", "today", "a", "-c"];
         let mut run = Running::start(&mut run(&redis, &[&options[..], &[&command]].concat()));
         let command = pid_after("command", &mut run);
         let descendant = at_the_gate(&redis);
@@ -573,7 +573,7 @@ int main(int count, char **words) {
 ";
 
 #[test]
-fn with_wait_tree_a_script_waits_for_a_process_whose_first_thread_has_ended() {
+fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
     let redis = Redis::start();
     let directory = redis.dir.path();
     fs::write(directory.join("headless.c"), HEADLESS).unwrap();
@@ -638,10 +638,10 @@ fn a_large_tree_is_dead_when_the_lease_ends() {
 }
 
 #[test]
-fn with_wait_tree_a_term_after_the_end_of_command_reaches_its_descendants() {
+fn with_children_a_term_after_the_end_of_command_reaches_its_descendants() {
     let redis = Redis::start();
     let daemon = r#"(setsid perl -e "$1" & exit 0); echo command $$; exit 3"#;
-    let options = ["--ttl", "60s", "-k", "30s", "--wait-tree"];
+    let options = ["--ttl", "60s", "-k", "30s", "--with-children"];
     let mut run = script(&redis, &options, daemon, CLEANER);
     let (command, _) = both(&mut run);
     wait_until("COMMAND has ended", || !is_alive(command));
@@ -652,10 +652,10 @@ fn with_wait_tree_a_term_after_the_end_of_command_reaches_its_descendants() {
 }
 
 #[test]
-fn with_wait_tree_a_lost_lock_stops_what_is_left() {
+fn with_children_a_lost_lock_stops_what_is_left() {
     let redis = Redis::start();
     let daemon = r#"(setsid perl -e "$1" & exit 0); exit 3"#;
-    let options = ["--ttl", "60s", "-k", "30s", "--wait-tree"];
+    let options = ["--ttl", "60s", "-k", "30s", "--with-children"];
     let mut run = script(&redis, &options, daemon, CLEANER);
     let descendant = pid_after("ready", &mut run);
     redis.cli(&["DEL", "redlock:a"]);
@@ -665,7 +665,7 @@ fn with_wait_tree_a_lost_lock_stops_what_is_left() {
 }
 
 #[test]
-fn without_wait_tree_descendants_of_a_command_that_ended_by_itself_are_left_alone() {
+fn without_with_children_descendants_of_a_command_that_ended_by_itself_are_left_alone() {
     let redis = Redis::start();
     for code in [0, 3] {
         let mut gate = Gate::new(&redis);
@@ -726,7 +726,7 @@ fn keeping(redis: &Redis, options: &str, first: &str, rest: &str) -> Running {
 }
 
 #[test]
-fn with_wait_tree_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
+fn with_children_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
     for how in [
         format!("{AT_THE_GATE} &"),
         format!("(setsid {AT_THE_GATE} & exit 0)"),
@@ -756,7 +756,7 @@ fn with_wait_tree_a_script_holds_its_lock_until_all_that_it_started_has_ended() 
 }
 
 #[test]
-fn without_wait_tree_what_a_script_leaves_at_its_end_is_left_alone() {
+fn without_with_children_what_a_script_leaves_at_its_end_is_left_alone() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let rest = format!("{AT_THE_GATE} & echo started");

@@ -215,11 +215,11 @@ fn a_signal_ends_an_acquire_whose_output_is_not_read() {
 }
 
 #[test]
-fn with_wait_tree_a_script_holds_its_lock_for_one_without_any_environment_too() {
+fn with_children_a_script_holds_its_lock_for_one_without_any_environment_too() {
     crate::support::among_own_processes!();
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    let text = r#"eval "$(redlock acquire --ttl 60s --wait-tree --while-pid $$ a)"
+    let text = r#"eval "$(redlock acquire --ttl 60s --with-children --while-pid $$ a)"
         env -i sh -c 'read go <"$1"' sh "$HOME/gate" >/dev/null 2>&1 &
         echo script $!"#;
     let words = ["bash", "-c", text];

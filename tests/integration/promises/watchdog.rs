@@ -431,7 +431,7 @@ fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
     let redis = Redis::start();
     // COMMAND ends, and what it has started keeps the run.
     let script = "echo $$; setsid sleep 50 >/dev/null 2>&1 & exit 0";
-    let words = words!("redlock run --ttl 60s --wait-tree a -c", script);
+    let words = words!("redlock run --ttl 60s --with-children a -c", script);
     let shell = r#"set -m; "$@" & echo "redlock $!"
         read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
     let mut gate = Gate::new(&redis);

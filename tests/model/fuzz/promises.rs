@@ -1099,7 +1099,9 @@ impl Promises {
                 client.is_some_and(|&client| !step.wish(client).ignores_freeze)
             };
             let supersedes = wish.queue.supersede != Supersede::Nobody;
-            wish.ignores_freeze && !supersedes && before.queue.iter().all(keeps_out)
+            // The freeze may have run out before the request came.
+            let is_frozen = step.after.is_frozen();
+            is_frozen && wish.ignores_freeze && !supersedes && before.queue.iter().all(keeps_out)
         } else {
             before.queue.is_empty()
         };

@@ -223,12 +223,12 @@ fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
         work.words.push(format!("--fork {ms}"));
         // What is left when COMMAND ends would go on without the lock.
         more += if ms > work.lasts || dice.chance(50) {
-            "--wait-tree "
+            "--with-children "
         } else {
             ""
         };
         if work.lasts < ms + 50 && !more.contains("tree") {
-            more += "--wait-tree ";
+            more += "--with-children ";
         }
     }
     if name == "d" {
@@ -239,12 +239,12 @@ fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
         job.supersedes = true;
         more += "--supersede ";
         more += if dice.chance(50) {
-            "--cancel-running "
+            "--cancel-in-progress "
         } else {
             ""
         };
     } else if dice.chance(5) {
-        let _ = write!(more, "--timeout {}ms ", dice.between(100, 2000));
+        let _ = write!(more, "--max-runtime {}ms ", dice.between(100, 2000));
     }
     format!(
         "exec redlock run {options} {more}{name} -- {}",
