@@ -297,9 +297,8 @@ mod tests {
                 let beside = ONLY_WITH
                     .iter()
                     .find(|(with, needed)| *with == long && has(needed));
-                match beside {
-                    Some((_, "while-pid")) => line.push("--while-pid=7"),
-                    _ => {}
+                if let Some((_, "while-pid")) = beside {
+                    line.push("--while-pid=7");
                 }
                 let mut with_option = line.clone();
                 with_option.push(&typed);

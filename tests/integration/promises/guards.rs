@@ -424,31 +424,6 @@ fn a_guard_that_was_killed_takes_its_work_along_and_delays_the_next_holder_for_a
 }
 
 #[test]
-fn a_lock_that_is_taken_from_a_dead_holder_is_kept_for_its_guards() {
-    let redis = Redis::start();
-    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
-    let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
-    let id = self::holder(&redis, "id");
-    // As a waiter on the holder's host does, which sees that its process is gone. What was killed would take its work on
-    // this host along, this guard's included.
-    holder.run.suspend();
-    let taken = lua::call(&redis, "force", &[id.as_str().unwrap(), "", "0", "0"]);
-    assert_eq!(taken[0], "1");
-    guard.expect_line("asked");
-    assert_eq!(guards(&redis), 1);
-    assert!(!waiter.has_ended());
-    let_guards_end(&redis);
-    waiter.expect_line("ran");
-    waiter.finish().assert_exited(0);
-    guard.finish().assert_exited(79);
-    holder.run.resume();
-    holder.run.finish().assert_exited(79);
-    assert_nothing_left(&redis);
-}
-
-#[test]
 fn guards_of_one_reader_or_slot_concern_that_one_alone() {
     let redis = Redis::start();
     for mode in [&["--shared"][..], &["--slots", "2"]] {

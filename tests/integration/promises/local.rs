@@ -409,12 +409,12 @@ fn every_account_of_such_locks_begins_with_this_host_only() {
     let json = host.end(&["status", "--json"]).stdout;
     assert!(json.starts_with("[{"), "{json}");
     assert_eq!(host.end(&["status", "--names-only"]).stdout, "a\n");
-    let waiters = ["run a -- true", "wait a"].map(|words| {
+    let waiters = ["run a -- true", "acquire a"].map(|words| {
         let file = words.split(' ').next().unwrap();
         let line = format!("exec {REDLOCK} -u local: {words} 2>said-{file}");
         Running::start(&mut host.sh(&line))
     });
-    for file in ["said-run", "said-wait"] {
+    for file in ["said-run", "said-acquire"] {
         let line = "redlock: this host only: waiting for \"a\", held by ";
         let said = || fs::read_to_string(host.dir.path().join(file)).unwrap_or_default();
         wait_until("it says what it waits for", || said().contains('\n'));

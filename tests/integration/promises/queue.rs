@@ -519,10 +519,7 @@ fn a_waiter_that_gives_up_leaves_the_queue() {
     let ticket = redis.cli(&["HGET", "{redlock:a}:state", "ticket"]);
     assert_eq!(ticket, "1", "it stood in the queue");
     assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "0");
-    assert_eq!(
-        redis.keys(),
-        ["redlock:a", "{redlock:a}:notices", "{redlock:a}:state"]
-    );
+    assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
 }
 
 #[test]
@@ -536,10 +533,7 @@ fn a_waiter_that_is_interrupted_leaves_the_queue_at_once() {
         end.assert_code(128 + signal as i32);
         assert_eq!(end.stdout, "", "COMMAND was not started");
         assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "0");
-        assert_eq!(
-            redis.keys(),
-            ["redlock:a", "{redlock:a}:notices", "{redlock:a}:state"]
-        );
+        assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
     }
 }
 

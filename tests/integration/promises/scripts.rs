@@ -262,15 +262,18 @@ const EXTENDED: &str =
 
 /// Starts what is to extend its lock, up to the moment when it has: `command` runs the script, and
 /// only it uses the server.
-fn extended(redis: &Redis, command: &mut Command) -> (Running, Gate) {
+fn extended(redis: &Redis, command: &mut Command, scripts_to_await: u64) -> (Running, Gate) {
     let gate = Gate::new(redis);
     let mut job = Running::start(command);
     job.expect_line("ready");
-    // Of three scripts in a row that the renewing process sends, the second was sent after the first
-    // was answered and is answered itself, and one of both asks how long the lock lasts.
+    // Of three scripts in a row that a renewing process sends, the second was sent after the first was answered and is
+    // answered itself, and one of both asks how long the lock lasts. Of eight, two such processes have sent three each,
+    // or one of them is dead.
     let scripts = || redis.calls("evalsha") + redis.calls("eval");
     let before = scripts();
-    wait_until("it has been looked at", || scripts() >= before + 3);
+    wait_until("it has been looked at", || {
+        scripts() >= before + scripts_to_await
+    });
     (job, gate)
 }
 
@@ -296,7 +299,7 @@ fn whoever_was_extended_survives_a_redis_that_stands_still_for_longer_than_the_t
             _ => shell(&redis, "sh", &kept),
         };
         command.env("PATH", path());
-        let (mut job, mut gate) = extended(&redis, &mut command);
+        let (mut job, mut gate) = extended(&redis, &mut command, if kind == 2 { 8 } else { 3 });
         redis.stall();
         std::thread::sleep(Duration::from_millis(6500));
         redis.resume();
