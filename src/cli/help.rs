@@ -73,6 +73,59 @@ pub(super) fn documented(mut all: clap::Command) -> clap::Command {
     })
 }
 
+/// Returns what `-h` prints: the usage, and a line for each option.
+pub fn short_help(command: &mut clap::Command) -> String {
+    let about = command.get_about().map(ToString::to_string);
+    let usage = command.render_usage();
+    let rows: Vec<(String, String)> = command
+        .get_arguments()
+        .filter(|argument| !argument.is_hide_set() && !argument.is_hide_short_help_set())
+        .filter_map(|argument| {
+            let long = argument.get_long()?;
+            let short = argument.get_short();
+            let short = short.map_or("    ".into(), |short| format!("-{short}, "));
+            let value = argument.get_value_names().unwrap_or_default();
+            let value = match value
+                .first()
+                .filter(|_| argument.get_action().takes_values())
+            {
+                None => String::new(),
+                Some(name) if argument.get_num_args().is_some_and(|n| n.min_values() == 0) => {
+                    format!("[={name}]")
+                }
+                Some(name) => format!(" {name}"),
+            };
+            let help = argument.get_help().map(ToString::to_string);
+            Some((
+                format!("  {short}--{long}{value}"),
+                help.unwrap_or_default(),
+            ))
+        })
+        .collect();
+    let width = rows.iter().map(|(option, _)| option.len()).max();
+    let width = width.unwrap_or_default() + 2;
+    let mut text = format!("{}\n\n{usage}\n\n", about.unwrap_or_default());
+    for (option, help) in rows {
+        let mut line = format!("{option:width$}");
+        for word in help.split_whitespace() {
+            if line.chars().count() + word.chars().count() > COLUMNS {
+                let _ = writeln!(text, "{}", line.trim_end());
+                line = " ".repeat(width);
+            }
+            line = line + word + " ";
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    let end = command.get_after_help().map(ToString::to_string);
+    match end.filter(|end| !end.is_empty()) {
+        Some(end) => format!("{text}\n{end}\n"),
+        None => text,
+    }
+}
+
+/// Width of a terminal that help is written for, in columns.
+const COLUMNS: usize = 80;
+
 /// An option with its whole help, also where `-h` leaves it out: manuals would do the same. The variable and the default
 /// stand at its end.
 fn explained(argument: Arg, variable: Option<String>) -> Arg {

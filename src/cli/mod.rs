@@ -16,28 +16,43 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-pub use self::help::{CONNECTION, WITH_SETTINGS, variable};
+pub use self::help::{CONNECTION, WITH_SETTINGS, short_help, variable};
 pub use self::values::{LONGEST, REMEMBERED, duration, history_size, positive_duration};
 use self::values::{
     count, id, last, not_empty, number, once_key, pid, remembered, script, ttl, wait_duration,
 };
 
-/// How the help of redlock itself ends, short or long.
-macro_rules! start_here {
-    () => {
-        "\
-Start here:
-  redlock run deploy -- ./deploy.sh        wait for the lock, run, release
-  redlock run -n nightly -- ./backup.sh    skip it if it runs elsewhere
-  redlock status                           who holds what
+/// What `redlock -h` prints: one screen.
+pub const SHORT_HELP: &str = "\
+Run a command under a lock that all your hosts share.
 
-Settings are also read from REDLOCK_… variables, ~/.config/redlock.env and
-/etc/redlock.env.
-More: redlock help [COMMAND | recipes | protocol]"
-    };
-}
+Usage: redlock COMMAND [OPTIONS] [NAME]...
 
-/// Mutual exclusion for shell scripts over Redis
+Run
+  run        Run a command while holding a lock
+  guard      Run part of that command on another host or in a container
+
+See and step in
+  status     Show who holds a lock, who waits, and what happened recently
+  history    Show past runs: who, how long, how they ended
+  stop       Stop the holder's command, then pass the lock on
+  freeze     Let the current run finish, then let nobody in
+  thaw       Undo freeze
+  doctor     Check that this Redis and this host are fit to hold locks
+
+In scripts
+  acquire    Take a lock and keep it while the script runs
+  extend     Check that this job still holds its lock, and extend it
+  release    Give a lock back; with --force, take it from its holder
+  fence      Refuse a write that comes too late
+
+Try it:  redlock -u local: run hello -- sleep 30 &
+         redlock -u local: status
+Options: -u URL (REDLOCK_URL), -q, -v and -h in each command; see --help
+More:    redlock help [COMMAND | recipes | protocol]
+";
+
+/// Run a command under a lock that all your hosts share
 #[derive(Debug, Parser)]
 #[command(
     name = "redlock",
@@ -46,11 +61,15 @@ More: redlock help [COMMAND | recipes | protocol]"
     args_conflicts_with_subcommands = false,
     subcommand_value_name = "SUBCOMMAND",
     subcommand_help_heading = "Subcommands",
-    after_help = concat!(
-        start_here!(),
-        "\n`redlock --help` shows the other options for the Redis server."
-    ),
-    after_long_help = start_here!(),
+    after_long_help = "\
+Start here:
+  redlock run deploy -- ./deploy.sh        wait for the lock, run, release
+  redlock run -n nightly -- ./backup.sh    skip it if it runs elsewhere
+  redlock status                           who holds what
+
+Settings are also read from REDLOCK_… variables, ~/.config/redlock.env and
+/etc/redlock.env.
+More: redlock help [COMMAND | recipes | protocol]",
     max_term_width = 80
 )]
 pub struct Cli {
@@ -96,7 +115,7 @@ pub struct Common {
     pub tls_key: Option<PathBuf>,
 
     /// Timeout for connecting and for each reply [env: REDLOCK_CONNECT_TIMEOUT] [default: 2s]
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = positive_duration, help_heading = CONNECTION, hide_short_help = true)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = positive_duration, help_heading = CONNECTION, hide_short_help = true)]
     pub connect_timeout: Option<Duration>,
 
     /// How many past holds of each lock to keep for `redlock history`; 0: none [env: REDLOCK_HISTORY_SIZE] [default: 200]
@@ -245,7 +264,7 @@ pub struct WaitOptions {
     /// Wait at most this long [default: forever]
     ///
     /// 0 is the same as --no-wait; `forever` overrides a shorter setting.
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = wait_duration, conflicts_with = "no_wait", help_heading = "Waiting")]
+    #[arg(short, long, value_name = "TIME", allow_negative_numbers = true, value_parser = wait_duration, conflicts_with = "no_wait", help_heading = "Waiting")]
     pub wait: Option<Duration>,
 
     /// Don't wait: give up at once if the lock is busy
@@ -272,7 +291,7 @@ pub struct SyncOptions {
     pub sync: Option<SyncReplicas>,
 
     /// How long replicas may take to acknowledge it
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "1s", value_parser = positive_duration, hide = true)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, default_value = "1s", value_parser = positive_duration, hide = true)]
     pub sync_timeout: Duration,
 }
 
@@ -287,11 +306,11 @@ fn sync(text: &str) -> Result<SyncReplicas, String> {
 /// How to acquire a lock.
 #[derive(Debug, Default, Args)]
 pub struct AcquireOptions {
-    /// Lease length
+    /// Free the lock this long after a crash
     ///
     /// The lock of a dead holder is free after this time. redlock run renews the lease in the background. For a script,
     /// redlock acquire --while-pid starts a process that renews it. At least 1s.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl, help_heading = "Lease and failures")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, default_value = "30s", value_parser = ttl, help_heading = "Lease and failures")]
     pub ttl: Duration,
 
     #[command(flatten)]
@@ -328,13 +347,13 @@ pub struct AcquireOptions {
     /// This run's build number: lower ones give up
     ///
     /// N grows from run to run. A run gives up if a run with a larger N has been seen. Implies --supersede.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest", hide_short_help = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(0_u64, 1 << 53), help_heading = "Only the newest")]
     pub seq: Option<u64>,
 
-    /// Make waiters give up, and stop the running one, too
+    /// Stop the running one, too
     ///
     /// The status of the run that is stopped is 79. Implies --supersede.
-    #[arg(long, help_heading = "Only the newest", hide_short_help = true)]
+    #[arg(long, help_heading = "Only the newest")]
     pub cancel_in_progress: bool,
 
     /// If another client's lock has no expiry, set --ttl on it
@@ -344,10 +363,12 @@ pub struct AcquireOptions {
     /// Run although the lock is frozen
     ///
     /// The run goes ahead of all that the freeze keeps out, and waits only for the holder.
-    #[arg(long, help_heading = "Waiting", hide_short_help = true)]
+    #[arg(long, help_heading = "Waiting")]
     pub ignore_freeze: bool,
 
-    /// Reason, shown in `redlock status` and to waiters
+    /// Tell waiters why
+    ///
+    /// `redlock status` shows the reason, too.
     #[arg(short = 'm', long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description")]
     pub reason: Option<String>,
 }
@@ -364,7 +385,7 @@ pub struct AcquireOptions {
     after_long_help = "\
 NAME has 1 to 200 bytes of UTF-8 without white space, control characters, *, ? or unbalanced braces. It must not begin
 with -.
-DURATION is 500ms, 30s, 5m, 1h30m or 2d; a number without a unit counts seconds: 10, 0.5.
+TIME is 500ms, 30s, 5m, 1h30m or 2d; a number without a unit counts seconds: 10, 0.5.
 
 Examples:
   redlock run deploy -- ./deploy.sh             wait for the lock, run, release
@@ -401,17 +422,17 @@ pub struct Run {
     /// Stop COMMAND after this long (status 124)
     ///
     /// 0: never. (flock's --timeout is --wait here: it limits the wait for the lock.)
-    #[arg(short = 't', long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
+    #[arg(short = 't', long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
     pub max_runtime: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL [default: 5s]
     ///
     /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL.
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
+    #[arg(short, long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
     pub kill_after: Option<Duration>,
 
     /// Action if the lock is lost
-    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = OnLost::Stop, help_heading = "Lease and failures")]
+    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = OnLost::Stop, help_heading = "Lease and failures", hide_short_help = true)]
     pub on_lost: OnLost,
 
     /// Action if Redis is down
@@ -423,7 +444,7 @@ pub struct Run {
     /// Keep the lock at least this long
     ///
     /// The lock is kept even if COMMAND ends sooner, so that hosts with skewed clocks don't run the job twice.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts", hide_short_help = true)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts")]
     pub hold_at_least: Duration,
 
     /// Skip if a run with this KEY succeeded
@@ -437,17 +458,17 @@ pub struct Run {
     ///
     /// COMMAND is skipped if a run of this lock succeeded within this time; the status is then 0, or the one that -E sets. At
     /// most 30d.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered, help_heading = "Run once across hosts")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = remembered, help_heading = "Run once across hosts")]
     pub once_per: Option<Duration>,
 
-    /// Hold the lock until all processes of COMMAND end
+    /// Keep the lock until background processes exit
     ///
     /// The lock is held until every process that COMMAND started has ended, not only COMMAND itself.
     #[arg(long, help_heading = "The command")]
     pub with_children: bool,
 
     /// Sleep a random time first, up to this long
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts", hide_short_help = true)]
     pub jitter: Duration,
 
     /// Run `sh -c SCRIPT` instead of COMMAND
@@ -508,13 +529,13 @@ pub struct Guard {
     pub held: Option<PathBuf>,
 
     /// Stop COMMAND after this long (status 124)
-    #[arg(short = 't', long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
+    #[arg(short = 't', long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
     pub max_runtime: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL [default: 5s]
     ///
     /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL.
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
+    #[arg(short, long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
     pub kill_after: Option<Duration>,
 
     /// Guard until all processes of COMMAND end
@@ -552,20 +573,20 @@ pub struct Status {
     #[arg(long, conflicts_with = "json", hide = true)]
     pub names_only: bool,
 
-    /// Clear the terminal and show it again every DURATION, until Ctrl-C [default: 1s]
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = positive_duration)]
+    /// Clear the terminal and show it again every TIME, until Ctrl-C [default: 1s]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = positive_duration)]
     pub watch: Option<Duration>,
 
-    /// Show only locks that are held, or waited for, for longer than DURATION
+    /// Show only locks that are held, or waited for, for longer than TIME
     ///
     /// Exits with 1 if there are any, else with 0.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, conflicts_with = "watch")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, conflicts_with = "watch")]
     pub older_than: Option<Duration>,
 
-    /// Print the NAMEs that have had no success for DURATION, or ever
+    /// Print the NAMEs that have had no success for TIME, or ever
     ///
     /// Exits with 1 if there are any, else with 0.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = positive_duration, requires = "names", conflicts_with_all = ["json", "names_only", "watch", "older_than"])]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = positive_duration, requires = "names", conflicts_with_all = ["json", "names_only", "watch", "older_than"])]
     pub no_success_for: Option<Duration>,
 
     /// Write metrics for Prometheus to FILE; - for standard output
@@ -604,7 +625,7 @@ pub struct Acquire {
     pub on_lost: KeeperOnLost,
 
     /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL) [default: 5s]
-    #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration, requires = "while_pid", help_heading = "Script")]
+    #[arg(short, long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, requires = "while_pid", help_heading = "Script")]
     pub kill_after: Option<Duration>,
 
     /// With --while-pid: also keep the lock until all processes that PID has started under the lock have ended
@@ -648,7 +669,7 @@ pub struct OwnLock {
 
 /// Check that this job still holds its lock, and extend it
 ///
-/// Fails with status 79 if this job no longer holds the lock. With --for, the lock lasts at least DURATION from now; it is
+/// Fails with status 79 if this job no longer holds the lock. With --for, the lock lasts at least TIME from now; it is
 /// never shortened. Without --for, nothing is changed.
 #[derive(Debug, Args)]
 #[command(after_long_help = ELSEWHERE)]
@@ -657,7 +678,7 @@ pub struct Extend {
     pub ours: OwnLock,
 
     /// Make the lock last at least this long from now
-    #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, value_parser = positive_duration)]
+    #[arg(long = "for", value_name = "TIME", allow_negative_numbers = true, value_parser = positive_duration)]
     pub lasting: Option<Duration>,
 
     #[command(flatten)]
@@ -741,7 +762,7 @@ pub struct History {
     pub last: Option<usize>,
 
     /// Show only the holds that ended within this time or haven't ended
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, value_parser = duration)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
     pub since: Option<Duration>,
 
     /// Also show the runs that ended without the lock: skipped, gave up, superseded
@@ -776,7 +797,7 @@ pub struct Freeze {
     pub reason: String,
 
     /// Duration of the freeze; at most 30d [default: 30d]
-    #[arg(long = "for", value_name = "DURATION", allow_negative_numbers = true, value_parser = remembered)]
+    #[arg(long = "for", value_name = "TIME", allow_negative_numbers = true, value_parser = remembered)]
     pub lasting: Option<Duration>,
 
     /// Return once the holder is done (79 if the freeze ends first)
@@ -824,7 +845,7 @@ pub struct Doctor {
     pub name: Option<String>,
 
     /// TTL your jobs use
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, default_value = "30s", value_parser = ttl)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, default_value = "30s", value_parser = ttl)]
     pub ttl: Duration,
 
     /// Print a JSON object

@@ -144,7 +144,7 @@ fn duration_in_parts(typed: &Typed) -> Option<Correction> {
     };
     let takes_duration = |option: &clap::Arg| {
         let names = option.get_value_names().unwrap_or_default();
-        names.iter().any(|name| name == "DURATION")
+        names.iter().any(|name| name == "TIME")
     };
     (0..kinds.len()).find_map(|at| {
         let text = typed.words[at].to_str()?;

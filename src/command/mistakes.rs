@@ -45,25 +45,23 @@ fn is_verbose(word: &OsString) -> bool {
 
 /// Prints the help of a command, or of redlock.
 pub(super) fn print_help(command: Option<&str>, at_length: bool) -> Exit {
+    if command.is_none() && !at_length {
+        return printed(cli::SHORT_HELP);
+    }
     let mut all = cli::documented();
     let shown = match command {
         Some(name) => all.find_subcommand_mut(name).expect("it was found before"),
         None => &mut all,
     };
-    let text = if at_length {
-        shown.render_long_help()
+    printed(&if at_length {
+        shown.render_long_help().to_string()
     } else {
-        // A line each: the names of the values say it.
-        let brief = |argument: clap::Arg| {
-            if argument.get_action().takes_values() {
-                argument.hide_possible_values(true)
-            } else {
-                argument
-            }
-        };
-        shown.clone().mut_args(brief).render_help()
-    };
-    match report::print(&text.to_string()) {
+        cli::short_help(shown)
+    })
+}
+
+fn printed(text: &str) -> Exit {
+    match report::print(text) {
         Ok(_) => Exit::Success,
         Err(error) => {
             report::error(error);
@@ -359,11 +357,11 @@ mod tests {
             ),
             (
                 "run --ttl",
-                "a value is required for '--ttl <DURATION>' but none was supplied; see redlock run -h",
+                "a value is required for '--ttl <TIME>' but none was supplied; see redlock run -h",
             ),
             (
                 "run --ttl 1M a -- b",
-                "invalid value '1M' for '--ttl <DURATION>': M would be a month: write 1m for a minute or 30d; see redlock run -h",
+                "invalid value '1M' for '--ttl <TIME>': M would be a month: write 1m for a minute or 30d; see redlock run -h",
             ),
             (
                 "run --slots 0 a -- b",
@@ -375,7 +373,7 @@ mod tests {
             ),
             (
                 "run -w 1 -n a -- b",
-                "the argument '--wait <DURATION>' cannot be used with '--no-wait'; see redlock run -h",
+                "the argument '--wait <TIME>' cannot be used with '--no-wait'; see redlock run -h",
             ),
             (
                 "run -n -n a -- b",
@@ -421,7 +419,7 @@ mod tests {
             ),
             (
                 "--connect-timeout x run a -- b",
-                "invalid value 'x' for '--connect-timeout <DURATION>': must be a duration such as 500ms, 30s, 1h30m, or a number of seconds; see redlock -h",
+                "invalid value 'x' for '--connect-timeout <TIME>': must be a duration such as 500ms, 30s, 1h30m, or a number of seconds; see redlock -h",
             ),
             (
                 "rum",
@@ -581,11 +579,11 @@ mod tests {
             ),
             (
                 "run -w -1 a -- b",
-                "invalid value '-1' for '--wait <DURATION>': a duration can't be negative; -n doesn't wait; see redlock run -h",
+                "invalid value '-1' for '--wait <TIME>': a duration can't be negative; -n doesn't wait; see redlock run -h",
             ),
             (
                 "run --ttl=-1 a -- b",
-                "invalid value '-1' for '--ttl <DURATION>': a duration can't be negative; see redlock run -h",
+                "invalid value '-1' for '--ttl <TIME>': a duration can't be negative; see redlock run -h",
             ),
             (
                 "run -o a -- b",

@@ -281,7 +281,7 @@ mod tests {
                 let value = match option.get_value_names().map(|names| names[0].as_str()) {
                     _ if !option.get_action().takes_values() => None,
                     _ if !possible.is_empty() => Some(possible.last().unwrap().get_name()),
-                    Some("DURATION") => Some("7.5"),
+                    Some("TIME") => Some("7.5"),
                     Some("N" | "PID" | "all|N") => Some("7"),
                     _ => Some("some text"),
                 };

@@ -414,7 +414,7 @@ fn months_and_years_are_refused_with_what_to_write() {
         ("", "must be a duration such as"),
     ] {
         let said = mistake(words!("run -t", duration, "a", "--", "true"));
-        assert!(said.contains("'--max-runtime <DURATION>'"), "{said}");
+        assert!(said.contains("'--max-runtime <TIME>'"), "{said}");
         assert!(said.contains(says), "{said}");
         let end =
             outcome(redlock(&["run", "a", "--", "true"]).env("REDLOCK_MAX_RUNTIME", duration));
@@ -474,20 +474,19 @@ fn on_terminal(words: &[&str]) -> String {
 
 #[test]
 fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
-    for words in [
-        &["-h"][..],
-        &["run", "-h"],
-        &["acquire", "-h"],
-        &["thaw", "-h"],
+    for (words, most) in [
+        (&["-h"][..], 28),
+        (&["run", "-h"], 32),
+        (&["acquire", "-h"], 32),
+        (&["thaw", "-h"], 12),
     ] {
         let piped = outcome(&mut redlock(words)).assert_code(0).stdout.clone();
         for shown in [piped, on_terminal(words)] {
-            // The prompt takes a line, too.
-            assert!(shown.lines().count() < 50, "{shown}");
+            assert!(shown.lines().count() <= most, "{shown}");
             let wide = shown.lines().find(|line| line.chars().count() > 80);
             assert_eq!(wide, None, "{shown}");
             assert!(!shown.contains("--tls-ca"), "{shown}");
-            assert!(shown.contains("  -u, --url <URL>"), "{shown}");
+            assert!(shown.contains(" -u"), "{shown}");
         }
     }
     let long = outcome(&mut redlock(&["run", "--help"])).stdout;
@@ -501,7 +500,7 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
     }
     assert!(rest.contains("--tls-ca"), "{rest}");
     assert!(rest.contains("NAME has 1 to 200 bytes"), "{rest}");
-    assert!(rest.contains("DURATION is 500ms"), "{rest}");
+    assert!(rest.contains("TIME is 500ms"), "{rest}");
     let examples = rest.split_once("Examples:").expect("examples").1;
     let shown = examples
         .lines()
