@@ -160,7 +160,10 @@ impl CycleSearch<'_> {
         lock: &Inspected,
         me: &Waiting,
     ) -> Result<Option<Vec<CycleMember>>, Error> {
+        // A run that ignores a freeze isn't behind those that the freeze keeps out.
+        let goes_ahead = lock.frozen.is_some() && me.waiter.who.ignores_freeze;
         let before = lock.waiters.iter().take_while(|other| other.id != me.id);
+        let before = before.filter(|other| !goes_ahead || other.waiter.who.ignores_freeze);
         let limits = before.chain([me]).map(|other| other.waiter.limit);
         // A request for the lock alone, or behind such a request, needs all holders to leave, so
         // one that can't is enough. A request for a slot needs any of them to, also where they share the lock.

@@ -596,6 +596,44 @@ fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
     assert_nothing_left(&redis);
 }
 
+/// Waits until a job that waits for "s" has looked for a deadlock, or has left the queue to so many others.
+fn await_second_look(redis: &Redis, others: &str) {
+    // With its second look it publishes once more that it waits, so that the first look is over.
+    let mut before = i64::MAX;
+    wait_until("it has looked for a deadlock", || {
+        let keys = redis.keys();
+        let notes = keys.iter().filter(|key| key.contains(":blocked:"));
+        let mut its = notes.filter(|key| redis.cli(&["GET", key]).ends_with(" s"));
+        let left = its.next().map(|key| redis.cli(&["PTTL", key]));
+        let ended = redis.cli(&["ZCARD", "{redlock:s}:queue"]) == others;
+        let left = left.and_then(|left| left.parse().ok()).unwrap_or(i64::MAX);
+        ended || left > std::mem::replace(&mut before, left)
+    });
+}
+
+#[test]
+fn a_run_that_ignores_a_freeze_does_not_wait_for_those_that_the_freeze_keeps_out() {
+    let redis = Redis::start();
+    let stuck = link(&redis, "--slots 2 s", "x", "first");
+    let works = link(&redis, "--slots 2 s", "free", "end");
+    let kept_out = job(&redis, "redlock run -q s -- true");
+    wait_until("it waits", || {
+        redis.cli(&["ZCARD", "{redlock:s}:queue"]) == "1"
+    });
+    outcome(&mut redis.redlock(&["freeze", "-q", "--reason", "x", "s"])).assert_code(0);
+    let last = link(&redis, "x", "--slots 2 --ignore-freeze s", "last");
+    go(&redis, "first", "x", "1");
+    go(&redis, "last", "s", "2");
+    await_second_look(&redis, "1");
+    go(&redis, "end", "free", "0");
+    last.finish().assert_code(0);
+    outcome(&mut redis.redlock(&["thaw", "-q", "s"])).assert_code(0);
+    for other in [stuck, works, kept_out] {
+        other.finish().assert_code(0);
+    }
+    assert_nothing_left(&redis);
+}
+
 #[test]
 fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
     let redis = Redis::start();
@@ -604,17 +642,7 @@ fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
     let last = link(&redis, "x", "--slots 2 s", "last");
     go(&redis, "first", "x", "1");
     go(&redis, "last", "s", "1");
-    // With its second look it publishes once more that it waits, so that the first look is over.
-    let mut before = i64::MAX;
-    wait_until("it has looked for a deadlock", || {
-        let keys = redis.keys();
-        let notes = keys.iter().filter(|key| key.contains(":blocked:"));
-        let mut its = notes.filter(|key| redis.cli(&["GET", key]).ends_with(" s"));
-        let left = its.next().map(|key| redis.cli(&["PTTL", key]));
-        let ended = redis.cli(&["ZCARD", "{redlock:s}:queue"]) == "0";
-        let left = left.and_then(|left| left.parse().ok()).unwrap_or(i64::MAX);
-        ended || left > std::mem::replace(&mut before, left)
-    });
+    await_second_look(&redis, "0");
     go(&redis, "end", "free", "0");
     last.finish().assert_code(0);
     for other in [stuck, works] {
