@@ -94,7 +94,7 @@ _redlock() {
         _redlock_words '5s 30s 1m 10m 1h'
         ;;
     --url | -u | --prefix | --history-size | --slots | --seq | -m | --reason | --id | -E | \
-        --conflict-exit-code | -c | --shell | --last | --times | --max-queue | --once) ;;
+        --conflict-exit-code | -c | --shell | --last | --max-queue | --once) ;;
     *)
         case $command:$cur in
         run:-*)

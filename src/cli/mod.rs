@@ -46,9 +46,8 @@ In scripts
   release    Give a lock back; with --force, take it from its holder
   fence      Refuse a write that comes too late
 
-Try it:  redlock -u local: run hello -- sleep 30 &
-         redlock -u local: status
-Options: -u URL (REDLOCK_URL), -q, -v and -h in each command; see --help
+Try it:  redlock -u local: run hello -- redlock -u local: status
+Options: -u URL, -q, -v and -h in each command; settings: redlock help redlock
 More:    redlock help [COMMAND | recipes | protocol]
 ";
 

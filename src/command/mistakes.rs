@@ -162,8 +162,11 @@ const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["why"], "redlock status NAME"),
     (&["man", "manual"], "redlock help"),
     (&["top", "watch"], "redlock status --watch"),
-    (&["expect"], "redlock status --no-success-for"),
-    (&["force-unlock", "break", "free"], "redlock release"),
+    (&["expect"], "redlock status --no-success-for 26h NAME"),
+    (
+        &["force-unlock", "break", "free"],
+        "redlock release --force NAME",
+    ),
     (&["lock"], "redlock run or redlock acquire"),
     (&["exec"], "redlock run"),
     (&["log", "logs"], "redlock history"),
@@ -243,15 +246,18 @@ const NOT_OURS: &[(&[&str], &str)] = &[
     ),
     (
         &["--timeout"],
-        "put -w TIME to limit the wait, or -t TIME (--max-runtime) to limit COMMAND",
+        "put -t TIME (--max-runtime) to limit COMMAND, or -w TIME to limit the wait of a run",
     ),
     (&["--max-waiting"], "put --max-queue N"),
     (&["--wait-tree"], "put --with-children"),
     (&["--order"], "put --seq N"),
     (&["--cancel-running"], "put --cancel-in-progress"),
-    (&["--timeline"], "put --svg FILE"),
-    (&["--summary", "--by-host"], "put --json, and count with jq"),
-    (&["--follow"], "put watch -n1 redlock history"),
+    (&["--timeline"], "use redlock history --svg FILE"),
+    (
+        &["--summary", "--by-host"],
+        "use redlock history --json, and count with jq",
+    ),
+    (&["--follow"], "use watch -n1 redlock history"),
     (&["--utc"], "put TZ=UTC before redlock"),
 ];
 
@@ -517,7 +523,7 @@ mod tests {
         assert_said(&[
             (
                 "expect a",
-                "no command expect; did you mean redlock status --no-success-for? see redlock -h",
+                "no command expect; did you mean redlock status --no-success-for 26h NAME? see redlock -h",
             ),
             (
                 "why a",
@@ -529,7 +535,7 @@ mod tests {
             ),
             (
                 "history --timeline a",
-                "no option --timeline: put --svg FILE; see redlock history -h",
+                "no option --timeline: use redlock history --svg FILE; see redlock history -h",
             ),
         ]);
     }

@@ -30,7 +30,7 @@ pub struct FromSettings {
     pub stand_ins: Vec<StandIn>,
     /// Variables of the environment that look like ours, and aren't, in a sentence.
     pub unknown: Option<String>,
-    /// A setting of an earlier version, in a sentence.
+    /// Settings of an earlier version, and variables of options that describe a job, in a sentence.
     pub removed: Option<String>,
 }
 
@@ -59,12 +59,16 @@ impl FromSettings {
                 Some(option) => candidates.push((option, setting)),
             }
         }
-        let removed = elsewhere.iter().find(|setting| is_removed(setting));
-        let removed = removed.map(|setting| {
-            let place = setting.location();
-            format!("{place} is no setting any more, and is ignored: a job's options belong on its command line")
+        let (removed, elsewhere): (Vec<&Setting>, _) = elsewhere
+            .into_iter()
+            .partition(|setting| is_removed(setting));
+        let places: Vec<String> = removed.iter().map(|setting| setting.location()).collect();
+        let removed = (!places.is_empty()).then(|| {
+            format!(
+                "ignored, as no setting any more: {}; `redlock help redlock` lists all settings",
+                places.join(", ")
+            )
         });
-        elsewhere.retain(|setting| !is_removed(setting));
         let unknown = unknown(elsewhere)?;
         let mut stand_ins = Vec::new();
         if let Some(command) = command {
@@ -161,26 +165,31 @@ fn file(setting: &Setting) -> Option<&std::path::Path> {
     setting.place.as_ref().map(|(file, _)| file.as_path())
 }
 
-/// Settings of earlier versions, most of them of options that describe a job.
-const REMOVED: [&str; 26] = [
+/// Settings of earlier versions, and variables that options which describe a job would have.
+const REMOVED: [&str; 31] = [
+    "REDLOCK_CANCEL_IN_PROGRESS",
     "REDLOCK_CANCEL_RUNNING",
     "REDLOCK_CLOCK_SKEW",
     "REDLOCK_CONFLICT_EXIT_CODE",
     "REDLOCK_EXCLUSIVE",
     "REDLOCK_FORMAT",
     "REDLOCK_HOLD_AT_LEAST",
+    "REDLOCK_IGNORE_FREEZE",
     "REDLOCK_JOIN",
     "REDLOCK_LABEL",
     "REDLOCK_LATE",
     "REDLOCK_LIFO",
+    "REDLOCK_MAX_QUEUE",
     "REDLOCK_MAX_WAITING",
     "REDLOCK_NO_WAIT",
+    "REDLOCK_ONCE",
     "REDLOCK_ONCE_PER",
     "REDLOCK_ORDER",
     "REDLOCK_PASS",
     "REDLOCK_PASSWORD_COMMAND",
     "REDLOCK_PRIORITY",
     "REDLOCK_RESTART_GRACE",
+    "REDLOCK_SEQ",
     "REDLOCK_SHARED",
     "REDLOCK_SLOTS",
     "REDLOCK_SUPERSEDE",

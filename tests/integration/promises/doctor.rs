@@ -534,7 +534,8 @@ fn a_user_that_may_only_look_is_told_so_and_not_how_to_become_another() {
     make_acl_users(&redis);
     let url = format!("redis://viewer:secret@127.0.0.1:{}/1", redis.port);
     let found = Examined::new(&mut by_url(&url, &[]));
-    let says = "user \"viewer\" can read locks (status, history, wait), but isn't permitted to acquire any";
+    let says =
+        "user \"viewer\" can read locks (status, history), but isn't permitted to acquire any";
     found.assert("permissions", "fail", says, "ignore this if it is intended");
     assert_eq!(found.of("fail"), ["permissions"]);
     assert!(!found.end.stdout.contains("SETUSER"), "{:?}", found.end);

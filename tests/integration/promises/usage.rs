@@ -327,7 +327,7 @@ fn a_mistake_names_the_help_of_its_command() {
         ),
         (
             "force-unlock a",
-            "no command force-unlock; did you mean redlock release? see redlock -h",
+            "no command force-unlock; did you mean redlock release --force NAME? see redlock -h",
         ),
         (
             "run -s --slots 2 a -- b",
@@ -747,7 +747,7 @@ fn a_removed_setting_is_ignored_and_named_by_doctor_and_with_verbose() {
     let file = directory.path().join("redlock.env");
     fs::write(&file, "REDLOCK_TTL=30s\nREDLOCK_NO_WAIT=1\n").unwrap();
     let home = ("XDG_CONFIG_HOME", directory.path().to_str().unwrap());
-    let named = "redlock.env:2: REDLOCK_NO_WAIT is no setting any more, and is ignored";
+    let named = "redlock.env:2: REDLOCK_NO_WAIT; `redlock help redlock` lists all settings";
     let run = |options: &[&str]| {
         let words = [&["run"], options, &["a", "--", "true"]].concat();
         with(&redis, &[home], &words)

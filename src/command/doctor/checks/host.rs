@@ -103,7 +103,7 @@ fn one_server(host: &Host) -> Finding {
         ),
         None => check.moot("a URL is set"),
         Some(socket) => check.ok(format!(
-            "{THIS_HOST_ONLY}: the next command starts this server again after `redis-cli -s {} shutdown`",
+            "{THIS_HOST_ONLY}; to stop this server: redis-cli -s {} shutdown (the next command starts it again)",
             quote(socket)
         )),
     }

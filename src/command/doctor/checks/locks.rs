@@ -46,7 +46,7 @@ pub(super) fn commands(evidence: &Evidence) -> Finding {
         .with("missing", names)
 }
 
-/// The commands that looking takes: `status`, `history` and `wait`.
+/// The commands that looking takes: `status` and `history`.
 const LOOKING: &str = "evalsha eval get exists type pttl time hget hmget \
     hscan zrange zrank zscan zscore zcard zrangebyscore lrange";
 
@@ -106,7 +106,7 @@ pub(super) fn permissions(evidence: &Evidence) -> Finding {
     if !needed.is_empty() && may_only_look(probes) {
         return check.fail(
             format!(
-                "user \"{user}\" can read locks (status, history, wait), but isn't permitted to acquire any"
+                "user \"{user}\" can read locks (status, history), but isn't permitted to acquire any"
             ),
             "ignore this if it is intended; otherwise use the URL of a user that acquires locks",
         );
