@@ -90,7 +90,10 @@ local function lock_value(mine)
       remove_member(token)
       if token ~= mine then record_vanished(token, entry, lease_end) end
     end
-    if #dead > 0 or redis.call('EXISTS', holders) == 0 then value = after_leaving(value) end
+    local is_gone = redis.call('EXISTS', holders) == 0
+    -- Another client has deleted them.
+    if is_gone then record_leftovers(mine) end
+    if is_gone or #dead > 0 then value = after_leaving(value) end
   end
   return value
 end

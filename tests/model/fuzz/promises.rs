@@ -378,7 +378,9 @@ impl Promises {
         let limits = waiting.iter().map(|&n| all[n].plan.wish.limit);
         room = limits.fold(room, i64::min);
         // One that has just come doesn't know yet when to look.
-        let goes_on = std::mem::take(&mut self.granted) || is_frozen || count >= room;
+        // A member without an entry keeps all others out, because nobody knows its limit.
+        let is_unknown = view.held().keys().any(|token| view.hold(token).is_none());
+        let goes_on = std::mem::take(&mut self.granted) || is_frozen || is_unknown || count >= room;
         let live = waiting.iter().copied().filter(is_live);
         let mut live = live.filter(|&n| self.pasts[n].beat > 0).peekable();
         self.is_unannounced &= count < room;
