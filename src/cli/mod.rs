@@ -22,7 +22,7 @@ use self::values::{
     count, id, last, not_empty, number, once_key, pid, remembered, script, ttl, wait_duration,
 };
 
-/// What `redlock -h` prints: one screen.
+/// Short help of redlock itself, for one screen.
 pub const SHORT_HELP: &str = "\
 Run a command under a lock that all your hosts share.
 

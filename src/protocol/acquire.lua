@@ -190,7 +190,7 @@ end
 
 local COUNTED = 200 -- among how many ahead of it one call counts those that wait
 
--- How many wait ahead of it, up to `most`. A listener that no message reaches is dead. None that a freeze keeps out is
+-- Counts waiters ahead of this one, up to `most`. A listener that no message reaches is dead. No waiter that a freeze keeps out is
 -- ahead of a run that ignores the freeze.
 local function count_ahead(most)
   local waiting = 0

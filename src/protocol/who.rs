@@ -56,7 +56,7 @@ pub struct Who {
     /// still live. That there is one also says that a process watches over the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// It has asked to run although the lock is frozen.
+    /// The run asked for the lock although it is frozen.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ignores_freeze: bool,
     /// The time between SIGTERM and SIGKILL for its command, in milliseconds, if that isn't [`KILL_AFTER`].

@@ -210,7 +210,7 @@ struct Supervision<'a> {
     job_control: JobControl,
     /// We should have woken before COMMAND had to be stopped, and woke later.
     has_overslept: bool,
-    /// It woke long after COMMAND had to be stopped.
+    /// redlock woke long after COMMAND had to be stopped.
     woke_late: bool,
     signal: Option<i32>,
     /// Modes of the terminal before COMMAND changed them, if there is a terminal.

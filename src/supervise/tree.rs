@@ -514,7 +514,7 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It has the name of a [`sys::Waker`], or of a watchdog.
     is_named_helper: bool,
-    /// It has the name of the keeper of a lock, of what starts this host's server or calls a hook, or of a [`sys::Witness`].
+    /// The process has the name of a helper: a lock's keeper, a [`sys::Witness`], or one that starts a server or calls a hook.
     is_named_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,

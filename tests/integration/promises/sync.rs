@@ -402,7 +402,7 @@ fn with_sync_all_the_holder_goes_on_whichever_replica_is_promoted() {
 
 #[test]
 fn a_primary_whose_clock_is_ahead_grants_nothing_before_the_command_ends_by_the_clock_skew() {
-    // One is ahead, by less than the clock skew that redlock expects; one is behind.
+    // The first is ahead, by less than the clock skew that redlock expects; the second is behind.
     let clocks = [WallClock::ahead_by(450), WallClock::ahead_by(-3_000)];
     let before = HashMap::from([(1, clocks[0].before()), (2, clocks[1].before())]);
     let mut all = Replicated::with(&Plan {

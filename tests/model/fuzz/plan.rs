@@ -61,7 +61,7 @@ pub struct Wish {
     pub once: i64,
     /// A success with this key is enough.
     pub key: Option<&'static str>,
-    /// It runs although the lock is frozen.
+    /// The client runs although the lock is frozen.
     pub ignores_freeze: bool,
 }
 
