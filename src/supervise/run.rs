@@ -752,6 +752,10 @@ impl<'a> Executor<'a> for Supervision<'a> {
         let (event, trouble) = self.watch.holds.record(report);
         let verbosity = self.terms.verbosity;
         match trouble {
+            // A request that timed out while redlock stood still says nothing about Redis.
+            Some(LockTrouble::Unreachable(error)) if self.has_overslept => {
+                verbosity.verbose(format_args!("renewal failed: {error}"));
+            }
             Some(LockTrouble::Unreachable(error)) => self.note_failure(error),
             Some(LockTrouble::Released(name)) => {
                 verbosity.verbose(format_args!("the command released lock \"{name}\""));
@@ -766,8 +770,10 @@ impl<'a> Executor<'a> for Supervision<'a> {
             None => {}
         }
         if is_renewal {
-            self.has_overslept = false;
-            self.woke_late = false;
+            // An answer that came while redlock stood still may be too old, too.
+            let is_over = self.watch.next_stop().is_some_and(|stop| now() >= stop);
+            self.has_overslept &= is_over;
+            self.woke_late &= is_over;
             if std::mem::take(&mut self.said_not_replicated) {
                 verbosity.info("replicas confirm renewals again");
             } else {

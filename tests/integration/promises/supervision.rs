@@ -7,10 +7,11 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{Action, Proxy};
 use crate::support::{
     COUNTER, Gate, REDLOCK, Redis, Running, assert_nothing_left, attach_strace,
     await_and_kill_watchdog, directly, is_alive, is_gone, outcome, send, state, wait_until,
@@ -692,6 +693,30 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
     let end = running.finish();
     end.assert_code(79).assert_says("was suspended");
     assert_eq!(end.stdout, format!("child ready {child}\n"));
+}
+
+#[test]
+fn an_answer_that_came_while_redlock_stood_still_past_its_lease_is_not_blamed_on_redis() {
+    let redis = Redis::start();
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "renew" if request.before == 0 => Action::StallReply(Duration::from_secs(1)),
+        _ => Action::Pass,
+    });
+    let script = "echo ready $$; exec sleep 60";
+    let mut stopped = run(&redis, words!("run --ttl 6s -k 100ms a -c", script));
+    let mut running = Running::start(stopped.env("REDLOCK_URL", proxy.url()));
+    let child = pid_in(&running.line());
+    await_and_kill_watchdog(running.pid());
+    wait_until("a renewal is under way", || proxy.count("renew") > 0);
+    running.signal(Signal::SIGSTOP);
+    wait_until("the lock has run out", || {
+        redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    });
+    redis.stall();
+    running.signal(Signal::SIGCONT);
+    wait_until("the child is dead", || !is_alive(child));
+    redis.resume();
+    running.finish().assert_code(79).assert_says("was suspended");
 }
 
 /// A busy machine may let the thread that decides wait, and the one that renews not.
