@@ -35,9 +35,9 @@ use crate::variables::{BY, COMMAND, EVENT, FENCE, JSON, NAME, RAN_MS, REASON, ST
 /// How long the script may take, with all that it starts: time for a few tries of a request.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// For how long what withstands SIGKILL is killed again, and how often.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
+/// The first pause before what is left is killed again, and the longest: each is twice as long as the one before.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
+const KILL_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
 
 /// Longest variable that the kernel passes to a program, with its name and without its zero byte.
 const LONGEST_VARIABLE: usize = 128 * 1024 - 1;
@@ -242,11 +242,6 @@ fn attend(null: &File, words: &[CString], variables: &[CString]) {
         }
         let _ = poll::wait(&mut [readable(ends.as_fd())], Some(left));
     }
-    // What it can't kill would become a child of redlock, too.
-    while !has_all_ended() {
-        let _ = poll::wait(&mut [readable(ends.as_fd())], None);
-        while let Ok(Some(_)) = sys::next_signal(&ends) {}
-    }
 }
 
 /// Reaps what has ended; whether nothing is left.
@@ -260,18 +255,16 @@ fn has_all_ended() -> bool {
     }
 }
 
-/// Kills all that the script has started.
+/// Kills all that the script has started, until nothing is left: it would become a child of redlock.
 fn kill_all(tree: &Tree) {
-    let until = now() + GIVE_UP_AFTER;
-    while now() < until {
+    let mut pause = KILL_AGAIN;
+    while !has_all_ended() {
         tree.stop_all();
         tree.visit(None, |pid| {
             let _ = sys::kill(pid.as_raw(), sys::SIGKILL);
         });
-        if has_all_ended() {
-            return;
-        }
-        std::thread::sleep(KILL_AGAIN);
+        std::thread::sleep(pause);
+        pause = KILL_AT_LEAST_EVERY.min(2 * pause);
     }
 }
 
