@@ -11,7 +11,7 @@
 # make fuzz-memory  the same in memory and on all cores: SEEDS of them, 20000 by default, from SEED on
 # make model    the states of the protocol in small, up to STATES of each scenario, and what is made wrong on purpose; ONLY="a freeze"
 # make simulate HOURS of virtual time, 1000 by default, from SEED on
-# make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel|cluster
+# make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel
 #               TOPOLOGY=partition: failovers in a network that is cut; SCENARIO=v1-reset: that one alone
 # make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone
 # make mutants-lua  each script with one mistake after the other (ONLY=lib/queue): an example or the fuzz notices
@@ -160,13 +160,13 @@ simulate:
 	SIMULATE_SEEDS=$$(( $(or $(HOURS),1000) / 2 )) SIMULATE_MINUTES=120 SIMULATE_SEED=$(SEED) \
 	    $(CARGO) test --locked --profile model --bin redlock model::simulate -- --nocapture
 
-# A seed draws jobs and faults, but doesn't repeat a run. What was found is written below target/tmp/chaos. With
+# A seed draws jobs and faults, but doesn't repeat a run. Its history is written below target/tmp/chaos. With
 # TOPOLOGY=partition scenarios are played, each to its end, as long as SECONDS have room for the next; all take half an hour.
 chaos:
-	@scripts/setup chaos
+	@scripts/setup test
 	$(CARGO) test --locked --test integration --no-run
 	CHAOS_SECONDS="$(or $(SECONDS),60)" CHAOS_SEED="$(SEED)" CHAOS_TOPOLOGY="$(TOPOLOGY)" CHAOS_SCENARIO="$(SCENARIO)" \
-	    scripts/leftovers $(CARGO) test --locked --test integration chaos::what -- --nocapture
+	    scripts/leftovers $(CARGO) test --locked --test integration chaos::jobs_keep -- --nocapture
 
 # By libFuzzer, which needs no other compiler: the passes that tell it what code was reached are in rustc.
 # The target is named, so that build scripts aren't built like this.

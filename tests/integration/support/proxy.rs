@@ -74,6 +74,7 @@ struct Shared {
     server: u16,
     hook: Mutex<Hook>,
     seen: Mutex<Vec<String>>,
+    counts: Mutex<HashMap<String, usize>>,
     /// The operations that were answered, and how long the answers were.
     answered: Mutex<Vec<(String, usize)>>,
     /// One way, in milliseconds.
@@ -121,6 +122,7 @@ impl Proxy {
             server: redis.port,
             hook: Mutex::new(Box::new(hook)),
             seen: Mutex::default(),
+            counts: Mutex::default(),
             answered: Mutex::default(),
             delay: AtomicU64::new(0),
             gone: AtomicBool::new(false),
@@ -455,9 +457,11 @@ impl Shared {
 
     fn request(&self, bytes: &[u8]) -> Request {
         let operation = operation(&words(bytes));
-        let mut seen = lock(&self.seen);
-        let before = seen.iter().filter(|other| **other == operation).count();
-        seen.push(operation.clone());
+        lock(&self.seen).push(operation.clone());
+        let mut counts = lock(&self.counts);
+        let count = counts.entry(operation.clone()).or_default();
+        let before = *count;
+        *count += 1;
         Request { operation, before }
     }
 }

@@ -1,10 +1,8 @@
 // What runs under a lock in the chaos tests: it leaves a sign of life each millisecond in a file that it shares
 // with the tests, and runs what it is told to at moments of its life.
 //
-//   beater now                                      prints the time that the beats are in
 //   beater --for MS [--limit N] [--exit N]          beats that long; N as --slots has it, 0 for --shared
 //          [--ignore-term | --linger MS]            at SIGTERM goes on, or goes on for a while
-//          [--until NS]                             ends by itself by then, as nothing renews its lock
 //          [--fork MS]                              has a descendant, in a session of its own, that beats too
 //          [--do MS LABEL COMMAND]...               runs COMMAND then, and notes its status
 
@@ -127,17 +125,14 @@ static void note_term(int signal) { (void)signal; asked = 1; }
 static int64_t number(const char *text) { return text ? atoll(text) : 0; }
 
 int main(int count, char **words) {
-    int64_t began = now(), lasts = 0, limit = 1, until = INT64_MAX, linger = -1, forks = 0;
+    int64_t began = now(), lasts = 0, limit = 1, linger = -1, forks = 0;
     int status = 0, ignores = 0;
-    if (count > 1 && !strcmp(words[1], "now"))
-        return printf("%lld\n", (long long)began) < 0;
     for (int n = 1; n < count; n++) {
         const char *next = words[n + 1];
         if (!strcmp(words[n], "--ignore-term")) { ignores = 1; continue; }
         if (!strcmp(words[n], "--for")) lasts = number(next);
         else if (!strcmp(words[n], "--limit")) limit = number(next);
         else if (!strcmp(words[n], "--exit")) status = (int)number(next);
-        else if (!strcmp(words[n], "--until")) until = number(next);
         else if (!strcmp(words[n], "--linger")) linger = number(next);
         else if (!strcmp(words[n], "--fork")) forks = number(next);
         else if (!strcmp(words[n], "--do") && n + 3 < count && task_count < 8) {
@@ -146,8 +141,6 @@ int main(int count, char **words) {
         } else return 64;
         n++;
     }
-    if (until <= began)
-        return 0;
     struct beats *beats = open_beats(0, limit);
     beat(beats, began);
     if (ignores)
@@ -164,15 +157,11 @@ int main(int count, char **words) {
     if (lasts > LONGEST)
         lasts = LONGEST;
     int64_t ends = began + lasts * 1000000, asked_at = 0;
-    if (ends > until)
-        ends = until;
     beats->ends = ends;
     for (int64_t next = began;;) {
         int64_t time = now();
         if (asked && !asked_at)
             asked_at = time;
-        if (time >= until)
-            return 0;
         int busy = 0;
         for (int n = 0; n < task_count; n++)
             busy |= tasks[n].pid > 0;

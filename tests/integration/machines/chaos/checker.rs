@@ -1,196 +1,202 @@
-//! Which promises a history keeps. Pure: a history comes in, and what was broken comes out, with the jobs and the
-//! time that matter.
+//! Decides which promises a history keeps. Pure: a history in, broken promises out.
 //!
-//! | promise (`docs/guarantees.md`) | how it is decided |
+//! | promise (`docs/guarantees.md`) | rule |
 //! | --- | --- |
-//! | P1 | no two that exclude each other beat at a time, but in a window that the manual names (`Class`) |
-//! | P2 | what `redlock fence` accepts never goes back |
-//! | P3 | fences grow in the order in which exclusive holders begin to beat |
-//! | P4 | a freeze keeps new holders out, a success those of `--once-per`, a newer run the older ones in the queue |
-//! | P5 | from when a lock could be had until a waiter has it: within a bound |
-//! | P7 | waiters to whom nothing was done get it in the order in which they came |
-//! | ends | each process ends soon after all faults are over, and with a status that the manual names |
+//! | P1 | no two that exclude each other beat at a time, except in a window that the manual names (`Class`) |
+//! | P2 | fencing tokens that `redlock fence` accepts never go back |
+//! | P3 | fencing tokens grow in the order in which exclusive holders begin to beat |
+//! | P4 | a freeze keeps new holders out, a success those of `--once-per` |
+//! | P5 | a waiter gets a lock that it could have within a bound |
+//! | P7 | undisturbed waiters get the lock in the order in which they came |
+//! | ends | each process ends soon after the last fault, with a status that the manual names |
 //!
-//! What befalls processes and servers excuses a lot. How much, is in the summary: each class of overlaps, for how long faults
-//! would have excused two redlocks, and how often each of the other promises was judged and how often not.
+//! Faults excuse a lot. The summary says how much: the overlaps of each class, and for each other promise how often it was
+//! judged and how often excused.
 
-mod bounds;
-mod orders;
-mod overlaps;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::history::{History, Job, MS, Nanos, Span};
+use super::history::{
+    Forgets, History, Hit, Job, JobKind, MS, Nanos, OperatorAction, ProcessFault, Role, SECOND,
+    SiteFault, Span, Task,
+};
 
-pub use self::bounds::Waits;
-pub use self::overlaps::{Class, Overlap};
+/// Time for a resumed process to act on what it missed, and for the kernel to end a killed one.
+const RESUMING: Nanos = 500 * MS;
+const DYING: Nanos = 100 * MS;
+/// Time in which a holder notices by the manual that it has lost its lock.
+const NOTICING: Nanos = 100 * MS;
+const SLACK: Nanos = 400 * MS;
+/// Longest delay that a busy machine excuses.
+const STARVING: Nanos = 150 * MS;
+/// Longest time between a grant and the start of its waiter.
+const CLAIM: Nanos = 6 * SECOND;
+/// A job that started this long ago stands in the queue.
+const QUEUED: Nanos = SECOND;
+/// Difference between the clocks of servers.
+const CLOCKS: Nanos = 460 * MS;
+const LONGEST_LEASE: Nanos = 10 * SECOND;
+/// Bound of a wait.
+const CALM: Nanos = 4 * SECOND;
+const END: Nanos = 60 * SECOND;
+/// Statuses of a redlock that is broken or misused.
+const WRONG: [i32; 8] = [64, 77, 78, 101, 125, 126, 127, 134];
 
-/// A promise that wasn't kept.
+const P1: &str = "P1: two that exclude each other never run at the same time";
+const P2: &str = "P2: a resource that checks the fencing token never goes back";
+const P3: &str = "P3: the fencing token grows with each grant";
+const P4_FREEZE: &str = "P4: a freeze keeps new holders out until it ends";
+const P4_ONCE: &str = "P4: a success counts for --once-per";
+const P5: &str = "P5: a lock that can be had is granted within a bound";
+const P7: &str = "P7: first come, first served";
+const ENDS: &str = "each process ends after the last fault";
+const STATUS: &str = "each process ends with a status that the manual names";
+
+/// Reasons why two may run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    Forbidden,
+    Suspended,
+    /// A killed supervisor left descendants, or a script without a keeper.
+    Orphaned,
+    Forced,
+    DataLost,
+    ClockSet,
+    Starved,
+}
+
+impl Class {
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Forbidden => "FORBIDDEN",
+            Self::Suspended => "a process was suspended (fenced)",
+            Self::Orphaned => "a killed supervisor left processes (fenced)",
+            Self::Forced => "release --force, within its window",
+            Self::DataLost => "data lost (documented)",
+            Self::ClockSet => "a server's clock was set (documented)",
+            Self::Starved => "the machine had no processor for the supervisor",
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Broken {
     pub promise: &'static str,
     pub detail: String,
     pub name: String,
     pub span: Span,
-    pub jobs: Vec<u32>,
-}
-
-#[derive(Debug, Default)]
-pub struct Verdict {
-    pub holds: usize,
-    pub hand_offs: usize,
-    pub overlaps: Vec<Overlap>,
-    pub broken: Vec<Broken>,
-    pub fences_accepted: usize,
-    pub fences_refused: usize,
-    pub waits: Waits,
-    pub chances: BTreeMap<&'static str, Chances>,
-    /// How long redlocks had their locks, and for how much of that an overlap would have been excused, by what.
-    pub held: Nanos,
-    pub excusable: BTreeMap<Class, Nanos>,
-}
-
-/// How often a promise could have been broken: where that would have been found, and where it would have been excused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Chances {
-    pub judged: usize,
-    pub excused: usize,
 }
 
 /// All that a job does under one lock, from its first beat to its last.
 #[derive(Clone, Debug)]
 pub struct Hold<'a> {
-    pub job: &'a Job,
-    pub name: &'a str,
-    pub fence: Option<u64>,
-    pub limit: u32,
-    pub span: Span,
-    /// The last beat of COMMAND itself.
-    pub command_until: Nanos,
+    job: &'a Job,
+    fence: Option<u64>,
+    limit: u32,
+    span: Span,
+    /// Last beat of COMMAND itself.
+    command_until: Nanos,
 }
 
-/// How much later than the waiter before it one may begin for it to count as a hand-off.
-const HAND_OFF: Nanos = 100 * MS;
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub broken: Vec<Broken>,
+    holds: usize,
+    hand_overs: usize,
+    /// Writes that `redlock fence` accepted and refused.
+    accepted: usize,
+    refused: usize,
+    pub overlaps: BTreeMap<Class, (usize, Nanos)>,
+    /// How often each promise was judged, and how often faults excused that.
+    pub chances: BTreeMap<&'static str, (usize, usize)>,
+    waits: Vec<Nanos>,
+}
 
 impl Verdict {
     pub fn of(history: &History) -> Self {
         let mut verdict = Self::default();
         for (name, holds) in holds(history) {
             verdict.holds += holds.len();
-            verdict.hand_offs += count_hand_offs(&holds);
-            verdict.overlaps.extend(overlaps::in_turn(history, &holds));
-            verdict.broken.extend(orders::fences_grow(history, &holds));
-            orders::first_come(history, &holds, &mut verdict);
-            orders::frozen(history, name, &holds, &mut verdict);
-            verdict.broken.extend(orders::once(history, &holds));
-            orders::count_once(history, &holds, &mut verdict);
-            orders::superseded(history, &holds, &mut verdict);
-            overlaps::excusable(history, &holds, &mut verdict);
-            bounds::waits(history, name, &holds, &mut verdict);
+            verdict.hand_overs += count_hand_overs(&holds);
+            let lock = Lock {
+                history,
+                name,
+                holds: &holds,
+            };
+            lock.judge_overlaps(&mut verdict);
+            lock.judge_growth(&mut verdict);
+            lock.judge_freezes(&mut verdict);
+            lock.judge_successes(&mut verdict);
+            lock.judge_order(&mut verdict);
+            lock.judge_waits(&mut verdict);
         }
-        let forbidden = verdict
-            .overlaps
-            .iter()
-            .filter(|found| found.class == Class::Forbidden);
-        verdict.broken.extend(forbidden.map(overlaps::described));
-        orders::accepted_fences(history, &mut verdict);
-        verdict.broken.extend(bounds::ends(history));
+        judge_writes(history, &mut verdict);
+        judge_ends(history, &mut verdict);
         verdict
     }
 
-    /// How many overlaps there were of each class, and the longest.
-    pub fn overlaps_by_class(&self) -> BTreeMap<Class, (usize, Nanos)> {
-        let mut classes: BTreeMap<Class, (usize, Nanos)> = BTreeMap::new();
-        for overlap in &self.overlaps {
-            let (count, longest) = classes.entry(overlap.class).or_default();
-            *count += 1;
-            *longest = (*longest).max(overlap.span.until - overlap.span.from);
-        }
-        classes
+    fn count(&mut self, promise: &'static str, is_judged: bool) {
+        let (judged, excused) = self.chances.entry(promise).or_default();
+        *(if is_judged { judged } else { excused }) += 1;
     }
 
-    /// Notes that a promise could have been broken.
-    fn chance(&mut self, what: &'static str, is_judged: bool) {
-        let chances = self.chances.entry(what).or_default();
-        if is_judged {
-            chances.judged += 1;
-        } else {
-            chances.excused += 1;
-        }
+    fn break_promise(&mut self, promise: &'static str, name: &str, span: Span, detail: String) {
+        self.broken.push(Broken {
+            promise,
+            detail,
+            name: name.to_owned(),
+            span,
+        });
     }
 
     pub fn in_words(&self) -> String {
         let mut text = format!(
-            "{} holds, {} hand-offs; fence files: {} writes accepted, {} rejected\n",
-            self.holds, self.hand_offs, self.fences_accepted, self.fences_refused
+            "{} holds, {} hand-overs; fenced writes: {} accepted, {} refused\n",
+            self.holds, self.hand_overs, self.accepted, self.refused
         );
-        for (class, (count, longest)) in self.overlaps_by_class() {
-            let _ = writeln!(
-                text,
-                "overlaps, {}: {count}, the longest {} ms",
-                class.in_words(),
-                longest / MS
-            );
+        for (class, (count, longest)) in &self.overlaps {
+            let (class, ms) = (class.in_words(), longest / MS);
+            let _ = writeln!(text, "overlaps, {class}: {count}, the longest {ms} ms");
         }
-        if self.overlaps.is_empty() {
-            text += "overlaps: none\n";
+        for (promise, (judged, excused)) in &self.chances {
+            let _ = writeln!(text, "{promise}: {judged} judged, {excused} excused");
         }
-        for (class, excusable) in &self.excusable {
-            let _ = writeln!(
-                text,
-                "of the time that redlocks had a lock, two of them would have been excused for {} %: {}",
-                excusable * 100 / self.held.max(1),
-                class.in_words()
-            );
-        }
-        let _ = writeln!(text, "{}", self.waits.in_words());
-        for (what, chances) in &self.chances {
-            let Chances { judged, excused } = chances;
-            let _ = writeln!(text, "{what}: {judged} judged, {excused} excused");
-        }
-        let promises: BTreeSet<&str> = self.broken.iter().map(|broken| broken.promise).collect();
-        for promise in promises {
-            let count = self
-                .broken
-                .iter()
-                .filter(|broken| broken.promise == promise)
-                .count();
-            let _ = writeln!(text, "BROKEN, {count} times: {promise}");
-        }
-        if self.broken.is_empty() {
-            text += "nothing was broken\n";
+        let mut waits = self.waits.clone();
+        waits.sort_unstable();
+        let at = |part: usize| waits.get(waits.len() * part / 100).or(waits.last());
+        let ms = |part| at(part).copied().unwrap_or(0) / MS;
+        let (median, longest) = (ms(50), ms(100));
+        let _ = writeln!(text, "judged waits, ms: median {median}, longest {longest}");
+        for broken in &self.broken {
+            let _ = writeln!(text, "BROKEN: {}: {}", broken.promise, broken.detail);
         }
         text
     }
 }
 
-/// The holds of each name, in the order of their first beats.
-pub fn holds(history: &History) -> BTreeMap<&str, Vec<Hold<'_>>> {
+/// Returns the holds of each name, in the order of their first beats.
+fn holds(history: &History) -> BTreeMap<&str, Vec<Hold<'_>>> {
     let mut all: BTreeMap<(&str, u32, Option<u64>), Hold> = BTreeMap::new();
     for job in &history.jobs {
         for process in &job.processes {
-            let (Some(first), Some(last)) = (process.periods.first(), process.periods.last())
-            else {
+            let ends = (process.periods.first(), process.periods.last());
+            let (Some(first), Some(last)) = ends else {
                 continue;
             };
-            let span = Span::new(first.from, last.until);
             for (n, name) in process.names.iter().enumerate() {
                 let fence = process.fences.get(n).copied();
                 let hold = all.entry((name, job.id, fence)).or_insert_with(|| Hold {
                     job,
-                    name,
                     fence,
                     limit: process.limit,
-                    span,
+                    span: Span::new(first.from, last.until),
                     command_until: first.from,
                 });
-                hold.span = Span::new(
-                    hold.span.from.min(span.from),
-                    hold.span.until.max(span.until),
-                );
+                hold.span.from = hold.span.from.min(first.from);
+                hold.span.until = hold.span.until.max(last.until);
                 if !process.is_descendant {
                     hold.command_until = hold.command_until.max(last.until);
                 }
@@ -207,12 +213,502 @@ pub fn holds(history: &History) -> BTreeMap<&str, Vec<Hold<'_>>> {
     by_name
 }
 
-fn count_hand_offs(holds: &[Hold]) -> usize {
-    let pairs = holds.windows(2);
-    pairs
-        .filter(|pair| {
-            let gap = pair[1].span.from - pair[0].span.until;
-            (0..HAND_OFF).contains(&gap) && pair[1].job.started < pair[0].span.until
+fn count_hand_overs(holds: &[Hold]) -> usize {
+    let is_hand_over = |pair: &&[Hold]| {
+        let gap = pair[1].span.from - pair[0].span.until;
+        (0..100 * MS).contains(&gap) && pair[1].job.started < pair[0].span.until
+    };
+    holds.windows(2).filter(is_hand_over).count()
+}
+
+/// A lock and its holds.
+struct Lock<'a> {
+    history: &'a History,
+    name: &'a str,
+    holds: &'a [Hold<'a>],
+}
+
+// P1.
+impl Lock<'_> {
+    /// Judges each hold at its start, beside those that go on.
+    fn judge_overlaps(&self, verdict: &mut Verdict) {
+        for (n, later) in self.holds.iter().enumerate() {
+            let goes_on = |earlier: &&Hold| {
+                earlier.span.until > later.span.from && earlier.job.id != later.job.id
+            };
+            let going_on: Vec<&Hold> = self.holds[..n].iter().filter(goes_on).collect();
+            if is_admitted(&going_on, later) {
+                continue;
+            }
+            let classes = going_on.iter().map(|one| (*one, self.excuse(one, later)));
+            let classes: Vec<(&Hold, Option<Class>)> = classes.collect();
+            let unexcused = classes.iter().filter(|(_, class)| class.is_none());
+            let unexcused: Vec<&Hold> = unexcused.map(|(one, _)| *one).collect();
+            let is_forbidden = !is_admitted(&unexcused, later);
+            for (earlier, class) in classes {
+                let class = class.or(is_forbidden.then_some(Class::Forbidden));
+                let Some(class) = class else {
+                    continue;
+                };
+                let span = shared(earlier, later);
+                let (count, longest) = verdict.overlaps.entry(class).or_default();
+                *count += 1;
+                *longest = (*longest).max(span.length());
+                if class == Class::Forbidden {
+                    let detail = format!(
+                        "#{} (token {:?}) and #{} (token {:?}) for {} ms",
+                        earlier.job.id,
+                        earlier.fence,
+                        later.job.id,
+                        later.fence,
+                        span.length() / MS
+                    );
+                    verdict.break_promise(P1, self.name, span, detail);
+                }
+            }
+        }
+    }
+
+    /// Returns the manual's reason for an overlap, if there is one.
+    fn excuse(&self, earlier: &Hold, later: &Hold) -> Option<Class> {
+        let span = shared(earlier, later);
+        if self.is_early(earlier, later, span) {
+            return None;
+        }
+        // A resumed redlock checks its lease before it starts COMMAND.
+        let mut hits = later.job.hits.iter();
+        let started_suspended =
+            hits.any(|hit| covers(hit, later, span) && hit.span.until > later.span.from);
+        let mut hits = earlier.job.hits.iter();
+        if started_suspended || hits.any(|hit| covers(hit, earlier, span)) {
+            return Some(Class::Suspended);
+        }
+        let mut hits = earlier.job.hits.iter();
+        if hits.any(|hit| orphans(hit, earlier, span)) {
+            return Some(Class::Orphaned);
+        }
+        // The first to get the lock may be the last to begin, if its grant is late.
+        let displaced = match (earlier.fence, later.fence) {
+            (Some(first), Some(second)) if second < first => later,
+            _ => earlier,
+        };
+        if self.is_forced(displaced, span) {
+            return Some(Class::Forced);
+        }
+        let lease = earlier.job.lease().max(later.job.lease());
+        // A fault before the grant lost nothing of this hold.
+        let excuses = |fault: &&SiteFault| {
+            fault.span.from <= span.from
+                && span.until <= fault.span.until + lease + SLACK
+                && may_be_granted_by(self.history, earlier, fault.span.until)
+        };
+        let faults = || self.faults().filter(excuses);
+        if faults().any(|fault| fault.forgets == Forgets::Holds) {
+            return Some(Class::DataLost);
+        }
+        if faults().any(|fault| fault.sets_clock) {
+            return Some(Class::ClockSet);
+        }
+        // Nobody stops in time without a processor.
+        let around = Span::new(span.from - STARVING, span.until);
+        let starved = self.history.starved.iter().filter(|one| one.meets(around));
+        let starved: Nanos = starved.map(Span::length).sum();
+        (span.length() <= starved.min(STARVING)).then_some(Class::Starved)
+    }
+
+    /// Returns true if the lease of a suspended or dead supervisor can't have ended yet: after its last renewal two thirds
+    /// were left, and nothing but the supervisor was disturbed.
+    fn is_early(&self, earlier: &Hold, later: &Hold, span: Span) -> bool {
+        let hits = earlier.job.hits.iter().filter(|hit| {
+            hit.span.from <= span.from && (is_fatal(hit) || covers(hit, earlier, span))
+        });
+        let Some(from) = hits.map(|hit| hit.span.from).min() else {
+            return false;
+        };
+        let around = Span::new(from - 2 * earlier.job.lease(), later.span.from);
+        // Before the first renewal the hold may be a mere grant, and a suspended waiter may begin late on its own.
+        self.is_quiet(around)
+            && !self.history.starved.iter().any(|span| span.meets(around))
+            && !self.is_forced(earlier, span)
+            && earlier.span.from + SLACK < from
+            && later.job.hits.is_empty()
+            && later.span.from < from + earlier.job.ttl / 2
+    }
+
+    fn is_forced(&self, displaced: &Hold, span: Span) -> bool {
+        self.commands(|action| action == OperatorAction::Force)
+            .filter(|(force, _)| force.from <= span.from)
+            .any(|(force, _)| {
+                let lease = displaced.job.lease();
+                let soon = NOTICING + displaced.job.kill_after.min(lease) + SLACK;
+                let around = Span::new(force.from, force.until.saturating_add(soon));
+                let is_well = !self.history.troubled.iter().any(|span| span.meets(around));
+                let within = if is_well {
+                    soon
+                } else {
+                    soon.max(lease + SLACK)
+                };
+                // A process that is suspended before its kill is due kills when it is resumed.
+                let hits = displaced.job.hits.iter();
+                let suspensions = hits.filter(|hit| is_suspension(hit) && hit.span.meets(around));
+                let resumed = suspensions.map(|hit| hit.span.until.saturating_add(RESUMING));
+                let until = force.until.saturating_add(within);
+                may_be_granted_by(self.history, displaced, force.until)
+                    && span.until <= resumed.fold(until, Nanos::max)
+            })
+    }
+
+    fn faults(&self) -> impl Iterator<Item = &SiteFault> {
+        let faults = self.history.faults.iter();
+        faults.filter(|fault| fault.concerns(self.name))
+    }
+
+    /// Returns when operators did this, and the exit status.
+    fn commands(
+        &self,
+        is_action: impl Fn(OperatorAction) -> bool,
+    ) -> impl Iterator<Item = (Span, Option<i32>)> {
+        let own = self
+            .history
+            .commands
+            .iter()
+            .filter(move |command| command.name == self.name && is_action(command.action));
+        own.map(|command| (command.span, command.status))
+    }
+
+    /// Returns true if no fault of the servers was going on.
+    fn is_quiet(&self, span: Span) -> bool {
+        !self
+            .history
+            .troubled
+            .iter()
+            .any(|trouble| trouble.meets(span))
+            && !self.faults().any(|fault| fault.span.meets(span))
+    }
+
+    /// Returns true if the servers may have lost data that was there at the beginning of a span.
+    fn may_have_forgotten(&self, span: Span) -> bool {
+        self.faults().any(|fault| {
+            let forgets = fault.forgets != Forgets::Nothing || fault.promotes || fault.sets_clock;
+            forgets && fault.span.meets(span)
         })
-        .count()
+    }
+}
+
+/// Applies the rule of the lock: as many holders as the smallest limit among them.
+fn is_admitted(going_on: &[&Hold], later: &Hold) -> bool {
+    let limits = going_on.iter().map(|hold| hold.limit);
+    let smallest = limits.fold(later.limit, u32::min);
+    u32::try_from(going_on.len() + 1).unwrap() <= smallest
+}
+
+fn shared(earlier: &Hold, later: &Hold) -> Span {
+    Span::new(later.span.from, earlier.span.until.min(later.span.until))
+}
+
+fn is_fatal(hit: &Hit) -> bool {
+    hit.fault == ProcessFault::Killed && hit.role == Role::Supervisor
+}
+
+fn is_suspension(hit: &Hit) -> bool {
+    hit.fault == ProcessFault::Suspended && hit.role == Role::Supervisor
+}
+
+/// Returns true if the supervisor was suspended until the end of the span, or killed before it was resumed.
+fn covers(hit: &Hit, hold: &Hold, span: Span) -> bool {
+    let hits = hold.job.hits.iter();
+    let mut deaths = hits.filter(|other| is_fatal(other) && other.pid == hit.pid);
+    let dies = hold.job.kind == JobKind::Kept && deaths.any(|death| hit.span.meets(death.span));
+    let ends = span.until <= hit.span.until.saturating_add(RESUMING);
+    is_suspension(hit) && hit.span.from <= span.from && (dies || ends)
+}
+
+/// Returns true if the supervisor was killed: the kernel kills COMMAND of a run, but no descendants, and no script.
+fn orphans(hit: &Hit, hold: &Hold, span: Span) -> bool {
+    let are_left = match hold.job.kind {
+        JobKind::Run => hold.command_until <= hit.span.from + DYING,
+        JobKind::Kept => true,
+    };
+    are_left && is_fatal(hit) && hit.span.from <= span.from
+}
+
+/// Returns the time of the grant: the fencing token is the server's time in microseconds, unless its clock may be set.
+fn granted(history: &History, hold: &Hold) -> Option<Nanos> {
+    let moment = Nanos::try_from(hold.fence?).ok()? * 1000 - history.epoch;
+    let around = Span::new(hold.span.from - 20 * SECOND, hold.span.from);
+    let mut sets = history.faults.iter().filter(|fault| fault.sets_clock);
+    let before = hold.span.from - moment;
+    let is_plausible = (-CLOCKS..CLAIM).contains(&before);
+    (is_plausible && !sets.any(|fault| fault.span.meets(around))).then_some(moment)
+}
+
+fn may_be_granted_by(history: &History, hold: &Hold, moment: Nanos) -> bool {
+    let earliest = match granted(history, hold) {
+        Some(granted) => granted - CLOCKS,
+        None => hold.span.from - CLAIM,
+    };
+    earliest.max(hold.job.started) <= moment
+}
+
+// P3, P4, P7.
+impl Lock<'_> {
+    fn judge_growth(&self, verdict: &mut Verdict) {
+        let is_exclusive = |hold: &&Hold| hold.limit == 1 && hold.fence.is_some();
+        let exclusive: Vec<&Hold> = self.holds.iter().filter(is_exclusive).collect();
+        for pair in exclusive.windows(2) {
+            let (one, next) = (pair[0], pair[1]);
+            if one.fence < next.fence || self.may_go_back(one, next) {
+                continue;
+            }
+            let detail = format!(
+                "#{} began with {:?}, and after it #{} with {:?}",
+                one.job.id, one.fence, next.job.id, next.fence
+            );
+            verdict.break_promise(
+                P3,
+                self.name,
+                Span::new(one.span.from, next.span.from),
+                detail,
+            );
+        }
+    }
+
+    /// Returns true if `next` may begin late on an earlier grant, because it was suspended or forced out. Without the
+    /// lock's state only the clock makes tokens grow, which may be set, or another host's.
+    fn may_go_back(&self, one: &Hold, next: &Hold) -> bool {
+        let begins = next.span.from;
+        let mut hits = next.job.hits.iter();
+        let was_suspended = hits.any(|hit| is_suspension(hit) && hit.span.from <= begins);
+        let since = |from| {
+            let past = Span::new(from, begins);
+            self.faults().filter(move |fault| fault.span.meets(past))
+        };
+        let is_lost = since(one.span.from - SECOND).any(|fault| fault.forgets != Forgets::Nothing)
+            && since(self.history.began).any(|fault| fault.sets_clock || fault.promotes);
+        let wait = Span::new(next.job.started, begins);
+        let was_forced = self
+            .commands(|action| action == OperatorAction::Force)
+            .any(|(force, _)| force.meets(wait));
+        is_lost || one.fence != next.fence && (was_suspended || was_forced)
+    }
+
+    /// Looks for grants while the lock is frozen.
+    fn judge_freezes(&self, verdict: &mut Verdict) {
+        for command in &self.history.commands {
+            let OperatorAction::Freeze(length) = command.action else {
+                continue;
+            };
+            if command.name != self.name || command.status != Some(0) {
+                continue;
+            }
+            let begins = command.span.until;
+            let is_next =
+                |action| matches!(action, OperatorAction::Thaw | OperatorAction::Freeze(_));
+            let next = self.commands(is_next).map(|(next, _)| next.from);
+            let next = next.filter(|next| *next > command.span.from).min();
+            let ends = (command.span.from + length).min(next.unwrap_or(Nanos::MAX)) - CLOCKS;
+            let is_judged = begins + CLOCKS < ends
+                && !self.may_have_forgotten(Span::new(command.span.from - SECOND, ends));
+            verdict.count(P4_FREEZE, is_judged);
+            for hold in self.holds.iter().filter(|_| is_judged) {
+                let (began, tolerance) = match granted(self.history, hold) {
+                    Some(moment) => (moment, CLOCKS),
+                    None => (hold.span.from, CLAIM),
+                };
+                if began > begins + tolerance && began < ends {
+                    let after = (began - begins) / MS;
+                    let detail = format!("#{} was granted it {after} ms after", hold.job.id);
+                    verdict.break_promise(P4_FREEZE, self.name, Span::new(begins, began), detail);
+                }
+            }
+        }
+    }
+
+    /// Looks for runs with `--once-per` after a success.
+    fn judge_successes(&self, verdict: &mut Verdict) {
+        let is_success = |hold: &&Hold| {
+            let job = hold.job;
+            let is_recorded = job.status == Some(0) && !job.said.contains("can't release");
+            job.kind == JobKind::Run && job.once_per.is_some() && is_recorded
+        };
+        for success in self.holds.iter().filter(is_success) {
+            let known = success.job.ended.unwrap_or(Nanos::MAX);
+            let others = self.history.jobs.iter().filter(|job| {
+                job.id != success.job.id && job.wants(self.name) && job.started > known
+            });
+            for other in others {
+                let Some(once_per) = other.once_per else {
+                    continue;
+                };
+                let own = self.holds.iter().find(|hold| hold.job.id == other.id);
+                let began = own.map(|hold| granted(self.history, hold).unwrap_or(hold.span.from));
+                let skipped = other.ended.filter(|_| other.said.contains("skipped"));
+                let counts_until = success.span.until + once_per - CLOCKS;
+                let decided = began.or(skipped).filter(|at| *at < counts_until);
+                let Some(decided) = decided else {
+                    continue;
+                };
+                let past = Span::new(success.span.from, decided);
+                let is_judged = !self.may_have_forgotten(past);
+                verdict.count(P4_ONCE, is_judged);
+                if is_judged && began.is_some() {
+                    let detail = format!("#{} ran after #{}", other.id, success.job.id);
+                    verdict.break_promise(P4_ONCE, self.name, past, detail);
+                }
+            }
+        }
+    }
+
+    /// Compares pairs that waited at the same time, one of which had come clearly before the other.
+    fn judge_order(&self, verdict: &mut Verdict) {
+        let is_single = |hold: &&Hold| hold.job.names.len() == 1;
+        for first in self.holds.iter().filter(is_single) {
+            for second in self.holds.iter().filter(is_single) {
+                let came = second.job.started;
+                if first.job.started + QUEUED >= came || came >= first.span.from {
+                    continue;
+                }
+                let waited = Span::new(first.job.started, first.span.from);
+                let is_starved = |one: &Span| one.meets(waited) && one.length() > SLACK;
+                let is_judged = first.job.hits.is_empty()
+                    && second.job.hits.is_empty()
+                    && self.is_quiet(waited)
+                    && !self.history.starved.iter().any(is_starved);
+                verdict.count(P7, is_judged);
+                let is_late = second.span.from <= first.span.from && second.fence < first.fence;
+                if is_judged && is_late {
+                    let detail = format!("#{} came before #{}", first.job.id, second.job.id);
+                    verdict.break_promise(P7, self.name, waited, detail);
+                }
+            }
+        }
+    }
+}
+
+// P5.
+impl Lock<'_> {
+    /// Judges waits beside undisturbed jobs and servers only: a hand-over to a disturbed one takes longer.
+    fn judge_waits(&self, verdict: &mut Verdict) {
+        for job in self.wanting().filter(|job| job.names.len() == 1) {
+            let own = self.holds.iter().find(|hold| hold.job.id == job.id);
+            let ended = job.ended.unwrap_or(self.history.ended);
+            let gave_up = job.patience > 0 && ended - job.started >= job.patience;
+            let until = match own {
+                Some(hold) => hold.span.from,
+                None if job.status == Some(75) && gave_up => ended,
+                None => continue,
+            };
+            let since = self.free_since(job, until);
+            if own.is_none() && since + CALM >= until {
+                continue;
+            }
+            // A disturbed job may have the lock unseen until its lease ends.
+            let around = Span::new(since - LONGEST_LEASE, until);
+            let is_starved = |one: &Span| one.meets(around) && one.length() > SLACK;
+            let is_judged = self.is_quiet(around)
+                && !self.history.starved.iter().any(is_starved)
+                && self.wanting().all(|other| {
+                    let gone = other.ended.unwrap_or(Nanos::MAX);
+                    gone < around.from || other.started > until || is_undisturbed(other)
+                });
+            verdict.count(P5, is_judged);
+            if is_judged {
+                verdict.waits.push(until - since);
+            }
+            if is_judged && until - since > CALM {
+                let detail = format!("#{} waited {} ms", job.id, (until - since) / MS);
+                verdict.break_promise(P5, self.name, Span::new(since, until), detail);
+            }
+        }
+    }
+
+    fn wanting(&self) -> impl Iterator<Item = &Job> {
+        let jobs = self.history.jobs.iter();
+        jobs.filter(|job| job.wants(self.name))
+    }
+
+    /// Returns since when nobody was seen to have the lock, or to be entitled to it before `job`, and it wasn't frozen.
+    fn free_since(&self, job: &Job, until: Nanos) -> Nanos {
+        let others = self.holds.iter().filter(|other| {
+            let go_on_together = job.limit.min(other.limit) > 1 && other.span.until >= until;
+            other.job.id != job.id && other.span.from < until && !go_on_together
+        });
+        let held = others.map(|other| other.span.until);
+        let before = self.wanting().filter(|other| {
+            let has_held = self.holds.iter().any(|hold| hold.job.id == other.id);
+            other.started < until && other.limit < job.limit && !has_held
+        });
+        let queued = before.map(|other| other.ended.unwrap_or(until));
+        let commands = self.history.commands.iter().filter_map(|freeze| {
+            let OperatorAction::Freeze(length) = freeze.action else {
+                return None;
+            };
+            let is_own = freeze.name == self.name && freeze.span.from < until;
+            is_own.then_some((freeze.span, length))
+        });
+        let frozen = commands.map(|(freeze, length)| {
+            let thaws = self.commands(|action| action == OperatorAction::Thaw);
+            let thaws =
+                thaws.filter(|(thaw, status)| *status == Some(0) && thaw.from > freeze.until);
+            let thawed = thaws.map(|(thaw, _)| thaw.until).min();
+            thawed
+                .unwrap_or(Nanos::MAX)
+                .min(freeze.until.saturating_add(length))
+        });
+        let all = held.chain(queued).chain(frozen);
+        all.fold(job.started, Nanos::max).min(until)
+    }
+}
+
+/// Returns true if a job was left alone and released its only lock, as far as it says.
+fn is_undisturbed(job: &Job) -> bool {
+    let harmless = ["asked to stop", "skipped", "waiting for"];
+    let is_harmless = |line: &str| harmless.iter().any(|words| line.contains(words));
+    job.hits.is_empty() && job.names.len() == 1 && job.said.lines().all(is_harmless)
+}
+
+/// P2: no accepted write begins after one with a larger token has ended.
+fn judge_writes(history: &History, verdict: &mut Verdict) {
+    let tasks = history.jobs.iter().flat_map(|job| &job.tasks);
+    let writes = tasks.filter(|task| task.label == "fence" && task.fence.is_some());
+    let mut files: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
+    for write in writes {
+        match write.status {
+            0 => files.entry(&write.name).or_default().push(write),
+            1 => verdict.refused += 1,
+            _ => {}
+        }
+    }
+    for (name, mut writes) in files {
+        verdict.accepted += writes.len();
+        writes.sort_by_key(|write| write.span.from);
+        let mut ended = writes.clone();
+        ended.sort_by_key(|write| write.span.until);
+        let mut ended = ended.into_iter().peekable();
+        let mut largest = None;
+        for write in writes {
+            while let Some(before) = ended.next_if(|one| one.span.until < write.span.from) {
+                largest = largest.max(before.fence);
+            }
+            if largest > write.fence {
+                let detail = format!("{:?} after {largest:?}", write.fence);
+                verdict.break_promise(P2, name, write.span, detail);
+            }
+        }
+    }
+}
+
+fn judge_ends(history: &History, verdict: &mut Verdict) {
+    for job in &history.jobs {
+        let is_late = job.ended.is_none_or(|ended| ended > history.healed + END);
+        let is_wrong = job.status.is_some_and(|status| WRONG.contains(&status));
+        let promise = match (is_late, is_wrong || job.said.contains("panicked")) {
+            (true, _) => ENDS,
+            (_, true) => STATUS,
+            _ => continue,
+        };
+        let span = Span::new(job.started, job.ended.unwrap_or(history.ended));
+        let detail = format!("#{} {}: {:?}: {}", job.id, job.words, job.status, job.said);
+        verdict.break_promise(promise, &job.names[0], span, detail);
+    }
 }

@@ -1,5 +1,5 @@
-//! What befalls processes: killed, or stopped and resumed; at random, while they hold or wait, at the hand-off, just
-//! before a renewal.
+//! Faults of processes: killed, or suspended and resumed; at random, while they hold or wait, at the hand-over, just before
+//! a renewal.
 
 use std::fs;
 use std::path::Path;
@@ -10,17 +10,10 @@ use nix::unistd::Pid;
 use super::history::{Hit, Job, MS, Nanos, Process, ProcessFault, Role, Span, beats_of, boottime};
 use crate::support::Dice;
 
-/// A process of a job.
-#[derive(Clone, Copy, Debug)]
-pub struct Member {
-    pub pid: i32,
-    pub role: Role,
-}
-
-/// The variable by which the processes of a job are found.
+/// Variable that marks the processes of a job.
 pub const JOB: &str = "CHAOS_JOB";
 
-/// What that is for a job of ours: chaos that runs beside us numbers its jobs in the same way.
+/// Returns the mark of a job. It differs from that of a chaos that runs at the same time.
 pub fn job_value(job: u32) -> String {
     format!("{}.{job}", std::process::id())
 }
@@ -29,19 +22,7 @@ fn job_mark(job: u32) -> String {
     format!("{JOB}={}\0", job_value(job))
 }
 
-/// All living redlocks and beaters of a job, found by its number in their environment.
-pub fn members(job: u32) -> Vec<Member> {
-    let pids = marked(&job_mark(job)).into_iter();
-    pids.filter_map(|pid| {
-        Some(Member {
-            pid,
-            role: role(pid)?,
-        })
-    })
-    .collect()
-}
-
-/// The processes that have this in their environment.
+/// Returns the processes that have this in their environment.
 pub fn marked(mark: &str) -> Vec<i32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -50,9 +31,8 @@ pub fn marked(mark: &str) -> Vec<i32> {
 
 fn is_marked(pid: i32, mark: &str) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment
-        .windows(mark.len())
-        .any(|part| part == mark.as_bytes())
+    let mut parts = environment.windows(mark.len());
+    parts.any(|part| part == mark.as_bytes())
 }
 
 fn role(pid: i32) -> Option<Role> {
@@ -65,96 +45,70 @@ fn role(pid: i32) -> Option<Role> {
     }
 }
 
-/// What is going to be done to a job, and when.
+/// A planned hit.
 pub struct Aim {
     pub job: u32,
     pub at: Nanos,
-    pub how: &'static str,
-    pub role: Role,
-    pub fault: ProcessFault,
     pub lasts: Nanos,
+    how: &'static str,
+    role: Role,
+    fault: ProcessFault,
 }
 
-/// Chooses whom to hit, and when.
+/// Draws a job to hit, and when.
 pub fn aim(dir: &Path, jobs: &[&Job], dice: &mut Dice) -> Option<Aim> {
     let now = boottime();
-    let all: Vec<(&Job, Vec<Process>)> = jobs
-        .iter()
-        .map(|job| (*job, beats_of(dir, job.id)))
-        .collect();
-    let beats_now = |beats: &[Process]| beats.iter().any(|process| is_beating(process, now));
-    let (working, waiting): (Vec<_>, Vec<_>) = all.iter().partition(|(_, beats)| beats_now(beats));
-    // A waiter that is stopped holds up those behind it.
-    let chosen = match (working.is_empty(), dice.chance(75), dice.chance(40)) {
+    let all = jobs.iter().map(|job| {
+        let beats = beats_of(dir, job.id);
+        (*job, beats.into_iter().find(|one| is_beating(one, now)))
+    });
+    let (working, waiting): (Vec<_>, Vec<_>) = all.partition(|(_, beating)| beating.is_some());
+    // A suspended waiter delays those behind it.
+    let drawn = match (working.is_empty(), dice.chance(75), dice.chance(40)) {
         (false, true, _) => working,
         (_, _, true) if !waiting.is_empty() => waiting,
         _ => return None,
     };
-    let n = dice.between(0, i64::try_from(chosen.len()).ok()?);
-    let (job, beats) = chosen[usize::try_from(n).ok()?];
-    let beating = beats.iter().find(|process| is_beating(process, now));
-    let how = match beating {
-        None => "a waiter",
-        Some(_) => dice.pick(&[
-            "at random",
-            "a holder",
-            "a holder",
-            "at the hand-off",
-            "at the hand-off",
-            "at a renewal",
-        ]),
+    let (job, beating) = &drawn[dice.below(drawn.len())];
+    let ways = ["at random", "at the hand-over", "at a renewal"];
+    let (how, at) = match beating {
+        None => ("a waiter", now),
+        Some(process) => match dice.pick(&ways) {
+            how @ "at the hand-over" => (how, process.ends + dice.between(-3, 12) * MS),
+            how @ "at a renewal" => {
+                let at = next_renewal(job, process, now) + dice.between(-4, 3) * MS;
+                (how, at)
+            }
+            how => (how, now),
+        },
     };
-    let at = match (how, beating) {
-        ("at the hand-off", Some(process)) => process.ends + dice.between(-3, 12) * MS,
-        ("at a renewal", Some(process)) => {
-            next_renewal(job, process, now) + dice.between(-4, 3) * MS
-        }
-        _ => now,
-    };
-    let role = if dice.chance(70) {
-        Role::Supervisor
-    } else {
-        Role::Worker
-    };
-    let fault = if dice.chance(70) {
-        ProcessFault::Stopped
-    } else {
-        ProcessFault::Killed
-    };
-    let lasts = if fault == ProcessFault::Stopped {
-        job.ttl * dice.between(5, 200) / 100
-    } else {
-        0
-    };
-    // A hand-off is as much about who comes next.
-    let victim = if how == "at the hand-off" && dice.chance(50) {
-        let others = jobs
-            .iter()
-            .filter(|other| other.id != job.id && other.names == job.names);
-        others
-            .min_by_key(|other| other.started)
-            .map_or(job.id, |next| next.id)
-    } else {
-        job.id
-    };
-    Some(Aim {
-        job: victim,
+    let is_supervisor = dice.chance(70);
+    let is_suspended = dice.chance(70);
+    let mut aim = Aim {
+        job: job.id,
         at,
+        lasts: job.ttl * dice.between(5, 200) / 100,
         how,
-        role,
-        fault,
-        lasts,
-    })
+        role: [Role::Worker, Role::Supervisor][usize::from(is_supervisor)],
+        fault: [ProcessFault::Killed, ProcessFault::Suspended][usize::from(is_suspended)],
+    };
+    // The next one takes part in a hand-over, too.
+    if how == "at the hand-over" && dice.chance(50) {
+        let others = jobs.iter().filter(|other| other.names == job.names);
+        let next = others.filter(|other| other.id != job.id);
+        aim.job = next
+            .min_by_key(|next| next.started)
+            .map_or(job.id, |next| next.id);
+    }
+    Some(aim)
 }
 
 fn is_beating(process: &Process, now: Nanos) -> bool {
-    process
-        .periods
-        .last()
-        .is_some_and(|period| now - period.until < 20 * MS)
+    let last = process.periods.last();
+    last.is_some_and(|period| now - period.until < 20 * MS)
 }
 
-/// About when its next renewal is due: 50 ms after the start, and then after each third of the TTL.
+/// Returns the approximate time of the next renewal: 50 ms after the start, and then after each third of the TTL.
 fn next_renewal(job: &Job, process: &Process, now: Nanos) -> Nanos {
     let first = process.periods[0].from + 50 * MS;
     let step = job.ttl / 3;
@@ -162,35 +116,34 @@ fn next_renewal(job: &Job, process: &Process, now: Nanos) -> Nanos {
     first + passed * step
 }
 
-/// Does it. Nothing is hit where nobody is left who has this role.
+/// Hits a process of the planned role, if there is one.
 pub fn strike(aim: &Aim, dice: &mut Dice) -> Option<Hit> {
-    let all = members(aim.job);
-    let of_role = all.iter().filter(|member| member.role == aim.role);
-    let candidates: Vec<&Member> = of_role.collect();
-    let victim = *candidates.get(
-        usize::try_from(dice.between(0, i64::try_from(candidates.len().max(1)).ok()?)).ok()?,
-    )?;
+    let mut pids = marked(&job_mark(aim.job));
+    pids.retain(|&pid| role(pid) == Some(aim.role));
+    if pids.is_empty() {
+        return None;
+    }
+    let pid = dice.pick(&pids);
     let from = boottime();
     let signal = match aim.fault {
-        ProcessFault::Stopped => Signal::SIGSTOP,
-        ProcessFault::Killed | ProcessFault::CutOff => Signal::SIGKILL,
+        ProcessFault::Suspended => Signal::SIGSTOP,
+        ProcessFault::Killed => Signal::SIGKILL,
     };
-    kill(Pid::from_raw(victim.pid), signal).ok()?;
-    // It ends when it is resumed.
+    kill(Pid::from_raw(pid), signal).ok()?;
     let until = match aim.fault {
-        ProcessFault::Stopped => Nanos::MAX,
-        ProcessFault::Killed | ProcessFault::CutOff => boottime(),
+        ProcessFault::Suspended => Nanos::MAX,
+        ProcessFault::Killed => boottime(),
     };
     Some(Hit {
-        pid: victim.pid,
+        pid,
         role: aim.role,
         fault: aim.fault,
         span: Span::new(from, until),
-        aim: aim.how.to_owned(),
+        aim: aim.how,
     })
 }
 
-/// Lets a stopped process go on, if it is still the same one.
+/// Resumes a suspended process, if it is still the same one.
 pub fn resume(job: u32, pid: i32) {
     if is_marked(pid, &job_mark(job)) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);

@@ -1,20 +1,16 @@
-//! What happened in a run of chaos, as its checker reads it: who beat when under which lock, what was done to whom,
-//! and how each process ended. All moments are nanoseconds of the clock that runs since the machine started, which
-//! all processes of the machine share.
+//! The record of a run of chaos, as the checker reads it: who beat when under which lock, each fault, and how each process
+//! ended. All moments are nanoseconds since the machine started, by the clock that all its processes share.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::fs;
 use std::path::Path;
-
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use std::time::Duration;
 
 pub type Nanos = i64;
 
 pub const MS: Nanos = 1_000_000;
 pub const SECOND: Nanos = 1000 * MS;
 
-/// The limit of a shared holder: it sets none.
+/// Limit of a shared holder, which sets none.
 pub const SHARED: u32 = u32::MAX;
 
 pub fn boottime() -> Nanos {
@@ -22,7 +18,7 @@ pub fn boottime() -> Nanos {
     time.tv_sec() * SECOND + time.tv_nsec()
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub from: Nanos,
     pub until: Nanos,
@@ -36,59 +32,60 @@ impl Span {
     pub fn meets(&self, other: Span) -> bool {
         self.from <= other.until && other.from <= self.until
     }
+
+    pub fn length(&self) -> Nanos {
+        self.until - self.from
+    }
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub began: Nanos,
-    /// From when on nothing was done to anybody any more.
+    /// End of the last fault.
     pub healed: Nanos,
     pub ended: Nanos,
-    /// The time of day less the clock of all moments.
+    /// Time of day minus the clock of all moments.
     pub epoch: Nanos,
     pub jobs: Vec<Job>,
     pub faults: Vec<SiteFault>,
-    /// When some server wasn't well, or couldn't be reached.
+    /// Times in which a server was down or unreachable.
     pub troubled: Vec<Span>,
     pub commands: Vec<OperatorCommand>,
-    /// When the machine gave a process that only looks at the clock no processor.
+    /// Times in which the machine gave no processor to a thread that only reads the clock.
     pub starved: Vec<Span>,
 }
 
-/// How a job has its lock.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+/// How a job keeps its lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobKind {
     /// `redlock run`.
+    #[default]
     Run,
     /// `redlock acquire --while-pid`.
     Kept,
-    /// `redlock acquire`, by a script that ends by itself before its lease does.
-    Unkept,
-    /// Another program's client, which writes the lock's key and knows of nothing else.
-    Plain,
 }
 
-/// A process that wants locks, and all that it has started.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+/// A process that wants locks, and all its descendants.
+#[derive(Clone, Debug, Default)]
 pub struct Job {
     pub id: u32,
     pub kind: JobKind,
-    /// What was typed.
+    /// Its command line.
     pub words: String,
     pub names: Vec<String>,
     pub limit: u32,
     pub ttl: Nanos,
     pub kill_after: Nanos,
-    /// The longest lease that its work asks for beyond the TTL.
+    /// Longest lease that its work asks for beyond the TTL.
     pub extends: Nanos,
-    /// How long it waits.
+    /// Its `--wait`, 0 for `--no-wait`.
     pub patience: Nanos,
     pub once_per: Option<Nanos>,
-    pub supersedes: bool,
     pub started: Nanos,
     pub ended: Option<Nanos>,
-    /// As a shell sees it.
+    /// Exit status, as a shell reports it.
     pub status: Option<i32>,
+    /// Its standard error.
     pub said: String,
     pub processes: Vec<Process>,
     pub hits: Vec<Hit>,
@@ -96,63 +93,57 @@ pub struct Job {
 }
 
 impl Job {
-    /// Whether anything was done to its processes.
-    pub fn is_undisturbed(&self) -> bool {
-        self.hits.is_empty()
-    }
-
-    /// The longest lease it can have.
+    /// Returns the longest lease that it can have.
     pub fn lease(&self) -> Nanos {
         self.ttl.max(self.extends)
+    }
+
+    pub fn wants(&self, name: &str) -> bool {
+        self.names.iter().any(|own| own == name)
     }
 }
 
 /// A process that beats.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Process {
-    pub pid: i32,
-    /// COMMAND has started it.
+    /// True if COMMAND has started it.
     pub is_descendant: bool,
-    /// The names that it runs under, and the fence of each.
+    /// Locks that it runs under, and the fencing token of each.
     pub names: Vec<String>,
     pub fences: Vec<u64>,
     pub limit: u32,
-    /// When it means to end.
+    /// Its planned end.
     pub ends: Nanos,
-    /// It beat without a gap.
+    /// Times in which it beat without a gap.
     pub periods: Vec<Span>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A redlock: one that waits, one that watches over a command, a keeper.
+    /// A redlock: a waiter, the supervisor of a command, a keeper.
     Supervisor,
-    /// What runs under the lock.
+    /// A process that runs under the lock.
     Worker,
-    /// Its way to the servers, which others don't use.
-    Line,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessFault {
-    Stopped,
+    Suspended,
     Killed,
-    CutOff,
 }
 
-/// Something was done to a process, or to its line.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Hit {
     pub pid: i32,
     pub role: Role,
     pub fault: ProcessFault,
-    /// Until when it was stopped; a moment for a kill.
+    /// A moment for a kill.
     pub span: Span,
-    pub aim: String,
+    pub aim: &'static str,
 }
 
 /// A command that a job ran within its work.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Task {
     pub label: String,
     pub span: Span,
@@ -161,8 +152,8 @@ pub struct Task {
     pub fence: Option<u64>,
 }
 
-/// What servers may have forgotten of what they had acknowledged.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+/// Acknowledged data that servers may have lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgets {
     Nothing,
     /// Places in the queue, freezes, successes.
@@ -170,45 +161,61 @@ pub enum Forgets {
     Holds,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+/// A fault of servers or of the network.
+#[derive(Clone, Debug)]
 pub struct SiteFault {
     pub what: String,
-    /// From before it was done until it is expected to be over.
+    /// From before it began until its expected end.
     pub span: Span,
-    /// The one lock that it is about; all of them without it.
+    /// The only lock that it concerns; all locks without it.
     pub name: Option<String>,
     pub forgets: Forgets,
-    /// What no replica has confirmed may be forgotten.
+    /// A replica may take over, without what `--sync all` doesn't wait for: freezes, releases, the queue.
     pub promotes: bool,
+    /// A server's clock is set, so that leases end sooner or later than planned.
     pub sets_clock: bool,
 }
 
 impl SiteFault {
-    pub fn is_about(&self, name: &str) -> bool {
+    pub fn new(what: impl Into<String>, lasts: Duration) -> Self {
+        let now = boottime();
+        Self {
+            what: what.into(),
+            span: Span::new(now, now + Nanos::try_from(lasts.as_nanos()).unwrap()),
+            name: None,
+            forgets: Forgets::Nothing,
+            promotes: false,
+            sets_clock: false,
+        }
+    }
+
+    pub fn forgetting(self, forgets: Forgets) -> Self {
+        Self { forgets, ..self }
+    }
+
+    pub fn concerns(&self, name: &str) -> bool {
         self.name.as_deref().is_none_or(|own| own == name)
     }
 }
 
-/// What an operator does.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorAction {
     /// For this long.
     Freeze(Nanos),
     Thaw,
     Force,
     Stop,
-    Status,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug)]
 pub struct OperatorCommand {
-    pub what: OperatorAction,
-    pub name: String,
+    pub action: OperatorAction,
+    pub name: &'static str,
     pub span: Span,
     pub status: Option<i32>,
 }
 
-/// Reads what a beater has left; `None` while it is too young.
+/// Reads the file of a beater; `None` while it is too young.
 pub fn read_beats(path: &Path) -> Option<Process> {
     let bytes = fs::read(path).ok()?;
     let number = |at: usize| -> Option<i64> {
@@ -226,9 +233,11 @@ pub fn read_beats(path: &Path) -> Option<Process> {
         Some(Span::new(number(at)?, number(at + 1)?))
     });
     let process = Process {
-        pid: i32::try_from(number(0)?).ok()?,
         is_descendant: number(1)? != 0,
-        limit: limit_of(number(2)?),
+        limit: match u32::try_from(number(2)?) {
+            Ok(0) | Err(_) => SHARED,
+            Ok(limit) => limit,
+        },
         ends: number(3)?,
         names: text(40)?.split_whitespace().map(str::to_owned).collect(),
         fences: text(104)?
@@ -240,22 +249,14 @@ pub fn read_beats(path: &Path) -> Option<Process> {
     (!process.periods.is_empty()).then_some(process)
 }
 
-/// A limit as the command line of a beater has it: 0 for shared.
-fn limit_of(number: i64) -> u32 {
-    match u32::try_from(number) {
-        Ok(0) | Err(_) => SHARED,
-        Ok(limit) => limit,
-    }
-}
-
-/// All processes that beat for a job.
+/// Returns all processes that beat for a job.
 pub fn beats_of(dir: &Path, job: u32) -> Vec<Process> {
     let own = fs::read_dir(dir.join("beats").join(job.to_string()));
     let own = own.into_iter().flatten().flatten();
     own.filter_map(|entry| read_beats(&entry.path())).collect()
 }
 
-/// What a job's work has noted of the commands that it ran.
+/// Returns the commands that a job's work has run.
 pub fn tasks_of(dir: &Path, job: u32) -> Vec<Task> {
     let text = fs::read_to_string(dir.join("tasks").join(job.to_string())).unwrap_or_default();
     text.lines().filter_map(read_task).collect()
@@ -270,55 +271,4 @@ fn read_task(line: &str) -> Option<Task> {
         name: (*words.get(5)?).to_owned(),
         fence: words.get(6).and_then(|fence| fence.parse().ok()),
     })
-}
-
-/// Writes a history down: a line for each job, fault and command of an operator, and a last one with all else.
-pub fn write_down(history: &History, path: &Path) {
-    let mut file = File::create(path).unwrap();
-    let mut line = |value: Value| writeln!(file, "{value}").unwrap();
-    for job in &history.jobs {
-        line(json!({ "job": job }));
-    }
-    for fault in &history.faults {
-        line(json!({ "fault": fault }));
-    }
-    for command in &history.commands {
-        line(json!({ "command": command }));
-    }
-    line(json!({
-        "began": history.began,
-        "healed": history.healed,
-        "ended": history.ended,
-        "epoch": history.epoch,
-        "troubled": history.troubled,
-        "starved": history.starved,
-    }));
-}
-
-/// Reads what was written down, to judge it again.
-pub fn read_back(path: &Path) -> History {
-    let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut history = History::default();
-    for line in BufReader::new(file).lines() {
-        let mut value: Value = serde_json::from_str(&line.unwrap()).unwrap();
-        if let Some(job) = value.get_mut("job") {
-            history.jobs.push(read(job));
-        } else if let Some(fault) = value.get_mut("fault") {
-            history.faults.push(read(fault));
-        } else if let Some(command) = value.get_mut("command") {
-            history.commands.push(read(command));
-        } else {
-            history.began = read(&mut value["began"]);
-            history.healed = read(&mut value["healed"]);
-            history.ended = read(&mut value["ended"]);
-            history.epoch = read(&mut value["epoch"]);
-            history.troubled = read(&mut value["troubled"]);
-            history.starved = read(&mut value["starved"]);
-        }
-    }
-    history
-}
-
-fn read<T: serde::de::DeserializeOwned>(value: &mut Value) -> T {
-    serde_json::from_value(value.take()).unwrap()
 }

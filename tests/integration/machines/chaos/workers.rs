@@ -1,4 +1,4 @@
-//! Who wants the locks: jobs of all kinds, each drawn from the dice, and the operators who step in.
+//! Jobs of all kinds that want the locks, and the operators who step in, each drawn from the dice.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -6,72 +6,53 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::faults::{JOB, job_value};
-use super::history::{Job, JobKind, MS, Nanos, OperatorAction, SECOND, SHARED, boottime};
-use super::site::Site;
+use super::history::{Job, JobKind, MS, OperatorAction, SECOND, SHARED, boottime};
+use super::site::Topology;
 use crate::support::{Dice, without_terminal};
 
-/// The names of all locks: `a` is mostly exclusive and wanted by plain clients too, `b` has all modes, `c` is the second
-/// of several, `d` is for what runs once, and `e` is always exclusive.
+/// All locks: `a` is mostly exclusive, `b` has all modes, `c` is the second of several, `d` is for what runs once, and `e`
+/// is always exclusive.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// How often each is wanted.
-const OFTEN: [&str; 12] = ["a", "a", "a", "a", "b", "b", "b", "c", "d", "e", "e", "e"];
+/// The first lock of a job, as often as jobs want it.
+const WANTED: [&str; 12] = ["a", "a", "a", "a", "b", "b", "b", "c", "d", "e", "e", "e"];
 
-/// Where a run of chaos keeps its files, and how it calls redlock there.
+/// Files of a run of chaos, and the environment of its commands.
 pub struct Stage {
     pub dir: PathBuf,
-    environment: Vec<(String, String)>,
-    pub ttls: (u64, u64),
-    clock_skew: Nanos,
+    environment: Vec<(&'static str, String)>,
+    ttls: (i64, i64),
 }
 
 impl Stage {
-    pub fn new(dir: &Path, site: &Site) -> Self {
-        let mut environment = vec![("REDLOCK_URL".to_owned(), site.url())];
-        let options = site.options();
-        for pair in options.chunks(2) {
-            let name = pair[0]
-                .trim_start_matches('-')
-                .replace('-', "_")
-                .to_uppercase();
-            environment.push((format!("REDLOCK_{name}"), pair[1].clone()));
-        }
-        let clock_skew = if site.url().starts_with("redis://") {
-            0
-        } else {
-            500 * MS
-        };
+    pub fn new(dir: &Path, site: &dyn Topology) -> Self {
+        let path = format!(
+            "{}:/usr/sbin:/usr/bin:/sbin:/bin",
+            dir.join("bin").display()
+        );
+        let mut environment = site.environment();
+        environment.extend([
+            ("PATH", path),
+            ("HOME", dir.display().to_string()),
+            ("CHAOS_DIR", dir.display().to_string()),
+        ]);
         Self {
             dir: dir.to_owned(),
             environment,
             ttls: site.ttls(),
-            clock_skew,
         }
     }
 
-    /// A command in the surroundings of all jobs, with what it says on standard error in a file.
-    pub fn command(&self, place: &[String], words: &[&str], said: &str) -> Command {
-        let mut all = place
-            .iter()
-            .map(String::as_str)
-            .chain(words.iter().copied());
-        let mut command = Command::new(all.next().unwrap());
+    /// Returns a command whose standard error goes to the file of `who`.
+    pub fn command(&self, words: &[&str], who: &str) -> Command {
+        let mut command = Command::new(words[0]);
         command
-            .args(all)
+            .args(&words[1..])
             .env_clear()
-            .env(
-                "PATH",
-                format!(
-                    "{}:/usr/sbin:/usr/bin:/sbin:/bin",
-                    self.dir.join("bin").display()
-                ),
-            )
-            .env("HOME", &self.dir)
-            .env("CHAOS_DIR", &self.dir)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(self.said(said)).unwrap());
+            .stderr(File::create(self.said(who)).unwrap());
         without_terminal(&mut command);
         command
     }
@@ -81,93 +62,66 @@ impl Stage {
     }
 }
 
-/// A job that is drawn: what it is, and how it is started.
-pub struct Drawn {
-    pub job: Job,
-    pub command: Command,
-}
-
-/// What a job does within its work.
-struct Work {
-    lasts: i64,
-    words: Vec<String>,
-    extends: Nanos,
-}
-
-pub fn draw(id: u32, stage: &Stage, place: &[String], dice: &mut Dice) -> Drawn {
-    let ttl = dice.between(
-        i64::try_from(stage.ttls.0).unwrap(),
-        i64::try_from(stage.ttls.1).unwrap() + 1,
-    );
+/// Draws a job and the command that starts it.
+pub fn draw(id: u32, stage: &Stage, dice: &mut Dice) -> (Job, Command) {
+    let ttl = dice.between(stage.ttls.0, stage.ttls.1);
     let mut job = Job {
         id,
-        kind: JobKind::Run,
-        words: String::new(),
-        names: vec![dice.pick(&OFTEN).to_owned()],
+        names: vec![dice.pick(&WANTED).to_owned()],
         limit: 1,
         ttl: ttl * MS,
         kill_after: dice.between(10, ttl / 2) * MS,
-        extends: 0,
-        patience: dice.pick(&[1, 2, 3, 4, 6, 12]) * SECOND,
-        once_per: None,
-        supersedes: false,
-        started: 0,
-        ended: None,
-        status: None,
-        said: String::new(),
-        processes: Vec::new(),
-        hits: Vec::new(),
-        tasks: Vec::new(),
+        patience: dice.pick(&[0, 1, 2, 3, 4, 6, 12]) * SECOND,
+        ..Job::default()
     };
     let options = options(&mut job, dice);
     let script = match dice.between(0, 100) {
-        0..65 => run(&mut job, &options, dice),
-        65..80 => kept(&mut job, &options, dice),
-        80..90 => unkept(&mut job, stage.clock_skew, dice),
-        90..94 => several(&mut job, dice),
-        _ => nested(&mut job, dice),
+        0..75 => run(&mut job, &options, dice),
+        75..94 => kept(&mut job, &options, dice),
+        _ => several(&mut job, dice),
     };
-    job.words.clone_from(&script);
-    let mut command = stage.command(place, words!("sh -c", &script), &id.to_string());
+    let mut command = stage.command(&["sh", "-c", &script], &id.to_string());
     command.env("CHAOS_RUN", id.to_string());
     command.env(JOB, job_value(id));
+    job.words = script;
     job.started = boottime();
-    Drawn { job, command }
+    (job, command)
 }
 
-/// What the names of a job allow: its mode, its place in the queue, and how long it waits.
+fn timing(job: &Job) -> String {
+    let wait = match job.patience {
+        0 => "-n".to_owned(),
+        patience => format!("-w {}s", patience / SECOND),
+    };
+    format!(
+        "--ttl {}ms -k {}ms {wait}",
+        job.ttl / MS,
+        job.kill_after / MS
+    )
+}
+
+/// Returns the options of a job, and draws its mode.
 fn options(job: &mut Job, dice: &mut Dice) -> String {
-    let mut words = vec![
-        // Whether a success was noted shows in whether its lock was released.
-        if job.names[0] == "d" { "" } else { "-q" }.into(),
-        format!("--ttl {}ms", job.ttl / MS),
-        format!("-k {}ms", job.kill_after / MS),
-    ];
-    if dice.chance(12) {
-        job.patience = 0;
-        words.push("-n".into());
-    } else {
-        words.push(format!("-w {}s", job.patience / SECOND));
-    }
     let name = job.names[0].as_str();
-    if name == "b" || name == "a" && dice.chance(5) {
-        match dice.between(0, 10) {
-            0..4 => {
-                job.limit = SHARED;
-                words.push("--shared".into());
-            }
-            4..8 => {
-                job.limit = 2;
-                words.push("--slots 2".into());
-            }
-            _ => {}
+    // Without -q redlock says whether it has released the lock, and so recorded the success.
+    let quiet = if name == "d" { "" } else { "-q " };
+    let may_share = name == "b" || name == "a" && dice.chance(5);
+    let mode = match dice.between(0, 10) {
+        0..4 if may_share => {
+            job.limit = SHARED;
+            " --shared"
         }
-    }
-    words.join(" ")
+        4..8 if may_share => {
+            job.limit = 2;
+            " --slots 2"
+        }
+        _ => "",
+    };
+    format!("{quiet}{}{mode}", timing(job))
 }
 
-/// The words of a beater, and what they mean for its job.
-fn work(job: &Job, dice: &mut Dice) -> Work {
+/// Returns the words of a beater, and how many milliseconds it beats.
+fn work(job: &mut Job, dice: &mut Dice) -> (Vec<String>, i64) {
     let lasts = match dice.between(0, 10) {
         0..4 => dice.between(1, 100),
         4..7 => dice.between(100, 1000),
@@ -182,163 +136,98 @@ fn work(job: &Job, dice: &mut Dice) -> Work {
         _ => {}
     }
     let at = |dice: &mut Dice| dice.between(0, lasts.max(1));
+    if job.names.len() > 1 {
+        return (words, lasts);
+    }
+    let fence = r#"redlock fence -q "$CHAOS_DIR/fence.$REDLOCK_NAME""#;
     if dice.chance(60) {
-        words.push(format!(
-            r#"--do {} fence 'redlock fence -q "$CHAOS_DIR/fence.$REDLOCK_NAME"'"#,
-            at(dice)
-        ));
+        words.push(format!("--do {} fence '{fence}'", at(dice)));
     }
     if dice.chance(15) {
         words.push(format!(
-            r#"--do {} late 'redlock extend -q && redlock fence -q "$CHAOS_DIR/fence.$REDLOCK_NAME"'"#,
+            "--do {} late 'redlock extend -q && {fence}'",
             at(dice)
         ));
     }
-    let mut extends = 0;
     if dice.chance(12) {
         let ms = dice.between(500, 5000);
-        extends = ms * MS;
+        job.extends = ms * MS;
         words.push(format!(
             "--do {} extend 'redlock extend -q --for {ms}ms'",
             at(dice)
         ));
     }
-    if dice.chance(8) {
-        words.push(format!("--do {} status 'redlock status --json'", at(dice)));
-    }
-    Work {
-        lasts,
-        words,
-        extends,
-    }
+    (words, lasts)
 }
 
 fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
-    let mut work = work(job, dice);
-    job.extends = work.extends;
+    let (mut words, lasts) = work(job, dice);
     let mut more = String::new();
-    let name = job.names[0].clone();
     if dice.chance(25) {
         let ms = dice.between(1, 1500);
-        work.words.push(format!("--fork {ms}"));
-        // What is left when COMMAND ends would go on without the lock.
-        more += if ms > work.lasts || dice.chance(50) {
-            "--with-children "
-        } else {
-            ""
-        };
-        if work.lasts < ms + 50 && !more.contains("tree") {
+        words.push(format!("--fork {ms}"));
+        // Descendants that outlive COMMAND would go on without the lock.
+        if lasts < ms + 50 || dice.chance(50) {
             more += "--with-children ";
         }
     }
+    let name = job.names[0].as_str();
     if name == "d" {
         let once = dice.between(1, 6) * SECOND;
         job.once_per = Some(once);
         let _ = write!(more, "--once-per {}s ", once / SECOND);
-    } else if name == "b" && dice.chance(8) {
-        job.supersedes = true;
-        more += "--supersede ";
-        more += if dice.chance(50) {
-            "--cancel-in-progress "
-        } else {
-            ""
-        };
-    } else if dice.chance(5) {
-        let _ = write!(more, "--max-runtime {}ms ", dice.between(100, 2000));
     }
     format!(
         "exec redlock run {options} {more}{name} -- {}",
-        work.words.join(" ")
+        words.join(" ")
     )
 }
 
 /// A script that a keeper watches over.
 fn kept(job: &mut Job, options: &str, dice: &mut Dice) -> String {
     job.kind = JobKind::Kept;
-    let work = work(job, dice);
-    job.extends = work.extends;
-    let name = &job.names[0];
-    let ends = if dice.chance(30) {
-        "; redlock release -q"
-    } else {
-        ""
-    };
-    let exec = if ends.is_empty() { "exec " } else { "" };
+    let (words, _) = work(job, dice);
+    let (exec, end) = dice.pick(&[("exec ", ""), ("exec ", ""), ("", "; redlock release -q")]);
     format!(
-        r#"lock=$(redlock acquire {options} --while-pid $$ {name}) || exit; eval "$lock"; {exec}{}{ends}"#,
-        work.words.join(" ")
-    )
-}
-
-/// A script that knows when its lease ends, and does so before.
-fn unkept(job: &mut Job, skew: Nanos, dice: &mut Dice) -> String {
-    job.kind = JobKind::Unkept;
-    job.patience = 0;
-    job.limit = 1;
-    let mut work = work(job, dice);
-    work.words.retain(|words| !words.contains(" extend "));
-    let name = &job.names[0];
-    // As redlock does: what clocks may drift apart, and a moment to end.
-    let usable = job.ttl - skew - job.ttl / 20 - 10 * MS;
-    format!(
-        r#"now=$(beater now); lock=$(redlock acquire -qn --ttl {}ms {name}) || exit; eval "$lock"; {} --until $((now + {usable})); redlock release -q"#,
-        job.ttl / MS,
-        work.words.join(" ")
+        r#"lock=$(redlock acquire {options} --while-pid $$ {}) || exit; eval "$lock"; {exec}{}{end}"#,
+        job.names[0],
+        words.join(" ")
     )
 }
 
 fn several(job: &mut Job, dice: &mut Dice) -> String {
     job.names = vec!["a".into(), "c".into()];
     job.limit = 1;
-    let work = work(job, dice);
-    let words = work
-        .words
-        .iter()
-        .filter(|words| !words.contains("fence") && !words.contains("extend"));
-    let words: Vec<&str> = words.map(String::as_str).collect();
+    let (words, _) = work(job, dice);
     format!(
-        "exec redlock run -q --ttl {}ms -k {}ms -w {}s c a -- {}",
-        job.ttl / MS,
-        job.kill_after / MS,
-        job.patience / SECOND,
+        "exec redlock run -q {} c a -- {}",
+        timing(job),
         words.join(" ")
     )
 }
 
-/// A run within a run: of another lock, or of the same one again.
-fn nested(job: &mut Job, dice: &mut Dice) -> String {
-    let (outer, inner) = dice.pick(&[("a", "c"), ("a", "c"), ("c", "a"), ("a", "a"), ("c", "c")]);
-    job.names = vec![outer.into(), inner.into()];
-    job.names.dedup();
-    job.limit = 1;
-    let lasts = dice.between(1, 600);
-    let ttl = job.ttl / MS;
-    format!(
-        "exec redlock run -q --ttl {ttl}ms -k {kill_after}ms -w {wait}s {outer} -- beater --for {long} --do 0 nested 'redlock run -q --ttl {ttl}ms -k {kill_after}ms -w 2s {inner} -- beater --for {lasts}'",
-        kill_after = job.kill_after / MS,
-        wait = job.patience / SECOND,
-        long = lasts + 20
-    )
-}
-
-/// What an operator does next, and the command for it.
-pub fn step_in(dice: &mut Dice) -> (OperatorAction, &'static str, Vec<String>) {
+/// Draws the next step of an operator, and the command for it.
+pub fn step_in(dice: &mut Dice) -> (OperatorAction, &'static str, String) {
     let name = dice.pick(&NAMES);
-    let (what, words) = match dice.between(0, 10) {
+    let (action, words) = match dice.between(0, 7) {
         0..3 => {
             let ms = dice.between(300, 3000);
-            (
-                OperatorAction::Freeze(ms * MS),
-                format!("freeze -q --reason chaos --for {ms}ms {name}"),
-            )
+            let words = format!("freeze -q --reason chaos --for {ms}ms {name}");
+            (OperatorAction::Freeze(ms * MS), words)
         }
-        3..4 => (
+        3 => (
             OperatorAction::Force,
             format!("release -q --force --all {name}"),
         ),
-        4..7 => (OperatorAction::Stop, format!("stop -q --all {name}")),
-        _ => (OperatorAction::Status, "status --json".to_owned()),
+        _ => (OperatorAction::Stop, format!("stop -q --all {name}")),
     };
-    let words = words.split(' ').map(str::to_owned).collect();
-    (what, name, words)
+    (action, name, words)
+}
+
+/// Returns the name of the lock that a key belongs to.
+pub fn lock_of(key: &str) -> Option<&'static str> {
+    NAMES.into_iter().find(|name| {
+        let beside = [format!(":{name}}}:"), format!(":{name}:")];
+        key.ends_with(&format!(":{name}")) || beside.iter().any(|part| key.contains(part))
+    })
 }

@@ -287,7 +287,6 @@ pub const HEADER: &str =
 #[test]
 fn commands_that_run_at_once_and_fences_out_of_order_are_found() {
     let process = |from: Nanos, until: Nanos, fence: u64| Process {
-        pid: 1,
         is_descendant: false,
         names: vec!["a".into()],
         fences: vec![fence],
