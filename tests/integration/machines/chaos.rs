@@ -10,7 +10,7 @@
 
 mod checker;
 mod driver;
-mod faults;
+pub mod faults;
 mod history;
 mod partition;
 mod site;
