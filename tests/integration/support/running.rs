@@ -391,10 +391,13 @@ pub struct Gate(fs::File);
 
 impl Gate {
     pub fn new(redis: &Redis) -> Self {
-        let path = redis.dir.path().join("gate");
-        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        Self::at(&redis.dir.path().join("gate"))
+    }
+
+    pub fn at(path: &std::path::Path) -> Self {
+        nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut both = fs::OpenOptions::new();
-        Self(both.read(true).write(true).open(&path).unwrap())
+        Self(both.read(true).write(true).open(path).unwrap())
     }
 
     /// Lets a script go on, whenever it is there.
