@@ -1,9 +1,5 @@
 //! Names as a person picks and orders them: globs, and numbers by their value. Pure.
 
-#[cfg(any(test, fuzzing))]
-#[path = "../tests/fuzz/pattern.rs"]
-pub mod fuzz;
-
 use std::cmp::Ordering;
 
 /// Whether a text is meant as a pattern.

@@ -1,8 +1,5 @@
 //! Output: one line on stderr, prefixed `redlock: `, safe for a terminal; and products on stdout.
 
-#[cfg(any(test, fuzzing))]
-#[path = "../tests/fuzz/report.rs"]
-pub mod fuzz;
 mod roff;
 mod style;
 mod table;

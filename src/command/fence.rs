@@ -242,7 +242,6 @@ fn sync_directory(path: &Path, file: &File) -> io::Result<()> {
 }
 
 /// What is in the file.
-#[cfg_attr(any(test, fuzzing), derive(Debug, PartialEq, Eq))]
 pub(super) enum Content {
     Nothing,
     Number(u64),

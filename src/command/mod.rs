@@ -10,9 +10,9 @@ mod evaluated;
 mod extend;
 mod fence;
 mod freeze;
-#[cfg(any(test, fuzzing))]
+#[cfg(test)]
 #[path = "../../tests/fuzz/command.rs"]
-pub mod fuzz;
+mod fuzz;
 mod guard;
 mod history;
 mod identity;

@@ -5,10 +5,6 @@
 //! alive: a process that has the pid but started later is another one. (Its own start
 //! time would say the same, but /proc/self takes a twentieth of a short run to come into being.)
 
-#[cfg(any(test, fuzzing))]
-#[path = "../../tests/fuzz/process.rs"]
-pub mod fuzz;
-
 use std::fmt;
 use std::fs;
 use std::io;

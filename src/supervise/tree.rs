@@ -6,10 +6,6 @@
 //! the lock's token in their environment. Keepers and witnesses are part of no tree: they end
 //! when what they watch has ended.
 
-#[cfg(any(test, fuzzing))]
-#[path = "../../tests/fuzz/tree.rs"]
-pub mod fuzz;
-
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -810,6 +806,19 @@ pub fn orphan_of(script: &EndedScript, origin: impl Fn(&[u8]) -> Origin) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_name_changes_nothing_else_of_its_stat() {
+        let fields = "S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 4096 0 0 0 0 0 0 0 0 0 2 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 256";
+        for name in ["redlock", "a) Z 1 (b", "", ")", "(", ") Z 1 9 9", "a\nb"] {
+            let stat = format!("7 ({name}) {fields}");
+            let stat = Stat::parse(Pid::from_raw(7), &stat).unwrap();
+            assert_eq!((stat.parent.as_raw(), stat.session), (1, 7), "{name:?}");
+            assert_eq!((stat.started.as_millis(), stat.exit_code), (123_450, 256));
+            assert!(!stat.has_ended && !stat.is_stopped && stat.ignores_int);
+        }
+        assert!(Stat::parse(Pid::from_raw(7), "7 (x) Z 1").is_none());
+    }
 
     #[test]
     fn what_the_kernel_tells_of_a_process_is_read_whatever_its_name() {

@@ -79,7 +79,7 @@ pub fn utc(seconds: i64) -> CivilTime {
 }
 
 impl Calendar {
-    #[cfg(any(test, fuzzing))]
+    #[cfg(test)]
     pub const UTC: Self = Self(utc);
 
     fn civil(self, ms: u64) -> Option<CivilTime> {

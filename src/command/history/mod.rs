@@ -206,30 +206,6 @@ fn is_empty(lock: &LockHistory) -> bool {
 }
 
 /// All that is shown of what was found, without colours.
-#[cfg(any(test, fuzzing))]
-pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
-    let holds: Vec<&HistoryEntry> = found.iter().flat_map(|lock| &lock.holds).collect();
-    let items: Vec<Item> = holds.iter().map(|&hold| Item::Hold(hold)).collect();
-    let skips = found.iter().flat_map(|lock| &lock.skips).map(Item::Skip);
-    let items: Vec<Item> = items.into_iter().chain(skips).collect();
-    let now_ms = found.iter().map(|lock| lock.now_ms).max().unwrap_or(0);
-    let calendar = Calendar::UTC;
-    let written = "it can be written";
-    let mut all = vec![
-        listing::table(&items, now_ms, calendar, width, false),
-        listing::json_part(&items, now_ms, true).expect(written) + listing::JSON_END,
-    ];
-    if !holds.is_empty() {
-        let beside = Beside {
-            not_drawn: 3,
-            ..Beside::default()
-        };
-        let chart = Chart::of(&holds, beside, now_ms, calendar);
-        all.push(chart.svg());
-    }
-    all
-}
-
 /// What was asked.
 struct Query<'a> {
     asked: Asked,

@@ -18,8 +18,6 @@ use anyhow::{Result, anyhow};
 use self::json::LockJson;
 use self::prometheus::Sample;
 use super::asked::Asked;
-#[cfg(any(test, fuzzing))]
-use super::history::calendar::Calendar;
 use super::history::{LOCAL, Past};
 use super::never_used::mistaken;
 use super::usage::BadUsage;
@@ -312,20 +310,6 @@ fn texts(lines: &[Line], colors: bool) -> impl Iterator<Item = String> {
             text + &line.painted(colors) + "\n"
         })
     })
-}
-
-/// All that is shown of some locks, without colours.
-#[cfg(any(test, fuzzing))]
-pub fn drawn(found: &[Inspected], histories: &[LockHistory], width: Option<usize>) -> Vec<String> {
-    let entries: Vec<LockJson> = found.iter().map(LockJson::new).collect();
-    let json = serde_json::to_string(&entries).expect("it can be written");
-    let mut all = vec![escaped_json(&json).into_owned()];
-    let pasts: Vec<Past> = histories.iter().map(Past::of).collect();
-    let detail = detail::lines(found, &pasts, Calendar::UTC, width);
-    for lines in [table::lines(found, width), detail] {
-        all.extend(texts(&lines, false));
-    }
-    all
 }
 
 /// Prints them once; false if the reader has gone away.

@@ -12,6 +12,4 @@ mod sentinels;
 pub use self::certificate::Validity;
 pub use self::examine::examine;
 pub use self::facts::*;
-#[cfg(any(test, fuzzing))]
-pub use self::info::other_primaries;
 pub use self::info::{Info, ReplicaEntry};
