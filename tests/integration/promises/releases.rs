@@ -1,7 +1,6 @@
-//! From a commit to a user: redlock's home in one place, the release of a tag, and installing it from there.
+//! From a commit to a user: redlock's home in one place, the release of a tag, and its installation from there.
 //!
-//! GitHub is played by a web server and a `gh` that copies; that GitHub runs the workflows isn't tested. Alpine is
-//! played by a root that has nothing but busybox.
+//! A web server and a `gh` that copies play GitHub. That GitHub runs the workflows isn't tested.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +9,9 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::generated::root;
-use crate::promises::packages::{
-    SMALL, as_root, assert_is_this_version, assert_works, is_debian, is_of_make_dist, package, run,
-    text,
-};
-use crate::promises::recipes::yaml;
+use crate::promises::packages::{SMALL, assert_is_this_version, is_debian, package, run, text};
 use crate::support::{
-    Outcome, REDLOCK, Redis, Running, free_port, outcome, script, wait_until, without_terminal,
+    Outcome, REDLOCK, Running, free_port, outcome, script, wait_until, without_terminal,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -153,33 +148,6 @@ fn once_redlock_has_a_home_no_placeholder_remains() {
         for placeholder in PLACEHOLDERS {
             assert!(!text.contains(placeholder), "{placeholder} in {file:?}");
         }
-    }
-    for (file, named) in [
-        ("README.md", "uses: acme/redlock@v"),
-        (
-            "README.md",
-            "curl -fsSL https://github.com/acme/redlock/releases/latest/download/install.sh",
-        ),
-        ("action.yml", "uses: acme/redlock@v"),
-        ("ci/gitlab.yml", "project: acme/redlock, ref: v"),
-        (
-            "Cargo.toml",
-            "repository = \"https://github.com/acme/redlock\"\n",
-        ),
-        (
-            "packaging/control",
-            "Homepage: https://github.com/acme/redlock\n",
-        ),
-        (
-            "packaging/redlock.spec",
-            "URL: https://github.com/acme/redlock\n",
-        ),
-        (
-            "SECURITY.md",
-            "https://github.com/acme/redlock/security/advisories/new",
-        ),
-    ] {
-        assert!(checkout.read(file).contains(named), "{named} in {file}");
     }
     let readme = checkout.read("README.md");
     assert!(!readme.contains("no public home"), "{readme}");
@@ -358,30 +326,6 @@ fn a_tag_becomes_a_release_that_one_line_installs_from_its_home() {
     page.close();
 }
 
-#[test]
-fn an_action_of_a_version_installs_the_release_of_that_version_from_its_home() {
-    let page = Page::open();
-    let checkout = Checkout::at(&page.url());
-    page.release(&checkout);
-    // A newer one than the action's.
-    let releases = page.directory.path().join("acme/redlock/releases");
-    fs::remove_file(releases.join("latest/download")).unwrap();
-    let redis = Redis::start();
-    let action = yaml(&checkout.read("action.yml"));
-    let step = action["runs"]["steps"][0]["run"].as_str().unwrap();
-    let mut install = Command::new("sh");
-    install
-        .args(["-ec", step])
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap())
-        .env("GITHUB_ACTION_PATH", checkout.path())
-        .env("RUNNER_TEMP", redis.dir.path())
-        .env("GITHUB_PATH", redis.dir.path().join("path"));
-    outcome(&mut install).assert_code(0);
-    assert_works(&redis.dir.path().join("redlock/bin/redlock"));
-    page.close();
-}
-
 /// The lines of all workflows that name another repository's action.
 fn actions() -> Vec<String> {
     let workflows = fs::read_dir(root().join(".github/workflows")).unwrap();
@@ -455,44 +399,4 @@ fn binary_under_test(work: &Path) -> PathBuf {
         text(&root().join(dist)),
     ]);
     work.join("redlock")
-}
-
-#[test]
-fn a_release_is_installed_on_a_root_with_nothing_but_busybox_and_runs_there() {
-    // A binary that isn't static needs a C library.
-    if !is_of_make_dist() {
-        return;
-    }
-    let page = Page::open();
-    let checkout = Checkout::at(&page.url());
-    page.release(&checkout);
-    let system = TempDir::new().unwrap();
-    let at = |path: &str| system.path().join(path);
-    for name in ["bin", "tmp", "usr/local", "etc"] {
-        fs::create_dir_all(at(name)).unwrap();
-    }
-    let busybox = run(&["sh", "-c", "command -v busybox"]).stdout;
-    fs::copy(busybox.trim(), at("bin/busybox")).unwrap();
-    for applet in run(&["busybox", "--list"]).stdout.lines() {
-        if applet != "busybox" {
-            std::os::unix::fs::symlink("busybox", at("bin").join(applet)).unwrap();
-        }
-    }
-    let redis = Redis::start();
-    let script = format!(
-        "set -e
-        wget -q -O - {}/acme/redlock/releases/latest/download/install.sh | sh
-        export PATH=$PATH:/usr/local/bin
-        redlock run deploy -- sh -c 'redlock extend && echo \"$REDLOCK_NAME\"'",
-        page.url()
-    );
-    let mut inside = as_root(&["chroot", text(system.path()), "/bin/sh", "-c", &script]);
-    inside
-        .env_clear()
-        .env("PATH", "/bin:/usr/sbin:/usr/bin")
-        .env("REDLOCK_URL", format!("redis://127.0.0.1:{}", redis.port));
-    let ran = outcome(&mut inside);
-    ran.assert_code(0).assert_says("as /usr/local/bin/redlock");
-    assert_eq!(ran.stdout, "deploy\n");
-    page.close();
 }

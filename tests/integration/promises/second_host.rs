@@ -1,5 +1,5 @@
-//! The README's way to a second host, and the way to TLS in docs/servers.md, as they stand there, on two hosts made
-//! of namespaces: a network of two, and an `/etc` for each. Where namespaces aren't permitted, there is nothing to test it on.
+//! The README's commands for a second host, on two hosts made of namespaces: a network of two, and an `/etc` for each. Without
+//! namespaces nothing is tested.
 
 use std::fs;
 use std::path::Path;
@@ -11,9 +11,9 @@ use crate::support::{
     REDLOCK, Running, SERVER, Scratch, is_permitted, outcome, path, script, without_terminal,
 };
 
-/// The shell blocks of a page's section.
-fn blocks(page: &str, heading: &str) -> Vec<String> {
-    let page = fs::read_to_string(root().join(page)).unwrap();
+/// Returns the shell blocks of a section of the README.
+fn blocks(heading: &str) -> Vec<String> {
+    let page = fs::read_to_string(root().join("README.md")).unwrap();
     let (_, rest) = page
         .split_once(&format!("\n## {heading}\n"))
         .expect("the section");
@@ -34,8 +34,7 @@ impl Host {
         let etc = dir.join(name);
         fs::create_dir_all(etc.join("redis")).unwrap();
         fs::write(etc.join("redis/redis.conf"), "").unwrap();
-        fs::create_dir_all(etc.join("ssl")).unwrap();
-        for file in ["passwd", "group", "ld.so.cache", "ssl/openssl.cnf"] {
+        for file in ["passwd", "group", "ld.so.cache"] {
             let _ = fs::copy(format!("/etc/{file}"), etc.join(file));
         }
         let text = format!(
@@ -83,7 +82,7 @@ fn the_same_command_takes_turns_on_two_hosts() {
          while kill -0 \"$pid\"; do sleep 0.02; done\n\
          fi 2>/dev/null\n\
          '{}' /etc/redis/redis.conf --daemonize yes --save '' --dir {} --pidfile {pid_file} >/dev/null\n\
-         until redis-cli ping || redis-cli --tls --insecure ping; do sleep 0.02; done >/dev/null 2>&1\n",
+         until redis-cli ping; do sleep 0.02; done >/dev/null 2>&1\n",
         SERVER.path.display(),
         dir.path().display(),
         pid_file = pid_file.display()
@@ -105,12 +104,7 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let link = "ip addr add 10.0.0.6/24 dev v1 && ip link set v1 up";
     outcome(&mut second.sh(link)).assert_code(0);
 
-    let [for_server, for_each, job] = blocks("README.md", "The second host")
-        .try_into()
-        .expect("three blocks");
-    let [tls_for_server, tls_for_each] = blocks("docs/servers.md", "TLS")
-        .try_into()
-        .expect("two blocks");
+    let [for_server, for_each, job] = blocks("The second host").try_into().expect("three blocks");
     let _server = Kill(&pid_file);
     outcome(&mut server.sh(&for_server)).assert_code(0);
     for host in [&server, &second] {
@@ -128,17 +122,6 @@ fn the_same_command_takes_turns_on_two_hosts() {
     first.finish().assert_code(0);
     other.expect_line("ready");
     other.finish().assert_code(0);
-
-    outcome(&mut server.sh(&tls_for_server)).assert_code(0);
-    let etc = |host: &str, file: &str| dir.path().join(host).join(file);
-    for (name, host) in [("server", &server), ("second", &second)] {
-        let plain = outcome(&mut host.sh("redlock status"));
-        assert_ne!(plain.code(), Some(0), "{plain:?}");
-        fs::copy(etc("server", "redis/tls.crt"), etc(name, "redlock.crt")).unwrap();
-        let reached = outcome(&mut host.sh(&tls_for_each));
-        reached.assert_code(0).assert_silent();
-        assert_eq!(reached.stdout, "no lock is held at 10.0.0.5:6379\n");
-    }
 }
 
 /// Ends the server that was started in the background.
