@@ -26,7 +26,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A directory of releases, as one keeps them.
 pub struct Releases {
-    path: PathBuf,
+    pub path: PathBuf,
     // What was packaged for a test goes with it.
     _made: Option<TempDir>,
 }
@@ -88,7 +88,7 @@ impl Releases {
         self.path.join(found[0])
     }
 
-    fn tarball(&self) -> PathBuf {
+    pub fn tarball(&self) -> PathBuf {
         self.file(".tar.gz")
     }
 
@@ -105,8 +105,23 @@ impl Releases {
     }
 }
 
+/// Serves a directory over HTTP until the process is dropped. Returns it, and the URL.
+pub fn serve(directory: &Path) -> (Running, String) {
+    let port = free_port().to_string();
+    let mut server = Command::new("python3");
+    server
+        .args(["-m", "http.server", "--bind", "127.0.0.1", &port])
+        .current_dir(directory)
+        .stderr(Stdio::null());
+    let server = Running::start(&mut server);
+    wait_until("the server listens", || {
+        std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
+    });
+    (server, format!("http://127.0.0.1:{port}"))
+}
+
 /// Packages a binary with the files of a checkout.
-pub fn package(checkout: &Path, binary: &Path, dist: &Path, kinds: &[&str]) -> Command {
+fn package(checkout: &Path, binary: &Path, dist: &Path, kinds: &[&str]) -> Command {
     begin_packaging_test();
     let mut command = Command::new(checkout.join("scripts/dist"));
     command
@@ -132,12 +147,12 @@ fn checksum(file: &Path) -> String {
     line.split(' ').next().unwrap().to_owned()
 }
 
-pub fn is_debian() -> bool {
+fn is_debian() -> bool {
     Path::new("/etc/debian_version").exists()
 }
 
 /// Whether what is under test was made before by `make dist`.
-pub fn is_of_make_dist() -> bool {
+fn is_of_make_dist() -> bool {
     std::env::var_os("REDLOCK_DIST").is_some()
 }
 
@@ -150,7 +165,7 @@ fn is_static(redlock: &Path) -> bool {
 }
 
 /// A command that needs root, or what looks like it.
-pub fn as_root(words: &[&str]) -> Command {
+fn as_root(words: &[&str]) -> Command {
     let alike: &[&str] = if nix::unistd::geteuid().is_root() {
         &[]
     } else {
@@ -168,7 +183,7 @@ pub fn assert_is_this_version(redlock: &Path) {
 }
 
 /// What was installed is this version, and runs a command under a lock.
-pub fn assert_works(redlock: &Path) {
+fn assert_works(redlock: &Path) {
     assert_is_this_version(redlock);
     let server = Redis::start();
     let mut held = Command::new(redlock);
@@ -225,9 +240,6 @@ fn assert_has_the_rest(share: &Path, zsh: &str) {
         );
     }
 }
-
-/// A binary for tests of the packages around it.
-pub const SMALL: &str = "/bin/true";
 
 #[test]
 fn the_tarball_is_unpacked_below_a_prefix() {
@@ -540,16 +552,7 @@ fn the_installer_never_says_the_password_of_a_url() {
 #[test]
 fn the_installer_needs_curl_wget_or_busybox_alone() {
     let releases = Releases::new();
-    let port = free_port().to_string();
-    let mut server = Command::new("python3");
-    server
-        .args(["-m", "http.server", "--bind", "127.0.0.1", &port])
-        .current_dir(&releases.path)
-        .stderr(Stdio::null());
-    let mut server = Running::start(&mut server);
-    wait_until("the server listens", || {
-        std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
-    });
+    let (_server, url) = serve(&releases.path);
     let tools = "sh sed tar gzip uname mktemp sha256sum rm mkdir";
     for client in ["curl", "wget", "busybox"] {
         let work = TempDir::new().unwrap();
@@ -570,15 +573,12 @@ fn the_installer_needs_curl_wget_or_busybox_alone() {
             let _ = std::os::unix::fs::symlink(target.trim(), programs.join(name));
         }
         let prefix = work.path().join("prefix");
-        let url = format!("http://127.0.0.1:{port}/");
         let variables = [("PATH", text(&programs)), ("REDLOCK_RELEASES", &url)];
         install(&prefix, &variables).assert_code(0);
         assert_is_this_version(&prefix.join("bin/redlock"));
         let other = [&variables[..], &[("REDLOCK_VERSION", "99.0.0")]].concat();
         install(&prefix, &other).assert_code(69);
     }
-    server.kill();
-    server.finish();
 }
 
 #[test]

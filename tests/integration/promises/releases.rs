@@ -1,18 +1,16 @@
 //! From a commit to a user: redlock's home in one place, the release of a tag, and its installation from there.
 //!
-//! A web server and a `gh` that copies play GitHub. That GitHub runs the workflows isn't tested.
+//! A web server plays GitHub. Uploads and GitHub's workflows aren't tested.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use tempfile::TempDir;
 
 use crate::generated::root;
-use crate::promises::packages::{SMALL, assert_is_this_version, is_debian, package, run, text};
-use crate::support::{
-    Outcome, REDLOCK, Running, free_port, outcome, script, wait_until, without_terminal,
-};
+use crate::promises::packages::{Releases, assert_is_this_version, run, serve, text};
+use crate::support::{Outcome, outcome, without_terminal};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -58,13 +56,8 @@ impl Checkout {
     }
 
     fn script(&self, name: &str, arguments: &[&str]) -> Outcome {
-        outcome(&mut self.command(name, arguments))
-    }
-
-    fn command(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.path().join("scripts").join(name));
-        command.args(arguments).current_dir(self.path());
-        command
+        outcome(command.args(arguments).current_dir(self.path()))
     }
 
     fn read(&self, file: &str) -> String {
@@ -77,19 +70,6 @@ impl Checkout {
         let found = run(&["sh", "-c", found, "sh", text(self.path())]).stdout;
         found.lines().map(PathBuf::from).collect()
     }
-}
-
-/// What `make dist` makes of a binary on a machine with this processor.
-fn dist(checkout: &Checkout, binary: &Path, arch: &str) -> PathBuf {
-    let to = checkout.path().join(format!("dist-{arch}"));
-    let kinds: &[&str] = if is_debian() { &[] } else { &["tarball"] };
-    let mut command = package(checkout.path(), binary, &to, kinds);
-    command
-        .env("ARCH", arch)
-        .env("SOURCE_DATE_EPOCH", "1700000000");
-    // Compressing takes as long as it takes.
-    Outcome::from(command.output().unwrap()).assert_code(0);
-    to
 }
 
 #[test]
@@ -157,133 +137,34 @@ fn once_redlock_has_a_home_no_placeholder_remains() {
     checkout.script("release", &["check", &tag]).assert_code(0);
 }
 
-/// A web server that plays the page of releases; GitHub's client uploads to it.
-struct Page {
-    directory: TempDir,
-    port: u16,
-    server: Running,
-}
-
-impl Page {
-    fn open() -> Self {
-        let directory = TempDir::new().unwrap();
-        let port = free_port();
-        let mut server = Command::new("python3");
-        server
-            .args([
-                "-m",
-                "http.server",
-                "--bind",
-                "127.0.0.1",
-                &port.to_string(),
-            ])
-            .current_dir(directory.path())
-            .stderr(Stdio::null());
-        let server = Running::start(&mut server);
-        wait_until("the server listens", || {
-            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
-        });
-        fs::create_dir(directory.path().join("programs")).unwrap();
-        let upload = r#"#!/bin/sh
-set -e
-[ "$1 $2" = "release create" ]
-tag=$3
-shift 3
-while [ "${1#--}" != "$1" ]; do
-    case $1 in --verify-tag) shift ;; *) shift 2 ;; esac
-done
-releases=$PAGE/acme/redlock/releases
-mkdir -p "$releases/download/$tag" "$releases/latest"
-cp "$@" "$releases/download/$tag"
-ln -s "../download/$tag" "$releases/latest/download"
-"#;
-        script(&directory.path().join("programs"), "gh", upload);
-        Self {
-            directory,
-            port,
-            server,
-        }
-    }
-
-    fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
-    fn close(mut self) {
-        self.server.kill();
-        self.server.finish();
-    }
-
-    /// Releases the tag of a clone, as the workflow does on two machines and a third. The other processor's binary
-    /// is anything.
-    fn release(&self, checkout: &Checkout) {
-        let tag = format!("v{VERSION}");
-        let commit = "git init -q . && git add -A && git commit -qm release && git tag \"$1\"";
-        let mut git = Command::new("sh");
-        git.args(["-c", commit, "sh", &tag])
-            .current_dir(checkout.path());
-        for role in ["AUTHOR", "COMMITTER"] {
-            git.env(format!("GIT_{role}_NAME"), "a")
-                .env(format!("GIT_{role}_EMAIL"), "a@b");
-        }
-        outcome(&mut git).assert_code(0);
-        checkout.script("release", &["check", &tag]).assert_code(0);
-        let here = std::env::consts::ARCH;
-        let other = if here == "x86_64" {
-            "aarch64"
-        } else {
-            "x86_64"
-        };
-        let stripped = checkout.path().join("stripped");
-        run(&[
-            "strip",
-            "-o",
-            text(&stripped),
-            text(&binary_under_test(checkout.path())),
-        ]);
-        let here = dist(checkout, &stripped, here);
-        let alone = checkout.script("release", &["gather", text(&here), "half"]);
-        alone.assert_code(65).assert_says("a tarball is missing");
-        let other = dist(checkout, Path::new(SMALL), other);
-        checkout
-            .script("release", &["gather", text(&here), text(&other), "release"])
-            .assert_code(0);
-        let programs = self.directory.path().join("programs");
-        let system = std::env::var("PATH").unwrap();
-        let mut publish = checkout.command("release", &["publish", &tag, "release"]);
-        publish
-            .env("PATH", format!("{}:{system}", programs.display()))
-            .env("PAGE", self.directory.path());
-        outcome(&mut publish).assert_code(0);
-    }
-}
-
 #[test]
-fn a_tag_becomes_a_release_that_one_line_installs_from_its_home() {
-    let page = Page::open();
-    let checkout = Checkout::at(&page.url());
-    page.release(&checkout);
-
-    // All that was uploaded is in the list of checksums.
-    let release = checkout.path().join("release");
-    let mut check = Command::new("sha256sum");
-    check.args(["--check", "--strict", "--quiet", "SHA256SUMS"]);
-    outcome(check.current_dir(&release)).assert_code(0);
-    let listed = fs::read_to_string(release.join("SHA256SUMS")).unwrap();
-    for file in fs::read_dir(&release).unwrap().flatten() {
-        let name = file.file_name().into_string().unwrap();
-        assert!(
-            name == "SHA256SUMS" || listed.contains(&format!("  {name}\n")),
-            "{name}"
-        );
-    }
+fn one_line_installs_a_release_from_its_home() {
+    let page = TempDir::new().unwrap();
+    let (_server, url) = serve(page.path());
+    let checkout = Checkout::at(&url);
+    let made = Releases::new();
+    let of_one_processor = checkout.script("release", &["gather", text(&made.path), "half"]);
+    of_one_processor
+        .assert_code(65)
+        .assert_says("a tarball is missing");
+    let releases = page.path().join("acme/redlock/releases");
+    let latest = releases.join("latest/download");
+    fs::create_dir_all(&latest).unwrap();
+    fs::create_dir(releases.join("download")).unwrap();
+    let tag = releases.join(format!("download/v{VERSION}"));
+    std::os::unix::fs::symlink("../latest/download", tag).unwrap();
+    let tarball = made.tarball();
+    let uploaded = latest.join(tarball.file_name().unwrap());
+    fs::copy(&tarball, &uploaded).unwrap();
+    fs::copy(made.path.join("SHA256SUMS"), latest.join("SHA256SUMS")).unwrap();
+    let installer = checkout.path().join("ci/install.sh");
+    fs::copy(installer, latest.join("install.sh")).unwrap();
 
     let home = TempDir::new().unwrap();
-    let install = |arguments: &str, variables: &[(&str, &str)]| {
-        let line = format!(
-            "curl -fsSL {}/acme/redlock/releases/latest/download/install.sh | sh{arguments}",
-            page.url()
-        );
+    let prefix = home.path().join("below");
+    let install = |variables: &[(&str, &str)]| {
+        let from = format!("{url}/acme/redlock/releases/latest/download/install.sh");
+        let line = format!("curl -fsSL {from} | sh -s -- {}", prefix.display());
         let mut command = Command::new("sh");
         command
             .args(["-c", &line])
@@ -294,36 +175,20 @@ fn a_tag_becomes_a_release_that_one_line_installs_from_its_home() {
         without_terminal(&mut command);
         outcome(&mut command)
     };
-    let prefix = home.path().join("below");
-    let to = format!(" -s -- {}", prefix.display());
-    install(&to, &[])
-        .assert_code(0)
-        .assert_says(&format!("installed version {VERSION} as "));
+    let installed = format!("installed version {VERSION} as ");
+    install(&[]).assert_code(0).assert_says(&installed);
     assert_is_this_version(&prefix.join("bin/redlock"));
     let version = format!("v{VERSION}");
-    install(&to, &[("REDLOCK_VERSION", &version)]).assert_code(0);
-    install(&to, &[("REDLOCK_VERSION", "99.0.0")])
+    install(&[("REDLOCK_VERSION", &version)]).assert_code(0);
+    let missing = install(&[("REDLOCK_VERSION", "99.0.0")]);
+    missing
         .assert_code(69)
         .assert_says("can't download SHA256SUMS");
-    install(&to, &[("REDLOCK_VERSION", "1,e")]).assert_code(64);
-    // Without a place of its own it takes one where this user may write.
-    if !nix::unistd::geteuid().is_root() {
-        install("", &[]).assert_code(0);
-        assert_is_this_version(&home.path().join(".local/bin/redlock"));
-    }
-    let tarball = format!(
-        "redlock-{VERSION}-{}-unknown-linux-musl.tar.gz",
-        std::env::consts::ARCH
-    );
-    let uploaded = page
-        .directory
-        .path()
-        .join("acme/redlock/releases/latest/download");
-    fs::write(uploaded.join(tarball), "changed").unwrap();
-    install(&to, &[])
+    install(&[("REDLOCK_VERSION", "1,e")]).assert_code(64);
+    fs::write(uploaded, "changed").unwrap();
+    install(&[])
         .assert_code(65)
         .assert_says("checksum mismatch");
-    page.close();
 }
 
 /// The lines of all workflows that name another repository's action.
@@ -382,21 +247,4 @@ fn the_archive_of_cargo_package_has_all_files_that_a_build_reads_and_no_test() {
             "in the archive: {file}"
         );
     }
-}
-
-/// The binary that `make dist` has packaged, if that is under test.
-fn binary_under_test(work: &Path) -> PathBuf {
-    let Some(dist) = std::env::var_os("REDLOCK_DIST") else {
-        return REDLOCK.into();
-    };
-    let unpack = "cd \"$1\" && tar --strip-components=2 -xzf \"$2\"/redlock-*-musl.tar.gz --wildcards '*/bin/redlock'";
-    run(&[
-        "sh",
-        "-c",
-        unpack,
-        "sh",
-        text(work),
-        text(&root().join(dist)),
-    ]);
-    work.join("redlock")
 }
