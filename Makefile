@@ -100,7 +100,7 @@ dist:
 dist-test:
 	@scripts/setup test
 	REDLOCK_DIST=dist $(CARGO) test --locked --test integration -- \
-	    packages:: recipes::git recipes::jenkins
+	    packages:: releases:: recipes::github
 
 dist-check:
 	@scripts/setup dist

@@ -49,11 +49,11 @@
 //! | `repair` | locks that other clients have left without an expiry |
 //! | `hook` | a script that is told what happens to a run, beside its COMMAND and no part of it |
 //! | `history` | the holders of a lock, how long each held it, and how that ended |
-//! | `recipes` | each recipe of docs/recipes.md, run as it stands there |
-//! | `second_host` | the README's way to a second host, and that to TLS, on two hosts |
+//! | `recipes` | the README's recipes, run as they stand there; all shell on the pages |
+//! | `second_host` | the README's commands for a second host, on two hosts |
 //! | `services` | a service under systemd: its manager knows whether it waits or runs |
 //! | `packages` | tarball, .deb, .rpm and image; installing by checksum, also in CI: the action and the template |
-//! | `releases` | from a tag to `install.sh`: redlock's home in one place, what each tool looks for, what GitHub runs |
+//! | `releases` | redlock's home in one place, installing a release from there, what GitHub runs |
 //! | `cluster` | Redis Cluster: one slot, whichever node is asked, wherever the slot goes |
 //! | `watchdog` | a killed or stopped redlock: nothing of COMMAND outlives it, or its lease |
 //! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
