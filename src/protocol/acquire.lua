@@ -13,39 +13,34 @@
 -- ARGV[15] behind how many others it doesn't wait ('' or left out when it waits behind any number)
 -- Returns {1, fence, slot} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
 -- @include lock
+-- @include text
 
--- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive
--- lock without waiters and without leftovers. The rest would do just the same.
-local is_usual = #ARGV >= 13 and ARGV[6] == '1' and ARGV[8] == '' and ARGV[10] == '0' and ARGV[11] == '' and ARGV[12] == '0'
-  and frozen == 0
-  and tonumber(ARGV[5]) <= DAY
+local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local place, ticket, supersede, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
+local once, repair, sync, most_waiting = ARGV[12], ARGV[13], (ARGV[14] or '') ~= '', tonumber(ARGV[15] or '')
+
+-- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive lock without
+-- waiters and without leftovers, and not for the first time on a day. The rest would do just the same.
+local is_usual = #ARGV >= 13 and limit == 1 and place == '' and supersede == '0' and not number and once == '0' and frozen == 0
+  and last_fence and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY)
 local there = is_usual and redis.call('EXISTS', lock, meta, holders, slots, queue, notices)
 if there == 1 then
   -- If it has been told something, a request of its own has been there before this one.
-  local own_id = string.sub(redis.sha1hex(ARGV[4]), 1, 12)
-  local told = redis.pcall('HMGET', notices, 'removed:' .. own_id, 'cancelled:' .. own_id, 'left:' .. own_id)
+  local told = redis.pcall('HMGET', notices, 'removed:' .. id(token), 'cancelled:' .. id(token), 'left:' .. id(token))
   if not (told[1] or told[2] or told[3]) then there = redis.call('EXISTS', lock, meta, holders, slots, queue) end
 end
 if there == 0 then
-  local token, ttl, who = ARGV[4], tonumber(ARGV[5]), ARGV[7]
   -- Times are put together as texts: to format a number takes as long as half a command.
   local micros = string.sub('00000' .. time[2], -6)
-  local at, fence = time[1] .. string.sub(micros, 1, 3), time[1] .. micros
-  if last_fence and tonumber(last_fence) >= tonumber(fence) then fence = string.format('%.0f', last_fence + 1) end
+  local fence = time[1] .. micros
+  if tonumber(last_fence) >= tonumber(fence) then fence = int_text(last_fence + 1) end
   redis.call('HSET', state, 'fence', fence)
-  -- Once a day, as in add_holder.
-  if not last_fence or math.floor(last_fence / (1000 * DAY)) ~= math.floor(now_ms / DAY) then
-    redis.call('PEXPIRE', state, 2 * RETENTION)
-    redis.call('PEXPIRE', history, RETENTION)
-  end
   redis.call('SET', lock, token, 'PX', ttl)
-  redis.call('HSET', meta, token, table.concat({fence, at, '1 1 0', (ARGV[14] or '') ~= '' and 'held:' or 'held', who}, ' '))
+  local entry = {fence, time[1] .. string.sub(micros, 1, 3), '1 1 0', sync and 'held:' or 'held', who}
+  redis.call('HSET', meta, token, table.concat(entry, ' '))
   redis.call('PEXPIRE', meta, ttl + RETENTION)
-  if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms + DAY then
-    local added = redis.pcall('ZADD', index, now_ms + IN_USE, name)
-    if added == 1 then redis.call('ZREMRANGEBYSCORE', index, '-inf', now_ms - RETENTION) end
-    if type(added) == 'number' then redis.call('PEXPIRE', index, 2 * RETENTION) end
-  end
+  local indexed = redis.pcall('ZADD', index, now_ms + math.max(IN_USE, ttl), name)
+  if type(indexed) == 'number' then redis.call('PEXPIRE', index, 2 * RETENTION) end
   return {1, fence, 1}
 end
 
@@ -56,25 +51,18 @@ return (function()
 -- @include lease
 -- @include once
 
-local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local place, ticket, supersede, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
-local once, repair, sync, most_waiting = ARGV[12], ARGV[13], (ARGV[14] or '') ~= '', tonumber(ARGV[15] or '')
-
 -- Others read its number in its entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
 
-local success = succeeded and math.max(0, now_ms - tonumber(succeeded)) or -1
 local repaired = 0
 
 -- The token has the lock already: by a grant to be confirmed, or by a request whose reply was lost.
 local function accept(value)
   extend_lease(token, value, ttl)
-  local fence, slot = string.match(confirm(token, value, ttl, sync), '^(%d+) %d+ %d+ (%d+) ')
-  if not fence then
-    fence = next_fence()
-    set_state('fence', fence)
-  end
-  return {1, fence, tonumber(slot or 0)}
+  local hold = read_hold(confirm(token, value, ttl, sync))
+  local fence = hold.fence or next_fence()
+  if not hold.fence then set_state('fence', fence) end
+  return {1, fence, tonumber(hold.slot or 0)}
 end
 
 -- `more`: dead waiters may be left in front of it, which this run is to clear away soon.
@@ -97,8 +85,7 @@ local function busy(ahead, polls, more)
   end
   local entry = holder and redis.call('HGET', meta, holder)
   -- A grant that isn't confirmed may have gone to a suspended waiter, and the next ones may be suspended as well.
-  local _, phase = string.match(entry or '', PHASE)
-  local all = (phase == 'granted' or more) and 1 or 0
+  local all = (read_hold(entry).phase == 'granted' or more) and 1 or 0
   local stopping = holder and cancelled_by(holder, entry)
   -- A freeze that doesn't keep it out is nothing that it waits for.
   local freeze = not ignores_freeze(who) and freeze
@@ -117,9 +104,9 @@ local function give_up(by)
 end
 
 local key = string.match(once, '^=(.+)$')
-local covered = key and succeeded_with(key)
-if covered then return {3, math.max(0, now_ms - covered)} end
-if not key and success >= 0 and success < tonumber(once) then return {3, success} end
+local success = key and succeeded_with(key) or not key and tonumber(succeeded)
+local ago = success and math.max(0, now_ms - success)
+if ago and (key or ago < tonumber(once)) then return {3, ago} end
 local value = lock_value()
 if type(value) == 'table' then return value end
 if is_held(token, value) then
@@ -153,8 +140,8 @@ else
   if ticket == '' then
     ticket = notice('left', token) or ''
     -- Its grant has run out, and another client has got the lock since.
-    local _, phase, granted = string.match(redis.call('HGET', meta, token) or '', PHASE)
-    if phase == 'granted' and granted ~= '' then ticket = granted end
+    local hold = read_hold(redis.call('HGET', meta, token))
+    if hold.phase == 'granted' and hold.number ~= '' then ticket = hold.number end
   end
 end
 -- Another run has a larger number in the outside order: the last holder, or a waiter, also one that has got a
@@ -170,9 +157,7 @@ if number then
   end
 end
 -- A run that came later has made the older ones give up.
-if ticket ~= '' and tonumber(ticket) < superseded then
-  return give_up(redis.call('HGET', state, 'superseded_by'))
-end
+if ticket ~= '' and tonumber(ticket) < superseded then return give_up(redis.call('HGET', state, 'superseded_by')) end
 if cancelled then return {4, cancelled} end
 
 local queued = redis.call('EXISTS', queue) == 1
@@ -214,6 +199,14 @@ local function last_ticket()
   return tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
 end
 
+-- Makes the older ones give up.
+local function supersede_older(newest)
+  superseded = tonumber(newest)
+  set_state('superseded', newest, 'superseded_by', who)
+  -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
+  post_notice('left', token, newest, A_WHILE)
+end
+
 if not queued then
   local slot = free_slot(limit, value, who)
   if slot then
@@ -221,14 +214,13 @@ if not queued then
     add_holder(value, token, limit, slot, ttl, fence, 0, sync and 'held:' or 'held', who)
     if number then set_state('number', int_text(number), 'number_by', who) end
     if supersede ~= '0' and ticket == '' then
-      local newest = int_text(last_ticket() + 1)
       -- Older ones that have left the queue are not to follow it either.
-      set_state('ticket', newest, 'superseded', newest, 'superseded_by', who)
-      -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
-      post_notice('left', token, newest, A_WHILE)
+      local newest = int_text(last_ticket() + 1)
+      set_state('ticket', newest)
+      supersede_older(newest)
     end
     -- It may never be renewed.
-    index_name(ttl > DAY and ttl)
+    put_name(now_ms + math.max(IN_USE, ttl))
     return {1, fence, slot}
   end
 end
@@ -258,15 +250,13 @@ if not score then
     end
   end
   if is_new and supersede ~= '0' then
+    supersede_older(ticket)
     -- Those that this call leaves are removed when they ask, or when it is their turn.
     local older = redis.call('ZRANGE', queue, 0, REMOVED, 'WITHSCORES')
     for n = 1, #older, 2 do
-      if older[n] ~= token then supersede_waiter(older[n], older[n + 1], redis.call('HGET', waiters, older[n])) end
+      local entry = redis.call('HGET', waiters, older[n]) or ''
+      if tonumber(older[n + 1]) < superseded then supersede_waiter(older[n], older[n + 1], entry) end
     end
-    superseded = tonumber(ticket)
-    set_state('superseded', ticket, 'superseded_by', who)
-    -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
-    post_notice('left', token, ticket, A_WHILE)
   end
   if is_new and supersede == '2' and value then
     local is_group = SHARED_VALUES[value]
@@ -303,9 +293,7 @@ local function remove_dead(rank)
   return true
 end
 local rank, removed = redis.call('ZRANK', queue, token), 0
-while removed < REMOVED and rank > 0 and remove_dead(rank - 1) do
-  rank, removed = rank - 1, removed + 1
-end
+while removed < REMOVED and rank > 0 and remove_dead(rank - 1) do rank, removed = rank - 1, removed + 1 end
 while removed < REMOVED and remove_dead(rank + 1) do removed = removed + 1 end
 -- Returns how many are ahead of it. None that a freeze keeps out is ahead of a run that ignores the freeze.
 local function ahead_by(rank)

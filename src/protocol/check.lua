@@ -12,7 +12,8 @@ local left = redis.call('PTTL', lock)
 if value ~= token then left = tonumber(redis.call('ZSCORE', holders, token)) - now_ms end
 local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then entry = '' end
+local hold = read_hold(entry)
 -- It was released, and is kept for its guards.
-if string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept:') and (ttl > 0 or notice('released', token)) then return {2} end
+if hold.phase == 'kept' and hold.mark == ':' and (ttl > 0 or notice('released', token)) then return {2} end
 if ttl > 0 then left = credible(left, ttl, entry) end
 return {1, left, cancelled_by(token, entry) or false}

@@ -72,10 +72,10 @@ for n, token in ipairs(out) do
   local lost = entries[n]
   if lost then
     -- A grant that isn't confirmed: its run comes back as a waiter, or has just started its command.
-    local _, phase = string.match(lost, PHASE)
+    local phase = read_hold(lost).phase
     if phase == 'granted' then
       post_notice('removed', token, by, DAY)
-    else
+    elseif phase ~= 'kept' then
       record_end(token, lost, now_ms, 'forced', by)
     end
     -- For another client's lock no process would read it.

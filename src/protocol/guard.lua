@@ -24,16 +24,17 @@ local before = redis.pcall('HGET', guards, guard)
 before = type(before) == 'string' and before
 -- A late request of a guard that has left keeps nothing.
 insist = insist and before
-local _, phase, at_least = string.match(known, PHASE)
-if phase == 'kept' and not insist then return {2} end
+local hold = read_hold(known)
+local is_kept = hold.phase == 'kept'
+if is_kept and not insist then return {2} end
 
 local left = value == token and redis.call('PTTL', lock) or tonumber(redis.call('ZSCORE', holders, token)) - now_ms
 -- No more than the run itself counts on: the server's clock may have been set back, or the hold be a mere grant.
 left = math.max(0, credible(left, ttl_of(known) or left, known))
 if insist then
   local ttl = ttl_of(known) or FIRST_BEAT
-  if phase == 'kept' then
-    at_least = tonumber(at_least) or now_ms + left
+  if is_kept then
+    local at_least = tonumber(hold.number) or now_ms + left
     left = math.max(left, ttl)
     keep_hold(token, value, known, math.max(left, at_least - now_ms), at_least)
   else
@@ -47,15 +48,13 @@ elseif not has_room() then
 end
 -- That the token has come here says that the run knows of its grant.
 local entry = confirm(token, value, ttl_of(known) or FIRST_BEAT)
-local start, phase, count = string.match(entry, PHASE)
 if not before then
-  count = phase == 'guarded' and count + 1 or 1
-  redis.call('HSET', meta, token, start .. ' guarded:' .. int_text(count) .. ' ' .. string.match(entry, '({.*)$'))
+  local count = hold.phase == 'guarded' and hold.number + 1 or 1
+  redis.call('HSET', meta, token, hold.start .. ' guarded:' .. int_text(count) .. ' ' .. hold.who)
 end
 local since = string.match(before or '', '^%d+ %x+ (%d+) ') or int_text(now_ms)
 redis.call('HSET', guards, guard, table.concat({int_text(now_ms + left), id(token), since, who}, ' '))
 keep_guards(left)
-local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
-return {1, math.max(0, left - skew_of(entry)), ttl_of(entry) or left, tonumber(fence), tonumber(limit), tonumber(slot), cancelled_by(token, entry) or false}
+return {1, math.max(0, left - skew_of(entry)), ttl_of(entry) or left, tonumber(hold.fence), tonumber(hold.limit), tonumber(hold.slot), cancelled_by(token, entry) or false}
 
 end)()

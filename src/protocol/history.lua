@@ -9,12 +9,10 @@ local LIVE = 250 -- how many of the holds that aren't over are returned at most
 local value = redis.pcall('GET', lock)
 local live = {}
 for _, hold in ipairs(some_holds(LIVE)) do
-  local _, phase = string.match(hold.entry, PHASE)
+  local phase = read_hold(hold.entry).phase
   if phase == 'held' or phase == 'guarded' then
     local how, ended = 1, hold.lease_end
-    if not is_held(hold.token, value) then
-      how, ended = ended > now_ms and 2 or 0, math.min(ended, now_ms)
-    end
+    if not is_held(hold.token, value) then how, ended = ended > now_ms and 2 or 0, math.min(ended, now_ms) end
     live[#live + 1] = {id(hold.token), how, int_text(ended), hold.entry}
   end
 end

@@ -16,6 +16,7 @@ local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
 local from_holder, from_score, notices, guards = ARGV[2], ARGV[3], KEYS[10], KEYS[11]
 -- @constant LOST of holders
+-- @include hold
 local ENTRIES = 250 -- in how many entries lost holds are searched at most
 local PAGE = 500 -- how many holders, and how many waiters, one call returns
 
@@ -30,7 +31,7 @@ local MOST_GUARDS = 100 -- how many are shown of a hold
 -- The guards that live of all holds, by the ids of these; read once, and where there are any.
 local alive = nil
 local function guards_of(hold, entry)
-  local phase = string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ (%l+):')
+  local phase = read_hold(entry).phase
   if phase ~= 'guarded' and phase ~= 'kept' then return {} end
   local cursor = not alive and '0'
   alive = alive or {}
@@ -58,8 +59,7 @@ local function asked_by(hold, entry)
   posted = lasts(type(posted) == 'string' and posted)
   if posted then return string.match(posted, '^%d+ (.*)$') end
   local newest, who = string.match(cancelled or '', '^(%d+) (.*)$')
-  local granted = tonumber(string.match(entry or '', '^%d+') or 0)
-  return newest and granted <= tonumber(newest) and string.find(entry or '', '"instance":"', 1, true) and who
+  return newest and fence_of(entry) <= tonumber(newest) and string.find(entry or '', '"instance":"', 1, true) and who
 end
 
 -- A hold as it is shown.
@@ -76,9 +76,7 @@ if kind == 'string' then
     if from_holder ~= '' then next_holder, all = unpack(redis.call('ZSCAN', holders, from_holder, 'COUNT', PAGE)) end
     for n = 1, #all, 2 do
       local left = tonumber(all[n + 1]) - now_ms
-      if left > 0 then
-        held[#held + 1] = shown(all[n], left)
-      end
+      if left > 0 then held[#held + 1] = shown(all[n], left) end
     end
     if #held == 0 and from_holder == '0' and next_holder == '0' then kind = 'none' end
   elseif value == 'redlock:frozen' then
@@ -102,7 +100,7 @@ local remembered = redis.call('HMGET', state, 'succeeded', 'ended:success', 'end
 local lost, value = 0, redis.pcall('GET', lock)
 local entries = redis.pcall('HSCAN', meta, '0', 'COUNT', ENTRIES)[2] or {}
 for n = 1, math.min(#entries, 2 * ENTRIES), 2 do
-  local phase = string.match(entries[n + 1], '^%d+ %d+ %d+ %d+ %d+ (%l+)')
+  local phase = read_hold(entries[n + 1]).phase
   if phase == 'held' or phase == 'guarded' then
     local is_shared = value == 'redlock:shared' or value == 'redlock:slots'
     local lease_end = is_shared and tonumber(redis.pcall('ZSCORE', holders, entries[n]) or 0)

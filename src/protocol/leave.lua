@@ -22,13 +22,13 @@ if type(entry) ~= 'string' then
   local _, more = grant_next(value)
   return more and {4} or {1}
 end
-local since, at_least = string.match(entry, '^%d+ (%d+) %d+ %d+ %d+ kept:(%d+) ')
-if not at_least or not is_held(token, value) or guarded_for(token, entry) > 0 then return {1} end
-local left = tonumber(at_least) - now_ms
+local hold = read_hold(entry)
+if hold.phase ~= 'kept' or hold.number == '' or not is_held(token, value) or guarded_for(token, entry) > 0 then return {1} end
+local left = hold.number - now_ms
 if left > 0 then
   keep_hold(token, value, entry, left)
 else
-  local granted, more = end_hold(token, value, math.floor((now_ms - since) / HELD_FOR_EACH))
+  local granted, more = end_hold(token, value, math.floor((now_ms - hold.since) / HELD_FOR_EACH))
   if not granted then retire_name(value == token) end
   if more then return {4} end
 end

@@ -7,6 +7,7 @@
 -- ARGV[3] how long meta lasts then: 30 days longer (ms)
 -- ARGV[4] id
 -- Returns ttl when extended; 0 when nothing was changed, and `renew` is to be asked
+-- @constant PLAIN_HOLD of hold
 local lock, meta, notices, token, ttl, id = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[4]
 
 -- It is lost or released, or a group's, or a key of another type.
@@ -16,7 +17,7 @@ local left = redis.call('PTTL', lock)
 if left < 0 or left > tonumber(ttl) then return 0 end
 -- Its grant isn't confirmed, or not by the replicas; it has guards; its run is over; or nothing is known of it.
 local entry = redis.pcall('HGET', meta, token)
-if type(entry) ~= 'string' or not string.find(entry, '^%d+ %d+ 1 1 %d+ held {') then return 0 end
+if type(entry) ~= 'string' or not string.find(entry, PLAIN_HOLD) then return 0 end
 -- Somebody wants it to end, or the key isn't ours.
 if redis.pcall('HGET', notices, 'cancelled:' .. id) then return 0 end
 redis.call('PEXPIRE', lock, ttl)

@@ -6,85 +6,22 @@
 -- ARGV[8] answered (1: every request for it was answered, so that none can arrive late; '' or left out)
 -- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them; {5} when the release of a run has handed an exclusive lock on to one of several waiters: the same call a moment later notifies the others if the grant isn't confirmed by then
 -- @include lock
+-- @include ends
+-- @constant PLAIN_HOLD of hold
 
--- @constant GRANT_TTL, DELIVERED_TTL, QUEUE_TTL, HELD_FOR_EACH, LONG_HOLD of queue
--- @constant WAITER of messages
+local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 
--- The usual cases come before anything else is defined, which takes longer than their commands: an exclusive
--- lock without leftovers, and with no waiter or one that it can be handed to without looking at those
--- behind. The rest would do just the same.
-if #ARGV == 7 and ARGV[5] == '0' and ARGV[7] == '0' and frozen == 0 and last_fence and history_size > 0
-  and redis.pcall('GET', lock) == ARGV[4] and redis.call('EXISTS', holders, slots) == 0 then
-  local token, how = ARGV[4], ARGV[6]
+-- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive lock without
+-- waiters and without leftovers. The rest would do just the same.
+if #ARGV == 7 and by_job == '0' and keep == 0 and frozen == 0 and string.match(how, '^status:')
+  and redis.pcall('GET', lock) == token and redis.call('EXISTS', holders, slots, queue) == 0 then
   local entry = redis.pcall('HGET', meta, token)
-  if type(entry) ~= 'string' then entry = '' end
-  local since, phase = string.match(entry, '^%d+ (%d+) 1 1 %d+ (%l+):?%d* ')
-  local waiting = redis.pcall('ZCARD', queue)
-  if not string.match(how, '^status:') or type(waiting) ~= 'number' then since = nil end
-  if phase ~= 'held' and phase ~= 'granted' then since = nil end
-  -- The number of a run that never confirmed its grant is still to be noted.
-  if phase == 'granted' and string.find(entry, '"order":', 1, true) then since = nil end
-  -- And so is the key of one that has succeeded.
-  if string.find(entry, '"once":"', 1, true) then since = nil end
-  -- Times are put together as texts, as in acquire.
-  local micros, done, handed_on = string.sub('00000' .. time[2], -6), false, false
-  local unsure = since and waiting > 1 and now_ms - since >= LONG_HOLD
-  local at = time[1] .. string.sub(micros, 1, 3)
-  if since and waiting == 0 then
+  if type(entry) == 'string' and string.match(entry, PLAIN_HOLD) and not string.find(entry, '"once":"', 1, true) then
     redis.call('UNLINK', lock, meta)
-    done = true
-  -- The first grant of a day has more to do.
-  elseif since and (waiting == 1 or unsure or now_ms - since < HELD_FOR_EACH) and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY) then
-    local head, score = unpack(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES'))
-    local waiter = redis.pcall('HGET', waiters, head)
-    local until_ms, seen, knows, limit, queued_at, listens, who = string.match(type(waiter) == 'string' and waiter or '', WAITER)
-    local notified_at = tonumber(string.match(notified or '', '^(%d+) ') or 0)
-    if limit == '1' and listens ~= '0' and tonumber(until_ms) > now_ms and (tonumber(seen) >= notified_at or now_ms < notified_at + GRANT_TTL)
-      and tonumber(score) >= superseded then
-      local fence = time[1] .. micros
-      if tonumber(last_fence) >= tonumber(fence) then fence = string.format('%.0f', last_fence + 1) end
-      local channel = channels .. string.sub(redis.sha1hex(head), 1, 12)
-      -- Before the message, as in grant_next.
-      redis.call('ZREM', queue, head)
-      local publish = listens == '2' and 'SPUBLISH' or 'PUBLISH'
-      local heard = redis.pcall(publish, channel, table.concat({'granted', fence, '1', at, DELIVERED_TTL .. (unsure and ' soon' or '')}, ' '))
-      if type(heard) ~= 'number' or heard == 0 then
-        -- The rest deals with it.
-        redis.call('ZADD', queue, score, head)
-        redis.call('PEXPIRE', queue, QUEUE_TTL)
-      else
-        redis.call('HDEL', waiters, head)
-        redis.call('HSET', state, 'fence', fence)
-        redis.call('SET', lock, head, 'PX', DELIVERED_TTL)
-        local waited = string.format('%.0f', math.max(0, now_ms - queued_at))
-        local granted = knows == '0' and string.format('granted:%.0f', score) or 'granted'
-        redis.call('HSET', meta, head, table.concat({fence, at, '1 1', waited, granted, who}, ' '))
-        redis.call('PEXPIRE', meta, DELIVERED_TTL + RETENTION)
-        redis.call('HDEL', meta, token)
-        done, handed_on = true, true
-      end
-    end
-  end
-  if done then
-    local id = string.sub(redis.sha1hex(token), 1, 12)
-    -- As `brief` does it.
-    local from = string.find(entry, ',"ttl":', 1, true)
-    if from then entry = string.sub(entry, 1, from - 1) .. '}' end
-    local record = table.concat({id, at, how, '0', entry}, ' ')
-    local length = tonumber(redis.pcall('LPUSH', history, record)) or 0
-    if length > history_size + history_size / 10 then redis.call('LTRIM', history, 0, history_size - 1) end
-    if length == 1 then redis.call('PEXPIRE', history, RETENTION) end
-    local counter = how == 'status:0' and 'ended:success' or 'ended:failure'
-    local ended = string.format('%.0f', (tonumber(redis.call('HGET', state, counter)) or 0) + 1)
-    if how == 'status:0' then
-      redis.call('HSET', state, 'succeeded', at, counter, ended)
-    else
-      redis.call('HSET', state, counter, ended)
-    end
-    if not handed_on and redis.pcall('ZADD', index, at, name) == 1 then
-      redis.call('PEXPIRE', index, 2 * RETENTION)
-    end
-    return {handed_on and unsure and 5 or 1}
+    record_end(token, entry, now_ms, how, '')
+    if how == 'status:0' then set_state('succeeded', int_text(now_ms)) end
+    if type(redis.pcall('ZADD', index, now_ms, name)) == 'number' then redis.call('PEXPIRE', index, 2 * RETENTION) end
+    return {1}
   end
 end
 
@@ -95,10 +32,9 @@ return (function()
 -- @include guards
 -- @include once
 
-local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
-
 local entry = redis.pcall('HGET', meta, token)
 if type(entry) ~= 'string' then entry = false end
+local hold = read_hold(entry)
 local value = lock_value(how ~= '' and token)
 local ours = is_held(token, value)
 local lease = by_job == '1' and redis.call('PTTL', lock)
@@ -113,12 +49,12 @@ local function note_end()
     by = cancelled_by(token, entry)
     redis.pcall('HDEL', notices, 'cancelled:' .. id(token))
   end
+  -- What is kept was released before.
+  if hold.phase == 'kept' then return end
   record_end(token, entry, now_ms, ours and how or 'lost', by or '')
   -- Its confirmation may have been lost on its way.
-  if ours and string.match(entry, '^%d+ %d+ %d+ %d+ %d+ granted[: ]') then note_order(entry) end
-  -- What is kept was released before: a repetition is no later success.
-  local is_new = ours and not string.match(entry, '^%d+ %d+ %d+ %d+ %d+ kept[: ]')
-  if how == 'status:0' and is_new then
+  if ours and hold.phase == 'granted' then note_order(entry) end
+  if how == 'status:0' and ours then
     set_state('succeeded', int_text(now_ms))
     note_key(entry)
   end
@@ -144,17 +80,15 @@ end
 local function goes_on(value)
   if type(value) == 'table' then return false end
   local again, more = grant_next(value)
-  local holder = value and redis.pcall('HGET', meta, value)
-  local _, phase = string.match(type(holder) == 'string' and holder or '', PHASE)
-  if not again and not more and phase == 'granted' then notify_next(MOST_NOTIFIED) end
+  local holder = read_hold(value and redis.pcall('HGET', meta, value))
+  if not again and not more and holder.phase == 'granted' then notify_next(MOST_NOTIFIED) end
   return more
 end
 
 -- The lock is kept as long as the run wants, and as long as its guards may live.
-local start, since = string.match(entry or '', '^(%d+ (%d+) %d+ %d+ %d+) ')
-local left = math.max(0, math.min(keep, tonumber(since or 0) + keep - now_ms))
+local left = math.max(0, math.min(keep, tonumber(hold.since or 0) + keep - now_ms))
 local guarded = ours and guarded_for(token, entry) or 0
-if ours and start and math.max(left, guarded) > 0 then
+if ours and hold.start and math.max(left, guarded) > 0 then
   keep_hold(token, value, entry, math.max(left, guarded), guarded > 0 and now_ms + left or nil)
   note_end()
   note_for_run()
@@ -164,7 +98,7 @@ end
 local granted, more, unsure = false, false, false
 local place = not ours and redis.pcall('ZSCORE', queue, token)
 if ours then
-  local held_for = now_ms - tonumber(since or now_ms)
+  local held_for = now_ms - tonumber(hold.since or now_ms)
   -- A run looks whether a waiter that has the lock alone has confirmed that. Else others are notified at once: the longer
   -- the hold was, the more.
   unsure = value == token and by_job == '0' and how ~= '' and held_for >= LONG_HOLD and is_for_one()
@@ -179,12 +113,10 @@ elseif type(place) == 'string' then
 else
   local answer = not_held(token, value)
   redis.call('HDEL', meta, token)
-  if by_job == '0' then
-    redis.pcall('HDEL', notices, 'forced:' .. id(token), 'released:' .. id(token))
-  end
+  if by_job == '0' then redis.pcall('HDEL', notices, 'forced:' .. id(token), 'released:' .. id(token)) end
   if answer[1] == 0 then
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
-    if how == '' or string.match(entry or '', '^%d+ %d+ %d+ %d+ %d+ kept[: ]') then
+    if how == '' or hold.phase == 'kept' then
       note_end()
       return goes_on(value) and {4} or {1}
     end

@@ -18,7 +18,8 @@ local token, ttl, notify = ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local value = redis.pcall('GET', lock)
 if not is_held(token, value) then return not_held(token, value) end
 -- Its run is over, and it is kept for its guards, which no late request is to prolong.
-if string.match(redis.call('HGET', meta, token) or '', '^%d+ %d+ %d+ %d+ %d+ kept:') then return {2} end
+local hold = read_hold(redis.call('HGET', meta, token))
+if hold.phase == 'kept' and hold.mark == ':' then return {2} end
 -- The job is to have it for that long, also where a server whose clock is ahead takes over.
 if notify == '1' then ttl = math.max(ttl, math.min(YEAR, ttl + skew_of(redis.call('HGET', meta, token) or ''))) end
 local left = extend_lease(token, value, ttl)
@@ -31,7 +32,6 @@ if notify == '1' or ttl > (ttl_of(entry) or ttl) then
 end
 -- The expiry of an exclusive lock has changed, which already notifies its run.
 if notify == '1' and value ~= token then redis.call('SET', lock, value, 'KEEPTTL') end
-local fence, limit, slot = string.match(entry, '^(%d+) %d+ (%d+) (%d+) ')
-return {1, credible(left, ttl, entry), tonumber(fence or 0), tonumber(limit or 1), tonumber(slot or 0), cancelled_by(token, entry) or false}
+return {1, credible(left, ttl, entry), fence_of(entry), tonumber(hold.limit or 1), tonumber(hold.slot or 0), cancelled_by(token, entry) or false}
 
 end)()

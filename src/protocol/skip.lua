@@ -6,6 +6,7 @@
 -- ARGV[7] by (JSON: the run that stood in the way, or '')
 -- Returns {1, the host that had the success or nil}
 -- @include lock
+-- @include names
 -- @include state
 local skips, why, ms, who, by = KEYS[12], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 -- A server that is full takes no counter.
@@ -34,8 +35,5 @@ local length = tonumber(redis.pcall('LPUSH', skips, record)) or 0
 if length > history_size then redis.call('LTRIM', skips, 0, history_size - 1) end
 if length > 0 then redis.call('PEXPIRE', skips, RETENTION) end
 -- The index keeps the name for as long, and doesn't take it for one in use.
-if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms - DAY then
-  local added = redis.pcall('ZADD', index, int_text(now_ms), name)
-  if type(added) == 'number' then redis.call('PEXPIRE', index, int_text(2 * RETENTION)) end
-end
+if (tonumber(redis.pcall('ZSCORE', index, name) or 0) or 0) < now_ms - DAY then put_name(now_ms) end
 return {1, winner}

@@ -152,13 +152,10 @@ fn found_with(script: &Script, changes: &[(&str, &str)]) -> Option<&'static str>
 #[test]
 fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
     let of_any_status = [("how == 'status:0'", "string.find(how, '^status:')")];
-    let earlier = [
-        ("'succeeded', at,", "'succeeded', at - 1000,"),
-        (
-            "'succeeded', int_text(now_ms)",
-            "'succeeded', int_text(now_ms - 1000)",
-        ),
-    ];
+    let earlier = [(
+        "'succeeded', int_text(now_ms)",
+        "'succeeded', int_text(now_ms - 1000)",
+    )];
     let forgotten = [("how == 'status:0'", "how == 'status:'")];
     let is_untrue = "P4: a success is when its run ended";
     let is_ignored = "P4: a success is enough for as long as it is to be";
@@ -174,7 +171,7 @@ fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
 
 #[test]
 fn mistakes_with_guards_are_found() {
-    let after_the_end = "if phase == 'kept' and not insist then return {2} end";
+    let after_the_end = "if is_kept and not insist then return {2} end";
     let after_the_leave = "if notice('over', guard) then return {2} end";
     let is_for_another = "or guarded_for(token, entry) > 0 then return {1} end";
     for (script, part, other, promise) in [

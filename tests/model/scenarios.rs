@@ -724,13 +724,7 @@ fn defects() -> Vec<Defect> {
     let unheard = Rules {
         replaced: vec![
             (ACQUIRE.hash, with(ACQUIRE.source, &[is_ignored])),
-            (
-                RELEASE.hash,
-                with(
-                    RELEASE.source,
-                    &[is_ignored, ("or heard == 0 then", "then")],
-                ),
-            ),
+            (RELEASE.hash, with(RELEASE.source, &[is_ignored])),
         ],
         name: "PUBLISH's result is ignored",
         ..dead_waiters()
@@ -786,7 +780,10 @@ fn defects() -> Vec<Defect> {
         name: "a key that isn't kept",
         replaced: vec![(
             RELEASE.hash,
-            with(RELEASE.source, &[("note_key(entry)\n", "\n")]),
+            with(
+                RELEASE.source,
+                &[("if not key then return end", "do return end")],
+            ),
         )],
         faults: 0,
         ..once_with_key()
@@ -797,23 +794,19 @@ fn defects() -> Vec<Defect> {
         faults: 0,
         ..frozen()
     };
-    let noted = [
-        "redis.call('HSET', state, 'succeeded', at, counter, ended)",
-        "set_state('succeeded', int_text(now_ms))",
-    ];
+    let noted = "set_state('succeeded', int_text(now_ms))";
     let forgotten_success = Rules {
         name: "a success that isn't kept",
         replaced: vec![(
             RELEASE.hash,
-            with(RELEASE.source, &noted.map(|noted| (noted, "local _ = 1"))),
+            with(RELEASE.source, &[(noted, "local _ = 1")]),
         )],
         faults: 0,
         ..once()
     };
     let noted = [
-        "supersede_waiter(older[n], older[n + 1], redis.call('HGET', waiters, older[n]))",
-        "superseded = tonumber(ticket)",
-        "set_state('superseded', ticket, 'superseded_by', who)",
+        "supersede_waiter(older[n], older[n + 1], entry)",
+        "supersede_older(ticket)",
     ];
     let forgotten_supersede = Rules {
         name: "a superseded waiter that isn't removed",
@@ -824,8 +817,8 @@ fn defects() -> Vec<Defect> {
         faults: 0,
         ..superseded()
     };
-    let clock = "if last_fence and tonumber(last_fence) >= tonumber(fence) then fence = string.format('%.0f', last_fence + 1) end";
-    let count = "fence = string.format('%.0f', (last_fence or 0) + 1)";
+    let clock = "local fence = time[1] * 1000000 + time[2]";
+    let count = "local fence = 1";
     let counter = Rules {
         name: "a fence from a counter",
         replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(clock, count)]))],

@@ -1,4 +1,4 @@
--- Which waiter gets the lock, and with which fence.
+-- Which run gets the lock, and with which fence.
 -- @include holders
 
 local COMPARED_FENCES = 1000 -- of how many holders the fence is looked at where the last one isn't known
@@ -10,9 +10,7 @@ local function next_fence()
   local fence = time[1] * 1000000 + time[2]
   local last = tonumber(last_fence or 0)
   local all = last_fence and {} or redis.pcall('HSCAN', meta, '0', 'COUNT', COMPARED_FENCES)[2] or {}
-  for n = 2, #all, 2 do
-    last = math.max(last, tonumber(string.match(all[n], '^%d+') or 0))
-  end
+  for n = 2, #all, 2 do last = math.max(last, fence_of(all[n])) end
   if fence <= last then fence = last + 1 end
   return int_text(fence)
 end

@@ -18,12 +18,12 @@ end
 
 -- How much longer the guards of a hold may live, ms; 0 where none lives. Its entry says whether it ever had one.
 local function guarded_for(token, entry)
-  local _, phase, digits = string.match(entry or '', PHASE)
-  if digits == '' or (phase ~= 'guarded' and phase ~= 'kept') then return 0 end
-  local last, hold = 0, id(token)
+  local hold = read_hold(entry)
+  if hold.number == '' or (hold.phase ~= 'guarded' and hold.phase ~= 'kept') then return 0 end
+  local last, own_id = 0, id(token)
   each_guard(function(_, guard)
     local until_ms, whose = string.match(guard, '^(%d+) (%x+) ')
-    if whose == hold then last = math.max(last, tonumber(until_ms) - now_ms) end
+    if whose == own_id then last = math.max(last, tonumber(until_ms) - now_ms) end
   end)
   -- None of them was given more, unless the clock was set back since then.
   return credible(last, ttl_of(entry) or last, entry)
@@ -58,9 +58,10 @@ local function keep_hold(token, value, entry, left, at_least)
     redis.call('ZADD', holders, int_text(now_ms + left), token)
   end
   -- No process supervises it any more.
-  local who = string.gsub(string.match(entry, '({.*)$') or '{}', ',?"instance":"[^"]*"', '')
+  local hold = read_hold(entry)
+  local who = string.gsub(hold.who, ',?"instance":"[^"]*"', '')
   local kept = at_least and ' kept:' .. int_text(at_least) .. ' ' or ' kept '
-  redis.call('HSET', meta, token, string.match(entry, PHASE) .. kept .. who)
+  redis.call('HSET', meta, token, hold.start .. kept .. who)
   index_name(left)
   -- The next waiter expects the lock to end at another time; in a freeze that may be any. A key of another type has none.
   for _, waiter in ipairs(redis.pcall('ZRANGE', queue, 0, frozen > 0 and 99 or 0)) do

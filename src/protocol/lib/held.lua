@@ -1,4 +1,5 @@
 -- Whether a token holds the lock, for how long, and if not, why.
+-- @include hold
 -- @include notices
 
 -- Whether the token holds the lock now. `value` is that of the lock key.
@@ -16,17 +17,14 @@ local function credible(left, ttl, entry)
 end
 
 -- The TTL that its run asks for, by its entry, if that says so.
-local function ttl_of(entry)
-  return tonumber(string.match(entry, '"ttl":(%d+)'))
-end
+local function ttl_of(entry) return tonumber(string.match(entry, '"ttl":(%d+)')) end
 
 -- Who wants a holder to end, or nil: this one, or all that had a group's lock by then.
 local function cancelled_by(token, entry)
   local by = notice('cancelled', token)
   if by then return by end
-  local fence = tonumber(string.match(entry or '', '^%d+') or 0)
   local newest, who = string.match(redis.call('HGET', state, 'cancelled') or '', '^(%d+) (.*)$')
-  if newest and fence <= tonumber(newest) and string.find(entry or '', '"instance":"', 1, true) then return who end
+  if newest and fence_of(entry) <= tonumber(newest) and string.find(entry or '', '"instance":"', 1, true) then return who end
 end
 
 -- How much sooner than here its run counts a lease as over: what the clocks of the Redis hosts may differ, ms.

@@ -32,35 +32,24 @@ local function clear_lock()
   if frozen > 0 then redis.call('SET', lock, FROZEN, 'PX', int_text(frozen - now_ms)) end
 end
 
--- Whether `slots` has those of all members. If another client has deleted it, each call restores a part from
--- `meta`, and `restored` says where the next one goes on, whether ('+') any are restored, and with which fence: where
--- the restored ones are gone, too, or there was a grant since then (and so another group, perhaps), it begins anew.
--- A member without an entry keeps all others out.
+-- Returns true if `slots` has those of all members. If another client has deleted it, each call restores a part from
+-- `meta`, and the score of 'restored' says where the next one goes on. A member without an entry keeps all others out.
 local function has_slots()
-  local there = redis.call('EXISTS', slots) == 1
-  if not restored and there then return true end
-  local cursor, some, fence = string.match(restored or '', '^(%d+)(%+?) (%d+)$')
-  if fence ~= (last_fence or '0') or (some == '+' and not there) then cursor = '0' end
+  local cursor = redis.call('ZSCORE', slots, 'restored') or redis.call('EXISTS', slots) == 0 and '0'
+  if not cursor then return true end
+  redis.call('ZADD', slots, cursor, 'restored')
+  redis.call('PEXPIRE', slots, RETENTION)
   local next, members = unpack(redis.call('ZSCAN', holders, cursor, 'COUNT', RESTORED))
-  local unknown = false
   for n = 1, #members, 2 do
-    local entry = redis.pcall('HGET', meta, members[n])
-    local limit, slot = string.match(type(entry) == 'string' and entry or '', '^%d+ %d+ (%d+) (%d+) ')
-    if not limit then
-      unknown = true
-    elseif tonumber(limit) < SHARED then
-      redis.call('ZADD', slots, slot, 'slot ' .. members[n], int_text(LIMITS + limit), 'limit ' .. members[n])
+    local hold = read_hold(redis.pcall('HGET', meta, members[n]))
+    if not hold.limit then return false end
+    if tonumber(hold.limit) < SHARED then
+      redis.call('ZADD', slots, hold.slot, 'slot ' .. members[n], int_text(LIMITS + hold.limit), 'limit ' .. members[n])
     end
   end
-  some = redis.call('PEXPIRE', slots, RETENTION) == 1 and '+' or ''
-  if unknown or next ~= '0' then
-    restored = (unknown and '0' or next) .. some .. ' ' .. (last_fence or '0')
-    set_state('restored', restored)
-    return false
-  end
-  if restored then redis.call('HDEL', state, 'restored') end
-  restored = false
-  return true
+  redis.call('ZADD', slots, next, 'restored')
+  if next == '0' then redis.call('ZREM', slots, 'restored') end
+  return next == '0'
 end
 
 -- Members have left the group. Returns the new value of the lock key.
@@ -69,7 +58,7 @@ local function after_leaving(value)
     clear_lock()
     return frozen > 0 and FROZEN
   end
-  if value == 'redlock:slots' and has_slots() and redis.call('EXISTS', slots) == 0 then
+  if value == 'redlock:slots' and redis.call('EXISTS', slots) == 0 and has_slots() and redis.call('EXISTS', slots) == 0 then
     value = 'redlock:shared'
     redis.call('SET', lock, value, 'KEEPTTL')
   end

@@ -10,7 +10,7 @@ local FIRST_BEAT = 2500 -- a waiter that has become the first in the queue asks 
 local function lasting(token, left, ttl)
   if left <= ttl then return ttl end
   local entry = redis.call('HGET', meta, token) or ''
-  local _, phase = string.match(entry, PHASE)
+  local phase = read_hold(entry).phase
   -- A grant may last longer than the shortest lease; its run counts on no more than its TTL.
   if phase == 'granted' then return ttl end
   local asked = (phase == 'held' or phase == 'guarded') and ttl_of(entry)
@@ -36,9 +36,7 @@ local function extend_lease(token, value, ttl)
       redis.call('ZADD', holders, int_text(now_ms + lasts), token)
       left = lasts
     end
-    if redis.call('PTTL', lock) < ttl then
-      redis.call('PEXPIRE', lock, int_text(ttl + ttl / 3))
-    end
+    if redis.call('PTTL', lock) < ttl then redis.call('PEXPIRE', lock, int_text(ttl + ttl / 3)) end
     if value == 'redlock:slots' then extend_expiry(slots, left + RETENTION) end
     extend_expiry(meta, left + RETENTION)
   end
@@ -68,10 +66,10 @@ end
 -- The token has shown that it knows of its grant, and with `sync` not yet that its replicas have it. Returns its entry.
 local function confirm(token, value, ttl, sync)
   local entry = redis.call('HGET', meta, token) or ''
-  local start, phase = string.match(entry, PHASE)
-  local is_replicating = not sync and string.find(entry, '^[%d ]+ held: ')
-  if phase ~= 'granted' and not is_replicating then return entry end
-  entry = start .. (sync and ' held: ' or ' held ') .. string.match(entry, '({.*)$')
+  local hold = read_hold(entry)
+  local is_replicating = not sync and hold.phase == 'held' and hold.mark == ':'
+  if hold.phase ~= 'granted' and not is_replicating then return entry end
+  entry = hold.start .. (sync and ' held: ' or ' held ') .. hold.who
   redis.call('HSET', meta, token, entry)
   note_order(entry)
   if SHARED_VALUES[value] then

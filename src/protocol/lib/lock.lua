@@ -33,8 +33,8 @@ local FROZEN = 'redlock:frozen'
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local last_fence, freeze, succeeded, notified, superseded, restored =
-  unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'notified', 'superseded', 'restored'))
+local last_fence, freeze, succeeded, notified, superseded =
+  unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'notified', 'superseded'))
 -- The ticket of the last run that has made the waiters before it give up.
 superseded = tonumber(superseded or 0) or 0
 -- Until when no new holder is admitted; 0 when the lock is open.

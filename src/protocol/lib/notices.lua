@@ -55,9 +55,7 @@ local function post_notice(kind, token, text, ms)
 end
 
 -- Who asks for something, with the time of it.
-local function with_time(who)
-  return (string.gsub(who, '^{"', '{"asked":' .. int_text(now_ms) .. ',"', 1))
-end
+local function with_time(who) return (string.gsub(who, '^{"', '{"asked":' .. int_text(now_ms) .. ',"', 1)) end
 
 -- Posts a notice for a holder, whose run asks before its lease ends, which has `left` to last, or within a day.
 local function post_to_holder(kind, token, text, left)
