@@ -12,7 +12,7 @@ use crate::common::{Redis, Result, directory, info, median, row, script, table};
 
 const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000"}"#;
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "redlock:a",
     "{redlock:a}:state",
     "{redlock:a}:meta",
@@ -23,6 +23,7 @@ const KEYS: [&str; 10] = [
     "{redlock:}:index",
     "{redlock:a}:slots",
     "{redlock:a}:notices",
+    "{redlock:a}:exempt",
 ];
 
 /// Members with a slot each, and waiters that poll.

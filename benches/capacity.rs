@@ -275,7 +275,7 @@ fn token(lock: usize) -> String {
 fn of_lock(script: &Script, lock: usize, arguments: &[&str]) -> Cmd {
     let token = token(lock);
     let arguments = [&[token.as_str()], arguments].concat();
-    call(script.get_hash(), &format!("lock-{lock}"), 10, &arguments)
+    call(script.get_hash(), &format!("lock-{lock}"), 11, &arguments)
 }
 
 /// What a run usually sends to renew its lease.

@@ -114,7 +114,7 @@ pub fn keys(name: &str) -> Vec<String> {
     let sibling = |sibling: &str| format!("{{{key}}}:{sibling}");
     let siblings = [
         "state", "meta", "holders", "queue", "waiters", "history", "", "slots", "notices",
-        "guards", "skips",
+        "exempt", "guards", "skips",
     ];
     let mut keys: Vec<String> = siblings.map(sibling).into();
     keys[6] = "{redlock:}:index".into();

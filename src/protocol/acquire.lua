@@ -51,6 +51,11 @@ return (function()
 -- @include lease
 -- @include once
 
+-- A run that ignores the freeze waits for none that the freeze keeps out.
+local is_exempt = ignores_freezes(who)
+local is_kept_out = frozen > 0 and not is_exempt
+local others = is_kept_out and queue or line
+
 -- Others read its number in its entries.
 if number then who = string.gsub(who, '^{', '{"order":' .. int_text(number) .. ',', 1) end
 
@@ -71,7 +76,7 @@ local function busy(ahead, polls, more)
   local holder, left, count = value, 0, 1
   if not value or value == FROZEN then
     holder, count = false, 0
-    if frozen > 0 then left = frozen - now_ms end
+    if is_kept_out then left = frozen - now_ms end
   elseif SHARED_VALUES[value] then
     local first = redis.call('ZRANGE', holders, 0, 0, 'WITHSCORES')
     holder, count = first[1], redis.call('ZCARD', holders)
@@ -87,9 +92,7 @@ local function busy(ahead, polls, more)
   -- A grant that isn't confirmed may have gone to a suspended waiter, and the next ones may be suspended as well.
   local all = (read_hold(entry).phase == 'granted' or more) and 1 or 0
   local stopping = holder and cancelled_by(holder, entry)
-  -- A freeze that doesn't keep it out is nothing that it waits for.
-  local freeze = not ignores_freeze(who) and freeze
-  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, freeze, repaired, all, stopping or false}
+  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, is_kept_out and freeze, repaired, all, stopping or false}
 end
 
 -- A newer run makes this one give up.
@@ -157,33 +160,29 @@ if number then
   end
 end
 -- A run that came later has made the older ones give up.
-if ticket ~= '' and tonumber(ticket) < superseded then return give_up(redis.call('HGET', state, 'superseded_by')) end
+if ticket ~= '' and is_superseded(ticket, who) then return give_up(redis.call('HGET', state, 'superseded_by')) end
 if cancelled then return {4, cancelled} end
 
-local queued = redis.call('EXISTS', queue) == 1
+local queued = redis.call('EXISTS', others) == 1
 if queued and place == '' then
   -- It may be that no waiter in the queue is alive.
-  local _, more, _, is_blocked = grant_next(value)
-  queued = redis.call('EXISTS', queue) == 1
+  grant_next(value)
+  queued = redis.call('EXISTS', others) == 1
   value = redis.call('GET', lock)
   -- Or that it is the next one itself: its first request has come late.
   if is_held(token, value) then return accept(value) end
-  -- A run that ignores the freeze waits for none that the freeze keeps out. One that makes older ones give up does so from
-  -- the queue.
-  if ignores_freeze(who) and supersede == '0' and not redis.call('ZSCORE', queue, token) then queued = is_blocked or more end
 end
 
 local COUNTED = 200 -- among how many ahead of it one call counts those that wait
 
--- Counts waiters ahead of this one, up to `most`. A listener that no message reaches is dead. No waiter that a freeze keeps out is
--- ahead of a run that ignores the freeze.
+-- Counts waiters ahead of this one, up to `most`. A listener that no message reaches is dead.
 local function count_ahead(most)
   local waiting = 0
-  for _, other in ipairs(redis.call('ZRANGE', queue, 0, COUNTED - 1)) do
+  for _, other in ipairs(redis.call('ZRANGE', others, 0, COUNTED - 1)) do
     if waiting >= most or other == token then break end
     local entry = redis.call('HGET', waiters, other) or ''
     local until_ms, _, _, _, _, listens = string.match(entry, WAITER)
-    local is_there = until_ms and tonumber(until_ms) > now_ms and (not ignores_freeze(who) or ignores_freeze(entry))
+    local is_there = until_ms and tonumber(until_ms) > now_ms
     if is_there and listens ~= '0' then
       is_there = redis.pcall(PUBLISH[listens], channels .. id(other), 'hello') ~= 0
     end
@@ -194,15 +193,14 @@ end
 
 -- The last ticket that was given. It never falls below those in the queue, whatever becomes of the state.
 local function last_ticket()
-  local last = tonumber(redis.call('HGET', state, 'ticket'))
-  if last or not queued then return last or 0 end
-  return tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
+  return tonumber(redis.call('HGET', state, 'ticket')) or tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)
 end
 
--- Makes the older ones give up.
+-- Makes the older waiters give up; if a freeze keeps this run out, only those that it keeps out, too.
 local function supersede_older(newest)
   superseded = tonumber(newest)
-  set_state('superseded', newest, 'superseded_by', who)
+  if not is_kept_out then superseded_exempt = superseded end
+  set_state('superseded', newest, 'superseded_exempt', int_text(superseded_exempt), 'superseded_by', who)
   -- The same request, if it arrives once more when its run is over, must not pass for a newer one.
   post_notice('left', token, newest, A_WHILE)
 end
@@ -224,7 +222,7 @@ if not queued then
     return {1, fence, slot}
   end
 end
-if place == '' then return busy(redis.call('ZCARD', queue), 0) end
+if place == '' then return busy(redis.call('ZCARD', others), 0) end
 
 -- From here on it is a waiter.
 local polls = place == 'poll'
@@ -255,16 +253,13 @@ if not score then
     local older = redis.call('ZRANGE', queue, 0, REMOVED, 'WITHSCORES')
     for n = 1, #older, 2 do
       local entry = redis.call('HGET', waiters, older[n]) or ''
-      if tonumber(older[n + 1]) < superseded then supersede_waiter(older[n], older[n + 1], entry) end
+      if is_superseded(older[n + 1], entry) then supersede_waiter(older[n], older[n + 1], entry) end
     end
   end
-  if is_new and supersede == '2' and value then
+  -- No run that a freeze keeps out ends a holder.
+  if is_new and supersede == '2' and value and not is_kept_out then
     local is_group = SHARED_VALUES[value]
-    local entry = redis.call('HGET', meta, value) or ''
-    local is_watched = is_group or string.find(entry, '"instance":"', 1, true)
-    -- Nobody whom a freeze keeps out ends a run that ignores it; a group may have one.
-    local is_kept_out = frozen > 0 and not ignores_freeze(who)
-    if is_kept_out and (is_group or ignores_freeze(entry)) then is_group, is_watched = false, false end
+    local is_watched = is_group or string.find(redis.call('HGET', meta, value) or '', '"instance":"', 1, true)
     if is_group then
       set_state('cancelled', (last_fence or int_text(next_fence() - 1)) .. ' ' .. with_time(who))
     elseif is_watched then
@@ -283,7 +278,7 @@ local function remove_dead(rank)
   if not neighbour then return false end
   local entry = redis.call('HGET', waiters, neighbour) or ''
   local until_ms, _, knows = string.match(entry, WAITER)
-  if tonumber(its_score) < superseded then
+  if is_superseded(its_score, entry) then
     supersede_waiter(neighbour, its_score, entry)
   elseif until_ms and tonumber(until_ms) > now_ms then
     return false
@@ -295,16 +290,11 @@ end
 local rank, removed = redis.call('ZRANK', queue, token), 0
 while removed < REMOVED and rank > 0 and remove_dead(rank - 1) do rank, removed = rank - 1, removed + 1 end
 while removed < REMOVED and remove_dead(rank + 1) do removed = removed + 1 end
--- Returns how many are ahead of it. None that a freeze keeps out is ahead of a run that ignores the freeze.
-local function ahead_by(rank)
-  if rank == 0 or not ignores_freeze(who) then return rank end
-  local ahead = 0
-  for _, other in ipairs(redis.call('ZRANGE', queue, 0, math.min(rank, COUNTED) - 1)) do
-    if ignores_freeze(redis.call('HGET', waiters, other) or '') then ahead = ahead + 1 end
-  end
-  return ahead
+if is_exempt then
+  redis.call('ZADD', exempt, ticket, token)
+  redis.call('PEXPIRE', exempt, QUEUE_TTL)
 end
-local ahead = ahead_by(rank)
+local ahead = redis.call('ZRANK', others, token)
 -- An entry lives for three heartbeats.
 local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
 -- It has asked since the last ones were notified, also where the clock was set back since then.
@@ -317,6 +307,6 @@ redis.call('PEXPIRE', waiters, QUEUE_TTL)
 index_name()
 local _, more, mine = grant_next(value, token)
 if mine then return accept(redis.call('GET', lock)) end
-return busy(ahead_by(redis.call('ZRANK', queue, token)), polls and 1 or 0, more)
+return busy(redis.call('ZRANK', others, token), polls and 1 or 0, more)
 
 end)()

@@ -284,7 +284,7 @@ fn shown(key: &[u8]) -> String {
 
 impl Lock {
     /// Its keys and the index, each with the type that it has.
-    pub(super) fn typed_keys(&self) -> [(&[u8], &'static str); 12] {
+    pub(super) fn typed_keys(&self) -> [(&[u8], &'static str); 13] {
         let keys = &self.keys;
         [
             (&keys.lock, "string"),
@@ -293,6 +293,7 @@ impl Lock {
             (&keys.holders, "zset"),
             (&keys.queue, "zset"),
             (&keys.waiters, "hash"),
+            (&keys.exempt, "zset"),
             (&keys.slots, "zset"),
             (&keys.history, "list"),
             (&keys.skips, "list"),

@@ -57,15 +57,15 @@ pub struct QueueOptions {
     pub most_waiting: Option<u32>,
 }
 
-/// Which other runs a new waiter makes give up.
+/// Which other runs a new waiter makes give up; the script takes the number of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Supersede {
     #[default]
-    Nobody,
+    Nobody = 0,
     /// The waiters that came before.
-    Waiters,
+    Waiters = 1,
     /// And the holders.
-    HoldersToo,
+    HoldersToo = 2,
 }
 
 /// A place in the queue, or the wish for one.
@@ -209,11 +209,6 @@ impl Claim {
             repair_ttl,
         } = *request;
         let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
-        let supersede = match queue.supersede {
-            Supersede::Nobody => "0",
-            Supersede::Waiters => "1",
-            Supersede::HoldersToo => "2",
-        };
         let mut args = vec![
             self.token.as_bytes().to_vec(),
             ttl.as_millis().to_string().into(),
@@ -221,7 +216,7 @@ impl Claim {
             who.to_json(),
             how.into(),
             or_empty(ticket).into(),
-            supersede.into(),
+            (queue.supersede as u8).to_string().into(),
             or_empty(queue.number).into(),
             match once_key {
                 Some(key) => format!("={key}"),

@@ -36,8 +36,7 @@ if #out == 0 then
     if more then return {4, '', more} end
     if token then
       local waiting = redis.pcall('HGET', waiters, token)
-      redis.call('ZREM', queue, token)
-      redis.pcall('HDEL', waiters, token)
+      remove_waiter(token)
       -- It gives up when it asks again, which the message makes it do at once.
       post_notice('removed', token, by, DAY)
       send_message(only, waiting, 'removed')

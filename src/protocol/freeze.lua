@@ -3,15 +3,14 @@
 -- ARGV[5] who (JSON)
 -- Returns {how many hold it, entry of a holder or nil, who had frozen it before or nil}
 -- @include lock
--- @include holders
+-- @include queue
 -- @include names
--- @include messages
 -- @include freezes
 local long, who = tonumber(ARGV[4]), ARGV[5]
 
 local before = freeze and string.match(freeze, '^%d+ %d+ (.*)$')
 local until_ms = now_ms + long
-frozen = until_ms
+frozen, line = until_ms, exempt
 local value = lock_value()
 if type(value) == 'table' then return value end
 redis.call('HSET', state, 'frozen', table.concat({int_text(until_ms), int_text(now_ms), who}, ' '))
@@ -23,10 +22,15 @@ for _, token in ipairs(redis.pcall('ZRANGE', queue, 0, 99)) do
   send_message(id(token), redis.pcall('HGET', waiters, token), 'frozen')
 end
 
+local count, entry = 1, false
 if not value or value == FROZEN then
   clear_lock()
-  return {0, false, before}
+  count, value = 0, FROZEN
+elseif SHARED_VALUES[value] then
+  count, entry = redis.call('ZCARD', holders), redis.call('HGET', meta, redis.call('ZRANGE', holders, 0, 0)[1] or '')
+else
+  entry = redis.call('HGET', meta, value)
 end
-if not SHARED_VALUES[value] then return {1, redis.call('HGET', meta, value), before} end
-local tokens = redis.call('ZRANGE', holders, 0, 0)
-return {redis.call('ZCARD', holders), redis.call('HGET', meta, tokens[1] or ''), before}
+-- Those that ignore freezes may have waited behind one that this keeps out.
+grant_next(value)
+return {count, entry, before}

@@ -162,6 +162,7 @@ impl Lock {
                 keys.index.clone(),
                 keys.slots.clone(),
                 keys.notices.clone(),
+                keys.exempt.clone(),
             ],
             args: common.into_iter().chain(args).collect(),
         }

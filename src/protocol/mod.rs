@@ -6,7 +6,7 @@
 //! (shared, slots) it contains a value that keeps such clients out, and the members are in `holders`, their
 //! slots and limits in `slots`.
 //! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze), `meta` (the holders'
-//! entries), `guards` (work elsewhere under the holds), `queue` and `waiters` (the waiters, in the order of their turns),
+//! entries), `guards` (work elsewhere under the holds), `queue` and `waiters` (the waiters, in the order of their turns), `exempt` (those that ignore freezes),
 //! `notices` (what runs are to learn with their next request), `history` (the holds that are over), `skips` (the runs that ended without the lock),
 //! and a channel for each waiter; and for each prefix one `index` of the names in use, so that no client has to
 //! walk the keyspace.

@@ -74,6 +74,8 @@ pub(super) struct Keys {
     pub(super) holders: Vec<u8>,
     pub(super) queue: Vec<u8>,
     pub(super) waiters: Vec<u8>,
+    /// Waiters that ignore freezes.
+    pub(super) exempt: Vec<u8>,
     pub(super) slots: Vec<u8>,
     pub(super) history: Vec<u8>,
     pub(super) skips: Vec<u8>,
@@ -101,6 +103,7 @@ impl Keys {
             holders: format!("{tag}:holders").into(),
             queue: format!("{tag}:queue").into(),
             waiters: format!("{tag}:waiters").into(),
+            exempt: format!("{tag}:exempt").into(),
             slots: format!("{tag}:slots").into(),
             history: format!("{tag}:history").into(),
             skips: format!("{tag}:skips").into(),
@@ -202,6 +205,7 @@ mod tests {
                     holders,
                     queue,
                     waiters,
+                    exempt,
                     slots,
                     history,
                     skips,
@@ -211,8 +215,8 @@ mod tests {
                     ..
                 } = &keys;
                 for key in [
-                    state, meta, holders, queue, waiters, slots, history, skips, notices, guards,
-                    channels,
+                    state, meta, holders, queue, waiters, exempt, slots, history, skips, notices,
+                    guards, channels,
                 ] {
                     let text = String::from_utf8_lossy(key);
                     assert_eq!(
@@ -236,6 +240,7 @@ mod tests {
                     holders,
                     queue,
                     waiters,
+                    exempt,
                     slots,
                     history,
                     skips,
@@ -246,8 +251,8 @@ mod tests {
                 } = Keys::new(prefix, &name.parse().unwrap());
                 let blocked = blocked_key(prefix, "0123456789ab");
                 for key in [
-                    lock, state, meta, holders, queue, waiters, slots, history, skips, notices,
-                    guards, channels, index, blocked,
+                    lock, state, meta, holders, queue, waiters, exempt, slots, history, skips,
+                    notices, guards, channels, index, blocked,
                 ] {
                     let text = String::from_utf8_lossy(&key);
                     assert_eq!(

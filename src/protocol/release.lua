@@ -69,7 +69,7 @@ end
 
 -- Whether the first in the queue wants the lock for itself alone.
 local function is_for_one()
-  local head = redis.pcall('ZRANGE', queue, 0, 0)[1]
+  local head = redis.pcall('ZRANGE', line, 0, 0)[1]
   local waiter = head and redis.pcall('HGET', waiters, head)
   local _, _, _, limit = string.match(type(waiter) == 'string' and waiter or '', WAITER)
   return limit == '1'
@@ -103,7 +103,7 @@ if ours then
   -- the hold was, the more.
   unsure = value == token and by_job == '0' and how ~= '' and held_for >= LONG_HOLD and is_for_one()
   granted, more = end_hold(token, value, unsure and 0 or math.floor(held_for / HELD_FOR_EACH), unsure)
-  unsure = unsure and granted and redis.call('ZCARD', queue) > 0
+  unsure = unsure and granted and redis.call('ZCARD', line) > 0
 elseif type(place) == 'string' then
   -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
   dequeue(token, place, how == '' and '1' or '0')

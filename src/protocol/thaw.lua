@@ -8,7 +8,7 @@ if not freeze then
   redis.call('HDEL', state, 'frozen')
   return {0}
 end
-frozen = 0
+frozen, line = 0, queue
 local value = lock_value()
 if type(value) == 'table' then return value end
 redis.call('HDEL', state, 'frozen')

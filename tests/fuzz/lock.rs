@@ -126,7 +126,7 @@ fn names(bytes: &[u8]) {
         hash_slot(hash_tag(key).unwrap_or(key).as_bytes())
     };
     let first = [&keys.state, &keys.meta, &keys.holders, &keys.queue].map(|key| slot(key));
-    let more = [&keys.waiters, &keys.slots].map(|key| slot(key));
+    let more = [&keys.waiters, &keys.exempt, &keys.slots].map(|key| slot(key));
     let rest = [&keys.history, &keys.skips, &keys.notices, &keys.channels].map(|key| slot(key));
     let all = first.into_iter().chain(more).chain(rest);
     assert!(

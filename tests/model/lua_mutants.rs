@@ -400,8 +400,8 @@ const FOUND_SOON: [(&str, &str, &str); 6] = [
     ),
     (
         "lib/admission",
-        "if frozen > 0 and not ignores_freeze(who) then return nil end",
-        "if frozen > 0 and not ignores_freeze(who) then  end",
+        "if frozen > 0 and not ignores_freezes(who) then return nil end",
+        "if frozen > 0 and not ignores_freezes(who) then  end",
     ),
     (
         "lib/admission",

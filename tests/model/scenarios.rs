@@ -768,8 +768,8 @@ fn defects() -> Vec<Defect> {
             with(
                 ACQUIRE.source,
                 &[(
-                    "return frozen > 0 and string.find(who, '\"ignores_freeze\":true', 1, true) ~= nil",
-                    "return frozen > 0",
+                    "return string.find(who, '\"ignores_freeze\":true', 1, true) ~= nil",
+                    "return true",
                 )],
             ),
         )],
@@ -906,7 +906,7 @@ fn defects() -> Vec<Defect> {
         name: "a lock that nobody frees after its guard",
         replaced: vec![(
             LEAVE.hash,
-            "redis.call('HDEL', KEYS[11], ARGV[5]) return {1}",
+            "redis.call('HDEL', KEYS[12], ARGV[5]) return {1}",
         )],
         ..guarded_without_faults()
     };

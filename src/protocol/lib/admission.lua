@@ -15,17 +15,21 @@ local function next_fence()
   return int_text(fence)
 end
 
--- Returns true if the lock is frozen, and a run, by its entry, has asked to run all the same. In a text of JSON no other
--- value contains that.
-local function ignores_freeze(who)
-  return frozen > 0 and string.find(who, '"ignores_freeze":true', 1, true) ~= nil
+-- Returns true if a freeze doesn't keep out a run, by its entry. In a text of JSON no other value contains that.
+local function ignores_freezes(who)
+  return string.find(who, '"ignores_freeze":true', 1, true) ~= nil
+end
+
+-- Returns true if a later run has made a waiter give up, by its ticket and its entry.
+local function is_superseded(ticket, who)
+  return tonumber(ticket) < (ignores_freezes(who) and superseded_exempt or superseded)
 end
 
 -- Whether one more holder with this limit is admitted: holders + 1 <= min(its limit, each holder's
 -- limit). Returns the slot it would get (0: none, for shared), or nil. `value` is that of the lock
 -- key, as lock_value() gives it.
 local function free_slot(limit, value, who)
-  if frozen > 0 and not ignores_freeze(who) then return nil end
+  if frozen > 0 and not ignores_freezes(who) then return nil end
   local first = limit < SHARED and 1 or 0
   if not value or value == FROZEN then return first end
   if not SHARED_VALUES[value] then return nil end

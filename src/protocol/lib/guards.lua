@@ -1,9 +1,9 @@
 -- Guards: work elsewhere under a hold. Each has a lease of its own, which never ends after that of the hold; and once
 -- the hold's run is over, the lock is kept until the last of them has ended, or its lease is over.
--- KEYS[11] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard
+-- KEYS[12] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard
 -- @include lease
 
-local guards = KEYS[11]
+local guards = KEYS[12]
 local MOST_GUARDS = 1000 -- how many guards a lock has at most
 
 -- Calls `look` with each field of a hash of guards, and its value. A key of another type has none.
@@ -63,8 +63,8 @@ local function keep_hold(token, value, entry, left, at_least)
   local kept = at_least and ' kept:' .. int_text(at_least) .. ' ' or ' kept '
   redis.call('HSET', meta, token, hold.start .. kept .. who)
   index_name(left)
-  -- The next waiter expects the lock to end at another time; in a freeze that may be any. A key of another type has none.
-  for _, waiter in ipairs(redis.pcall('ZRANGE', queue, 0, frozen > 0 and 99 or 0)) do
+  -- The next waiter expects the lock to end at another time. A key of another type has none.
+  for _, waiter in ipairs(redis.pcall('ZRANGE', line, 0, 0)) do
     send_message(id(waiter), redis.pcall('HGET', waiters, waiter), 'kept')
   end
 end

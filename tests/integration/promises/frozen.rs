@@ -395,16 +395,29 @@ fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out(
 }
 
 #[test]
-fn a_run_that_is_kept_out_does_not_end_a_holder_that_ignores_the_freeze() {
-    for mode in [&[][..], &["--slots", "2"]] {
+fn a_run_that_is_kept_out_does_not_end_a_holder() {
+    // One that ignores the freeze, and one that was there before it.
+    for (mode, ignores) in [
+        (&[][..], true),
+        (&["--slots", "2"], true),
+        (&[], false),
+        (&["--slots", "2"], false),
+    ] {
         let redis = Redis::start();
-        freeze(&redis, &["--new"]).assert_code(0);
         let mut gate = Gate::new(&redis);
         // What it has extended is its own as well.
         let script = "redlock extend -q --for 1m; echo in; read -r go <~/gate";
-        let words = ignoring(&[mode, &["-q", "a", "-c", script]].concat());
-        let mut holder = Running::start(&mut redis.redlock(&words));
+        let words = [mode, &["-q", "a", "-c", script]].concat();
+        let mut holder = if ignores {
+            freeze(&redis, &["--new"]).assert_code(0);
+            Running::start(&mut redis.redlock(&ignoring(&words)))
+        } else {
+            Running::start(&mut redis.redlock(&[&["run"], &words[..]].concat()))
+        };
         holder.expect_line("in");
+        if !ignores {
+            freeze(&redis, &[]).assert_code(0);
+        }
         let others = [
             &["--supersede"][..],
             &["--supersede", "--cancel-in-progress"],
@@ -428,6 +441,20 @@ fn a_run_that_is_kept_out_does_not_end_a_holder_that_ignores_the_freeze() {
         first.finish().assert_code(75);
         last.finish().assert_code(0);
     }
+}
+
+#[test]
+fn a_run_that_ignores_a_freeze_gets_a_free_lock_at_once_though_it_makes_others_give_up() {
+    let redis = Redis::start();
+    freeze(&redis, &["--new"]).assert_code(0);
+    let other = queued(&redis, &["run", "-q", "a", "--", "true"]);
+    let words = ignoring(&["-n", "--supersede", "a", "--", "true"]);
+    redlock(&redis, &words).assert_code(0);
+    other.finish().assert_code(75);
+    let words = ignoring(&["-n", "--seq", "7", "a", "--", "true"]);
+    redlock(&redis, &words).assert_code(0);
+    redlock(&redis, &["thaw", "a"]).assert_code(0);
+    assert_nothing_left(&redis);
 }
 
 #[test]

@@ -646,7 +646,7 @@ for n = 1, tonumber(ARGV[2]) do
   end
 end";
     let count = count.to_string();
-    let words = [&["EVAL", code, "11"], &KEYS[..], &[limit, &count, WHO]].concat();
+    let words = [&["EVAL", code, "12"], &KEYS[..], &[limit, &count, WHO]].concat();
     redis.cli(&words);
 }
 

@@ -253,12 +253,14 @@ fn a_thousand_locks_are_listed_by_name_without_walking_the_keyspace() {
         let channels = format!("{{{lock}}}:");
         let slots = format!("{{{lock}}}:slots");
         let notices = format!("{{{lock}}}:notices");
-        let mut words = vec!["EVAL", script, "10", &lock];
+        let exempt = format!("{{{lock}}}:exempt");
+        let mut words = vec!["EVAL", script, "11", &lock];
         words.extend(keys.iter().map(String::as_str));
         words.extend([
             "{redlock:}:index",
             &slots,
             &notices,
+            &exempt,
             &name,
             &channels,
             "200",

@@ -19,7 +19,7 @@ pub fn source(name: &str) -> &'static str {
 }
 
 /// The keys of the lock "a", as the scripts take them.
-pub const KEYS: [&str; 11] = [
+pub const KEYS: [&str; 12] = [
     "redlock:a",
     "{redlock:a}:state",
     "{redlock:a}:meta",
@@ -30,6 +30,7 @@ pub const KEYS: [&str; 11] = [
     "{redlock:}:index",
     "{redlock:a}:slots",
     "{redlock:a}:notices",
+    "{redlock:a}:exempt",
     "{redlock:a}:guards",
 ];
 

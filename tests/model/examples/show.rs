@@ -180,9 +180,9 @@ impl Names {
 }
 
 /// What the keys are called here.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "lock", "state", "meta", "holders", "queue", "waiters", "history", "index", "slots", "notices",
-    "guards", "skips",
+    "exempt", "guards", "skips",
 ];
 
 /// Who asks, in JSON, of what stands between the brackets: a name, and any other fields. One that is `unwatched`

@@ -51,9 +51,9 @@ impl Deed {
 }
 
 /// The keys of the lock "a", and the runs that ended without it.
-pub const KEYS: [&str; 12] = {
-    let [a, b, c, d, e, f, g, h, i, j, k] = lua::KEYS;
-    [a, b, c, d, e, f, g, h, i, j, k, "{redlock:a}:skips"]
+pub const KEYS: [&str; 13] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = lua::KEYS;
+    [a, b, c, d, e, f, g, h, i, j, k, l, "{redlock:a}:skips"]
 };
 
 pub const TOKENS: [&str; 4] = ["t1", "t2", "t3", "t4"];

@@ -191,6 +191,8 @@ pub struct Promises {
     fences_repeat: bool,
     /// The step at which a run last made the older ones give up.
     superseded: u64,
+    /// The same of one that ignores freezes: no run that a freeze keeps out makes it give up.
+    superseded_exempt: u64,
     /// The highest number in an outside order that has held the lock.
     number: u64,
     /// When a run last released what it held and said that it had succeeded, in the server's milliseconds.
@@ -235,6 +237,7 @@ impl Promises {
             fence: 0,
             fences_repeat: false,
             superseded: 0,
+            superseded_exempt: 0,
             number: 0,
             success: None,
             successes: BTreeMap::new(),
@@ -468,12 +471,12 @@ impl Promises {
     /// A key was deleted: what can't be known any more is not checked.
     fn forget(&mut self, key: Key, step: u64, now: i64, server: i64) {
         match key {
-            Key::Queue | Key::Waiters => {
+            Key::Queue | Key::Waiters | Key::Exempt => {
                 self.disturbed = step;
                 self.forgotten = now;
             }
             Key::State => {
-                self.superseded = 0;
+                (self.superseded, self.superseded_exempt) = (0, 0);
                 self.number = 0;
                 self.state_deleted = step;
                 self.success = None;
@@ -721,7 +724,7 @@ impl Promises {
                 && past.gets(ticket, step.number, self.state_deleted)
                 && all[n].plan.wish.supersedes()
             {
-                self.superseded = step.number;
+                self.supersede(n, step);
             }
             if let Act::Acquire { client, .. } = act
                 && client == n
@@ -747,7 +750,7 @@ impl Promises {
         }
         // In the order in which they got it.
         new.sort_unstable();
-        let mut tells = false;
+        let mut tells = None;
         for (fence, n) in new {
             let token = all[n].token();
             if let Some(fence) = fence {
@@ -779,14 +782,14 @@ impl Promises {
             // It came when the queue was empty; it makes the older ones give up all the same.
             let told = past.told.is_some_and(|told| told > self.state_deleted);
             if all[n].plan.wish.supersedes() && past.queued.is_none() && !told {
-                tells = true;
+                tells = Some(n);
                 past.told = Some(step.number);
                 // From then on it is known when it came.
                 past.asked.get_or_insert(step.number);
             }
         }
-        if tells {
-            self.superseded = step.number;
+        if let Some(n) = tells {
+            self.supersede(n, step);
         }
         // One that never confirmed its grant hasn't been there.
         let counts = |view: &View, token: &str| {
@@ -808,10 +811,28 @@ impl Promises {
         Ok(())
     }
 
+    /// A run makes the older ones give up, except those that ignore the freeze that keeps it out.
+    fn supersede(&mut self, n: usize, step: &Step) {
+        self.superseded = step.number;
+        if !step.after.is_frozen() || step.wish(n).ignores_freeze {
+            self.superseded_exempt = step.number;
+        }
+    }
+
+    /// Returns the step at which a run last made this one give up, if it came before that.
+    fn superseded_at(&self, n: usize, step: &Step) -> u64 {
+        if step.wish(n).ignores_freeze {
+            self.superseded_exempt
+        } else {
+            self.superseded
+        }
+    }
+
     /// A client has got the lock: no other was before it, and no newer run has made it give up.
     fn may_have_it(&self, n: usize, step: &Step) -> Result<(), Broken> {
         let (act, all) = (step.act, step.all);
         let (token, past) = (all[n].token(), &self.pasts[n]);
+        let superseded = self.superseded_at(n, step);
         // A first request that was held up, when its run has had the lock by another one and has released it, or has given
         // up: it gets a lease, under which nothing works.
         let asks = matches!(act, Act::Acquire { client, .. } if client == n);
@@ -829,10 +850,9 @@ impl Promises {
                 || past.confirmed.is_some()
                 || past
                     .queued
-                    .is_none_or(|queued| queued >= self.superseded || queued < self.state_deleted),
+                    .is_none_or(|queued| queued >= superseded || queued < self.state_deleted),
             "P4: a run that was asked to give up never gets the lock",
-            "{token} was superseded at step {}",
-            self.superseded
+            "{token} was superseded at step {superseded}"
         );
         if let Some(number) = all[n].plan.wish.queue.number {
             promise!(
@@ -998,7 +1018,7 @@ impl Promises {
                     counts && all[o].plan.wish.queue.number > number
                 });
                 let first = self.pasts[n].asked;
-                let superseded = first.is_some_and(|first| first < self.superseded);
+                let superseded = first.is_some_and(|first| first < self.superseded_at(n, step));
                 // An old request that comes after a newer one may be superseded by that.
                 promise!(
                     number.is_some() && newer || superseded || all[n].plan.manners.late > 0,

@@ -19,11 +19,12 @@ pub enum Key {
     Index,
     Slots,
     Notices,
+    Exempt,
     Guards,
 }
 
 impl Key {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Lock,
         Self::State,
         Self::Meta,
@@ -34,6 +35,7 @@ impl Key {
         Self::Index,
         Self::Slots,
         Self::Notices,
+        Self::Exempt,
         Self::Guards,
     ];
 
