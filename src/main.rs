@@ -11,7 +11,7 @@
 //! command/acquire → acquisition, supervise a lock for a script
 //! command/acquisition → protocol, decide,  acquiring locks
 //!                       supervise
-//! command/doctor → protocol                what is wrong with a server, by evidence that is judged purely
+//! command/doctor → protocol, supervise     checks of a server, on one connection, and of this host
 //! supervise → decide, protocol             work under its locks, of a run and of a keeper that stays behind: one child and its
 //!                                          tree, the thread that renews, the process that kills where redlock can't, whether
 //!                                          the process of a holder is dead, and the variables by which a job knows its locks
@@ -162,17 +162,13 @@ fn dispatch(
             sources.expect_trusted()?;
         }
         let settings = Settings::read(&common.or(cli.common), &sources)?;
-        if let Some(line) = &from_settings.unknown {
-            settings.verbosity.info(line);
-        }
-        if let Some(line) = &from_settings.removed {
-            if examines {
+        if !examines {
+            if let Some(line) = &from_settings.unknown {
                 settings.verbosity.info(line);
-            } else {
+            }
+            if let Some(line) = &from_settings.removed {
                 settings.verbosity.verbose(line);
             }
-        }
-        if !examines {
             settings.warn_of_exposed();
         }
         Ok::<_, anyhow::Error>(settings)
@@ -191,6 +187,6 @@ fn dispatch(
         Command::Fence(options) => command::fence(&options),
         Command::Help(options) => command::help(&options),
         Command::Completions(options) => command::completions(&options),
-        Command::Doctor(options) => command::doctor(&options, &settings()?),
+        Command::Doctor(options) => command::doctor(&options, &settings()?, from_settings),
     }
 }

@@ -10,16 +10,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::Value;
+use redis::{Cmd, ServerError, Value};
 
 use super::answer::{Acquired, LeaseState, acquired};
 use super::grant::Grant;
-use super::scripts::{ACQUIRE, array};
+use super::scripts::{ACQUIRE, array, lossy_text};
 use super::token::Token;
 use crate::redis::call::Call;
 use crate::redis::connection::Connection;
 use crate::redis::deployment::Deployment;
 use crate::redis::error::{Error, ErrorKind};
+use crate::redis::refusal::from_server;
 use crate::redis::replication::{Quorum, Replication};
 use crate::redis::wire::{Push, Received};
 
@@ -388,10 +389,72 @@ impl Client {
         self.with_connection(|connection, within| read(&array(connection.call(call, within)?)?))
     }
 
+    /// Asks plain questions at once. A reply is the list of its texts; a refusal is an error.
+    ///
+    /// # Errors
+    /// If the server doesn't answer until then.
+    pub fn ask(&mut self, questions: &[&[&str]], until: Instant) -> Result<Vec<Reply>, Error> {
+        let command = |words: &&[&str]| Cmd::new().arg(*words).clone();
+        let commands: Vec<Cmd> = questions.iter().map(command).collect();
+        let replies = self.query_each(&commands, until)?.into_iter();
+        let replies = replies.map(|reply| match reply {
+            Value::ServerError(error) => Err(self.refusal(&error, None)),
+            Value::Array(parts) => Ok(parts.iter().map(text).collect()),
+            Value::Map(pairs) => {
+                let parts = pairs.iter().flat_map(|(name, value)| [name, value]);
+                Ok(parts.map(text).collect())
+            }
+            other => Ok(vec![text(&other)]),
+        });
+        Ok(replies.collect())
+    }
+
+    /// Sends commands at once and waits for all answers; refusals are among them.
+    pub(super) fn query_each(
+        &mut self,
+        commands: &[Cmd],
+        until: Instant,
+    ) -> Result<Vec<Value>, Error> {
+        self.limit_to(left(until));
+        self.with_connection(|connection, within| {
+            connection.query_each(commands, within.min(left(until)))
+        })
+    }
+
+    /// Sends commands over a separate connection, without waiting for replies.
+    pub(super) fn send_without_reply(&self, commands: &[Cmd], until: Instant) {
+        let server = self.deployment.server();
+        let _ = server.send_without_reply(commands, until);
+    }
+
+    /// Returns the error for a refusal, of a script's call or a plain command.
+    pub(super) fn refusal(&self, error: &ServerError, call: Option<&Call>) -> Error {
+        let key = call.and_then(|call| call.keys.first());
+        let script = call.map(|call| call.script.source);
+        let server = self.deployment.server();
+        from_server(error, &server, key.map(Vec::as_slice), script)
+    }
+
     /// The error for an answer that hasn't come in time.
     pub fn silent_error(&self) -> Error {
         self.deployment.server().silent_error()
     }
+}
+
+/// Texts of a reply, or the error for a refusal.
+pub type Reply = Result<Vec<String>, Error>;
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::VerbatimString { text, .. } => text.clone(),
+        Value::Int(number) => number.to_string(),
+        other => lossy_text(other),
+    }
+}
+
+/// Returns the time until a moment.
+pub fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 /// Whether the server says that one of several locks is lost, whatever it says of the others.

@@ -8,14 +8,19 @@ use std::time::Duration;
 use super::client::Client;
 use super::lock::Lock;
 use super::name::{Keys, Name};
+use super::scripts::{CLUSTER_COMMANDS, COMMANDS};
 use crate::redis::deployment::Deployment;
 use crate::redis::error::{Error, ErrorKind};
+use crate::redis::redis_cli::RedisCli;
 use crate::redis::replication::{Quorum, Replication};
-use crate::redis::server::UrlOrigin;
+use crate::redis::sentinel::RollCall;
+use crate::redis::server::{Part, UrlOrigin};
+use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::tls::TlsFiles;
+use crate::redis::transport::Transport;
 
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
-pub const CLOCK_SKEW: Duration = Duration::from_millis(500);
+const CLOCK_SKEW: Duration = Duration::from_millis(500);
 
 /// Where Redis is, our credentials there, and how long we wait for it.
 #[derive(Default)]
@@ -127,6 +132,64 @@ impl Locks {
     pub fn remote_address(&self) -> Option<String> {
         let server = self.deployment.server();
         (!server.transport().is_within_host()).then(|| server.to_string())
+    }
+
+    /// Returns how this server is reached.
+    pub fn transport(&self) -> Transport {
+        self.deployment.server().transport()
+    }
+
+    /// Returns the scheme of a URL for a server that is reached like this one.
+    pub fn scheme(&self) -> &'static str {
+        self.deployment.server().scheme()
+    }
+
+    /// Returns true if a password crosses a network unencrypted.
+    pub fn send_open_password(&self) -> bool {
+        self.deployment.sends_open_password()
+    }
+
+    /// Returns the start of a redis-cli command for this server.
+    pub fn redis_cli(&self) -> RedisCli {
+        self.deployment.server().redis_cli()
+    }
+
+    /// Returns true if the URL was typed, so a command without it goes elsewhere.
+    pub fn have_typed_url(&self) -> bool {
+        self.deployment.server().has_typed_url()
+    }
+
+    /// Returns the user of the URL; the text is `***` if the user may be the password.
+    pub fn user(&self) -> Option<String> {
+        self.deployment.server().shown_user().map(str::to_owned)
+    }
+
+    /// Returns true if the user may be the password, as in `redis://PASSWORD@host`.
+    pub fn have_only_user(&self) -> bool {
+        self.deployment.server().has_only_user()
+    }
+
+    /// Returns the ACL rules for all commands that a job runs on this kind of server.
+    pub fn acl_commands(&self) -> Vec<&'static str> {
+        let is_node = self.deployment.server().part() == Part::Node;
+        let more = is_node.then_some(CLUSTER_COMMANDS);
+        let rules = COMMANDS.split(' ').chain(more.unwrap_or("").split(' '));
+        rules.filter(|rule| !rule.is_empty()).collect()
+    }
+
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Returns the hash slot of the prefix, if the prefix has a hash tag.
+    pub fn hash_slot(&self) -> Option<u16> {
+        hash_tag(&self.prefix).map(|tag| hash_slot(tag.as_bytes()))
+    }
+
+    /// Asks all sentinels for the primary, if the URL has sentinels.
+    pub fn call_sentinels(&self, within: Duration) -> Option<RollCall> {
+        let sentinels = self.deployment.sentinels()?;
+        Some(sentinels.call(within))
     }
 
     /// Whether another server may take over from the one that granted a lock, with a clock of its own.

@@ -71,7 +71,6 @@
 //! is sent first, and its answer comes in later, so that a caller may watch signals in between.
 
 mod answer;
-mod ask;
 mod claim;
 mod client;
 mod deadlock;
@@ -85,9 +84,9 @@ mod inspect;
 mod lock;
 mod locks;
 mod name;
+mod rehearsal;
 mod scripts;
 mod token;
-mod trial;
 mod who;
 
 #[cfg(test)]
@@ -95,27 +94,24 @@ mod who;
 mod model;
 
 pub use self::answer::{Acquired, Busy, LeaseState, Loss, Released};
-pub use self::ask::{
-    About, Answer, Endpoint, KeyNames, Question, Refusal, left, promotable_replicas,
-};
 pub use self::claim::{Claim, Place, QueueOptions, Reentry, ReleaseMode, Request, Supersede};
-pub use self::client::{Client, Incoming};
+pub use self::client::{Client, Incoming, left};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
 pub use self::guard::{Admitted, Guard, GuardEntry, Guarded};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Renewal, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock, StopReply};
-pub use self::locks::{Access, CLOCK_SKEW, Locks};
+pub use self::locks::{Access, Locks};
 pub use self::name::Name;
+pub use self::rehearsal::Rehearsed;
 pub use self::token::Token;
-pub use self::trial::{Messages, Rehearsal, Trial};
 pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Waiter, Who};
 pub use crate::redis::error::{Error, ErrorKind};
 pub use crate::redis::local::{NOT_INSTALLED, THIS_HOST_ONLY, is_server as is_local_server};
-pub use crate::redis::nodes::KnownReplica;
 pub use crate::redis::redis_cli::RedisCli;
 pub use crate::redis::replication::{Quorum, Replication};
+pub use crate::redis::sentinel::{RollCall, Vote};
 pub use crate::redis::server::UrlOrigin;
 pub use crate::redis::tls::TlsFiles;
 pub use crate::redis::transport::Transport;

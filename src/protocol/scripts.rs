@@ -25,6 +25,15 @@ const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
+/// All commands that an ACL user for jobs needs.
+pub const COMMANDS: &str = "+evalsha +eval +get +set +getrange +unlink +exists +type +pttl +pexpire \
+    +time +hget +hmget +hset +hdel +hscan +zadd +zrem +zrange +zrank +zscan +zscore +zcard \
+    +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +publish +subscribe +hello \
+    +client|tracking +client|caching +role +info +wait +select";
+
+/// More commands that a job needs on a node of a cluster.
+pub const CLUSTER_COMMANDS: &str = "+ssubscribe +spublish +cluster|nodes +asking";
+
 /// In how many parts a script does its work at most: a server that never comes to an end lies.
 pub(super) const MOST_PARTS: u32 = 10_000;
 
@@ -109,6 +118,38 @@ mod tests {
 
     fn text(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn the_rules_are_those_of_the_manual_and_include_each_command_of_a_script() {
+        let manual = fs::read_to_string("man/redlock-protocol.7").unwrap();
+        let (_, rules) = manual.split_once("SETUSER jobs").unwrap();
+        let (rules, rest) = rules.split_once(".fi").unwrap();
+        let words = |text: &str| -> BTreeSet<String> {
+            let words = text.split(|c: char| c.is_whitespace() || c == '\\');
+            let words = words.map(|word| word.trim_start_matches("(aq").to_lowercase());
+            words.filter(|word| word.starts_with('+')).collect()
+        };
+        let known = words(COMMANDS);
+        assert_eq!(known, words(rules));
+        for rule in CLUSTER_COMMANDS.split(' ') {
+            assert!(rest.contains(rule), "{rule}");
+        }
+        let files = ["src/protocol", "src/protocol/lib"].map(|path| fs::read_dir(path).unwrap());
+        let mut called = 0;
+        for file in files.into_iter().flatten() {
+            let path = file.unwrap().path();
+            if path.extension().is_none_or(|it| it != "lua") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            for call in text.split("call('").skip(1) {
+                let rule = format!("+{}", call.split('\'').next().unwrap().to_lowercase());
+                assert!(known.contains(&rule), "{}: {rule}", path.display());
+                called += 1;
+            }
+        }
+        assert!(called > 100);
     }
 
     #[test]

@@ -704,11 +704,6 @@ impl Connection {
         self.pushes.resp3 == Resp3::Spoken
     }
 
-    /// The certificate that the server has shown.
-    pub fn certificate(&self) -> Option<&[u8]> {
-        self.wire.certificate()
-    }
-
     /// Waits for the answer to a request, passing over all else.
     fn answer(&mut self, number: RequestId, until: Instant) -> Result<Value, Error> {
         loop {

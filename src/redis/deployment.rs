@@ -202,6 +202,14 @@ impl Deployment {
         }
     }
 
+    /// Returns true if a password for any of the servers crosses a network unencrypted.
+    pub fn sends_open_password(&self) -> bool {
+        let sentinels = self.sentinels().map(Sentinels::nodes).unwrap_or_default();
+        let primary = self.server();
+        let mut servers = sentinels.iter().chain([&primary]);
+        servers.any(|server| server.sends_open_password())
+    }
+
     /// The server at the other end has said that a lock is ours.
     pub fn note_granter(&self, connection: &Connection) {
         if let Kind::Sentinels(sentinels) = &self.kind {

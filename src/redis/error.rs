@@ -80,6 +80,8 @@ pub struct Error {
     origin: Option<String>,
     /// `redlock doctor` shows more than the message.
     doctor_knows_more: bool,
+    /// The ACL rules that are missing.
+    missing_rules: Option<String>,
     /// Where the keys are instead, by a node of a cluster.
     redirect: Option<Redirect>,
     /// Some keys have moved to that node, and the others follow.
@@ -115,6 +117,7 @@ impl Error {
             message,
             origin: None,
             doctor_knows_more,
+            missing_rules: None,
             redirect: None,
             is_migration: false,
             is_about_tls: false,
@@ -164,9 +167,15 @@ impl Error {
         self.doctor_knows_more
     }
 
-    /// Whether a rule of the access list is missing.
-    pub fn is_about_rules(&self) -> bool {
-        self.kind == ErrorKind::Refused && self.doctor_knows_more
+    /// The same error, of a user without these ACL rules.
+    pub(super) fn of_missing_rules(mut self, rules: String) -> Self {
+        self.missing_rules = Some(rules);
+        self.for_doctor()
+    }
+
+    /// Returns the ACL rules that are missing, if that is the reason.
+    pub fn missing_rules(&self) -> Option<&str> {
+        self.missing_rules.as_deref()
     }
 
     /// Whether nothing was done because the keys are on another node of a cluster, which the next connection

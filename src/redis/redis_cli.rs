@@ -43,28 +43,9 @@ impl RedisCli {
         }
     }
 
-    /// One for tests of what is made of it.
-    #[cfg(test)]
-    pub fn for_tests(host: &str, port: u16, user: Option<&str>) -> Self {
-        let host = host.to_owned();
-        let tls = false;
-        let user = user.map(str::to_owned);
-        let has_password = user.is_some();
-        let address = Address::Tcp { host, port, tls };
-        Self::new(&address, &TlsFiles::default(), user, has_password)
-    }
-
     /// The same, where it is known whether the user is an administrator.
     pub fn of_admin(self, is_admin: bool) -> Self {
         Self { is_admin, ..self }
-    }
-
-    /// Another server, reached in the same way.
-    pub fn at(&self, host: &str, port: u16) -> Self {
-        Self {
-            place: host_and_port(host, port),
-            ..self.clone()
-        }
     }
 
     /// A line that asks as the user of the settings does.
@@ -173,11 +154,6 @@ mod tests {
         ] {
             assert_eq!(cli.line(&["PING"]), line);
         }
-        let cli = of(&tcp("h", 6379, false), Some("jobs"), true);
-        assert_eq!(
-            cli.at("b", 7).line(&["PING"]),
-            "redis-cli -h b -p 7 --user jobs --askpass PING"
-        );
     }
 
     #[test]

@@ -25,15 +25,10 @@ pub fn from_server(
         let message = wrong_type(key, in_script);
         return Error::new(ErrorKind::Config, message).for_doctor();
     }
-    let found = refused(code, &all, server, script)
-        .map(|message| {
-            let refused = Error::new(ErrorKind::Refused, message);
-            // All rules that are missing, and not only the first one.
-            if is_permission(code, &all) {
-                refused.for_doctor()
-            } else {
-                refused
-            }
+    let found = not_permitted(code, &all, server, script)
+        .or_else(|| {
+            let message = refused(code, &all, server)?;
+            Some(Error::new(ErrorKind::Refused, message))
         })
         .or_else(|| behind_proxy(said, server))
         .or_else(|| moving(code, details, server))
@@ -80,16 +75,21 @@ fn without_arguments(said: &str) -> &str {
     &said[..arguments.unwrap_or(said.len())]
 }
 
-/// Authentication and permissions.
-fn refused(code: &str, said: &str, server: &Server, script: Option<&str>) -> Option<String> {
+/// Returns the error for a rule of the access list that is missing.
+fn not_permitted(code: &str, said: &str, server: &Server, script: Option<&str>) -> Option<Error> {
+    is_permission(code, said).then(|| {
+        let (what, rule) = missing_permission(said, server.prefix(), script);
+        let user = server.user();
+        let message = format!(
+            "Redis at {server}: {user} isn't permitted to {what}; add {rule} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
+        );
+        Error::new(ErrorKind::Refused, message).of_missing_rules(rule)
+    })
+}
+
+/// Authentication.
+fn refused(code: &str, said: &str, server: &Server) -> Option<String> {
     Some(match code {
-        _ if is_permission(code, said) => {
-            let (what, rule) = missing_permission(said, server.prefix(), script);
-            let user = server.user();
-            format!(
-                "Redis at {server}: {user} isn't permitted to {what}; add {rule} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
-            )
-        }
         "NOAUTH" => needs_password(server),
         // It answers so to a request with more than ten parts.
         _ if said.contains("unauthenticated") => needs_password(server),

@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 
 use redis::cmd;
 
-pub use self::answer::{Fields, known_replica};
 use self::answer::{Question, ask};
 use self::heard::{Answer, Heard, LEAST};
 use self::poll::{Agreed, Need, Poll, left};
@@ -75,11 +74,6 @@ impl Sentinels {
 
     pub fn nodes(&self) -> &[Arc<Server>] {
         &self.nodes
-    }
-
-    /// The name under which they know the primary.
-    pub fn primary(&self) -> &str {
-        &self.primary
     }
 
     /// How long a primary is silent until the slowest of the sentinels that were asked takes it for dead.
@@ -218,6 +212,16 @@ impl Sentinels {
             });
         }
         receiver
+    }
+
+    /// Asks all sentinels for the primary, for a report on each.
+    pub fn call(&self, within: Duration) -> RollCall {
+        RollCall {
+            primary: self.primary.clone(),
+            sentinels: self.nodes.len(),
+            coming: self.ask_all(false, within),
+            until: Instant::now() + within,
+        }
     }
 
     /// Connects to what sentinels take for the primary, if it agrees.
@@ -375,6 +379,41 @@ impl Sentinels {
         agreed.is_some_and(|agreed| {
             agreed.address == *by.address() && agreed.address != address && agreed.epoch > epoch
         })
+    }
+}
+
+/// A question to all sentinels, with answers that are still coming in.
+pub struct RollCall {
+    /// Name of the primary.
+    pub primary: String,
+    sentinels: usize,
+    coming: Receiver<Result<Answer, Error>>,
+    until: Instant,
+}
+
+/// A sentinel's answer.
+pub struct Vote {
+    /// The sentinel, as the URL names it.
+    pub by: String,
+    /// Address of the primary.
+    pub primary: String,
+}
+
+impl RollCall {
+    /// Waits until all have answered, or the time is over.
+    pub fn votes(&self) -> Vec<Result<Vote, Error>> {
+        let vote = |answer: Answer| Vote {
+            by: answer.by,
+            primary: answer.address.to_string(),
+        };
+        let answers = (0..self.sentinels).map(|_| {
+            let answer = self.coming.recv_timeout(left(self.until));
+            answer.unwrap_or_else(|_| {
+                let message = "a sentinel gives no answer in time".to_owned();
+                Err(Error::new(ErrorKind::Unreachable, message))
+            })
+        });
+        answers.map(|answer| answer.map(vote)).collect()
     }
 }
 

@@ -231,7 +231,7 @@ impl Server {
 
     /// Whether there is a user in the URL, and no password anywhere. It may be the password itself, as of a
     /// `redis://PASSWORD@host`.
-    pub(super) fn has_only_user(&self) -> bool {
+    pub fn has_only_user(&self) -> bool {
         self.username.is_some() && self.password.is_none() && self.fresh_password.is_none()
     }
 
@@ -422,22 +422,6 @@ impl Server {
         }
     }
 
-    /// Another server, reached in the same way with the same credentials.
-    pub fn neighbour(&self, host: &str, port: u16) -> Self {
-        let tls = matches!(self.address, Address::Tcp { tls: true, .. });
-        let host = host.to_owned();
-        self.at(Address::Tcp { host, port, tls })
-    }
-
-    /// The same by itself, and without a database.
-    pub fn plain(&self) -> Self {
-        Self {
-            part: Part::Only,
-            database: 0,
-            ..self.at(self.address.clone())
-        }
-    }
-
     /// How it is reached.
     pub fn transport(&self) -> Transport {
         Transport::of(&self.address)
@@ -454,20 +438,18 @@ impl Server {
         is_open && (self.password.is_some() || self.fresh_password.is_some())
     }
 
+    /// Returns true if a password crosses a network unencrypted.
+    pub(super) fn sends_open_password(&self) -> bool {
+        let is_open = self.transport() == Transport::Plain { is_loopback: false };
+        is_open && (self.password.is_some() || self.fresh_password.is_some())
+    }
+
     /// How redis-cli reaches it. A user without a password may be the password itself, and isn't shown.
     pub fn redis_cli(&self) -> RedisCli {
         let has_password = self.password.is_some() || self.fresh_password.is_some();
         let user = self.username.clone().filter(|_| has_password);
         let asks = has_password || self.username.is_some();
         RedisCli::new(&self.address, &self.tls, user, asks)
-    }
-
-    /// The certificate that we show it, if it can be read.
-    pub fn own_certificate(&self) -> Option<Vec<u8>> {
-        match self.address {
-            Address::Tcp { tls: true, .. } => self.tls.own_certificate(),
-            Address::Tcp { .. } | Address::Unix(_) => None,
-        }
     }
 
     /// Connects until this moment at the latest; no command has been sent yet.

@@ -36,14 +36,6 @@ impl Stream {
         }
     }
 
-    /// The certificate that the other side has shown, in DER.
-    pub(super) fn certificate(&self) -> Option<&[u8]> {
-        match self {
-            Self::Tls(tls) => Some(tls.conn.peer_certificates()?.first()?),
-            Self::Tcp(_) | Self::Unix(_) => None,
-        }
-    }
-
     /// Has what is still under way thrown away when the connection is closed, on both sides.
     pub(super) fn reset_when_closed(&self) {
         let tcp = match self {

@@ -35,12 +35,6 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Our certificate, in DER, if there is one.
-    pub(super) fn own_certificate(&self) -> Option<Vec<u8>> {
-        let chain = certificates(self.cert.as_ref()?).ok()?;
-        Some(chain.first()?.to_vec())
-    }
-
     /// What a handshake goes by; `asked` is set when the server asks for a certificate of ours.
     pub(super) fn client_config(&self, asked: &Arc<AtomicBool>) -> Result<ClientConfig, Error> {
         let mut roots = RootCertStore::empty();

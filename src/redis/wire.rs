@@ -167,11 +167,6 @@ impl Wire {
         })
     }
 
-    /// The certificate that the server has shown.
-    pub(super) fn certificate(&self) -> Option<&[u8]> {
-        self.stream.certificate()
-    }
-
     /// Whether an answer of this kind is still to come.
     pub(super) fn expects(&self, is_it: impl Fn(&Expected) -> bool) -> bool {
         self.expected.iter().any(is_it)

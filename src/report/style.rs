@@ -2,8 +2,6 @@
 
 use std::io::{self, IsTerminal};
 
-use super::text::columns;
-
 /// How a part of a line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
@@ -67,11 +65,6 @@ impl Line {
         }
     }
 
-    /// How many columns it takes.
-    pub fn columns(&self) -> usize {
-        self.0.iter().map(|(_, text)| columns(text)).sum()
-    }
-
     /// As it is printed; without spaces at its end.
     pub fn painted(&self, colors: bool) -> String {
         let last = self
@@ -118,6 +111,5 @@ mod tests {
             .and(Style::Red, "  ");
         assert_eq!(line.painted(false), "a b");
         assert_eq!(line.painted(true), "\x1b[0;2ma \x1b[0mb");
-        assert_eq!(line.columns(), 7);
     }
 }

@@ -9,11 +9,13 @@
 use std::cell::RefCell;
 use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, PipeReader, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -98,28 +100,25 @@ impl Hook<'_> {
 
     /// Tells the script. Where that isn't possible, nothing changes for the run.
     pub fn tell(&self, news: &News, verbosity: Verbosity) {
-        if let Err(error) = self.call(news) {
+        let started = open_null().and_then(|null| self.call(news, null));
+        if let Err(error) = started {
             let event = news.event;
             verbosity.verbose(format_args!("can't tell REDLOCK_HOOK \"{event}\": {error}"));
         }
     }
 
-    /// Calls the script, without waiting for anything.
-    fn call(&self, news: &News) -> io::Result<()> {
+    /// Calls the script, without waiting for anything. Its exit status is written to `result`.
+    fn call(&self, news: &News, result: File) -> io::Result<()> {
         let script = CString::new(self.script)?;
         let words = [c"sh".into(), c"-c".into(), c"--".into(), script];
         let variables = self.environment(news)?;
-        let null = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/null")?;
         environment::know_hook(&variables);
         // What is looked up but once is known before the fork: there nobody would finish that.
         has_own_proc();
         // For a moment whoever forks has the name of its child, and redlock's main thread must not be taken for that.
         let forking = sys::start_thread("hook", sys::USUAL_STACK, move || {
-            let work = |null: File| attend(&null, &words, &variables);
-            let _ = sys::fork_apart(HOOK, null, work);
+            let work = |result: File| attend(result, &words, &variables);
+            let _ = sys::fork_apart(HOOK, result, work);
         })?;
         self.forks.0.borrow_mut().push(forking);
         Ok(())
@@ -209,8 +208,56 @@ fn line(json: &Value) -> String {
     report::escaped_json(&json.to_string()).into_owned()
 }
 
+fn open_null() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open("/dev/null")
+}
+
+/// A test of the script that is under way.
+pub struct HookTest(PipeReader);
+
+impl HookTest {
+    /// Calls the script with the event `test`, without waiting for its end.
+    ///
+    /// # Errors
+    /// If the script can't be started.
+    pub fn start(script: &str, names: &[Name], who: &Who) -> io::Result<Self> {
+        let hook = Hook {
+            script,
+            names,
+            who,
+            fences: Vec::new(),
+            waited_ms: 0,
+            forks: Forks::default(),
+        };
+        let news = News {
+            event: "test",
+            ..News::default()
+        };
+        let (status, writer) = io::pipe()?;
+        hook.call(&news, File::from(OwnedFd::from(writer)))?;
+        Ok(Self(status))
+    }
+
+    /// Waits for the script's exit status, which is 128 + N if a signal N ended it. `None` if it hasn't ended by then.
+    ///
+    /// # Errors
+    /// If the script can't be started.
+    pub fn status(mut self, until: Instant) -> io::Result<Option<u8>> {
+        let within = until.saturating_duration_since(Instant::now());
+        if !poll::wait_for(readable(self.0.as_fd()), within)? {
+            return Ok(None);
+        }
+        let mut byte = [0];
+        self.0.read_exact(&mut byte)?;
+        Ok(Some(byte[0]))
+    }
+}
+
 /// All the life of the process that starts the script.
-fn attend(null: &File, words: &[CString], variables: &[CString]) {
+fn attend(mut result: File, words: &[CString], variables: &[CString]) {
+    let Ok(null) = open_null() else {
+        return;
+    };
     sys::set_default(SIGCHLD);
     let Ok(ends) = SignalSet::of(&[SIGCHLD]).descriptor() else {
         return;
@@ -222,33 +269,40 @@ fn attend(null: &File, words: &[CString], variables: &[CString]) {
     let until = now() + LONGEST;
     let tree = Tree::below(Pid::this());
     let own = Pid::this();
-    let started = sys::fork_apart(HOOK, null, |null| {
+    let started = sys::fork_apart(HOOK, &null, |null| {
         let _ = set_pdeathsig(Signal::SIGKILL);
         if Pid::parent() == own {
             sys::become_program(c"/bin/sh", words, variables, null, null);
         }
     });
-    if started.is_err() {
+    let Ok(script) = started else {
         return;
-    }
+    };
+    let mut note_end = |pid, status: ExitStatus| {
+        if pid == script.as_raw() {
+            let by_signal = || status.signal().map_or(0, |signal| 128 + signal);
+            let code = status.code().unwrap_or_else(by_signal);
+            let _ = result.write_all(&[u8::try_from(code).unwrap_or(u8::MAX)]);
+        }
+    };
     loop {
         while let Ok(Some(_)) = sys::next_signal(&ends) {}
-        if has_all_ended() {
+        if has_all_ended(&mut note_end) {
             return;
         }
         let left = until.since(now());
         if left.is_zero() {
-            break kill_all(&tree);
+            break kill_all(&tree, &mut note_end);
         }
         let _ = poll::wait(&mut [readable(ends.as_fd())], Some(left));
     }
 }
 
 /// Reaps what has ended; whether nothing is left.
-fn has_all_ended() -> bool {
+fn has_all_ended(note_end: &mut dyn FnMut(i32, ExitStatus)) -> bool {
     loop {
         match sys::reap() {
-            Ok(Some(_)) => {}
+            Ok(Some((pid, status))) => note_end(pid, status),
             Ok(None) => return false,
             Err(_) => return true,
         }
@@ -256,9 +310,9 @@ fn has_all_ended() -> bool {
 }
 
 /// Kills all that the script has started, until nothing is left: it would become a child of redlock.
-fn kill_all(tree: &Tree) {
+fn kill_all(tree: &Tree, note_end: &mut dyn FnMut(i32, ExitStatus)) {
     let mut pause = KILL_AGAIN;
-    while !has_all_ended() {
+    while !has_all_ended(note_end) {
         tree.stop_all();
         tree.visit(None, |pid| {
             let _ = sys::kill(pid.as_raw(), sys::SIGKILL);

@@ -29,7 +29,6 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,11 +50,6 @@ pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 pub use self::terminal::{TerminalModes, is_in_foreground};
 pub use self::thread::{USUAL_STACK, start_thread};
 pub use self::timer::{ClockTimer, since_boot};
-
-/// The file of the program that runs.
-pub fn own_program() -> PathBuf {
-    "/proc/self/exe".into()
-}
 
 /// A file that is nowhere but in memory.
 pub fn memory_file() -> io::Result<File> {

@@ -79,9 +79,9 @@ fn connections_and_servers_are_known_to_the_protocol_alone() {
 
 #[test]
 fn doctor_alone_asks_servers_other_things_than_the_protocol_does() {
-    let words = ["Endpoint", "Rehearsal", "KeyNames"];
+    let words = ["rehearse(", "client.ask(", "call_sentinels("];
     assert_eq!(
-        strays(&words, &["protocol/", "redis/", "command/doctor/evidence/"]),
+        strays(&words, &["protocol/", "redis/", "command/doctor/server.rs"]),
         [""; 0]
     );
     assert_eq!(strays(&["doctor::"], &["command/", "main.rs"]), [""; 0]);
@@ -145,14 +145,9 @@ fn decisions_read_no_clock_and_do_no_io() {
         "command/status/age.rs",
         "command/status/prometheus.rs",
         "command/history/chart",
-        "command/doctor/checks/",
         "command/doctor/finding.rs",
+        "command/doctor/info.rs",
         "command/doctor/page.rs",
-        "command/doctor/evidence/answers.rs",
-        "command/doctor/evidence/certificate.rs",
-        "command/doctor/evidence/facts.rs",
-        "command/doctor/evidence/info.rs",
-        "command/doctor/evidence/probe.rs",
     ];
     let impure = [
         "now()",
@@ -258,9 +253,8 @@ fn each_room_imports_only_rooms_on_lower_floors() {
 }
 
 /// Files that still know each other, as one file and those of its own folder.
-const IN_ONE_PIECE: [&str; 7] = [
+const IN_ONE_PIECE: [&str; 6] = [
     "command/acquisition",
-    "command/doctor/checks",
     "command/run",
     "command/status",
     "config",
@@ -434,7 +428,7 @@ const BUDGET: [(&str, usize); 9] = [
     ("protocol", 3456),
     ("redis", 6300),
     ("report", 1098),
-    ("supervise", 3375),
+    ("supervise", 3416),
     ("sys", 1276),
 ];
 

@@ -1,85 +1,136 @@
-//! This host: the abilities of its kernel on which a run relies, and the rights of other users to its settings.
+//! Checks of this host: its kernel, settings, secrets, and the hook.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::time::Duration;
-use std::{env, fs};
+use std::io;
+use std::time::Instant;
 
-use crate::config::{Exposure, Settings};
+use super::finding::{Check, Finding, Group, command};
+use crate::config::{Exposure, FromSettings, Settings};
+use crate::reason::reason;
+use crate::report::THIS_HOST_ONLY;
+use crate::shell::quote;
+use crate::supervise::hook::HookTest;
+use crate::supervise::tree;
 use crate::sys;
 
-/// What is known of this host.
-#[derive(Debug)]
-pub struct Host {
-    /// What its kernel can do for a run.
-    pub kernel: Kernel,
-    /// Configuration files that aren't used, because others may have written them.
-    pub refused: Vec<Exposure>,
-    /// Secrets that every user of this host can read.
-    pub exposed: Vec<Exposure>,
-    /// Other files on the PATH that are called redlock.
-    pub namesakes: Vec<String>,
-    /// The socket of the server for `local:`, if that is used.
-    pub local_socket: Option<PathBuf>,
-    /// No URL is set, so that redlock uses the default server.
-    pub has_no_url: bool,
+/// Checks all of it. `hook` is a test that was started before.
+pub fn examine(
+    settings: &Settings,
+    from_settings: &FromSettings,
+    hook: Option<io::Result<HookTest>>,
+    until: Instant,
+) -> Vec<Finding> {
+    vec![
+        pidfd(),
+        proc(),
+        url(settings),
+        check_settings(settings, from_settings),
+        secrets(&settings.exposed),
+        judge_hook(hook, until),
+    ]
 }
 
-/// What the kernel can do; what it said otherwise.
-#[derive(Debug)]
-pub struct Kernel {
-    /// How long it was suspended since it was started, on a clock that runs meanwhile.
-    pub boot_clock: Result<Duration, String>,
-    /// A process can be killed when its parent ends.
-    pub pdeathsig: Result<(), String>,
-    /// A process can be watched by a descriptor.
-    pub pidfd: Result<(), String>,
-    /// Orphans can be adopted.
-    pub subreaper: Result<(), String>,
-    /// What /proc shows.
-    pub proc: Proc,
+fn pidfd() -> Finding {
+    let check = Check("pidfd", Group::Host);
+    let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
+    let Err(error) = sys::pidfd(own) else {
+        return check.ok("redlock watches and signals processes by descriptor");
+    };
+    let why = reason(&error);
+    check.warn(
+        format!("pidfd_open fails ({why}): redlock acquire --while-pid can't watch its process"),
+        "use Linux 5.3 or later, without a filter for pidfd_open",
+    )
 }
 
-/// What /proc shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proc {
-    /// All processes that we see.
-    All,
-    /// Not those of other users: it is mounted with `hidepid`.
-    OwnUsers,
-    /// Those of another pid namespace.
-    Foreign,
-}
-
-impl Host {
-    /// Looks at it, beside what is known of its kernel.
-    pub fn examine(kernel: Kernel, settings: &Settings) -> Self {
-        Self {
-            kernel,
-            refused: settings.refused.clone(),
-            exposed: settings.exposed.clone(),
-            namesakes: namesakes().unwrap_or_default(),
-            local_socket: settings.locks.local_socket(),
-            has_no_url: settings.locks.have_no_url(),
-        }
+fn proc() -> Finding {
+    let check = Check("proc", Group::Host);
+    if !tree::has_own_proc() {
+        check.warn(
+            "/proc belongs to another pid namespace: redlock can stop only a command's process group",
+            command(
+                "mount -t proc proc /proc",
+                &[Some("in redlock's mount namespace; unshare --mount-proc does that")],
+            ),
+        )
+    } else if tree::read("/proc/1/stat").is_none() {
+        check.warn(
+            "/proc hides the processes of other users (hidepid): redlock can't see what such a process (sudo) starts, so it keeps the lock until that process has ended",
+            command(
+                "mount -o remount,hidepid=0 /proc",
+                &[Some("as root; or run redlock as root, or in the group that gid= names")],
+            ),
+        )
+    } else {
+        check.ok("/proc shows the processes that a command starts")
     }
 }
 
-/// A job may run one of them in place of this program. Links to this one are none.
-fn namesakes() -> Option<Vec<String>> {
-    let path = env::var_os("PATH")?;
-    let own = fs::metadata(sys::own_program()).ok()?;
-    let mut seen = vec![(own.dev(), own.ino())];
-    let mut found = Vec::new();
-    for file in env::split_paths(&path).map(|directory| directory.join("redlock")) {
-        let Ok(it) = fs::metadata(&file) else {
-            continue;
-        };
-        let identity = (it.dev(), it.ino());
-        if it.is_file() && it.mode() & 0o111 != 0 && !seen.contains(&identity) {
-            seen.push(identity);
-            found.push(file.display().to_string());
-        }
+fn url(settings: &Settings) -> Finding {
+    let check = Check("url", Group::Host);
+    match settings.locks.local_socket() {
+        Some(socket) => check.ok(format!(
+            "{THIS_HOST_ONLY}; to stop this server: redis-cli -s {} shutdown (the next command starts it again)",
+            quote(&socket)
+        )),
+        None if settings.locks.have_no_url() => check.warn(
+            "no URL set: this host's own Redis; other hosts with another server are not excluded",
+            "put the same REDLOCK_URL=redis://HOST into /etc/redlock.env on every host",
+        ),
+        None => check.moot("a URL is set"),
     }
-    Some(found)
+}
+
+fn check_settings(settings: &Settings, from_settings: &FromSettings) -> Finding {
+    let check = Check("settings", Group::Host);
+    if !settings.refused.is_empty() {
+        return check.fail(problems(&settings.refused), cure(&settings.refused));
+    }
+    let lines = [&from_settings.removed, &from_settings.unknown];
+    let lines: Vec<&str> = lines.into_iter().flatten().map(String::as_str).collect();
+    match lines[..] {
+        [] => check.moot("all are known, and no other user can write the configuration files"),
+        _ => check.warn(lines.join("; "), "remove or correct them"),
+    }
+}
+
+fn secrets(exposed: &[Exposure]) -> Finding {
+    let check = Check("secrets", Group::Host);
+    match exposed {
+        [] => check.moot("no other user can read the passwords and private keys that redlock uses"),
+        _ => check.warn(problems(exposed), cure(exposed)),
+    }
+}
+
+fn problems(all: &[Exposure]) -> String {
+    let parts: Vec<&str> = all.iter().map(|it| it.what.as_str()).collect();
+    parts.join("; ")
+}
+
+/// Returns the commands that end these problems, or words if no command does.
+fn cure(all: &[Exposure]) -> String {
+    let commands: Vec<&str> = all.iter().filter_map(|it| it.command.as_deref()).collect();
+    let words = all.iter().filter_map(|it| it.otherwise.as_deref());
+    if commands.is_empty() {
+        return words.collect::<Vec<_>>().join("; ");
+    }
+    let notes: Vec<String> = words.map(|words| format!("or {words}")).collect();
+    let notes: Vec<Option<&str>> = notes.iter().map(|note| Some(note.as_str())).collect();
+    command(&commands.join(" && "), &notes)
+}
+
+/// Advice about a hook that fails.
+const BY_HAND: &str = "run it by hand: REDLOCK_EVENT=test sh -c \"$REDLOCK_HOOK\"";
+
+fn judge_hook(test: Option<io::Result<HookTest>>, until: Instant) -> Finding {
+    let check = Check("hook", Group::Host);
+    let Some(test) = test else {
+        return check.moot("no REDLOCK_HOOK is set");
+    };
+    let (message, fix) = match test.and_then(|test| test.status(until)) {
+        Ok(Some(0)) => return check.ok("REDLOCK_HOOK ended with status 0 (REDLOCK_EVENT=test)"),
+        Ok(Some(status)) => (format!("ended with status {status}"), BY_HAND),
+        Ok(None) => ("hasn't ended in time".into(), "give it a time-out"),
+        Err(error) => (format!("can't be started: {}", reason(&error)), BY_HAND),
+    };
+    check.warn(format!("REDLOCK_HOOK {message} (REDLOCK_EVENT=test)"), fix)
 }

@@ -1,98 +1,93 @@
-//! `redlock doctor`: whether this Redis is fit to hold locks, whether we may use it, and what to do where it
-//! isn't so.
+//! `redlock doctor`: checks whether this Redis is fit to hold locks, whether this user may use it, and whether this host
+//! is ready for runs.
 //!
-//! `evidence` asks the server, `host` this machine; `checks` judges what was found, `page` draws it for
-//! people.
+//! `server` asks on one connection and judges the answers; `host` checks this machine; `page` draws the report.
 
-mod checks;
-pub(super) mod evidence;
 mod finding;
-mod fix;
 mod host;
-mod kernel;
+mod info;
 mod page;
+mod server;
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use serde::Serialize;
+use serde_json::json;
 
-use self::checks::{Measure, Verdict};
-use self::finding::{Finding, Level};
-use self::host::Host;
+use self::finding::{Level, count, is_fit};
+#[cfg(any(test, fuzzing))]
+pub(super) use self::info::Info;
 use self::page::Page;
 use super::identity::own_identity;
 use super::usage::name;
 use crate::cli;
-use crate::config::Settings;
+use crate::config::{FromSettings, Settings};
 use crate::decide::exit::Exit;
 use crate::protocol::{Name, Who};
-use crate::report::{self, escaped_json, has_colors, print};
+use crate::report::{self, THIS_HOST_ONLY, Verbosity, escaped_json, has_colors, print};
+use crate::supervise::hook::HookTest;
+use crate::variables::EVENT;
 
-/// When all questions end. The rest of the two seconds is for starting and drawing.
+/// Time for all checks. The rest of the two seconds is for starting and drawing.
 const WITHIN: Duration = Duration::from_millis(1700);
 
-/// Everything as one JSON document; the shape is part of the contract.
-#[derive(Serialize)]
-struct Document<'a> {
-    redis: &'a str,
-    prefix: &'a str,
-    name: Option<&'a str>,
-    ttl_ms: u64,
-    fit: bool,
-    failures: usize,
-    warnings: usize,
-    took_ms: u64,
-    checks: &'a [Finding],
-}
-
 /// Examines the server and this host.
-pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
+pub fn doctor(
+    options: &cli::Doctor,
+    settings: &Settings,
+    from_settings: &FromSettings,
+) -> Result<Exit> {
     let began = Instant::now();
-    let asked: Option<Name> = options.name.as_deref().map(name).transpose()?;
+    let until = began + WITHIN;
+    let lock: Option<Name> = options.name.as_deref().map(name).transpose()?;
     let who = Who {
         command: vec!["redlock".into(), "doctor".into()],
         ..own_identity(settings)
     };
-    let host = Host::examine(kernel::examine(), settings);
-    let evidence = evidence::examine(&settings.locks, asked.as_ref(), &who, began + WITHIN);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let measure = Measure {
-        ttl: options.ttl,
-        now: i64::try_from(now.unwrap_or_default().as_secs()).unwrap_or(i64::MAX),
-    };
-    let findings = checks::all(&evidence, &host, measure);
-    let many = |level| findings.iter().filter(|it| it.level == level).count();
-    let (failures, warnings) = (many(Level::Fail), many(Level::Warn));
-    let is_fit = checks::verdict(&findings) == Verdict::Fit;
+    // The hook runs while the server is examined. A hook that calls doctor would call itself again and again.
+    let is_in_hook = std::env::var_os(EVENT).is_some_and(|event| !event.is_empty());
+    let hook = settings.hook.as_deref().filter(|_| !is_in_hook);
+    let hook = hook.map(|script| HookTest::start(script, lock.as_slice(), &who));
+    let (place, mut findings) =
+        server::examine((&settings.locks, options.ttl), lock.as_ref(), &who, until);
+    findings.extend(host::examine(settings, from_settings, hook, until));
+    let is_fit = is_fit(&findings);
     let took = began.elapsed();
     let text = if options.json {
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let document = Document {
-            redis: &evidence.place,
-            prefix: &evidence.prefix,
-            name: asked.as_ref().map(Name::as_str),
-            ttl_ms: millis(options.ttl),
-            fit: is_fit,
-            failures,
-            warnings,
-            took_ms: millis(took),
-            checks: &findings,
-        };
-        let json = serde_json::to_string(&document)?;
-        format!("{}\n", escaped_json(&json))
+        let json = json!({
+            "redis": place,
+            "prefix": settings.locks.prefix(),
+            "name": lock.as_ref().map(Name::as_str),
+            "ttl_ms": millis(options.ttl),
+            "fit": is_fit,
+            "failures": count(&findings, Level::Fail),
+            "warnings": count(&findings, Level::Warn),
+            "took_ms": millis(took),
+            "checks": findings,
+        });
+        format!("{}\n", escaped_json(&json.to_string()))
     } else {
+        let only = settings
+            .locks
+            .local_socket()
+            .map(|_| format!("{THIS_HOST_ONLY}: "));
+        let only = only.unwrap_or_default();
+        let prefix = settings.locks.prefix();
         let page = Page {
-            evidence: &evidence,
+            heading: &format!("{only}Redis at {place}, keys {prefix}*"),
             findings: &findings,
             ttl: options.ttl,
             took,
             width: report::width(),
-            shows_all: settings.verbosity >= report::Verbosity::Verbose,
-            is_quiet: settings.verbosity == report::Verbosity::Quiet,
+            shows_all: settings.verbosity >= Verbosity::Verbose,
+            is_quiet: settings.verbosity == Verbosity::Quiet,
         };
         page.painted(has_colors())
     };
     print(&text)?;
     Ok(if is_fit { Exit::Success } else { Exit::Unfit })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,36 +1,47 @@
-//! The findings for people: a line each, in groups, with the fix below it. Pure.
+//! The report for people: a line per finding, in groups, with the fix below it. Pure.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::checks::{Verdict, counted, not_known, short, verdict};
-use super::evidence::{Evidence, Unknown};
-use super::finding::{Finding, Group, Level};
-use super::fix::Fix;
-use crate::report::{Line, Style, THIS_HOST_ONLY, columns, escaped, format_duration, padded};
+use super::finding::{
+    Finding, Group, Level, NOT_CHECKED, SKIPPED, count, is_command, is_fit, undecided,
+};
+use super::server::{counted, short};
+use crate::report::{Line, Style, columns, escaped, format_duration, padded};
 
-/// What is drawn, and for how wide a terminal; `None` without one, where no line is broken.
+/// A report.
 pub struct Page<'a> {
-    pub evidence: &'a Evidence,
+    /// Server and prefix.
+    pub heading: &'a str,
     pub findings: &'a [Finding],
     pub ttl: Duration,
     pub took: Duration,
+    /// Width of the terminal; without one no line is broken.
     pub width: Option<usize>,
-    /// Also what doesn't matter here.
+    /// Shows also checks that don't apply.
     pub shows_all: bool,
-    /// Only what warns or fails.
+    /// Shows only warnings and failures.
     pub is_quiet: bool,
 }
 
-/// Before the level, and between the columns.
+/// Groups of checks in their order, with their headings.
+const GROUPS: [(Group, &str); 4] = [
+    (Group::Network, "The network"),
+    (Group::Server, "The server"),
+    (Group::Locks, "Locks on it"),
+    (Group::Host, "This host"),
+];
+
+/// Columns before the level, and between the parts of a line.
 const GAP: usize = 2;
 const LEVEL: usize = 4;
 const NAME: usize = 13;
 
-/// In narrower terminals than this one a finding begins in the line below its name.
+/// In a narrower terminal a finding begins in the line below its name.
 const NARROW: usize = 64;
 
 impl Page<'_> {
-    /// All of it, as it is printed.
+    /// Returns the text to print.
     pub fn painted(&self, colors: bool) -> String {
         let lines = self.lines();
         let lines = lines.iter().map(|line| line.painted(colors) + "\n");
@@ -38,211 +49,188 @@ impl Page<'_> {
     }
 
     fn lines(&self) -> Vec<Line> {
+        let mut lines = Vec::new();
         if self.is_quiet {
-            let mut lines = Vec::new();
-            let bad = |it: &&Finding| matches!(it.level, Level::Warn | Level::Fail);
-            for finding in self.findings.iter().filter(bad) {
+            let is_bad = |it: &&Finding| matches!(it.level, Level::Warn | Level::Fail);
+            for finding in self.findings.iter().filter(is_bad) {
                 self.add(finding, &mut lines);
             }
-            if let Verdict::NotKnown(_) = verdict(self.findings) {
+            if !undecided(self.findings).is_empty() {
                 lines.push(self.sum());
             }
             return lines;
         }
-        let Evidence { place, prefix, .. } = self.evidence;
-        let only = if self.evidence.is_local {
-            format!("{THIS_HOST_ONLY}: ")
-        } else {
-            String::new()
-        };
-        let heading = format!("{only}Redis at {place}");
-        let rest = format!(", keys {prefix}*, TTL {}", format_duration(self.ttl));
-        let mut lines =
-            vec![Line::of(Style::Bold, escaped(&heading)).and(Style::Plain, &escaped(&rest))];
-        let is_shown = |finding: &&Finding| {
-            finding.level != Level::Unknown && (self.shows_all || !finding.is_moot)
-        };
-        for group in Group::ALL {
-            let findings = self.findings.iter().filter(|it| it.group == group);
-            let mut findings = findings.filter(is_shown).peekable();
+        let ttl = format!(", TTL {}", format_duration(self.ttl));
+        lines.push(Line::of(Style::Bold, escaped(self.heading)).and(Style::Plain, &ttl));
+        for (group, heading) in GROUPS {
+            let is_shown = |it: &&Finding| match it.level {
+                Level::Unknown => false,
+                Level::Moot if !self.shows_all => false,
+                _ => it.group == group,
+            };
+            let mut findings = self.findings.iter().filter(is_shown).peekable();
             if findings.peek().is_some() {
-                lines.extend([Line::default(), Line::of(Style::Dim, group.heading())]);
+                lines.extend([Line::default(), Line::of(Style::Dim, heading)]);
             }
             for finding in findings {
                 self.add(finding, &mut lines);
             }
         }
-        let unknown = not_known(self.findings);
-        if !unknown.is_empty() {
-            lines.extend([Line::default(), Line::of(Style::Dim, "Not checked")]);
-        }
-        for (why, checks) in unknown {
-            let text = match (&why, &self.evidence.connected) {
-                (Unknown::NotAsked, Err(_)) => "all else, which needs a connection".to_owned(),
-                _ => format!("{}: {why}", checks.join(", ")),
-            };
-            self.add_text(&text, GAP, false, Line::default(), &mut lines);
-        }
+        self.add_unknown(&mut lines);
         lines.extend([Line::default(), self.sum()]);
         lines
     }
 
+    /// Adds the checks that couldn't be done, by their reasons.
+    fn add_unknown(&self, lines: &mut Vec<Line>) {
+        let is_unknown = |it: &&Finding| it.level == Level::Unknown;
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for finding in self.findings.iter().filter(is_unknown) {
+            reasons
+                .entry(&finding.message)
+                .or_default()
+                .push(finding.check);
+        }
+        if !reasons.is_empty() {
+            lines.extend([Line::default(), Line::of(Style::Dim, "Not checked")]);
+        }
+        let is_connected = |it: &Finding| it.check == "connection" && it.level == Level::Ok;
+        let is_connected = self.findings.iter().any(is_connected);
+        for (why, checks) in reasons {
+            let why = why.trim_start_matches(NOT_CHECKED);
+            let text = match why {
+                SKIPPED if !is_connected => "all else, which needs a connection".to_owned(),
+                _ => format!("{}: {why}", checks.join(", ")),
+            };
+            self.add_text(&text, GAP, Line::default().and_spaces(GAP), lines);
+        }
+    }
+
     fn add(&self, finding: &Finding, lines: &mut Vec<Line>) {
         let (word, style) = match finding.level {
-            Level::Ok => ("ok", Style::Plain),
+            Level::Ok | Level::Moot => ("ok", Style::Plain),
             Level::Warn => ("warn", Style::Yellow),
             Level::Fail => ("fail", Style::Red),
             Level::Unknown => ("", Style::Plain),
         };
-        let start = Line::default()
-            .and_spaces(GAP)
-            .and(style, word)
-            .and_spaces(LEVEL - word.len() + GAP);
+        let start = Line::default().and_spaces(GAP).and(style, word);
+        let start = start.and_spaces(LEVEL - word.len() + GAP);
         let is_narrow = self.width.is_some_and(|width| width < NARROW);
-        let indent = if is_narrow {
+        let (indent, start) = if is_narrow {
             lines.push(start.and(Style::Bold, finding.check));
-            GAP + LEVEL + GAP
+            let indent = GAP + LEVEL + GAP;
+            (indent, Line::default().and_spaces(indent))
         } else {
             let name = padded(finding.check, NAME);
-            // A longer name moves its text only.
-            let start = start.and(Style::Plain, &name);
-            let is_long = columns(finding.check) >= NAME;
-            let start = start.and_spaces(usize::from(is_long));
-            let indent = GAP + LEVEL + GAP + NAME;
-            self.add_text(&finding.message, indent, true, start, lines);
-            self.add_finding_fix(finding, indent, lines);
-            return;
+            (GAP + LEVEL + GAP + NAME, start.and(Style::Plain, &name))
         };
-        self.add_text(&finding.message, indent, false, Line::default(), lines);
-        self.add_finding_fix(finding, indent, lines);
-    }
-
-    fn add_finding_fix(&self, finding: &Finding, indent: usize, lines: &mut Vec<Line>) {
-        // Where the URL is from belongs to the finding: behind an arrow it would read as something to do.
-        if let Some(note) = &finding.note {
-            self.add_text(note, indent, false, Line::default(), lines);
+        self.add_text(&finding.message, indent, start, lines);
+        let start = Line::default().and_spaces(indent);
+        // The origin of the URL belongs to the finding: after an arrow it would read as a step to take.
+        let origin = finding.facts.get("origin");
+        if let Some(origin) = origin.and_then(|origin| origin.as_str()) {
+            self.add_text(origin, indent, start.clone(), lines);
         }
-        if let Some(fix) = &finding.fix {
-            self.add_fix(fix, indent, lines);
-        }
-    }
-
-    /// A text, broken where the terminal ends. With `follows`, its first part stands behind `start`.
-    fn add_text(
-        &self,
-        text: &str,
-        indent: usize,
-        follows: bool,
-        start: Line,
-        lines: &mut Vec<Line>,
-    ) {
-        let text = escaped(text);
-        let taken = if follows { start.columns() } else { indent };
-        let room = |taken: usize| {
-            self.width
-                .map_or(usize::MAX, |width| width.saturating_sub(taken))
-        };
-        let mut parts = broken(&text, room(taken), room(indent)).into_iter();
-        let first = parts.next().unwrap_or_default();
-        lines.push(if follows {
-            start.and(Style::Plain, &first)
-        } else {
-            Line::default().and_spaces(indent).and(Style::Plain, &first)
-        });
-        lines.extend(parts.map(|part| Line::default().and_spaces(indent).and(Style::Plain, &part)));
-    }
-
-    /// What to do; a command stays in one line, so that it can be copied.
-    fn add_fix(&self, fix: &Fix, indent: usize, lines: &mut Vec<Line>) {
-        let arrow = Line::default().and_spaces(indent).and(Style::Dim, "→ ");
-        match fix {
-            Fix::Command(_, line) => lines.push(arrow.and(Style::Plain, &escaped(line))),
-            Fix::Words(text) => self.add_text(text, indent + GAP, true, arrow, lines),
+        let arrow = start.and(Style::Dim, "→ ");
+        match &finding.fix {
+            // A command stays on one line, so that it can be copied.
+            Some(line) if is_command(line) => lines.push(arrow.and(Style::Plain, &escaped(line))),
+            Some(text) => self.add_text(text, indent + GAP, arrow, lines),
+            None => {}
         }
     }
 
-    /// The last line: whether this will do.
+    /// Adds a text after `start`, broken at the end of the terminal.
+    fn add_text(&self, text: &str, indent: usize, start: Line, lines: &mut Vec<Line>) {
+        let room = self.width.unwrap_or(usize::MAX).saturating_sub(indent);
+        let mut start = Some(start);
+        for part in broken(&escaped(text), room) {
+            let line = start.take();
+            let line = line.unwrap_or_else(|| Line::default().and_spaces(indent));
+            lines.push(line.and(Style::Plain, &part));
+        }
+    }
+
+    /// Returns the last line: whether the server is fit.
     fn sum(&self) -> Line {
-        let many = |level| self.findings.iter().filter(|it| it.level == level).count();
-        let (failures, warnings) = (many(Level::Fail), many(Level::Warn));
-        let warned = match warnings {
+        let warnings = match count(self.findings, Level::Warn) {
             0 => String::new(),
-            _ => format!(", {}", counted(warnings, "warning")),
+            many => format!(", {}", counted(many, "warning")),
         };
+        let failures = count(self.findings, Level::Fail);
+        let undecided = undecided(self.findings).join(", ");
+        let unknown = count(self.findings, Level::Unknown);
+        let text = match (failures, undecided.as_str(), unknown) {
+            (0, "", 0) => "fit to hold locks".to_owned(),
+            (0, "", _) => "fit to hold locks, as far as could be checked".to_owned(),
+            (0, ..) => format!("not known to be fit to hold locks: {undecided} not checked"),
+            _ => format!("not fit to hold locks: {}", counted(failures, "failure")),
+        };
+        let is_fit = is_fit(self.findings);
+        let style = if is_fit { Style::Bold } else { Style::Red };
         let took = format!(" ({})", short(self.took));
-        let line = match verdict(self.findings) {
-            Verdict::Fit if self.findings.iter().any(|it| it.level == Level::Unknown) => {
-                Line::of(Style::Bold, "fit to hold locks, as far as could be checked")
-            }
-            Verdict::Fit => Line::of(Style::Bold, "fit to hold locks"),
-            Verdict::NotKnown(checks) => {
-                Line::of(Style::Red, "not known to be fit to hold locks: ")
-                    .and(Style::Red, &checks.join(", "))
-                    .and(Style::Red, " not checked")
-            }
-            Verdict::Unfit => Line::of(Style::Red, "not fit to hold locks: ")
-                .and(Style::Red, &counted(failures, "failure")),
-        };
-        line.and(Style::Plain, &warned).and(Style::Dim, &took)
+        let line = Line::of(style, text).and(Style::Plain, &warnings);
+        line.and(Style::Dim, &took)
     }
 }
 
-/// A text in lines, the first of which may have another width; broken at spaces, where there are any.
-fn broken(text: &str, first: usize, width: usize) -> Vec<String> {
+/// Breaks a text at spaces into lines of this width, if it has spaces.
+fn broken(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    let mut line = String::new();
     for word in text.split(' ') {
-        let room = if lines.is_empty() { first } else { width };
-        if !line.is_empty() && columns(&line) + 1 + columns(word) > room {
-            lines.push(std::mem::take(&mut line));
+        match lines.last_mut() {
+            Some(line) if columns(line) + 1 + columns(word) <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
         }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line += word;
     }
-    lines.push(line);
     lines
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::Check;
     use super::*;
 
-    #[test]
-    fn with_quiet_only_what_is_not_well_is_printed() {
-        use super::super::finding::Check;
-        let evidence = super::super::checks::healthy();
-        let check = Check("role", Group::Server);
-        let page = |findings: &[Finding]| {
-            let page = Page {
-                evidence: &evidence,
-                findings,
-                ttl: Duration::from_secs(30),
-                took: Duration::ZERO,
-                width: None,
-                shows_all: false,
-                is_quiet: true,
-            };
-            page.painted(false)
+    fn page(findings: &[Finding], width: Option<usize>, is_quiet: bool) -> String {
+        let page = Page {
+            heading: "Redis at h",
+            findings,
+            ttl: Duration::from_secs(30),
+            took: Duration::ZERO,
+            width,
+            shows_all: false,
+            is_quiet,
         };
-        let unknown = |check: Check| check.unknown(&Unknown::NoAnswer);
-        let moment = unknown(Check("latency", Group::Network));
-        assert_eq!(page(&[check.ok("primary"), moment]), "");
-        let undecided = "not known to be fit to hold locks: role not checked (0.00 ms)\n";
-        assert_eq!(page(&[unknown(check)]), undecided);
-        let warned = [check.ok("primary"), check.warn("slow", "hurry")];
-        let expected = "  warn  role         slow\n                     → hurry\n";
-        assert_eq!(page(&warned), expected);
+        page.painted(false)
     }
 
     #[test]
-    fn a_text_is_broken_at_spaces() {
-        assert_eq!(
-            broken("a bb ccc dddddddd e", 4, 5),
-            ["a bb", "ccc", "dddddddd", "e"]
-        );
-        assert_eq!(broken("a b", usize::MAX, 1), ["a b"]);
-        assert_eq!(broken("", 4, 4), [""]);
+    fn quiet_prints_only_problems() {
+        let check = Check("role", Group::Server);
+        let latency = Check("latency", Group::Network);
+        let quiet = |findings: &[Finding]| page(findings, None, true);
+        assert_eq!(quiet(&[check.ok("primary"), latency.unknown("x")]), "");
+        let undecided = "not known to be fit to hold locks: role not checked (0.00 ms)\n";
+        assert_eq!(quiet(&[check.unknown("x")]), undecided);
+        let warned = [check.ok("primary"), check.warn("slow", "hurry")];
+        let expected = "  warn  role         slow\n                     → hurry\n";
+        assert_eq!(quiet(&warned), expected);
+    }
+
+    #[test]
+    fn a_report_names_what_was_not_checked_and_breaks_words_but_no_command() {
+        let check = Check("role", Group::Server);
+        let findings = [
+            check.moot("hidden"),
+            check.warn("a long text", "redis-cli CONFIG SET a b  # note"),
+            check.skipped(),
+        ];
+        let expected = "Redis at h, TTL 30s\n\nThe server\n  warn  role\n        a long\n        text\n        \
+            → redis-cli CONFIG SET a b  # note\n\nNot checked\n  all else,\n  which needs\n  a connection\n\n\
+            not known to be fit to hold locks: role not checked, 1 warning (0.00 ms)\n";
+        assert_eq!(page(&findings, Some(15), false), expected);
     }
 }

@@ -17,7 +17,7 @@
 //! | `trouble` | each way in which Redis or its URL can be wrong: one clear line, the status, what to do |
 //! | `distance` | servers that are far away, suspended or not ready |
 //! | `doctor` | whether a Redis is fit to hold locks: each thing that can be wrong is found, with what to type |
-//! | `doctor_fixes` | each command that doctor prints, pasted into a shell, mends what it is for |
+//! | `doctor_fixes` | each command that doctor prints, pasted into a shell, repairs its problem |
 //! | `exclusion` | two holders never run at once, whichever clients they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
 //! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |

@@ -755,7 +755,7 @@ fn a_removed_setting_is_ignored_and_named_by_doctor_and_with_verbose() {
     run(&[]).assert_code(0).assert_silent();
     run(&["-v"]).assert_code(0).assert_says(named);
     let doctor = with(&redis, &[home], &["doctor"]);
-    assert_eq!(doctor.stderr.matches(named).count(), 1, "{doctor:?}");
+    assert_eq!(doctor.stdout.matches(named).count(), 1, "{doctor:?}");
     // A job's options have no variable, so that none reaches the runs that the job starts.
     let nested = words!("run a -- redlock run b -- true");
     with(&redis, &[("REDLOCK_SLOTS", "3")], nested)
