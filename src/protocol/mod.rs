@@ -77,6 +77,9 @@ mod deadlock;
 #[cfg(any(test, fuzzing))]
 #[path = "../../tests/fuzz/lock.rs"]
 pub mod fuzz;
+#[cfg(test)]
+#[path = "../../tests/golden/state.rs"]
+pub mod golden;
 mod grant;
 mod guard;
 mod history;

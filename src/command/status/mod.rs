@@ -4,6 +4,9 @@
 
 mod age;
 mod detail;
+#[cfg(test)]
+#[path = "../../../tests/golden/mod.rs"]
+mod golden;
 mod json;
 mod prometheus;
 mod table;

@@ -1,0 +1,37 @@
+//! Output for programs, byte for byte: the JSON of `status` and `history`, and the metrics. Users' filters and alerts
+//! depend on these names, so a change of golden.txt is a change of the interface. `UPDATE=1` writes golden.txt.
+
+use std::fs;
+use std::path::Path;
+
+use super::super::history;
+use super::prometheus::{self, Sample};
+use crate::protocol::golden::{NOW, histories, locks};
+
+fn shown() -> String {
+    let (locks, histories) = (locks(), histories());
+    let status = super::drawn(&locks, &[], None).swap_remove(0);
+    let history = history::drawn(&histories, None).swap_remove(1);
+    let samples: Vec<Sample> = locks.iter().map(Sample::new).collect();
+    let metrics = prometheus::text(&samples, NOW + 100);
+    let lines = |json: &str| json.trim_end().replace("},{\"name\"", "},\n{\"name\"");
+    format!(
+        "$ redlock status --json\n{}\n$ redlock history --json --skipped\n{}\n$ redlock status --prometheus -\n{metrics}",
+        lines(&status),
+        lines(&history)
+    )
+}
+
+#[test]
+fn json_and_metrics_are_those_of_the_golden_file() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/golden.txt");
+    let shown = shown();
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, &shown).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap();
+    for (shown, expected) in shown.lines().zip(expected.lines()) {
+        assert_eq!(shown, expected);
+    }
+    assert_eq!(shown, expected);
+}
