@@ -30,6 +30,11 @@ pub fn brief(duration: Duration) -> String {
     exact(rounded)
 }
 
+/// Returns a duration in whole milliseconds.
+pub fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

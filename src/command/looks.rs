@@ -94,7 +94,7 @@ impl<'a> Looks<'a> {
             client.ask_role()?;
         }
         locks.track(client, self.names)?;
-        locks.inspect_with_usual(client, self.names)
+        locks.inspect(client, self.names)
     }
 
     /// Waits until the next look, at this moment at the latest. Meanwhile shows a line when one is due for this holder, of

@@ -62,7 +62,7 @@ fn line(lock: &Inspected, hold: &Hold) -> String {
     let lasting = report::format_duration(lasting);
     format!(
         "{id}  {who}, for {lasting}: {}",
-        report::describe_job(&holder.who)
+        report::describe_job(&holder.who, "", true)
     )
 }
 

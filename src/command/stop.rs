@@ -16,8 +16,8 @@ use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{
-    Client, GuardEntry, Hold, HoldOutcome, Inspected, Kept, Key, Limit, Lock, Name, Renewal,
-    StopReply, Who,
+    Client, Error, GuardEntry, HistoryEntry, Hold, HoldOutcome, Inspected, Kept, Key, Limit, Lock,
+    LockHistory, Name, Renewal, StopReply, Who,
 };
 use crate::report;
 
@@ -262,27 +262,27 @@ fn lost_first(
     client: &mut Client,
     settings: &Settings,
 ) -> Option<String> {
-    let names = std::slice::from_ref(lock.name());
-    let history = settings.locks.history(client, names).ok()?.pop()?;
-    let how = holds.iter().find_map(|hold| {
-        let entry = history.holds.iter().find(|entry| entry.id == hold.id)?;
+    let mut how = None;
+    let end_of = |entry: &HistoryEntry| {
+        let id = &entry.hold.as_ref()?.id;
         match &entry.outcome {
+            _ if !holds.iter().any(|hold| hold.id == *id) => None,
             HoldOutcome::Expired => Some("its lease expired".to_owned()),
-            HoldOutcome::Forced(by) => {
-                let by = by.as_ref().map_or(String::new(), |by| {
-                    format!(" by {}", report::client_in_words(by))
-                });
-                Some(format!("it was forced free{by}"))
+            HoldOutcome::Forced(None) => Some("it was forced free".to_owned()),
+            HoldOutcome::Forced(Some(by)) => {
+                let by = report::client_in_words(by);
+                Some(format!("it was forced free by {by}"))
             }
-            HoldOutcome::Running
-            | HoldOutcome::Status(_)
-            | HoldOutcome::Signal(_)
-            | HoldOutcome::Timeout
-            | HoldOutcome::Lost
-            | HoldOutcome::Cancelled(_)
-            | HoldOutcome::Released => None,
+            _ => None,
         }
-    })?;
+    };
+    let read = |history: LockHistory| {
+        how = history.entries.iter().find_map(end_of);
+        Ok::<_, Error>(true)
+    };
+    let names = std::slice::from_ref(lock.name());
+    settings.locks.each_history(client, names, read).ok()?;
+    let how = how?;
     Some(format!(
         "asked {} to stop, but {how} before its command had ended; the command may still run",
         whom(holds)

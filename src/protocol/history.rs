@@ -11,45 +11,18 @@ use super::locks::Locks;
 use super::name::Name;
 use super::scripts::{HISTORY, SKIP, array, is_id, lossy_text, number, unexpected_reply};
 use super::who::{Holder, Limit, Who};
-use crate::redis::call::Call;
+use crate::duration::milliseconds;
 use crate::redis::error::Error;
 use crate::redis::reply::MAX_EXACT_INT;
 
-/// What is known of a lock's holds.
+/// Known holds of a lock, and runs that ended without it.
 #[derive(Clone, Debug)]
 pub struct LockHistory {
     pub name: Name,
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
-    /// In the order in which they got the lock.
-    pub holds: Vec<HistoryEntry>,
-    /// In the order in which they ended; empty where they weren't asked for.
-    pub skips: Vec<Skip>,
-}
-
-impl LockHistory {
-    /// What it takes up in memory, in bytes.
-    fn weight(&self) -> usize {
-        let holds = self.holds.iter();
-        let holds = holds.map(|hold| size_of::<HistoryEntry>() + hold.who.weight());
-        let skips = self.skips.iter();
-        let skips = skips.map(|skip| size_of::<Skip>() + skip.who.weight());
-        size_of::<Self>() + holds.chain(skips).sum::<usize>()
-    }
-}
-
-/// A run that ended without the lock.
-#[derive(Clone, Debug)]
-pub struct Skip {
-    pub name: Name,
-    /// When it ended, in milliseconds since 1970 by the server's clock.
-    pub ended_ms: u64,
-    pub reason: SkipReason,
-    /// How long it had waited; with [`SkipReason::Recent`], how long ago the success was.
-    pub after: Duration,
-    /// The run that stood in the way, where it is known.
-    pub by: Option<Who>,
-    pub who: Who,
+    /// The holds in the order in which they got the lock, then the other runs in the order in which they ended.
+    pub entries: Vec<HistoryEntry>,
 }
 
 /// Why a run ended without the lock.
@@ -100,25 +73,50 @@ impl SkipReason {
     }
 }
 
-/// A hold of a lock, over or not.
+/// A hold of a lock, over or not, or a run that ended without it.
 #[derive(Clone, Debug)]
 pub struct HistoryEntry {
     pub name: Name,
-    /// What others call its token.
+    /// `None` for a run that ended without the lock.
+    pub hold: Option<PastHold>,
+    pub who: Who,
+    /// Start of the hold, or of the wait of a run without one, in milliseconds since 1970 by the server's clock.
+    pub since_ms: u64,
+    pub waited: Duration,
+    /// `None` while the hold lasts.
+    pub ended_ms: Option<u64>,
+    pub outcome: HoldOutcome,
+}
+
+/// Properties of a hold that a run without the lock lacks.
+#[derive(Clone, Debug)]
+pub struct PastHold {
+    /// Public id of its token.
     pub id: String,
     pub fence: u64,
-    pub who: Who,
     pub limit: Limit,
     /// Its number among those that held the lock; 0 for shared ones.
     pub slot: u32,
-    /// When it got the lock, in milliseconds since 1970 by the server's clock.
-    pub since_ms: u64,
-    pub waited: Duration,
-    /// When it ended; `None` while it lasts.
-    pub ended_ms: Option<u64>,
-    /// How many guards it has had.
+    /// Number of guards that it has had.
     pub guards: u32,
-    pub outcome: HoldOutcome,
+}
+
+impl HistoryEntry {
+    /// Returns true if the run ended without the lock.
+    pub fn is_skip(&self) -> bool {
+        self.hold.is_none()
+    }
+
+    /// Returns how long the hold lasted, or has lasted until now.
+    pub fn ran(&self, now_ms: u64) -> Duration {
+        let until = self.ended_ms.unwrap_or(now_ms);
+        Duration::from_millis(until.saturating_sub(self.since_ms))
+    }
+
+    /// Returns its size in memory, in bytes.
+    pub fn weight(&self) -> usize {
+        size_of::<Self>() + self.who.weight()
+    }
 }
 
 /// How a hold ended.
@@ -142,9 +140,30 @@ pub enum HoldOutcome {
     Expired,
     /// It was released with `redlock release`, or by a keeper.
     Released,
+    /// The run ended without the lock.
+    Skipped {
+        reason: SkipReason,
+        /// How long it had waited; with [`SkipReason::Recent`], how long ago the success was.
+        after: Duration,
+        /// The run that stood in the way, if it is known.
+        by: Option<Who>,
+    },
 }
 
 impl HoldOutcome {
+    /// Returns the client that ended the hold, or stood in the way of the run, if it is known.
+    pub fn by(&self) -> Option<&Who> {
+        match self {
+            Self::Cancelled(by) | Self::Forced(by) | Self::Skipped { by, .. } => by.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the hold is over, and ended badly.
+    pub fn is_failure(&self) -> bool {
+        !matches!(self, Self::Running | Self::Status(0) | Self::Released)
+    }
+
     /// In one word.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -157,6 +176,7 @@ impl HoldOutcome {
             Self::Forced(_) => "forced",
             Self::Expired => "expired",
             Self::Released => "released",
+            Self::Skipped { .. } => "skipped",
         }
     }
 
@@ -285,62 +305,36 @@ impl Locks {
         Ok(usual_of(array(found)?.iter().filter_map(lasted).collect()))
     }
 
-    /// Returns what is known of the holds of some locks, in their order, except those that can't be read.
-    pub fn history(&self, client: &mut Client, names: &[Name]) -> Result<Vec<LockHistory>, Error> {
-        let calls = self.history_calls(names, false);
-        let mut names = names.iter();
-        let found = client.with_connection(|connection, _| {
-            connection.list(
-                calls,
-                |answer| {
-                    let name = names.next();
-                    name.map(|name| parse(self.history, name, answer))
-                        .transpose()
-                },
-                |found| found.as_ref().map_or(0, LockHistory::weight),
-            )
-        })?;
-        Ok(found.into_iter().flatten().collect())
-    }
-
-    /// The same of any number of locks: `each` gets one after the other, also of the runs that ended without the
-    /// lock. They are asked for in parts of a few, and `after` each part it may be enough.
-    pub fn each_history<T, E: From<Error>>(
+    /// Reads the histories of any number of locks, a few at a time, and passes them to `each` one after the other until
+    /// that returns false.
+    pub fn each_history<E: From<Error>>(
         &self,
         client: &mut Client,
         names: &[Name],
-        found: &mut T,
-        each: impl Fn(&mut T, LockHistory),
-        after: impl Fn(&mut T) -> Result<bool, E>,
+        mut each: impl FnMut(LockHistory) -> Result<bool, E>,
     ) -> Result<(), E> {
         for few in names.chunks(FEW) {
-            let calls = self.history_calls(few, true);
-            let mut names = few.iter();
+            let call = |name: &Name| {
+                let lock = self.lock(name.clone());
+                let mut call = lock.call_with_guards(&HISTORY, Vec::new());
+                call.keys.push(lock.keys.skips);
+                call
+            };
+            let calls = few.iter().map(call).collect();
+            let (mut names, mut goes_on) = (few.iter(), Ok(true));
             client.with_connection(|connection, _| {
                 connection.stream(calls, |answer| {
-                    if let Some(name) = names.next() {
-                        each(found, parse(self.history, name, answer)?);
+                    if let (Some(name), Ok(true)) = (names.next(), &goes_on) {
+                        goes_on = each(parse(self.history, name, answer)?);
                     }
                     Ok(())
                 })
             })?;
-            if !after(found)? {
+            if !goes_on? {
                 break;
             }
         }
         Ok(())
-    }
-
-    fn history_calls(&self, names: &[Name], with_skips: bool) -> Vec<Call> {
-        let call = |name: &Name| {
-            let lock = self.lock(name.clone());
-            let mut call = lock.call_with_guards(&HISTORY, Vec::new());
-            if with_skips {
-                call.keys.push(lock.keys.skips);
-            }
-            call
-        };
-        names.iter().map(call).collect()
     }
 }
 
@@ -351,22 +345,20 @@ pub(super) fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory
     let [now_ms, records, live, skipped] = fields;
     // A few more may be there than are wanted, until they are cut off.
     let wanted = usize::try_from(most).unwrap_or(usize::MAX);
-    let (records, skipped) = (array(records)?, array(skipped)?);
-    let mut holds: Vec<HistoryEntry> = records
-        .into_iter()
-        .take(wanted)
-        .filter_map(|record| over(name, &record))
-        .collect();
+    let records = array(records)?.into_iter().take(wanted);
+    let mut entries: Vec<_> = records.filter_map(|record| over(name, &record)).collect();
     for hold in array(live)? {
-        holds.extend(not_written(name, &array(hold)?));
+        entries.extend(not_written(name, &array(hold)?));
     }
-    holds.sort_by_key(|entry| entry.fence);
+    entries.sort_by_key(|entry| entry.hold.as_ref().map(|hold| hold.fence));
+    let skipped = array(skipped)?;
     let skips = skipped.iter().take(wanted).rev();
+    entries.extend(skips.filter_map(|record| skip(name, record)));
+    let (name, now_ms) = (name.clone(), number(&now_ms)?);
     Ok(LockHistory {
-        name: name.clone(),
-        now_ms: number(&now_ms)?,
-        holds,
-        skips: skips.filter_map(|record| skip(name, record)).collect(),
+        name,
+        now_ms,
+        entries,
     })
 }
 
@@ -401,7 +393,7 @@ pub(super) fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
 }
 
 /// Reads `"<ended> <why> <ms> <bytes of by> <by><who>"`.
-pub(super) fn skip(name: &Name, record: &Value) -> Option<Skip> {
+pub(super) fn skip(name: &Name, record: &Value) -> Option<HistoryEntry> {
     let record = text_of(record)?;
     let mut parts = record.splitn(5, ' ');
     let ms = |text: &str| text.parse().ok().filter(|ms| *ms <= MAX_EXACT_INT);
@@ -411,13 +403,20 @@ pub(super) fn skip(name: &Name, record: &Value) -> Option<Skip> {
     let after = Duration::from_millis(ms(parts.next()?)?);
     let length: usize = parts.next()?.parse().ok()?;
     let (by, who) = parts.next()?.split_at_checked(length)?;
-    Some(Skip {
+    let by = Who::parse(by.as_bytes());
+    let waited = match reason {
+        SkipReason::Recent => Duration::ZERO,
+        _ => after,
+    };
+    let waited_ms = milliseconds(waited);
+    Some(HistoryEntry {
         name: name.clone(),
-        ended_ms,
-        reason,
-        after,
-        by: Who::parse(by.as_bytes()),
+        hold: None,
         who: Who::parse(who.as_bytes())?,
+        since_ms: ended_ms.saturating_sub(waited_ms),
+        waited,
+        ended_ms: Some(ended_ms),
+        outcome: HoldOutcome::Skipped { reason, after, by },
     })
 }
 
@@ -443,17 +442,20 @@ fn entry_of(
     outcome: HoldOutcome,
 ) -> Option<HistoryEntry> {
     let holder = Holder::parse(entry.as_bytes()).filter(|_| is_id(id))?;
-    Some(HistoryEntry {
-        name: name.clone(),
+    let hold = PastHold {
         id: id.to_owned(),
         fence: holder.fence,
-        who: holder.who,
         limit: holder.limit,
         slot: holder.slot,
+        guards: holder.guards,
+    };
+    Some(HistoryEntry {
+        name: name.clone(),
+        hold: Some(hold),
+        who: holder.who,
         since_ms: holder.since_ms,
         waited: holder.waited,
         ended_ms,
-        guards: holder.guards,
         outcome,
     })
 }
@@ -502,13 +504,14 @@ mod tests {
             over(&name, &Value::BulkString(record.into()))
         };
         let forced = record("forced", by).unwrap();
-        assert_eq!((forced.fence, forced.since_ms), (7, 8000));
+        let fence = forced.hold.map(|hold| hold.fence);
+        assert_eq!((fence, forced.since_ms), (Some(7), 8000));
         assert_eq!(forced.waited, Duration::from_millis(250));
         assert_eq!(
             (forced.who.host.as_str(), forced.ended_ms),
             ("h é", Some(9000))
         );
-        assert!(matches!(forced.outcome, HoldOutcome::Forced(Some(by)) if by.host == "d k"));
+        assert_eq!(forced.outcome.by().unwrap().host, "d k");
         for end in [
             HoldOutcome::Status(3),
             HoldOutcome::Signal(9),
@@ -526,10 +529,11 @@ mod tests {
         };
         for reason in SkipReason::ALL {
             let skip = skipped(reason.kind()).unwrap();
-            assert_eq!((skip.reason, skip.ended_ms), (reason, 9000));
-            assert_eq!(skip.after, Duration::from_millis(250));
-            assert_eq!(skip.by.unwrap().host, "d k");
+            assert!(skip.is_skip() && skip.ended_ms == Some(9000));
             assert_eq!(skip.who.host, "h é");
+            let by = Who::parse(by.as_bytes());
+            let after = Duration::from_millis(250);
+            assert_eq!(skip.outcome, HoldOutcome::Skipped { reason, after, by });
         }
         // As versions before wrote it.
         let all = r#"7 8000 1 1 250 held {"host":"h","pid":3,"command":["c"],"reason":null,"url":null,"ttl":9000,"skew":5,"instance":"i"}"#;

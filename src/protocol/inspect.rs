@@ -110,6 +110,23 @@ impl Hold {
         self.holder.as_ref().is_some_and(|holder| holder.granted)
     }
 
+    /// Returns how long ago its lease was renewed, if that is known.
+    pub fn renewed_ago(&self) -> Option<Duration> {
+        match self.renewal() {
+            Renewal::Ago(ago) | Renewal::Overdue(ago) => Some(ago),
+            Renewal::Unknown | Renewal::None => None,
+        }
+    }
+
+    /// Returns by how long the renewal of its lease is overdue, if it is.
+    pub fn overdue(&self) -> Option<Duration> {
+        let ttl = self.holder.as_ref().and_then(|holder| holder.who.ttl);
+        match self.renewal() {
+            Renewal::Overdue(ago) => Some(ago.saturating_sub(Duration::from_millis(ttl? / 3))),
+            Renewal::Unknown | Renewal::None | Renewal::Ago(_) => None,
+        }
+    }
+
     /// When its lease was renewed. A run renews after each third of the TTL: after a half of it
     /// something is wrong.
     pub fn renewal(&self) -> Renewal {
@@ -184,6 +201,26 @@ impl Inspected {
         })
     }
 
+    /// Returns the time since a moment of the server's clock.
+    pub fn since(&self, ms: u64) -> Duration {
+        Duration::from_millis(self.now_ms.saturating_sub(ms))
+    }
+
+    /// Returns how long the oldest holder has had the lock; `None` without a holder, or if only another client knows.
+    pub fn held_for(&self) -> Option<Duration> {
+        let holders = self.holders().filter_map(|hold| hold.holder.as_ref());
+        let since = holders.map(|holder| holder.since_ms).min();
+        since.map(|ms| self.since(ms))
+    }
+
+    /// Returns how long the oldest waiter has waited.
+    pub fn waited_for(&self) -> Option<Duration> {
+        let granted = self.grants().map(|(_, holder)| holder.waiting_since_ms());
+        let waiting = self.waiters.iter().map(|waiting| waiting.waiter.since_ms);
+        let since = granted.chain(waiting).min();
+        since.map(|ms| self.since(ms))
+    }
+
     /// It has no holder and no waiter, and would be granted.
     pub fn is_idle(&self) -> bool {
         matches!(self.key, Key::Free) && self.waiters.is_empty() && self.frozen.is_none()
@@ -219,22 +256,10 @@ impl Inspected {
 const MANY: usize = 100;
 
 impl Locks {
-    /// Looks at locks. One round trip for a hundred names.
+    /// Looks at locks, and at how long a hold of each usually lasts. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
-        client.with_connection(|connection, _| self.inspect_over(connection, names, 0))
-    }
-
-    /// The same, and how long a hold of each usually lasts.
-    pub fn inspect_with_usual(
-        &self,
-        client: &mut Client,
-        names: &[Name],
-    ) -> Result<Vec<Inspected>, Error> {
-        let newest = if names.len() > MANY {
-            NEWEST_OF_MANY
-        } else {
-            NEWEST
-        };
+        let is_many = names.len() > MANY;
+        let newest = if is_many { NEWEST_OF_MANY } else { NEWEST };
         client.with_connection(|connection, _| self.inspect_over(connection, names, newest))
     }
 

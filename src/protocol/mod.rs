@@ -102,7 +102,9 @@ pub use self::client::{Client, Incoming, left};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
 pub use self::guard::{Admitted, Guard, GuardEntry, Guarded};
-pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, Skip, SkipReason};
+#[cfg(test)]
+pub use self::history::PastHold;
+pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Renewal, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock, StopReply};
 pub use self::locks::{Access, Locks};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::duration::milliseconds;
 use crate::redis::reply::MAX_EXACT_INT;
 
 /// The most holders of a lock that count as slots, and so the largest slot.
@@ -266,7 +267,7 @@ pub enum Kept {
 impl Holder {
     /// Since when it had waited, in milliseconds since 1970 by the server's clock.
     pub fn waiting_since_ms(&self) -> u64 {
-        let waited = u64::try_from(self.waited.as_millis()).unwrap_or(u64::MAX);
+        let waited = milliseconds(self.waited);
         self.since_ms.saturating_sub(waited)
     }
 

@@ -1,32 +1,27 @@
 //! Sentences about a lock, its holders and its waiters.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::text::{columns, ordinal, shorten, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
+use crate::duration::milliseconds;
 pub use crate::protocol::THIS_HOST_ONLY;
 use crate::protocol::{
     Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Renewal, Who,
 };
 
-/// The command, and its reason in parentheses.
-pub fn command_and_reason(who: &Who) -> String {
-    let mut what = escaped(&quoted(&job(who))).into_owned();
-    if let Some(reason) = &who.reason {
-        let _ = write!(what, "  ({})", escaped(&quoted(reason)));
-    }
-    what.trim_start().to_owned()
-}
-
-/// The command, its reason in parentheses, and the link to the job.
-pub fn describe_job(who: &Who) -> String {
-    let mut what = command_and_reason(who);
-    if let Some(url) = &who.url {
-        let _ = write!(what, "  {}", escaped(&quoted(url)));
-    }
-    what.trim_start().to_owned()
+/// Returns the command, a note and the reason in parentheses, and the link to the job.
+pub fn describe_job(who: &Who, note: &str, has_link: bool) -> String {
+    let command = Some(escaped(&quoted(&job(who))).into_owned());
+    let notes = [Some(note), who.reason.as_deref()].into_iter().flatten();
+    let notes = notes.filter(|note| !note.is_empty());
+    let notes = notes.map(|note| format!("({})", escaped(&quoted(note))));
+    let link = who.url.as_ref().filter(|_| has_link);
+    let link = link.map(|link| escaped(&quoted(link)).into_owned());
+    let parts = command.into_iter().chain(notes).chain(link);
+    let parts = parts.filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("  ")
 }
 
 /// A holder in a sentence: `ci@ci-7 (pid 4121)`, or the name that it goes by.
@@ -366,9 +361,7 @@ fn waiting_line_within(
         (None, Some(Holder { since_ms, who, .. })) if let Some(by) = &busy.stopping => {
             let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
             let held = whole_seconds(held);
-            let now_ms = busy
-                .now_ms
-                .saturating_add(u64::try_from(old.as_millis()).unwrap_or(0));
+            let now_ms = busy.now_ms.saturating_add(milliseconds(old));
             let killed = killed_in(by, who, now_ms);
             short = Some(format!(", held for {held}, stopping{killed}"));
             (

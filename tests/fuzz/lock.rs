@@ -469,7 +469,7 @@ mod tests {
             let (before, by_text) = (text(&by).len(), text(&by));
             let record = format!("c0ffee {ended} forced {before} {by_text}{entry}");
             let over = history::over(&any_name(), &Value::BulkString(record.into())).unwrap();
-            prop_assert_eq!((over.ended_ms, over.fence, &over.who), (Some(ended), fence, &who));
+            prop_assert_eq!((over.ended_ms, over.hold.map(|hold| hold.fence), &over.who), (Some(ended), Some(fence), &who));
             prop_assert_eq!(over.outcome, super::super::HoldOutcome::Forced(Some(by)));
         }
 

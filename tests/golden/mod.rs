@@ -5,15 +5,14 @@ use std::fs;
 use std::path::Path;
 
 use super::super::history;
-use super::prometheus::{self, Sample};
+use super::prometheus;
 use crate::protocol::golden::{NOW, histories, locks};
 
 fn shown() -> String {
     let (locks, histories) = (locks(), histories());
     let status = super::drawn(&locks, &[], None).swap_remove(0);
     let history = history::drawn(&histories, None).swap_remove(1);
-    let samples: Vec<Sample> = locks.iter().map(Sample::new).collect();
-    let metrics = prometheus::text(&samples, NOW + 100);
+    let metrics = prometheus::text(&locks.iter().collect::<Vec<_>>(), NOW + 100);
     let lines = |json: &str| json.trim_end().replace("},{\"name\"", "},\n{\"name\"");
     format!(
         "$ redlock status --json\n{}\n$ redlock history --json --skipped\n{}\n$ redlock status --prometheus -\n{metrics}",

@@ -3,6 +3,7 @@
 mod svg;
 
 use super::calendar::Calendar;
+use crate::duration::milliseconds;
 use crate::pattern::natural_cmp;
 use crate::protocol::{HistoryEntry, Name, Waiter};
 
@@ -51,10 +52,7 @@ enum Bar<'a> {
 impl Bar<'_> {
     fn queued_at(self) -> u64 {
         match self {
-            Self::Hold(entry) => {
-                let waited = u64::try_from(entry.waited.as_millis()).unwrap_or(u64::MAX);
-                entry.since_ms.saturating_sub(waited)
-            }
+            Self::Hold(entry) => entry.since_ms.saturating_sub(milliseconds(entry.waited)),
             Self::Waiting(waiter) => waiter.since_ms,
         }
     }
@@ -78,12 +76,12 @@ impl Bar<'_> {
 impl<'a> Chart<'a> {
     /// The chart of some holds, and of what is beside them, up to now.
     pub fn of(
-        holds: &[&'a HistoryEntry],
+        holds: &'a [HistoryEntry],
         beside: Beside<'a>,
         now_ms: u64,
         calendar: Calendar,
     ) -> Self {
-        let held = holds.iter().map(|&entry| (&entry.name, Bar::Hold(entry)));
+        let held = holds.iter().map(|entry| (&entry.name, Bar::Hold(entry)));
         let Beside {
             waiters,
             not_drawn,
@@ -189,7 +187,6 @@ mod tests {
             hold("h", 170, Some(200), ok.clone()),
             hold("i", 120, Some(200), ok),
         ];
-        let holds: Vec<&HistoryEntry> = holds.iter().collect();
         let chart = Chart::of(&holds, Beside::default(), 300_000, Calendar::UTC);
         let lanes: Vec<(&str, Vec<usize>)> = chart.locks[0]
             .rows

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 
 use self::calendar::{Calendar, utc};
 use self::chart::{Beside, Chart};
-use self::listing::{Item, milliseconds};
+use self::listing::write_entry;
 pub(super) use self::recently::Past;
 use super::asked::Asked;
 use super::never_used::meant;
@@ -24,54 +24,65 @@ use super::usage::BadUsage;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
+use crate::duration::milliseconds;
 use crate::file;
-use crate::pattern::natural_cmp;
-use crate::protocol::{self, Client, HistoryEntry, LockHistory, Locks, Name, Skip, Waiter, Which};
-use crate::report::{self, format_duration, lines_of, print, width};
+use crate::protocol::{Client, HistoryEntry, Name, Waiter, Which};
+use crate::report::{self, Array, format_duration, lines_of, print, width};
 use crate::sys::{CivilTime, local_time};
 
 /// Lines of the table, unless more are asked for.
 const LINES: usize = 20;
 
-/// How many waiters of each lock are drawn: each takes a row.
+/// Most waiters of each lock that are drawn, each in a row of its own.
 const WAITERS: usize = 50;
 
-/// How many locks are looked at together for their waiters.
+/// Number of locks that are inspected together for their waiters.
 const INSPECTED: usize = 1000;
 
-/// How many names a line lists.
-const NAMES: usize = 5;
+/// Most memory of the entries that are kept, in bytes; and how many more than are wanted may be kept for a while.
+const MAX_WEIGHT: usize = 64 << 20;
+const SLACK: usize = 1000;
+
+/// Size of the parts in which a long array is printed, in bytes.
+const PART: usize = 24 << 20;
 
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
     let mut asked = Asked::parse(options.names.iter().map(String::as_str))?;
     let mut met = BTreeSet::new();
     asked.names.retain(|name| met.insert(name.clone()));
-    let query = Query {
-        asked,
-        options,
-        locks: &settings.locks,
-        calendar: LOCAL,
-    };
     let mut client = settings.locks.open()?;
     client.ask_role()?;
+    let names = asked.look_up(&mut client, &settings.locks, Which::All)?;
     if options.names_only {
-        let names = query.names(&mut client)?;
         let names = names.iter().map(Name::as_str);
         print(&lines_of(names, settings.verbosity))?;
         return Ok(Exit::Success);
     }
-    let names = query.names(&mut client)?;
-    if let Some(path) = &options.svg {
-        return query.draw(path, &names, &mut client);
-    }
-    if options.json {
-        query.list_json(&names, &mut client)?;
-    } else {
-        print(&query.list(&names, &mut client)?)?;
+    let mut history = History {
+        asked,
+        options,
+        settings,
+        client,
+        entries: Vec::new(),
+        most: match options.last {
+            None if options.json || options.svg.is_some() => usize::MAX,
+            last => last.unwrap_or(LINES),
+        },
+        before: 0,
+        now_ms: 0,
+        last_before_ms: None,
+        skips: 0,
+        met: HashSet::new(),
+        is_empty: true,
+    };
+    match &options.svg {
+        Some(path) => history.draw(path, &names)?,
+        None if options.json => history.list_json(&names)?,
+        None => history.list(&names)?,
     }
     // Of one lock nothing was asked before.
-    settings.warn_of_replica(&client);
+    settings.warn_of_replica(&history.client);
     Ok(Exit::Success)
 }
 
@@ -82,226 +93,116 @@ fn local(seconds: i64) -> CivilTime {
     local_time(seconds).unwrap_or_else(|| utc(seconds))
 }
 
-/// A line that is shown.
-enum Row {
-    Hold(HistoryEntry),
-    Skip(Skip),
-}
-
-impl Row {
-    fn item(&self) -> Item<'_> {
-        match self {
-            Self::Hold(entry) => Item::Hold(entry),
-            Self::Skip(skip) => Item::Skip(skip),
-        }
-    }
-}
-
-/// The rows that are kept of those that were read: the last that began.
-struct Rows {
+/// The entries that were read, and what else there was.
+struct History<'a> {
+    asked: Asked,
+    options: &'a cli::History,
+    settings: &'a Settings,
+    client: Client,
+    /// The entries that are kept: the last that began, and no more than `most` once they are in order.
+    entries: Vec<HistoryEntry>,
     most: usize,
-    kept: Vec<Row>,
-    /// So many came before these.
+    /// Number of entries that began before these.
     before: usize,
-    /// What those that are kept take up, in bytes.
-    weight: usize,
-}
-
-impl Rows {
-    fn last(most: usize) -> Self {
-        Self {
-            most,
-            kept: Vec::new(),
-            before: 0,
-            weight: 0,
-        }
-    }
-
-    /// Those of the locks come in the order of the names. None is kept where there are too many.
-    fn add(&mut self, row: Row) {
-        if self.are_too_many() {
-            return;
-        }
-        self.weight += row.item().weight();
-        self.kept.push(row);
-        if self.kept.len() > self.most.saturating_add(SLACK) {
-            self.settle();
-        }
-    }
-
-    fn add_all(&mut self, lock: LockHistory, with_skips: bool) {
-        // Those of one lock are in the order of their fences, which stays where they began at once.
-        let holds = lock.holds.into_iter().map(Row::Hold);
-        let skips = lock.skips.into_iter().filter(|_| with_skips);
-        for row in holds.chain(skips.map(Row::Skip)) {
-            self.add(row);
-        }
-    }
-
-    fn are_too_many(&self) -> bool {
-        self.weight > MAX_WEIGHT
-    }
-
-    /// The error where there were too many to be kept.
-    fn expect_all(&self) -> Result<()> {
-        if self.are_too_many() {
-            let most = MAX_WEIGHT >> 20;
-            let why = format!("this history is larger than {most} MiB");
-            return Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into());
-        }
-        Ok(())
-    }
-
-    /// Orders them, and drops all except the last. Rows of one moment stay in the order of the names and fences.
-    fn settle(&mut self) {
-        self.kept.sort_by_key(|row| row.item().started_ms());
-        let surplus = self.kept.len().saturating_sub(self.most);
-        self.before += surplus;
-        let dropped = self.kept.drain(..surplus);
-        self.weight -= dropped.map(|row| row.item().weight()).sum::<usize>();
-    }
-
-    /// In their order.
-    fn items(&mut self) -> Vec<Item<'_>> {
-        self.settle();
-        self.kept.iter().map(Row::item).collect()
-    }
-
-    fn holds(&mut self) -> Vec<&HistoryEntry> {
-        self.settle();
-        let holds = self.kept.iter().filter_map(|row| match row {
-            Row::Hold(entry) => Some(entry),
-            Row::Skip(_) => None,
-        });
-        holds.collect()
-    }
-}
-
-/// What the rows that are kept may take up, in bytes; and of how many more than are wanted the first are dropped.
-const MAX_WEIGHT: usize = 64 << 20;
-const SLACK: usize = 1000;
-
-/// How many values of an array are written at once.
-const PRINTED: usize = 1000;
-
-/// A part of an array is printed when it takes up so many bytes.
-const PART: usize = 24 << 20;
-
-/// What was found beside the rows.
-#[derive(Default)]
-struct Found {
     /// The server's clock, in milliseconds since 1970.
     now_ms: u64,
-    /// When the last hold ended of those that are too old.
+    /// End of the last hold that is too old.
     last_before_ms: Option<u64>,
-    /// How many runs ended without the lock.
+    /// Number of runs that ended without the lock.
     skips: usize,
-    /// The names and patterns of which there is something.
+    /// The names and patterns with a history.
     met: HashSet<String>,
     is_empty: bool,
 }
 
-fn is_empty(lock: &LockHistory) -> bool {
-    lock.holds.is_empty() && lock.skips.is_empty()
-}
-
-/// All that is shown of what was found, without colours.
-/// What was asked.
-struct Query<'a> {
-    asked: Asked,
-    options: &'a cli::History,
-    locks: &'a Locks,
-    calendar: Calendar,
-}
-
-impl Query<'_> {
-    fn names(&self, client: &mut Client) -> Result<Vec<Name>, protocol::Error> {
-        self.asked.look_up(client, self.locks, Which::All)
-    }
-
-    /// Whether one lock was asked for.
-    fn is_of_one(&self) -> bool {
-        self.asked.names.len() == 1 && self.asked.patterns.is_empty()
-    }
-
-    /// Reads what is remembered of these locks, as far as it was asked for. `take` gets that of one after the other,
-    /// and `after` each few what there is so far: whether to go on.
-    fn read<T>(
-        &self,
+impl History<'_> {
+    /// Reads the entries that were asked for. `after`: called after each lock with the memory that the entries take; stops
+    /// the reading by returning false.
+    fn read(
+        &mut self,
         names: &[Name],
-        client: &mut Client,
-        into: &mut T,
-        take: impl Fn(&mut T, LockHistory),
-        after: impl Fn(&mut T) -> Result<bool>,
-    ) -> Result<Found> {
-        let since = self.options.since.map(milliseconds);
-        let mut state = (
-            into,
-            Found {
-                is_empty: true,
-                ..Found::default()
-            },
-        );
-        let each = |(into, found): &mut (&mut T, Found), mut lock: LockHistory| {
+        with_skips: bool,
+        mut after: impl FnMut(&mut Self, usize) -> Result<bool>,
+    ) -> Result<()> {
+        let locks = &self.settings.locks;
+        let mut client = self.client.hand_over();
+        let mut weight = 0;
+        let read = locks.each_history(&mut client, names, |lock| -> Result<bool> {
+            let since = self.options.since.map(milliseconds);
             let first = since.map_or(0, |since| lock.now_ms.saturating_sub(since));
-            lock.holds.retain(|entry| {
-                let recent = entry.ended_ms.is_none_or(|ended| ended >= first);
-                if !recent {
-                    found.last_before_ms = found.last_before_ms.max(entry.ended_ms);
+            self.now_ms = self.now_ms.max(lock.now_ms);
+            let mut is_empty = true;
+            for entry in lock.entries {
+                if entry.ended_ms.is_some_and(|ended| ended < first) {
+                    if !entry.is_skip() {
+                        self.last_before_ms = self.last_before_ms.max(entry.ended_ms);
+                    }
+                    continue;
                 }
-                recent
-            });
-            lock.skips.retain(|skip| skip.ended_ms >= first);
-            found.now_ms = found.now_ms.max(lock.now_ms);
-            found.skips += lock.skips.len();
-            if !is_empty(&lock) {
-                found.is_empty = false;
-                let text = lock.name.as_str();
-                found
-                    .met
-                    .extend(self.asked.that_mean(text).map(str::to_owned));
+                is_empty = false;
+                self.skips += usize::from(entry.is_skip());
+                if with_skips || !entry.is_skip() {
+                    weight += entry.weight();
+                    self.entries.push(entry);
+                }
+                if self.entries.len() > self.most.saturating_add(SLACK) {
+                    weight -= self.settle();
+                }
             }
-            take(into, lock);
-        };
-        let after = |(into, _): &mut (&mut T, Found)| after(into);
-        self.locks
-            .each_history(client, names, &mut state, each, after)?;
-        Ok(state.1)
+            if !is_empty {
+                self.is_empty = false;
+                let meant = self.asked.that_mean(lock.name.as_str());
+                self.met.extend(meant.map(str::to_owned));
+            }
+            let goes_on = after(self, weight);
+            if self.entries.is_empty() {
+                weight = 0;
+            }
+            goes_on
+        });
+        self.client = client;
+        read?;
+        self.settle();
+        Ok(())
     }
 
-    /// The same, of which rows are kept.
-    fn read_rows(
-        &self,
-        names: &[Name],
-        client: &mut Client,
-        rows: &mut Rows,
-        take: impl Fn(&mut Rows, LockHistory),
-    ) -> Result<Found> {
-        let after = |rows: &mut Rows| rows.expect_all().map(|()| true);
-        self.read(names, client, rows, take, after)
-    }
-
-    /// The table, and what it leaves out.
-    fn list(&self, names: &[Name], client: &mut Client) -> Result<String> {
-        let options = self.options;
-        let mut rows = Rows::last(options.last.unwrap_or(LINES));
-        let found = self.read_rows(names, client, &mut rows, |rows, lock| {
-            rows.add_all(lock, options.skipped);
-        })?;
-        let shown = rows.items();
-        let mut text = String::new();
-        if !shown.is_empty() {
-            let is_of_one = self.is_of_one();
-            text = listing::table(&shown, found.now_ms, self.calendar, width(), is_of_one);
+    /// Refuses more entries than can be kept.
+    fn refuse_many(&mut self, weight: usize) -> Result<bool> {
+        if weight > MAX_WEIGHT {
+            let most = MAX_WEIGHT >> 20;
+            let why = format!("this history is larger than {most} MiB");
+            return Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into());
         }
-        let before = rows.before;
+        Ok(true)
+    }
+
+    /// Puts the entries in order, and drops all except the last. Returns the memory that is free now. Entries of one moment
+    /// stay in the order of their names and fences.
+    fn settle(&mut self) -> usize {
+        self.entries.sort_by_key(|entry| entry.since_ms);
+        let surplus = self.entries.len().saturating_sub(self.most);
+        self.before += surplus;
+        let dropped = self.entries.drain(..surplus);
+        dropped.map(|entry| entry.weight()).sum()
+    }
+
+    /// Prints the table, and what it leaves out.
+    fn list(&mut self, names: &[Name]) -> Result<()> {
+        let with_skips = self.options.skipped;
+        self.read(names, with_skips, Self::refuse_many)?;
+        let mut text = String::new();
+        if !self.entries.is_empty() {
+            let is_of_one = self.asked.names.len() == 1 && self.asked.patterns.is_empty();
+            text = listing::table(&self.entries, self.now_ms, LOCAL, width(), is_of_one);
+        }
         let mut notes = Vec::new();
-        if before > 0 {
-            let plural = if before == 1 { "" } else { "s" };
+        if self.before > 0 {
+            let plural = if self.before == 1 { "" } else { "s" };
+            let before = self.before;
             notes.push(format!("{before} earlier line{plural}; -n all shows all"));
         }
-        if found.skips > 0 && !options.skipped {
-            let (runs, them) = match found.skips {
+        if self.skips > 0 && !with_skips {
+            let (runs, them) = match self.skips {
                 1 => ("1 run".into(), "it"),
                 runs => (format!("{runs} runs"), "them"),
             };
@@ -309,139 +210,89 @@ impl Query<'_> {
                 "{runs} ended without the lock; --skipped shows {them}"
             ));
         }
-        notes.extend(self.missing(&found, client)?);
-        Ok(with_notes(text, &notes))
+        notes.extend(self.missing()?);
+        if !text.is_empty() && !notes.is_empty() {
+            text.push('\n');
+        }
+        print(
+            &notes
+                .into_iter()
+                .fold(text, |text, note| text + &note + "\n"),
+        )?;
+        Ok(())
     }
 
-    /// The array, printed as it is read: in the order in which the runs began, unless there are too many to keep
-    /// them all.
-    fn list_json(&self, names: &[Name], client: &mut Client) -> Result<()> {
-        struct Array {
-            rows: Rows,
-            is_begun: bool,
-            /// Whether there is still a reader.
-            is_read: Result<bool>,
-        }
-        impl Array {
-            fn print(&mut self, now_ms: u64) -> Result<bool> {
-                self.rows.expect_all()?;
-                let rest = Rows::last(self.rows.most);
-                let mut rows = std::mem::replace(&mut self.rows, rest);
-                for items in rows.items().chunks(PRINTED) {
-                    if !print(&listing::json_part(items, now_ms, !self.is_begun)?)? {
-                        return Ok(false);
-                    }
-                    self.is_begun = true;
-                }
-                Ok(true)
-            }
-        }
-        let options = self.options;
-        let mut array = Array {
-            rows: Rows::last(options.last.unwrap_or(usize::MAX)),
-            is_begun: false,
-            is_read: Ok(true),
+    /// Prints the array as it is read: in the order in which the runs began, unless there are too many to keep them all.
+    fn list_json(&mut self, names: &[Name]) -> Result<()> {
+        let mut array = Array::default();
+        let mut print = |history: &mut Self| {
+            let (entries, now_ms) = (std::mem::take(&mut history.entries), history.now_ms);
+            array.print(&entries, |json, entry| write_entry(json, entry, now_ms))
         };
-        let take = |array: &mut Array, lock: LockHistory| {
-            let now_ms = lock.now_ms;
-            if matches!(array.is_read, Ok(true)) {
-                array.rows.add_all(lock, options.skipped);
-                if array.rows.weight > PART && options.last.is_none() {
-                    array.is_read = array.print(now_ms);
-                }
+        let mut is_read = true;
+        self.read(names, self.options.skipped, |history, weight| {
+            if weight > PART && history.most == usize::MAX {
+                history.settle();
+                is_read = print(history)?;
+                return Ok(is_read);
             }
-        };
-        let after = |array: &mut Array| Ok(matches!(array.is_read, Ok(true)));
-        let found = self.read(names, client, &mut array, take, after)?;
-        let is_read = std::mem::replace(&mut array.is_read, Ok(true))?;
-        if is_read && array.print(found.now_ms)? {
-            let begin = if array.is_begun { "" } else { "[" };
-            print(&format!("{begin}{}", listing::JSON_END))?;
+            history.refuse_many(weight)
+        })?;
+        if is_read && print(self)? {
+            array.end()?;
         }
         Ok(())
     }
 
-    /// A line for each name or pattern that has no history, or none in the time that was asked for.
-    fn missing(&self, found: &Found, client: &mut Client) -> Result<Vec<String>> {
-        if let (Some(since), Some(last)) = (self.options.since, found.last_before_ms)
-            && found.is_empty
+    /// Returns a line for each name or pattern that has no history, or none in the time that was asked for.
+    fn missing(&mut self) -> Result<Vec<String>> {
+        if let (Some(since), Some(last)) = (self.options.since, self.last_before_ms)
+            && self.is_empty
         {
+            let (since, last) = (format_duration(since), LOCAL.moment(last));
             return Ok(vec![format!(
-                "no hold within {}; the last one ended at {}",
-                format_duration(since),
-                self.calendar.moment(last)
+                "no hold within {since}; the last one ended at {last}"
             )]);
         }
-        let texts = self.asked.names.iter().map(Name::as_str);
-        let texts = texts.chain(self.asked.patterns.iter().map(String::as_str));
-        let missing: Vec<&str> = texts.filter(|text| !found.met.contains(*text)).collect();
-        let all = self.asked.is_all() && found.is_empty;
-        if missing.is_empty() && !all {
-            return Ok(Vec::new());
-        }
         let days = cli::REMEMBERED.as_secs() / 86_400;
-        if all {
+        if self.asked.is_all() && self.is_empty {
             return Ok(vec![format!(
                 "no lock has a history (kept for {days} days)"
             )]);
         }
-        let others = self.others(&missing, client)?;
-        Ok(missing
-            .into_iter()
-            .map(|name| format!("no history of \"{name}\" (kept for {days} days; {others})"))
-            .collect())
-    }
-
-    /// Which names have a history, in words; in place of one that has none, the one that was probably meant.
-    fn others(&self, missing: &[&str], client: &mut Client) -> Result<String> {
-        let mut names = self.locks.names(client, Which::All)?;
-        if let [name] = missing
-            && let Some(meant) = meant(name, names.iter().map(Name::as_str))
-        {
-            return Ok(format!("did you mean {}?", report::quote(meant)));
+        let texts = self.asked.names.iter().map(Name::as_str);
+        let texts = texts.chain(self.asked.patterns.iter().map(String::as_str));
+        let missing: Vec<&str> = texts.filter(|text| !self.met.contains(*text)).collect();
+        if missing.is_empty() {
+            return Ok(Vec::new());
         }
-        names.sort_by(|a, b| natural_cmp(a.as_str(), b.as_str()));
-        // Some may only be in use.
-        names.truncate(4 * NAMES);
-        let mut all: Vec<Name> = Vec::new();
-        let each = |all: &mut Vec<Name>, lock: LockHistory| {
-            all.extend((!is_empty(&lock)).then_some(lock.name));
+        let known = self.settings.locks.names(&mut self.client, Which::All)?;
+        let line = |name: &str| {
+            let meant = meant(name, known.iter().map(Name::as_str));
+            let meant = meant.map(|meant| format!("; did you mean {}?", report::quote(meant)));
+            let meant = meant.unwrap_or_default();
+            format!("no history of \"{name}\" (kept for {days} days{meant})")
         };
-        let enough = |all: &mut Vec<Name>| Ok::<_, protocol::Error>(all.len() <= NAMES);
-        self.locks
-            .each_history(client, &names, &mut all, each, enough)?;
-        if all.is_empty() {
-            return Ok("no lock has a history".into());
-        }
-        let more = if all.len() > NAMES { ", …" } else { "" };
-        let first: Vec<&str> = all.iter().take(NAMES).map(Name::as_str).collect();
-        let first = first.join(", ");
-        Ok(format!("names with a history: {first}{more}"))
+        Ok(missing.into_iter().map(line).collect())
     }
 
     /// Writes the chart to a file, or to standard output.
-    fn draw(&self, path: &Path, names: &[Name], client: &mut Client) -> Result<Exit> {
-        let mut rows = Rows::last(self.options.last.unwrap_or(usize::MAX));
-        let found = self.read_rows(names, client, &mut rows, |rows, lock| {
-            rows.add_all(lock, false);
-        })?;
+    fn draw(&mut self, path: &Path, names: &[Name]) -> Result<()> {
+        self.read(names, false, Self::refuse_many)?;
         let mut inspected = Vec::new();
         for few in names.chunks(INSPECTED) {
-            inspected.extend(self.locks.inspect(client, few)?);
+            inspected.extend(self.settings.locks.inspect(&mut self.client, few)?);
             inspected.retain(|lock| !(lock.waiters.is_empty() && lock.record.freezes.is_empty()));
         }
         let mut waiters: Vec<(&Name, &Waiter)> = Vec::new();
         let mut not_drawn = 0;
         for lock in &inspected {
-            let waiting = lock.waiters.iter().map(|waiting| &waiting.waiter);
-            let drawn = waiting.take(WAITERS);
-            waiters.extend(drawn.map(|waiter| (&lock.name, waiter)));
+            let drawn = lock.waiters.iter().take(WAITERS);
+            waiters.extend(drawn.map(|waiting| (&lock.name, &waiting.waiter)));
             not_drawn += lock.waiters.len().saturating_sub(WAITERS);
         }
-        let holds = rows.holds();
-        if holds.is_empty() && waiters.is_empty() {
-            let why = self.missing(&found, client)?;
-            let why = why.into_iter().next();
+        if self.entries.is_empty() && waiters.is_empty() {
+            let why = self.missing()?.into_iter().next();
             let why = why.unwrap_or("no run has held the lock".into());
             return Err(BadUsage(format!("nothing to draw: {why}")).into());
         }
@@ -454,25 +305,14 @@ impl Query<'_> {
             not_drawn,
             freezes: &freezes,
         };
-        let chart = Chart::of(&holds, beside, found.now_ms, self.calendar);
+        let chart = Chart::of(&self.entries, beside, self.now_ms, LOCAL);
         if path == Path::new("-") {
             print(&chart.svg())?;
         } else {
             file::replace(path, &chart.svg())
                 .with_context(|| format!("can't write {}", path.display()))?;
         }
-        Ok(Exit::Success)
+        Ok(())
     }
 }
 
-/// A text, and notes on it below.
-fn with_notes(mut text: String, notes: &[String]) -> String {
-    if !text.is_empty() && !notes.is_empty() {
-        text.push('\n');
-    }
-    for note in notes {
-        text += note;
-        text.push('\n');
-    }
-    text
-}

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::calendar::Calendar;
-use super::listing::{ended, ran, skipped};
-use crate::protocol::{HistoryEntry, HoldOutcome, Inspected, LockHistory, Name, Skip};
+use super::listing::ended;
+use crate::protocol::{HistoryEntry, HoldOutcome, Inspected, LockHistory, Name};
 use crate::report::{client_name, escaped, format_duration, reason_of};
 
 /// Most events that are shown.
@@ -18,14 +18,23 @@ pub struct Past {
 
 impl Past {
     pub fn of(history: &LockHistory) -> Self {
-        let holds = history.holds.iter();
-        let ends = holds.filter_map(|hold| Some((hold.ended_ms?, end(hold))));
-        let is_same = |one: &Skip, next: &Skip| one.reason == next.reason && one.by == next.by;
-        let skips = history.skips.chunk_by(is_same);
-        let skips = skips.filter_map(|alike| Some((alike.last()?.ended_ms, without_lock(alike)?)));
+        let is_same = |one: &HistoryEntry, next: &HistoryEntry| match (&one.outcome, &next.outcome)
+        {
+            (
+                HoldOutcome::Skipped { reason, by, .. },
+                HoldOutcome::Skipped {
+                    reason: other,
+                    by: others,
+                    ..
+                },
+            ) => (reason, by) == (other, others),
+            _ => false,
+        };
+        let events = history.entries.chunk_by(is_same);
+        let events = events.filter_map(|alike| Some((alike.last()?.ended_ms?, end(alike)?)));
         Self {
             name: history.name.clone(),
-            events: last(ends.chain(skips)),
+            events: last(events),
         }
     }
 
@@ -48,40 +57,26 @@ fn last(events: impl Iterator<Item = (u64, String)>) -> Vec<(u64, String)> {
     events
 }
 
-/// Tells how a hold ended, and who ended it.
-fn end(hold: &HistoryEntry) -> String {
-    let (who, after) = (client_name(&hold.who), format_duration(ran(hold, 0)));
-    match &hold.outcome {
-        HoldOutcome::Cancelled(Some(by)) => {
-            format!(
-                "{} stopped {who} after {after}{}",
-                client_name(by),
-                reason_of(by)
-            )
-        }
-        HoldOutcome::Forced(Some(by)) => {
-            format!(
-                "{} took it from {who} after {after}{}",
-                client_name(by),
-                reason_of(by)
-            )
-        }
-        outcome => format!("{who} ended after {after}: {}", ended(outcome, true)),
-    }
-}
-
-/// Tells why runs ended without the lock, by the last of them; all have the same cause.
-fn without_lock(alike: &[Skip]) -> Option<String> {
+/// Tells how a hold ended, and who ended it; or why runs ended without the lock, by the last of them.
+fn end(alike: &[HistoryEntry]) -> Option<String> {
     let (last, others) = alike.split_last()?;
-    let others = match others.len() {
-        0 => String::new(),
-        more => format!(" (and {more} more)"),
+    let (who, after) = (client_name(&last.who), format_duration(last.ran(0)));
+    let by = |by, what: &str| {
+        let reason = reason_of(by);
+        format!("{} {what} {who} after {after}{reason}", client_name(by))
     };
-    Some(format!(
-        "{} {}{others}",
-        client_name(&last.who),
-        skipped(last, false)
-    ))
+    Some(match &last.outcome {
+        HoldOutcome::Cancelled(Some(who)) => by(who, "stopped"),
+        HoldOutcome::Forced(Some(who)) => by(who, "took it from"),
+        HoldOutcome::Skipped { .. } => {
+            let others = match others.len() {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            format!("{who} {}{others}", ended(last, false))
+        }
+        _ => format!("{who} ended after {after}: {}", ended(last, true)),
+    })
 }
 
 /// Tells of a freeze, and who made it, if it isn't over.

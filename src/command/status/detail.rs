@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::history::{Past, calendar::Calendar};
-use super::table::{GRANTED, NOT_CONFIRMED, NOT_RENEWED};
+use super::table::{GRANTED, NOT_CONFIRMED};
 use crate::protocol::{
     Frozen, GuardEntry, Hold, Holder, Inspected, Kept, Key, Limit, Renewal, Waiting, Who,
 };
@@ -11,6 +11,9 @@ use crate::report::{
     Line, Style, client_in_words, columns, command_line, escaped, expectation, format_duration,
     is_overdue, padded, stopping, typed, wrapped,
 };
+
+/// What is said of a lease that should have been renewed.
+const NOT_RENEWED: &str = "not renewed";
 
 /// How many columns the names of the fields take.
 const KEYS: usize = 15;

@@ -2,68 +2,62 @@
 
 use std::time::Duration;
 
-use crate::protocol::{Frozen, Hold, Holder, Inspected, Key, Renewal, Waiting, Who};
+use crate::protocol::{Hold, Inspected, Key, Renewal, Who};
 use crate::report::{
-    Cell, Column, Line, Step, Style, Table, client_name, columns, command_and_reason, describe_job,
-    escaped, format_duration, shorten, truncate,
+    Cell, Column, Line, Step, Style, Table, client_name, columns, describe_job, escaped,
+    format_duration, shorten, truncate,
 };
 
-const COLUMNS: [&str; 8] = [
-    "NAME", "MODE", "WHO", "PID", "AGE", "LEASE", "ID", "COMMAND",
-];
+const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "AGE", "ID", "COMMAND"];
 const NAME: usize = 0;
 const MODE: usize = 1;
 const WHO: usize = 2;
 const PID: usize = 3;
-const FOR: usize = 4;
-const LEFT: usize = 5;
-const ID: usize = 6;
-const COMMAND: usize = 7;
+const AGE: usize = 4;
+const ID: usize = 5;
+const COMMAND: usize = 6;
 
-/// What gives way on a terminal: what is least missed goes first, and a name is never cut.
+/// Steps to fit a terminal: the least useful goes first, and a name is never cut.
 const STAGES: [&[Step]; 8] = [
     &[Step::Cut(COMMAND, 20, usize::MAX)],
     &[Step::Hide(ID)],
     &[Step::Hide(PID)],
     &[Step::Cut(WHO, 24, 28)],
-    &[Step::Hide(LEFT), Step::Brief(MODE)],
+    &[Step::Brief(MODE)],
     &[Step::Cut(WHO, 16, 28)],
-    &[Step::Brief(FOR)],
+    &[Step::Brief(AGE)],
     &[Step::Cut(COMMAND, 8, usize::MAX)],
 ];
 
-/// Between the parts of a line without a table.
+/// Spaces between the parts of a line without a table.
 const GAP: usize = 2;
 
-/// What is said of a lease that should have been renewed.
-pub const NOT_RENEWED: &str = "not renewed";
-
-/// What is said of a lock, and of the client that has it next, while its grant isn't confirmed.
+/// Mode of a client that was granted a lock, and the rest of that sentence.
 pub const GRANTED: &str = "granted";
 pub const NOT_CONFIRMED: &str = "not confirmed yet";
 
-/// A row: what is in each column, safe for a terminal, and how it looks.
-#[derive(Clone, Debug)]
+/// A row: its cells, safe for a terminal, with the short forms of the mode and the age.
+#[derive(Clone, Debug, Default)]
 struct Row {
-    cells: [String; 8],
-    styles: [Style; 8],
-    /// The mode where the column with what is left of the lease is hidden.
-    mode_alone: Option<&'static str>,
-    /// For how long, without what is usual.
-    short_for: String,
-    /// The link to the job, which has a line to itself on a terminal.
+    cells: [String; 7],
+    /// The words of the mode on a narrow terminal, if it is shortened there.
+    brief_mode: Option<&'static str>,
+    /// The age without the usual one.
+    brief_age: String,
+    style: Style,
+    /// The link to the job, on a line of its own on a terminal.
     link: Option<String>,
 }
 
-/// Draws some locks. `width`: that of the terminal, if there is one.
+/// Draws some locks for a terminal of this width, or for a file.
 pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
-    let rows: Vec<Row> = locks
-        .iter()
-        .flat_map(|lock| rows_of(lock, width.is_some()))
-        .collect();
+    let on_terminal = width.is_some();
+    let rows = locks.iter().flat_map(|lock| rows_of(lock, on_terminal));
+    let rows: Vec<Row> = rows.collect();
     let mut all = COLUMNS.map(Column::new);
-    all[NAME] = Column::new(COLUMNS[NAME]).middle();
-    all[WHO] = Column::new(COLUMNS[WHO]).middle();
+    for column in [NAME, WHO] {
+        all[column] = Column::new(COLUMNS[column]).middle();
+    }
     let mut table = Table::new(all.to_vec(), &rows, Row::cell);
     let mut lines = Vec::new();
     let fits = table.fit(width, &STAGES);
@@ -75,186 +69,155 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
             Some(width) if !fits => lines.extend(row.stacked(width)),
             _ => lines.push(table.line(|column, brief| row.cell(column, brief))),
         }
-        if let Some(link) = &row.link {
-            lines.push(Line::of(Style::Plain, format!("{:GAP$}{link}", "")));
-        }
+        let link = row.link.as_ref();
+        lines.extend(link.map(|link| Line::of(Style::Plain, format!("{:GAP$}{link}", ""))));
     }
     lines
 }
 
 impl Row {
     fn cell(&self, column: usize, brief: bool) -> Cell<'_> {
-        let (style, text) = match (column, self.mode_alone) {
-            (MODE, Some(mode)) if brief => (self.styles[LEFT], mode),
-            (FOR, _) if brief => (self.styles[FOR], self.short_for.as_str()),
-            _ => (self.styles[column], self.cells[column].as_str()),
+        let text = match (column, self.brief_mode) {
+            (MODE, Some(mode)) if brief => mode,
+            (AGE, _) if brief => &self.brief_age,
+            _ => &self.cells[column],
+        };
+        let style = if column == MODE {
+            self.style
+        } else {
+            Style::Plain
         };
         (style, text.into())
     }
 
-    /// The row in a few lines, for a terminal that has no room for a table. A name that doesn't fit beside the rest has
-    /// a line of its own, which the terminal breaks.
+    /// Returns the row as a few lines, for a terminal that has no room for a table. A name that doesn't fit beside the
+    /// mode and the age has a line of its own, which the terminal breaks.
     fn stacked(&self, width: usize) -> Vec<Line> {
-        let [name, mode, who, _, _, left, _, command] = &self.cells;
-        let taken = [name, mode, &self.short_for].map(|text| columns(text));
+        let [name, mode, who, _, _, _, command] = &self.cells;
+        let taken = [name, mode, &self.brief_age].map(|text| columns(text));
         let mut lines = Vec::new();
         let mut head = Line::of(Style::Bold, name);
         if taken.iter().sum::<usize>() + 2 * GAP > width {
             lines.push(std::mem::take(&mut head));
         }
-        let head = head.and_spaces(GAP).and(self.styles[MODE], mode);
-        lines.push(head.and_spaces(GAP).and(Style::Plain, &self.short_for));
+        let head = head.and_spaces(GAP).and(self.style, mode);
+        lines.push(head.and_spaces(GAP).and(Style::Plain, &self.brief_age));
         let room = width.saturating_sub(GAP);
-        let mut add = |style, text: &str| {
+        for text in [shorten(who, room), truncate(command, room)] {
             if !text.is_empty() {
-                lines.push(Line::default().and_spaces(GAP).and(style, text));
+                lines.push(Line::default().and_spaces(GAP).and(Style::Plain, &text));
             }
-        };
-        add(Style::Plain, &shorten(who, room));
-        if self.mode_alone.is_some() {
-            add(self.styles[LEFT], &truncate(left, room));
         }
-        add(Style::Plain, &truncate(command, room));
         lines
+    }
+
+    /// A row without a client.
+    fn single(lock: &Inspected, mode: &str, who: &str) -> Self {
+        let name = escaped(lock.name.as_str());
+        Self {
+            cells: [&name, mode, who, "-", "-", "-", ""].map(str::to_owned),
+            brief_age: "-".into(),
+            ..Self::default()
+        }
+    }
+
+    /// A row about a client since a moment of the server's clock. `note`: what the other columns don't say.
+    fn about(
+        (lock, on_terminal): (&Inspected, bool),
+        (style, mode): (Style, &str),
+        (who, since_ms, id): (&Who, u64, &str),
+        note: &str,
+    ) -> Self {
+        let age = format_duration(lock.since(since_ms));
+        let mut row = Self::single(lock, mode, &escaped(&client_name(who)));
+        row.cells[PID] = who.pid.to_string();
+        row.cells[AGE].clone_from(&age);
+        row.cells[ID] = id.into();
+        row.cells[COMMAND] = describe_job(who, note, !on_terminal);
+        let link = who.url.as_deref().filter(|_| on_terminal);
+        let link = link.map(|link| escaped(link).into_owned());
+        Self {
+            brief_age: age,
+            style,
+            link,
+            ..row
+        }
     }
 }
 
-/// The rows of one lock: its holders, then its waiters.
+/// Returns the rows of one lock: its freeze, its holders, then its waiters.
 fn rows_of(lock: &Inspected, on_terminal: bool) -> Vec<Row> {
+    let view = (lock, on_terminal);
     let mut rows: Vec<Row> = Vec::new();
-    if let Some(by) = &lock.frozen {
-        rows.push(frozen(lock, by, on_terminal));
+    if let Some(frozen) = &lock.frozen {
+        let left = frozen.until_ms.saturating_sub(lock.now_ms);
+        let left = format!("{} left", format_duration(Duration::from_millis(left)));
+        let client = (&frozen.who, frozen.since_ms, "-");
+        rows.push(Row::about(view, (Style::Yellow, "frozen"), client, &left));
     }
     match &lock.key {
-        Key::Free if !rows.is_empty() => {}
+        Key::Free if lock.frozen.is_some() => {}
         Key::Free => rows.push(Row::single(lock, "-", "free")),
         Key::NotALock(kind) => {
-            rows.push(Row::single(
-                lock,
-                "-",
-                &format!("not a lock: a {}", escaped(kind)),
-            ));
+            let what = format!("not a lock: a {}", escaped(kind));
+            rows.push(Row::single(lock, "-", &what));
         }
-        Key::Held(_) => {
-            let holders = lock.holders();
-            rows.extend(holders.map(|hold| holding(lock, hold, on_terminal)));
-            let grants = lock.grants();
-            rows.extend(grants.map(|(hold, holder)| granted(lock, hold, holder, on_terminal)));
-        }
+        Key::Held(_) => rows.extend(lock.holders().map(|hold| holding(view, hold))),
     }
-    for (position, waiting) in (1..).zip(&lock.waiters) {
-        rows.push(self::waiting(lock, position, waiting, on_terminal));
-    }
+    rows.extend(lock.grants().map(|(hold, holder)| {
+        let client = (&holder.who, holder.waiting_since_ms(), hold.id.as_str());
+        Row::about(view, (Style::Yellow, GRANTED), client, NOT_CONFIRMED)
+    }));
+    rows.extend((1..).zip(&lock.waiters).map(|(position, waiting)| {
+        let waiter = &waiting.waiter;
+        let client = (&waiter.who, waiter.since_ms, waiting.id.as_str());
+        let mode = format!("waiting #{position}");
+        Row::about(view, (Style::Yellow, &mode), client, "")
+    }));
     rows
 }
 
-impl Row {
-    /// A row without a holder or waiter.
-    fn single(lock: &Inspected, mode: &str, what: &str) -> Self {
-        let name = escaped(lock.name.as_str());
-        let cells = [&name, mode, what, "-", "-", "-", "-", ""].map(str::to_owned);
-        Self {
-            cells,
-            styles: [Style::Plain; 8],
-            mode_alone: None,
-            short_for: "-".into(),
-            link: None,
+fn holding(view: (&Inspected, bool), hold: &Hold) -> Row {
+    let (lock, _) = view;
+    let note = match (hold.left, hold.renewal()) {
+        (None, _) => "no expiry; `redlock run --repair-ttl` gives it one".into(),
+        (Some(left), Renewal::None) => format!("expires in {}", format_duration(left)),
+        (Some(left), _) if hold.holder.is_none() => {
+            format!("expires in {}", format_duration(left))
         }
-    }
-
-    /// A row about a client, since a moment of the server's clock.
-    fn about(lock: &Inspected, mode: String, who: &Who, since_ms: u64, on_terminal: bool) -> Self {
-        let short_for = ago(lock, since_ms);
-        let (command, link) = if on_terminal {
-            (command_and_reason(who), who.url.as_deref())
-        } else {
-            (describe_job(who), None)
-        };
-        Self {
-            cells: [
-                escaped(lock.name.as_str()).into_owned(),
-                mode,
-                escaped(&client_name(who)).into_owned(),
-                who.pid.to_string(),
-                short_for.clone(),
-                "-".into(),
-                "-".into(),
-                command,
-            ],
-            styles: [Style::Plain; 8],
-            mode_alone: None,
-            short_for,
-            link: link.map(|link| escaped(link).into_owned()),
-        }
-    }
-}
-
-/// The client that froze the lock, until when, and why.
-fn frozen(lock: &Inspected, by: &Frozen, on_terminal: bool) -> Row {
-    let mut row = Row::about(lock, "frozen".into(), &by.who, by.since_ms, on_terminal);
-    let left = Duration::from_millis(by.until_ms.saturating_sub(lock.now_ms));
-    row.cells[LEFT] = format_duration(left);
-    row.styles[MODE] = Style::Yellow;
-    row
-}
-
-fn holding(lock: &Inspected, hold: &Hold, on_terminal: bool) -> Row {
-    let left = hold.left.map_or("no expiry".into(), format_duration);
+        _ => String::new(),
+    };
     let Some(holder) = &hold.holder else {
         let mut row = Row::single(lock, "exclusive", "another client");
-        row.cells[LEFT] = left;
         row.cells[ID].clone_from(&hold.id);
-        if hold.left.is_none() {
-            row.cells[COMMAND] = "(no expiry; `redlock run --repair-ttl` gives it one)".into();
-        }
+        row.cells[COMMAND] = format!("({note})");
         return row;
     };
-    let mode = match holder.limit.as_slots() {
-        _ if holder.kept.is_some() => "kept".to_owned(),
-        _ if hold.stopping.is_some() => "stopping".to_owned(),
-        Some(slots) => format!("slot {}/{slots}", holder.slot),
-        None => holder.limit.mode().to_owned(),
+    let overdue = hold.overdue().map(overdue);
+    let slot = holder
+        .limit
+        .as_slots()
+        .map(|slots| format!("slot {}/{slots}", holder.slot));
+    let (style, mode) = match (&overdue, &slot) {
+        _ if holder.kept.is_some() => (Style::Plain, "kept"),
+        _ if hold.stopping.is_some() => (Style::Yellow, "stopping"),
+        (Some(overdue), _) => (Style::Red, overdue.as_str()),
+        (None, Some(slot)) => (Style::Plain, slot.as_str()),
+        (None, None) => (Style::Plain, holder.limit.mode()),
     };
-    let mut row = Row::about(lock, mode, &holder.who, holder.since_ms, on_terminal);
-    row.cells[ID].clone_from(&hold.id);
-    if hold.stopping.is_some() {
-        row.styles[MODE] = Style::Yellow;
-    }
+    let client = (&holder.who, holder.since_ms, hold.id.as_str());
+    let mut row = Row::about(view, (style, mode), client, &note);
+    row.brief_mode = (style == Style::Red).then_some("overdue");
     if let Some(usual) = lock.usual.filter(|_| holder.kept.is_none()) {
-        row.cells[FOR] = format!("{} (usually {})", row.short_for, format_duration(usual));
+        row.cells[AGE] = format!("{} (usually {})", row.brief_age, format_duration(usual));
     }
-    row.cells[LEFT] = match hold.renewal() {
-        Renewal::Overdue(_) => {
-            row.mode_alone = Some(NOT_RENEWED);
-            row.styles[LEFT] = Style::Red;
-            format!("{left}, {NOT_RENEWED}")
-        }
-        Renewal::None => format!("expires in {left}"),
-        Renewal::Ago(_) | Renewal::Unknown => left,
-    };
     row
 }
 
-/// One that isn't a holder before it, or the replicas, have confirmed its grant.
-fn granted(lock: &Inspected, hold: &Hold, holder: &Holder, on_terminal: bool) -> Row {
-    let since = holder.waiting_since_ms();
-    let mut row = Row::about(lock, GRANTED.into(), &holder.who, since, on_terminal);
-    row.cells[ID].clone_from(&hold.id);
-    row.cells[LEFT] = NOT_CONFIRMED.into();
-    row.styles[MODE] = Style::Yellow;
-    row
-}
-
-fn waiting(lock: &Inspected, position: usize, waiting: &Waiting, on_terminal: bool) -> Row {
-    let waiter = &waiting.waiter;
-    let mode = format!("waiting #{position}");
-    let mut row = Row::about(lock, mode, &waiter.who, waiter.since_ms, on_terminal);
-    row.cells[ID].clone_from(&waiting.id);
-    row.styles[MODE] = Style::Yellow;
-    row
-}
-
-/// How long it is since a moment of the server's clock.
-fn ago(lock: &Inspected, since_ms: u64) -> String {
-    format_duration(Duration::from_millis(lock.now_ms.saturating_sub(since_ms)))
+/// `renewal 12s overdue`.
+pub fn overdue(by: Duration) -> String {
+    format!(
+        "renewal {} overdue",
+        format_duration(Duration::from_secs(by.as_secs()))
+    )
 }

@@ -505,14 +505,13 @@ fn a_name_without_a_history_is_said_so_and_isnt_drawn() {
     );
     assert_eq!(
         redlock(&redis, &["history", "x"]).assert_code(0).stdout,
-        "no history of \"x\" (kept for 30 days; no lock has a history)\n"
+        "no history of \"x\" (kept for 30 days)\n"
     );
     for name in ["f", "e-10", "e-9", "c", "b", "a"] {
         redlock(&redis, &["run", name, "--", "true"]).assert_code(0);
     }
-    let names = "names with a history: a, b, c, e-9, e-10, …";
     for name in ["x", "x*"] {
-        let said = format!("no history of \"{name}\" (kept for 30 days; {names})");
+        let said = format!("no history of \"{name}\" (kept for 30 days)");
         let shown = redlock(&redis, &["history", name]);
         assert_eq!(shown.assert_code(0).stdout, format!("{said}\n"));
         let both = redlock(&redis, &["history", name, "a"]).stdout;

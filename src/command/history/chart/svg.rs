@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::{Bar, Chart};
-use crate::command::history::listing::{ended, failed, ran};
+use crate::command::history::listing::ended;
 use crate::protocol::Who;
 use crate::report::{
     client_in_words, command_line, describe_job, escaped, format_duration, truncate,
@@ -171,11 +171,11 @@ impl Chart<'_> {
                 &entry.who,
                 format!(
                     "fence {}, from {}\nwaited {}, ran {}: {}",
-                    entry.fence,
+                    entry.hold.as_ref().map_or(0, |hold| hold.fence),
                     self.calendar.moment(entry.since_ms),
                     format_duration(entry.waited),
-                    format_duration(ran(entry, self.to_ms)),
-                    ended(&entry.outcome, false)
+                    format_duration(entry.ran(self.to_ms)),
+                    ended(entry, false)
                 ),
             ),
             Bar::Waiting(waiter) => {
@@ -190,7 +190,11 @@ impl Chart<'_> {
                 )
             }
         };
-        let about = format!("{}: {}\n{about}", client_in_words(who), describe_job(who));
+        let about = format!(
+            "{}: {}\n{about}",
+            client_in_words(who),
+            describe_job(who, "", true)
+        );
         let link = who.url.as_ref().filter(|url| {
             let url = url.to_ascii_lowercase();
             url.starts_with("https://") || url.starts_with("http://")
@@ -211,11 +215,11 @@ impl Chart<'_> {
             self.part(picture, "waiting", (bar.queued_at(), got), y, &what);
         }
         if let Bar::Hold(entry) = bar {
-            let ran = format_duration(ran(entry, self.to_ms));
+            let ran = format_duration(entry.ran(self.to_ms));
             let what = format!("{}, {ran}", label_of(who));
             let (class, what) = match entry.ended_ms {
                 None => ("running", what),
-                Some(_) if failed(entry) => ("failed", format!("{FAILED} {what}")),
+                Some(_) if entry.outcome.is_failure() => ("failed", format!("{FAILED} {what}")),
                 Some(_) => ("ok", what),
             };
             let until = self.end_of(entry);
@@ -332,7 +336,7 @@ mod tests {
     use crate::command::history::calendar::Calendar;
     use crate::command::history::chart::{Beside, Chart};
     use crate::command::history::listing::tests::hold;
-    use crate::protocol::{HistoryEntry, HoldOutcome, Limit, Waiter};
+    use crate::protocol::{HoldOutcome, Limit, Waiter};
 
     #[test]
     fn a_hold_that_ended_before_it_began_is_drawn_where_it_began() {
@@ -341,7 +345,6 @@ mod tests {
             hold("alpha", 100, Some(110), HoldOutcome::Status(0)),
             hold("beta", 190, Some(120), HoldOutcome::Lost),
         ];
-        let holds: Vec<&HistoryEntry> = holds.iter().collect();
         let chart = Chart::of(&holds, Beside::default(), 200_000, Calendar::UTC);
         assert!(!chart.svg().contains("width=\"-"));
     }
@@ -373,8 +376,7 @@ mod tests {
             not_drawn: 9,
             freezes: &freezes,
         };
-        let all: Vec<&HistoryEntry> = holds.iter().collect();
-        for holds in [&all[..], &[]] {
+        for holds in [&holds[..], &[]] {
             let picture = Chart::of(holds, beside, 200_000, Calendar::UTC).svg();
             let mut open = Vec::new();
             for tag in picture.split('<').skip(1) {
@@ -392,7 +394,7 @@ mod tests {
             }
             assert_eq!(open, [""; 0]);
         }
-        let picture = Chart::of(&all, beside, 200_000, Calendar::UTC).svg();
+        let picture = Chart::of(&holds, beside, 200_000, Calendar::UTC).svg();
         for part in [
             "waiting since 1970-01-01 00:02:00 UTC, for 1m20s",
             "times in UTC",
