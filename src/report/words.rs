@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::text::{columns, ordinal, shorten, whole_seconds};
+use super::text::{columns, in_seconds, ordinal, shorten, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::duration::milliseconds;
 pub use crate::protocol::THIS_HOST_ONLY;
@@ -156,60 +156,115 @@ pub fn typed_for(words: &[&str], names: &[Name]) -> String {
     command_line(&words)
 }
 
-/// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m12s: ./deploy.sh (release-1.2)`; of a
-/// holder that no process renews for, when its lease ends.
+/// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m12s: ./deploy.sh (release-1.2)`.
 pub fn busy_line(name: &Name, busy: &Busy) -> String {
-    if let Some(Frozen { until_ms, who, .. }) = &busy.frozen {
-        let left = Duration::from_millis(until_ms.saturating_sub(busy.now_ms));
-        let (by, left) = (client_and_reason(who), format_duration(left));
-        return format!(
-            "lock \"{name}\" is frozen for {left} more by {by}; `{}` ends that",
-            typed(&["thaw"], name)
-        );
-    }
-    let whom = holders(busy);
-    match &busy.holder {
-        _ if busy.holders == 0 => format!("lock \"{name}\" is being handed over{}", ahead(busy)),
-        Some(Holder {
-            kept: Some(Kept::ForGuards),
-            ..
-        }) => {
-            let left = format_duration(busy.left.unwrap_or_default());
-            format!(
-                "lock \"{name}\" is kept until the guards of {whom} have ended, for at most {left}; the run itself has ended"
-            )
-        }
-        Some(Holder { kept: Some(_), .. }) => {
-            let left = format_duration(busy.left.unwrap_or_default());
-            format!(
-                "lock \"{name}\" is kept for {left} more after {whom} has ended (--hold-at-least)"
-            )
-        }
-        Some(Holder { since_ms, who, .. }) if who.instance.is_some() => {
-            let running = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms));
-            let command = escaped(&quoted(&job(who))).into_owned();
-            let (running, why) = (format_duration(running), escaped(&why(who)).into_owned());
-            let stopping = busy.stopping.as_ref().map_or(String::new(), |by| {
-                format!("; {}", escaped(&stopping(by, who, busy.now_ms)))
-            });
-            format!(
-                "lock \"{name}\" is held by {whom}, running for {running}: {command}{why}{stopping}"
-            )
-        }
-        Some(Holder { who, .. }) => {
-            let (why, ends) = (escaped(&why(who)).into_owned(), expiry(busy.left));
-            format!("lock \"{name}\" is held by {whom}{why}; not renewed, {ends}")
-        }
-        None => format!("lock \"{name}\" is held by {whom}; {}", expiry(busy.left)),
-    }
+    let (whom, what) = keeping(busy, Duration::ZERO, ", running").swap_remove(0);
+    let what = if what.is_empty() {
+        what
+    } else {
+        format!(": {what}")
+    };
+    let what = match &busy.frozen {
+        Some(_) => format!("{what}; `{}` undoes it", typed(&["thaw"], name)),
+        None => what,
+    };
+    let ahead = match busy.ahead {
+        ahead if ahead > 0 && busy.holders == 0 => format!("; {ahead} ahead"),
+        _ => String::new(),
+    };
+    format!("lock \"{name}\" is {whom}{what}{ahead}")
 }
 
-/// When a lease ends that is not known to be renewed: `expires in 28s`.
-fn expiry(left: Option<Duration>) -> String {
-    left.map_or(
-        "it has no expiry (`redlock run --repair-ttl` gives it one)".into(),
-        |left| format!("expires in {}", format_duration(left)),
-    )
+/// Returns how much time is left of a freeze: `29d left`.
+pub fn left_of_freeze(frozen: &Frozen, now_ms: u64) -> String {
+    let left = Duration::from_millis(frozen.until_ms.saturating_sub(now_ms));
+    format!("{} left", in_seconds(left))
+}
+
+/// Returns who keeps the lock from others, and what for, in words that are safe for a terminal; then shorter forms.
+/// The answer is `old`, and `running` stands before the age of a hold.
+fn keeping(busy: &Busy, old: Duration, running: &str) -> Vec<(String, String)> {
+    let now_ms = busy.now_ms.saturating_add(milliseconds(old));
+    let left = busy.left.map(|left| in_seconds(left.saturating_sub(old)));
+    let expiry = left.as_ref().map_or(
+        "without an expiry (`redlock run --repair-ttl` gives it one)".into(),
+        |left| format!("expires in {left}"),
+    );
+    let whom = escaped(&holders(busy)).into_owned();
+    let only = |form: String| vec![(form, String::new())];
+    if let Some(frozen) = &busy.frozen {
+        let still = match busy.holders {
+            0 => String::new(),
+            _ => format!("still held by {whom}, "),
+        };
+        let left = left_of_freeze(frozen, now_ms);
+        let by = escaped(&client_in_words(&frozen.who)).into_owned();
+        let reason = frozen.who.reason.as_deref().unwrap_or_default();
+        let reason = escaped(&quoted(reason)).into_owned();
+        return vec![
+            (format!("{still}frozen by {by}, {left}"), reason.clone()),
+            (format!("frozen, {left}"), reason),
+            (format!("frozen, {left}"), String::new()),
+        ];
+    }
+    let Some(holder) = &busy.holder else {
+        return only(match busy.holders {
+            0 => "being handed over".into(),
+            _ => format!("held by {whom}, {expiry}"),
+        });
+    };
+    let who = &holder.who;
+    match holder.kept {
+        _ if busy.holders == 0 => return only("being handed over".into()),
+        Some(kept) => {
+            let left = left.unwrap_or_default();
+            return only(match kept {
+                Kept::ForGuards => {
+                    format!("kept until the guards of {whom} have ended, for at most {left}")
+                }
+                Kept::AtLeast => {
+                    format!("kept for {left} more after {whom} has ended (--hold-at-least)")
+                }
+            });
+        }
+        None => {}
+    }
+    let held = Duration::from_millis(now_ms.saturating_sub(holder.since_ms));
+    let held = in_seconds(held);
+    let job = escaped(&(quoted(&job(who)).into_owned() + &why(who)))
+        .trim_start()
+        .to_owned();
+    if who.instance.is_none() {
+        return vec![
+            (format!("held by {whom}, not renewed, {expiry}"), job),
+            (format!("held, {expiry}"), String::new()),
+        ];
+    }
+    let stop = busy.stopping.as_ref().map(|by| {
+        let killed = killed_in(by, who, now_ms);
+        (
+            format!(", stopping{killed}"),
+            escaped(&asked(by, now_ms)).into_owned(),
+        )
+    });
+    let (stop, asked) = stop.unwrap_or_default();
+    let asked = if asked.is_empty() {
+        asked
+    } else {
+        format!(" ({asked})")
+    };
+    let name = escaped(&client_name(who)).into_owned();
+    vec![
+        (
+            format!("held by {whom}{running} for {held}{stop}{asked}"),
+            job,
+        ),
+        (
+            format!("held by {} for {held}{stop}", shorten(&name, 20)),
+            String::new(),
+        ),
+        (format!("held for {held}{stop}"), String::new()),
+    ]
 }
 
 /// Warning that no URL is set: another host's runs without one use another server.
@@ -274,38 +329,10 @@ fn rounded_up(left: Duration) -> String {
 }
 
 /// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done
-/// in 4m, about 40s left; 2nd in line`. What is known is `old`. On a terminal what doesn't fit is taken off
-/// the command, then off the holder; of a freeze, off who froze it and who still holds the lock.
+/// in 4m, about 40s left; 2nd in line`. The answer is `old`. On a terminal, a command that doesn't fit is cut, then the
+/// holder.
 pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: Outlook) -> String {
     waiting_line_within(line_width(), name, busy, old, outlook)
-}
-
-/// For how long a lock is kept whose run has ended.
-fn kept_line(kept: Kept, busy: &Busy, old: Duration) -> String {
-    let left = format_duration(busy.left.unwrap_or_default().saturating_sub(old));
-    let whom = holders(busy);
-    match kept {
-        Kept::ForGuards => {
-            format!(", kept until the guards of {whom} have ended, for at most {left}")
-        }
-        Kept::AtLeast => format!(", kept for {left} more after {whom} has ended"),
-    }
-}
-
-/// Who has frozen a lock, and why; the reason alone, where there is no room for both.
-fn frozen_by(frozen: &Frozen, busy: &Busy, room: usize) -> (String, String) {
-    let still = match busy.holders {
-        0 => String::new(),
-        _ => format!(", still held by {}", holders(busy)),
-    };
-    let whom = format!("{still}, frozen by ");
-    let by = escaped(&client_and_reason(&frozen.who)).into_owned();
-    match &frozen.who.reason {
-        Some(reason) if columns(&whom) + columns(&by) > room => {
-            (", frozen: ".into(), escaped(&quoted(reason)).into_owned())
-        }
-        _ => (whom, by),
-    }
 }
 
 /// The place of a waiter.
@@ -336,85 +363,35 @@ fn waiting_line_within(
     };
     let start = format!("{place}waiting for \"{name}\"");
     let turn = turn(busy, outlook);
-    // What to expect, in full and shortened; the holder, shortened, and without a name.
-    let (mut full, mut brief, mut short) = (String::new(), String::new(), None);
-    let mut nameless = String::new();
-    let (whom, what) = match (&busy.frozen, &busy.holder) {
-        (Some(frozen), _) => {
-            let taken = [PREFIX, &start, &turn].map(columns).iter().sum();
-            frozen_by(frozen, busy, width.saturating_sub(taken))
-        }
-        _ if busy.holders == 0 => (", which is being handed over".into(), String::new()),
-        (None, None) => {
-            let left = busy.left.map_or(
-                " without an expiry (--repair-ttl gives it one)".into(),
-                |left| format!(", {} left", format_duration(left.saturating_sub(old))),
-            );
-            (format!(", held by {}{left}", holders(busy)), String::new())
-        }
-        (
-            None,
-            Some(Holder {
-                kept: Some(kept), ..
-            }),
-        ) => (kept_line(*kept, busy, old), String::new()),
-        (None, Some(Holder { since_ms, who, .. })) if let Some(by) = &busy.stopping => {
-            let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
-            let held = whole_seconds(held);
-            let now_ms = busy.now_ms.saturating_add(milliseconds(old));
-            let killed = killed_in(by, who, now_ms);
-            short = Some(format!(", held for {held}, stopping{killed}"));
-            (
-                format!(", held by {} for {held}, stopping{killed}: ", holders(busy)),
-                escaped(&asked(by, now_ms)).into_owned(),
-            )
-        }
-        (None, Some(Holder { since_ms, who, .. })) => {
-            let held = Duration::from_millis(busy.now_ms.saturating_sub(*since_ms)) + old;
-            if let Some(usual) = outlook.usual {
-                // Of several holders any may be the next to end.
-                let running = if busy.holders == 1 { held } else { usual };
-                full = format!("; {}", expectation(usual, running));
-                brief = match about_left(usual, running) {
-                    Some(left) => format!("; {left}"),
-                    None => String::new(),
-                };
+    let (mut full, mut brief) = (turn.clone(), turn.clone());
+    let holder = busy
+        .holder
+        .as_ref()
+        .filter(|it| it.kept.is_none() && busy.holders > 0);
+    let is_idle = busy.frozen.is_none() && busy.stopping.is_none();
+    if let (Some(holder), Some(usual)) = (holder, outlook.usual.filter(|_| is_idle)) {
+        let held = Duration::from_millis(busy.now_ms.saturating_sub(holder.since_ms)) + old;
+        // Of several holders any may be the next to end.
+        let running = if busy.holders == 1 { held } else { usual };
+        full = format!("; {}{turn}", expectation(usual, running));
+        let left = about_left(usual, running).map(|left| format!("; {left}"));
+        brief = left.unwrap_or_default() + &turn;
+    }
+    let width = width.saturating_sub(columns(PREFIX));
+    let forms = keeping(busy, old, "");
+    for (number, (whom, what)) in forms.iter().enumerate() {
+        let end = if number == 0 { &full } else { &brief };
+        let line = format!("{start}, {whom}");
+        let room = width.checked_sub(columns(&line) + columns(end));
+        match room.map(|room| room.saturating_sub(2)) {
+            Some(_) if what.is_empty() => return line + end,
+            Some(room) if room >= columns(what).min(LEAST) => {
+                return format!("{line}: {}{end}", truncate(what, room));
             }
-            let held = whole_seconds(held);
-            let by = escaped(&client_name(who)).into_owned();
-            short = Some(format!(", held by {} for {held}", shorten(&by, 20)));
-            nameless = format!(", held for {held}");
-            (
-                format!(", held by {} for {held}: ", holders(busy)),
-                escaped(&(quoted(&job(who)).into_owned() + &why(who))).into_owned(),
-            )
+            _ => {}
         }
-    };
-    let (full, brief) = (full + &turn, brief + &turn);
-    let room = |whom: &str, end: &str| {
-        let rest = [PREFIX, &start, whom, end].map(columns);
-        width.checked_sub(rest.iter().sum())
-    };
-    let left = room(&whom, &full);
-    let fits = left.is_some_and(|left| left >= columns(&what).min(LEAST));
-    let short = match short {
-        Some(short) if !fits => short,
-        _ => return start + &whom + &truncate(&what, left.unwrap_or(0)) + &full,
-    };
-    let shorter = [
-        (whom.trim_end_matches(": "), &full),
-        (&short, &full),
-        (&short, &brief),
-        (&nameless, &full),
-        (&nameless, &brief),
-        ("", &full),
-        ("", &brief),
-    ];
-    let fitting = shorter
-        .into_iter()
-        .find(|(whom, end)| room(whom, end).is_some());
-    let (whom, end) = fitting.unwrap_or(("", &turn));
-    start + whom + end
+    }
+    start + &turn
 }
 
 /// `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
@@ -460,13 +437,6 @@ const QUOTED: usize = 300;
 /// As much of another client's text as a message has room for.
 pub fn quoted(text: &str) -> Cow<'_, str> {
     truncate(text, QUOTED)
-}
-
-fn ahead(busy: &Busy) -> String {
-    match busy.ahead {
-        0 => String::new(),
-        ahead => format!("; {ahead} ahead"),
-    }
 }
 
 /// The holder that is known, and how many there are beside it.
@@ -584,6 +554,7 @@ mod tests {
             user: "runner".into(),
             pid: 4121,
             command: vec!["./deploy.sh".into(), "--region".into(), "eu-west-1".into()],
+            instance: Some("i".into()),
             ..Who::default()
         };
         let busy = Busy {
@@ -638,7 +609,7 @@ mod tests {
         // It takes much longer.
         assert!(line(usize::MAX, Some(60)).ends_with("; over its usual 1m; 2nd in line"));
         assert_eq!(
-            line(60, Some(60)),
+            line(70, Some(60)),
             "waiting for \"deploy\", held for 1m20s; 2nd in line"
         );
         assert_eq!(line(50, Some(60)), "waiting for \"deploy\"; 2nd in line");
@@ -681,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_shows_why_a_lock_is_frozen_rather_than_by_whom() {
+    fn a_waiter_behind_a_freeze_sees_how_long_it_lasts_at_any_width() {
         let busy = Busy {
             frozen: Some(Frozen {
                 until_ms: 2_000_000,
@@ -704,11 +675,22 @@ mod tests {
         };
         let line =
             |width| waiting_line_within(width, &name, &busy, Duration::from_secs(1), outlook);
-        let all = "waiting for \"deploy\", frozen by root@ops-1 (pid 4121): switching to green; 2nd in line";
+        let all = "waiting for \"deploy\", frozen by root@ops-1 (pid 4121), 16m35s left: switching to green; 2nd in line";
         assert_eq!(line(columns(PREFIX) + columns(all)), all);
         assert_eq!(
             line(79),
-            "waiting for \"deploy\", frozen: switching to green; 2nd in line"
+            "waiting for \"deploy\", frozen, 16m35s left: switching to …; 2nd in line"
+        );
+        assert_eq!(
+            line(62),
+            "waiting for \"deploy\", frozen, 16m35s left; 2nd in line"
+        );
+        let left = "`redlock thaw deploy` undoes it";
+        assert_eq!(
+            busy_line(&name, &busy),
+            format!(
+                "lock \"deploy\" is frozen by root@ops-1 (pid 4121), 16m36s left: switching to green; {left}"
+            )
         );
     }
 }

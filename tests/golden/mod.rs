@@ -1,5 +1,6 @@
 //! Output for programs, byte for byte: the JSON of `status` and `history`, and the metrics. Users' filters and alerts
-//! depend on these names, so a change of golden.txt is a change of the interface. `UPDATE=1` writes golden.txt.
+//! depend on these names, so a change of golden.txt is a change of the interface. And what people see, in screens.txt.
+//! `UPDATE=1` writes both files.
 
 use std::fs;
 use std::path::Path;
@@ -21,16 +22,38 @@ fn shown() -> String {
     )
 }
 
-#[test]
-fn json_and_metrics_are_those_of_the_golden_file() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/golden.txt");
-    let shown = shown();
+/// Returns the tables and the screens that people see of these locks.
+fn screens() -> String {
+    let (locks, histories) = (locks(), histories());
+    let mut all = String::new();
+    for width in [40, 80, 120] {
+        let texts = super::drawn(&locks, &histories, Some(width));
+        all += &format!("{width} columns\n\n{}\n", texts[1..].concat());
+    }
+    all
+}
+
+#[track_caller]
+fn assert_golden(name: &str, shown: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
     if std::env::var_os("UPDATE").is_some() {
-        fs::write(&path, &shown).unwrap();
+        fs::write(&path, shown).unwrap();
     }
     let expected = fs::read_to_string(&path).unwrap();
     for (shown, expected) in shown.lines().zip(expected.lines()) {
         assert_eq!(shown, expected);
     }
     assert_eq!(shown, expected);
+}
+
+#[test]
+fn json_and_metrics_are_those_of_the_golden_file() {
+    assert_golden("golden.txt", &shown());
+}
+
+#[test]
+fn tables_and_screens_are_those_of_their_file() {
+    assert_golden("screens.txt", &screens());
 }

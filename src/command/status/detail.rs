@@ -1,371 +1,337 @@
-//! All that is known of a lock, a line for each field: nothing is cut. Pure.
+//! A lock on one screen: who has it, who waits, what happened recently, and the lines to type. Pure.
 
 use std::time::Duration;
 
 use super::super::history::{Past, calendar::Calendar};
-use super::table::{GRANTED, NOT_CONFIRMED};
-use crate::protocol::{
-    Frozen, GuardEntry, Hold, Holder, Inspected, Kept, Key, Limit, Renewal, Waiting, Who,
-};
+use super::table::{GRANTED, NOT_CONFIRMED, overdue};
+use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Renewal, Who};
 use crate::report::{
-    Line, Style, client_in_words, columns, command_line, escaped, expectation, format_duration,
-    is_overdue, padded, stopping, typed, wrapped,
+    Line, Style, client_in_words, columns, describe_job, escaped, expectation, format_duration,
+    left_of_freeze, padded, reason_of, stopping, truncate, typed, wrapped,
 };
 
-/// What is said of a lease that should have been renewed.
-const NOT_RENEWED: &str = "not renewed";
+/// Lines of a terminal, without the one of the prompt.
+const SCREEN: usize = 23;
 
-/// How many columns the names of the fields take.
+/// Most holders, and most waiters, that have a line.
+const SHOWN: usize = 5;
+
+/// Columns of the names of fields.
 const KEYS: usize = 15;
 
-/// Spaces before an event, and before the rest of one that is broken.
+/// Spaces before a line without such a name, and before the rest of a line that is broken.
 const INDENT: &str = "  ";
 const DEEPER: &str = "    ";
 
-/// The shortest line that is broken between its words.
-const NARROWEST: usize = 24;
+/// Room for a value on the narrowest terminal.
+const NARROWEST: usize = 16;
 
-/// A block for each lock, with its last events. `width`: that of the terminal, if there is one.
+/// Returns a screen for each lock. `width`: that of the terminal, if there is one.
 pub fn lines(
     locks: &[Inspected],
     pasts: &[Past],
     calendar: Calendar,
     width: Option<usize>,
 ) -> Vec<Line> {
-    let mut block = Block {
-        lines: Vec::new(),
-        width: width.map(|width| width.max(NARROWEST)),
-    };
+    let mut lines = Vec::new();
     for (number, lock) in locks.iter().enumerate() {
         if number > 0 {
-            block.space();
+            lines.push(Line::default());
         }
-        block.lock(lock);
         let past = pasts.iter().find(|past| past.name == lock.name);
         let events = past.map_or(Vec::new(), |past| past.lines(lock, calendar));
-        block.recently(&events, &calendar.zone(lock.now_ms));
-        block.last_success(lock);
-    }
-    block.lines
-}
-
-/// The lines so far.
-struct Block {
-    lines: Vec<Line>,
-    width: Option<usize>,
-}
-
-impl Block {
-    fn space(&mut self) {
-        self.lines.push(Line::default());
-    }
-
-    fn field(&mut self, key: &str, value: &str) {
-        self.add(key, Style::Plain, value);
-    }
-
-    fn add(&mut self, key: &str, style: Style, value: &str) {
-        let value = escaped(value);
-        let room = self.width.map(|width| width - KEYS);
-        for (number, part) in wrapped(&value, room).into_iter().enumerate() {
-            let key = if number == 0 {
-                format!("{key}:")
-            } else {
-                String::new()
+        let draw = |is_cut| {
+            let lines = Vec::new();
+            let screen = Screen {
+                lock,
+                calendar,
+                width,
+                is_cut,
+                lines,
             };
-            // A link is copied whole only where it is broken by the terminal itself.
-            if room.is_some_and(|room| columns(part) > room) {
-                if number == 0 {
-                    self.lines.push(Line::of(Style::Dim, key));
-                }
-                self.lines.push(Line::of(style, part));
-            } else {
-                self.lines
-                    .push(Line::of(Style::Dim, padded(&key, KEYS)).and(style, part));
+            screen.draw(&events)
+        };
+        // Everything is shown in full if it fits, and always in a file.
+        let full = draw(false);
+        let fits = width.is_none() || full.len() <= SCREEN;
+        lines.extend(if fits { full } else { draw(true) });
+    }
+    lines
+}
+
+/// The screen of a lock.
+struct Screen<'a> {
+    lock: &'a Inspected,
+    calendar: Calendar,
+    width: Option<usize>,
+    /// Each value has one line, and no line is empty.
+    is_cut: bool,
+    lines: Vec<Line>,
+}
+
+impl Screen<'_> {
+    fn draw(mut self, events: &[String]) -> Vec<Line> {
+        let lock = self.lock;
+        let name = format!("{}: ", escaped(lock.name.as_str()));
+        let taken = columns(&name);
+        let title = Line::of(Style::Bold, name);
+        self.wrap(title, taken, INDENT, Style::Plain, &state(lock));
+        if let Some(frozen) = &lock.frozen {
+            let since = self.calendar.minute(frozen.since_ms, lock.now_ms);
+            let (by, left) = (
+                client_in_words(&frozen.who),
+                left_of_freeze(frozen, lock.now_ms),
+            );
+            let line = format!("since {since} by {by}, {left}{}", reason_of(&frozen.who));
+            self.field("frozen", Style::Yellow, &line);
+            if !self.is_cut {
+                self.link(&frozen.who);
             }
         }
-    }
-
-    fn lock(&mut self, lock: &Inspected) {
-        let name = lock.name.as_str();
-        self.add("lock", Style::Bold, name);
-        self.field("state", &state(lock));
-        if let Some(fence) = lock.fence {
-            self.field("last fence", &fence.to_string());
+        let holds = lock.holds();
+        for hold in holds.iter().take(SHOWN) {
+            self.hold(hold, holds.len() == 1);
         }
-        if let Some(usual) = lock.usual {
-            self.field("usually takes", &format_duration(usual));
+        self.more(holds.len());
+        self.space();
+        for (position, waiting) in (1..).zip(&lock.waiters).take(SHOWN) {
+            let waiter = &waiting.waiter;
+            let wants = match (waiter.limit.as_slots(), waiter.limit.mode()) {
+                (Some(slots), _) => format!(", wants one of {slots} slots"),
+                (None, "exclusive") => String::new(),
+                (None, mode) => format!(", wants it {mode}"),
+            };
+            let key = format!("waiting #{position}");
+            self.client(&key, Style::Yellow, &waiter.who, waiter.since_ms, &wants);
         }
-        if let Some(frozen) = &lock.frozen {
-            self.frozen(lock, frozen);
+        self.more(lock.waiters.len());
+        self.space();
+        if !events.is_empty() {
+            let heading = format!("recently ({}):", self.calendar.zone(lock.now_ms));
+            self.lines.push(Line::of(Style::Dim, heading));
         }
-        for hold in lock.holders() {
-            self.space();
-            self.hold(lock, hold);
+        for event in events {
+            self.wrap(
+                Line::of(Style::Plain, INDENT),
+                INDENT.len(),
+                DEEPER,
+                Style::Plain,
+                event,
+            );
         }
-        for (hold, holder) in lock.grants() {
-            self.space();
-            self.grant(lock, hold, holder);
-        }
-        if let Key::NotALock(_) = lock.key {
-            return;
-        }
-        let used = !matches!(lock.key, Key::Free) || !lock.waiters.is_empty();
-        if used {
-            self.space();
-            self.waiters(lock);
-        }
-        if lock.frozen.is_some() {
-            self.field("to thaw it", &typed(&["thaw"], &lock.name));
-        } else if used {
-            let freeze = typed(&["freeze", "--reason", "TEXT"], &lock.name);
-            self.field("to freeze it", &freeze);
-        }
-    }
-
-    /// The last events, a line for each.
-    fn recently(&mut self, events: &[String], zone: &str) {
-        if events.is_empty() {
-            return;
+        if let Some(success) = lock.record.succeeded_ms {
+            let ago = format_duration(lock.since(success));
+            self.field("last success", Style::Plain, &format!("{ago} ago"));
         }
         self.space();
-        let heading = format!("recently ({zone}):");
-        self.lines.push(Line::of(Style::Dim, heading));
-        let room = self.width.map(|width| width - DEEPER.len());
-        for event in events {
-            for (number, part) in wrapped(event, room).into_iter().enumerate() {
-                let indent = if number == 0 { INDENT } else { DEEPER };
-                self.lines
-                    .push(Line::of(Style::Plain, indent).and(Style::Plain, part));
-            }
+        self.to_type();
+        if self.lines.last().is_some_and(|line| line.columns() == 0) {
+            self.lines.pop();
+        }
+        self.lines
+    }
+
+    /// Separates parts by an empty line, if there is room.
+    fn space(&mut self) {
+        if !self.is_cut && self.lines.last().is_some_and(|line| line.columns() > 0) {
+            self.lines.push(Line::default());
         }
     }
 
-    fn last_success(&mut self, lock: &Inspected) {
-        if let Some(success) = lock.record.succeeded_ms {
-            let ago = format_duration(Duration::from_secs(age(lock, success).as_secs()));
-            self.field("last success", &format!("{ago} ago"));
-        }
+    fn field(&mut self, key: &str, style: Style, value: &str) {
+        let key = Line::of(Style::Dim, padded(&format!("{key}:"), KEYS));
+        self.wrap(key, KEYS, &" ".repeat(KEYS), style, &escaped(value));
     }
 
-    fn frozen(&mut self, lock: &Inspected, frozen: &Frozen) {
-        let who = &frozen.who;
-        let left = Duration::from_millis(frozen.until_ms.saturating_sub(lock.now_ms));
-        self.add("frozen by", Style::Yellow, &client_in_words(who));
-        self.field("frozen for", &format!("{} more", format_duration(left)));
-        self.reason_and_link(who);
-    }
-
-    fn hold(&mut self, lock: &Inspected, hold: &Hold) {
-        let id = hold.id.as_str();
-        if let Some(holder) = &hold.holder {
-            self.holder(lock, holder);
-        } else {
-            self.field("holder", "another client");
-        }
-        let ttl = hold.holder.as_ref().and_then(|holder| holder.who.ttl);
-        let ttl = ttl.map(|ttl| format_duration(Duration::from_millis(ttl)));
-        let of = ttl
-            .as_ref()
-            .map_or(String::new(), |ttl| format!(" of {ttl}"));
-        match hold.renewal() {
-            Renewal::Ago(ago) => {
-                self.field("last renewed", &format!("{} ago", format_duration(ago)));
-            }
-            Renewal::Overdue(ago) => {
-                let ago = format_duration(ago);
-                let value =
-                    format!("{ago} ago; {NOT_RENEWED} in time: its host may be down or cut off");
-                self.add("last renewed", Style::Red, &value);
-            }
-            Renewal::None | Renewal::Unknown => {}
-        }
-        let lease = match (hold.renewal(), hold.left.map(format_duration)) {
-            (_, None) => "no expiry; `redlock run --repair-ttl` gives it one".into(),
-            (Renewal::None, Some(left)) => format!("{NOT_RENEWED}, expires in {left}"),
-            (Renewal::Ago(_) | Renewal::Overdue(_), Some(left)) => format!("{left} left{of}"),
-            (Renewal::Unknown, Some(left)) => format!("{left} left"),
+    /// Adds a value behind a key that takes `taken` columns: broken between its words, or cut.
+    fn wrap(&mut self, key: Line, taken: usize, indent: &str, style: Style, value: &str) {
+        let room = |taken: usize| {
+            self.width
+                .map(|width| width.saturating_sub(taken).max(NARROWEST))
         };
-        self.field("lease", &lease);
-        self.field("id", id);
-        if let Some(holder) = &hold.holder {
-            self.job(&holder.who);
-            if let Some(by) = &hold.stopping {
-                self.add(
-                    "stop",
-                    Style::Yellow,
-                    &stopping(by, &holder.who, lock.now_ms),
-                );
-            }
+        if self.is_cut {
+            let room = room(taken).unwrap_or(usize::MAX);
+            self.lines.push(key.and(style, &truncate(value, room)));
+            return;
         }
-        for guard in &hold.guards {
-            self.guard(lock, guard);
+        let parts = wrapped(value, room(taken.max(columns(indent))));
+        let mut key = Some(key);
+        for part in parts {
+            let start = key.take().unwrap_or_else(|| Line::of(Style::Plain, indent));
+            self.lines.push(start.and(style, part.trim_start()));
         }
-        let is_watched = hold
-            .holder
-            .as_ref()
-            .is_some_and(|holder| holder.kept.is_none() && holder.who.instance.is_some());
-        if is_watched {
-            let stop = typed(&["stop", "--id", id], &lock.name);
-            self.field("to stop it", &stop);
-        }
-        let free = typed(&["release", "--force", "--id", id], &lock.name);
-        self.field("to free it", &free);
     }
 
-    /// Work elsewhere under a hold.
-    fn guard(&mut self, lock: &Inspected, guard: &GuardEntry) {
-        let who = &guard.who;
-        let since = format_duration(age(lock, guard.since_ms));
-        let text = format!(
-            "{}, for {since}: {}",
+    /// Adds the link to a job, whole: the terminal breaks it.
+    fn link(&mut self, who: &Who) {
+        let link = who
+            .url
+            .as_ref()
+            .map(|url| format!("{INDENT}{}", escaped(url)));
+        self.lines
+            .extend(link.map(|link| Line::of(Style::Plain, link)));
+    }
+
+    fn more(&mut self, count: usize) {
+        if count > SHOWN {
+            let line = format!("{INDENT}… {} more (status --json)", count - SHOWN);
+            self.lines.push(Line::of(Style::Plain, line));
+        }
+    }
+
+    /// Adds a line about a client that isn't the only holder.
+    fn client(&mut self, key: &str, style: Style, who: &Who, since_ms: u64, note: &str) {
+        let (by, lasting) = (
             client_in_words(who),
-            command_line(&who.command)
+            format_duration(self.lock.since(since_ms)),
         );
-        self.field("guard", &text);
-    }
-
-    /// One that isn't a holder before its grant is confirmed.
-    fn grant(&mut self, lock: &Inspected, hold: &Hold, holder: &Holder) {
-        let id = hold.id.as_str();
-        let text = format!("{}, {NOT_CONFIRMED}", client_in_words(&holder.who));
-        self.add("granted to", Style::Yellow, &text);
-        let waited = format_duration(age(lock, holder.waiting_since_ms()));
-        self.field("waiting for", &waited);
-        if let Some(left) = hold.left.map(format_duration) {
-            self.field("lease", &format!("{left} left"));
-        }
-        self.field("id", id);
-        self.job(&holder.who);
-        let free = typed(&["release", "--force", "--id", id], &lock.name);
-        self.field("to free it", &free);
-    }
-
-    fn holder(&mut self, lock: &Inspected, holder: &Holder) {
-        let who = &holder.who;
-        if let Some(name) = &who.known_as {
-            self.field("holder", name);
-        }
-        let user = who.known_as.as_ref().map_or("holder", |_| "user");
-        self.field(user, &who.user);
-        self.field("host", &who.host);
-        self.field("pid", &who.pid.to_string());
-        if let Some(slots) = holder.limit.as_slots() {
-            let slot = format!("{} of {slots}", holder.slot);
-            self.field("slot", &slot);
-        }
-        let running = age(lock, holder.since_ms);
-        let text = format_duration(running);
-        match lock.usual {
-            _ if holder.kept == Some(Kept::ForGuards) => {
-                self.field(
-                    "acquired",
-                    &format!("{text} ago; its run is over, but its guards are still running"),
-                );
-            }
-            _ if holder.kept.is_some() => {
-                self.field(
-                    "acquired",
-                    &format!("{text} ago; its run is over (--hold-at-least)"),
-                );
-            }
-            Some(usual) => {
-                self.field(
-                    "running for",
-                    &format!("{text}; {}", expectation(usual, running)),
-                );
-            }
-            None if who.instance.is_none() => self.field("held for", &text),
-            None => self.field("running for", &text),
-        }
-    }
-
-    fn job(&mut self, who: &Who) {
-        if !who.command.is_empty() {
-            self.field("command", &command_line(&who.command));
-        }
-        self.reason_and_link(who);
-    }
-
-    fn reason_and_link(&mut self, who: &Who) {
-        for (key, value) in [("reason", &who.reason), ("link", &who.url)] {
-            if let Some(value) = value {
-                self.field(key, value);
-            }
-        }
-    }
-
-    fn waiters(&mut self, lock: &Inspected) {
-        let count = lock.waiters.len();
-        let text = if count == 0 {
-            "none".into()
+        let job = describe_job(who, "", false);
+        let job = if job.is_empty() {
+            job
         } else {
-            count.to_string()
+            format!(": {job}")
         };
-        self.field("waiters", &text);
-        for (position, waiting) in (1..).zip(&lock.waiters) {
-            let Waiting { id, waiter } = waiting;
-            self.space();
-            let text = format!("#{position} {}", client_in_words(&waiter.who));
-            self.add("waiter", Style::Yellow, &text);
-            let waited = format_duration(age(lock, waiter.since_ms));
-            let turn = turn(lock, position);
-            self.field("waiting for", &(waited + &turn));
-            let mode = match waiter.limit.as_slots() {
-                Some(slots) => format!("one of {slots} slots"),
-                None => waiter.limit.mode().into(),
+        self.field(key, style, &format!("{by} for {lasting}{note}{job}"));
+    }
+
+    fn hold(&mut self, hold: &Hold, is_only_one: bool) {
+        let lock = self.lock;
+        let Some(holder) = &hold.holder else {
+            self.field(
+                "holder",
+                Style::Plain,
+                &format!("another client; {}", lease(hold)),
+            );
+            return;
+        };
+        let who = &holder.who;
+        let overdue = hold.overdue().map(overdue);
+        let id = if is_only_one {
+            String::new()
+        } else {
+            format!(", id {}", hold.id)
+        };
+        if holder.granted {
+            let note = format!(", {NOT_CONFIRMED}{id}");
+            self.client(
+                "granted to",
+                Style::Yellow,
+                who,
+                holder.waiting_since_ms(),
+                &note,
+            );
+            return;
+        }
+        let note = note(lock, holder);
+        if !is_only_one {
+            let overdue = overdue.map_or(String::new(), |overdue| format!(", {overdue}"));
+            let note = format!("{id}{overdue}{note}");
+            self.client("holder", Style::Plain, who, holder.since_ms, &note);
+            return;
+        }
+        let lasting = format_duration(lock.since(holder.since_ms));
+        let line = format!("{} for {lasting}{note}", client_in_words(who));
+        self.field("holder", Style::Plain, &line);
+        match overdue {
+            Some(overdue) => {
+                let line = format!(
+                    "{overdue}: its host may be down or cut off; {}",
+                    lease(hold)
+                );
+                self.field("lease", Style::Red, &line);
+            }
+            None => self.field("lease", Style::Plain, &lease(hold)),
+        }
+        let job = describe_job(who, "", false);
+        if !job.is_empty() {
+            self.field("command", Style::Plain, &job);
+        }
+        self.link(who);
+        if let Some(by) = &hold.stopping {
+            self.field("stop", Style::Yellow, &stopping(by, who, lock.now_ms));
+        }
+        if let Some((guard, others)) = hold.guards.split_first() {
+            let more = match others.len() {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
             };
-            self.field("wants", &mode);
-            self.field("id", id);
-            self.job(&waiter.who);
+            self.client("guard", Style::Plain, &guard.who, guard.since_ms, &more);
         }
-        if count > 0 {
-            self.space();
+    }
+
+    /// Adds the commands that change the lock, which a shell takes as they stand.
+    fn to_type(&mut self) {
+        let lock = self.lock;
+        let id = match lock.holds() {
+            [] => None,
+            [hold] => Some(hold.id.as_str()),
+            _ => Some("ID"),
+        };
+        let is_supervised = |hold: &Hold| {
+            let holder = hold.holder.as_ref();
+            hold.stopping.is_none()
+                && holder
+                    .is_some_and(|it| it.kept.is_none() && !it.granted && it.who.instance.is_some())
+        };
+        let mut all = Vec::new();
+        if let Some(id) = id {
+            if lock.holds().iter().any(is_supervised) {
+                all.push(("to stop it", vec!["stop", "--id", id]));
+            }
+            all.push(("to free it", vec!["release", "--force", "--id", id]));
+        }
+        if lock.frozen.is_some() {
+            all.push(("to thaw it", vec!["thaw"]));
+        } else if !lock.is_idle() && !matches!(lock.key, Key::NotALock(_)) {
+            all.push(("to freeze it", vec!["freeze", "--reason", "TEXT"]));
+        }
+        for (key, words) in all {
+            let key = padded(&format!("{key}:"), KEYS);
+            let line = typed(&words, &lock.name);
+            self.lines
+                .push(Line::of(Style::Dim, key).and(Style::Plain, &escaped(&line)));
         }
     }
 }
 
-/// When the turn of a waiter is to be expected: where one holder follows the other, and the history
-/// knows how long each takes.
-fn turn(lock: &Inspected, position: u32) -> String {
-    let [hold] = lock.holds() else {
-        return String::new();
+/// Returns what is special about a hold, or what to expect.
+fn note(lock: &Inspected, holder: &Holder) -> String {
+    let slot = holder.limit.as_slots();
+    let slot = slot.map_or(String::new(), |slots| {
+        format!(", slot {} of {slots}", holder.slot)
+    });
+    let rest = match (holder.kept, lock.usual) {
+        (Some(Kept::ForGuards), _) => "; its run is over, but its guards are still running".into(),
+        (Some(Kept::AtLeast), _) => "; its run is over (--hold-at-least)".into(),
+        (None, Some(usual)) => {
+            format!("; {}", expectation(usual, lock.since(holder.since_ms)))
+        }
+        (None, None) => String::new(),
     };
-    let until = usize::try_from(position).unwrap_or(usize::MAX);
-    let mut until_then = lock.waiters.iter().take(until);
-    let (Some(usual), Some(holder)) = (lock.usual, &hold.holder) else {
-        return String::new();
+    slot + &rest
+}
+
+/// Returns how much is left of a lease, and when it was renewed.
+fn lease(hold: &Hold) -> String {
+    let Some(left) = hold.left.map(format_duration) else {
+        return "no expiry; `redlock run --repair-ttl` gives it one".into();
     };
-    if holder.kept.is_some()
-        || lock.frozen.is_some()
-        || !until_then.all(|it| it.waiter.limit == Limit::EXCLUSIVE)
-    {
-        return String::new();
-    }
-    turn_in(usual, age(lock, holder.since_ms), position)
-}
-
-/// The same of the first, second … waiter behind a holder that has been running for so long.
-fn turn_in(usual: Duration, running: Duration, position: u32) -> String {
-    // When that ends nobody knows.
-    if is_overdue(usual, running) {
-        return String::new();
-    }
-    let left = usual.saturating_sub(running);
-    let left = left + usual.saturating_mul(position - 1);
-    match left.as_secs() {
-        0 => "; its turn may come any moment".into(),
-        seconds => {
-            let left = format_duration(Duration::from_secs(seconds));
-            format!("; its turn comes in about {left}")
-        }
+    let ttl = hold.holder.as_ref().and_then(|holder| holder.who.ttl);
+    let of = ttl.map(|ttl| format!(" of {}", format_duration(Duration::from_millis(ttl))));
+    let of = of.unwrap_or_default();
+    match hold.renewal() {
+        Renewal::Ago(ago) => format!("{left} left{of}, renewed {} ago", format_duration(ago)),
+        Renewal::Overdue(_) => format!("{left} left{of}"),
+        Renewal::None => format!("not renewed, expires in {left}"),
+        Renewal::Unknown if hold.holder.is_none() => format!("expires in {left}"),
+        Renewal::Unknown => format!("{left} left"),
     }
 }
 
-/// What the lock is.
+/// Returns the state of the lock: `held, 2 of 3 slots; 30 waiting; last fence 7`.
 fn state(lock: &Inspected) -> String {
     let held = match (&lock.key, lock.limit()) {
-        (Key::NotALock(kind), _) => return format!("not a lock: a {kind}"),
+        (Key::NotALock(kind), _) => return format!("not a lock: a {}", escaped(kind)),
         (Key::Free | Key::Held(_), None) => "free".into(),
         (_, Some(limit)) => match (limit.as_slots(), lock.holders().count()) {
             (_, 0) => format!("{GRANTED}, {NOT_CONFIRMED}"),
@@ -374,66 +340,81 @@ fn state(lock: &Inspected) -> String {
             (None, count) => format!("held, {} by {count}", limit.mode()),
         },
     };
-    if lock.frozen.is_some() {
-        format!("frozen, {held}")
+    let frozen = if lock.frozen.is_some() {
+        "frozen, "
     } else {
-        held
-    }
-}
-
-/// How long it is since a moment of the server's clock.
-fn age(lock: &Inspected, since_ms: u64) -> Duration {
-    Duration::from_millis(lock.now_ms.saturating_sub(since_ms))
+        ""
+    };
+    let waiting = match lock.waiters.len() {
+        0 => String::new(),
+        count => format!("; {count} waiting"),
+    };
+    let fence = lock
+        .fence
+        .map_or(String::new(), |fence| format!("; last fence {fence}"));
+    format!("{frozen}{held}{waiting}{fence}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::assert_safe_line;
+    use crate::protocol::golden::{histories, locks};
+
+    /// Returns the lines of a lock with this many waiters.
+    fn screen(lock: &Inspected, waiters: usize, width: usize) -> Vec<String> {
+        let mut lock = lock.clone();
+        let first = locks().swap_remove(0).waiters.swap_remove(0);
+        lock.waiters = vec![first; waiters];
+        let pasts: Vec<Past> = histories().iter().map(Past::of).collect();
+        let lines = lines(&[lock], &pasts, Calendar::UTC, Some(width));
+        lines.iter().map(|line| line.painted(false)).collect()
+    }
 
     #[test]
-    fn a_value_is_broken_between_its_words_and_nothing_is_lost() {
-        let text = "./deploy.sh --target production 東京 https://ci.example.com/jobs/4711 end";
-        for room in 1..80 {
-            let parts = wrapped(text, Some(room));
-            for part in &parts {
-                assert!(
-                    columns(part) <= room || !part.contains(' '),
-                    "{room}: {parts:?}"
-                );
+    fn a_lock_is_one_screen_with_any_number_of_waiters() {
+        for waiters in [0, 1, 5, 6, 30, 1000] {
+            for lock in locks() {
+                let lines = screen(&lock, waiters, 80);
+                assert!(lines.len() <= SCREEN, "{lines:#?}");
+                let more = format!("  … {} more (status --json)", waiters.saturating_sub(SHOWN));
+                assert_eq!(lines.contains(&more), waiters > SHOWN, "{lines:#?}");
+                for position in 1..=6 {
+                    let start = format!("waiting #{position}:");
+                    let is_shown = lines.iter().any(|line| line.starts_with(&start));
+                    assert_eq!(is_shown, position <= SHOWN.min(waiters), "{lines:#?}");
+                }
             }
-            let joined: Vec<&str> = parts
-                .iter()
-                .flat_map(|part| part.split_whitespace())
-                .collect();
-            assert_eq!(
-                joined,
-                text.split_whitespace().collect::<Vec<_>>(),
-                "{room}"
-            );
         }
-        assert_eq!(wrapped(text, None), [text]);
-        assert_eq!(wrapped("", Some(9)), [""]);
     }
 
     #[test]
-    fn no_turn_is_estimated_behind_a_holder_that_is_well_over_its_usual_length() {
-        let said = |running, position| {
-            let seconds = Duration::from_secs(running);
-            turn_in(Duration::from_secs(240), seconds, position)
+    fn a_screen_fits_its_terminal_and_drives_nothing() {
+        for width in 40..=200 {
+            for lock in locks() {
+                for line in screen(&lock, 7, width) {
+                    assert_safe_line(&line);
+                    // A link and a line to type are copied.
+                    let is_whole = line.starts_with("to ") || line.starts_with("  https://");
+                    assert!(is_whole || columns(&line) <= width, "{width}: {line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn where_there_is_no_room_values_are_cut_and_in_a_file_they_are_not() {
+        let mut lock = locks().swap_remove(0);
+        let Key::Held(holds) = &mut lock.key else {
+            panic!("it is held");
         };
-        assert_eq!(said(60, 1), "; its turn comes in about 3m");
-        assert_eq!(said(60, 2), "; its turn comes in about 7m");
-        assert_eq!(said(250, 1), "; its turn may come any moment");
-        assert_eq!(said(250, 3), "; its turn comes in about 8m");
-        for position in [1, 2, 3] {
-            assert_eq!(said(301, position), "");
-        }
-    }
-
-    #[test]
-    fn what_to_type_can_be_typed() {
-        let typed = |name: &str| typed(&["thaw"], &name.parse().unwrap());
-        assert_eq!(typed("deploy"), "redlock thaw deploy");
-        assert_eq!(typed("a;b"), "redlock thaw 'a;b'");
+        let long = "x".repeat(3000);
+        holds[0].holder.as_mut().unwrap().who.reason = Some(long.clone());
+        let in_file = lines(&[lock.clone()], &[], Calendar::UTC, None);
+        let in_file = in_file.iter().map(|line| line.painted(false));
+        assert!(in_file.collect::<String>().contains(&"x".repeat(299)));
+        let lines = screen(&lock, 3, 80);
+        assert!(lines.len() <= SCREEN, "{lines:#?}");
+        assert!(lines.iter().any(|line| line.ends_with("x…")), "{lines:#?}");
     }
 }

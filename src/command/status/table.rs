@@ -40,8 +40,8 @@ pub const NOT_CONFIRMED: &str = "not confirmed yet";
 #[derive(Clone, Debug, Default)]
 struct Row {
     cells: [String; 7],
-    /// The words of the mode on a narrow terminal, if it is shortened there.
-    brief_mode: Option<&'static str>,
+    /// The mode on a narrow terminal, if it is shortened there.
+    brief_mode: Option<String>,
     /// The age without the usual one.
     brief_age: String,
     style: Style,
@@ -77,7 +77,7 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
 
 impl Row {
     fn cell(&self, column: usize, brief: bool) -> Cell<'_> {
-        let text = match (column, self.brief_mode) {
+        let text = match (column, &self.brief_mode) {
             (MODE, Some(mode)) if brief => mode,
             (AGE, _) if brief => &self.brief_age,
             _ => &self.cells[column],
@@ -207,7 +207,9 @@ fn holding(view: (&Inspected, bool), hold: &Hold) -> Row {
     };
     let client = (&holder.who, holder.since_ms, hold.id.as_str());
     let mut row = Row::about(view, (style, mode), client, &note);
-    row.brief_mode = (style == Style::Red).then_some("overdue");
+    if style == Style::Red {
+        row.brief_mode = mode.strip_prefix("renewal ").map(str::to_owned);
+    }
     if let Some(usual) = lock.usual.filter(|_| holder.kept.is_none()) {
         row.cells[AGE] = format!("{} (usually {})", row.brief_age, format_duration(usual));
     }

@@ -124,22 +124,39 @@ fn the_id_is_the_first_column_to_go_and_the_pid_the_next() {
 }
 
 #[test]
-fn in_detail_nothing_is_cut_at_any_width() {
+fn a_lock_with_thirty_waiters_is_one_screen_with_the_lines_to_type() {
     let redis = Redis::start();
     let run = by_runner(&redis, "deploy");
+    let _waiters: Vec<Running> = (0..7)
+        .map(|_| queued(&redis, &["run", "-q", "deploy", "--", "true"]))
+        .collect();
+    // Waiters that only Redis knows of.
+    let script = "
+        local entry = redis.call('HGET', KEYS[2], redis.call('HKEYS', KEYS[2])[1])
+        for n = 1, 23 do
+            redis.call('ZADD', KEYS[1], 9e15 + n, 'waiter-' .. n)
+            redis.call('HSET', KEYS[2], 'waiter-' .. n, entry)
+        end";
+    let keys = ["{redlock:deploy}:queue", "{redlock:deploy}:waiters"];
+    redis.cli(&["EVAL", script, "2", keys[0], keys[1]]);
     for columns in [40, 80, 120] {
-        let text = shown(&redis, columns, "status deploy")
-            .concat()
-            .replace(' ', "");
+        let lines = shown(&redis, columns, "status deploy");
+        let text = lines.concat().replace(' ', "");
         for part in [
-            RUNNER,
+            "runner@fv-az",
             LINK,
-            "--with-migrations'",
             &run.pid().to_string(),
+            "waiting#5",
+            "…25more(status--json)",
             "redlockrelease--force--id",
         ] {
-            assert!(text.contains(part), "no {part:?} at {columns}: {text}");
+            assert!(
+                text.contains(part) || columns < 80 && part == run.pid().to_string(),
+                "no {part:?} at {columns}: {lines:#?}"
+            );
         }
+        assert!(!text.contains("waiting#6"), "{lines:#?}");
+        assert!(columns < 80 || lines.len() <= 24, "{lines:#?}");
     }
 }
 

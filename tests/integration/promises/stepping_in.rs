@@ -683,7 +683,7 @@ fn stop_of_a_suspended_holder_says_how_long_it_has_not_renewed_and_what_frees_th
     wait_until("its renewal is overdue", || {
         outcome(&mut redis.redlock(&["status", "b"]))
             .stdout
-            .contains("not renewed in time")
+            .contains("s overdue: ")
     });
     let asked = outcome(&mut redis.redlock(&["stop", "-n", "b"]));
     asked
