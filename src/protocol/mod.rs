@@ -111,7 +111,9 @@ pub use self::locks::{Access, Locks};
 pub use self::name::Name;
 pub use self::rehearsal::Rehearsed;
 pub use self::token::Token;
-pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Waiter, Who};
+#[cfg(test)]
+pub use self::who::Waiter;
+pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Who};
 pub use crate::redis::error::{Error, ErrorKind};
 pub use crate::redis::local::{NOT_INSTALLED, THIS_HOST_ONLY, is_server as is_local_server};
 pub use crate::redis::redis_cli::RedisCli;

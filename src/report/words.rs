@@ -396,21 +396,21 @@ fn waiting_line_within(
 
 /// `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
 pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
-    let (what, short) = match kind {
-        ErrorKind::Loading => ("is loading its data", "is loading"),
-        ErrorKind::Busy => ("is busy with a script", "is busy"),
-        ErrorKind::NoPrimary => ("has no primary that answers", "has no primary"),
-        ErrorKind::NotReplicated => ("has too few replicas in sync", "lacks replicas"),
-        ErrorKind::NotNow => ("is not ready", "is not ready"),
-        ErrorKind::Crowded => ("has too many clients", "is crowded"),
-        ErrorKind::Moving => ("is moving the keys to another node", "moves the keys"),
-        ErrorKind::Replica => ("is a read-only replica", "is a replica"),
+    let what = match kind {
+        ErrorKind::Loading => "is loading its data",
+        ErrorKind::Busy => "is busy with a script",
+        ErrorKind::NoPrimary => "has no primary that answers",
+        ErrorKind::NotReplicated => "has too few replicas in sync",
+        ErrorKind::NotNow => "is not ready",
+        ErrorKind::Crowded => "has too many clients",
+        ErrorKind::Moving => "is moving the keys to another node",
+        ErrorKind::Replica => "is a read-only replica",
         ErrorKind::Unreachable | ErrorKind::Refused | ErrorKind::Config | ErrorKind::Internal => {
-            ("doesn't answer", "doesn't answer")
+            "doesn't answer"
         }
     };
     let lasting = whole_seconds(lasting);
-    // Which of them the user has to look at, nothing else says.
+    // Nothing else says which of the replicas, or of the addresses, the user has to look at.
     let line = match kind {
         ErrorKind::NotReplicated
         | ErrorKind::NotNow
@@ -418,14 +418,17 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
         | ErrorKind::Unreachable
             if !why.is_empty() =>
         {
-            format!("{why}; still trying ({lasting})")
+            why.to_owned()
         }
-        _ => format!("Redis {what}; still trying ({lasting})"),
+        _ => format!("Redis {what}"),
     };
-    if PREFIX.len() + line.len() > line_width() {
-        return format!("Redis {short} ({lasting})");
+    let line = format!("{line}; still trying ({lasting})");
+    let width = line_width();
+    if columns(PREFIX) + columns(&line) <= width {
+        return line;
     }
-    line
+    let room = width.saturating_sub(PREFIX.len() + "Redis  ()".len() + lasting.len());
+    format!("Redis {} ({lasting})", truncate(what, room))
 }
 
 /// The least of a command that says anything, in columns.

@@ -31,19 +31,6 @@ pub fn utc_time(seconds: i64) -> Option<CivilTime> {
     Some(CivilTime { zone, ..time })
 }
 
-/// The moment at which a day begins in UTC, in seconds since 1970. Months are counted from January, which is 0; there may
-/// be more than twelve.
-pub fn midnight_utc(year: i64, month: i64, day: i64) -> Option<i64> {
-    let part = |number: i64| i32::try_from(number).ok();
-    // SAFETY: a structure of numbers and a pointer that may be null.
-    let mut time: libc::tm = unsafe { MaybeUninit::zeroed().assume_init() };
-    time.tm_year = part(year - 1900)?;
-    time.tm_mon = part(month)?;
-    time.tm_mday = part(day)?;
-    // SAFETY: the structure is valid.
-    Some(unsafe { libc::timegm(&raw mut time) })
-}
-
 fn civil(
     seconds: i64,
     convert: unsafe extern "C" fn(*const i64, *mut libc::tm) -> *mut libc::tm,

@@ -5,16 +5,19 @@ mod svg;
 use super::calendar::Calendar;
 use crate::duration::milliseconds;
 use crate::pattern::natural_cmp;
-use crate::protocol::{HistoryEntry, Name, Waiter};
+use crate::protocol::{HistoryEntry, Name};
 
-/// What is drawn.
+/// The times when a lock was frozen: from when until when, in milliseconds since 1970.
+pub type Freezes<'a> = (&'a Name, &'a [(u64, u64)]);
+
+/// A chart of holds, and of runs that wait now: those are entries without a hold.
 pub struct Chart<'a> {
-    /// Where it begins and ends, in milliseconds since 1970; never the same.
+    /// Begin and end, in milliseconds since 1970; never the same.
     from_ms: u64,
     to_ms: u64,
     calendar: Calendar,
     locks: Vec<LockRows<'a>>,
-    /// So many more wait.
+    /// Number of other runs that wait.
     not_drawn: usize,
 }
 
@@ -22,110 +25,80 @@ pub struct Chart<'a> {
 struct LockRows<'a> {
     name: &'a Name,
     rows: Vec<Row<'a>>,
-    /// From when until when it was frozen, each time.
     freezes: &'a [(u64, u64)],
 }
 
-/// What is drawn beside the holds.
-#[derive(Clone, Copy, Default)]
-pub struct Beside<'a> {
-    pub waiters: &'a [(&'a Name, &'a Waiter)],
-    /// So many more wait.
-    pub not_drawn: usize,
-    pub freezes: &'a [(&'a Name, &'a [(u64, u64)])],
-}
-
-/// A host. What overlaps is on lanes of its own.
+/// A host, with lanes for runs that overlap.
 struct Row<'a> {
     host: &'a str,
-    lanes: Vec<Vec<Bar<'a>>>,
+    lanes: Vec<Vec<&'a HistoryEntry>>,
 }
 
-/// What is drawn as one.
-#[derive(Clone, Copy)]
-enum Bar<'a> {
-    Hold(&'a HistoryEntry),
-    /// A run that waits now.
-    Waiting(&'a Waiter),
+/// Returns when a run began to wait.
+fn queued_at(entry: &HistoryEntry) -> u64 {
+    let waited = entry
+        .hold
+        .as_ref()
+        .map_or(0, |_| milliseconds(entry.waited));
+    entry.since_ms.saturating_sub(waited)
 }
 
-impl Bar<'_> {
-    fn queued_at(self) -> u64 {
-        match self {
-            Self::Hold(entry) => entry.since_ms.saturating_sub(milliseconds(entry.waited)),
-            Self::Waiting(waiter) => waiter.since_ms,
-        }
-    }
-
-    /// When it got the lock.
-    fn since_ms(self) -> Option<u64> {
-        match self {
-            Self::Hold(entry) => Some(entry.since_ms),
-            Self::Waiting(_) => None,
-        }
-    }
-
-    fn ended_ms(self) -> Option<u64> {
-        match self {
-            Self::Hold(entry) => entry.ended_ms,
-            Self::Waiting(_) => None,
-        }
-    }
+/// Returns the item with this key, which is added if there is none.
+fn find_or_add<T>(
+    items: &mut Vec<T>,
+    is_it: impl Fn(&T) -> bool,
+    new: impl FnOnce() -> T,
+) -> &mut T {
+    let at = items.iter().position(is_it).unwrap_or_else(|| {
+        items.push(new());
+        items.len() - 1
+    });
+    &mut items[at]
 }
 
 impl<'a> Chart<'a> {
-    /// The chart of some holds, and of what is beside them, up to now.
+    /// Returns the chart of some runs up to now.
     pub fn of(
-        holds: &'a [HistoryEntry],
-        beside: Beside<'a>,
+        entries: &'a [HistoryEntry],
+        freezes: &[Freezes<'a>],
+        not_drawn: usize,
         now_ms: u64,
         calendar: Calendar,
     ) -> Self {
-        let held = holds.iter().map(|entry| (&entry.name, Bar::Hold(entry)));
-        let Beside {
-            waiters,
-            not_drawn,
-            freezes,
-        } = beside;
-        let waiting = waiters
-            .iter()
-            .map(|&(name, waiter)| (name, Bar::Waiting(waiter)));
-        let mut bars: Vec<(&Name, Bar)> = held.chain(waiting).collect();
-        bars.sort_by_key(|(_, bar)| bar.queued_at());
-        let from_ms = bars.first().map_or(now_ms, |(_, bar)| bar.queued_at());
+        let mut entries: Vec<&HistoryEntry> = entries.iter().collect();
+        entries.sort_by_key(|entry| queued_at(entry));
+        let from_ms = entries.first().map_or(now_ms, |entry| queued_at(entry));
         let to_ms = now_ms.max(from_ms + 1);
         let mut locks: Vec<LockRows> = Vec::new();
-        for (name, bar) in bars {
-            let host = match bar {
-                Bar::Hold(entry) => entry.who.host.as_str(),
-                Bar::Waiting(waiter) => waiter.who.host.as_str(),
+        for entry in entries {
+            let name = &entry.name;
+            let lock = find_or_add(
+                &mut locks,
+                |lock| lock.name == name,
+                || {
+                    let own = freezes.iter().find(|(of, _)| *of == name);
+                    let freezes = own.map_or(&[][..], |(_, freezes)| freezes);
+                    LockRows {
+                        name,
+                        rows: Vec::new(),
+                        freezes,
+                    }
+                },
+            );
+            let host = entry.who.host.as_str();
+            let row = find_or_add(
+                &mut lock.rows,
+                |row| row.host == host,
+                || {
+                    let lanes = Vec::new();
+                    Row { host, lanes }
+                },
+            );
+            let is_free = |lane: &Vec<&HistoryEntry>| {
+                let until = lane.last().map(|last| last.ended_ms.unwrap_or(u64::MAX));
+                until <= Some(queued_at(entry))
             };
-            let at = locks.iter().position(|lock| lock.name == name);
-            let at = at.unwrap_or_else(|| {
-                let own = freezes.iter().find(|(of, _)| *of == name);
-                locks.push(LockRows {
-                    name,
-                    rows: Vec::new(),
-                    freezes: own.map_or(&[], |(_, freezes)| freezes),
-                });
-                locks.len() - 1
-            });
-            let rows = &mut locks[at].rows;
-            let at = rows.iter().position(|row| row.host == host);
-            let at = at.unwrap_or_else(|| {
-                let lanes = Vec::new();
-                rows.push(Row { host, lanes });
-                rows.len() - 1
-            });
-            let lanes = &mut rows[at].lanes;
-            let is_free = |lane: &&mut Vec<Bar>| {
-                let until = |last: &Bar| last.ended_ms().unwrap_or(u64::MAX);
-                lane.last().map(until) <= Some(bar.queued_at())
-            };
-            match lanes.iter_mut().find(is_free) {
-                Some(lane) => lane.push(bar),
-                None => lanes.push(vec![bar]),
-            }
+            find_or_add(&mut row.lanes, is_free, Vec::new).push(entry);
         }
         locks.sort_by(|a, b| natural_cmp(a.name.as_str(), b.name.as_str()));
         for lock in &mut locks {
@@ -143,10 +116,10 @@ impl<'a> Chart<'a> {
     /// How far a moment is from the beginning, on an axis of this length.
     fn at(&self, ms: u64, length: f64) -> f64 {
         let span = self.to_ms - self.from_ms;
-        let entry = ms.clamp(self.from_ms, self.to_ms) - self.from_ms;
+        let passed = ms.clamp(self.from_ms, self.to_ms) - self.from_ms;
         // Spans of a hundred years have no digits too many.
         #[allow(clippy::cast_precision_loss)]
-        let share = entry as f64 / span as f64;
+        let share = passed as f64 / span as f64;
         share * length
     }
 
@@ -187,7 +160,7 @@ mod tests {
             hold("h", 170, Some(200), ok.clone()),
             hold("i", 120, Some(200), ok),
         ];
-        let chart = Chart::of(&holds, Beside::default(), 300_000, Calendar::UTC);
+        let chart = Chart::of(&holds, &[], 0, 300_000, Calendar::UTC);
         let lanes: Vec<(&str, Vec<usize>)> = chart.locks[0]
             .rows
             .iter()

@@ -15,7 +15,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use self::calendar::{Calendar, utc};
-use self::chart::{Beside, Chart};
+use self::chart::Chart;
 use self::listing::write_entry;
 pub(super) use self::recently::Past;
 use super::asked::Asked;
@@ -26,7 +26,7 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::file;
-use crate::protocol::{Client, HistoryEntry, Name, Waiter, Which};
+use crate::protocol::{Client, HistoryEntry, HoldOutcome, Name, Which};
 use crate::report::{self, Array, format_duration, lines_of, print, width};
 use crate::sys::{CivilTime, local_time};
 
@@ -284,14 +284,21 @@ impl History<'_> {
             inspected.extend(self.settings.locks.inspect(&mut self.client, few)?);
             inspected.retain(|lock| !(lock.waiters.is_empty() && lock.record.freezes.is_empty()));
         }
-        let mut waiters: Vec<(&Name, &Waiter)> = Vec::new();
         let mut not_drawn = 0;
         for lock in &inspected {
             let drawn = lock.waiters.iter().take(WAITERS);
-            waiters.extend(drawn.map(|waiting| (&lock.name, &waiting.waiter)));
+            self.entries.extend(drawn.map(|waiting| HistoryEntry {
+                name: lock.name.clone(),
+                hold: None,
+                who: waiting.waiter.who.clone(),
+                since_ms: waiting.waiter.since_ms,
+                waited: lock.since(waiting.waiter.since_ms),
+                ended_ms: None,
+                outcome: HoldOutcome::Running,
+            }));
             not_drawn += lock.waiters.len().saturating_sub(WAITERS);
         }
-        if self.entries.is_empty() && waiters.is_empty() {
+        if self.entries.is_empty() {
             let why = self.missing()?.into_iter().next();
             let why = why.unwrap_or("no run has held the lock".into());
             return Err(BadUsage(format!("nothing to draw: {why}")).into());
@@ -300,12 +307,7 @@ impl History<'_> {
         let freezes: Vec<_> = freezes
             .map(|lock| (&lock.name, &lock.record.freezes[..]))
             .collect();
-        let beside = Beside {
-            waiters: &waiters,
-            not_drawn,
-            freezes: &freezes,
-        };
-        let chart = Chart::of(&self.entries, beside, self.now_ms, LOCAL);
+        let chart = Chart::of(&self.entries, &freezes, not_drawn, self.now_ms, LOCAL);
         if path == Path::new("-") {
             print(&chart.svg())?;
         } else {

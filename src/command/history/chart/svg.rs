@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{Bar, Chart};
+use super::{Chart, Row, queued_at};
 use crate::command::history::listing::ended;
-use crate::protocol::Who;
+use crate::protocol::{HistoryEntry, Who};
 use crate::report::{
     client_in_words, command_line, describe_job, escaped, format_duration, truncate,
 };
@@ -52,11 +52,7 @@ impl Chart<'_> {
         let mut bottom = TOP;
         for lock in &self.locks {
             bottom += if several { HEADING } else { 0.0 };
-            bottom += lock
-                .rows
-                .iter()
-                .map(|row| height(row.lanes.len()))
-                .sum::<f64>();
+            bottom += lock.rows.iter().map(height).sum::<f64>();
         }
         let full = bottom + 66.0;
         let title = match self.locks.as_slice() {
@@ -71,10 +67,7 @@ impl Chart<'_> {
         );
         text(&mut picture, MARGIN, 32.0, "title", &truncate(&title, 90));
         let span = format_duration(Duration::from_millis(self.to_ms - self.from_ms));
-        let (from, to) = (
-            self.calendar.moment(self.from_ms),
-            self.calendar.moment(self.to_ms),
-        );
+        let [from, to] = [self.from_ms, self.to_ms].map(|ms| self.calendar.moment(ms));
         let more = match self.not_drawn {
             0 => String::new(),
             more => format!("; {more} more wait"),
@@ -97,10 +90,9 @@ impl Chart<'_> {
                 text(&mut bars, MARGIN, y + 18.0, "lock", &name);
                 y += HEADING;
             }
-            let rows = lock.rows.iter().map(|row| height(row.lanes.len()));
-            ice += &self.frozen(lock.freezes, y, rows.sum());
+            ice += &self.frozen(lock.freezes, y, lock.rows.iter().map(height).sum());
             for (at, row) in lock.rows.iter().enumerate() {
-                let height = height(row.lanes.len());
+                let height = height(row);
                 if at % 2 == 0 {
                     let width = WIDTH - MARGIN;
                     let x = MARGIN / 2.0;
@@ -115,8 +107,8 @@ impl Chart<'_> {
                 for (lane, all) in row.lanes.iter().enumerate() {
                     #[allow(clippy::cast_precision_loss)]
                     let y = y + 4.0 + lane as f64 * LANE;
-                    for bar in all {
-                        self.bar(&mut bars, *bar, y);
+                    for entry in all {
+                        self.bar(&mut bars, entry, y);
                     }
                 }
                 y += height;
@@ -165,36 +157,21 @@ impl Chart<'_> {
     }
 
     /// A run: how long it waited, and how long it ran.
-    fn bar(&self, picture: &mut String, bar: Bar, y: f64) {
-        let (who, about) = match bar {
-            Bar::Hold(entry) => (
-                &entry.who,
-                format!(
-                    "fence {}, from {}\nwaited {}, ran {}: {}",
-                    entry.hold.as_ref().map_or(0, |hold| hold.fence),
-                    self.calendar.moment(entry.since_ms),
-                    format_duration(entry.waited),
-                    format_duration(entry.ran(self.to_ms)),
-                    ended(entry, false)
-                ),
+    fn bar(&self, picture: &mut String, entry: &HistoryEntry, y: f64) {
+        let (who, calendar) = (&entry.who, self.calendar);
+        let since = calendar.moment(entry.since_ms);
+        let ran = format_duration(entry.ran(self.to_ms));
+        let about = match &entry.hold {
+            Some(hold) => format!(
+                "fence {}, from {since}\nwaited {}, ran {ran}: {}",
+                hold.fence,
+                format_duration(entry.waited),
+                ended(entry, false)
             ),
-            Bar::Waiting(waiter) => {
-                let lasting = self.to_ms.saturating_sub(waiter.since_ms);
-                (
-                    &waiter.who,
-                    format!(
-                        "waiting since {}, for {}",
-                        self.calendar.moment(waiter.since_ms),
-                        format_duration(Duration::from_millis(lasting))
-                    ),
-                )
-            }
+            None => format!("waiting since {since}, for {ran}"),
         };
-        let about = format!(
-            "{}: {}\n{about}",
-            client_in_words(who),
-            describe_job(who, "", true)
-        );
+        let job = describe_job(who, "", true);
+        let about = format!("{}: {job}\n{about}", client_in_words(who));
         let link = who.url.as_ref().filter(|url| {
             let url = url.to_ascii_lowercase();
             url.starts_with("https://") || url.starts_with("http://")
@@ -203,27 +180,23 @@ impl Chart<'_> {
             let _ = write!(picture, "<a href=\"{}\">", safe(url));
         }
         let _ = write!(picture, "<g><title>{}</title>", safe(&about));
-        let got = bar.since_ms().unwrap_or(self.to_ms);
-        if got > bar.queued_at() {
-            let what = match bar {
-                Bar::Waiting(_) => {
-                    let lasting = Duration::from_millis(got - bar.queued_at());
-                    format!("{}, waiting {}", label_of(who), format_duration(lasting))
-                }
-                Bar::Hold(_) => String::new(),
-            };
-            self.part(picture, "waiting", (bar.queued_at(), got), y, &what);
-        }
-        if let Bar::Hold(entry) = bar {
-            let ran = format_duration(entry.ran(self.to_ms));
-            let what = format!("{}, {ran}", label_of(who));
-            let (class, what) = match entry.ended_ms {
-                None => ("running", what),
-                Some(_) if entry.outcome.is_failure() => ("failed", format!("{FAILED} {what}")),
-                Some(_) => ("ok", what),
+        let label = label_of(who);
+        if entry.hold.is_none() {
+            let label = format!("{label}, waiting {ran}");
+            self.part(picture, "waiting", (entry.since_ms, self.to_ms), y, &label);
+        } else {
+            let queued = (queued_at(entry), entry.since_ms);
+            if queued.0 < queued.1 {
+                self.part(picture, "waiting", queued, y, "");
+            }
+            let label = format!("{label}, {ran}");
+            let (class, label) = match entry.ended_ms {
+                None => ("running", label),
+                Some(_) if entry.outcome.is_failure() => ("failed", format!("{FAILED} {label}")),
+                Some(_) => ("ok", label),
             };
             let until = self.end_of(entry);
-            self.part(picture, class, (entry.since_ms, until), y, &what);
+            self.part(picture, class, (entry.since_ms, until), y, &label);
         }
         *picture += "</g>";
         *picture += if link.is_some() { "</a>\n" } else { "\n" };
@@ -257,10 +230,10 @@ impl Chart<'_> {
     }
 }
 
-/// The height of a host with so many lanes.
-fn height(lanes: usize) -> f64 {
+/// Returns the height of a host.
+fn height(row: &Row) -> f64 {
     #[allow(clippy::cast_precision_loss)]
-    let lanes = lanes as f64;
+    let lanes = row.lanes.len() as f64;
     lanes * LANE + 4.0
 }
 
@@ -334,9 +307,9 @@ fn write_line(safe: &mut String, line: &str) {
 #[cfg(test)]
 mod tests {
     use crate::command::history::calendar::Calendar;
-    use crate::command::history::chart::{Beside, Chart};
+    use crate::command::history::chart::Chart;
     use crate::command::history::listing::tests::hold;
-    use crate::protocol::{HoldOutcome, Limit, Waiter};
+    use crate::protocol::{HistoryEntry, HoldOutcome};
 
     #[test]
     fn a_hold_that_ended_before_it_began_is_drawn_where_it_began() {
@@ -345,7 +318,7 @@ mod tests {
             hold("alpha", 100, Some(110), HoldOutcome::Status(0)),
             hold("beta", 190, Some(120), HoldOutcome::Lost),
         ];
-        let chart = Chart::of(&holds, Beside::default(), 200_000, Calendar::UTC);
+        let chart = Chart::of(&holds, &[], 0, 200_000, Calendar::UTC);
         assert!(!chart.svg().contains("width=\"-"));
     }
 
@@ -362,22 +335,18 @@ mod tests {
             hold("j", 199, None, HoldOutcome::Running),
         ];
         holds[0].who.url = Some("https://ci/1?a=\"<b>&c".into());
-        let waiter = Waiter {
-            limit: Limit::EXCLUSIVE,
+        let waiting = HistoryEntry {
+            hold: None,
             since_ms: 120_000,
-            listens: true,
-            is_sharded: false,
-            who: holds[0].who.clone(),
+            ended_ms: None,
+            ..holds[0].clone()
         };
-        let waiters = [(&holds[0].name, &waiter)];
-        let freezes = [(&holds[0].name, &[(120_000, 130_000)][..])];
-        let beside = Beside {
-            waiters: &waiters,
-            not_drawn: 9,
-            freezes: &freezes,
-        };
-        for holds in [&holds[..], &[]] {
-            let picture = Chart::of(holds, beside, 200_000, Calendar::UTC).svg();
+        let mut all = holds.to_vec();
+        all.push(waiting);
+        let name = holds[0].name.clone();
+        let freezes = [(&name, &[(120_000, 130_000)][..])];
+        for entries in [&all[..], &all[3..]] {
+            let picture = Chart::of(entries, &freezes, 9, 200_000, Calendar::UTC).svg();
             let mut open = Vec::new();
             for tag in picture.split('<').skip(1) {
                 let (tag, rest) = tag.split_once('>').expect("a tag ends");
@@ -394,7 +363,7 @@ mod tests {
             }
             assert_eq!(open, [""; 0]);
         }
-        let picture = Chart::of(&holds, beside, 200_000, Calendar::UTC).svg();
+        let picture = Chart::of(&all, &freezes, 9, 200_000, Calendar::UTC).svg();
         for part in [
             "waiting since 1970-01-01 00:02:00 UTC, for 1m20s",
             "times in UTC",
