@@ -18,18 +18,27 @@ pub(super) fn own_identity(settings: &Settings) -> Who {
         host: nix::unistd::gethostname()
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default(),
-        // The password database only where the environment has no name: reading it takes time.
-        user: variable("USER")
-            .or_else(|| variable("LOGNAME"))
-            .or_else(|| {
-                let user = nix::unistd::User::from_uid(nix::unistd::getuid());
-                user.ok().flatten().map(|user| user.name)
-            })
-            .unwrap_or_else(|| nix::unistd::getuid().to_string()),
+        user: user(variable),
         pid: std::process::id(),
         known_as: masked(known_as.as_deref()),
         url: masked(ci::link(variable).as_deref()),
         ..Who::default()
+    }
+}
+
+/// Returns the user, with the one who called sudo in front: `anna (root)`.
+fn user(variable: impl Fn(&str) -> Option<String>) -> String {
+    // The password database only if the environment has no name: reading it takes time.
+    let user = variable("USER")
+        .or_else(|| variable("LOGNAME"))
+        .or_else(|| {
+            let user = nix::unistd::User::from_uid(nix::unistd::getuid());
+            user.ok().flatten().map(|user| user.name)
+        });
+    let user = user.unwrap_or_else(|| nix::unistd::getuid().to_string());
+    match variable("SUDO_USER") {
+        Some(caller) if caller != user => format!("{caller} ({user})"),
+        _ => user,
     }
 }
 

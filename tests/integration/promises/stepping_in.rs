@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 use crate::support::lua::{SHARED, WHO, call};
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, now, outcome, path,
-    queued, wait_until, with_default_signals,
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, host, is_alive, now, outcome,
+    path, queued, wait_until, with_default_signals,
 };
 
 /// The locks as `status --json` shows them.
@@ -917,4 +917,45 @@ fn what_was_asked_of_a_holder_is_seen_by_all_until_it_has_ended() {
     outcome(&mut redis.redlock(&["release", "--force", "--yes", "a"])).assert_code(0);
     run.signal(Signal::SIGKILL);
     waiter.finish().assert_code(0);
+}
+
+#[test]
+fn under_sudo_others_see_who_called_it_unless_a_name_is_given() {
+    let redis = Redis::start();
+    let by_anna = |words: &[&str]| {
+        let mut command = redis.redlock(words);
+        command.env("USER", "root").env("SUDO_USER", "anna");
+        command
+    };
+    let anna = format!("anna (root)@{}", host());
+    let start = |command: &mut Command| {
+        let mut run = Running::start(command);
+        run.expect_line("ready");
+        run
+    };
+    let words = words!("run -q a -- sh -c", "echo ready; exec sleep 60");
+    let run = start(&mut by_anna(words));
+    let table = outcome(&mut redis.redlock(&["status"])).stdout;
+    assert!(table.contains(&format!("  {anna}  ")), "{table}");
+    outcome(&mut by_anna(words!("stop a"))).assert_code(0);
+    run.finish().assert_says(&format!("{anna} (pid "));
+    let run = start(&mut by_anna(words));
+    outcome(&mut by_anna(words!("release --force --yes a"))).assert_code(0);
+    run.finish()
+        .assert_says(&format!("forced free by {anna} (pid "));
+    outcome(&mut by_anna(words!("freeze a --reason x"))).assert_code(0);
+    let screen = outcome(&mut redis.redlock(&["status", "a"])).stdout;
+    assert!(screen.contains(&format!(" by {anna} (pid ")), "{screen}");
+    let mut named = by_anna(words!("freeze a --reason y"));
+    outcome(named.env("REDLOCK_WHO", "ops")).assert_code(0);
+    let screen = outcome(&mut redis.redlock(&["status", "a"])).stdout;
+    assert!(screen.contains(" by ops, 29d"), "{screen}");
+    // Who is root without sudo is root, and so is root who calls sudo.
+    let mut plain = by_anna(words!("freeze a --reason z"));
+    outcome(plain.env("SUDO_USER", "root")).assert_code(0);
+    let screen = outcome(&mut redis.redlock(&["status", "a"])).stdout;
+    assert!(
+        screen.contains(&format!(" by root@{} (pid ", host())),
+        "{screen}"
+    );
 }
