@@ -104,7 +104,7 @@ _redlock() {
         guard:-*) _redlock_words "--held --max-runtime --kill-after --with-children --shell -- $common" ;;
         acquire:-*) _redlock_words "$taking --format --while-pid --with-children $common" ;;
         extend:-*) _redlock_words "--token-file --for $common" ;;
-        status:-*) _redlock_words "--json --watch --older-than --no-success-for --prometheus --new $common" ;;
+        status:-*) _redlock_words "--json --watch --older-than --no-success-for --prometheus $common" ;;
         history:-*) _redlock_words "--last --since --skipped --json --svg $common" ;;
         release:-*) _redlock_words "--token-file --force --yes --id --all --reason $common" ;;
         stop:-*) _redlock_words "--id --all --reason --no-wait $common" ;;

@@ -564,10 +564,6 @@ pub struct Status {
     #[arg(long)]
     pub json: bool,
 
-    /// Accept a name that was never used, although a similar one was
-    #[arg(long, hide_short_help = true)]
-    pub new: bool,
-
     /// Print names only, one per line (for completions)
     #[arg(long, conflicts_with = "json", hide = true)]
     pub names_only: bool,

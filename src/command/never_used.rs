@@ -1,10 +1,10 @@
-//! Names that no run has ever used, where one that was is nearly the same: probably that one was meant.
+//! Names that no run has ever used, and the names that were probably meant instead.
 
 use anyhow::Result;
 
 use crate::decide::exit::Exit;
-use crate::pattern::nearest;
-use crate::protocol::{Client, Inspected, Locks, Name, Record, Which};
+use crate::pattern::{natural_cmp, nearest};
+use crate::protocol::{Client, Error, Inspected, Locks, Name, Record, Which};
 use crate::report;
 
 /// Of locks that were looked at, the first that was never used and whose name is nearly that of one that was; the message.
@@ -20,11 +20,7 @@ pub(super) fn mistaken<'a>(
     if unused.peek().is_none() {
         return Ok(None);
     }
-    let known = match locks.names(client, Which::All) {
-        Ok(known) => known,
-        Err(error) if error.kind.is_unreachable() => return Err(error.into()),
-        Err(_) => return Ok(None),
-    };
+    let known = known_names(client, locks)?;
     Ok(unused.find_map(|lock| {
         let name = lock.name.as_str();
         let meant = meant(name, known.iter().map(Name::as_str))?;
@@ -51,10 +47,40 @@ pub(super) fn refuse_mistaken<'a>(
     }))
 }
 
+/// Returns all names that were used.
+///
+/// # Errors
+/// That of a server that can't be reached. If it doesn't let us list the names, there are none.
+pub(super) fn known_names(client: &mut Client, locks: &Locks) -> Result<Vec<Name>, Error> {
+    match locks.names(client, Which::All) {
+        Err(error) if !error.kind.is_unreachable() => Ok(Vec::new()),
+        known => known,
+    }
+}
+
 /// Whether nothing is known of it: it is no lock that anybody has used within 60 days.
-fn is_unused(lock: &Inspected) -> bool {
+pub(super) fn is_unused(lock: &Inspected) -> bool {
     lock.fence.is_none() && lock.is_idle() && lock.record == Record::default()
 }
+
+/// Returns the names that contain this name or differ from it by a typo, in the order of people.
+pub(super) fn similar<'a>(name: &str, known: &'a [Name]) -> Vec<&'a str> {
+    let all = || {
+        known
+            .iter()
+            .map(Name::as_str)
+            .filter(|known| *known != name)
+    };
+    let contain = all().filter(|known| name.len() > 1 && known.contains(name));
+    let mut similar: Vec<&str> = contain.chain(meant(name, all())).collect();
+    similar.sort_by(|a, b| natural_cmp(a, b));
+    similar.dedup();
+    similar.truncate(MOST);
+    similar
+}
+
+/// Most names that are offered.
+const MOST: usize = 5;
 
 /// Of these names the one that was probably meant. One that differs in its numbers alone is another lock's, and of a short
 /// name any other may be.
@@ -71,6 +97,30 @@ const SHORT: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_contain_a_name_or_are_nearly_the_same_are_similar() {
+        let known = [
+            "nightly-report",
+            "report-10",
+            "report-2",
+            "resport",
+            "deploy",
+            "report",
+        ];
+        let known = known.map(|name| name.parse().unwrap());
+        for (name, expected) in [
+            (
+                "report",
+                &["nightly-report", "report-2", "report-10", "resport"][..],
+            ),
+            ("deploi", &["deploy"]),
+            ("x", &[]),
+            ("backup", &[]),
+        ] {
+            assert_eq!(similar(name, &known), expected, "{name}");
+        }
+    }
 
     #[test]
     fn a_name_with_another_letter_is_a_mistake_and_one_with_another_number_is_not() {

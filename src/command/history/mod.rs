@@ -19,7 +19,7 @@ use self::chart::Chart;
 use self::listing::write_entry;
 pub(super) use self::recently::Past;
 use super::asked::Asked;
-use super::never_used::meant;
+use super::never_used::{known_names, similar};
 use super::usage::BadUsage;
 use crate::cli;
 use crate::config::Settings;
@@ -266,9 +266,9 @@ impl History<'_> {
         if missing.is_empty() {
             return Ok(Vec::new());
         }
-        let known = self.settings.locks.names(&mut self.client, Which::All)?;
+        let known = known_names(&mut self.client, &self.settings.locks)?;
         let line = |name: &str| {
-            let meant = meant(name, known.iter().map(Name::as_str));
+            let meant = similar(name, &known).into_iter().next();
             let meant = meant.map(|meant| format!("; did you mean {}?", report::quote(meant)));
             let meant = meant.unwrap_or_default();
             format!("no history of \"{name}\" (kept for {days} days{meant})")

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::super::history::{Past, calendar::Calendar};
+use super::super::never_used::{is_unused, similar};
 use super::table::{GRANTED, NOT_CONFIRMED, overdue};
-use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Renewal, Who};
+use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Renewal, Who};
 use crate::report::{
     Line, Style, client_in_words, columns, describe_job, escaped, expectation, format_duration,
-    left_of_freeze, padded, reason_of, stopping, truncate, typed, wrapped,
+    left_of_freeze, padded, quote, reason_of, stopping, truncate, typed, wrapped,
 };
 
 /// Lines of a terminal, without the one of the prompt.
@@ -26,10 +27,12 @@ const DEEPER: &str = "    ";
 /// Room for a value on the narrowest terminal.
 const NARROWEST: usize = 16;
 
-/// Returns a screen for each lock. `width`: that of the terminal, if there is one.
+/// Returns a screen for each lock. `known`: all names, to find similar ones; `width`: that of the terminal, if there is
+/// one.
 pub fn lines(
     locks: &[Inspected],
     pasts: &[Past],
+    known: &[Name],
     calendar: Calendar,
     width: Option<usize>,
 ) -> Vec<Line> {
@@ -51,10 +54,30 @@ pub fn lines(
             };
             screen.draw(&events)
         };
+        if is_unused(lock) {
+            lines.extend(unused(&lock.name, known));
+            continue;
+        }
         // Everything is shown in full if it fits, and always in a file.
         let full = draw(false);
         let fits = width.is_none() || full.len() <= SCREEN;
         lines.extend(if fits { full } else { draw(true) });
+    }
+    lines
+}
+
+/// Returns the lines about a name that was never used.
+fn unused(name: &Name, known: &[Name]) -> Vec<Line> {
+    let title = Line::of(Style::Bold, format!("{}: ", escaped(name.as_str())));
+    let similar = similar(name.as_str(), known);
+    let similar = similar
+        .into_iter()
+        .map(|name| escaped(&quote(name)).into_owned());
+    let similar: Vec<String> = similar.collect();
+    let mut lines = vec![title.and(Style::Plain, "never used, or not for 60 days")];
+    if !similar.is_empty() {
+        let line = format!("did you mean {}?", similar.join(" or "));
+        lines.push(Line::of(Style::Plain, line));
     }
     lines
 }
@@ -367,7 +390,7 @@ mod tests {
         let first = locks().swap_remove(0).waiters.swap_remove(0);
         lock.waiters = vec![first; waiters];
         let pasts: Vec<Past> = histories().iter().map(Past::of).collect();
-        let lines = lines(&[lock], &pasts, Calendar::UTC, Some(width));
+        let lines = lines(&[lock], &pasts, &[], Calendar::UTC, Some(width));
         lines.iter().map(|line| line.painted(false)).collect()
     }
 
@@ -410,7 +433,7 @@ mod tests {
         };
         let long = "x".repeat(3000);
         holds[0].holder.as_mut().unwrap().who.reason = Some(long.clone());
-        let in_file = lines(&[lock.clone()], &[], Calendar::UTC, None);
+        let in_file = lines(&[lock.clone()], &[], &[], Calendar::UTC, None);
         let in_file = in_file.iter().map(|line| line.painted(false));
         assert!(in_file.collect::<String>().contains(&"x".repeat(299)));
         let lines = screen(&lock, 3, 80);

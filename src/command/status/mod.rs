@@ -20,14 +20,14 @@ use anyhow::{Result, anyhow};
 use self::json::write_lock;
 use super::asked::Asked;
 use super::history::{LOCAL, Past};
-use super::never_used::mistaken;
+use super::never_used::{is_unused, known_names, mistaken};
 use super::usage::BadUsage;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::{exact, milliseconds};
 use crate::file;
-use crate::protocol::{Client, Error, Inspected, Which};
+use crate::protocol::{Client, Error, Inspected, Name, Which};
 use crate::reason::reason;
 use crate::report::{self, Array, Line, Style, escaped, format_duration, is_safe, lines_of, print};
 
@@ -56,10 +56,11 @@ struct View<'a> {
     client: Client,
 }
 
-/// Locks, and what happened to them recently if they are shown in detail.
+/// Locks, and if they are shown in detail what happened to them recently, and all names if one was never used.
 struct Found {
     locks: Vec<Inspected>,
     pasts: Vec<Past>,
+    known: Vec<Name>,
 }
 
 /// Clears the terminal.
@@ -69,7 +70,9 @@ impl View<'_> {
     fn show_once(&mut self) -> Result<Exit> {
         let mut found = self.find()?;
         self.warn();
-        let mistaken = self.find_mistaken(&found.locks)?;
+        if found.pasts.is_empty() {
+            self.hint(&found.locks)?;
+        }
         let mut exit = Exit::Success;
         if let Some(age) = self.options.older_than {
             let ages = |lock: &Inspected| [lock.held_for(), lock.waited_for()];
@@ -80,7 +83,7 @@ impl View<'_> {
             }
         }
         self.show(found)?;
-        Ok(mistaken.map_or(exit, say_mistaken))
+        Ok(exit)
     }
 
     /// Prints locks again and again until a signal ends that. Clears a terminal each time.
@@ -127,13 +130,13 @@ impl View<'_> {
             .filter_map(|lock| late_line(lock, most))
             .collect();
         print(&lines)?;
-        let mistaken = self.find_mistaken(&locks)?;
+        self.hint(&locks)?;
         let exit = if lines.is_empty() {
             Exit::Success
         } else {
             Exit::Late
         };
-        Ok(mistaken.map_or(exit, say_mistaken))
+        Ok(exit)
     }
 
     /// Writes metrics of the locks in use, and of those that have a history; or that Redis doesn't answer.
@@ -163,8 +166,8 @@ impl View<'_> {
         }
         let locks = read?;
         self.warn();
-        let mistaken = self.find_mistaken(&locks)?;
-        Ok(mistaken.map_or(Exit::Success, say_mistaken))
+        self.hint(&locks)?;
+        Ok(Exit::Success)
     }
 
     fn warn(&self) {
@@ -193,7 +196,7 @@ impl View<'_> {
     /// Looks at the locks that people see, and at what happened to those that are shown in detail.
     fn find(&mut self) -> Result<Found, Error> {
         let mut locks = self.look_at(Which::InUse)?;
-        let mut pasts = Vec::new();
+        let (mut pasts, mut known) = (Vec::new(), Vec::new());
         if !self.is_detailed() {
             // The index also has names of locks that have ended meanwhile.
             locks.retain(|lock| self.asked.names.contains(&lock.name) || !lock.is_idle());
@@ -214,23 +217,33 @@ impl View<'_> {
                 }
             })?;
         }
-        Ok(Found { locks, pasts })
+        if !pasts.is_empty() && locks.iter().any(is_unused) {
+            known = known_names(&mut self.client, &self.settings.locks)?;
+        }
+        Ok(Found {
+            locks,
+            pasts,
+            known,
+        })
     }
 
-    /// Returns the message about names that were typed wrong, if any were.
-    fn find_mistaken(&mut self, found: &[Inspected]) -> Result<Option<String>> {
-        if self.options.new {
-            return Ok(None);
-        }
-        let named = found
+    /// Tells the name that was probably meant, for output that has no place for it.
+    fn hint(&mut self, locks: &[Inspected]) -> Result<()> {
+        let named = locks
             .iter()
             .filter(|lock| self.asked.names.contains(&lock.name));
-        mistaken(named, &mut self.client, &self.settings.locks)
+        let hint = mistaken(named, &mut self.client, &self.settings.locks)?;
+        hint.into_iter().for_each(report::error);
+        Ok(())
     }
 
     /// Prints locks once; false if the reader has gone away.
     fn show(&self, found: Found) -> Result<bool> {
-        let Found { locks, pasts } = found;
+        let Found {
+            locks,
+            pasts,
+            known,
+        } = found;
         if self.options.names_only {
             let names = locks.iter().map(|lock| lock.name.as_str());
             return Ok(print(&lines_of(names, self.settings.verbosity))?);
@@ -249,7 +262,7 @@ impl View<'_> {
             }
             return Ok(true);
         }
-        let lines = self.draw(&locks, &pasts, report::width());
+        let lines = self.draw(&locks, &pasts, &known);
         // Many locks take much memory, also as lines.
         drop(locks);
         for text in texts(&lines, report::has_colors()) {
@@ -260,13 +273,14 @@ impl View<'_> {
         Ok(true)
     }
 
-    /// Draws locks for people. `width`: that of the terminal, if there is one.
-    fn draw(&self, locks: &[Inspected], pasts: &[Past], width: Option<usize>) -> Vec<Line> {
+    /// Draws locks for people.
+    fn draw(&self, locks: &[Inspected], pasts: &[Past], known: &[Name]) -> Vec<Line> {
+        let width = report::width();
         let place = report::this_host_only(&self.settings.locks);
         let place = place.map(|place| Line::of(Style::Bold, place));
         let mut lines: Vec<Line> = place.into_iter().collect();
         if self.is_detailed() {
-            lines.extend(detail::lines(locks, pasts, LOCAL, width));
+            lines.extend(detail::lines(locks, pasts, known, LOCAL, width));
         } else if !locks.is_empty() {
             lines.extend(table::lines(locks, width));
         } else {
@@ -299,11 +313,6 @@ fn late_line(lock: &Inspected, most: Duration) -> Option<String> {
     let is_late = ago > most;
     let ago = format_duration(ago);
     is_late.then(|| format!("{name}: no success for {ago}, since {since}\n"))
-}
-
-fn say_mistaken(line: String) -> Exit {
-    report::error(line);
-    Exit::NeverUsed
 }
 
 /// Returns the error for a file that can't be written.

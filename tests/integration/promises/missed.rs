@@ -14,7 +14,6 @@ fn a_name_that_nobody_has_used_is_answered_with_the_one_that_was_meant() {
     for words in [
         &["freeze", "deploi", "--reason", "x"][..],
         &["stop", "deploi"],
-        &["status", "deploi"],
         &["release", "deploi"],
         &["release", "--force", "deploi"],
     ] {
@@ -22,10 +21,47 @@ fn a_name_that_nobody_has_used_is_answered_with_the_one_that_was_meant() {
     }
     // Nothing was frozen, and a new name is one's right.
     assert_eq!(redis.cli(&["KEYS", "*deploi*"]), "");
-    redlock(&redis, &["status", "--new", "deploi"])
-        .assert_code(0)
-        .assert_silent();
     redlock(&redis, &["freeze", "--new", "deploi", "--reason", "x"]).assert_code(0);
     // It is known from now on.
     redlock(&redis, &["status", "deploi"]).assert_code(0);
+}
+
+#[test]
+fn status_offers_names_that_contain_a_name_that_was_never_used_or_differ_by_a_typo() {
+    let redis = Redis::start();
+    for name in ["nightly-report", "reprot", "deploy"] {
+        redlock(&redis, &["run", "-q", name, "--", "true"]).assert_code(0);
+    }
+    let shown = redlock(&redis, &["status", "report", "deploy", "unheard-of"]);
+    shown.assert_code(0).assert_silent();
+    let lines: Vec<&str> = shown.stdout.lines().collect();
+    assert_eq!(
+        lines[..2],
+        [
+            "report: never used, or not for 60 days",
+            "did you mean nightly-report or reprot?"
+        ]
+    );
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("deploy: free; last fence "))
+    );
+    assert_eq!(
+        lines.last(),
+        Some(&"unheard-of: never used, or not for 60 days")
+    );
+    // Programs get the hint about a typo apart, and the same status.
+    let json = redlock(&redis, &["status", "--json", "deploi"]);
+    json.assert_code(0).assert_says("did you mean deploy?");
+    assert!(
+        json.stdout.starts_with("[{\"name\":\"deploi\","),
+        "{json:?}"
+    );
+    let history = redlock(&redis, &["history", "report"]);
+    history.assert_code(0);
+    assert!(
+        history.stdout.contains("; did you mean nightly-report?"),
+        "{history:?}"
+    );
 }
