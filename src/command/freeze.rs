@@ -76,11 +76,12 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
             ..busy
         };
         let outlook = report::Outlook {
+            at: report::at_server(&settings.locks),
             this_host_only: report::this_host_only(&settings.locks),
             usual,
             queues: false,
         };
-        let line = |at: Moment| report::waiting_line(name, &busy, at.since(looked), outlook);
+        let line = |at: Moment| report::waiting_line(name, &busy, at.since(looked), &outlook);
         let look_at = looked + LOOK_EVERY.min(busy.left.map_or(LOOK_EVERY, end_of));
         looks.wait_until(look_at, (&busy.id, busy.blocked_since()), line)?;
     }

@@ -234,7 +234,7 @@ fn admit_all(
 /// Why a lock isn't guarded.
 fn refusal(name: &Name, refused: &Admitted) -> String {
     match refused {
-        Admitted::NotHeld(LeaseState::Lost(loss)) => report::not_held(name, loss),
+        Admitted::NotHeld(LeaseState::Lost(loss)) => report::not_held(name, "", loss),
         Admitted::NotHeld(_) | Admitted::Guards(_) => {
             format!("the run that held lock \"{name}\" is over; the command was not started")
         }

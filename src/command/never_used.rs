@@ -21,11 +21,12 @@ pub(super) fn mistaken<'a>(
         return Ok(None);
     }
     let known = known_names(client, locks)?;
+    let at = report::at_server(locks);
     Ok(unused.find_map(|lock| {
         let name = lock.name.as_str();
         let meant = meant(name, known.iter().map(Name::as_str))?;
         Some(format!(
-            "lock \"{name}\" was never used; did you mean {}?",
+            "lock \"{name}\"{at} was never used; did you mean {}?",
             report::quote(meant)
         ))
     }))

@@ -84,7 +84,8 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
         }
         Released::NotOurs(loss) => {
             let name = claim.lock().name();
-            report::error(report::not_held(name, &loss));
+            let at = report::at_server(&settings.locks);
+            report::error(report::not_held(name, &at, &loss));
             Ok(Exit::Lost)
         }
     }
@@ -109,7 +110,8 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
                 frozen: None,
                 ..busy
             };
-            let (line, id) = (report::busy_line(name, &busy), &first.id);
+            let at = report::at_server(&settings.locks);
+            let (line, id) = (report::busy_line(name, &at, &busy), &first.id);
             let stop = if is_watched(first) {
                 format!("to stop its command: {}; ", report::typed(&["stop"], name))
             } else {
@@ -124,7 +126,8 @@ fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
             if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
                 return Ok(exit);
             }
-            report::error(format_args!("lock \"{name}\" is not held"));
+            let at = report::at_server(&settings.locks);
+            report::error(format_args!("lock \"{name}\"{at} is not held"));
         }
     }
     Ok(Exit::Lost)
@@ -172,7 +175,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
             if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
                 return Ok(exit);
             }
-            report::error(nobody(found, id));
+            report::error(nobody(found, id, &report::at_server(&settings.locks)));
             return Ok(Exit::Lost);
         }
     };
@@ -210,7 +213,8 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
             Ok(Exit::Success)
         }
         Forced::WasFree => {
-            report::error(format_args!("lock \"{name}\" is not held"));
+            let at = report::at_server(&settings.locks);
+            report::error(format_args!("lock \"{name}\"{at} is not held"));
             Ok(Exit::Lost)
         }
         Forced::HeldByOther(id, holder) => {
@@ -231,7 +235,7 @@ fn agrees(found: &Inspected) -> Result<bool> {
             frozen: None,
             ..busy
         };
-        report::error(report::busy_line(name, &busy));
+        report::error(report::busy_line(name, "", &busy));
     }
     let question = if let Some(not_renewed) = found.holds().first().and_then(report::not_renewed) {
         format!("{not_renewed}; its command may still run; force the lock free?")

@@ -52,7 +52,8 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
                 return Ok(exit);
             }
-            report::error(nobody(found, options.id.as_deref()));
+            let at = report::at_server(&settings.locks);
+            report::error(nobody(found, options.id.as_deref(), &at));
             return Ok(Exit::Lost);
         }
     };
@@ -123,8 +124,8 @@ fn whom(holds: &[&Hold]) -> String {
     report::holder_and_others(first, count)
 }
 
-/// That there is nobody to be stopped.
-pub(super) fn nobody(found: &Inspected, id: Option<&str>) -> String {
+/// That there is nobody to be stopped. `at`: the server.
+pub(super) fn nobody(found: &Inspected, id: Option<&str>, at: &str) -> String {
     let name = &found.name;
     match (&found.key, found.holds(), id) {
         (Key::NotALock(kind), ..) => {
@@ -142,7 +143,7 @@ pub(super) fn nobody(found: &Inspected, id: Option<&str>) -> String {
                 "the id you gave isn't the holder's: {whose} holds lock \"{name}\" with id {id}; nothing was changed"
             )
         }
-        _ => format!("lock \"{name}\" is not held"),
+        _ => format!("lock \"{name}\"{at} is not held"),
     }
 }
 

@@ -59,14 +59,14 @@ pub fn not_renewed(hold: &Hold) -> Option<String> {
     }
 }
 
-/// That a token doesn't hold a lock, and what is known of why. The token may never have held it.
-pub fn not_held(name: &Name, loss: &Loss) -> String {
+/// That a token doesn't hold a lock, and what is known of why. The token may never have held it. `at`: the server.
+pub fn not_held(name: &Name, at: &str, loss: &Loss) -> String {
     let now = match (&loss.forced_by, &loss.holder) {
         (Some(by), _) => format!("it was forced free by {}", client_and_reason(by)),
         (None, Some(holder)) => format!("{} holds it now", client_in_words(&holder.who)),
         (None, None) => "it is free, or another client holds it".into(),
     };
-    format!("lock \"{name}\" is not held with this token; {now}")
+    format!("lock \"{name}\"{at} is not held with this token; {now}")
 }
 
 /// A user and the reason: `ann@desk (pid 7): release night`.
@@ -156,8 +156,9 @@ pub fn typed_for(words: &[&str], names: &[Name]) -> String {
     command_line(&words)
 }
 
-/// `lock "deploy" is held by ci@ci-7 (pid 4121), running for 1m12s: ./deploy.sh (release-1.2)`.
-pub fn busy_line(name: &Name, busy: &Busy) -> String {
+/// `lock "deploy" at 10.0.0.5:6379 is held by ci@ci-7 (pid 4121), running for 1m12s: ./deploy.sh (release-1.2)`.
+/// `at`: the server, as [`at_server`] names it.
+pub fn busy_line(name: &Name, at: &str, busy: &Busy) -> String {
     let (whom, what) = keeping(busy, Duration::ZERO, ", running").swap_remove(0);
     let what = if what.is_empty() {
         what
@@ -172,7 +173,7 @@ pub fn busy_line(name: &Name, busy: &Busy) -> String {
         ahead if ahead > 0 && busy.holders == 0 => format!("; {ahead} ahead"),
         _ => String::new(),
     };
-    format!("lock \"{name}\" is {whom}{what}{ahead}")
+    format!("lock \"{name}\"{at} is {whom}{what}{ahead}")
 }
 
 /// Returns how much time is left of a freeze: `29d left`.
@@ -278,6 +279,14 @@ pub fn this_host_only(locks: &Locks) -> Option<&'static str> {
     locks.have_no_url().then_some(NO_URL)
 }
 
+/// Names the server in a sentence: ` at 10.0.0.5:6379`; empty for one of this host.
+pub fn at_server(locks: &Locks) -> String {
+    let address = locks.remote_address();
+    address.map_or(String::new(), |address| {
+        format!(" at {}", escaped(&address))
+    })
+}
+
 /// Returns the end of the message that a lock is busy: a user who didn't expect a holder learns which server has it.
 pub fn after_refusal(locks: &Locks) -> String {
     if locks.have_no_url() {
@@ -288,8 +297,10 @@ pub fn after_refusal(locks: &Locks) -> String {
 }
 
 /// What a waiter may expect.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Outlook {
+    /// The server, as [`at_server`] names it.
+    pub at: String,
     /// Warning that the lock excludes nobody on another host, if it doesn't.
     pub this_host_only: Option<&'static str>,
     /// How long a hold of the lock usually lasts.
@@ -331,12 +342,12 @@ fn rounded_up(left: Duration) -> String {
 /// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done
 /// in 4m, about 40s left; 2nd in line`. The answer is `old`. On a terminal, a command that doesn't fit is cut, then the
 /// holder.
-pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: Outlook) -> String {
+pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: &Outlook) -> String {
     waiting_line_within(line_width(), name, busy, old, outlook)
 }
 
 /// The place of a waiter.
-fn turn(busy: &Busy, outlook: Outlook) -> String {
+fn turn(busy: &Busy, outlook: &Outlook) -> String {
     match busy.ahead {
         0 => String::new(),
         ahead if outlook.queues => format!("; {} in line", ordinal(ahead.saturating_add(1))),
@@ -353,7 +364,7 @@ fn waiting_line_within(
     name: &Name,
     busy: &Busy,
     old: Duration,
-    outlook: Outlook,
+    outlook: &Outlook,
 ) -> String {
     let place = match outlook.this_host_only {
         // A narrow terminal has room for the holder instead.
@@ -381,14 +392,16 @@ fn waiting_line_within(
     let forms = keeping(busy, old, "");
     for (number, (whom, what)) in forms.iter().enumerate() {
         let end = if number == 0 { &full } else { &brief };
-        let line = format!("{start}, {whom}");
-        let room = width.checked_sub(columns(&line) + columns(end));
-        match room.map(|room| room.saturating_sub(2)) {
-            Some(_) if what.is_empty() => return line + end,
-            Some(room) if room >= columns(what).min(LEAST) => {
-                return format!("{line}: {}{end}", truncate(what, room));
+        for at in [outlook.at.as_str(), ""] {
+            let line = format!("{start}{at}, {whom}");
+            let room = width.checked_sub(columns(&line) + columns(end));
+            match room.map(|room| room.saturating_sub(2)) {
+                Some(_) if what.is_empty() => return line + end,
+                Some(room) if room >= columns(what).min(LEAST) => {
+                    return format!("{line}: {}{end}", truncate(what, room));
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
     start + &turn
@@ -542,8 +555,8 @@ mod tests {
         let name = "a".parse().unwrap();
         for busy in [busy(None), busy(Some(frozen))] {
             for said in [
-                busy_line(&name, &busy),
-                waiting_line(&name, &busy, Duration::ZERO, Outlook::default()),
+                busy_line(&name, "", &busy),
+                waiting_line(&name, &busy, Duration::ZERO, &Outlook::default()),
             ] {
                 assert!(said.contains("x…") && said.len() < 2000, "{said}");
             }
@@ -586,12 +599,13 @@ mod tests {
         };
         let line = |width: usize, usual: Option<u64>| {
             let outlook = Outlook {
+                at: String::new(),
                 this_host_only: None,
                 usual: usual.map(Duration::from_secs),
                 queues: true,
             };
             let name = "deploy".parse().unwrap();
-            let line = waiting_line_within(width, &name, &busy, Duration::ZERO, outlook);
+            let line = waiting_line_within(width, &name, &busy, Duration::ZERO, &outlook);
             assert!(columns(PREFIX) + columns(&line) <= width.max(44), "{line}");
             line
         };
@@ -617,6 +631,27 @@ mod tests {
         );
         assert_eq!(line(50, Some(60)), "waiting for \"deploy\"; 2nd in line");
         assert!(line(usize::MAX, None).ends_with("eu-west-1; 2nd in line"));
+    }
+
+    #[test]
+    fn waiting_lines_and_refusals_name_a_server_of_another_host() {
+        let outlook = Outlook {
+            at: " at 10.0.0.5:6379".into(),
+            ..Outlook::default()
+        };
+        let name: Name = "deploy".parse().unwrap();
+        let line = |width| waiting_line_within(width, &name, &blocked(), Duration::ZERO, &outlook);
+        let whom = "which is being handed over; 1 ahead";
+        assert_eq!(
+            line(99),
+            format!("waiting for \"deploy\" at 10.0.0.5:6379, {whom}")
+        );
+        // A narrow terminal has room for the holder instead.
+        assert_eq!(line(70), format!("waiting for \"deploy\", {whom}"));
+        assert_eq!(
+            busy_line(&name, &outlook.at, &blocked()),
+            "lock \"deploy\" at 10.0.0.5:6379 is being handed over; 1 ahead"
+        );
     }
 
     #[test]
@@ -672,12 +707,13 @@ mod tests {
         };
         let name = "deploy".parse().unwrap();
         let outlook = Outlook {
+            at: String::new(),
             this_host_only: None,
             usual: None,
             queues: true,
         };
         let line =
-            |width| waiting_line_within(width, &name, &busy, Duration::from_secs(1), outlook);
+            |width| waiting_line_within(width, &name, &busy, Duration::from_secs(1), &outlook);
         let all = "waiting for \"deploy\", frozen by root@ops-1 (pid 4121), 16m35s left: switching to green; 2nd in line";
         assert_eq!(line(columns(PREFIX) + columns(all)), all);
         assert_eq!(
@@ -690,7 +726,7 @@ mod tests {
         );
         let left = "`redlock thaw deploy` undoes it";
         assert_eq!(
-            busy_line(&name, &busy),
+            busy_line(&name, "", &busy),
             format!(
                 "lock \"deploy\" is frozen by root@ops-1 (pid 4121), 16m36s left: switching to green; {left}"
             )

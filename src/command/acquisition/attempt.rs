@@ -382,11 +382,12 @@ impl<'a> Attempt<'a> {
 
     fn show_line(&self, busy: &Busy, age: Duration) {
         let outlook = Outlook {
+            at: report::at_server(&self.acquisition.settings.locks),
             this_host_only: report::this_host_only(&self.acquisition.settings.locks),
             usual: self.usual,
             queues: true,
         };
-        let line = report::waiting_line(self.claim.lock().name(), busy, age, outlook);
+        let line = report::waiting_line(self.claim.lock().name(), busy, age, &outlook);
         systemd::status(&line);
         self.acquisition.verbosity().progress(&line);
     }
@@ -643,7 +644,8 @@ impl<'a> Attempt<'a> {
 
     /// The message for a wait that has lasted long enough.
     fn busy_message(&self, busy: &Busy) -> String {
-        let line = report::busy_line(self.claim.lock().name(), busy);
+        let at = report::at_server(&self.acquisition.settings.locks);
+        let line = report::busy_line(self.claim.lock().name(), &at, busy);
         let place = report::after_refusal(&self.acquisition.settings.locks);
         if self.acquisition.wait_options.no_wait {
             format!("{line}; drop --no-wait to queue{place}")

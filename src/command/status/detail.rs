@@ -27,12 +27,12 @@ const DEEPER: &str = "    ";
 /// Room for a value on the narrowest terminal.
 const NARROWEST: usize = 16;
 
-/// Returns a screen for each lock. `known`: all names, to find similar ones; `width`: that of the terminal, if there is
+/// Returns a screen for each lock. `known`: all names, to find similar ones; `at`: the server; `width`: that of the terminal, if there is
 /// one.
 pub fn lines(
     locks: &[Inspected],
     pasts: &[Past],
-    known: &[Name],
+    (known, at): (&[Name], &str),
     calendar: Calendar,
     width: Option<usize>,
 ) -> Vec<Line> {
@@ -55,7 +55,7 @@ pub fn lines(
             screen.draw(&events)
         };
         if is_unused(lock) {
-            lines.extend(unused(&lock.name, known));
+            lines.extend(unused(&lock.name, known, at));
             continue;
         }
         // Everything is shown in full if it fits, and always in a file.
@@ -67,14 +67,15 @@ pub fn lines(
 }
 
 /// Returns the lines about a name that was never used.
-fn unused(name: &Name, known: &[Name]) -> Vec<Line> {
+fn unused(name: &Name, known: &[Name], at: &str) -> Vec<Line> {
     let title = Line::of(Style::Bold, format!("{}: ", escaped(name.as_str())));
     let similar = similar(name.as_str(), known);
     let similar = similar
         .into_iter()
         .map(|name| escaped(&quote(name)).into_owned());
     let similar: Vec<String> = similar.collect();
-    let mut lines = vec![title.and(Style::Plain, "never used, or not for 60 days")];
+    let state = format!("never used{at}, or not for 60 days");
+    let mut lines = vec![title.and(Style::Plain, &state)];
     if !similar.is_empty() {
         let line = format!("did you mean {}?", similar.join(" or "));
         lines.push(Line::of(Style::Plain, line));
@@ -390,7 +391,7 @@ mod tests {
         let first = locks().swap_remove(0).waiters.swap_remove(0);
         lock.waiters = vec![first; waiters];
         let pasts: Vec<Past> = histories().iter().map(Past::of).collect();
-        let lines = lines(&[lock], &pasts, &[], Calendar::UTC, Some(width));
+        let lines = lines(&[lock], &pasts, (&[], ""), Calendar::UTC, Some(width));
         lines.iter().map(|line| line.painted(false)).collect()
     }
 
@@ -433,7 +434,7 @@ mod tests {
         };
         let long = "x".repeat(3000);
         holds[0].holder.as_mut().unwrap().who.reason = Some(long.clone());
-        let in_file = lines(&[lock.clone()], &[], &[], Calendar::UTC, None);
+        let in_file = lines(&[lock.clone()], &[], (&[], ""), Calendar::UTC, None);
         let in_file = in_file.iter().map(|line| line.painted(false));
         assert!(in_file.collect::<String>().contains(&"x".repeat(299)));
         let lines = screen(&lock, 3, 80);

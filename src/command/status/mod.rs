@@ -276,29 +276,27 @@ impl View<'_> {
     /// Draws locks for people.
     fn draw(&self, locks: &[Inspected], pasts: &[Past], known: &[Name]) -> Vec<Line> {
         let width = report::width();
+        let at = report::at_server(&self.settings.locks);
         let place = report::this_host_only(&self.settings.locks);
         let place = place.map(|place| Line::of(Style::Bold, place));
         let mut lines: Vec<Line> = place.into_iter().collect();
         if self.is_detailed() {
-            lines.extend(detail::lines(locks, pasts, known, LOCAL, width));
+            lines.extend(detail::lines(locks, pasts, (known, &at), LOCAL, width));
         } else if !locks.is_empty() {
             lines.extend(table::lines(locks, width));
         } else {
-            lines.push(Line::of(Style::Plain, self.none()));
+            lines.push(Line::of(Style::Plain, self.none(&at)));
         }
         lines
     }
 
     /// Says that none of the locks is in use that were asked for.
-    fn none(&self) -> String {
+    fn none(&self, at: &str) -> String {
         let patterns = self.asked.patterns.iter();
         let patterns: Vec<String> = patterns.map(|it| format!("\"{}\"", escaped(it))).collect();
         match patterns.join(" or ").as_str() {
-            "" => match self.settings.locks.remote_address() {
-                Some(address) => format!("no lock is held at {}", escaped(&address)),
-                None => "no lock is held".into(),
-            },
-            patterns => format!("no lock in use matches {patterns}"),
+            "" => format!("no lock is held{at}"),
+            patterns => format!("no lock in use{at} matches {patterns}"),
         }
     }
 }
