@@ -188,7 +188,7 @@ fn keeping(busy: &Busy, old: Duration, running: &str) -> Vec<(String, String)> {
     let now_ms = busy.now_ms.saturating_add(milliseconds(old));
     let left = busy.left.map(|left| in_seconds(left.saturating_sub(old)));
     let expiry = left.as_ref().map_or(
-        "without an expiry (`redlock run --repair-ttl` gives it one)".into(),
+        "it has no expiry (`redlock run --repair-ttl` gives it one)".into(),
         |left| format!("expires in {left}"),
     );
     let whom = escaped(&holders(busy)).into_owned();
@@ -196,14 +196,14 @@ fn keeping(busy: &Busy, old: Duration, running: &str) -> Vec<(String, String)> {
     if let Some(frozen) = &busy.frozen {
         let still = match busy.holders {
             0 => String::new(),
-            _ => format!("still held by {whom}, "),
+            _ => format!(", still held by {whom}"),
         };
         let left = left_of_freeze(frozen, now_ms);
         let by = escaped(&client_in_words(&frozen.who)).into_owned();
         let reason = frozen.who.reason.as_deref().unwrap_or_default();
         let reason = escaped(&quoted(reason)).into_owned();
         return vec![
-            (format!("{still}frozen by {by}, {left}"), reason.clone()),
+            (format!("frozen by {by}, {left}{still}"), reason.clone()),
             (format!("frozen, {left}"), reason),
             (format!("frozen, {left}"), String::new()),
         ];
@@ -211,7 +211,7 @@ fn keeping(busy: &Busy, old: Duration, running: &str) -> Vec<(String, String)> {
     let Some(holder) = &busy.holder else {
         return only(match busy.holders {
             0 => "being handed over".into(),
-            _ => format!("held by {whom}, {expiry}"),
+            _ => format!("held by {whom}; {expiry}"),
         });
     };
     let who = &holder.who;
@@ -237,8 +237,8 @@ fn keeping(busy: &Busy, old: Duration, running: &str) -> Vec<(String, String)> {
         .to_owned();
     if who.instance.is_none() {
         return vec![
-            (format!("held by {whom}, not renewed, {expiry}"), job),
-            (format!("held, {expiry}"), String::new()),
+            (format!("held by {whom}; not renewed, {expiry}"), job),
+            (format!("held; {expiry}"), String::new()),
         ];
     }
     let stop = busy.stopping.as_ref().map(|by| {

@@ -7,8 +7,8 @@ use super::super::never_used::{is_unused, similar};
 use super::table::{GRANTED, NOT_CONFIRMED, overdue};
 use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Renewal, Who};
 use crate::report::{
-    Line, Style, client_in_words, columns, describe_job, escaped, expectation, format_duration,
-    left_of_freeze, padded, quote, reason_of, stopping, truncate, typed, wrapped,
+    Line, Style, client_in_words, columns, command_line, describe_job, escaped, expectation,
+    format_duration, left_of_freeze, padded, quote, reason_of, stopping, truncate, typed, wrapped,
 };
 
 /// Lines of a terminal, without the one of the prompt.
@@ -266,9 +266,11 @@ impl Screen<'_> {
             }
             None => self.field("lease", Style::Plain, &lease(hold)),
         }
-        let job = describe_job(who, "", false);
+        let reason = who.reason.as_ref();
+        let reason = reason.map_or(String::new(), |reason| format!("  ({reason})"));
+        let job = command_line(&who.command) + &reason;
         if !job.is_empty() {
-            self.field("command", Style::Plain, &job);
+            self.field("command", Style::Plain, job.trim_start());
         }
         self.link(who);
         if let Some(by) = &hold.stopping {

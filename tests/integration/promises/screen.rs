@@ -126,9 +126,9 @@ fn the_id_is_the_first_column_to_go_and_the_pid_the_next() {
 #[test]
 fn a_lock_with_thirty_waiters_is_one_screen_with_the_lines_to_type() {
     let redis = Redis::start();
-    let run = by_runner(&redis, "deploy");
+    let run = by_runner(&redis, "a");
     let _waiters: Vec<Running> = (0..7)
-        .map(|_| queued(&redis, &["run", "-q", "deploy", "--", "true"]))
+        .map(|_| queued(&redis, &["run", "-q", "a", "--", "true"]))
         .collect();
     // Waiters that only Redis knows of.
     let script = "
@@ -137,10 +137,10 @@ fn a_lock_with_thirty_waiters_is_one_screen_with_the_lines_to_type() {
             redis.call('ZADD', KEYS[1], 9e15 + n, 'waiter-' .. n)
             redis.call('HSET', KEYS[2], 'waiter-' .. n, entry)
         end";
-    let keys = ["{redlock:deploy}:queue", "{redlock:deploy}:waiters"];
+    let keys = ["{redlock:a}:queue", "{redlock:a}:waiters"];
     redis.cli(&["EVAL", script, "2", keys[0], keys[1]]);
     for columns in [40, 80, 120] {
-        let lines = shown(&redis, columns, "status deploy");
+        let lines = shown(&redis, columns, "status a");
         let text = lines.concat().replace(' ', "");
         for part in [
             "runner@fv-az",
