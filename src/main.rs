@@ -88,6 +88,13 @@ use crate::typed::Typed;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if std::env::var_os(command::COMPLETES).is_some() {
+        let exit = command::complete(&words);
+        return exit
+            .unwrap_or_else(|error| command::fail(&error, &[]))
+            .code()
+            .into();
+    }
     let sources = Sources::read();
     let usual = match &sources {
         Ok(sources) if !sources.have_stand_ins() => typed::read_usual(&words),

@@ -1,4 +1,4 @@
-//! `redlock help` and `redlock completions`: what packages install as files, for those who have the binary alone.
+//! `redlock help`: the pages that packages install as files, for those who have the binary alone.
 
 use std::io::{self, IsTerminal, Seek, Write};
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::mistakes::print_help;
 use super::usage::BadUsage;
-use crate::cli::{self, Shell};
+use crate::cli;
 use crate::decide::exit::Exit;
 use crate::typed::Typed;
 use crate::{report, sys};
@@ -24,8 +24,7 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
     // A command may have another name.
     let command = Typed::new(vec![name.into()]);
     let Some(page) = page(command.name().unwrap_or(name)) else {
-        let pages: Vec<&str> = PAGES.iter().map(|(file, _)| short(file)).collect();
-        let pages = pages.join(", ");
+        let pages = pages().collect::<Vec<_>>().join(", ");
         return Err(BadUsage(format!("no page {name:?}; the pages are {pages}")).into());
     };
     let text = report::plain(page);
@@ -36,6 +35,11 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
     }
     report::print(&text)?;
     Ok(Exit::Success)
+}
+
+/// What is typed for each page.
+pub(super) fn pages() -> impl Iterator<Item = &'static str> {
+    PAGES.iter().map(|(file, _)| short(file))
 }
 
 /// Becomes a program that reads this text from its standard input. Returns only if that fails.
@@ -65,14 +69,4 @@ fn stem(file: &str) -> &str {
 fn short(file: &str) -> &str {
     let stem = stem(file);
     stem.strip_prefix("redlock-").unwrap_or(stem)
-}
-
-/// Prints the file that packages install for this shell.
-pub fn completions(options: &cli::Completions) -> Result<Exit> {
-    report::print(match options.shell {
-        Shell::Bash => include_str!("../../completions/redlock.bash"),
-        Shell::Zsh => include_str!("../../completions/_redlock"),
-        Shell::Fish => include_str!("../../completions/redlock.fish"),
-    })?;
-    Ok(Exit::Success)
 }

@@ -1,8 +1,8 @@
 //! What is printed agrees with what is there: man pages, completions, and what the manual tells to do.
 //!
 //! The pages are made from the definition of the command line, with the hand-written sections of
-//! man/parts at their end; `make generate` rewrites them. A hand-written DESCRIPTION replaces the one of the help. The completions are written by hand,
-//! so here it is checked that they know all commands and options, and that they work.
+//! man/parts at their end; `make generate` rewrites them. A hand-written DESCRIPTION replaces the one of the help. Completions come from clap;
+//! these tests ask bash, zsh and fish for them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use clap_mangen::Man;
 use nix::sys::signal::Signal;
 
 use crate::promises::untrusted::plant;
-use crate::support::{Gated, Outcome, REDLOCK, Redis, Running, SERVER, outcome, path, wait_until};
+use crate::support::{Gated, Outcome, Redis, Running, SERVER, outcome, path, wait_until};
 
 #[path = "../../src/cli/mod.rs"]
 #[allow(dead_code, unused_imports)]
@@ -275,70 +275,12 @@ fn assert_knows_everything(complete: &dyn Fn(&str) -> Vec<String>) {
         options.remove("--");
         assert_eq!(options, long_options(command), "{name}");
     }
-    // The value of an option isn't an argument: what follows it is the shell.
-    for option in options_with_value(&all) {
-        let offered = offered(&format!("redlock completions {option} x "));
-        assert!(offered.contains("fish"), "after {option}: {offered:?}");
-    }
-}
-
-/// The options of all commands, short and long ones, whose value is a word of its own. In
-/// `redlock history` alone -n is one, too.
-fn options_with_value(all: &clap::Command) -> BTreeSet<String> {
-    let mut options = BTreeSet::new();
-    for command in all.get_subcommands() {
-        for argument in command.get_arguments() {
-            let values = argument.get_num_args().expect("it is built");
-            if values.min_values() == 0 || !argument.get_action().takes_values() {
-                continue;
-            }
-            options.extend(argument.get_long().map(|long| format!("--{long}")));
-            let short = argument.get_short().filter(|short| *short != 'n');
-            options.extend(short.map(|short| format!("-{short}")));
-        }
-    }
-    options
-}
-
-#[test]
-fn the_zsh_completion_names_every_command_and_option() {
-    let text = fs::read_to_string(root().join("completions/_redlock")).unwrap();
-    let knows = |word: &str| {
-        text.split(|c: char| !c.is_alphanumeric() && c != '-')
-            .any(|other| other == word)
-    };
-    let all = command_line();
-    for command in [&all].into_iter().chain(all.get_subcommands()) {
-        let name = command.get_name();
-        assert!(knows(name), "{name}");
-        for option in long_options(command) {
-            assert!(knows(&option), "{option} of {name}");
-        }
-        for option in command.get_arguments().filter_map(clap::Arg::get_short) {
-            assert!(knows(&format!("-{option}")), "-{option} of {name}");
-        }
-    }
-}
-
-/// A server, and a redlock in its directory for which completions wait as long as it takes: by themselves they wait for
-/// 300 ms, which is too short for a busy machine.
-fn with_patient_completions() -> Redis {
-    let redis = Redis::start();
-    let bin = redis.dir.path().join("bin");
-    fs::create_dir(&bin).unwrap();
-    let text = format!(
-        "#!/bin/sh\nfor word; do\nshift\n[ \"$word\" != 300ms ] || word=60s\nset -- \"$@\" \"$word\"\ndone\n\
-         exec '{REDLOCK}' \"$@\"\n"
-    );
-    crate::support::script(&bin, "redlock", &text);
-    redis
 }
 
 /// A lock that is held for as long as the value lives.
-fn held(redis: &Redis, prefix: &str, name: &str) -> Running {
+fn held(redis: &Redis, name: &str) -> Running {
     let script = "echo ready; exec sleep 60";
-    let arguments = ["--prefix", prefix, "run", name, "-c", script];
-    let mut running = Running::start(&mut redis.redlock(&arguments));
+    let mut running = Running::start(&mut redis.redlock(&["run", name, "-c", script]));
     running.expect_line("ready");
     running
 }
@@ -349,10 +291,7 @@ fn shell(redis: &Redis, program: &str, arguments: &[&str]) -> Vec<String> {
         .args(arguments)
         .current_dir(root())
         .env_clear()
-        .env(
-            "PATH",
-            format!("{}/bin:{}", redis.dir.path().display(), path()),
-        )
+        .env("PATH", path())
         .env("HOME", redis.dir.path())
         .env("TERM", "dumb")
         .env("REDLOCK_CONNECT_TIMEOUT", "60s")
@@ -481,7 +420,7 @@ const TAKES_A_FILE: &[&str] = &[
 
 #[test]
 fn no_shell_offers_a_name_that_would_be_an_option() {
-    let redis = with_patient_completions();
+    let redis = Redis::start();
     for name in ["--shell=true", "-q", "deploy"] {
         plant(&redis, name);
     }
@@ -495,9 +434,10 @@ fn no_shell_offers_a_name_that_would_be_an_option() {
 
 #[test]
 fn bash_completes_commands_options_and_names_of_live_locks() {
-    let redis = with_patient_completions();
-    let _held = held(&redis, "redlock:", "deploy:prod");
-    let _elsewhere = held(&redis, "other:", "elsewhere");
+    let redis = Redis::start();
+    let _held = held(&redis, "deploy:prod");
+    let other = Redis::start();
+    let _elsewhere = held(&other, "elsewhere");
     let complete = |line: &str| bash(&redis, line);
     assert_knows_everything(&complete);
     assert_eq!(complete("redlock sta"), ["status"]);
@@ -518,14 +458,14 @@ fn bash_completes_commands_options_and_names_of_live_locks() {
     }
     for line in TAKES_A_FILE {
         let offered = complete(&format!("redlock {line}"));
-        assert_eq!(offered, ["Cargo.toml", "Cargo.lock"], "{line}");
+        assert_eq!(offered, ["Cargo.lock", "Cargo.toml"], "{line}");
     }
-    let process = std::process::id().to_string();
-    let processes = complete("redlock acquire a --while-pid ");
-    assert!(processes.contains(&process), "{processes:?}");
     // bash replaces what follows the last colon.
     assert_eq!(complete("redlock release deploy:p"), ["prod"]);
-    for line in ["--prefix other: status ", "status --prefix=other: "] {
+    for line in [
+        format!("-u {} status ", other.url()),
+        format!("status --url={} ", other.url()),
+    ] {
         assert_eq!(complete(&format!("redlock {line}")), ["elsewhere"]);
     }
     assert!(complete("redlock run a -- redlo").contains(&"redlock".to_owned()));
@@ -534,9 +474,10 @@ fn bash_completes_commands_options_and_names_of_live_locks() {
 
 #[test]
 fn fish_completes_commands_options_and_names_of_live_locks() {
-    let redis = with_patient_completions();
-    let _held = held(&redis, "redlock:", "deploy:prod");
-    let _elsewhere = held(&redis, "other:", "elsewhere");
+    let redis = Redis::start();
+    let _held = held(&redis, "deploy:prod");
+    let other = Redis::start();
+    let _elsewhere = held(&other, "elsewhere");
     let complete = |line: &str| fish(&redis, line);
     assert_knows_everything(&complete);
     assert_eq!(complete("redlock sta"), ["status"]);
@@ -561,13 +502,13 @@ fn fish_completes_commands_options_and_names_of_live_locks() {
         let offered = complete(&format!("redlock {line}"));
         assert_eq!(offered, ["Cargo.lock", "Cargo.toml"], "{line}");
     }
-    let process = std::process::id().to_string();
-    let processes = complete("redlock acquire a --while-pid ");
-    assert!(processes.contains(&process), "{processes:?}");
     // A lock may be called like a command, whose options are then not offered.
     let options = complete("redlock run extend --");
     assert!(!options.contains(&"--for".to_owned()), "{options:?}");
-    for line in ["--prefix other: status ", "status --prefix=other: "] {
+    for line in [
+        format!("-u {} status ", other.url()),
+        format!("status --url={} ", other.url()),
+    ] {
         assert_eq!(complete(&format!("redlock {line}")), ["elsewhere"]);
     }
     assert!(complete("redlock run a -- redlo").contains(&"redlock".to_owned()));
@@ -577,9 +518,10 @@ fn fish_completes_commands_options_and_names_of_live_locks() {
 
 #[test]
 fn zsh_completes_commands_options_and_names_of_live_locks() {
-    let redis = with_patient_completions();
-    let _held = held(&redis, "redlock:", "deploy:prod");
-    let _elsewhere = held(&redis, "other:", "elsewhere");
+    let redis = Redis::start();
+    let _held = held(&redis, "deploy:prod");
+    let other = Redis::start();
+    let _elsewhere = held(&other, "elsewhere");
     outcome(&mut redis.redlock(&["run", "older", "--", "true"])).assert_code(0);
     for (line, expected) in [
         ("redlock st", "status"),
@@ -588,7 +530,6 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
         ("redlock release dep", "deploy:prod"),
         ("redlock acquire --format g", "github"),
         ("redlock acquire a --on-lost w", "warn"),
-        ("redlock extend --for 10", "10m"),
         ("redlock fence ./Makef", "Makefile"),
         ("redlock history --svg ./Makef", "Makefile"),
         ("redlock acquire dep", "deploy:prod"),
@@ -603,8 +544,6 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
         ("redlock freeze --reason x dep", "deploy:prod"),
         ("redlock thaw dep", "deploy:prod"),
         ("redlock run -n --ttl 5s dep", "deploy:prod"),
-        ("redlock --prefix other: status e", "elsewhere"),
-        ("redlock status --prefix=other: e", "elsewhere"),
         ("redlock run a -- redlock st", "status"),
     ] {
         zsh_completes(&redis, line, expected);
@@ -613,10 +552,10 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
 
 #[test]
 fn a_name_that_looks_like_a_command_is_completed_and_never_run() {
-    let redis = with_patient_completions();
+    let redis = Redis::start();
     let ran = redis.dir.path().join("ran");
     let name = format!("x$(touch${{IFS}}{})", ran.display());
-    let _held = held(&redis, "redlock:", &name);
+    let _held = held(&redis, &name);
     let quoted = bash(&redis, "redlock release x").concat();
     assert!(quoted.starts_with(r"x\$\(touch"), "{quoted}");
     assert_eq!(fish(&redis, "redlock release x"), [name]);
@@ -629,8 +568,10 @@ fn a_server_that_stalls_is_not_waited_for_at_a_tab() {
     let redis = Redis::start();
     redis.stall();
     let started = Instant::now();
-    assert_eq!(bash(&redis, "redlock release "), [""; 0]);
-    assert_eq!(fish(&redis, "redlock release "), [""; 0]);
+    let mut tab = redis.redlock(&["--", "redlock", "release", ""]);
+    let end = outcome(tab.env("_REDLOCK_COMPLETES", "1"));
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "");
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
@@ -954,7 +895,7 @@ fn the_lines_that_make_a_script_lock_itself_do() {
     let (fence, arguments) = first.stdout.trim().split_once(' ').expect("two words");
     assert_eq!(arguments, "one a b");
     let fence: u64 = fence.parse().unwrap();
-    let _holder = held(&redis, "redlock:", "backup");
+    let _holder = held(&redis, "backup");
     outcome(&mut run(&[])).assert_code(75);
     assert!(
         redis

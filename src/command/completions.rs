@@ -1,0 +1,129 @@
+//! Completions at a tab: the scripts of the shells ask redlock itself, and clap knows what comes next.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use clap_complete::CompletionCandidate;
+use clap_complete::engine::ArgValueCompleter;
+
+use super::manual;
+use crate::cli::{self, Shell};
+use crate::decide::exit::Exit;
+use crate::report;
+
+/// The variable that a shell's script sets to ask what completes a line.
+pub const COMPLETES: &str = "_REDLOCK_COMPLETES";
+
+/// How long a server may take to connect or to answer, unless the environment says otherwise.
+const PATIENCE: &str = "300ms";
+
+/// Prints the file that packages install for this shell.
+pub fn completions(options: &cli::Completions) -> Result<Exit> {
+    report::print(match options.shell {
+        Shell::Bash => include_str!("../../completions/redlock.bash"),
+        Shell::Zsh => include_str!("../../completions/_redlock"),
+        Shell::Fish => include_str!("../../completions/redlock.fish"),
+    })?;
+    Ok(Exit::Success)
+}
+
+/// Prints what may come next, a candidate with its description on each line. `words` are a `--` and the line up to the
+/// cursor.
+///
+/// # Errors
+///
+/// An empty line, or a full disk behind standard output.
+pub fn complete(words: &[OsString]) -> Result<Exit> {
+    let line = words.get(1..).unwrap_or_default().to_vec();
+    let last = line.len().checked_sub(1).context("no line to complete")?;
+    let is_option = line[last].as_encoded_bytes().starts_with(b"-");
+    let server = url_option(&line);
+    let here = std::env::current_dir().ok();
+    let mut commands = cli::documented().mut_subcommands(|command| with_names(command, &server));
+    let mut text = String::new();
+    for candidate in clap_complete::engine::complete(&mut commands, line, last, here.as_deref())? {
+        let value = candidate.get_value().to_string_lossy();
+        if value.starts_with('-') && !is_option {
+            continue;
+        }
+        let help = candidate
+            .get_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let summary = help.lines().next().unwrap_or_default();
+        let _ = writeln!(text, "{value}\t{summary}");
+    }
+    report::print(&text)?;
+    Ok(Exit::Success)
+}
+
+/// Offers the locks on `server` for the arguments of a command that are names of locks, and the pages of the manual.
+fn with_names(command: clap::Command, server: &[OsString]) -> clap::Command {
+    let listing = if command.get_name() == "history" {
+        "history"
+    } else {
+        "status"
+    };
+    command.mut_args(|argument| {
+        let server = server.to_vec();
+        match argument.get_value_names().unwrap_or_default() {
+            [name] if name == "NAME" => {
+                argument.add(ArgValueCompleter::new(move |typed: &OsStr| {
+                    beginning_with(typed, names(listing, &server).lines())
+                }))
+            }
+            [name] if name == "PAGE" => argument.add(ArgValueCompleter::new(|typed: &OsStr| {
+                beginning_with(typed, manual::pages())
+            })),
+            _ => argument,
+        }
+    })
+}
+
+/// The candidates that go on with what is typed. A name that begins with a dash would be an option.
+fn beginning_with<'a>(
+    typed: &OsStr,
+    names: impl Iterator<Item = &'a str>,
+) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    let names = names.filter(|name| name.starts_with(&*typed) && !name.starts_with('-'));
+    names.map(CompletionCandidate::new).collect()
+}
+
+/// The names of the locks that are held or waited for, and with `history` also of those that have one. None if the
+/// server doesn't answer soon.
+fn names(listing: &str, server: &[OsString]) -> String {
+    let Ok(redlock) = std::env::current_exe() else {
+        return String::new();
+    };
+    let mut asking = Command::new(redlock);
+    asking
+        .args(server)
+        .args([listing, "--names-only", "--quiet"]);
+    asking
+        .env_remove(COMPLETES)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    if std::env::var_os("REDLOCK_CONNECT_TIMEOUT").is_none() {
+        asking.env("REDLOCK_CONNECT_TIMEOUT", PATIENCE);
+    }
+    let names = asking
+        .output()
+        .map(|output| output.stdout)
+        .unwrap_or_default();
+    String::from_utf8_lossy(&names).into_owned()
+}
+
+/// The server that the line names.
+fn url_option(line: &[OsString]) -> Vec<OsString> {
+    let at = line.iter().position(|word| word == "-u" || word == "--url");
+    let joined = line
+        .iter()
+        .find(|word| word.as_encoded_bytes().starts_with(b"--url="));
+    match (at, joined) {
+        (Some(at), _) => line.iter().skip(at).take(2).cloned().collect(),
+        (None, joined) => joined.cloned().into_iter().collect(),
+    }
+}
