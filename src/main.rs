@@ -11,14 +11,14 @@
 //! command/acquire → acquisition, supervise a lock for a script
 //! command/acquisition → protocol, decide,  acquiring locks
 //!                       supervise
-//! command/doctor → protocol, supervise     checks of a server, on one connection, and of this host
+//! command/doctor → protocol                what is wrong with a server, by evidence that is judged purely
 //! supervise → decide, protocol             work under its locks, of a run and of a keeper that stays behind: one child and its
 //!                                          tree, the thread that renews, the process that kills where redlock can't, whether
 //!                                          the process of a holder is dead, and the variables by which a job knows its locks
 //! decide → protocol                        all decisions, pure, by the answers of `protocol`: `renewals` owns the lease and
 //!                                          decides when it is renewed; `session` is about a running command, `wait` about
 //!                                          waiting
-//! config → typed                           which options a setting stands in for
+//! config → cli, protocol                   what is set, in a struct of its own
 //! variables                                the names of the variables that a job finds
 //! duration                                 durations, in words that can be typed; pure
 //! reason                                   why the system refused something, in words; pure
@@ -82,7 +82,7 @@ use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command, Invocation};
-use crate::config::{FromSettings, Settings, Sources};
+use crate::config::{BadConfig, Settings, Sources};
 use crate::decide::exit::Exit;
 use crate::typed::Typed;
 
@@ -91,21 +91,13 @@ fn main() -> ExitCode {
     if std::env::var_os(command::COMPLETES).is_some() {
         let exit = command::complete(&words);
         return exit
-            .unwrap_or_else(|error| command::fail(&error, &[]))
+            .unwrap_or_else(|error| command::fail(&error, &[], None))
             .code()
             .into();
     }
-    let sources = Sources::read();
-    let usual = match &sources {
-        Ok(sources) if !sources.have_stand_ins() => typed::read_usual(&words),
-        _ => None,
-    };
-    let (exit, is_evaluated) = match usual {
-        Some(cli) => (
-            perform(cli, &words, sources, &FromSettings::default()),
-            false,
-        ),
-        None => by_clap(words, sources),
+    let (exit, is_evaluated) = match typed::read_usual(&words) {
+        Some(cli) => (perform(cli, &words), false),
+        None => by_clap(words),
     };
     if is_evaluated {
         command::fail_eval(exit);
@@ -118,39 +110,30 @@ fn main() -> ExitCode {
 }
 
 /// Any command line.
-fn by_clap(words: Vec<OsString>, sources: anyhow::Result<Sources>) -> (Exit, bool) {
+fn by_clap(words: Vec<OsString>) -> (Exit, bool) {
     // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
     let mut typed = ManuallyDrop::new(Typed::new(words));
-    let (from_settings, sources) = config::with_options(sources, &typed);
-    let words = typed.with(from_settings.words());
-    match typed.read(&words) {
+    match typed.read() {
         Ok(cli) => {
-            let typed = std::mem::take(&mut typed.words);
             let is_evaluated = typed::is_evaluated(&cli);
-            (perform(cli, &typed, sources, &from_settings), is_evaluated)
+            (perform(cli, &typed.words), is_evaluated)
         }
-        Err(error) => {
-            let exit = command::usage(&error, &typed, &from_settings.stand_ins);
-            (exit, Typed::new(words).is_evaluated())
-        }
+        Err(error) => (command::usage(&error, &typed), typed.is_evaluated()),
     }
 }
 
-fn perform(
-    cli: Cli,
-    typed: &[OsString],
-    sources: anyhow::Result<Sources>,
-    from_settings: &FromSettings,
-) -> Exit {
-    let exit = dispatch(cli, typed, sources, from_settings);
-    exit.unwrap_or_else(|error| command::fail(&error, typed))
+fn perform(cli: Cli, typed: &[OsString]) -> Exit {
+    let sources = Sources::read();
+    let gone = sources.as_ref().map(Sources::password_command);
+    let gone = gone.unwrap_or_default();
+    let exit = dispatch(cli, typed, sources);
+    exit.unwrap_or_else(|error| command::fail(&error, typed, gone.as_deref()))
 }
 
 fn dispatch(
     cli: Cli,
     typed: &[OsString],
-    sources: anyhow::Result<Sources>,
-    from_settings: &FromSettings,
+    sources: Result<Sources, BadConfig>,
 ) -> anyhow::Result<Exit> {
     if cli.version {
         return command::version(cli.common.verbose);
@@ -161,23 +144,15 @@ fn dispatch(
     if let Some(exit) = command::mistyped(typed) {
         return Ok(exit);
     }
-    // It says itself what others may do with the settings, among all else that it finds.
-    let examines = matches!(command, Command::Doctor(_));
+    // doctor itself reports a file that it doesn't trust.
+    let is_doctor = matches!(command, Command::Doctor(_));
     let settings = || {
         let sources = sources?;
-        if !examines {
+        if !is_doctor {
             sources.expect_trusted()?;
         }
         let settings = Settings::read(&common.or(cli.common), &sources)?;
-        if !examines {
-            if let Some(line) = &from_settings.unknown {
-                settings.verbosity.info(line);
-            }
-            if let Some(line) = &from_settings.removed {
-                settings.verbosity.verbose(line);
-            }
-            settings.warn_of_exposed();
-        }
+        settings.warn(is_doctor);
         Ok::<_, anyhow::Error>(settings)
     };
     match command {
@@ -194,6 +169,6 @@ fn dispatch(
         Command::Fence(options) => command::fence(&options),
         Command::Help(options) => command::help(&options),
         Command::Completions(options) => command::completions(&options),
-        Command::Doctor(options) => command::doctor(&options, &settings()?, from_settings),
+        Command::Doctor(options) => command::doctor(&options, &settings()?),
     }
 }

@@ -3,7 +3,7 @@
 //! nothing and mends nothing.
 //!
 //! clap tells what a command line means, and of a wrong one only what it stumbled over. What a user
-//! wanted to type, and which options a setting may stand in for, takes a look at the words.
+//! wanted to type takes a look at the words.
 
 mod usual;
 
@@ -64,17 +64,9 @@ impl Typed {
         }
     }
 
-    /// The words, with others behind the command's name.
-    pub fn with(&self, added: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-        let at = self.command_at.map_or(0, |at| at + 1);
-        let mut words = self.words.clone();
-        words.splice(at..at, added);
-        words
-    }
-
-    /// What clap makes of words that name the same command as these.
-    pub fn read(&mut self, words: &[OsString]) -> Result<Cli, clap::Error> {
-        let line = std::iter::once(OsString::from("redlock")).chain(words.iter().cloned());
+    /// What clap makes of the words.
+    pub fn read(&mut self) -> Result<Cli, clap::Error> {
+        let line = std::iter::once(OsString::from("redlock")).chain(self.words.iter().cloned());
         let mut found = self.root.try_get_matches_from_mut(line)?;
         Cli::from_arg_matches_mut(&mut found).map_err(|error| error.format(&mut self.root))
     }
@@ -125,7 +117,16 @@ impl Typed {
             };
             ["json", "token", "github"].contains(&format)
         };
-        self.name() == Some("acquire") && !self.words.iter().zip(self.kinds()).any(is_other)
+        let kinds = self.kinds();
+        // It isn't known whether an unknown option has a value, so that the command may be another word.
+        let before = &kinds[..self.command_at.unwrap_or_default()];
+        let is_acquire = if before.contains(&Word::UnknownOption) {
+            let mut words = self.words.iter().take_while(|word| *word != "--");
+            words.any(|word| word == "acquire")
+        } else {
+            self.name() == Some("acquire")
+        };
+        is_acquire && !self.words.iter().zip(kinds).any(is_other)
     }
 }
 
@@ -254,8 +255,11 @@ mod tests {
             ("acquire a --format json", false),
             ("acquire --format=token a", false),
             ("acquire --format=token --bogus", false),
-            ("--prefix run -u acquire acquire a", true),
-            ("--prefix=run acquire run", true),
+            ("-u run -u acquire acquire a", true),
+            ("--url=run acquire run", true),
+            ("--prefix run acquire a", true),
+            ("--prefix=x acquire a", true),
+            ("--prefix x run a -- acquire", false),
             ("-u acquire status", false),
             ("-u", false),
             ("run acquire -- true", false),
@@ -264,7 +268,7 @@ mod tests {
             let words: Vec<&str> = line.split(' ').collect();
             let mut typed = typed(&words);
             assert_eq!(typed.is_evaluated(), evaluated, "{line}");
-            if let Ok(cli) = typed.read(&typed.words.clone()) {
+            if let Ok(cli) = typed.read() {
                 assert_eq!(is_evaluated(&cli), evaluated, "{line}");
             }
         }

@@ -13,7 +13,7 @@ pub const HELD: &str = "REDLOCK_HELD";
 pub const EVENT: &str = "REDLOCK_EVENT";
 pub const RAN_MS: &str = "REDLOCK_RAN_MS";
 pub const STATUS: &str = "REDLOCK_STATUS";
-/// Also the setting that stands in for `--reason`.
+/// Also a setting: the default of `--reason`.
 pub const REASON: &str = "REDLOCK_REASON";
 pub const BY: &str = "REDLOCK_BY";
 pub const COMMAND: &str = "REDLOCK_COMMAND";

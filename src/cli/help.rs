@@ -1,4 +1,4 @@
-//! Help and man pages: all options in each command, in their groups, with their variables and defaults.
+//! Help and man pages: all options in each command, in their groups.
 
 use std::fmt::Write as _;
 
@@ -21,53 +21,13 @@ pub const GROUPS: [&str; 9] = [
     CONNECTION,
 ];
 
-/// The commands that have options with a variable.
-pub const WITH_SETTINGS: [&str; 5] = ["run", "guard", "acquire", "extend", "doctor"];
-
-/// Options that a host sets, too, by a variable. All others describe a job, and have none: a variable also reaches the runs
-/// that the job starts.
-const WITH_VARIABLE: [&str; 20] = [
-    "connect-timeout",
-    "history-size",
-    "jitter",
-    "kill-after",
-    "max-runtime",
-    "on-lost",
-    "on-unreachable",
-    "password-file",
-    "prefix",
-    "quiet",
-    "reason",
-    "repair-ttl",
-    "sync",
-    "sync-timeout",
-    "tls-ca",
-    "tls-cert",
-    "tls-key",
-    "ttl",
-    "url",
-    "verbose",
-];
-
-/// Returns the variable that sets an option, if any: `REDLOCK_KILL_AFTER` for `kill-after`.
-pub fn variable(option: &str) -> Option<String> {
-    let has_one = WITH_VARIABLE.contains(&option);
-    has_one.then(|| format!("REDLOCK_{}", option.to_uppercase().replace('-', "_")))
-}
-
-/// A command line as help and man pages show it: with all options in each command, in their groups,
-/// with their variables.
+/// A command line as help and man pages show it: with all options in each command, in their groups.
 pub(super) fn documented(mut all: clap::Command) -> clap::Command {
     all.build();
     let names: Vec<String> = all
         .get_subcommands()
         .map(|command| command.get_name().to_owned())
         .collect();
-    let of_connection = |argument: Arg| match argument.get_help_heading() {
-        Some(CONNECTION) => explained(argument, None),
-        _ => argument,
-    };
-    let all = all.mut_args(of_connection);
     names.into_iter().enumerate().fold(all, |all, (at, name)| {
         all.mut_subcommand(name, |command| in_groups(&command).display_order(at))
     })
@@ -126,62 +86,21 @@ pub fn short_help(command: &mut clap::Command) -> String {
 /// Width of a terminal that help is written for, in columns.
 const COLUMNS: usize = 80;
 
-/// An option with its whole help, also where `-h` leaves it out: manuals would do the same. The variable and the default
-/// stand at its end.
-fn explained(argument: Arg, variable: Option<String>) -> Arg {
-    let help = argument.get_long_help().or_else(|| argument.get_help());
-    let mut text = help.map(ToString::to_string).unwrap_or_default();
-    let mut end = String::new();
-    if let Some(variable) = variable {
-        let _ = write!(end, " [env: {variable}]");
-    }
-    for mark in ["[env: ", "[default: "] {
-        if let Some(from) = text.find(mark)
-            && let Some(length) = text[from..].find(']')
-        {
-            let to = from + length + 1;
-            let _ = write!(end, " {}", &text[from..to]);
-            let before = text[..from].trim_end_matches(' ');
-            text = format!("{before}{}", &text[to..]);
-        }
-    }
-    // clap's own place for a default would be another one.
-    let mut argument = argument;
-    let shows_default =
-        argument.get_action().takes_values() && !argument.is_hide_default_value_set();
-    if shows_default && let [default] = argument.get_default_values() {
-        let mark = format!(" [default: {}]", default.to_string_lossy());
-        let help = argument.get_help().map(ToString::to_string);
-        end += &mark;
-        argument = argument
-            .hide_default_value(true)
-            .help(help.unwrap_or_default() + &mark);
-    }
-    argument.long_help(text.trim_end().to_owned() + &end)
-}
-
 /// A command with its options in groups.
 fn in_groups(command: &clap::Command) -> clap::Command {
     // clap keeps names as static text, and help is shown once.
     let name: &'static str = command.get_name().to_owned().leak();
-    let has_settings = WITH_SETTINGS.contains(&name);
-    let has_groups = has_settings && !["guard", "extend", "doctor"].contains(&name);
+    let has_groups = ["run", "acquire"].contains(&name);
     let mut arguments: Vec<Arg> = command.get_arguments().cloned().collect();
     for argument in &mut arguments {
-        let option = argument.get_long().map(str::to_owned);
-        let heading = argument.get_help_heading().map(str::to_owned);
-        *argument = match (option.as_deref(), heading.as_deref()) {
-            (Some("help" | "quiet" | "verbose"), _) if has_groups => argument
-                .clone()
-                .help_heading("Description")
-                .display_order(999),
-            (Some("help" | "quiet" | "verbose") | None, _) => continue,
-            (_, Some(CONNECTION)) => explained(argument.clone(), None),
-            (Some(option), _) => {
-                let variable = variable(option).filter(|_| has_settings);
-                explained(argument.clone(), variable)
-            }
-        };
+        let help = argument.get_long_help().or(argument.get_help());
+        let help = help.cloned().unwrap_or_default();
+        // Manuals would leave the help out, as `-h` leaves the option out.
+        let mut option = argument.clone().long_help(help);
+        if has_groups && matches!(option.get_long(), Some("help" | "quiet" | "verbose")) {
+            option = option.help_heading("Description").display_order(999);
+        }
+        *argument = option;
     }
     arguments.sort_by_key(|argument| {
         let heading = argument.get_help_heading();

@@ -16,11 +16,9 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-pub use self::help::{CONNECTION, WITH_SETTINGS, short_help, variable};
-pub use self::values::{LONGEST, REMEMBERED, duration, history_size, positive_duration};
-use self::values::{
-    count, id, last, not_empty, number, once_key, pid, remembered, script, ttl, wait_duration,
-};
+pub use self::help::{CONNECTION, short_help};
+pub use self::values::{LONGEST, REMEMBERED, duration, not_empty, number, positive_duration, ttl};
+use self::values::{count, id, last, once_key, pid, remembered, script, wait_duration};
 
 /// Short help of redlock itself, for one screen.
 pub const SHORT_HELP: &str = "\
@@ -93,34 +91,6 @@ pub struct Common {
     #[arg(short, long, value_name = "URL", help_heading = CONNECTION)]
     pub url: Option<String>,
 
-    /// Key prefix [env: REDLOCK_PREFIX] [default: redlock:, or {redlock}: in a cluster]
-    #[arg(long, value_name = "TEXT", help_heading = CONNECTION, hide_short_help = true)]
-    pub prefix: Option<String>,
-
-    /// File with the password, read for each connection [env: REDLOCK_PASSWORD_FILE]
-    #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
-    pub password_file: Option<PathBuf>,
-
-    /// Trusted certificates (PEM), of CAs or of the server itself, for rediss:// [env: REDLOCK_TLS_CA] [default: the system's]
-    #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
-    pub tls_ca: Option<PathBuf>,
-
-    /// Client certificate (PEM) for rediss:// [env: REDLOCK_TLS_CERT]
-    #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
-    pub tls_cert: Option<PathBuf>,
-
-    /// Client key (PEM) [env: REDLOCK_TLS_KEY]
-    #[arg(long, value_name = "FILE", help_heading = CONNECTION, hide_short_help = true)]
-    pub tls_key: Option<PathBuf>,
-
-    /// Timeout for connecting and for each reply [env: REDLOCK_CONNECT_TIMEOUT] [default: 2s]
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = positive_duration, help_heading = CONNECTION, hide_short_help = true)]
-    pub connect_timeout: Option<Duration>,
-
-    /// How many past holds of each lock to keep for `redlock history`; 0: none [env: REDLOCK_HISTORY_SIZE] [default: 200]
-    #[arg(long = "history-size", value_name = "N", allow_negative_numbers = true, value_parser = history_size, help_heading = CONNECTION, hide = true)]
-    pub history_size: Option<u32>,
-
     /// Print errors only [env: REDLOCK_QUIET]
     #[arg(short, long)]
     pub quiet: bool,
@@ -141,13 +111,6 @@ impl Common {
         };
         Self {
             url: self.url.or(before.url),
-            prefix: self.prefix.or(before.prefix),
-            password_file: self.password_file.or(before.password_file),
-            tls_ca: self.tls_ca.or(before.tls_ca),
-            tls_cert: self.tls_cert.or(before.tls_cert),
-            tls_key: self.tls_key.or(before.tls_key),
-            connect_timeout: self.connect_timeout.or(before.connect_timeout),
-            history_size: self.history_size.or(before.history_size),
             quiet,
             verbose,
         }
@@ -251,8 +214,8 @@ commands! {
     Completions "completions" hide "Print the completions for a shell";
 }
 
-/// Where to read of the options that no help shows: no job chooses them.
-const ELSEWHERE: &str = "Set options that are the same for all jobs, such as --sync, in redlock.env: see DEPLOYMENT in redlock(1).";
+/// End of the long help of commands that settings apply to.
+const SETTINGS: &str = "Settings of this host, such as REDLOCK_SYNC: see SETTINGS in redlock(1).";
 
 /// The exit status when a lock stays busy.
 pub const BUSY: u8 = 75;
@@ -275,45 +238,15 @@ pub struct WaitOptions {
     pub conflict_exit_code: Option<u8>,
 }
 
-/// The replicas that must acknowledge a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncReplicas {
-    All,
-    AtLeast(u32),
-}
-
-/// Protection of a lock against a failover.
-#[derive(Debug, Default, Args)]
-pub struct SyncOptions {
-    /// Replicas that must acknowledge the lock
-    #[arg(long, value_name = "all|N", value_parser = sync, hide = true)]
-    pub sync: Option<SyncReplicas>,
-
-    /// How long replicas may take to acknowledge it
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, default_value = "1s", value_parser = positive_duration, hide = true)]
-    pub sync_timeout: Duration,
-}
-
-fn sync(text: &str) -> Result<SyncReplicas, String> {
-    match text.parse() {
-        _ if text == "all" => Ok(SyncReplicas::All),
-        Ok(number @ 0..=1000) => Ok(SyncReplicas::AtLeast(number)),
-        _ => Err("expected all, or a number of replicas up to 1000".into()),
-    }
-}
-
 /// How to acquire a lock.
 #[derive(Debug, Default, Args)]
 pub struct AcquireOptions {
-    /// Free the lock this long after a crash
+    /// Free the lock this long after a crash [default: 30s]
     ///
     /// The lock of a dead holder is free after this time. redlock run renews the lease in the background. For a script,
-    /// redlock acquire --while-pid starts a process that renews it. At least 1s.
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, default_value = "30s", value_parser = ttl, help_heading = "Lease and failures")]
-    pub ttl: Duration,
-
-    #[command(flatten)]
-    pub sync: SyncOptions,
+    /// redlock acquire --while-pid starts a process that renews it. At least 1s. [env: REDLOCK_TTL]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = ttl, help_heading = "Lease and failures")]
+    pub ttl: Option<Duration>,
 
     #[command(flatten)]
     pub wait: WaitOptions,
@@ -355,10 +288,6 @@ pub struct AcquireOptions {
     #[arg(long, help_heading = "Only the newest")]
     pub cancel_in_progress: bool,
 
-    /// If another client's lock has no expiry, set --ttl on it
-    #[arg(long, hide = true)]
-    pub repair_ttl: bool,
-
     /// Run although the lock is frozen
     ///
     /// The run goes ahead of all that the freeze keeps out, and waits only for the holder.
@@ -367,7 +296,7 @@ pub struct AcquireOptions {
 
     /// Tell waiters why
     ///
-    /// `redlock status` shows the reason, too.
+    /// `redlock status` shows the reason, too. [env: REDLOCK_REASON]
     #[arg(short = 'm', long, value_name = "TEXT", value_parser = not_empty, help_heading = "Description")]
     pub reason: Option<String>,
 }
@@ -403,8 +332,8 @@ Exit status: COMMAND's own, 128+N if signal N killed it, or
   126  COMMAND can't be executed
   127  COMMAND was not found
 
-Each option marked [env: …] can be set as REDLOCK_… in the environment, ~/.config/redlock.env or /etc/redlock.env.
-Set options that are the same for all jobs, such as --sync, in one of these files: see DEPLOYMENT in redlock(1)."
+Settings: REDLOCK_… in the environment, ~/.config/redlock.env or /etc/redlock.env. Each option marked [env: …] can be set
+there, too; all others, such as REDLOCK_SYNC, only there: see SETTINGS in redlock(1)."
 )]
 pub struct Run {
     /// Lock name; several are always locked in the same order
@@ -420,25 +349,26 @@ pub struct Run {
 
     /// Stop COMMAND after this long (status 124)
     ///
-    /// 0: never. (flock's --timeout is --wait here: it limits the wait for the lock.)
+    /// 0: never. (flock's --timeout is --wait here: it limits the wait for the lock.) [env: REDLOCK_MAX_RUNTIME]
     #[arg(short = 't', long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
     pub max_runtime: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL [default: 5s]
     ///
-    /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL.
+    /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL. [env: REDLOCK_KILL_AFTER]
     #[arg(short, long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, help_heading = "The command")]
     pub kill_after: Option<Duration>,
 
-    /// Action if the lock is lost
-    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = OnLost::Stop, help_heading = "Lease and failures", hide_short_help = true)]
-    pub on_lost: OnLost,
-
-    /// Action if Redis is down
+    /// Action if Redis is down [default: fail]
     ///
-    /// What redlock does if Redis is unreachable at the start.
-    #[arg(long, value_name = "fail|run", value_enum, default_value_t = OnUnreachable::Fail, help_heading = "Lease and failures")]
-    pub on_unreachable: OnUnreachable,
+    /// What redlock does if Redis is unreachable at the start. [env: REDLOCK_ON_UNREACHABLE]
+    #[arg(
+        long,
+        value_name = "fail|run",
+        value_enum,
+        help_heading = "Lease and failures"
+    )]
+    pub on_unreachable: Option<OnUnreachable>,
 
     /// Keep the lock at least this long
     ///
@@ -466,10 +396,6 @@ pub struct Run {
     #[arg(long, help_heading = "The command")]
     pub with_children: bool,
 
-    /// Sleep a random time first, up to this long
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, default_value = "0s", hide_default_value = true, value_parser = duration, help_heading = "Run once across hosts", hide_short_help = true)]
-    pub jitter: Duration,
-
     /// Run `sh -c SCRIPT` instead of COMMAND
     #[arg(
         short = 'c',
@@ -480,16 +406,6 @@ pub struct Run {
         help_heading = "The command"
     )]
     pub shell: Option<OsString>,
-}
-
-/// What to do when the lock is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OnLost {
-    /// Stop COMMAND; the exit status is 79
-    #[default]
-    Stop,
-    /// Let COMMAND continue without the lock, with a warning; the exit status is still 79
-    Warn,
 }
 
 /// What to do when Redis is unreachable at the start.
@@ -511,7 +427,7 @@ pub enum OnUnreachable {
 /// A guard finds the lock in $REDLOCK_HELD (`docker run -e REDLOCK_HELD …`), or reads the value of that variable from a file
 /// or a pipe: `echo "$REDLOCK_HELD" | ssh web-1 redlock guard --held - -- ./switch.sh`.
 #[derive(Debug, Args)]
-#[command(after_long_help = ELSEWHERE)]
+#[command(after_long_help = SETTINGS)]
 pub struct Guard {
     /// Lock name [default: all that $REDLOCK_HELD names]
     #[arg(value_name = "NAME")]
@@ -527,22 +443,19 @@ pub struct Guard {
     #[arg(long, value_name = "FILE")]
     pub held: Option<PathBuf>,
 
-    /// Stop COMMAND after this long (status 124)
+    /// Stop COMMAND after this long (status 124) [env: REDLOCK_MAX_RUNTIME]
     #[arg(short = 't', long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
     pub max_runtime: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL [default: 5s]
     ///
-    /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL.
+    /// COMMAND has this long to end when it is stopped, for whatever reason. Capped at half the TTL. [env: REDLOCK_KILL_AFTER]
     #[arg(short, long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration)]
     pub kill_after: Option<Duration>,
 
     /// Guard until all processes of COMMAND end
     #[arg(long)]
     pub with_children: bool,
-
-    #[command(flatten)]
-    pub sync: SyncOptions,
 
     /// Run `sh -c SCRIPT` instead of COMMAND
     #[arg(short = 'c', long, value_name = "SCRIPT", value_parser = script(), conflicts_with = "command")]
@@ -551,7 +464,7 @@ pub struct Guard {
 
 /// Show who holds which lock, and who waits
 ///
-/// Without a NAME: a table of all locks under --prefix that redlock processes hold or wait for. With names: all
+/// Without a NAME: a table of all locks under REDLOCK_PREFIX that redlock processes hold or wait for. With names: all
 /// that is known of these locks, also if they are free or other clients hold them. With a pattern
 /// ('deploy-*', in quotes): a table of the locks in use that match.
 #[derive(Debug, Args)]
@@ -598,7 +511,7 @@ pub struct Status {
 /// expires after its TTL unless it is extended or released first. With --while-pid PID, a keeper in the
 /// background renews the lock for as long as process PID lives.
 #[derive(Debug, Args)]
-#[command(after_long_help = ELSEWHERE)]
+#[command(after_long_help = SETTINGS)]
 pub struct Acquire {
     /// Lock name
     #[arg(value_name = "NAME")]
@@ -607,19 +520,15 @@ pub struct Acquire {
     #[command(flatten)]
     pub acquire: AcquireOptions,
 
-    /// What to print
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env, help_heading = "Script")]
+    /// What to print [default: env]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Env, hide_default_value = true, help_heading = "Script")]
     pub format: Format,
 
     /// Keep the lock while this process lives (`$$`: this script), then release it
     #[arg(long, value_name = "PID", value_parser = pid, help_heading = "Script")]
     pub while_pid: Option<i32>,
 
-    /// With --while-pid: action if the lock is lost
-    #[arg(long, value_name = "stop|warn", value_enum, default_value_t = KeeperOnLost::Stop, requires = "while_pid", help_heading = "Lease and failures")]
-    pub on_lost: KeeperOnLost,
-
-    /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL) [default: 5s]
+    /// With --while-pid: time between SIGTERM and SIGKILL (capped at half the TTL) [env: REDLOCK_KILL_AFTER] [default: 5s]
     #[arg(short, long, value_name = "TIME", allow_negative_numbers = true, value_parser = duration, requires = "while_pid", help_heading = "Script")]
     pub kill_after: Option<Duration>,
 
@@ -641,15 +550,6 @@ pub enum Format {
     Github,
 }
 
-/// What a keeper does when the lock is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KeeperOnLost {
-    /// Stop the process and all its descendants
-    Stop,
-    /// Send the process SIGURG, which is ignored unless the process traps it
-    Warn,
-}
-
 /// Which of this job's locks a command acts on.
 #[derive(Debug, Args)]
 pub struct OwnLock {
@@ -667,7 +567,7 @@ pub struct OwnLock {
 /// Fails with status 79 if this job no longer holds the lock. With --for, the lock lasts at least TIME from now; it is
 /// never shortened. Without --for, nothing is changed.
 #[derive(Debug, Args)]
-#[command(after_long_help = ELSEWHERE)]
+#[command(after_long_help = SETTINGS)]
 pub struct Extend {
     #[command(flatten)]
     pub ours: OwnLock,
@@ -675,9 +575,6 @@ pub struct Extend {
     /// Make the lock last at least this long from now
     #[arg(long = "for", value_name = "TIME", allow_negative_numbers = true, value_parser = positive_duration)]
     pub lasting: Option<Duration>,
-
-    #[command(flatten)]
-    pub sync: SyncOptions,
 }
 
 /// Release a lock, or force it free
@@ -743,7 +640,7 @@ pub struct Stop {
 
 /// Show who held a lock, for how long, and how it ended
 ///
-/// Without a NAME: all locks under --prefix. The oldest hold comes first. Times are local, with the zone.
+/// Without a NAME: all locks under REDLOCK_PREFIX. The oldest hold comes first. Times are local, with the zone.
 #[derive(Debug, Args)]
 pub struct History {
     /// Lock names, or patterns: * is any text, ? one character [default: all]
@@ -831,17 +728,16 @@ pub struct Fence {
 /// Check that this Redis is fit to hold locks
 ///
 /// Checks everything on the server and on this host that locks depend on. Prints a line for each check: ok, warn or fail,
-/// the finding, and how to fix it. The Lua scripts are tried on a lock of their own, which is removed. Of the run
-/// settings, only REDLOCK_TTL applies. Takes at most 2 seconds. Exits with 0, or with 1 if a check fails.
+/// the finding, and how to fix it. The Lua scripts are tried on a lock of their own, which is removed. Takes at most 2 seconds. Exits with 0, or with 1 if a check fails.
 #[derive(Debug, Args)]
 pub struct Doctor {
     /// Lock name: also check what is stored under it
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
 
-    /// TTL your jobs use
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, default_value = "30s", value_parser = ttl)]
-    pub ttl: Duration,
+    /// TTL your jobs use [env: REDLOCK_TTL] [default: 30s]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = ttl)]
+    pub ttl: Option<Duration>,
 
     /// Print a JSON object
     #[arg(long)]
@@ -876,6 +772,3 @@ pub enum Shell {
     Zsh,
     Fish,
 }
-
-/// The options that mean something only beside another one, each with that one.
-pub const ONLY_WITH: [(&str, &str); 2] = [("kill-after", "while-pid"), ("on-lost", "while-pid")];

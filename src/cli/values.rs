@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 /// Reads a number from one to another.
-pub(super) fn number<N>(
+pub fn number<N>(
     least: N,
     most: N,
 ) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static
@@ -31,11 +31,6 @@ pub(super) fn count<N: FromStr>(text: &str) -> Result<N, String> {
 pub(super) fn pid(text: &str) -> Result<i32, String> {
     let read = number(1, i32::MAX)(text);
     read.map_err(|_| "must be the number of a process".into())
-}
-
-/// Reads how many past holds to keep.
-pub fn history_size(text: &str) -> Result<u32, String> {
-    number(0, 10_000)(text)
 }
 
 /// What a duration has to be.
@@ -155,7 +150,7 @@ pub(super) fn script() -> impl TypedValueParser<Value = OsString> {
     })
 }
 
-pub(super) fn not_empty(text: &str) -> Result<String, String> {
+pub fn not_empty(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("must not be empty".into());
     }
@@ -179,7 +174,7 @@ pub(super) fn id(text: &str) -> Result<String, String> {
     Ok(text.to_lowercase())
 }
 
-pub(super) fn ttl(text: &str) -> Result<Duration, String> {
+pub fn ttl(text: &str) -> Result<Duration, String> {
     let ttl = duration(text)?;
     if ttl < Duration::from_secs(1) {
         return Err("must be at least 1s: a shorter lease can't be renewed in time".into());

@@ -106,8 +106,8 @@ fn names(listing: &str, server: &[OsString]) -> String {
         .env_remove(COMPLETES)
         .stdin(Stdio::null())
         .stderr(Stdio::null());
-    if std::env::var_os("REDLOCK_CONNECT_TIMEOUT").is_none() {
-        asking.env("REDLOCK_CONNECT_TIMEOUT", PATIENCE);
+    if std::env::var_os("REDLOCK_REDIS_TIMEOUT").is_none() {
+        asking.env("REDLOCK_REDIS_TIMEOUT", PATIENCE);
     }
     let names = asking
         .output()

@@ -259,7 +259,7 @@ fn with(words: &[OsString], at: usize, added: OsString) -> Vec<OsString> {
 
 /// Whether clap takes these words for a command, or for options in front of one.
 pub(super) fn reads(words: &[OsString]) -> bool {
-    Typed::new(words.to_vec()).read(words).is_ok()
+    Typed::new(words.to_vec()).read().is_ok()
 }
 
 fn is_option(word: &OsString) -> bool {

@@ -17,7 +17,7 @@ const NEGLIGIBLE: Duration = Duration::from_millis(20);
 
 /// Checks that the locks are this job's, and makes them last at least as long as was asked for.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
-    let settings = &settings.replicated(&options.sync)?;
+    let settings = &settings.replicated()?;
     let Some(claims) = job::claims(&options.ours, settings)? else {
         return Ok(Exit::Lost);
     };

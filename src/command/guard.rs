@@ -35,7 +35,7 @@ use crate::variables::{HELD, VARIABLES};
 
 /// Runs COMMAND under locks of this job.
 pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
-    let settings = &settings.replicated(&options.sync)?;
+    let settings = &settings.replicated()?;
     let held = options.held.as_deref().map(held_in).transpose()?;
     let wanted = match wanted(options, held.as_deref())? {
         Ok(wanted) => wanted,
@@ -57,6 +57,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
         command: shortened(words.iter().map(|word| word.to_string_lossy())),
         ..own_identity(settings)
     };
+    let given = options.kill_after.or(settings.kill_after);
     let on_terminal = on_terminal();
     let mut sources = EventSources::new(on_terminal)?;
     let mut holds = HeldLocks::none(settings.locks.client(), Duration::ZERO);
@@ -65,14 +66,14 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
         return Ok(acquisition::ended_by(signal));
     }
     let names: Vec<Name> = wanted.iter().map(|(name, _)| name.clone()).collect();
-    let admitted = admit_all(&wanted, around, &who, options, settings, &mut holds);
+    let admitted = admit_all(&wanted, around, &who, given, settings, &mut holds);
     let exit = match (admitted, sources.signals.next_ending()?) {
         (Ok(Ok(work)), None) => {
             let work = Work {
                 words,
                 prepared,
                 environment: work,
-                timeout: options.max_runtime.filter(|limit| !limit.is_zero()),
+                timeout: settings.max_runtime(options.max_runtime),
             };
             let terms = RunTerms {
                 policy: Policy {
@@ -80,7 +81,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                     leads_session: getsid(None) == Ok(getpid()),
                     only_warn: false,
                     with_children: options.with_children,
-                    kill_after: options.kill_after.unwrap_or(KILL_AFTER),
+                    kill_after: given.unwrap_or(KILL_AFTER),
                     timeout_at: None,
                     has_hook: false,
                 },
@@ -174,7 +175,7 @@ fn admit_all(
     wanted: &[(Name, Token)],
     mut around: Vec<(Name, Token)>,
     who: &Who,
-    options: &cli::Guard,
+    given: Option<Duration>,
     settings: &Settings,
     holds: &mut HeldLocks,
 ) -> Result<Result<environment::Environment, String>> {
@@ -193,16 +194,16 @@ fn admit_all(
             ttl,
         } = guarded;
         // Once: the locks of one job usually have one TTL.
-        let given = options.kill_after.filter(|_| holds.all.is_empty());
+        let first_given = given.filter(|_| holds.all.is_empty());
         let _ = acquisition::usable_kill_after(
-            given,
+            first_given,
             ttl,
             Duration::ZERO,
             ("the run's --ttl", settings.verbosity),
         );
         let terms = Terms {
             ttl,
-            kill_after: options.kill_after.unwrap_or(KILL_AFTER),
+            kill_after: given.unwrap_or(KILL_AFTER),
             // The server has taken it off.
             clock_skew: Duration::ZERO,
         };

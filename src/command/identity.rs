@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::privacy;
 use crate::ci;
 use crate::cli;
-use crate::config::{Settings, Show};
+use crate::config::Settings;
 use crate::protocol::Who;
 
 /// Who we are, to others. A name that the settings give stands in place of that of a CI job.
@@ -48,13 +48,14 @@ pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
     settings: &Settings,
     words: impl FnOnce() -> W,
 ) -> Who {
-    let command = match settings.show {
-        Show::Full => shortened(words()),
-        Show::Name => words().take(1).map(|word| name_of(&word)).collect(),
+    let command = if settings.hides_arguments {
+        words().take(1).map(|word| name_of(&word)).collect()
+    } else {
+        shortened(words())
     };
     Who {
         command,
-        reason: masked(options.reason.as_deref()),
+        reason: masked(options.reason.as_deref().or(settings.reason.as_deref())),
         ..own_identity(settings)
     }
 }

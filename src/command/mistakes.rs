@@ -2,27 +2,21 @@
 //! That is clap's own line, except where the words show more: the line to type, or the habits of another tool. It
 //! never repeats a URL.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
 
 use super::corrections::{corrected, reads, shown_word};
-use super::usage::with_help;
+use super::usage::{NO_PASSWORD_COMMAND, with_help};
 use crate::cli;
-use crate::config::StandIn;
 use crate::decide::exit::Exit;
 use crate::report;
 use crate::typed::{Typed, Word};
 
 /// Answers what clap didn't take for a command: help on stdout, a mistake in a line on stderr.
-pub fn usage(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> Exit {
+pub fn usage(error: &clap::Error, typed: &Typed) -> Exit {
     let words = &typed.words;
-    // A wrong setting keeps nobody from reading.
-    let asks_for_help = || {
-        let error = Typed::new(words.clone()).read(words).err();
-        error.is_some_and(|error| error.kind() == ErrorKind::DisplayHelp)
-    };
-    if error.kind() == ErrorKind::DisplayHelp || !stand_ins.is_empty() && asks_for_help() {
+    if error.kind() == ErrorKind::DisplayHelp {
         let mut before_dashes = words.iter().take_while(|word| *word != "--");
         return print_help(typed.name(), before_dashes.any(|word| word == "--help"));
     }
@@ -32,9 +26,8 @@ pub fn usage(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> Exit 
             super::version(words.iter().any(is_verbose)).unwrap_or(Exit::Internal)
         }
         _ => {
-            let (line, exit) = mistake(error, typed, stand_ins);
-            report::error(line);
-            exit
+            report::error(mistake(error, typed));
+            Exit::Usage
         }
     }
 }
@@ -78,11 +71,8 @@ pub fn no_command() -> Exit {
     Exit::Usage
 }
 
-/// What was typed wrong, and the status: that of a wrong configuration if a setting is wrong.
-pub(super) fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn]) -> (String, Exit) {
-    if let Some(line) = mistake_in_settings(error, stand_ins) {
-        return (line, Exit::Config);
-    }
+/// Returns the sentence for what was typed wrong.
+pub(super) fn mistake(error: &clap::Error, typed: &Typed) -> String {
     let lacks_words = || {
         let missing = context(error, ContextKind::InvalidArg);
         missing.iter().any(|what| what.starts_with('<'))
@@ -94,13 +84,12 @@ pub(super) fn mistake(error: &clap::Error, typed: &Typed, stand_ins: &[StandIn])
         ErrorKind::MissingRequiredArgument if lacks_words() => corrected(&typed.words),
         _ => None,
     };
-    let line = line.unwrap_or_else(|| {
+    line.unwrap_or_else(|| {
         let what = own_sentence(error, typed).unwrap_or_else(|| first_line(error));
         // What is wrong in front of the command's name isn't explained by the command's help.
         let front = &typed.words[..typed.command_at.unwrap_or_default()];
         with_help(&what, typed.name().filter(|_| reads(front)))
-    });
-    (line, Exit::Usage)
+    })
 }
 
 /// What clap says of an error, as texts.
@@ -133,29 +122,6 @@ fn first_line(error: &clap::Error) -> String {
     }
 }
 
-/// A mistake in what stands in for options.
-fn mistake_in_settings(error: &clap::Error, stand_ins: &[StandIn]) -> Option<String> {
-    let standing = |kind| {
-        let arguments = context(error, kind);
-        let mut options = arguments.iter().filter_map(|text| {
-            let option = text.strip_prefix("--")?.split(' ').next();
-            stand_ins.iter().find(|it| Some(&*it.option) == option)
-        });
-        options.next().map(|stand_in| &stand_in.said)
-    };
-    let one = standing(ContextKind::InvalidArg)?;
-    match error.kind() {
-        ErrorKind::ArgumentConflict => {
-            let other = standing(ContextKind::PriorArg)?;
-            Some(format!("{one} can't be combined with {other}"))
-        }
-        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
-            Some(format!("{one}: {}", first_line(error)))
-        }
-        _ => None,
-    }
-}
-
 /// What people type for a command of another name.
 const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["list", "show", "who", "info"], "redlock status"),
@@ -182,84 +148,85 @@ const OTHER_NAMES: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with what to do instead.
-const NOT_OURS: &[(&[&str], &str)] = &[
+/// Options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with what to do instead, or with the
+/// setting that replaces the option.
+const NOT_OURS: &[(&str, &str)] = &[
+    ("-o --close", "leave it out, as COMMAND inherits no lock"),
     (
-        &["-o", "--close"],
-        "leave it out, as COMMAND inherits no lock",
-    ),
-    (
-        &["-F", "--no-fork"],
+        "-F --no-fork",
         "leave it out, as redlock has to stay to renew the lock",
     ),
-    (&["--unlock"], "use redlock release NAME"),
-    (&["--command"], "put -c SCRIPT"),
-    (&["--fcntl"], "leave it out, as redlock locks no file"),
+    ("--unlock", "use redlock release NAME"),
+    ("--command", "put -c SCRIPT"),
+    ("--fcntl", "leave it out, as redlock locks no file"),
     (
-        &["--pass"],
-        "give a guard --held -, a run in a freeze --ignore-freeze, and a password --password-file FILE",
+        "--pass",
+        "give a guard --held -, a run in a freeze --ignore-freeze, and a password REDLOCK_PASSWORD_FILE",
     ),
     (
-        &["--password"],
-        "put --password-file FILE, as anyone on this host can read a command line",
+        "--password",
+        "set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line",
     ),
+    ("--password-command", NO_PASSWORD_COMMAND),
+    ("--host --port", "put -u redis://HOST:PORT"),
     (
-        &["--password-command"],
-        "have a timer write the password to a file, and put --password-file FILE",
-    ),
-    (&["--host", "--port"], "put -u redis://HOST:PORT"),
-    (
-        &["--priority", "--lifo"],
+        "--priority --lifo",
         "leave it out; waiters are served in order, so use --slots N or two locks",
     ),
+    ("--name --lock", "put the lock's name without an option"),
     (
-        &["--name", "--lock"],
-        "put the lock's name without an option",
-    ),
-    (
-        &["-x", "-e", "--exclusive"],
+        "-x -e --exclusive",
         "leave it out, as a lock has one holder at a time unless -s or --slots says otherwise",
     ),
     (
-        &["--label"],
+        "--label",
         "put --reason TEXT, or set REDLOCK_SHOW=name so that others see only the program's name",
     ),
     (
-        &["--clock-skew"],
+        "--clock-skew",
         "leave it out, as redlock expects 500ms wherever a replica may be promoted",
     ),
     (
-        &["--restart-grace"],
+        "--restart-grace",
         "set appendfsync always in Redis, so that a restart forgets no lock",
     ),
     (
-        &["--join"],
+        "--join",
         "put --once KEY, with the commit or the version as KEY",
     ),
     (
-        &["--unless"],
+        "--unless",
         "test it under the lock: -c 'test -e done || make'",
     ),
     (
-        &["--late"],
+        "--late",
         "use redlock status --older-than, or stop COMMAND with -t",
     ),
     (
-        &["--timeout"],
+        "--timeout",
         "put -t TIME (--max-runtime) to limit COMMAND, or -w TIME to limit the wait of a run",
     ),
-    (&["--max-waiting"], "put --max-queue N"),
-    (&["--wait-tree"], "put --with-children"),
-    (&["--order"], "put --seq N"),
-    (&["--cancel-running"], "put --cancel-in-progress"),
-    (&["--timeline"], "use redlock history --svg FILE"),
+    ("--max-waiting", "put --max-queue N"),
+    ("--wait-tree", "put --with-children"),
+    ("--order", "put --seq N"),
+    ("--cancel-running", "put --cancel-in-progress"),
+    ("--timeline", "use redlock history --svg FILE"),
     (
-        &["--summary", "--by-host"],
+        "--summary --by-host",
         "use redlock history --json, and count with jq",
     ),
-    (&["--follow"], "use watch -n1 redlock history"),
-    (&["--utc"], "put TZ=UTC before redlock"),
+    ("--follow", "use watch -n1 redlock history"),
+    ("--utc", "put TZ=UTC before redlock"),
+    ("--connect-timeout", "REDLOCK_REDIS_TIMEOUT"),
+    ("--repair-ttl", "REDLOCK_REPAIR_TTL=1"),
+    (
+        "--prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout --history-size --on-lost --jitter",
+        SETTING,
+    ),
 ];
+
+/// Replacement of an option by the setting of its name.
+const SETTING: &str = "REDLOCK_";
 
 /// A word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
 fn wrong_command(error: &clap::Error, typed: &Typed) -> Option<String> {
@@ -285,6 +252,25 @@ fn wrong_command(error: &clap::Error, typed: &Typed) -> Option<String> {
     corrected(&typed.words).filter(|_| !is_meant)
 }
 
+/// Returns the line that sets a setting to the value that was typed for its option. Returns other words as they are.
+fn setting_instead(instead: &str, option: &str, typed: &Typed) -> String {
+    if !instead.starts_with(SETTING) {
+        return instead.to_owned();
+    }
+    let name = option.replace("--", "").replace('-', "_").to_uppercase();
+    let name = if instead == SETTING { &name } else { "" };
+    let words = typed.words.iter().map(|word| word.to_string_lossy());
+    let mut words = words.skip_while(|word| !word.starts_with(option));
+    let first = words.next().unwrap_or_default();
+    let attached = first.split_once('=').map(|(_, value)| value.into());
+    let next = || words.next().filter(|word| word != "--");
+    let value = attached.or_else(next).unwrap_or("VALUE".into());
+    // A switch has its value in the table.
+    let value = Some(format!("={}", shown_word(OsStr::new(&*value))));
+    let value = value.filter(|_| !instead.contains('=')).unwrap_or_default();
+    format!("put {instead}{name}{value} in the environment or redlock.env")
+}
+
 /// What clap's line doesn't say, or says in terms of another tool.
 fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
     let argument = context(error, ContextKind::InvalidArg).pop();
@@ -293,8 +279,9 @@ fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let mut all = NOT_OURS.iter();
-            let other = all.find(|(names, _)| names.contains(&argument.as_str()));
+            let other = all.find(|(names, _)| names.split(' ').any(|name| name == argument));
             if let Some((_, instead)) = other {
+                let instead = setting_instead(instead, &argument, typed);
                 return Some(format!("no option {argument}: {instead}"));
             }
             if ["-w", "--wait"].contains(&&*argument) && typed.has_option("drain") {
@@ -333,9 +320,9 @@ mod tests {
 
     fn said(line: &[&str]) -> String {
         let words: Vec<OsString> = line.iter().map(Into::into).collect();
-        let mut typed = Typed::new(words.clone());
-        let error = typed.read(&words).unwrap_err();
-        mistake(&error, &typed, &[]).0
+        let mut typed = Typed::new(words);
+        let error = typed.read().unwrap_err();
+        mistake(&error, &typed)
     }
 
     #[track_caller]
@@ -374,8 +361,8 @@ mod tests {
                 "invalid value '0' for '--slots <N>': must be a number from 1 to 9999; see redlock run -h",
             ),
             (
-                "run --on-lost x a -- b",
-                "invalid value 'x' for '--on-lost <stop|warn>' [possible values: stop, warn]; see redlock run -h",
+                "run --on-unreachable x a -- b",
+                "invalid value 'x' for '--on-unreachable <fail|run>' [possible values: fail, run]; see redlock run -h",
             ),
             (
                 "run -w 1 -n a -- b",
@@ -424,8 +411,8 @@ mod tests {
                 "unexpected argument '--bogus' found; see redlock -h",
             ),
             (
-                "--connect-timeout x run a -- b",
-                "invalid value 'x' for '--connect-timeout <TIME>': must be a duration such as 500ms, 30s, 1h30m, or a number of seconds; see redlock -h",
+                "--connect-timeout 5s run a -- b",
+                "no option --connect-timeout: put REDLOCK_REDIS_TIMEOUT=5s in the environment or redlock.env; see redlock -h",
             ),
             (
                 "rum",
@@ -473,11 +460,11 @@ mod tests {
             ),
             (
                 "--password hunter2 status",
-                "no option --password: put --password-file FILE, as anyone on this host can read a command line; see redlock -h",
+                "no option --password: set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line; see redlock -h",
             ),
             (
                 "--password-command x status",
-                "no option --password-command: have a timer write the password to a file, and put --password-file FILE; see redlock -h",
+                "no option --password-command: have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE; see redlock -h",
             ),
             (
                 "--host db --port 6380 status",
@@ -619,6 +606,26 @@ mod tests {
                 "test it under the lock: -c",
             ),
             ("run --join a -- b", "--join", "put --once KEY"),
+            (
+                "run --sync all a -- b",
+                "--sync",
+                "put REDLOCK_SYNC=all in the environment or redlock.env; see",
+            ),
+            (
+                "run --prefix=it's a -- b",
+                "--prefix",
+                "put REDLOCK_PREFIX=\"it's\" in the",
+            ),
+            (
+                "run a --repair-ttl -- b",
+                "--repair-ttl",
+                "put REDLOCK_REPAIR_TTL=1 in the",
+            ),
+            (
+                "run a --jitter -- b",
+                "--jitter",
+                "put REDLOCK_JITTER=VALUE in the",
+            ),
             (
                 "run --restart-grace 1m a -- b",
                 "--restart-grace",

@@ -286,12 +286,12 @@ fn aftermath(holds: &[&Hold]) -> String {
         (0, _) => {
             "; no redlock process supervised this hold, so a job that relied on it keeps running"
         }
-        (1, 1) => "; its command is being stopped, unless it runs with `--on-lost warn`",
+        (1, 1) => "; its command is being stopped, unless it runs with REDLOCK_ON_LOST=warn",
         (watched, all) if watched == all => {
-            "; their commands are being stopped, except with `--on-lost warn`"
+            "; their commands are being stopped, except with REDLOCK_ON_LOST=warn"
         }
         _ => {
-            "; supervised commands are being stopped (except with `--on-lost warn`); the rest keep running"
+            "; supervised commands are being stopped (except with REDLOCK_ON_LOST=warn); the rest keep running"
         }
     };
     becomes.to_owned()

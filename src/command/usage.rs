@@ -67,6 +67,10 @@ const UNREAD: [(&str, &str, &str); 2] = [
     ),
 ];
 
+/// Replacement of a removed setting, in words.
+pub(super) const NO_PASSWORD_COMMAND: &str =
+    "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
+
 /// Which variable is set in vain, as the end of the message of an error. Its value isn't repeated.
 fn unread_variable(message: &str) -> String {
     let mut all = UNREAD.iter();
@@ -132,8 +136,8 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// Reports an error that ended a command, of these words.
-pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
+/// Reports an error that ended a command, of these words. `password_command` is where that removed setting is still set.
+pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<&str>) -> Exit {
     let exit = exit_for(error);
     if exit == Exit::Usage {
         let typed = Typed::new(words.to_vec());
@@ -144,6 +148,9 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
         let mut line = format!("{error:#}");
         line += &how_to_start(&line, is_installed);
         line += &unread_variable(&line);
+        if let Some(place) = password_command.filter(|_| exit == Exit::Refused) {
+            line = format!("{line}; {place} isn't read: {NO_PASSWORD_COMMAND}");
+        }
         let hint = if more && !line.contains("`redlock doctor`") {
             DOCTOR
         } else {
@@ -241,7 +248,10 @@ mod tests {
             ErrorKind::NotReplicated => (6, "replicas didn't confirm the lock at "),
             ErrorKind::Moving => (7, "is moving these keys to another node of its cluster; "),
             ErrorKind::Replica => (8, "is a read-only replica; use the URL of its primary"),
-            ErrorKind::Refused => (9, "requires a password; use --password-file or the URL"),
+            ErrorKind::Refused => (
+                9,
+                "requires a password; use REDLOCK_PASSWORD_FILE or the URL",
+            ),
             ErrorKind::Config => (10, "has no hash tag, without which the keys of a lock "),
             ErrorKind::Internal => (11, "sent an answer of a shape that redlock doesn't know"),
         }

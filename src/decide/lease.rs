@@ -341,7 +341,7 @@ mod tests {
             ttl_for_failover(down_after, kill_after, skew, awaits).as_secs()
         };
         let (plain, all) = (Awaits::None, Awaits::Listed);
-        // Measured: 15 and 18 s, with --sync all 20 and 25 s.
+        // Measured: 15 and 18 s, with REDLOCK_SYNC=all 20 and 25 s.
         assert_eq!((needed(2, 5, plain), needed(5, 5, plain)), (16, 21));
         assert_eq!((needed(2, 5, all), needed(5, 5, all)), (21, 31));
         // Sentinel's default.
@@ -350,7 +350,7 @@ mod tests {
         // The grace is at most half of the lease.
         assert_eq!((needed(2, 60, plain), needed(2, 0, plain)), (40, 8));
         // Measured: with a down-after of 8 s a run without sync started 9.4 s after the primary's death, one with
-        // --sync all after 17.5 s.
+        // REDLOCK_SYNC=all after 17.5 s.
         let renewed = |awaits| needed(8, 0, awaits) * 5 / 8;
         assert!(renewed(plain) >= 10 && renewed(all) >= 18);
     }

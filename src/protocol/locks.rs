@@ -84,7 +84,7 @@ impl Locks {
     /// [`ErrorKind::Config`] where it isn't known which replicas there are.
     pub fn replicated(self, replication: Replication) -> Result<Self, Error> {
         if replication.quorum == Quorum::All && !self.deployment.may_fail_over() {
-            let message = "`--sync all` needs the list of promotable replicas from Sentinel or Redis Cluster (redis-sentinel://, redis-cluster://); with the URL of one server, give a number, such as `--sync 1`";
+            let message = "all needs the list of promotable replicas from Sentinel or Redis Cluster (redis-sentinel://, redis-cluster://); with the URL of one server, set a number, such as 1";
             return Err(Error::new(ErrorKind::Config, message.into()));
         }
         Ok(Self {

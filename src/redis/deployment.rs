@@ -264,7 +264,7 @@ fn scattered(prefix: &str) -> String {
         words => words,
     };
     format!(
-        "the prefix \"{prefix}\" has no hash tag, without which the keys of a lock are on several nodes of the cluster; use --prefix '{{{tag}}}:'"
+        "the prefix \"{prefix}\" has no hash tag, without which the keys of a lock are on several nodes of the cluster; use REDLOCK_PREFIX='{{{tag}}}:'"
     )
 }
 
@@ -320,10 +320,10 @@ mod tests {
             assert_eq!(prefix(url, given).as_deref(), Ok(is), "{url} {given:?}");
         }
         for (given, line) in [
-            ("ci:", "use --prefix '{ci}:'"),
-            ("team:ci:", "use --prefix '{team:ci}:'"),
-            ("{}:", "use --prefix '{redlock}:'"),
-            ("it's}", "use --prefix '{its}:'"),
+            ("ci:", "use REDLOCK_PREFIX='{ci}:'"),
+            ("team:ci:", "use REDLOCK_PREFIX='{team:ci}:'"),
+            ("{}:", "use REDLOCK_PREFIX='{redlock}:'"),
+            ("it's}", "use REDLOCK_PREFIX='{its}:'"),
         ] {
             let said = prefix("redis-cluster://h/tag", Some(given)).unwrap_err();
             assert!(said.ends_with(line), "{said}");

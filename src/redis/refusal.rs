@@ -107,7 +107,7 @@ fn refused(code: &str, said: &str, server: &Server) -> Option<String> {
             server.password_origin()
         ),
         "DENIED" => format!(
-            "Redis at {server} is in protected mode, which admits only clients on its own host; set a password there (requirepass) and use it here (--password-file)"
+            "Redis at {server} is in protected mode, which admits only clients on its own host; set a password there (requirepass) and use it here (REDLOCK_PASSWORD_FILE)"
         ),
         _ => return None,
     })
@@ -122,7 +122,7 @@ fn needs_password(server: &Server) -> String {
             "the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, if it isn't the default user)"
         );
     }
-    format!("Redis at {server} requires a password; use --password-file or the URL")
+    format!("Redis at {server} requires a password; use REDLOCK_PASSWORD_FILE or the URL")
 }
 
 /// What proxies say when they can't reach their server, or get no answer from it: Envoy's sentences, and
@@ -358,14 +358,14 @@ fn hash_tag(server: &Server) -> String {
         Address::Unix(_) => "host1,host2".into(),
     };
     format!(
-        "use {scheme}-cluster://{host}, or a prefix with a hash tag, such as --prefix '{{redlock}}:', and the URL of the node that serves it"
+        "use {scheme}-cluster://{host}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{{redlock}}:', and the URL of the node that serves it"
     )
 }
 
 /// A key of another type: that of the lock itself, or (a script stumbled over it) one beside it.
 fn wrong_type(key: Option<&[u8]>, beside: bool) -> String {
     let Some(key) = key else {
-        return "a key with redlock's prefix has another type, so it belongs to another program; choose another --prefix".into();
+        return "a key with redlock's prefix has another type, so it belongs to another program; choose another REDLOCK_PREFIX".into();
     };
     let key = quoted(&String::from_utf8_lossy(key)).into_owned();
     let what = if beside {
@@ -375,7 +375,7 @@ fn wrong_type(key: Option<&[u8]>, beside: bool) -> String {
     } else {
         format!("key \"{key}\" isn't a string, so it is not a lock and")
     };
-    format!("{what} belongs to another program; choose another name or --prefix")
+    format!("{what} belongs to another program; choose another name or REDLOCK_PREFIX")
 }
 
 /// The answer of one node of a cluster for what another one serves: `<slot> <host>:<port>`.

@@ -235,7 +235,7 @@ impl Goal {
             return "";
         };
         if each.iter().any(|address| role.is_copying(address)) {
-            "; `--sync N` would wait for any N replicas"
+            "; REDLOCK_SYNC=N would wait for any N replicas"
         } else {
             ""
         }
@@ -490,7 +490,7 @@ mod tests {
             "# Replication\r\nrole:master\r\nslave0:ip=a,port=1,state=online,offset=10,lag=0\r\nslave1:ip=c,port=1,state=wait_bgsave,offset=0,lag=0\r\nslave2:x\r\n",
         );
         let words = goal.in_words(1, Duration::from_secs(1), Some(&lacks), Some(10));
-        let expected = "2 replicas have to confirm it, and 1 did within 1s: replica c:1 is still copying the primary's data; `--sync N` would wait for any N replicas";
+        let expected = "2 replicas have to confirm it, and 1 did within 1s: replica c:1 is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas";
         assert_eq!(words, expected);
     }
 

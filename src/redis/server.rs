@@ -266,10 +266,10 @@ impl Server {
             let next = match (self.part, &self.address) {
                 (Part::Sentinel, _) => "add sentinel_password_file=PATH to the URL",
                 (_, Address::Unix(_)) => {
-                    "use --password-file, or ?pass=PASSWORD if the user name was meant as the password"
+                    "use REDLOCK_PASSWORD_FILE, or ?pass=PASSWORD if the user name was meant as the password"
                 }
                 (_, Address::Tcp { .. }) => {
-                    "use --password-file, or :PASSWORD@HOST if the user name was meant as the password"
+                    "use REDLOCK_PASSWORD_FILE, or :PASSWORD@HOST if the user name was meant as the password"
                 }
             };
             return format!("{title} refused the user in the URL, which has no password; {next}");
@@ -285,7 +285,7 @@ impl Server {
             (Some(_), _) if self.part == Part::Sentinel => {
                 "the password for the sentinels, which the URL sets, is wrong".to_owned()
             }
-            (None, _) => "no password was given; use --password-file or the URL".to_owned(),
+            (None, _) => "no password was given; use REDLOCK_PASSWORD_FILE or the URL".to_owned(),
             (Some(_), _) => format!(
                 "the password {} is wrong{no_such_user}",
                 self.password_origin()
@@ -713,7 +713,7 @@ impl Server {
             was_asked, has_own, ..
         } = self.handshake();
         if was_asked && !has_own && !self.was_reached() {
-            "the connection was closed, after the server had asked for a client certificate (--tls-cert, --tls-key)"
+            "the connection was closed, after the server had asked for a client certificate (REDLOCK_TLS_CERT, REDLOCK_TLS_KEY)"
         } else {
             "the connection was closed"
         }

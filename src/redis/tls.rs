@@ -55,7 +55,7 @@ impl TlsFiles {
         if roots.is_empty() && own.is_empty() {
             return Err(Error::new(
                 ErrorKind::Config,
-                "no trusted certificates found; name the server's CA with --tls-ca".into(),
+                "no trusted certificates found; name the server's CA in REDLOCK_TLS_CA".into(),
             ));
         }
         let verifier = Verifier {
@@ -85,7 +85,7 @@ impl TlsFiles {
             _ => {
                 return Err(Error::new(
                     ErrorKind::Config,
-                    "--tls-cert and --tls-key belong together; give both or none".into(),
+                    "REDLOCK_TLS_CERT and REDLOCK_TLS_KEY belong together; set both or none".into(),
                 ));
             }
         };
@@ -195,7 +195,7 @@ struct Verifier {
     chains: Option<Arc<WebPkiServerVerifier>>,
     /// For a server whose own certificate was given.
     own: Option<Arc<WebPkiServerVerifier>>,
-    /// The certificates of --tls-ca.
+    /// The certificates of REDLOCK_TLS_CA.
     given: Vec<CertificateDer<'static>>,
 }
 
@@ -283,7 +283,7 @@ pub(super) struct Handshake<'a> {
     pub(super) host: &'a str,
     /// The server has asked for a certificate of ours.
     pub(super) was_asked: bool,
-    /// There is one (--tls-cert).
+    /// There is one (REDLOCK_TLS_CERT).
     pub(super) has_own: bool,
 }
 
@@ -309,7 +309,7 @@ impl Handshake<'_> {
     /// Why the server's certificate isn't accepted.
     fn refused(self, error: &CertificateError) -> (String, String) {
         use CertificateError as Bad;
-        const CA: &str = "name the CA that signed it, or the certificate itself, with --tls-ca";
+        const CA: &str = "name the CA that signed it, or the certificate itself, in REDLOCK_TLS_CA";
         let subject = match self.host.parse::<IpAddr>() {
             Ok(ip) => format!("subjectAltName=IP:{ip}"),
             Err(_) => format!("subjectAltName=DNS:{}", self.host),
@@ -361,7 +361,7 @@ impl Handshake<'_> {
         use AlertDescription as Alert;
         const REQUIRED: (&str, &str) = (
             "the server requires a client certificate",
-            "use --tls-cert and --tls-key",
+            "set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY",
         );
         let lacks_own = self.was_asked && !self.has_own;
         let (why, next) = match alert {
@@ -374,11 +374,11 @@ impl Handshake<'_> {
                 NOTHING_IN_COMMON
             }
             Alert::UnknownCA if self.has_own => (
-                "the server doesn't trust the CA of redlock's certificate (--tls-cert)",
+                "the server doesn't trust the CA of redlock's certificate (REDLOCK_TLS_CERT)",
                 "use a certificate signed by a CA in the server's tls-ca-cert-file",
             ),
             Alert::CertificateExpired if self.has_own => (
-                "redlock's certificate has expired (--tls-cert)",
+                "redlock's certificate has expired (REDLOCK_TLS_CERT)",
                 "renew it, or check the server's clock",
             ),
             Alert::BadCertificate
@@ -390,7 +390,7 @@ impl Handshake<'_> {
                 if self.has_own =>
             {
                 (
-                    "the server doesn't accept redlock's certificate (--tls-cert)",
+                    "the server doesn't accept redlock's certificate (REDLOCK_TLS_CERT)",
                     "the server's log says why",
                 )
             }

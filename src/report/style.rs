@@ -39,6 +39,11 @@ impl Line {
         Self(vec![(style, text.into())])
     }
 
+    /// How many columns it takes.
+    pub fn columns(&self) -> usize {
+        self.0.iter().map(|(_, text)| super::columns(text)).sum()
+    }
+
     /// The same line with more at its end.
     pub fn and(mut self, style: Style, text: &str) -> Self {
         match self.0.last_mut() {

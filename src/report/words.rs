@@ -188,7 +188,7 @@ fn keeping(busy: &Busy, old: Duration, running: &str) -> Vec<(String, String)> {
     let now_ms = busy.now_ms.saturating_add(milliseconds(old));
     let left = busy.left.map(|left| in_seconds(left.saturating_sub(old)));
     let expiry = left.as_ref().map_or(
-        "it has no expiry (`redlock run --repair-ttl` gives it one)".into(),
+        "it has no expiry (REDLOCK_REPAIR_TTL=1 gives it one)".into(),
         |left| format!("expires in {left}"),
     );
     let whom = escaped(&holders(busy)).into_owned();

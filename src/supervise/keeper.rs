@@ -16,13 +16,11 @@ use nix::unistd::Pid;
 
 use super::environment::{Origin, origin_of};
 use super::{Executor, HeldLocks, Step, Watch, needed};
-use crate::cli::{self, KeeperOnLost};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::lease::LeaseEvent;
 use crate::decide::renewals::Report;
 use crate::decide::session::{self, Action, Policy, Session};
-use crate::protocol::KILL_AFTER;
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::supervise::process::ProcessFd;
@@ -284,11 +282,24 @@ impl Target {
     }
 }
 
+/// Returns the policy of a keeper.
+pub fn policy(only_warn: bool, with_children: bool, kill_after: Duration) -> Policy {
+    Policy {
+        on_terminal: false,
+        leads_session: true,
+        only_warn,
+        with_children,
+        kill_after,
+        timeout_at: None,
+        has_hook: false,
+    }
+}
+
 /// Leaves a keeper behind: returns in this process at once, and in the keeper when all is over, with how it ended: as
 /// a command that has a status where that is known to nobody.
 pub fn leave_behind(
     target: Target,
-    options: &cli::Acquire,
+    policy: Policy,
     holds: &mut HeldLocks,
     signals: &Signals,
 ) -> Result<Option<Exit>> {
@@ -310,15 +321,6 @@ pub fn leave_behind(
     stderr::silence();
     let mut target = target;
     target.descriptors = sys::raise_file_limit().saturating_sub(OWN_DESCRIPTORS);
-    let policy = Policy {
-        on_terminal: false,
-        leads_session: true,
-        only_warn: options.on_lost == KeeperOnLost::Warn,
-        with_children: options.with_children,
-        kill_after: options.kill_after.unwrap_or(KILL_AFTER),
-        timeout_at: None,
-        has_hook: false,
-    };
     // What an outer job holds has its token, and that job works under it as well.
     let own = holds.all.first().filter(|hold| !hold.reentrant);
     let id = own.map(|hold| hold.claim.id());

@@ -5,9 +5,8 @@
 //! line what clap means, which a test draws lines for.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
-use crate::cli::{AcquireOptions, Cli, Command, Common, Invocation, Run, SyncOptions, WaitOptions};
+use crate::cli::{AcquireOptions, Cli, Command, Common, Invocation, Run, WaitOptions};
 
 /// What the words after `redlock` mean, if they are such a line.
 pub fn read(words: &[OsString]) -> Option<Cli> {
@@ -59,11 +58,6 @@ fn by_default(names: Vec<String>, command: Vec<OsString>, no_wait: bool) -> Run 
         names,
         command,
         acquire: AcquireOptions {
-            ttl: Duration::from_secs(30),
-            sync: SyncOptions {
-                sync_timeout: Duration::from_secs(1),
-                ..SyncOptions::default()
-            },
             wait: WaitOptions {
                 no_wait,
                 ..WaitOptions::default()
@@ -158,7 +152,7 @@ mod tests {
         fn clap_means_the_same(line in lines()) {
             let line = words(&line);
             if let Some(cli) = read(&line) {
-                let by_clap = Typed::new(line.clone()).read(&line);
+                let by_clap = Typed::new(line.clone()).read();
                 let by_clap = by_clap.map_err(|error| TestCaseError::fail(error.to_string()))?;
                 prop_assert_eq!(format!("{cli:?}"), format!("{by_clap:?}"));
             }
@@ -185,7 +179,7 @@ mod tests {
             &["run", "-q", "--no-wait", "a", "--", "run"],
         ] {
             let line = words(line);
-            let by_clap = Typed::new(line.clone()).read(&line).unwrap();
+            let by_clap = Typed::new(line.clone()).read().unwrap();
             let cli = read(&line).unwrap_or_else(|| panic!("{line:?}"));
             assert_eq!(format!("{cli:?}"), format!("{by_clap:?}"), "{line:?}");
         }

@@ -16,7 +16,7 @@ use clap_mangen::Man;
 use nix::sys::signal::Signal;
 
 use crate::promises::untrusted::plant;
-use crate::support::{Gated, Outcome, Redis, Running, SERVER, outcome, path, wait_until};
+use crate::support::{Gated, Outcome, Redis, Running, SERVER, outcome, path, setting, wait_until};
 
 #[path = "../../src/cli/mod.rs"]
 #[allow(dead_code, unused_imports)]
@@ -294,7 +294,7 @@ fn shell(redis: &Redis, program: &str, arguments: &[&str]) -> Vec<String> {
         .env("PATH", path())
         .env("HOME", redis.dir.path())
         .env("TERM", "dumb")
-        .env("REDLOCK_CONNECT_TIMEOUT", "60s")
+        .env("REDLOCK_REDIS_TIMEOUT", "60s")
         .env("REDLOCK_URL", redis.url())
         .output()
         .unwrap_or_else(|error| panic!("{program} is needed: {error}"))
@@ -395,7 +395,7 @@ const TAKES_A_NAME: &[&str] = &[
 /// Where one of a few words comes next.
 const TAKES_A_WORD: &[(&str, &[&str])] = &[
     ("acquire a --format ", &["env", "json", "token", "github"]),
-    ("acquire a --on-lost ", &["stop", "warn"]),
+    ("run a --on-unreachable ", &["fail", "run"]),
 ];
 
 /// Where all has been said, or only the user knows what comes next.
@@ -441,9 +441,8 @@ fn bash_completes_commands_options_and_names_of_live_locks() {
     let complete = |line: &str| bash(&redis, line);
     assert_knows_everything(&complete);
     assert_eq!(complete("redlock sta"), ["status"]);
-    assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
-    assert_eq!(complete("redlock run --on-lost=w"), ["warn"]);
-    assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"]);
+    assert_eq!(complete("redlock run --on-unreachable f"), ["fail"]);
+    assert_eq!(complete("redlock run --on-unreachable=f"), ["fail"]);
     outcome(&mut redis.redlock(&["run", "older", "--", "true"])).assert_code(0);
     assert_eq!(complete("redlock history old"), ["older"]);
     assert_eq!(complete("redlock freeze old"), [""; 0]);
@@ -481,8 +480,11 @@ fn fish_completes_commands_options_and_names_of_live_locks() {
     let complete = |line: &str| fish(&redis, line);
     assert_knows_everything(&complete);
     assert_eq!(complete("redlock sta"), ["status"]);
-    assert_eq!(complete("redlock run --on-lost w"), ["warn"]);
-    assert_eq!(complete("redlock run --on-lost=w"), ["--on-lost=warn"]);
+    assert_eq!(complete("redlock run --on-unreachable f"), ["fail"]);
+    assert_eq!(
+        complete("redlock run --on-unreachable=f"),
+        ["--on-unreachable=fail"]
+    );
     assert_eq!(complete("redlock run --on-unreachable "), ["fail", "run"],);
     outcome(&mut redis.redlock(&["run", "older", "--", "true"])).assert_code(0);
     assert_eq!(complete("redlock history old"), ["older"]);
@@ -525,11 +527,10 @@ fn zsh_completes_commands_options_and_names_of_live_locks() {
     outcome(&mut redis.redlock(&["run", "older", "--", "true"])).assert_code(0);
     for (line, expected) in [
         ("redlock st", "status"),
-        ("redlock run --on-lost w", "warn"),
+        ("redlock run --on-unreachable f", "fail"),
         ("redlock release --token-file ./Makef", "Makefile"),
         ("redlock release dep", "deploy:prod"),
         ("redlock acquire --format g", "github"),
-        ("redlock acquire a --on-lost w", "warn"),
         ("redlock fence ./Makef", "Makefile"),
         ("redlock history --svg ./Makef", "Makefile"),
         ("redlock acquire dep", "deploy:prod"),
@@ -693,7 +694,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
         format!("{}?user=jobs", redis.url()),
     ] {
         let redlock = |arguments: &[&str]| {
-            let server = ["-v", "-u", &url, "--password-file", password];
+            let server = ["-v", "-u", &url, setting("REDLOCK_PASSWORD_FILE", password)];
             redis.redlock(&[&server, arguments].concat())
         };
         let script = "echo ready; exec sleep 60";
@@ -720,7 +721,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
         let steps = format!(
             "set -e; t={}
              redlock freeze -q c --reason x; redlock status -q c; redlock thaw c
-             for n in 1 2 3; do redlock --history-size 1 run c -- true; done
+             for n in 1 2 3; do REDLOCK_HISTORY_SIZE=1 redlock run c -- true; done
              redlock run --hold-at-least 1ms --once-per 1h e -- true
              redlock run c -c 'redlock extend --for 1m; redlock extend; redlock release'
              redlock acquire c --format token >$t
@@ -730,7 +731,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
              redlock run -q c -- true
              redlock run --slots 2 d -- redlock run --slots 2 d -- true
              redlock run -s d -- redlock run -s d -- true
-             redlock run --supersede --seq 1 --cancel-in-progress --repair-ttl d -- true
+             REDLOCK_REPAIR_TTL=1 redlock run --supersede --seq 1 --cancel-in-progress d -- true
              redlock freeze c d --drain --reason x; redlock thaw c d; redlock history; redlock history --json c",
             token.display()
         );
@@ -756,7 +757,15 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
     let refused = redis.cli(&["ACL", "LOG"]);
     assert!(!refused.contains("reason"), "{refused}");
     let url = format!("{}?user=jobs&pass=secret", redis.url());
-    let elsewhere = ["-u", &url, "--prefix", "other:", "run", "a", "--", "true"];
+    let elsewhere = [
+        "-u",
+        &url,
+        "REDLOCK_PREFIX=other:",
+        "run",
+        "a",
+        "--",
+        "true",
+    ];
     outcome(&mut redis.redlock(&elsewhere)).assert_code(77);
 }
 
@@ -824,10 +833,8 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
             (
                 &[
                     "run",
-                    "--sync",
-                    "1",
-                    "--sync-timeout",
-                    "50ms",
+                    "REDLOCK_SYNC=1",
+                    "REDLOCK_SYNC_TIMEOUT=50ms",
                     &other,
                     "--",
                     "true",

@@ -424,9 +424,9 @@ fn no_two_files_need_each_other() {
 /// The most lines of code that each part of the program may have, without tests, comments and blank lines. A figure may be
 /// lowered; it is never raised unless a feature goes (docs/refused.md).
 const BUDGET: [(&str, usize); 9] = [
-    ("cli", 822),
-    ("command", 11_362),
-    ("config", 803),
+    ("cli", 685),
+    ("command", 11_357),
+    ("config", 577),
     ("decide", 1829),
     ("protocol", 3456),
     ("redis", 6300),

@@ -515,7 +515,7 @@ fn failover_runs(runs: usize, sync: Sync) -> Vec<Setup> {
     all
 }
 
-/// A primary with two replicas, one of which follows it with any part of what it wrote; with `--sync all` only
+/// A primary with two replicas, one of which follows it with any part of what it wrote; with REDLOCK_SYNC=all only
 /// with what was confirmed.
 fn failover(sync: Sync) -> Rules {
     let mut rules = rules("a failover", 2);
@@ -528,10 +528,10 @@ fn failover(sync: Sync) -> Rules {
     rules
 }
 
-/// Without `--sync` a lock may be lost; what holds all the same.
+/// Without REDLOCK_SYNC a lock may be lost; what holds all the same.
 fn failover_without_sync() -> Rules {
     let mut rules = Rules {
-        name: "a failover without --sync",
+        name: "a failover without SYNC",
         nodes: vec![0, 0, 0],
         promises: vec![Promise::EndsWithLease, Promise::FenceGrows],
         ..failover(Sync::None)
@@ -730,7 +730,7 @@ fn defects() -> Vec<Defect> {
         ..dead_waiters()
     };
     let one_of_two = Rules {
-        name: "--sync 1 of two replicas",
+        name: "SYNC=1 of two replicas",
         promises: vec![Promise::OneLease],
         ..failover(Sync::AtLeast(1))
     };

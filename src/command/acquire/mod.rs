@@ -19,7 +19,7 @@ use crate::cli::{self, Format};
 use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
-use crate::decide::lease::try_timeout;
+use crate::decide::lease::{Terms, try_timeout};
 use crate::protocol::{Claim, HoldOutcome, ReleaseMode, Who};
 use crate::report::{mask_in_github, print};
 use crate::shell::literal;
@@ -43,7 +43,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     }
     let target = options
         .while_pid
-        .map(|pid| target(pid, options))
+        .map(|pid| target(pid, options, settings))
         .transpose()?;
     // Records the caller: our own process exits at once.
     let pid = match options.while_pid {
@@ -56,7 +56,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         instance: target.as_ref().map(Target::instance),
         ..own_job(&options.acquire, settings, words)
     };
-    let settings = &settings.replicated(&options.acquire.sync)?;
+    let settings = &settings.replicated()?;
     let mut acquisition =
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     let mut holds = acquisition.nothing_held();
@@ -77,7 +77,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     }
     let slots = options.acquire.slots.is_some();
     let environment = acquisition.environment(&holds, slots);
-    let text = text(options, &environment, &holds, acquisition.clock_skew);
+    let text = text(options, &environment, &holds, acquisition.terms());
     let waited = wait_for_reader(requester, &signals, &holds);
     if !matches!(waited, Ok(None)) {
         acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&signals));
@@ -102,7 +102,9 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
             if !tree::sees_all() {
                 settings.verbosity.info(HIDDEN);
             }
-            keeper::leave_behind(target, options, &mut holds, &signals).map(|kept| {
+            let (only_warn, kill_after) = (settings.only_warn, acquisition.kill_after);
+            let policy = keeper::policy(only_warn, options.with_children, kill_after);
+            keeper::leave_behind(target, policy, &mut holds, &signals).map(|kept| {
                 if let Some(exit) = kept {
                     release_kept(&acquisition, &mut holds, exit);
                 }
@@ -130,7 +132,7 @@ fn release_kept(acquisition: &Acquisition, holds: &mut HeldLocks, exit: Exit) {
 }
 
 /// The process to keep the lock for.
-fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
+fn target(pid: i32, options: &cli::Acquire, settings: &Settings) -> Result<Target> {
     if pid == 1 && nix::unistd::getppid().as_raw() != pid {
         return Err(BadUsage(
             "--while-pid 1: process 1 never ends; give the pid of the process that needs the lock, such as $$"
@@ -147,11 +149,11 @@ fn target(pid: i32, options: &cli::Acquire) -> Result<Target> {
         ))
         .into());
     }
-    let target = Target::new(pid, options.on_lost == cli::KeeperOnLost::Warn);
+    let target = Target::new(pid, settings.only_warn);
     target.map_err(|error| match error.kind() {
         ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")).into(),
         ErrorKind::PermissionDenied => BadUsage(format!(
-            "--while-pid {pid}: redlock isn't permitted to stop that process if the lock is lost ({error}); `--on-lost warn` leaves it running"
+            "--while-pid {pid}: redlock isn't permitted to stop that process if the lock is lost ({error}); REDLOCK_ON_LOST=warn leaves it running"
         ))
         .into(),
         _ => anyhow::Error::new(error).context(format!("can't watch process {pid}")),
@@ -246,7 +248,7 @@ fn text(
     options: &cli::Acquire,
     environment: &Environment,
     holds: &HeldLocks,
-    clock_skew: Duration,
+    terms: Terms,
 ) -> String {
     let mut text = String::new();
     match options.format {
@@ -272,7 +274,7 @@ fn text(
         }
         Format::Json => {
             for hold in &holds.all {
-                let ttl = options.acquire.ttl.saturating_sub(clock_skew);
+                let ttl = terms.ttl.saturating_sub(terms.clock_skew);
                 let object = json!({
                     "name": hold.claim.lock().name().as_str(),
                     "token": String::from_utf8_lossy(hold.claim.token().as_bytes()),

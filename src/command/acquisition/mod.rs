@@ -135,24 +135,24 @@ impl<'a> Acquisition<'a> {
         kill_after: Option<Duration>,
     ) -> Result<Self> {
         let clock_skew = settings.locks.clock_skew();
+        let ttl = options.ttl.unwrap_or(settings.ttl);
         let least = shortest_for(clock_skew);
-        if options.ttl < least {
-            let [ttl, least] = [options.ttl, least].map(exact);
+        if ttl < least {
+            let [ttl, least] = [ttl, least].map(exact);
             return Err(BadUsage(format!(
                 "--ttl {ttl} is too short if a replica may be promoted; use --ttl {least} or more"
             ))
             .into());
         }
         let kill_after = usable_kill_after(
-            kill_after,
-            options.ttl,
+            kill_after.or(settings.kill_after),
+            ttl,
             clock_skew,
             ("--ttl", settings.verbosity),
         );
-        let ttl = u64::try_from(options.ttl.as_millis()).ok();
         let request = Request {
             who: Who {
-                ttl,
+                ttl: u64::try_from(ttl.as_millis()).ok(),
                 skew: u64::try_from(clock_skew.as_millis())
                     .ok()
                     .filter(|ms| *ms > 0),
@@ -160,7 +160,7 @@ impl<'a> Acquisition<'a> {
                 ignores_freeze: options.ignore_freeze,
                 ..who
             },
-            ttl: options.ttl,
+            ttl,
             limit: match (options.shared, options.slots) {
                 (true, _) => Limit::SHARED,
                 (false, Some(slots)) => Limit::slots(slots),
@@ -177,7 +177,7 @@ impl<'a> Acquisition<'a> {
             },
             once_per: Duration::ZERO,
             once_key: None,
-            repair_ttl: options.repair_ttl,
+            repair_ttl: settings.repair_ttl,
         };
         Ok(Self {
             settings,

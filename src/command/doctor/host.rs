@@ -4,7 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use super::finding::{Check, Finding, Group, command};
-use crate::config::{Exposure, FromSettings, Settings};
+use crate::config::{Exposure, Settings};
 use crate::reason::reason;
 use crate::report::THIS_HOST_ONLY;
 use crate::shell::quote;
@@ -15,7 +15,6 @@ use crate::sys;
 /// Checks all of it. `hook` is a test that was started before.
 pub fn examine(
     settings: &Settings,
-    from_settings: &FromSettings,
     hook: Option<io::Result<HookTest>>,
     until: Instant,
 ) -> Vec<Finding> {
@@ -23,7 +22,7 @@ pub fn examine(
         pidfd(),
         proc(),
         url(settings),
-        check_settings(settings, from_settings),
+        check_settings(settings),
         secrets(&settings.exposed),
         judge_hook(hook, until),
     ]
@@ -80,13 +79,17 @@ fn url(settings: &Settings) -> Finding {
     }
 }
 
-fn check_settings(settings: &Settings, from_settings: &FromSettings) -> Finding {
+fn check_settings(settings: &Settings) -> Finding {
     let check = Check("settings", Group::Host);
     if !settings.refused.is_empty() {
         return check.fail(problems(&settings.refused), cure(&settings.refused));
     }
-    let lines = [&from_settings.removed, &from_settings.unknown];
-    let lines: Vec<&str> = lines.into_iter().flatten().map(String::as_str).collect();
+    let lines: Vec<&str> = settings
+        .without_effect
+        .iter()
+        .flatten()
+        .map(String::as_str)
+        .collect();
     match lines[..] {
         [] => check.moot("all are known, and no other user can write the configuration files"),
         _ => check.warn(lines.join("; "), "remove or correct them"),

@@ -15,13 +15,11 @@ use anyhow::Result;
 use serde_json::json;
 
 use self::finding::{Level, count, is_fit};
-#[cfg(any(test, fuzzing))]
-pub(super) use self::info::Info;
 use self::page::Page;
 use super::identity::own_identity;
 use super::usage::name;
 use crate::cli;
-use crate::config::{FromSettings, Settings};
+use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{Name, Who};
 use crate::report::{self, THIS_HOST_ONLY, Verbosity, escaped_json, has_colors, print};
@@ -32,13 +30,10 @@ use crate::variables::EVENT;
 const WITHIN: Duration = Duration::from_millis(1700);
 
 /// Examines the server and this host.
-pub fn doctor(
-    options: &cli::Doctor,
-    settings: &Settings,
-    from_settings: &FromSettings,
-) -> Result<Exit> {
+pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
     let began = Instant::now();
     let until = began + WITHIN;
+    let ttl = options.ttl.unwrap_or(settings.ttl);
     let lock: Option<Name> = options.name.as_deref().map(name).transpose()?;
     let who = Who {
         command: vec!["redlock".into(), "doctor".into()],
@@ -48,9 +43,8 @@ pub fn doctor(
     let is_in_hook = std::env::var_os(EVENT).is_some_and(|event| !event.is_empty());
     let hook = settings.hook.as_deref().filter(|_| !is_in_hook);
     let hook = hook.map(|script| HookTest::start(script, lock.as_slice(), &who));
-    let (place, mut findings) =
-        server::examine((&settings.locks, options.ttl), lock.as_ref(), &who, until);
-    findings.extend(host::examine(settings, from_settings, hook, until));
+    let (place, mut findings) = server::examine((&settings.locks, ttl), lock.as_ref(), &who, until);
+    findings.extend(host::examine(settings, hook, until));
     let is_fit = is_fit(&findings);
     let took = began.elapsed();
     let text = if options.json {
@@ -58,7 +52,7 @@ pub fn doctor(
             "redis": place,
             "prefix": settings.locks.prefix(),
             "name": lock.as_ref().map(Name::as_str),
-            "ttl_ms": millis(options.ttl),
+            "ttl_ms": millis(ttl),
             "fit": is_fit,
             "failures": count(&findings, Level::Fail),
             "warnings": count(&findings, Level::Warn),
@@ -76,7 +70,7 @@ pub fn doctor(
         let page = Page {
             heading: &format!("{only}Redis at {place}, keys {prefix}*"),
             findings: &findings,
-            ttl: options.ttl,
+            ttl,
             took,
             width: report::width(),
             shows_all: settings.verbosity >= Verbosity::Verbose,

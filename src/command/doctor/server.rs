@@ -251,7 +251,7 @@ impl Server<'_> {
         let (online, all) = self.info.replicas();
         let finding = if all == 0 && self.locks.may_fail_over() {
             REPLICAS.warn(
-                "none: nothing takes over if this server dies, and --sync isn't possible",
+                "none: nothing takes over if this server dies, and REDLOCK_SYNC isn't possible",
                 "start a replica (replicaof; on a cluster, redis-cli --cluster add-node)",
             )
         } else if all == 0 {
@@ -418,7 +418,7 @@ impl Server<'_> {
         match (&lock.key, lock.busy(), &lock.frozen) {
             (Key::NotALock(kind), ..) => NAME.fail(
                 format!("key {prefix}{name} is a {kind} of another program"),
-                "choose another name or --prefix: that program may still need its key",
+                "choose another name or REDLOCK_PREFIX: that program may still need its key",
             ),
             _ if holds.any(|hold| hold.holder.is_none() && hold.left.is_none()) => {
                 let line = command(&typed(&["release", "--force"], name), &[url]);
@@ -427,7 +427,7 @@ impl Server<'_> {
                     format!("make sure that the program that set the key is dead; then {line}"),
                 )
             }
-            (_, Some(busy), _) => NAME.ok(busy_line(name, &busy).trim_start_matches("lock ")),
+            (_, Some(busy), _) => NAME.ok(busy_line(name, "", &busy).trim_start_matches("lock ")),
             (_, None, Some(frozen)) => {
                 let left = Duration::from_millis(frozen.until_ms.saturating_sub(lock.now_ms));
                 let message = format!("\"{name}\" is frozen for {} more", format_duration(left));
@@ -512,7 +512,7 @@ fn next_step(error: &Error) -> &'static str {
         _ if is("no such host") => "correct the host in the URL, or its name in DNS",
         _ if is("looked up") => "check whether this host's name servers answer",
         _ if is("in time") => "open the port if a firewall drops packets; restart a hung server",
-        _ if is("client certificate") => "use --tls-cert and --tls-key",
+        _ if is("client certificate") => "set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY",
         _ if is("was closed") => "see the log of the server, or of the proxy in front of it",
         _ => "correct the URL, or the network between this host and that one",
     }
@@ -612,7 +612,7 @@ mod tests {
     #[test]
     fn servers_that_no_test_starts_are_judged_by_their_info() {
         let single = "redis://h";
-        let role = |info| judged(single, info, |it| it.role());
+        let role = |info: &str| judged(single, info, |it| it.role());
         let both = "Fail: a writable replica of h:1: both grant the same lock";
         let active = "role:active-replica master_host:h master_port:1";
         assert_eq!(role(active), both);
@@ -621,14 +621,14 @@ mod tests {
             both
         );
         assert_eq!(role(""), "Unknown: not checked: INFO has no role");
-        let kind = |info| judged(single, info, |it| it.kind());
+        let kind = |info: &str| judged(single, info, |it| it.kind());
         assert_eq!(
             kind("redis_version:6 mvcc_depth:0"),
             "Ok: KeyDB 6, standalone"
         );
         let valkey = "valkey_version:8 redis_version:7 server_mode:cluster";
         assert_eq!(kind(valkey), "Ok: Valkey 8, cluster");
-        let kept = |info| judged(single, info, |it| it.persistence());
+        let kept = |info: &str| judged(single, info, |it| it.persistence());
         let copied = "save: connected_slaves:1 process_supervised:systemd";
         assert!(kept(copied).starts_with("Fail: none, and a supervisor restarts the server"));
         assert!(kept(&copied.replace("systemd", "no")).starts_with("Warn: none"));
@@ -637,7 +637,7 @@ mod tests {
         assert!(kept(log).ends_with("a crash may forget the last second"));
         let failing = "aof_enabled:1 aof_last_write_status:err";
         assert!(kept(failing).starts_with("Warn: the append-only file can't be written"));
-        let replicas = |url, info| judged(url, info, |it| it.replicas());
+        let replicas = |url, info: &str| judged(url, info, |it| it.replicas());
         assert_eq!(replicas(single, ""), "Moot: none");
         assert!(replicas("redis-sentinel://h/m", "").starts_with("Warn: none"));
         let evicts = |info| judged(single, info, |it| it.eviction());

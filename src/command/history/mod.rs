@@ -26,6 +26,8 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::file;
+#[cfg(test)]
+use crate::protocol::LockHistory;
 use crate::protocol::{Client, HistoryEntry, HoldOutcome, Name, Which};
 use crate::report::{self, Array, format_duration, lines_of, print, width};
 use crate::sys::{CivilTime, local_time};
@@ -318,3 +320,16 @@ impl History<'_> {
     }
 }
 
+/// Returns all that is shown, without colours.
+#[cfg(test)]
+pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
+    let entries: Vec<_> = found.iter().flat_map(|lock| lock.entries.clone()).collect();
+    let now_ms = found.iter().map(|lock| lock.now_ms).max().unwrap_or(0);
+    let holds = entries.iter().filter(|entry| entry.hold.is_some());
+    let holds: Vec<HistoryEntry> = holds.cloned().collect();
+    vec![
+        listing::table(&entries, now_ms, Calendar::UTC, width, false),
+        Array::text(&entries, |json, entry| write_entry(json, entry, now_ms)),
+        Chart::of(&holds, &[], 3, now_ms, Calendar::UTC).svg(),
+    ]
+}

@@ -20,7 +20,7 @@ use super::acquisition::{
 use super::corrections::program_path;
 use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
-use crate::cli::{self, OnLost, OnUnreachable};
+use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -73,7 +73,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         once: options.once.clone(),
         ..own_job(&options.acquire, settings, words)
     };
-    let settings = &settings.replicated(&options.acquire.sync)?;
+    let settings = &settings.replicated()?;
     let prepared = match child::Prepared::new(&command, &VARIABLES) {
         Ok(prepared) => prepared,
         Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),
@@ -83,10 +83,10 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     acquisition.request.once_per = options.once_per.unwrap_or_default();
     acquisition.request.once_key.clone_from(&options.once);
     // With several locks or --once-per the reply to the request matters, with --seq other runs must
-    // know that this one has begun, whatever becomes of it, and with --sync the replicas must. So there the
+    // know that this one has begun, whatever becomes of it, and with REDLOCK_SYNC the replicas must. So there the
     // confirmation comes first.
-    acquisition.silence =
-        (options.on_unreachable == OnUnreachable::Run).then_some(options.acquire.ttl);
+    let on_unreachable = options.on_unreachable.unwrap_or(settings.on_unreachable);
+    acquisition.silence = (on_unreachable == OnUnreachable::Run).then_some(acquisition.request.ttl);
     acquisition.starts_on_grant = acquisition.names.len() == 1
         && options.once_per.is_none()
         && options.once.is_none()
@@ -101,8 +101,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         words: command,
         prepared,
         environment: Environment::new(),
-        // 0 is none, as for timeout(1).
-        timeout: options.max_runtime.filter(|limit| !limit.is_zero()),
+        timeout: settings.max_runtime(options.max_runtime),
     };
     run.acquire_and_run(work)
 }
@@ -321,7 +320,7 @@ impl Run<'_> {
             policy: Policy {
                 on_terminal: *on_terminal,
                 leads_session: getsid(None) == Ok(getpid()),
-                only_warn: options.on_lost == OnLost::Warn,
+                only_warn: acquisition.settings.only_warn,
                 with_children: options.with_children,
                 kill_after: acquisition.kill_after,
                 timeout_at: None,
@@ -345,12 +344,13 @@ impl Run<'_> {
         if std::process::id() == 1 {
             early = Some(EventSources::new(self.on_terminal)?);
         }
-        if !self.options.jitter.is_zero() {
+        let jitter = self.acquisition.settings.jitter;
+        if !jitter.is_zero() {
             let sources = match &mut early {
                 Some(sources) => sources,
                 None => early.insert(EventSources::new(self.on_terminal)?),
             };
-            let pause = self.options.jitter.mul_f64(random_fraction());
+            let pause = jitter.mul_f64(random_fraction());
             if let Some(signal) = sleep_until(now() + pause, sources)? {
                 return Ok(self.acquisition.not_acquired(Reason::Interrupted(signal)));
             }
@@ -429,7 +429,7 @@ impl Run<'_> {
         let Some(down_after) = locks.down_after() else {
             return;
         };
-        let ttl = self.options.acquire.ttl;
+        let ttl = acquisition.request.ttl;
         let awaits = match (locks.are_replicated(), locks.need_all_replicas()) {
             (_, true) => Awaits::Listed,
             (true, false) => Awaits::Connected,
@@ -458,7 +458,7 @@ impl Run<'_> {
         let unreachable = error
             .downcast_ref::<protocol::Error>()
             .is_some_and(|error| error.kind.is_unreachable());
-        unreachable && self.options.on_unreachable == OnUnreachable::Run
+        unreachable && self.acquisition.silence.is_some()
     }
 
     /// Runs COMMAND under the locks and releases them after that.

@@ -340,7 +340,7 @@ fn note(lock: &Inspected, holder: &Holder) -> String {
 /// Returns how much is left of a lease, and when it was renewed.
 fn lease(hold: &Hold) -> String {
     let Some(left) = hold.left.map(format_duration) else {
-        return "no expiry; `redlock run --repair-ttl` gives it one".into();
+        return "no expiry; REDLOCK_REPAIR_TTL=1 gives it one".into();
     };
     let ttl = hold.holder.as_ref().and_then(|holder| holder.who.ttl);
     let of = ttl.map(|ttl| format!(" of {}", format_duration(Duration::from_millis(ttl))));

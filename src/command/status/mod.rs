@@ -19,6 +19,8 @@ use anyhow::{Result, anyhow};
 
 use self::json::write_lock;
 use super::asked::Asked;
+#[cfg(test)]
+use super::history::calendar::Calendar;
 use super::history::{LOCAL, Past};
 use super::never_used::{is_unused, known_names, mistaken};
 use super::usage::BadUsage;
@@ -335,3 +337,18 @@ fn texts(lines: &[Line], colors: bool) -> impl Iterator<Item = String> {
     })
 }
 
+/// Returns all that is shown, without colours.
+#[cfg(test)]
+pub fn drawn(
+    locks: &[Inspected],
+    histories: &[crate::protocol::LockHistory],
+    width: Option<usize>,
+) -> Vec<String> {
+    let mut all = vec![Array::text(locks, write_lock)];
+    let pasts: Vec<Past> = histories.iter().map(Past::of).collect();
+    let detail = detail::lines(locks, &pasts, (&[], ""), Calendar::UTC, width);
+    for lines in [table::lines(locks, width), detail] {
+        all.extend(texts(&lines, false));
+    }
+    all
+}

@@ -180,7 +180,7 @@ fn rows_of(lock: &Inspected, on_terminal: bool) -> Vec<Row> {
 fn holding(view: (&Inspected, bool), hold: &Hold) -> Row {
     let (lock, _) = view;
     let note = match (hold.left, hold.renewal()) {
-        (None, _) => "no expiry; `redlock run --repair-ttl` gives it one".into(),
+        (None, _) => "no expiry; REDLOCK_REPAIR_TTL=1 gives it one".into(),
         (Some(left), Renewal::None) => format!("expires in {}", format_duration(left)),
         (Some(left), _) if hold.holder.is_none() => {
             format!("expires in {}", format_duration(left))

@@ -210,17 +210,17 @@ impl Poll {
             Need::MostOfAll if asked < most => (
                 ErrorKind::Config,
                 format!(
-                    "`--sync all` needs most of the {known} sentinels to name the primary \"{name}\", but the URL names only {asked} of them; add the others to the URL"
+                    "REDLOCK_SYNC=all needs most of the {known} sentinels to name the primary \"{name}\", but the URL names only {asked} of them; add the others to the URL"
                 ),
             ),
             Need::MostOfAll if is_disputed => (
                 ErrorKind::NoPrimary,
-                format!("{disagree}, and `--sync all` needs {most} of {known} to agree; {again}"),
+                format!("{disagree}, and REDLOCK_SYNC=all needs {most} of {known}; {again}"),
             ),
             Need::MostOfAll => (
                 ErrorKind::NoPrimary,
                 format!(
-                    "only {} of {known} sentinels named the primary \"{name}\" in time ({said}), but `--sync all` needs {most}; start the others, or make them reachable",
+                    "only {} of {known} sentinels named the primary \"{name}\" in time ({said}), but REDLOCK_SYNC=all needs {most}; start the others, or make them reachable",
                     self.answers.len()
                 ),
             ),

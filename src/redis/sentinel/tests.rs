@@ -596,7 +596,7 @@ fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
     let Goal::None(why) = goal else {
         panic!("{goal:?}");
     };
-    assert!(why.contains("`--sync all` needs 2"), "{why}");
+    assert!(why.contains("REDLOCK_SYNC=all needs 2"), "{why}");
     let like = server(1, Part::Primary);
     let opened = sentinels.open(&like, second, second, Some(ALL));
     assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::NoPrimary);

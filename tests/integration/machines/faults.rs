@@ -122,7 +122,7 @@ fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
     let mut run = redis
         .run(&format!("-k 200ms --ttl 9s {name}"), COMMAND)
         .env("REDLOCK_URL", proxy.url())
-        .env("REDLOCK_CONNECT_TIMEOUT", "1s")
+        .env("REDLOCK_REDIS_TIMEOUT", "1s")
         .env("BASE", &base)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -156,7 +156,7 @@ fn the_next_holder_never_meets_a_command_whose_redlock_can_say_nothing() {
     let life = redis.dir.path().join("life");
     let (run, child) = stubborn(&full, &redis, &life);
     // In the queue, and patient enough to wait there while the server is suspended.
-    let next = ["--connect-timeout", "60s", "-q", "a"];
+    let next = ["REDLOCK_REDIS_TIMEOUT=60s", "-q", "a"];
     let next = Gated::queued(&redis, &next);
     stall_between_renewals(&redis);
     // The lease that was renewed before that ends now, and the server sees it when it goes on.
@@ -192,7 +192,8 @@ fn a_warning_that_is_not_read_does_not_keep_redlock_from_its_end() {
     let full = Full::new(&redis);
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read go <"$HOME/gate"; echo done"#;
-    let mut run = full.command(&redis, words!("run --on-lost warn a -c", script));
+    let mut run = full.command(&redis, words!("run a -c", script));
+    run.env("REDLOCK_ON_LOST", "warn");
     let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
     run.expect_line("ready");
     await_watchdog(run.pid());

@@ -164,7 +164,7 @@ pub fn takes_signals(pid: i32) -> bool {
 fn a_signal_during_the_random_pause_ends_redlock_by_the_same_signal() {
     let redis = Redis::start();
     for signal in FATAL {
-        let command = ["run", "--jitter", "1h", "a", "--", "echo", "ran"];
+        let command = ["run", "REDLOCK_JITTER=1h", "a", "--", "echo", "ran"];
         let mut run = Running::start(&mut redlock(&redis, &command));
         let pid = run.pid();
         wait_until("it pauses", || {
@@ -184,7 +184,7 @@ fn a_signal_before_the_answer_ends_redlock_by_the_same_signal_and_gives_the_lock
     let redis = Redis::start();
     outcome(&mut redlock(&redis, &["run", "a", "--", "true"])).assert_exited(0);
     redis.stall();
-    let command = ["run", "--connect-timeout", "60s", "a", "--", "echo", "ran"];
+    let command = ["run", "REDLOCK_REDIS_TIMEOUT=60s", "a", "--", "echo", "ran"];
     let mut run = Running::start(&mut redlock(&redis, &command));
     let pid = run.pid();
     wait_until("it takes signals", || {

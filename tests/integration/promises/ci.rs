@@ -288,7 +288,7 @@ fn a_job_that_is_cancelled_while_it_runs_leaves_nothing_even_if_it_ignores_all()
 #[test]
 fn a_job_that_is_cancelled_while_it_releases_leaves_nothing() {
     let redis = Redis::start();
-    let mut run = Gated::start(&redis, &["--ttl", "6s", "--connect-timeout", "10s", "a"]).ready();
+    let mut run = Gated::start(&redis, &["--ttl", "6s", "REDLOCK_REDIS_TIMEOUT=10s", "a"]).ready();
     redis.stall();
     run.open();
     let moment = run.run.line();
@@ -398,7 +398,7 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
     let redis = Redis::start();
     let script =
         "trap 'echo term; sleep 0.3; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
-    let holders: Vec<Running> = [&["-s"][..], &["-s"], &["-s", "--on-lost", "warn"]]
+    let holders: Vec<Running> = [&["-s"][..], &["-s"], &["-s", "REDLOCK_ON_LOST=warn"]]
         .into_iter()
         .map(|mode| {
             let hold = [&["run"], mode, &["a", "-c", script]].concat();

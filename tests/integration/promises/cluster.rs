@@ -93,12 +93,13 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
     let jobs = cluster.owner(&cluster.slot("{jobs}:a"));
     let kept = cluster.nodes[jobs].cli(&["EXISTS", "{jobs}:{jobs}:a:state"]);
     assert_eq!(kept, "1");
-    run(&tagged, &["--prefix", "x{ci}:"]).assert_code(0);
-    let end = run(&tagged, &["--prefix", "ci:"]);
-    end.assert_exited(78).assert_says("use --prefix '{ci}:'");
+    run(&tagged, &["REDLOCK_PREFIX=x{ci}:"]).assert_code(0);
+    let end = run(&tagged, &["REDLOCK_PREFIX=ci:"]);
+    end.assert_exited(78)
+        .assert_says("use REDLOCK_PREFIX='{ci}:'");
     // With the URL of a server, a node says which URL is the right one.
     let plain = &cluster.nodes[(node + 1) % 3];
-    let end = run(&plain.tcp_url(), &["--prefix", "{redlock}:"]);
+    let end = run(&plain.tcp_url(), &["REDLOCK_PREFIX={redlock}:"]);
     let right = format!("use redis-cluster://127.0.0.1:{}", plain.port);
     end.assert_exited(78).assert_says(&right);
 }
@@ -156,7 +157,7 @@ fn a_silent_node_costs_a_share_of_the_timeout_and_an_address_that_cannot_be_reac
     let silent = server.url().replace("redis://", "");
     let others = cluster.url_of(&[node]).replace("redis-cluster://", "");
     // A node that took all of the timeout would make this 69.
-    let options = ["-n", "--connect-timeout", "6s"];
+    let options = ["-n", "REDLOCK_REDIS_TIMEOUT=6s"];
     run(
         &format!("redis-cluster://{silent},{silent},{others}"),
         &options,
@@ -238,7 +239,7 @@ fn a_migration_that_takes_longer_than_the_ttl_ends_a_lock_that_replicas_have_to_
     let cluster = Cluster::start(&[0]);
     let slot = cluster.slot(KEY);
     let options = ["--ttl", "6s", "-k", "500ms", "-q"];
-    let confirmed = job(&cluster, "a", &[&options[..], &["--sync", "1"]].concat()).ready();
+    let confirmed = job(&cluster, "a", &[&options[..], &["REDLOCK_SYNC=1"]].concat()).ready();
     let run = cluster.redlock(&[&["run"], &options[..], &["b"]].concat());
     let mut other = Job::start("b", cluster.home.path(), run).ready();
     // Each has a part of its keys on both nodes from now on, so that only the lock itself can be renewed.
@@ -274,7 +275,7 @@ fn a_release_waits_for_the_end_of_a_migration_also_when_its_run_has_ended() {
     let start = |name: &str| {
         let timeout = if name == "a" { "60s" } else { "2s" };
         let run = cluster.redlock(words!(
-            "run --ttl 60s --connect-timeout {} {}",
+            "run --ttl 60s REDLOCK_REDIS_TIMEOUT={} {}",
             timeout,
             name
         ));
@@ -345,11 +346,11 @@ fn a_failover_of_the_node_that_is_shorter_than_the_ttl_loses_neither_the_lock_no
 fn sync_all_waits_for_each_replica_of_the_node_that_could_follow_it() {
     let cluster = Cluster::start(&[0, 0]);
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
-    let sync = words!("--ttl 60s --sync all --sync-timeout 30s");
+    let sync = words!("--ttl 60s REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=30s");
     run(&cluster.url(), sync).assert_code(0).assert_silent();
     cluster.nodes[3].stall();
     let lags = format!("127.0.0.1:{} is ", cluster.nodes[3].port);
-    let short = words!("-w 300ms --sync all --sync-timeout 500ms");
+    let short = words!("-w 300ms REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=500ms");
     let end = run(&cluster.url(), short);
     cluster.nodes[3].resume();
     end.assert_exited(69)
@@ -379,7 +380,7 @@ fn disconnect(cluster: &Cluster, replica: usize, primary: usize) {
 #[test]
 fn sync_all_waits_for_a_replica_that_the_node_gets_while_a_lock_is_held() {
     let cluster = Cluster::start(&[0, 1]);
-    let options = ["--ttl", "8s", "--sync", "all", "--sync-timeout", "2s"];
+    let options = ["--ttl", "8s", "REDLOCK_SYNC=all", "REDLOCK_SYNC_TIMEOUT=2s"];
     let holder = job(&cluster, "holder", &options).ready();
     let id = cluster.id(0);
     assert_eq!(cluster.nodes[4].cli(&["CLUSTER", "REPLICATE", &id]), "OK");
@@ -401,7 +402,7 @@ fn a_node_that_becomes_a_replica_before_its_replicas_have_confirmed_a_lock_costs
     let node = |number: usize| &cluster.nodes[number];
     let waits = || node(0).info("clients", "blocked_clients") == "1";
     node(3).stall();
-    let sync = words!("run --sync all --sync-timeout 15s --ttl 25s");
+    let sync = words!("run REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=15s --ttl 25s");
     let command = ["a", "-c", "echo ran"];
     let mut run = Running::start(&mut cluster.redlock(&[sync, &command].concat()));
     wait_until("it waits for the replicas", waits);
@@ -438,7 +439,10 @@ fn a_node_that_becomes_a_replica_before_it_is_asked_again_whether_its_replicas_h
         Action::Pass
     });
     let url = format!("redis-cluster://127.0.0.1:{}", proxy.port());
-    let sync = words!("--url {} run --sync all --sync-timeout 15s", &url);
+    let sync = words!(
+        "--url {} run REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=15s",
+        &url
+    );
     let command = ["--ttl", "25s", "a", "-c", "echo ran"];
     let mut run = Running::start(&mut cluster.redlock(&[sync, &command].concat()));
     waiting.recv_timeout(TIMEOUT).expect("it asks again");
@@ -514,7 +518,7 @@ fn while_the_node_is_down_a_run_waits_and_says_so() {
 #[test]
 fn a_run_that_begins_when_the_node_is_dead_waits_for_its_replica_though_the_url_names_another_node()
 {
-    for options in [&["-q"][..], &["-q", "-n", "--connect-timeout", "50s"]] {
+    for options in [&["-q"][..], &["-q", "-n", "REDLOCK_REDIS_TIMEOUT=50s"]] {
         let mut cluster = Cluster::start(&[0]);
         assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
         cluster.nodes[0].kill();
@@ -546,7 +550,11 @@ fn a_run_without_a_wait_gives_up_a_dead_node_after_the_connect_timeout() {
     assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
     cluster.nodes[0].kill();
     let began = Instant::now();
-    run(&cluster.url_of(&[1]), words!("-n --connect-timeout 1500ms")).assert_exited(69);
+    run(
+        &cluster.url_of(&[1]),
+        words!("-n REDLOCK_REDIS_TIMEOUT=1500ms"),
+    )
+    .assert_exited(69);
     let took = began.elapsed();
     assert!(took > Duration::from_millis(1500), "{took:?}");
     assert!(took < Duration::from_secs(20), "{took:?}");
@@ -663,7 +671,7 @@ fn over_tls_a_node_is_reached_by_the_name_that_it_announces_beside_its_number() 
         });
         for port in &ports {
             let url = format!("rediss-cluster://localhost:{port}");
-            let run = words!("-u {} --tls-ca {} run -n a -- echo ran", &url, &cert);
+            let run = words!("-u {} REDLOCK_TLS_CA={} run -n a -- echo ran", &url, &cert);
             let end = outcome(&mut redlock(run));
             if announces_name {
                 assert_eq!(end.assert_code(0).stdout, "ran\n", "{end:?}");

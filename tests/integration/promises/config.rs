@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{
-    Gate, OtherUser, Outcome, Redis, Running, free_port, outcome, redlock, wait_until,
+    Gate, OtherUser, Outcome, Redis, Running, free_port, outcome, redlock, setting, wait_until,
 };
 
 /// Where a lock "a" with these settings goes: the key that its run sees.
@@ -20,10 +20,10 @@ fn key(command: &mut Command) -> String {
 const KEYS: &str = r#"redis-cli -s "$SOCKET" KEYS '*:a' | grep -v '{'"#;
 
 #[test]
-fn an_option_counts_before_the_environment_before_the_users_file() {
+fn the_environment_counts_before_the_users_file() {
     let redis = Redis::start();
-    let run = |options: &[&str]| {
-        let mut command = redlock(&[options, &["run", "a", "-c", KEYS]].concat());
+    let run = || {
+        let mut command = redlock(&["run", "a", "-c", KEYS]);
         command
             .env("SOCKET", redis.socket())
             .env("HOME", redis.dir.path());
@@ -36,14 +36,10 @@ fn an_option_counts_before_the_environment_before_the_users_file() {
         redis.url()
     );
     fs::write(directory.join("redlock.env"), settings).unwrap();
-    assert_eq!(key(&mut run(&[])), "file:a");
+    assert_eq!(key(&mut run()), "file:a");
     assert_eq!(
-        key(run(&[]).env("REDLOCK_PREFIX", "environment:")),
+        key(run().env("REDLOCK_PREFIX", "environment:")),
         "environment:a"
-    );
-    assert_eq!(
-        key(run(&["--prefix", "option:"]).env("REDLOCK_PREFIX", "environment:")),
-        "option:a"
     );
 
     let other = redis.dir.path().join("xdg");
@@ -53,7 +49,7 @@ fn an_option_counts_before_the_environment_before_the_users_file() {
         format!("REDLOCK_URL={}\nREDLOCK_PREFIX=xdg:\n", redis.url()),
     )
     .unwrap();
-    assert_eq!(key(run(&[]).env("XDG_CONFIG_HOME", &other)), "xdg:a");
+    assert_eq!(key(run().env("XDG_CONFIG_HOME", &other)), "xdg:a");
 }
 
 #[test]
@@ -70,8 +66,8 @@ fn a_mistake_in_the_file_is_78_and_named_with_its_line() {
             "/redlock.env:1: REDLOCK_QUIET must be 1 or 0",
         ),
         (
-            "REDLOCK_CONNECT_TIMEOUT=hunter2",
-            "/redlock.env:1: REDLOCK_CONNECT_TIMEOUT must be a duration such as 500ms",
+            "REDLOCK_REDIS_TIMEOUT=hunter2",
+            "/redlock.env:1: REDLOCK_REDIS_TIMEOUT must be a duration such as 500ms",
         ),
         (
             "REDLOCK_NAME=hunter2",
@@ -128,7 +124,7 @@ fn databases_users_and_passwords_are_used_and_never_shown() {
         r#"echo ready; redis-cli -p "$1" -a hunter2 --no-auth-warning -n 3 EXISTS redlock:a"#;
     for url in &with_file {
         let mut run = Running::start(&mut redlock(words!(
-            "-v -u {} --password-file {} run a -- sh -c {} sh",
+            "-v -u {} REDLOCK_PASSWORD_FILE={} run a -- sh -c {} sh",
             url,
             file,
             script,
@@ -219,7 +215,7 @@ fn tls_trusts_the_given_ca_and_shows_our_certificate() {
     let (our_cert, our_key, other_ca) =
         (file("client.crt"), file("client.key"), file("other-ca.crt"));
     let renewed = start(words!(
-        "--tls-ca {} --tls-cert {} --tls-key",
+        "REDLOCK_TLS_CA={} REDLOCK_TLS_CERT={} REDLOCK_TLS_KEY={}",
         &ca,
         &our_cert,
         &our_key
@@ -230,27 +226,35 @@ fn tls_trusts_the_given_ca_and_shows_our_certificate() {
     gate.open();
     renewed.finish().assert_code(0).assert_silent();
     run(words!(
-        "--tls-ca {} --tls-cert {} --tls-key",
+        "REDLOCK_TLS_CA={} REDLOCK_TLS_CERT={} REDLOCK_TLS_KEY={}",
         &other_ca,
         &our_cert,
         &our_key
     ))
     .assert_code(78)
-    .assert_says("--tls-ca");
-    run(&["--tls-ca", &ca, "--tls-cert", &our_cert])
-        .assert_code(78)
-        .assert_says("belong together");
-    run(&["--tls-ca", "/nonexistent"])
+    .assert_says("REDLOCK_TLS_CA");
+    run(&[
+        setting("REDLOCK_TLS_CA", &ca),
+        setting("REDLOCK_TLS_CERT", &our_cert),
+    ])
+    .assert_code(78)
+    .assert_says("belong together");
+    run(&["REDLOCK_TLS_CA=/nonexistent"])
         .assert_code(78)
         .assert_says("can't use /nonexistent");
     // Redis closes the connection of a client without a certificate.
-    let end = run(&["--tls-ca", &ca]);
+    let end = run(&[setting("REDLOCK_TLS_CA", &ca)]);
     assert!(matches!(end.code(), Some(69 | 78)), "{end:?}");
     // A server that doesn't speak TLS.
     let plain = format!("rediss://localhost:{}", redis.port);
-    outcome(&mut redlock(&["-u", &plain, "--tls-ca", &ca, "status"]))
-        .assert_code(78)
-        .assert_says("doesn't use TLS on this port");
+    outcome(&mut redlock(&[
+        "-u",
+        &plain,
+        setting("REDLOCK_TLS_CA", &ca),
+        "status",
+    ]))
+    .assert_code(78)
+    .assert_says("doesn't use TLS on this port");
 }
 
 #[test]
@@ -289,7 +293,7 @@ fn a_private_ca_vouches_for_no_other_name_and_time_and_the_server_takes_no_stran
     let run = |url: &str, certificate: &str, key: &str| {
         let (ca, cert, key) = (file("ca.crt"), file(certificate), file(key));
         let options = words!(
-            "-u {} --tls-ca {} --tls-cert {} --tls-key",
+            "-u {} REDLOCK_TLS_CA={} REDLOCK_TLS_CERT={} REDLOCK_TLS_KEY={}",
             url,
             &ca,
             &cert,
@@ -575,41 +579,98 @@ fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuratio
         end.assert_code(78).assert_says(says);
         assert!(!mark.exists(), "{end:?}");
     };
-    let is_unused = || {
-        of_root_at_home_of(&home, &redis).assert_code(0);
-        assert!(!mark.exists());
-    };
-    // A file, a link to one of root's, and links on the way.
+    // The user's file, the user's link to one of root's, and root's own link to one whose text is the user's.
     chown(&config, Some(54321), None).unwrap();
     fs::write(&file, format!("{command}\n")).unwrap();
-    refused("belongs to user 54321");
+    refused(&format!("its directory {}", config.display()));
     fs::remove_file(&file).unwrap();
     symlink(&environ, &file).unwrap();
-    is_unused();
+    refused(&format!("its directory {}", config.display()));
     chown(&config, Some(0), None).unwrap();
-    is_unused();
+    of_root_at_home_of(&home, &redis).assert_code(0);
+    assert!(!mark.exists());
+    // In root's place another user has put a link to a directory of root's, which holds what root trusts.
     let theirs = directory.path().join("theirs");
     fs::create_dir(&theirs).unwrap();
+    symlink(&config, theirs.join(".config")).unwrap();
     chown(&theirs, Some(54321), None).unwrap();
-    let link = theirs.join("link");
-    let roots = directory.path().join("roots");
-    fs::write(&roots, format!("{command}\n")).unwrap();
-    symlink(&roots, &link).unwrap();
-    fs::remove_file(&file).unwrap();
-    symlink(&link, &file).unwrap();
-    refused(&format!("its directory {}", theirs.display()));
-    fs::remove_file(&file).unwrap();
-    fs::write(&file, format!("{command}\n")).unwrap();
-    chown(&home, Some(54321), None).unwrap();
-    refused(&format!("its directory {}", home.display()));
-    // What waits for a writer, and what is there in two parts.
-    fs::remove_file(&file).unwrap();
-    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    refused("it isn't a file");
-    fs::remove_file(&file).unwrap();
-    symlink("/dev/ptmx", &file).unwrap();
-    refused("it isn't a file");
+    of_root_at_home_of(&theirs, &redis).assert_code(0);
+    assert!(!mark.exists());
     drop(setuid);
+}
+
+#[test]
+fn what_is_no_settings_file_is_78_and_named_and_makes_nothing_wait() {
+    let redis = Redis::start();
+    let (directory, file) = with_a_url(&redis);
+    let is_refused = |says: &str| {
+        let mut run = redlock(&["run", "a", "--", "echo", "ran"]);
+        let end = outcome(run.env("XDG_CONFIG_HOME", directory.path()));
+        end.assert_code(78).assert_says(says);
+        end.assert_says(file.to_str().unwrap());
+        assert_eq!(
+            (end.stdout.as_str(), end.stderr.lines().count()),
+            ("", 1),
+            "{end:?}"
+        );
+    };
+    let url = redis.tcp_url();
+    fs::write(&file, format!("# ours\r\nREDLOCK_URL={url}\r\n")).unwrap();
+    is_refused(&format!(
+        "redlock.env:1: DOS line endings; run: sed -i 's/\\r$//' {}",
+        file.display()
+    ));
+    fs::write(&file, b"REDLOCK_REASON=\xff\n").unwrap();
+    is_refused("isn't UTF-8");
+    fs::write(&file, "#".repeat(10 << 20)).unwrap();
+    is_refused("it is larger than");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    is_refused("it isn't a file");
+    fs::remove_dir(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    is_refused("it isn't a file");
+    fs::remove_file(&file).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(&file).unwrap();
+    is_refused("can't read");
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/ptmx", &file).unwrap();
+    is_refused("it isn't a file");
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink(&file, &file).unwrap();
+    is_refused("can't read");
+}
+
+#[test]
+fn where_a_password_is_missing_a_removed_password_command_is_named_with_its_place() {
+    let redis = Redis::with(&["--requirepass", "mine"]);
+    let url = redis.tcp_url();
+    let file = configured(&format!(
+        "REDLOCK_URL={url}\nREDLOCK_PASSWORD_COMMAND=hunter2\n"
+    ));
+    let path = file.path().join("redlock.env");
+    let instead = "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
+    let end = |url: &str, variable: &str| {
+        let mut run = redlock(&["run", "a", "-u", url, "--", "true"]);
+        let end = outcome(
+            run.env("XDG_CONFIG_HOME", file.path())
+                .env("REDLOCK_PASSWORD_COMMAND", variable),
+        );
+        assert!(!end.stderr.contains("hunter2"), "{end:?}");
+        end
+    };
+    let place = format!(
+        "{}:2: REDLOCK_PASSWORD_COMMAND isn't read: {instead}",
+        path.display()
+    );
+    end(&url, "").assert_code(77).assert_says(&place);
+    end(&url, "hunter2")
+        .assert_code(77)
+        .assert_says(&format!("; REDLOCK_PASSWORD_COMMAND isn't read: {instead}"));
+    let with_password = format!("redis://:mine@127.0.0.1:{}", redis.port);
+    end(&with_password, "hunter2")
+        .assert_code(0)
+        .assert_silent();
 }
 
 #[test]
@@ -659,7 +720,10 @@ fn what_reads_no_settings_and_doctor_work_beside_a_configuration_file_that_is_re
     // Without another URL it is the default server that is examined, and that gets no password.
     let password = file.path().join("password");
     fs::write(&password, "mine\n").unwrap();
-    let found = run(&["doctor", "--password-file", password.to_str().unwrap()]);
+    let found = run(&[
+        "doctor",
+        setting("REDLOCK_PASSWORD_FILE", password.to_str().unwrap()),
+    ]);
     assert!(matches!(found.code(), Some(0 | 1)), "{found:?}");
     assert!(found.stdout.contains("127.0.0.1:6379"), "{found:?}");
     assert!(found.stdout.contains(&says), "{found:?}");

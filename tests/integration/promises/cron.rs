@@ -1,4 +1,4 @@
-//! Doing it once: --hold-at-least, --once-per, --jitter, and silence.
+//! Doing it once: --hold-at-least, --once-per, REDLOCK_JITTER, and silence.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -125,7 +125,7 @@ fn a_run_that_waits_when_another_one_succeeds_does_not_run_again() {
 #[test]
 fn jitter_sleeps_before_all_else_and_a_signal_ends_it() {
     let redis = Redis::start();
-    let run = Running::start(&mut redis.redlock(&["run", "--jitter", "10h", "a", "--", "true"]));
+    let run = Running::start(&mut redis.redlock(&["run", "REDLOCK_JITTER=10h", "a", "--", "true"]));
     let pid = run.pid();
     wait_until("it sleeps", || {
         let syscall = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
@@ -135,7 +135,7 @@ fn jitter_sleeps_before_all_else_and_a_signal_ends_it() {
     run.signal(Signal::SIGINT);
     run.finish().assert_code(128 + 2).assert_silent();
     assert_eq!(redis.cli(&["DBSIZE"]), "0");
-    job(&redis, &["--jitter", "5ms"])
+    job(&redis, &["REDLOCK_JITTER=5ms"])
         .finish()
         .assert_code(0)
         .assert_silent();
@@ -260,7 +260,7 @@ fn a_failed_once_per_job_runs_again_until_it_has_succeeded_once() {
 fn a_run_that_lost_its_lock_was_no_success_whatever_it_ended_with() {
     let redis = Redis::start();
     let script = "redlock release --force -q a";
-    outcome(&mut redis.run("-q --on-lost warn a", script));
+    outcome(&mut redis.run("-q REDLOCK_ON_LOST=warn a", script));
     // Nor is one that was killed, or stopped in time.
     outcome(&mut redis.run("-q a", "kill -9 $$")).assert_code(137);
     let script = "trap 'exit 0' TERM; while :; do sleep 0.01; done";
@@ -289,7 +289,8 @@ fn a_success_long_ago_or_of_another_lock_does_not_count() {
 fn jitter_is_never_more_than_was_said_and_each_signal_ends_it() {
     let redis = Redis::start();
     for (signal, number) in [(Signal::SIGHUP, 1), (Signal::SIGTERM, 15)] {
-        let run = Running::start(&mut redis.redlock(words!("run --jitter 10h a -- echo ran")));
+        let run =
+            Running::start(&mut redis.redlock(words!("run REDLOCK_JITTER=10h a -- echo ran")));
         let pid = run.pid();
         wait_until("it sleeps", || {
             let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
@@ -305,7 +306,7 @@ fn jitter_is_never_more_than_was_said_and_each_signal_ends_it() {
     let all: Vec<Running> = (0..10)
         .map(|number| {
             let name = format!("a{number}");
-            Running::start(&mut redis.redlock(words!("run --jitter 2s {} -- true", &name)))
+            Running::start(&mut redis.redlock(words!("run REDLOCK_JITTER=2s {} -- true", &name)))
         })
         .collect();
     for run in all {

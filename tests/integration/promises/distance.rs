@@ -80,7 +80,7 @@ fn over_a_line_of_any_length_a_lock_is_handed_over_and_the_command_runs_to_its_e
                 let redis = Redis::start();
                 load_scripts(&redis);
                 let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
-                let end = hand_over(&redis, &proxy, &["--connect-timeout", "30s"]);
+                let end = hand_over(&redis, &proxy, &["REDLOCK_REDIS_TIMEOUT=30s"]);
                 assert_eq!(end.code(), Some(0), "{round_trip} ms: {end:?} {proxy:?}");
                 end.assert_silent();
                 assert_nothing_left(&redis);
@@ -184,7 +184,7 @@ fn a_confirmation_that_is_lost_is_sent_again_and_the_command_does_not_notice() {
 fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
     let three = Duration::from_secs(3);
     let steps = [
-        ("acquire", &["--connect-timeout", "30s"][..]),
+        ("acquire", &["REDLOCK_REDIS_TIMEOUT=30s"][..]),
         ("enqueue", &[]),
         ("HELLO", &[]),
         ("SUBSCRIBE", &[]),
@@ -351,8 +351,16 @@ fn a_nested_run_whose_first_answer_takes_more_than_a_second_waits_and_runs() {
     });
     let url = proxy.url();
     let other = Gated::start(&redis, &["b"]).ready();
-    let inner = words!("run -q --connect-timeout 30s --url {} b -- echo ran", &url);
-    let outer = ["run", "-q", "a", "--", crate::support::REDLOCK];
+    let inner = words!("run -q --url {} b -- echo ran", &url);
+    let outer = [
+        "run",
+        "-q",
+        "a",
+        "--",
+        "env",
+        "REDLOCK_REDIS_TIMEOUT=30s",
+        crate::support::REDLOCK,
+    ];
     let run = Running::start(&mut redis.redlock(&[&outer[..], inner].concat()));
     wait_until("it waits, or has ended", || {
         redis.queue("b").len() == 1 || redis.holder("a").is_none() && proxy.count("acquire") > 0
@@ -413,7 +421,7 @@ fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
     let anyway = ["--on-unreachable", "run", "--ttl", "6s"];
     let holder = Gated::start(&redis, &["a"]).ready();
     // Long enough for a first answer: without that, COMMAND would run.
-    let fast = ["--connect-timeout", "5s"];
+    let fast = ["REDLOCK_REDIS_TIMEOUT=5s"];
     // It answers first, and is gone while one waits.
     let proxy = Proxy::new(&redis);
     let url = proxy.url();
@@ -461,7 +469,7 @@ fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_r
     let url = proxy.url();
     let outer = ["run", "a", "--", crate::support::REDLOCK];
     let inner = ["run", "--url", &url, "--on-unreachable", "run"];
-    let fast = ["--connect-timeout", "5s", "--ttl", "6s"];
+    let fast = ["REDLOCK_REDIS_TIMEOUT=5s", "--ttl", "6s"];
     let words = [&outer[..], &inner, &fast, words!("a b -- echo ran")].concat();
     let end = outcome(&mut redis.redlock(&words));
     // What it reuses is lost where that takes longer than the lease.

@@ -15,7 +15,7 @@ use crate::support::proxy::{Action, Proxy, Request};
 use crate::support::tmux::Tmux;
 use crate::support::{
     Cluster, MASTER, Outcome, REDLOCK, Redis, Replicated, UnresponsiveServer, free_port, outcome,
-    redlock, wait_until,
+    redlock, setting, wait_until,
 };
 
 /// Checks without which nobody knows whether a server is fit.
@@ -410,7 +410,7 @@ fn a_failed_connection_is_explained_with_the_origin_of_the_url() {
     let redis = good();
     set(&redis, "requirepass", "hunter2");
     let examined = Examined::new(&mut by_url(&redis.tcp_url(), &[]));
-    examined.says("connection fail: requires a password → --password-file");
+    examined.says("connection fail: requires a password → REDLOCK_PASSWORD_FILE");
     let wrong = format!("redis://:hunter3@127.0.0.1:{}", redis.port);
     let examined = Examined::new(&mut by_url(&wrong, &[]));
     examined.says("connection fail: is wrong");
@@ -422,7 +422,7 @@ fn doctor_ends_within_two_seconds_whatever_hangs() {
     redis.stall();
     let silent = UnresponsiveServer::new();
     let hanging = |url: &str| {
-        let mut command = by_url(url, &["--connect-timeout", "10s"]);
+        let mut command = by_url(url, &[setting("REDLOCK_REDIS_TIMEOUT", "10s")]);
         command.env("REDLOCK_HOOK", hook).arg("--json");
         command
     };
@@ -477,7 +477,7 @@ fn ends_in_time_after(action: Action) {
         wait_until(operation, || {
             let proxy = Proxy::with(&redis, hook);
             let began = Instant::now();
-            let mut command = by_url(&proxy.url(), &["--connect-timeout", "500ms"]);
+            let mut command = by_url(&proxy.url(), &[setting("REDLOCK_REDIS_TIMEOUT", "500ms")]);
             examined = Some(Examined::once(command.arg("--json")));
             assert!(began.elapsed() < Duration::from_secs(20), "{operation}");
             proxy.count(operation) > 0
@@ -560,7 +560,7 @@ fn doctor_checks_encryption() {
     let (redis, port) = encrypted(dir, "ours");
     let examine = |host: &str| {
         let ca = dir.join("ours.crt");
-        let options = ["--tls-ca", ca.to_str().unwrap()];
+        let options = [setting("REDLOCK_TLS_CA", ca.to_str().unwrap())];
         Examined::new(&mut by_url(&format!("rediss://{host}:{port}"), &options))
     };
     examine("localhost").says("tls ok: valid for localhost");
@@ -572,7 +572,7 @@ fn doctor_checks_encryption() {
     // Without TLS a password is readable on the network. Nobody has this address.
     let password = dir.join("password");
     fs::write(&password, "hunter2\n").unwrap();
-    let file = ["--password-file", password.to_str().unwrap()];
+    let file = [setting("REDLOCK_PASSWORD_FILE", password.to_str().unwrap())];
     let sentinel = "redis-sentinel://192.0.2.1/m?sentinel_password=hunter2";
     let local = redis.tcp_url().replace("://", "://:hunter2@");
     for (url, options, level) in [

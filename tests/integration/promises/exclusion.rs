@@ -12,7 +12,7 @@ fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
     // A directory can be made by one only.
     let script = r#"mkdir "$HOME/inside" || echo OVERLAP; echo "$REDLOCK_FENCE" >>"$HOME/fences"; rmdir "$HOME/inside""#;
     let runs: Vec<Running> = (0..50)
-        .map(|_| Running::start(&mut redis.run("-q --connect-timeout 60s a -- sh", script)))
+        .map(|_| Running::start(&mut redis.run("-q REDLOCK_REDIS_TIMEOUT=60s a -- sh", script)))
         .collect();
     for run in runs {
         let end = run.finish();

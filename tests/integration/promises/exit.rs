@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::promises::config::set_mode;
 use crate::support::{
-    Outcome, Redis, Running, directly, free_port, outcome, redlock, script, wait_until,
+    Outcome, Redis, Running, directly, free_port, outcome, redlock, script, setting, wait_until,
     with_default_signals,
 };
 
@@ -113,7 +113,6 @@ fn wrong_usage_is_64_and_asks_no_server() {
         &["run", "a", "--wait", "1s", "--no-wait", "--", "true"],
         &["run", "a", "-E", "256", "--", "true"],
         &["run", "a", "-E", "-1", "--", "true"],
-        &["run", "a", "--on-lost", "cry", "--", "true"],
         &["run", "a", "--on-unreachable", "cry", "--", "true"],
         &["run", "a", "-q", "-v", "--", "true"],
         &["run", "a", "-c", "true", "--", "true"],
@@ -124,7 +123,7 @@ fn wrong_usage_is_64_and_asks_no_server() {
         &["run", "{a", "--", "true"],
         &["run", "a}", "--", "true"],
         &["run", &long, "--", "true"],
-        &["--connect-timeout", "0", "run", "a", "--", "true"],
+        &["--connect-timeout", "5s", "run", "a", "--", "true"],
         &["release", "a", "--id", "x"],
         &["status", "--json", "--names-only"],
     ];
@@ -151,7 +150,7 @@ fn redis_out_of_reach_is_69_however_it_is_out_of_reach() {
     }
     redis.stall();
     for url in [redis.url(), redis.tcp_url()] {
-        let command = words!("run a --connect-timeout 300ms -- echo ran");
+        let command = words!("run a REDLOCK_REDIS_TIMEOUT=300ms -- echo ran");
         let end = outcome(redis.redlock(command).env("REDLOCK_URL", url));
         end.assert_code(69).assert_says("no answer in time");
         assert_eq!(end.stdout, "");
@@ -166,7 +165,8 @@ fn a_request_given_up_on_leaves_no_lock_behind() {
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
     redis.cli(&["CONFIG", "RESETSTAT"]);
     redis.stall();
-    outcome(&mut redis.redlock(words!("run a --connect-timeout 300ms -- true"))).assert_code(69);
+    outcome(&mut redis.redlock(words!("run a REDLOCK_REDIS_TIMEOUT=300ms -- true")))
+        .assert_code(69);
     redis.resume();
     // The server reads both requests that were sent to it, the one that takes and the one that
     // releases, and then this one.
@@ -215,7 +215,13 @@ fn a_password_that_is_missing_or_wrong_is_77_and_not_repeated() {
     let end = outcome(&mut redis.redlock(&["run", "a", "--", "true"]));
     end.assert_code(77).assert_says("requires a password");
     assert_one_line(&end);
-    let file = ["run", "a", "--password-file", text(&wrong), "--", "true"];
+    let file = [
+        "run",
+        "a",
+        setting("REDLOCK_PASSWORD_FILE", text(&wrong)),
+        "--",
+        "true",
+    ];
     let url = format!("redis://:hunter2@127.0.0.1:{}", redis.port);
     for arguments in [&file[..], words!("-u {} run a -- true", &url)] {
         let end = outcome(&mut redis.redlock(arguments));
@@ -223,9 +229,14 @@ fn a_password_that_is_missing_or_wrong_is_77_and_not_repeated() {
             .assert_says("refused the default user: the password in ");
         assert!(!end.stderr.contains("hunter2"), "{end:?}");
     }
-    outcome(&mut redis.redlock(words!("run a --password-file", text(&right), "--", "true")))
-        .assert_code(0)
-        .assert_silent();
+    outcome(&mut redis.redlock(words!(
+        "run a REDLOCK_PASSWORD_FILE={}",
+        text(&right),
+        "--",
+        "true"
+    )))
+    .assert_code(0)
+    .assert_silent();
     // Not reachable and not permitted are different things.
     outcome(&mut redis.redlock(words!("run a --on-unreachable run -- true"))).assert_code(77);
 }
@@ -266,10 +277,16 @@ fn bad_configuration_is_78_and_says_where() {
         (&["-u", "127.0.0.1:6379"], "bad Redis URL in --url"),
         (&["-u", "redis://h:port"], "the port must be a number"),
         (&["-u", &no_database], "doesn't have the URL's database"),
-        (&["--password-file", text(&missing)], text(&missing)),
-        (&["--password-file", text(&empty)], text(&empty)),
         (
-            &["-u", &encrypted, "--tls-ca", text(&missing)],
+            &[setting("REDLOCK_PASSWORD_FILE", text(&missing))],
+            text(&missing),
+        ),
+        (
+            &[setting("REDLOCK_PASSWORD_FILE", text(&empty))],
+            text(&empty),
+        ),
+        (
+            &["-u", &encrypted, setting("REDLOCK_TLS_CA", text(&missing))],
             text(&missing),
         ),
     ];
@@ -284,7 +301,9 @@ fn bad_configuration_is_78_and_says_where() {
     for (variable, value) in [
         ("REDLOCK_URL", "ftp://h"),
         ("REDLOCK_QUIET", "perhaps"),
-        ("REDLOCK_CONNECT_TIMEOUT", "0"),
+        ("REDLOCK_REDIS_TIMEOUT", "0"),
+        ("REDLOCK_ON_LOST", "cry"),
+        ("REDLOCK_SYNC", "1001"),
     ] {
         let mut run = redis.redlock(&["run", "a", "--", "true"]);
         let end = outcome(run.env(variable, value));
@@ -356,7 +375,7 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79_all_the_same() {
     let file = redis.dir.path().join("go");
     let said = redis.dir.path().join("said");
     let wait = format!("echo ready; {WAIT_FOR_FILE}; echo done");
-    let run = r#"exec redlock run --quiet --on-lost warn a -- sh -c "$1" sh "$2" 2>"$3""#;
+    let run = r#"REDLOCK_ON_LOST=warn exec redlock run --quiet a -- sh -c "$1" sh "$2" 2>"$3""#;
     let mut run = Running::start(&mut directly(
         &redis,
         &["sh", "-c", run, "sh", &wait, text(&file), text(&said)],

@@ -79,7 +79,7 @@ fn a_writer_that_was_suspended_while_another_held_the_lock_is_refused() {
     let file = redis.dir.path().join("fence");
     let mut gate = Gate::new(&redis);
     let mut late = redis.redlock(words!(
-        "run --on-lost warn a -- sh -c",
+        "run REDLOCK_ON_LOST=warn a -- sh -c",
         script,
         file.to_str().unwrap()
     ));

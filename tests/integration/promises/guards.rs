@@ -637,7 +637,7 @@ fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
     let redis = Redis::start();
     load_scripts(&redis);
     let holder = Holder::start(&redis, &["--ttl", "1h", "a", "b", "c"]);
-    let options = ["--connect-timeout", "1h"];
+    let options = ["REDLOCK_REDIS_TIMEOUT=1h"];
     let mut guard = holder.guard(&redis, &options, "echo started; exec sleep 60");
     guard.expect_line("started");
     redis.stall();
@@ -745,14 +745,18 @@ fn work_is_guarded_in_a_cluster() {
 fn with_sync_a_guard_starts_nothing_before_the_replicas_know_of_it() {
     let set = Replicated::start();
     let options = words!(
-        "run --sync all --sync-timeout 30s --ttl 120s a -c",
+        "run REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=30s --ttl 120s a -c",
         SAYS_HELD
     );
     let mut run = Running::start(&mut set.redlock(options));
     let held = run.line();
     let replica = (0..3).find(|&node| node != set.primary()).unwrap();
     let guard = |timeout: &str, script: &str| {
-        let words = words!("guard --sync all --sync-timeout {} -c", timeout, script);
+        let words = words!(
+            "guard REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT={} -c",
+            timeout,
+            script
+        );
         let mut command = set.redlock(words);
         Running::start(command.env("REDLOCK_HELD", &held))
     };

@@ -155,7 +155,7 @@ fn a_command_that_never_started_is_no_run_in_the_history() {
 fn the_history_is_bounded_and_costs_no_round_trip() {
     let redis = Redis::start();
     let scripts = || redis.calls("evalsha") + redis.calls("eval");
-    let options = ["run", "--history-size", "3", "a", "--", "true"];
+    let options = ["run", "REDLOCK_HISTORY_SIZE=3", "a", "--", "true"];
     for _ in 0..3 {
         redlock(&redis, &options);
     }
@@ -173,7 +173,7 @@ fn the_history_is_bounded_and_costs_no_round_trip() {
     let mut more = redis.redlock(&["run", "a", "--", "true"]);
     outcome(more.env("REDLOCK_HISTORY_SIZE", "2"));
     assert_eq!(redis.cli(&["LLEN", "{redlock:a}:history"]), "2");
-    assert_eq!(history(&redis, &["--history-size", "1"]).len(), 1);
+    assert_eq!(history(&redis, &["REDLOCK_HISTORY_SIZE=1"]).len(), 1);
     let left: u64 = redis.cli(&["TTL", "{redlock:a}:history"]).parse().unwrap();
     assert!((29 * 86_400..=30 * 86_400).contains(&left));
     let mut bad = redis.redlock(&["run", "a", "--", "true"]);
@@ -302,7 +302,7 @@ fn a_hold_whose_lock_was_deleted_is_lost_and_has_an_end() {
 fn with_a_history_of_none_nothing_is_kept_and_a_release_may_be_repeated() {
     let redis = Redis::start();
     redlock(&redis, &["run", "a", "--", "true"]).assert_code(0);
-    let run = ["run", "--history-size", "0", "a", "--", "true"];
+    let run = ["run", "REDLOCK_HISTORY_SIZE=0", "a", "--", "true"];
     redlock(&redis, &run).assert_code(0).assert_silent();
     assert_eq!(redis.cli(&["EXISTS", "{redlock:a}:history"]), "0");
     redlock(&redis, &["history", "a"]).assert_code(0);
@@ -315,7 +315,14 @@ fn with_a_history_of_none_nothing_is_kept_and_a_release_may_be_repeated() {
         }
     });
     let url = proxy.url();
-    let run = words!("run --url", &url, "--history-size", "0", "a", "--", "true");
+    let run = words!(
+        "run --url",
+        &url,
+        "REDLOCK_HISTORY_SIZE=0",
+        "a",
+        "--",
+        "true"
+    );
     redlock(&redis, run).assert_code(0).assert_silent();
     let sent = proxy.seen().into_iter().filter(|name| name == "release");
     assert_eq!(sent.count(), 2);
@@ -459,16 +466,19 @@ fn each_run_that_ends_without_the_lock_leaves_a_trace() {
 #[test]
 fn skipped_runs_never_push_out_the_holds_and_are_as_many_at_most() {
     let redis = Redis::start();
-    redlock(&redis, &["run", "--history-size", "3", "a", "--", "true"]);
+    redlock(
+        &redis,
+        &["run", "REDLOCK_HISTORY_SIZE=3", "a", "--", "true"],
+    );
     for _ in 0..6 {
-        let skip = words!("run --history-size 3 --once-per 1h a -- true");
+        let skip = words!("run REDLOCK_HISTORY_SIZE=3 --once-per 1h a -- true");
         redlock(&redis, skip).assert_code(0);
     }
     assert_eq!(redis.cli(&["LLEN", "{redlock:a}:skips"]), "3");
     assert_eq!(ends(&redis), ["status 0"]);
     let left: u64 = redis.cli(&["TTL", "{redlock:a}:skips"]).parse().unwrap();
     assert!((29 * 86_400..=30 * 86_400).contains(&left));
-    let none = words!("run --history-size 0 --once-per 1h a -- true");
+    let none = words!("run REDLOCK_HISTORY_SIZE=0 --once-per 1h a -- true");
     redlock(&redis, none).assert_code(0);
     assert_eq!(redis.cli(&["EXISTS", "{redlock:a}:skips"]), "0");
 }

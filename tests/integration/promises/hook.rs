@@ -226,7 +226,7 @@ fn a_hook_is_told_who_keeps_a_run_from_the_lock() {
 #[test]
 fn a_hook_is_told_that_the_lock_is_lost_and_who_has_taken_it() {
     let told = Told::new();
-    for (options, status) in [("a", 79), ("--on-lost warn a", 79)] {
+    for (options, status) in [("a", 79), ("REDLOCK_ON_LOST=warn a", 79)] {
         let wait = format!("until test -e {}", told.file("lost").display());
         let script = format!("echo ready; {wait}; do sleep 0.02; done");
         let mut run = Running::start(&mut told.run(options, &script));

@@ -246,15 +246,16 @@ fn a_script_that_ignores_term_is_killed_after_kill_after() {
 fn with_on_lost_warn_a_script_may_hear_of_it_and_goes_on() {
     let redis = Redis::start();
     let rest = "trap 'echo lost; exit 3' URG; echo set; while :; do sleep 0.05; done";
-    let mut script = holder(&redis, "--on-lost warn", rest);
+    let mut script = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
     script.expect_line("set");
     outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
     script.expect_line("lost");
     script.finish().assert_code(3);
     // One that doesn't listen is left alone.
-    let mut deaf = holder(
+    let mut deaf = after(
+        "export REDLOCK_ON_LOST=warn",
         &redis,
-        "--on-lost warn",
+        "",
         "while kill -0 $PPID; do sleep 0.05; done",
     );
     let keeper = keeper(&deaf);
@@ -268,7 +269,7 @@ fn with_on_lost_warn_a_script_may_hear_that_it_is_to_stop_and_keeps_its_lock() {
     let redis = Redis::start();
     let rest = r#"trap 'echo asked' URG; echo set
         while [ ! -e "$HOME/end" ]; do sleep 0.05; done; echo over"#;
-    let mut script = holder(&redis, "--on-lost warn", rest);
+    let mut script = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
     script.expect_line("set");
     let keeper = keeper(&script);
     wait_until("the keeper watches", || redis.trackers() > 0);
@@ -576,8 +577,8 @@ fn a_keeper_is_forked_when_no_other_thread_is_left() {
     let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
     // The thread that waits for a stalled server takes its time to end.
     let strace = "strace -f -o trace -e trace=exit,clone,?clone3,fork,vfork -e inject=exit:delay_enter=20000";
-    let acquire = format!("redlock -u {url} --connect-timeout 60s acquire -q a --while-pid $!");
-    let text = format!("sleep 60 & echo $!; exec {strace} {acquire}");
+    let acquire = format!("redlock -u {url} acquire -q a --while-pid $!");
+    let text = format!("sleep 60 & echo $!; REDLOCK_REDIS_TIMEOUT=60s exec {strace} {acquire}");
     redis.stall();
     let mut script = Running::start(&mut bash(&redis, &text));
     let process = script.line().parse().unwrap();

@@ -111,7 +111,10 @@ impl Host {
 
     /// A redlock of root's.
     fn redlock(&self, arguments: &[&str]) -> Command {
-        self.command(&[&[REDLOCK, "-u", "local:"], arguments].concat())
+        let is_setting = |word: &&&str| word.starts_with("REDLOCK_");
+        let count = arguments.iter().take_while(is_setting).count();
+        let (settings, words) = arguments.split_at(count);
+        self.command(&[&["env"], settings, &[REDLOCK, "-u", "local:"], words].concat())
     }
 
     fn end(&self, arguments: &[&str]) -> Outcome {
@@ -331,13 +334,13 @@ fn a_server_that_takes_its_time_to_start_is_waited_for_by_runs() {
     host.start_servers_with(&format!("read -r line <'{}'", host.path("gate")), "");
     // By the first command and by the next one.
     for _ in 0..2 {
-        let end = host.end(&["--connect-timeout", "1s", "status"]);
+        let end = host.end(&["REDLOCK_REDIS_TIMEOUT=1s", "status"]);
         end.assert_code(69)
             .assert_says("this host only: ")
             .assert_says("isn't ready yet");
     }
     let run = Running::start(&mut host.redlock(&["-v", "run", "a", "--", "echo", "hello"]));
-    host.end(&["--connect-timeout", "1s", "status"])
+    host.end(&["REDLOCK_REDIS_TIMEOUT=1s", "status"])
         .assert_code(69);
     host.open_gate();
     let end = run.finish();
@@ -357,7 +360,7 @@ fn a_server_without_its_socket_is_replaced_by_one_with_its_data() {
     let server = host.server();
     host.shell(&format!("rm {SOCKET}"));
     // It may have just started.
-    let early = host.end(&["--connect-timeout", "1s", "status"]);
+    let early = host.end(&["REDLOCK_REDIS_TIMEOUT=1s", "status"]);
     early.assert_code(69).assert_says("isn't ready yet");
     assert_eq!(host.server(), server);
     host.shell(AGE);
@@ -377,7 +380,7 @@ fn no_other_process_is_ended_in_place_of_a_server_and_two_never_share_their_data
     host.shell(&format!(
         "rm {SOCKET}; printf {pid} >{ROOTS}/redlock-server.lock; {AGE}"
     ));
-    let refused = host.end(&["--connect-timeout", "1s", "run", "a", "--", "true"]);
+    let refused = host.end(&["REDLOCK_REDIS_TIMEOUT=1s", "run", "a", "--", "true"]);
     refused.assert_code(69).assert_says(&format!(
         "this host only: the server for `local:` (pid {pid}) doesn't listen at {SOCKET}"
     ));
@@ -595,11 +598,11 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
     let mut names = (0..).map(|number| format!("b{number}"));
     wait_until("nothing is granted", || {
         let name = names.next().unwrap();
-        let quickly = ["--connect-timeout", "2s", "run", "-n", "--ttl", "1s"];
+        let quickly = ["REDLOCK_REDIS_TIMEOUT=2s", "run", "-n", "--ttl", "1s"];
         let end = host.end(&[&quickly[..], &[&name, "--", "true"]].concat());
         end.code() == Some(69)
     });
-    let refused = host.end(&["--connect-timeout", "2s", "run", "-n", "a", "--", "true"]);
+    let refused = host.end(&["REDLOCK_REDIS_TIMEOUT=2s", "run", "-n", "a", "--", "true"]);
     refused
         .assert_code(69)
         .assert_says("No space left on device");

@@ -147,7 +147,7 @@ fn the_next_holder_is_named_and_left_alone() {
 fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
     let redis = Redis::start();
     let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done; echo done"#;
-    let mut run = redis.run("--ttl 30s -k 200ms --on-lost warn -v a", script);
+    let mut run = redis.run("--ttl 30s -k 200ms REDLOCK_ON_LOST=warn -v a", script);
     let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
     run.expect_line("ready");
     await_watchdog(run.pid());

@@ -41,7 +41,7 @@
 //! | `elsewhere` | guarded work on hosts behind ssh and in a daemon's containers: no two holders' work beats at once |
 //! | `fencing` | a fence file rejects every stale writer |
 //! | `keeper` | what stays behind to keep a script's lock, and when it goes |
-//! | `cron` | running once: --hold-at-least, --once-per, --jitter, and silence |
+//! | `cron` | running once: --hold-at-least, --once-per, REDLOCK_JITTER, and silence |
 //! | `ci` | pipelines: links to jobs, the newest deploy, joining a run, cancelled jobs |
 //! | `clock_skew` | a lease ends sooner by what the clocks of the Redis hosts may differ |
 //! | `frozen` | freezing: the holder finishes, no new holder is admitted, and all see why |
@@ -58,7 +58,7 @@
 //! | `watchdog` | a killed or stopped redlock: nothing of COMMAND outlives it, or its lease |
 //! | `usage` | what is typed, right and wrong: sentences for mistakes, durations, help, a variable an option |
 //! | `sentinel` | a primary with replicas, watched over by sentinels: no failover loses or doubles a lock |
-//! | `sync` | replicas that confirm what is granted: what `--sync` promises, and clocks that differ |
+//! | `sync` | replicas that confirm what is granted: what REDLOCK_SYNC promises, and clocks that differ |
 //! | `manual` | the manual and the completions that are in the binary |
 //! | `config` | settings, passwords, TLS |
 //! | `local` | a server of this host, started once by whoever needs it first, and what becomes of its locks |

@@ -263,7 +263,7 @@ fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     // The outer one takes no notice of its loss, so that the inner one's can be seen.
     let script = r#"redlock run --ttl 9s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
         until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
-    let mut run = redis.run("--ttl 9s --on-lost warn a", script);
+    let mut run = redis.run("--ttl 9s REDLOCK_ON_LOST=warn a", script);
     let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
     run.expect_line("ready");
     await_watchdog(run.pid());
@@ -477,7 +477,7 @@ fn link(redis: &Redis, own: &str, next: &str, go: &str) -> Running {
         r#"redlock run {own} -c '
             echo ready
             until [ -e "$HOME/{go}" ]; do sleep 0.01; done
-            redlock run {next} -- true'"#
+            REDLOCK_REDIS_TIMEOUT=10s redlock run {next} -- true'"#
     );
     let mut job = job(redis, &script);
     job.expect_line("ready");
@@ -522,7 +522,7 @@ fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
             _ => Action::Pass,
         }
     });
-    let slowly = format!("-u {} --connect-timeout 10s a", proxy.url());
+    let slowly = format!("-u {} a", proxy.url());
     let first = link(&redis, "a", "b", "first");
     let second = link(&redis, "b", "c", "second");
     let third = link(&redis, "c", &slowly, "third");
@@ -671,7 +671,7 @@ fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
             r#"redlock run {own} -c '
                 echo ready
                 until [ -e "$HOME/go" ]; do sleep 0.01; done
-                redlock run {next} -- true'"#
+                REDLOCK_REDIS_TIMEOUT=10s redlock run {next} -- true'"#
         );
         job(&redis, &script)
     };
@@ -753,7 +753,7 @@ fn a_renewal_of_one_lock_does_not_make_the_lease_of_another_longer_that_came_mea
         }
     });
     let url = proxy.url();
-    let options = words!("--ttl 5s -k 100ms --connect-timeout 10s");
+    let options = words!("--ttl 5s -k 100ms REDLOCK_REDIS_TIMEOUT=10s");
     let words = [&["-u", &url, "run", "-q"], options, &["a", "b", "-c", DEAF]].concat();
     let first = Running::start(&mut redis.redlock(&words));
     wait_until("b is held", || redis.cli(&["EXISTS", "redlock:b"]) == "1");
@@ -776,11 +776,11 @@ fn what_an_inner_run_reuses_is_good_from_its_question_on_and_not_from_the_answer
             _ => Action::Pass,
         }
     });
-    let options = "--ttl 4s -k 100ms --connect-timeout 10s";
+    let options = "--ttl 4s -k 100ms";
     // No run around it renews the lock.
     let script = format!(
         r#"eval "$(redlock acquire --ttl 4s a)"
-        exec redlock -u {} run -q {options} a -c "$DEAF""#,
+        REDLOCK_REDIS_TIMEOUT=10s exec redlock -u {} run -q {options} a -c "$DEAF""#,
         proxy.url()
     );
     let mut first = directly(&redis, &["sh", "-c", &script]);
@@ -820,7 +820,7 @@ fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others(
 #[test]
 fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
     let redis = Redis::start();
-    let mut run = Gated::start(&redis, words!("--on-lost warn --ttl 6s a b c")).ready();
+    let mut run = Gated::start(&redis, words!("REDLOCK_ON_LOST=warn --ttl 6s a b c")).ready();
     for lost in ["b", "a"] {
         outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
         // The second renewal begins after the loss.

@@ -98,14 +98,14 @@ fn configured(text: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn an_option_overrides_a_variable_and_a_variable_a_configuration_file() {
+fn a_variable_overrides_a_configuration_file() {
     let redis = Redis::with(&["--requirepass", "one"]);
     let file = redis.dir.path().join("file");
     fs::write(&file, "one\n").unwrap();
     let file = file.to_str().unwrap();
-    let status = |options: &[&str], variables: &[(&str, &str)], settings: &str| {
+    let status = |variables: &[(&str, &str)], settings: &str| {
         let config = configured(settings);
-        let mut command = redlock(&[options, &["status"]].concat());
+        let mut command = redlock(&["status"]);
         command
             .env("XDG_CONFIG_HOME", config.path())
             .envs(variables.iter().copied());
@@ -119,14 +119,13 @@ fn an_option_overrides_a_variable_and_a_variable_a_configuration_file() {
         ("REDLOCK_PASSWORD_FILE", file),
         ("REDLOCK_PASSWORD_FILE", "/nowhere"),
     );
-    is(0, status(&["--password-file", file], &[here[0], bad], ""));
-    is(78, status(&[], &[here[0], bad], ""));
-    is(0, status(&[], &[here[0], good], ""));
+    is(78, status(&[here[0], bad], ""));
+    is(0, status(&[here[0], good], ""));
     let in_file = |path: &str| format!("REDLOCK_URL={url}\nREDLOCK_PASSWORD_FILE={path}\n");
-    is(0, status(&[], &[], &in_file(file)));
-    is(0, status(&[], &[good], &in_file("/nowhere")));
+    is(0, status(&[], &in_file(file)));
+    is(0, status(&[good], &in_file("/nowhere")));
     // The password file of a configuration file isn't used for another server than that file's.
-    let (code, said) = status(&[], &here, &in_file(file));
+    let (code, said) = status(&here, &in_file(file));
     assert!(code == 77 && said.contains("requires a password"), "{said}");
 }
 

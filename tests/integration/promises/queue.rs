@@ -810,7 +810,7 @@ fn a_server_that_hangs_when_others_may_have_to_be_woken_keeps_no_run_from_its_en
         }
     });
     let url = proxy.url();
-    let holder = Gated::start(&redis, &["-u", &url, "--connect-timeout", "10m", "a"]).ready();
+    let holder = Gated::start(&redis, &["-u", &url, "REDLOCK_REDIS_TIMEOUT=10m", "a"]).ready();
     let began = now();
     let waiting = [(); 2].map(|()| queued(&redis, &["run", "a", "--", "true"]));
     wait_until("the hold has lasted", || now() > began + 1001 * MS);

@@ -76,7 +76,7 @@ fn a_replica_that_hangs_holds_up_no_release_where_none_takes_over() {
     });
     let (_run, token) = held(&redis);
     replica.stall();
-    let patient = ["--connect-timeout", "1h", "release", "a"];
+    let patient = ["REDLOCK_REDIS_TIMEOUT=1h", "release", "a"];
     outcome(redis.redlock(&patient).env("REDLOCK_TOKEN", token))
         .assert_code(0)
         .assert_silent();

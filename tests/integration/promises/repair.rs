@@ -21,14 +21,14 @@ fn pttl(redis: &Redis) -> i64 {
     redis.cli(&["PTTL", "redlock:a"]).parse().unwrap()
 }
 
-const REPAIR: [&str; 6] = ["run", "--ttl", "6s", "-k", "100ms", "--repair-ttl"];
+const REPAIR: [&str; 6] = ["run", "--ttl", "6s", "-k", "100ms", "REDLOCK_REPAIR_TTL=1"];
 
 #[test]
 fn status_says_that_it_never_ends_and_what_helps() {
     let redis = left_behind();
     let table = redlock(&redis, &["status", "a"]).stdout;
     assert!(
-        table.contains("no expiry") && table.contains("--repair-ttl"),
+        table.contains("no expiry") && table.contains("REDLOCK_REPAIR_TTL=1"),
         "{table}"
     );
     let json = redlock(&redis, &["status", "--json", "a"]).stdout;
@@ -52,7 +52,7 @@ fn without_repair_ttl_it_is_waited_for_and_never_touched() {
         .assert_says("has no expiry");
     redlock(&redis, &["run", "-w", "1200ms", "a", "--", "true"])
         .assert_code(75)
-        .assert_says("--repair-ttl");
+        .assert_says("REDLOCK_REPAIR_TTL=1");
     redlock(&redis, &["acquire", "-n", "a"]).assert_code(75);
     redlock(&redis, &["run", "-ns", "a", "--", "true"]).assert_code(75);
     assert_eq!(pttl(&redis), -1);
@@ -81,14 +81,18 @@ fn with_repair_ttl_it_ends_after_our_ttl_and_a_line_says_so_once() {
 #[test]
 fn acquire_sets_a_ttl_on_a_lock_without_an_expiry() {
     let redis = left_behind();
-    redlock(&redis, &["acquire", "a", "--ttl", "6s", "--repair-ttl"]).assert_code(0);
+    redlock(
+        &redis,
+        &["acquire", "a", "--ttl", "6s", "REDLOCK_REPAIR_TTL=1"],
+    )
+    .assert_code(0);
     assert_ne!(redis.cli(&["GET", "redlock:a"]), "crashed");
 }
 
 #[test]
 fn a_run_that_does_not_wait_repairs_it_and_gives_up() {
     let redis = left_behind();
-    let repair = words!("run -n --ttl 6s --repair-ttl a -- true");
+    let repair = words!("run -n --ttl 6s REDLOCK_REPAIR_TTL=1 a -- true");
     redlock(&redis, repair)
         .assert_code(75)
         .assert_says("expires in 6s");
@@ -97,7 +101,7 @@ fn a_run_that_does_not_wait_repairs_it_and_gives_up() {
         "{}",
         redis.describe_key("a")
     );
-    // Which also helps runs without --repair-ttl.
+    // Which also helps runs without REDLOCK_REPAIR_TTL.
     redlock(&redis, &["run", "-q", "-w", "50s", "a", "--", "true"]).assert_code(0);
 }
 

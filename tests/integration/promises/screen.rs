@@ -191,7 +191,7 @@ fn watching_clears_the_terminal_before_each_table_until_interrupted() {
     let redis = Redis::start();
     let _first = Gated::start(&redis, &["first"]).ready();
     let tmux = Tmux::with_size(&redis, 80, 12);
-    tmux.type_line("redlock status --watch=100ms --connect-timeout 300ms");
+    tmux.type_line("REDLOCK_REDIS_TIMEOUT=300ms redlock status --watch=100ms");
     let has_rows = |screen: &str, rows: &[&str]| {
         let lines = screen.lines().filter(|line| !line.is_empty());
         let names = lines.map(|line| line.split(' ').next().unwrap());

@@ -187,7 +187,7 @@ fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
     // The longer it is, the later this may look.
     let proxy = Proxy::with_round_trip(&redis, Duration::from_secs(2));
     let extend = format!(
-        "redlock -u {} --connect-timeout 50s extend --for 5m",
+        "REDLOCK_REDIS_TIMEOUT=50s redlock -u {} extend --for 5m",
         proxy.url()
     );
     let script = format!(r#"eval "$(redlock acquire a)" && {extend}"#);
@@ -200,7 +200,7 @@ fn over_a_long_line_an_extension_by_a_year_leaves_the_run_its_lock() {
     let redis = Redis::start();
     let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(200));
     let script = format!(
-        r#"redlock -u {} --connect-timeout 50s extend --for 365d && echo extended; read go <"$HOME/gate"; redlock extend && echo ours"#,
+        r#"REDLOCK_REDIS_TIMEOUT=50s redlock -u {} extend --for 365d && echo extended; read go <"$HOME/gate"; redlock extend && echo ours"#,
         proxy.url()
     );
     let mut gate = Gate::new(&redis);
@@ -485,7 +485,8 @@ fn a_script_whose_acquire_is_killed_while_it_connects_ends_there() {
     redis.stall();
     // One that doesn't even accept, and one that doesn't answer.
     for url in [redis.url(), deaf.url()] {
-        let text = r#"eval "$(redlock -u "$URL" --connect-timeout 10m acquire a)"; echo unguarded"#;
+        let text =
+            r#"eval "$(REDLOCK_REDIS_TIMEOUT=10m redlock -u "$URL" acquire a)"; echo unguarded"#;
         let script = Running::start(shell(&redis, "bash", text).env("URL", &url));
         let acquire = process(&url);
         wait_until("it waits for the server", || {
@@ -509,15 +510,11 @@ fn a_failing_acquire_ends_its_script_wherever_the_words_of_the_command_line_stan
     for acquire in [
         "-q acquire -n a",
         "acquire -n a -q",
-        "--prefix run acquire -n a",
-        "--prefix=status acquire -n a",
         "acquire -n a --reason json",
         "acquire -n a --reason=--format=json",
         "acquire -n --format env a",
     ] {
-        for prefix in ["redlock:", "run", "status"] {
-            redis.cli(&["SET", &format!("{prefix}a"), "theirs", "PX", "60000"]);
-        }
+        redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
         let end = sh(
             &redis,
             &format!(r#"eval "$(redlock {acquire})"; echo unguarded"#),
@@ -646,7 +643,7 @@ fn extend_and_release_mean_all_locks_of_a_run_with_several() {
     let script = r#"redlock extend --for 1m && redlock extend && echo all
         redlock release --force -q b; sleep 0.2; redlock extend; echo $?; redlock extend --for 2m; echo $?
         [ "$(redis-cli -s "$SOCKET" PTTL redlock:a)" -gt 100000 ] && echo a"#;
-    let mut run = redis.run("--on-lost warn a b", script);
+    let mut run = redis.run("REDLOCK_ON_LOST=warn a b", script);
     let end = outcome(run.env("SOCKET", redis.socket()));
     // The other one was extended all the same.
     assert_eq!(end.assert_code(79).stdout, "all\n79\n79\na\n");
@@ -664,7 +661,7 @@ fn what_is_wrong_with_the_first_of_several_locks_counts_although_the_others_are_
     let redis = Redis::start();
     let script =
         "redlock release --force -q a; redlock extend; echo $?; redlock extend --for 1m; echo $?";
-    let end = outcome(&mut redis.run("--on-lost warn a b", script));
+    let end = outcome(&mut redis.run("REDLOCK_ON_LOST=warn a b", script));
     assert_eq!(end.stdout, "79\n79\n", "{end:?}");
     // The others are released all the same.
     let script = "redlock release a; redlock release; echo $?; redlock run -n b -- echo free";
@@ -677,7 +674,7 @@ fn what_is_wrong_with_the_first_of_several_locks_counts_although_the_others_are_
 #[test]
 fn extend_names_the_present_holder_or_says_that_the_lock_is_free() {
     let redis = Redis::start();
-    let text = r#"eval "$(redlock acquire a --while-pid $$ --on-lost warn)"; redlock release --force -q a
+    let text = r#"export REDLOCK_ON_LOST=warn; eval "$(redlock acquire a --while-pid $$)"; redlock release --force -q a
         redlock extend; echo $?; redlock extend --for 1m; echo $?; redlock release; echo $?"#;
     let end = sh(&redis, text);
     assert_eq!(end.stdout, "79\n79\n79\n");

@@ -300,7 +300,7 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
 /// A holder on the host of the primary, by itself with that; a waiter elsewhere is granted the lock by
 /// another primary. `holder` and `waiter` are redlock with a URL; `isolate` cuts the holder's host off.
 fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: impl FnOnce()) {
-    let options = words!("run --sync all -k 500ms a --ttl");
+    let options = words!("run REDLOCK_SYNC=all -k 500ms a --ttl");
     let job = |label: &str, mut command: Command, ttl: &str| {
         command.args(options).arg(ttl);
         Job::start(label, home, command)
@@ -374,7 +374,7 @@ fn a_sentinel_that_never_answers_costs_a_moment() {
     let good = format!("127.0.0.1:{}", all.sentinels[2].port);
     let url = format!("redis-sentinel://{busy},{silent},{good}/{MASTER}");
     let began = Instant::now();
-    let patient = words!("--connect-timeout 50s run -q a -- true");
+    let patient = words!("REDLOCK_REDIS_TIMEOUT=50s run -q a -- true");
     outcome(&mut all.redlock(&[&["--url", &url], patient].concat()))
         .assert_code(0)
         .assert_silent();
@@ -480,14 +480,14 @@ fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
     all.sentinels[1].stall();
     all.sentinels[2].stall();
     let url = with_password(&all, &[liar.port, second, third]);
-    outcome(&mut all.redlock(words!("--url {} --connect-timeout 4s status", &url)))
+    outcome(&mut all.redlock(words!("--url {} REDLOCK_REDIS_TIMEOUT=4s status", &url)))
         .assert_code(69)
         .assert_says("only one of 3 sentinels named the primary");
     stranger.assert_heard_nothing();
     // Of two, one will do when the other one has had its time.
     let url = with_password(&all, &[all.sentinels[0].port, second]);
     let run = ["run", "-q", "a", "--", "true"];
-    let options = ["--url", &url, "--connect-timeout", "4s"];
+    let options = ["--url", &url, "REDLOCK_REDIS_TIMEOUT=4s"];
     outcome(&mut all.redlock(&[&options[..], &run].concat()))
         .assert_code(0)
         .assert_silent();
@@ -687,7 +687,7 @@ fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
         std::thread::spawn(move || {
             let mut grants = 0;
             while !is_over.load(Ordering::Relaxed) {
-                let words = words!("run -q --sync all --ttl 8s -k 500ms a -c", script);
+                let words = words!("run -q REDLOCK_SYNC=all --ttl 8s -k 500ms a -c", script);
                 let mut run = crate::support::redlock(words);
                 run.env("HOME", &home)
                     .env("PATH", &path)
@@ -771,7 +771,10 @@ fn a_release_that_no_primary_hears_or_that_one_takes_with_it_is_repeated_at_the_
     let hasty = [Way::Killed, Way::Stopped].map(|way| (way, "500ms"));
     for (way, connecting) in patient.into_iter().chain(hasty) {
         let old = all.primary();
-        let options = words!("run --ttl 90s -k 30s a --connect-timeout", connecting);
+        let options = words!(
+            "run --ttl 90s -k 30s a REDLOCK_REDIS_TIMEOUT={}",
+            connecting
+        );
         let mut holder = Job::start("holder", all.home.path(), all.redlock(options)).ready();
         all.settle(old);
         way.lose(&mut all, old);
@@ -817,7 +820,7 @@ fn a_run_that_could_not_release_its_locks_leaves_a_process_that_does_so_at_the_n
     for way in LOSSES {
         let old = all.primary();
         // It gives its releases up at once, and nobody waits for the locks.
-        let options = ["--ttl", "90s", "-k", "0s", "--connect-timeout", "1500ms"];
+        let options = ["--ttl", "90s", "-k", "0s", "REDLOCK_REDIS_TIMEOUT=1500ms"];
         let run = all.redlock(&[&["run"][..], &options, &["a", "b"]].concat());
         let mut holder = Job::start("holder", all.home.path(), run).ready();
         all.settle(old);
@@ -861,7 +864,7 @@ fn releaser(home: &Path) -> Option<i32> {
 fn a_release_that_a_replica_does_not_confirm_keeps_no_other_lock_of_the_run() {
     among_own_processes!();
     let mut all = Replicated::start();
-    let options = words!("run --ttl 90s -k 0s --connect-timeout 1500ms a b");
+    let options = words!("run --ttl 90s -k 0s REDLOCK_REDIS_TIMEOUT=1500ms a b");
     let mut holder = Job::start("holder", all.home.path(), all.redlock(options)).ready();
     all.settle(0);
     // No primary takes over before the process in the background stands still.
@@ -891,7 +894,7 @@ fn a_release_that_a_replica_does_not_confirm_keeps_no_other_lock_of_the_run() {
 #[test]
 fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary_answers() {
     let mut all = Replicated::start();
-    let options = words!("run --ttl 1m -k 2s --connect-timeout 2s");
+    let options = words!("run --ttl 1m -k 2s REDLOCK_REDIS_TIMEOUT=2s");
     let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let options = &[options, &names].concat();
@@ -928,7 +931,7 @@ fn a_replica_that_hangs_costs_a_release_a_moment() {
 #[test]
 fn a_replica_that_was_shut_down_during_a_run_does_not_hold_up_its_release() {
     std::thread::scope(|scope| {
-        for options in [&[][..], &["--sync", "1"], &["--sync", "all"]] {
+        for options in [&[][..], &["REDLOCK_SYNC=1"], &["REDLOCK_SYNC=all"]] {
             scope.spawn(move || {
                 let mut all = Replicated::start();
                 let words = [&["run", "--ttl", "12s", "-k", "1s"], options, &["a"]].concat();
@@ -1015,8 +1018,8 @@ fn a_run_whose_lease_a_failover_may_outlast_says_so_once() {
         (&["--ttl", "7s", "-q"], 0),
         (&["--ttl", "30s"], 0),
         // Replicas have to confirm the next renewal, too.
-        (&["--ttl", "12s", "--sync", "all"], 1),
-        (&["--ttl", "30s", "--sync", "all"], 0),
+        (&["--ttl", "12s", "REDLOCK_SYNC=all"], 1),
+        (&["--ttl", "30s", "REDLOCK_SYNC=all"], 0),
     ] {
         let end = run(options);
         end.assert_code(0);
@@ -1071,7 +1074,7 @@ fn over_tls_a_primary_that_is_named_by_its_number_is_reached_by_the_urls_name_of
     let run = |host: &str| {
         let url = format!("rediss-sentinel://{host}:{port}/{MASTER}");
         let ca = cert.to_str().unwrap();
-        let words = words!("-u {} --tls-ca {} run -w 30s a -- echo ran", &url, ca);
+        let words = words!("-u {} REDLOCK_TLS_CA={} run -w 30s a -- echo ran", &url, ca);
         outcome(&mut redlock(words))
     };
     assert_eq!(run("localhost").assert_code(0).stdout, "ran\n");

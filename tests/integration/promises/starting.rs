@@ -145,17 +145,7 @@ fn ways() -> Vec<Vec<String>> {
         &["run", "-v", "--shared", "a", "--"],
         &["run", "--slots", "3", "a", "--"],
         &["run", "-t", "50s", "-k", "1s", "a", "b", "--"],
-        &[
-            "run",
-            "--ttl",
-            "9s",
-            "-w",
-            "50s",
-            "--on-lost",
-            "warn",
-            "a",
-            "--",
-        ],
+        &["run", "--ttl", "9s", "-w", "50s", "-q", "a", "--"],
         &["run", "--once-per", "1ms", "a", "--"],
         &["run", "--supersede", "--cancel-in-progress", "a", "--"],
         &["run", "a", "--", REDLOCK, "run", "b", "--"],
@@ -377,7 +367,7 @@ fn as_the_first_process_redlock_ends_by_a_term_while_it_connects() {
     redis.stall();
     for url in [deaf.url(), redis.url(), redis.tcp_url()] {
         for command in [&["run", "a", "--", "true"][..], &["acquire", "a"]] {
-            let options = [REDLOCK, "-u", &url, "--connect-timeout", "50s"];
+            let options = ["env", "REDLOCK_REDIS_TIMEOUT=50s", REDLOCK, "-u", &url];
             let words = [&options, command].concat();
             let mut run = Running::start(&mut first(&redis, &words));
             let redlock = inside(&run);

@@ -310,7 +310,7 @@ fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_
     outcome(&mut redis.redlock(&force))
         .assert_code(0)
         .assert_says("forced free; it was held by ")
-        .assert_says("; its command is being stopped, unless it runs with `--on-lost warn`\n");
+        .assert_says("; its command is being stopped, unless it runs with REDLOCK_ON_LOST=warn\n");
     run.run
         .finish()
         .assert_exited(79)
@@ -328,7 +328,7 @@ fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_
     outcome(&mut redis.redlock(&["release", "--force", "--all", "a"]))
         .assert_code(0)
         .assert_says(
-            " and 1 more; their commands are being stopped, except with `--on-lost warn`\n",
+            " and 1 more; their commands are being stopped, except with REDLOCK_ON_LOST=warn\n",
         );
     for run in several {
         run.run.finish().assert_exited(79);
@@ -345,7 +345,7 @@ fn a_script_whose_lock_was_forced_free_learns_why_when_it_releases() {
         nix::sys::stat::Mode::S_IRWXU,
     )
     .unwrap();
-    let mut command = redis.run("-q --on-lost warn --ttl 3m a", script);
+    let mut command = redis.run("-q REDLOCK_ON_LOST=warn --ttl 3m a", script);
     let mut run = Running::start(command.current_dir(redis.dir.path()));
     run.expect_line("ready");
     outcome(&mut redis.redlock(words!("release --force --reason stuck a"))).assert_code(0);
@@ -801,7 +801,7 @@ fn stop_gives_up_when_redis_has_been_away_for_as_long_as_the_lease() {
         "trap '' TERM; echo ready; while :; do sleep 0.1; done",
     ));
     holder.expect_line("ready");
-    let stop = Running::start(&mut redis.redlock(&["stop", "--connect-timeout", "2s", "a"]));
+    let stop = Running::start(&mut redis.redlock(&["stop", "REDLOCK_REDIS_TIMEOUT=2s", "a"]));
     wait_until("it has asked", || {
         redis.keys().iter().any(|key| {
             key.ends_with(":notices") && redis.cli(&["HKEYS", key]).contains("cancelled")
@@ -826,7 +826,7 @@ fn stop_of_several_holders_waits_for_redis_for_as_long_as_the_longest_lease() {
         holder
     };
     let (long, short) = (start("3m"), start("6s"));
-    let stop = "exec redlock stop -v --all --connect-timeout 1s a 2>&1";
+    let stop = "REDLOCK_REDIS_TIMEOUT=1s exec redlock stop -v --all a 2>&1";
     let mut stop = Running::start(&mut directly(&redis, &["sh", "-c", stop]));
     short.finish().assert_code(79);
     redis.stall();

@@ -647,7 +647,7 @@ fn a_signal_before_the_answer_starts_nothing_and_gives_the_lock_back() {
     outcome(&mut run(&redis, &["run", "a", "--", "true"])).assert_code(0);
     redis.cli(&["CONFIG", "RESETSTAT"]);
     redis.stall();
-    let command = ["run", "--connect-timeout", "60s", "a", "--", "echo", "ran"];
+    let command = ["run", "REDLOCK_REDIS_TIMEOUT=60s", "a", "--", "echo", "ran"];
     let running = Running::start(&mut run(&redis, &command));
     let blocked = format!("/proc/{}/status", running.pid());
     wait_until("it takes signals", || {
@@ -716,7 +716,10 @@ fn an_answer_that_came_while_redlock_stood_still_past_its_lease_is_not_blamed_on
     running.signal(Signal::SIGCONT);
     wait_until("the child is dead", || !is_alive(child));
     redis.resume();
-    running.finish().assert_code(79).assert_says("was suspended");
+    running
+        .finish()
+        .assert_code(79)
+        .assert_says("was suspended");
 }
 
 /// A busy machine may let the thread that decides wait, and the one that renews not.

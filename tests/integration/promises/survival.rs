@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::promises::trouble::{encrypted, self_signed};
 use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{Redis, Running, TIMEOUT, directly, outcome, send, wait_until};
+use crate::support::{Redis, Running, TIMEOUT, directly, outcome, send, setting, wait_until};
 
 /// A COMMAND that ends when a file appears in its home directory.
 const UNTIL_GO: &str = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
@@ -81,8 +81,8 @@ fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
 }
 
 /// A run of the lock "a" with these options, whose standard error is its standard output.
-fn heard(redis: &Redis, options: &str) -> Running {
-    let line = format!("exec redlock run {options} a -c \"$0\" 2>&1");
+fn heard(redis: &Redis, settings: &str, options: &str) -> Running {
+    let line = format!("{settings} exec redlock run {options} a -c \"$0\" 2>&1");
     let mut run = Running::start(&mut directly(redis, &["sh", "-c", &line, UNTIL_GO]));
     run.expect_line("ready");
     run
@@ -97,7 +97,7 @@ fn wait_for_renewal(redis: &Redis) {
 #[test]
 fn a_silent_redis_is_reported_once_an_outage_with_when_the_command_is_stopped() {
     let redis = Redis::start();
-    let mut run = heard(&redis, "--ttl 10s -k 100ms");
+    let mut run = heard(&redis, "", "--ttl 10s -k 100ms");
     for _ in 0..2 {
         wait_for_renewal(&redis);
         redis.stall();
@@ -118,7 +118,7 @@ fn a_silent_redis_is_reported_once_an_outage_with_when_the_command_is_stopped() 
 #[test]
 fn a_redis_that_refuses_renewals_is_reported_with_why_and_not_with_quiet() {
     let redis = Redis::start();
-    let mut run = heard(&redis, "--ttl 10s --on-lost warn");
+    let mut run = heard(&redis, "REDLOCK_ON_LOST=warn", "--ttl 10s");
     let mut silent = redis.run("-q --ttl 10s -k 100ms b", UNTIL_GO);
     let mut silent = Running::start(&mut silent);
     silent.expect_line("ready");
@@ -241,7 +241,10 @@ fn idle_connections_are_kept_alive_with_tls_or_without() {
     let ca = directory.path().join("server.crt");
     let tls_url = format!("rediss://localhost:{tls_port}");
     for (url, port) in [(redis.tcp_url(), redis.port), (tls_url, tls_port)] {
-        let run = run(&redis, &["--tls-ca", ca.to_str().unwrap(), "-u", &url]);
+        let run = run(
+            &redis,
+            &[setting("REDLOCK_TLS_CA", ca.to_str().unwrap()), "-u", &url],
+        );
         wait_until("its connection is kept alive", || is_kept_alive(port));
         drop(run);
     }
@@ -280,7 +283,10 @@ fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
     let network = slow_network(redis.port);
     let url = format!("redis://127.0.0.1:{}", network.port);
     // The request passes while the answer is held up, because it is let through once.
-    let arguments = words!("--url {} --connect-timeout 500ms run a -- echo ran", &url);
+    let arguments = words!(
+        "--url {} REDLOCK_REDIS_TIMEOUT=500ms run a -- echo ran",
+        &url
+    );
     network.hold_up(true);
     let run = Running::start(&mut redis.redlock(arguments));
     let end = run.finish();
@@ -328,7 +334,7 @@ fn a_renewal_without_an_answer_is_sent_again_within_the_lease_however_long_the_c
     });
     let url = proxy.url();
     let options = ["-u", &url, "--ttl", "10s", "-k", "200ms"];
-    let patient = ["--connect-timeout", "20s"];
+    let patient = ["REDLOCK_REDIS_TIMEOUT=20s"];
     let mut run = run(&redis, &[&options[..], &patient].concat());
     let token = redis.cli(&["GET", "redlock:a"]);
     wait_until("it is renewed, or has ended", || {

@@ -1,4 +1,4 @@
-//! What `--sync` promises: with `all` a failover loses no lock, whichever replica follows the primary; with
+//! What REDLOCK_SYNC promises: with `all` a failover loses no lock, whichever replica follows the primary; with
 //! fewer replicas it may.
 
 use std::collections::HashMap;
@@ -39,12 +39,12 @@ fn with_sync_1_two_may_run_when_a_replica_without_the_lock_is_promoted() {
     // One replica has it; COMMAND goes on when the lock is lost, until the second was there.
     let stubborn = r#"trap 'echo asked' TERM; exec 9>>"$HOME/inside"; flock 9; echo ready
         until [ -e "$HOME/go" ]; do sleep 0.05; done"#;
-    let options = ["run", "--sync", "1", "--ttl", "60s", "-k", "20s", "a"];
+    let options = ["run", "REDLOCK_SYNC=1", "--ttl", "60s", "-k", "20s", "a"];
     let mut holder = Running::start(&mut all.redlock(&[&options[..], &["-c", stubborn]].concat()));
     holder.expect_line("ready");
     all.servers[0].kill();
     assert_eq!(all.primary_after(0), 2);
-    job(&all, "second", &["--sync", "1"]).ready().end();
+    job(&all, "second", &["REDLOCK_SYNC=1"]).ready().end();
     assert_ne!(overlaps(all.home.path()), "", "the second waited");
     holder.expect_line("asked");
     fs::write(all.home.path().join("go"), "").unwrap();
@@ -58,14 +58,14 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     let lagging = address(&all, 2);
     all.cut_replication(0, 2);
     for command in [
-        "run --wait 2s --sync all --sync-timeout 300ms a -- echo ran",
-        "run --sync 2 --sync-timeout 300ms a -- echo ran",
-        "acquire --wait 2s --sync all --sync-timeout 300ms a",
+        "run --wait 2s REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=300ms a -- echo ran",
+        "run REDLOCK_SYNC=2 REDLOCK_SYNC_TIMEOUT=300ms a -- echo ran",
+        "acquire --wait 2s REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=300ms a",
     ] {
         let words: Vec<&str> = command.split(' ').collect();
         let end = outcome(&mut all.redlock(&words));
         end.assert_code(69);
-        if command.contains("--sync all") {
+        if command.contains("REDLOCK_SYNC=all") {
             end.assert_says(&lagging);
         }
         assert!(!end.stdout.contains("ran"), "{command}");
@@ -75,7 +75,7 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     }
     // One that is never to follow the primary doesn't count.
     all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "0"]);
-    let sync = words!("run -q -w 1s --sync all a -- true");
+    let sync = words!("run -q -w 1s REDLOCK_SYNC=all a -- true");
     let runs = |all: &Replicated| outcome(&mut all.redlock(sync)).code() == Some(0);
     wait_until("it doesn't count any more", || runs(&all));
     // Nor does its confirmation count for one that could.
@@ -109,7 +109,13 @@ fn with_sync_status_shows_no_holder_before_the_replicas_have_its_grant() {
         serde_json::from_str(&end.assert_code(0).stdout).unwrap()
     };
     all.cut_replication(0, 2);
-    let options = ["run", "--sync", "2", "--sync-timeout", "20s", "--ttl", "2m"];
+    let options = [
+        "run",
+        "REDLOCK_SYNC=2",
+        "REDLOCK_SYNC_TIMEOUT=20s",
+        "--ttl",
+        "2m",
+    ];
     let run = Running::start(&mut all.redlock(&[&options[..], &["a", "-c", "sleep 60"]].concat()));
     wait_until("it is granted", || {
         all.servers[0].cli(&["EXISTS", "redlock:a"]) == "1"
@@ -126,7 +132,7 @@ fn with_sync_status_shows_no_holder_before_the_replicas_have_its_grant() {
     run.signal(Signal::SIGTERM);
     run.finish();
     // A script's lock has no run that renews it.
-    outcome(&mut all.redlock(&["acquire", "--sync", "2", "a"])).assert_code(0);
+    outcome(&mut all.redlock(&["acquire", "REDLOCK_SYNC=2", "a"])).assert_code(0);
     let found = json();
     assert_eq!(
         found[0]["holders"].as_array().map(Vec::len),
@@ -148,7 +154,7 @@ fn with_sync_all_the_list_of_one_sentinel_that_was_reset_is_not_the_list_of_the_
     wait_until("it lists the one that is connected alone", || {
         listed() == [connected.as_str()]
     });
-    let sync = words!("-w 3s --sync all --sync-timeout 300ms");
+    let sync = words!("-w 3s REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=300ms");
     let run = |url: &str, options: &[&str]| {
         let words = [&["--url", url, "run"], options].concat();
         outcome(&mut all.redlock(&[&words[..], &["a", "--", "echo", "ran"]].concat()))
@@ -165,7 +171,7 @@ fn with_sync_all_the_list_of_one_sentinel_that_was_reset_is_not_the_list_of_the_
     end.assert_code(78)
         .assert_says("the URL names only 1 of them");
     assert_eq!(end.stdout, "");
-    run(&alone, &["-w", "30s", "--sync", "1"]).assert_code(0);
+    run(&alone, &["-w", "30s", "REDLOCK_SYNC=1"]).assert_code(0);
 }
 
 #[test]
@@ -188,7 +194,7 @@ fn with_sync_all_a_former_primary_that_is_back_is_not_waited_for_before_it_follo
     wait_until("all sentinels see that it is a primary", || {
         all.sentinels.iter().all(is_back)
     });
-    outcome(&mut all.redlock(words!("run -q -w 30s --sync all a -- true")))
+    outcome(&mut all.redlock(words!("run -q -w 30s REDLOCK_SYNC=all a -- true")))
         .assert_code(0)
         .assert_silent();
     assert_eq!(all.servers[0].info("replication", "role"), "master");
@@ -220,14 +226,14 @@ fn with_sync_all_a_replica_that_copies_its_data_is_named_with_what_to_do() {
             .contains("wait_bgsave")
     };
     wait_until("it waits for its copy", copies);
-    let words = ["run", "-w", "3s", "--sync", "all", "a", "--", "true"];
+    let words = ["run", "-w", "3s", "REDLOCK_SYNC=all", "a", "--", "true"];
     outcome(&mut all.redlock(&words))
         .assert_code(69)
         .assert_says(&format!(
-            "replica {} is still copying the primary's data; `--sync N` would wait for any N replicas",
+            "replica {} is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas",
             address(&all, 2)
         ));
-    outcome(&mut all.redlock(words!("run -q --sync 1 a -- true")))
+    outcome(&mut all.redlock(words!("run -q REDLOCK_SYNC=1 a -- true")))
         .assert_code(0)
         .assert_silent();
 }
@@ -235,7 +241,7 @@ fn with_sync_all_a_replica_that_copies_its_data_is_named_with_what_to_do() {
 #[test]
 fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_next_one() {
     let mut all = Replicated::start();
-    let sync = ["run", "--sync", "all", "--ttl", "60s"];
+    let sync = ["run", "REDLOCK_SYNC=all", "--ttl", "60s"];
     all.set_patient(true);
     all.servers[0].kill();
     let start = |options: &[&str]| {
@@ -245,7 +251,7 @@ fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_n
     let waits = start(&[]);
     // Not for long.
     let began = now();
-    start(&["-n", "--connect-timeout", "500ms"])
+    start(&["-n", "REDLOCK_REDIS_TIMEOUT=500ms"])
         .finish()
         .assert_code(69);
     let took = now().saturating_sub(began);
@@ -260,7 +266,7 @@ fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_n
 fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_does_not_have() {
     let all = Replicated::start();
     let holder = job(&all, "holder", &[]).ready();
-    let options = words!("run --sync all --ttl 60s --wait 8s a --");
+    let options = words!("run REDLOCK_SYNC=all --ttl 60s --wait 8s a --");
     let waiter = Running::start(&mut all.redlock(&[options, &["echo", "ran"]].concat()));
     wait_until("it stands in the queue", || {
         all.servers[0].queue("a").contains(&waiter.pid())
@@ -277,7 +283,7 @@ fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is
     let all = Replicated::start();
     let lagging = address(&all, 2);
     let until_stopped = r"trap 'date +%s%N; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
-    let options = words!("run --sync all --ttl 9s -k 3s a -c", until_stopped);
+    let options = words!("run REDLOCK_SYNC=all --ttl 9s -k 3s a -c", until_stopped);
     let mut holder = Running::start(&mut all.redlock(options));
     holder.expect_line("ready");
     all.cut_replication(0, 2);
@@ -300,7 +306,7 @@ fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is
 #[test]
 fn with_sync_1_a_renewal_of_several_locks_counts_for_each_that_a_replica_has() {
     let all = Replicated::start();
-    let options = words!("run -v --sync 1 --ttl 12s -k 200ms a b -c");
+    let options = words!("run -v REDLOCK_SYNC=1 --ttl 12s -k 200ms a b -c");
     let script = r#"until [ -e "$HOME/end" ]; do sleep 0.02; done"#;
     let run = all.redlock(&[options, &[script]].concat());
     let mut shell = Command::new("sh");
@@ -326,7 +332,16 @@ fn with_sync_1_a_renewal_of_several_locks_counts_for_each_that_a_replica_has() {
 #[test]
 fn with_sync_all_a_lock_is_released_also_where_too_few_sentinels_answer_for_a_renewal() {
     let all = Replicated::start();
-    let options = ["run", "--sync", "all", "--ttl", "9s", "-k", "0s", "a", "-c"];
+    let options = [
+        "run",
+        "REDLOCK_SYNC=all",
+        "--ttl",
+        "9s",
+        "-k",
+        "0s",
+        "a",
+        "-c",
+    ];
     let work = ["echo ready; exec sleep 600"];
     let mut holder = Running::start(&mut all.redlock(&[&options[..], &work].concat()));
     holder.expect_line("ready");
@@ -347,7 +362,7 @@ fn with_sync_all_an_extension_that_a_replica_does_not_have_moves_no_deadline() {
     let script = r#"trap 'date +%s%N; exit 3' TERM; echo ready
         until [ -e "$HOME/go" ]; do sleep 0.02; done
         redlock extend --for 60s; echo extended; while :; do sleep 0.05; done"#;
-    let options = ["run", "--sync", "all", "--ttl", "9s", "-k", "3s"];
+    let options = ["run", "REDLOCK_SYNC=all", "--ttl", "9s", "-k", "3s"];
     let words = [&options[..], &["a", "-c", script]].concat();
     let mut holder = Running::start(&mut all.redlock(&words));
     holder.expect_line("ready");
@@ -371,7 +386,7 @@ fn with_sync_all_the_holder_goes_on_whichever_replica_is_promoted() {
     let mut all = Replicated::start();
     let home = all.home.path().to_owned();
     all.prefer(2);
-    let sync = ["--sync", "all", "--ttl", "15s", "-k", "1s"];
+    let sync = ["REDLOCK_SYNC=all", "--ttl", "15s", "-k", "1s"];
     let holder = job(&all, "holder", &sync).ready();
     let waiter = job(&all, "waiter", &sync);
     wait_until("it stands in the queue", || {

@@ -17,7 +17,7 @@ use crate::promises::supervision::binaries;
 use crate::support::pty::Terminal;
 use crate::support::{
     Gated, OtherUser, Outcome, REDLOCK, Redis, Running, SERVER, UnresponsiveServer, directly,
-    free_port, is_permitted, outcome, redlock, script, wait_until, with_default_signals,
+    free_port, is_permitted, outcome, redlock, script, setting, wait_until, with_default_signals,
 };
 
 /// A run of `echo ran`, which must not run, with these options.
@@ -96,7 +96,7 @@ fn is_up(node: &Redis) -> bool {
 #[test]
 fn a_cluster_is_78_and_the_prefix_and_the_node_are_named_that_make_it_work() {
     let (first, second) = (node(), node());
-    let tagged = ["--prefix", "{redlock}:"];
+    let tagged = ["REDLOCK_PREFIX={redlock}:"];
     let end = outcome(&mut run(&first.tcp_url(), &tagged));
     assert_line(&end, 78, &["is a Redis Cluster", "no node serves"]);
 
@@ -110,7 +110,11 @@ fn a_cluster_is_78_and_the_prefix_and_the_node_are_named_that_make_it_work() {
     wait_until("the cluster is up", || is_up(&first) && is_up(&second));
 
     let end = outcome(&mut run(&first.tcp_url(), &[]));
-    assert_line(&end, 78, &["is a Redis Cluster", "--prefix '{redlock}:'"]);
+    assert_line(
+        &end,
+        78,
+        &["is a Redis Cluster", "REDLOCK_PREFIX='{redlock}:'"],
+    );
     let end = outcome(&mut run(&format!("{}/3", first.tcp_url()), &[]));
     // A cluster of Valkey 9 may have several databases.
     let database = if SERVER.is_before(9, 0) {
@@ -223,7 +227,7 @@ fn a_server_that_can_not_write_is_69_and_says_what_to_do() {
 fn a_run_that_finds_redis_full_begins_when_there_is_room_and_says_why_it_waits() {
     let redis = Redis::start();
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    let run = spoken(&redis, "-w 1m");
+    let run = spoken(&redis, "", "-w 1m");
     wait_until("it says why it waits", || {
         let said = said(&redis);
         said.contains("no memory left (maxmemory)") && said.contains("still trying")
@@ -256,7 +260,7 @@ fn a_run_whose_time_is_over_while_redis_admits_no_client_is_75_and_says_why() {
     let redis = Redis::start();
     redis.cli(&["CONFIG", "SET", "maxclients", "1"]);
     let _only = UnixStream::connect(redis.socket()).unwrap();
-    for options in [&["-w", "2s"][..], &["-n", "--connect-timeout", "2s"]] {
+    for options in [&["-w", "2s"][..], &["-n", "REDLOCK_REDIS_TIMEOUT=2s"]] {
         let end = outcome(&mut run(&redis.url(), options));
         assert_last_line(end, 75, &["too many clients (maxclients)", "gave up"]);
     }
@@ -279,7 +283,7 @@ fn a_server_that_admits_no_more_clients_is_named_so_whatever_it_was_asked_first(
         ("redis", &["freeze", "--reason", "test", "a"], 69),
     ] {
         let url = format!("{scheme}://127.0.0.1:{port}");
-        let options = ["-u", &url, "--connect-timeout", "1s"];
+        let options = ["-u", &url, "REDLOCK_REDIS_TIMEOUT=1s"];
         let mut command = redlock(&[&options[..], command].concat());
         let end = outcome(command.env("HOME", "/nonexistent"));
         assert_last_line(end, status, &["too many clients (maxclients)"]);
@@ -287,8 +291,8 @@ fn a_server_that_admits_no_more_clients_is_named_so_whatever_it_was_asked_first(
 }
 
 /// A run whose messages are in the file "said" as they come.
-fn spoken(redis: &Redis, options: &str) -> Running {
-    let line = format!(r#"exec "$0" run {options} a -- echo ran 2>"$HOME/said""#);
+fn spoken(redis: &Redis, settings: &str, options: &str) -> Running {
+    let line = format!(r#"{settings} exec "$0" run {options} a -- echo ran 2>"$HOME/said""#);
     let words = ["sh", "-c", &line, REDLOCK];
     Running::start(&mut with_default_signals(directly(redis, &words)))
 }
@@ -321,7 +325,7 @@ fn while_redis_loads_its_data_a_run_keeps_trying_and_says_so_once() {
         redis.cli(&["GET", "x"]).starts_with("LOADING")
     });
 
-    let at_once = ["-q", "-n", "--connect-timeout", "1s"];
+    let at_once = ["-q", "-n", "REDLOCK_REDIS_TIMEOUT=1s"];
     let end = outcome(&mut run(&redis.url(), &at_once));
     assert_line(&end, 69, &["is loading its data"]);
     let end = outcome(&mut run(
@@ -335,7 +339,7 @@ fn while_redis_loads_its_data_a_run_keeps_trying_and_says_so_once() {
         &["is loading its data"],
     );
 
-    let waiting = spoken(&redis, "--ttl 3s");
+    let waiting = spoken(&redis, "", "--ttl 3s");
     wait_until("it says that it waits", || {
         said(&redis).contains("still trying")
     });
@@ -371,14 +375,14 @@ fn while_a_script_keeps_redis_busy_a_run_keeps_trying_and_says_so() {
     });
     // The database is asked for before the lock.
     for url in [redis.url(), format!("{}?db=3", redis.url())] {
-        let end = outcome(&mut run(&url, &["-q", "-n", "--connect-timeout", "2s"]));
+        let end = outcome(&mut run(&url, &["-q", "-n", "REDLOCK_REDIS_TIMEOUT=2s"]));
         assert_line(
             &end,
             69,
             &["is busy with another client's script", "SCRIPT KILL"],
         );
     }
-    let waiting = spoken(&redis, "");
+    let waiting = spoken(&redis, "", "");
     wait_until("it says that it waits", || {
         said(&redis).contains("still trying")
     });
@@ -397,7 +401,7 @@ fn while_a_script_keeps_redis_busy_a_run_keeps_trying_and_says_so() {
 fn a_waiter_says_once_that_redis_does_not_answer_and_once_that_it_does_again() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let waiting = spoken(&redis, "--connect-timeout 2s");
+    let waiting = spoken(&redis, "REDLOCK_REDIS_TIMEOUT=2s", "");
     wait_until("it waits", || redis.queue("a").len() == 1);
     redis.stall();
     wait_until("it says so", || {
@@ -418,7 +422,7 @@ fn a_waiter_says_once_that_redis_does_not_answer_and_once_that_it_does_again() {
 fn on_a_terminal_the_time_without_redis_grows_in_one_line() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let words = words!("run --connect-timeout 2s a -- echo ran");
+    let words = words!("run REDLOCK_REDIS_TIMEOUT=2s a -- echo ran");
     let mut terminal = Terminal::start(with_default_signals(redis.redlock(words)));
     terminal.resize(24, 40);
     wait_until("it waits", || redis.queue("a").len() == 1);
@@ -492,7 +496,7 @@ fn a_self_signed_certificate_is_trusted_by_itself_and_its_name_and_time_are_chec
     fs::copy(dir.join("leaf.key"), dir.join("signed.key")).unwrap();
     let end = |host: &str, port: u16, ca: &str| {
         let ca = dir.join(ca);
-        let options = ["--tls-ca", ca.to_str().unwrap()];
+        let options = [setting("REDLOCK_TLS_CA", ca.to_str().unwrap())];
         outcome(&mut run(&format!("rediss://{host}:{port}"), &options))
     };
     for name in ["authority", "leaf", "signed"] {
@@ -559,7 +563,7 @@ fn a_certificate_that_no_client_takes_is_said_in_plain_words_with_the_options_th
     let ca = dir.join("ca.crt");
     let end = |port: u16, words: &[&str]| {
         let url = format!("rediss://localhost:{port}");
-        let options = ["-u", &url, "--tls-ca", ca.to_str().unwrap()];
+        let options = ["-u", &url, setting("REDLOCK_TLS_CA", ca.to_str().unwrap())];
         let mut command = redlock(&[&options, words].concat());
         outcome(command.env("HOME", "/nonexistent"))
     };
@@ -631,7 +635,8 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one() {
         assert_eq!(redis.cli(&["CONFIG", "SET", name, value]), "OK");
     };
     let url = format!("rediss://localhost:{port}");
-    let required = "the server requires a client certificate; use --tls-cert and --tls-key";
+    let required =
+        "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
     let in_common = "and redlock have no TLS version, cipher or kind of server key in common";
     for (protocols, ciphers, asks, ours, says) in [
         ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", false, required),
@@ -643,9 +648,12 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one() {
         set("tls-protocols", protocols);
         set("tls-ciphers", ciphers);
         set("tls-auth-clients", asks);
-        let mut options = vec!["--tls-ca", &*ca];
+        let mut options = vec![setting("REDLOCK_TLS_CA", &*ca)];
         if ours {
-            options.extend(["--tls-cert", &cert, "--tls-key", &key]);
+            options.extend([
+                setting("REDLOCK_TLS_CERT", &cert),
+                setting("REDLOCK_TLS_KEY", &key),
+            ]);
         }
         assert_line(&outcome(&mut run(&url, &options)), 78, &[says]);
     }
@@ -667,7 +675,10 @@ fn tls_on_a_plain_port_and_no_tls_on_one_of_tls_are_78_with_the_url_to_use() {
         let plain = redis.port;
         let url = format!("rediss://{credentials}localhost:{plain}{database}");
         let ca = dir.join("leaf.crt");
-        let end = outcome(&mut run(&url, &["--tls-ca", ca.to_str().unwrap()]));
+        let end = outcome(&mut run(
+            &url,
+            &[setting("REDLOCK_TLS_CA", ca.to_str().unwrap())],
+        ));
         let right =
             format!("doesn't use TLS on this port; use redis://localhost:{plain}{database}");
         assert_line(&end, 78, &[&right]);
@@ -701,7 +712,10 @@ fn servers_of_other_protocols_are_78_also_where_tls_is_expected() {
             (ssh, "\"SSH-2.0-OpenSSH_9.6\""),
         ] {
             let url = format!("{scheme}://127.0.0.1:{port}");
-            let end = outcome(&mut run(&url, &["--tls-ca", ca.to_str().unwrap()]));
+            let end = outcome(&mut run(
+                &url,
+                &[setting("REDLOCK_TLS_CA", ca.to_str().unwrap())],
+            ));
             assert_line(&end, 78, &["does not speak the Redis protocol", said]);
         }
     }
@@ -894,8 +908,8 @@ fn a_silent_server_is_given_up_after_the_time_to_connect_and_no_later() {
     let began = Instant::now();
     // Side by side, as each waits all the time.
     let runs = urls.iter().flat_map(|url| {
-        let one = ["--connect-timeout", "5s"];
-        let slots = ["--connect-timeout", "5s", "--slots", "2"];
+        let one = ["REDLOCK_REDIS_TIMEOUT=5s"];
+        let slots = ["REDLOCK_REDIS_TIMEOUT=5s", "--slots", "2"];
         [&one[..], &slots].map(|options| Running::start(&mut run(url, options)))
     });
     for run in runs.collect::<Vec<_>>() {
@@ -1008,7 +1022,7 @@ fn a_host_is_found_whatever_its_name_server_answers_about_ipv6() {
         for code in [SILENT, NXDOMAIN, SERVFAIL, REFUSED, NOTIMP, 0] {
             names.answer_with(0, code);
             let words = words!(
-                "{} --connect-timeout 8s -u {} run -n a -- true",
+                "env REDLOCK_REDIS_TIMEOUT=8s {} -u {} run -n a -- true",
                 &binary,
                 &url
             );
@@ -1144,17 +1158,34 @@ fn an_error_of_the_system_is_printed_without_its_number() {
     let no_file = |what: &str| format!("can't {what} {missing}: no such file");
     for (arguments, status, says) in [
         (
-            &["--password-file", &missing, "run", "a", "--", "true"][..],
+            &[
+                setting("REDLOCK_PASSWORD_FILE", &missing),
+                "run",
+                "a",
+                "--",
+                "true",
+            ][..],
             78,
             no_file("read the password file"),
         ),
         (
-            &["--password-file", here, "run", "a", "--", "true"],
+            &[
+                setting("REDLOCK_PASSWORD_FILE", here),
+                "run",
+                "a",
+                "--",
+                "true",
+            ],
             78,
             "it is a directory".into(),
         ),
         (
-            &["-u", &encrypted, "--tls-ca", &missing, "status"],
+            &[
+                "-u",
+                &encrypted,
+                setting("REDLOCK_TLS_CA", &missing),
+                "status",
+            ],
             78,
             no_file("use"),
         ),
@@ -1205,7 +1236,7 @@ fn an_authentication_error_says_what_to_do() {
     let file = redis.dir.path().join("password");
     fs::write(&file, "hunter2\n").unwrap();
     set_mode(&file, 0o600);
-    let file = ["--password-file", file.to_str().unwrap()];
+    let file = [setting("REDLOCK_PASSWORD_FILE", file.to_str().unwrap())];
     let end = outcome(&mut run(&format!("redis://:hunter2@{place}"), &[]));
     assert_line(
         &end,
@@ -1225,7 +1256,7 @@ fn an_authentication_error_says_what_to_do() {
         (
             "",
             &[][..],
-            "requires a password; use --password-file or the URL",
+            "requires a password; use REDLOCK_PASSWORD_FILE or the URL",
         ),
         (
             ":hunter2@",
@@ -1246,7 +1277,7 @@ fn an_authentication_error_says_what_to_do() {
         (
             "jobs@",
             &[],
-            "refused the user in the URL, which has no password; use --password-file, or :PASSWORD@HOST if the user name was meant as the password",
+            "refused the user in the URL, which has no password; use REDLOCK_PASSWORD_FILE, or :PASSWORD@HOST if the user name was meant as the password",
         ),
     ] {
         let end = outcome(&mut run(&format!("redis://{user}{place}"), options));
@@ -1424,7 +1455,10 @@ fn a_key_that_tls_cannot_use_is_named() {
     let (_redis, port) = encrypted(dir, "curve");
     let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     let url = format!("rediss://localhost:{port}");
-    let end = outcome(&mut run(&url, &["--tls-ca", &file("curve.crt")]));
+    let end = outcome(&mut run(
+        &url,
+        &[setting("REDLOCK_TLS_CA", &file("curve.crt"))],
+    ));
     assert_line(&end, 78, &["kind of server key", "P-256, P-384 or Ed25519"]);
 
     self_signed(dir, "leaf", "2", "FALSE");
@@ -1436,7 +1470,12 @@ fn a_key_that_tls_cannot_use_is_named() {
             &format!("rsa -in leaf.key -aes128 -passout pass:x -out secret.key{options}"),
         );
         let (ca, key) = (file("leaf.crt"), file("secret.key"));
-        let options = words!("--tls-ca {} --tls-cert {} --tls-key {}", &ca, &ca, &key);
+        let options = words!(
+            "REDLOCK_TLS_CA={} REDLOCK_TLS_CERT={} REDLOCK_TLS_KEY={}",
+            &ca,
+            &ca,
+            &key
+        );
         let end = outcome(&mut run(&url, options));
         assert_line(
             &end,
@@ -1475,7 +1514,10 @@ fn the_url_that_is_proposed_keeps_its_kind() {
             "remove the quotes".into(),
         ),
     ] {
-        let end = outcome(&mut run(&url, &["--tls-ca", ca.to_str().unwrap()]));
+        let end = outcome(&mut run(
+            &url,
+            &[setting("REDLOCK_TLS_CA", ca.to_str().unwrap())],
+        ));
         assert_line(&end, 78, &[&says]);
     }
 }

@@ -10,7 +10,7 @@ use crate::promises::by_signal::takes_signals;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
     Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, outcome, redlock,
-    script, send, state, wait_until, with_default_signals,
+    script, send, setting, state, wait_until, with_default_signals,
 };
 
 /// Sends a signal, and waits until it has been read and for longer than the time within which another one counts as it.
@@ -27,7 +27,7 @@ fn send_alone(pid: i32, signal: i32) {
 
 /// Ways to wait for the lock "a", each with this limit for the server's answers.
 fn waits(limit: &'static str) -> [Vec<&'static str>; 3] {
-    let limit = ["--connect-timeout", limit];
+    let limit = [setting("REDLOCK_REDIS_TIMEOUT", limit)];
     [
         [&["run"], &limit[..], &["a", "--", "echo", "ran"]].concat(),
         [&["acquire", "-w", "60s"], &limit[..], &["a"]].concat(),
@@ -59,7 +59,7 @@ fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_inte
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", server.local_addr().unwrap());
         let limit = if interrupted { "60s" } else { "1s" };
-        let options = ["--url", &url, "--connect-timeout", limit];
+        let options = ["--url", &url, setting("REDLOCK_REDIS_TIMEOUT", limit)];
         let change = Running::start(&mut with_default_signals(redlock(
             &[command, &options[..]].concat(),
         )));
@@ -155,7 +155,7 @@ fn a_second_signal_ends_a_run_whose_first_question_is_not_answered() {
 #[test]
 fn a_second_signal_ends_a_release_that_redis_does_not_answer() {
     let redis = Redis::start();
-    let command = ["run", "--connect-timeout", "1h", "--ttl", "1h", "a", "-c"];
+    let command = ["run", "REDLOCK_REDIS_TIMEOUT=1h", "--ttl", "1h", "a", "-c"];
     let command = [&command[..], &["echo $$; exec sleep 60"]].concat();
     let mut run = Running::start(&mut with_default_signals(redis.redlock(&command)));
     let child: i32 = run.line().parse().unwrap();
@@ -244,7 +244,7 @@ fn one_signal_ends_a_command_whose_first_question_is_not_answered() {
         &["status"],
     ] {
         let (listener, url) = mute();
-        let mut command = redlock(&[&["--connect-timeout", "1h"], arguments].concat());
+        let mut command = redlock(&[&["REDLOCK_REDIS_TIMEOUT=1h"], arguments].concat());
         command.env("REDLOCK_URL", url).env("HOME", home.path());
         let asker = Running::start(&mut with_default_signals(command));
         let mut question = listener.accept().unwrap().0;
@@ -266,7 +266,7 @@ fn one_signal_ends_a_wait_and_a_run_whose_release_is_not_answered() {
     let redis = Redis::start();
     // The server learns the scripts: of one that it doesn't know it would ask for the text.
     outcome(&mut redis.run("a", "true")).assert_code(0);
-    let command = ["run", "--connect-timeout", "1h", "--ttl", "1h", "a", "-c"];
+    let command = ["run", "REDLOCK_REDIS_TIMEOUT=1h", "--ttl", "1h", "a", "-c"];
     let command = [&command[..], &["echo ready; exec sleep 60"]].concat();
     let mut run = Running::start(&mut with_default_signals(redis.redlock(&command)));
     run.expect_line("ready");
@@ -292,7 +292,7 @@ fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
         }
         Action::Pass
     });
-    let options = ["--connect-timeout", "1h", "--ttl", "1h"];
+    let options = ["REDLOCK_REDIS_TIMEOUT=1h", "--ttl", "1h"];
     let words = [&["run"], &options[..], &["a", "b", "z", "--", "true"]].concat();
     let mut waiter = redis.redlock(&words);
     waiter.env("REDLOCK_URL", proxy.url());
@@ -317,7 +317,7 @@ fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_woul
     let redis = Redis::start();
     load_scripts(&redis);
     redis.cli(&["SET", "redlock:z", "theirs", "PX", "600000"]);
-    let limits = ["-w", "5s", "--connect-timeout", "5s"];
+    let limits = ["-w", "5s", "REDLOCK_REDIS_TIMEOUT=5s"];
     let waits = [
         [&["run"], &limits[..], &["z", "--", "true"]].concat(),
         [&["acquire"], &limits[..], &["z"]].concat(),
@@ -349,7 +349,7 @@ fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_woul
 fn one_signal_ends_a_run_of_many_locks_as_soon_as_that_of_one_while_redis_stands_still() {
     let redis = Redis::start();
     let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
-    let mut words = vec!["run", "--connect-timeout", "1h", "--ttl", "1h"];
+    let mut words = vec!["run", "REDLOCK_REDIS_TIMEOUT=1h", "--ttl", "1h"];
     words.extend(names.iter().map(String::as_str));
     words.extend(["--", "true"]);
     // The server learns the scripts.
@@ -379,7 +379,7 @@ fn a_server_that_lets_clients_in_and_does_not_answer_is_told_from_one_out_of_rea
         &["acquire", "a"],
         &["status"],
     ] {
-        let mut command = redlock(&[&["--connect-timeout", "1s"], arguments].concat());
+        let mut command = redlock(&[&["REDLOCK_REDIS_TIMEOUT=1s"], arguments].concat());
         let end = outcome(command.env("REDLOCK_URL", &url));
         let place = &url["redis://".len()..];
         end.assert_code(69).assert_says(&format!(

@@ -677,7 +677,7 @@ fn the_connect_timeout_holds_while_bytes_keep_coming() {
                 asked if asked == operation => flood(),
                 _ => Say::Truth,
             });
-            let arguments = [&["--connect-timeout", "500ms"], arguments].concat();
+            let arguments = [&["REDLOCK_REDIS_TIMEOUT=500ms"], arguments].concat();
             let mut command = liar.redlock(&redis, &arguments);
             let end = outcome(command.env("REDLOCK_TOKEN", "x"));
             assert_eq!(end.code(), Some(69), "{operation}: {end:?}");
@@ -758,7 +758,7 @@ fn the_connect_timeout_holds_during_a_handshake_that_never_ends() {
         .output()
         .expect("openssl is installed");
     assert!(made.status.success(), "{made:?}");
-    let mut command = crate::support::redlock(&["--connect-timeout", "500ms", "status", "a"]);
+    let mut command = crate::support::redlock(&["REDLOCK_REDIS_TIMEOUT=500ms", "status", "a"]);
     command.env("REDLOCK_URL", url).env("REDLOCK_TLS_CA", &ca);
     outcome(&mut command)
         .assert_code(69)
@@ -776,7 +776,7 @@ fn a_full_socket_file_does_not_hold_up_the_connect_timeout() {
     socket.listen(0).unwrap();
     // Somebody is in front of us, and never let in.
     let _first = UnixStream::connect(&path).unwrap();
-    let mut command = crate::support::redlock(&["--connect-timeout", "500ms", "status", "a"]);
+    let mut command = crate::support::redlock(&["REDLOCK_REDIS_TIMEOUT=500ms", "status", "a"]);
     command.env("REDLOCK_URL", format!("unix://{}", path.display()));
     outcome(&mut command)
         .assert_code(69)
@@ -789,7 +789,7 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     let holder = Gated::start(&redis, &["a"]).ready();
     // The third question is a heartbeat. It is asked, and no answer arrives.
     let liar = Liar::new(&redis, once("acquire", 3, Say::Silence));
-    let arguments = ["--connect-timeout", "2s", "run", "a", "--", "true"];
+    let arguments = ["REDLOCK_REDIS_TIMEOUT=2s", "run", "a", "--", "true"];
     let mut waiter = Running::start(&mut liar.redlock(&redis, &arguments));
     waiter.wait_until_queued(&redis);
     let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
@@ -798,7 +798,7 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     waiter.finish().assert_code(0);
 
     let liar = Liar::new(&redis, once("release", 1, Say::Silence));
-    let arguments = ["--connect-timeout", "2s", "run", "a", "--", "true"];
+    let arguments = ["REDLOCK_REDIS_TIMEOUT=2s", "run", "a", "--", "true"];
     outcome(&mut liar.redlock(&redis, &arguments)).assert_code(0);
     let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
     assert_eq!((last.as_str(), left), ("release", Left::InOrder));
@@ -1255,7 +1255,7 @@ fn large_values_in_our_keys_take_no_memory() {
         redis.cli(&["ZADD", "{redlock:a}:queue", "1", "w"]);
         large(command);
         for arguments in [0, 4, 8, 11].map(|reader| READERS[reader]) {
-            let mut reader = redis.redlock(&[&["--connect-timeout", "10s"], arguments].concat());
+            let mut reader = redis.redlock(&[&["REDLOCK_REDIS_TIMEOUT=10s"], arguments].concat());
             let (end, peak) = weighed(reader.env("REDLOCK_TOKEN", "x"));
             assert_sane(&end, &format!("{command}, {arguments:?}"));
             assert!(peak < MOST, "{command}, {arguments:?}: {peak} KiB");
@@ -1288,7 +1288,7 @@ fn a_long_listing_takes_little_memory() {
     let said = redis.cli(&["EVAL", script, "4", history, queue, waiters, "redlock:a"]);
     assert_eq!(said, "");
     for arguments in READERS {
-        let mut reader = redis.redlock(&[&["--connect-timeout", "10s"], arguments].concat());
+        let mut reader = redis.redlock(&[&["REDLOCK_REDIS_TIMEOUT=10s"], arguments].concat());
         let (end, peak) = weighed(reader.env("REDLOCK_TOKEN", "x"));
         assert_sane(&end, &format!("{arguments:?}"));
         assert!(peak < MOST, "{arguments:?}: {peak} KiB");

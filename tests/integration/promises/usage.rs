@@ -3,6 +3,7 @@
 //! What each mistake is called is tested beside the code, in `src/command/mistakes.rs`; here are some seen from
 //! outside, and what needs a terminal, an environment or a server.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -485,7 +486,6 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
             assert!(shown.lines().count() <= most, "{shown}");
             let wide = shown.lines().find(|line| line.chars().count() > 80);
             assert_eq!(wide, None, "{shown}");
-            assert!(!shown.contains("--tls-ca"), "{shown}");
             assert!(shown.contains(" -u"), "{shown}");
         }
     }
@@ -498,7 +498,7 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
             .unwrap_or_else(|| panic!("{part}: {long}"));
         rest = after;
     }
-    assert!(rest.contains("--tls-ca"), "{rest}");
+    assert!(rest.contains("--url"), "{rest}");
     assert!(rest.contains("NAME has 1 to 200 bytes"), "{rest}");
     assert!(rest.contains("TIME is 500ms"), "{rest}");
     let examples = rest.split_once("Examples:").expect("examples").1;
@@ -506,33 +506,6 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
         .lines()
         .filter(|line| line.starts_with("  redlock run"));
     assert_eq!(shown.count(), 3);
-}
-
-#[test]
-fn each_default_stands_at_the_end_of_its_help_behind_the_variable() {
-    let all = cli::documented();
-    for command in [&all].into_iter().chain(all.get_subcommands()) {
-        for argument in command.get_arguments() {
-            let help = argument.get_long_help().or_else(|| argument.get_help());
-            let help = help.map(ToString::to_string).unwrap_or_default();
-            let end = help.find(" [env: ").or_else(|| help.find(" [default: "));
-            let Some(at) = end else {
-                continue;
-            };
-            let marks = help[at + 2..].strip_suffix(']').expect(&help);
-            let marks: Vec<&str> = marks.split("] [").collect();
-            let kinds: Vec<&str> = marks
-                .iter()
-                .filter_map(|mark| mark.split(' ').next())
-                .collect();
-            let known = [&["env:"][..], &["default:"], &["env:", "default:"]];
-            assert!(
-                known.contains(&&kinds[..]),
-                "{}: {help}",
-                command.get_name()
-            );
-        }
-    }
 }
 
 #[test]
@@ -553,97 +526,136 @@ fn the_help_of_run_lists_the_exit_statuses_of_its_manual() {
     assert_eq!(shown, statuses);
 }
 
-/// The options that are facts of a deployment: set once, and the same for all jobs.
-const OF_DEPLOYMENT: [&str; 4] = ["sync", "sync-timeout", "repair-ttl", "history-size"];
+/// Settings that are no options.
+const SETTINGS_ONLY: [&str; 15] = [
+    "PREFIX",
+    "PASSWORD_FILE",
+    "TLS_CA",
+    "TLS_CERT",
+    "TLS_KEY",
+    "REDIS_TIMEOUT",
+    "SYNC",
+    "SYNC_TIMEOUT",
+    "REPAIR_TTL",
+    "HISTORY_SIZE",
+    "ON_LOST",
+    "JITTER",
+    "WHO",
+    "SHOW",
+    "HOOK",
+];
 
 #[test]
-fn the_options_of_a_deployment_are_described_in_its_section_of_the_manual_and_in_no_help() {
+fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answered_when_typed() {
     let root = crate::generated::root();
     let manual = fs::read_to_string(root.join("man/parts/redlock.roff")).unwrap();
-    let (_, section) = manual.split_once(".SH DEPLOYMENT\n").expect("the section");
+    let (_, section) = manual.split_once(".SH SETTINGS\n").expect("the section");
     let (section, _) = section.split_once("\n.SH ").expect("its end");
-    let section = section.replace("\\-", "-");
-    for option in OF_DEPLOYMENT {
-        let variable = cli::variable(option).expect("it has one");
-        assert!(section.contains(&format!("--{option}")), "{option}");
-        assert!(section.contains(&variable), "{variable}");
+    let redis = Redis::start();
+    for setting in SETTINGS_ONLY {
+        assert!(
+            section.contains(&format!(".BI REDLOCK_{setting}= ")),
+            "{setting}"
+        );
+        let option = format!("--{}", setting.to_lowercase().replace('_', "-"));
+        // These have never been options.
+        if ["REDIS_TIMEOUT", "WHO", "SHOW", "HOOK"].contains(&setting) {
+            continue;
+        }
+        let value = if setting == "REPAIR_TTL" { "1" } else { "x" };
+        let says = format!("put REDLOCK_{setting}={value} in the environment or redlock.env");
+        for words in [
+            words!("{} x run a -- echo ran", &option),
+            words!("run {} x a -- echo ran", &option),
+            words!("acquire a {} x", &option),
+        ] {
+            let end = outcome(&mut redis.redlock(words));
+            end.assert_code(64)
+                .assert_says(&format!("no option {option}: {says}"));
+            assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+            assert!(!end.stdout.contains("ran"), "{end:?}");
+        }
     }
     for command in ["run", "guard", "acquire", "extend"] {
         let help = outcome(&mut redlock(&[command, "--help"])).stdout;
-        let shows = |option: &str| {
-            help.lines()
-                .any(|line| line.trim_start().starts_with(&format!("--{option} ")))
-        };
-        assert!(!OF_DEPLOYMENT.iter().any(|option| shows(option)), "{help}");
-        let words: Vec<&str> = help.split_whitespace().collect();
-        assert!(
-            words.join(" ").contains("DEPLOYMENT in redlock(1)"),
-            "{help}"
-        );
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("SETTINGS in redlock(1)"), "{help}");
     }
 }
 
-/// The options of a command that a variable can set, but for those of every command.
-fn options(command: &str) -> Vec<clap::Arg> {
+/// Settings that are options, too, each with the command that has the option.
+const BOTH: [(&str, &str); 8] = [
+    ("URL", "run"),
+    ("QUIET", "run"),
+    ("VERBOSE", "run"),
+    ("TTL", "acquire"),
+    ("KILL_AFTER", "guard"),
+    ("MAX_RUNTIME", "run"),
+    ("ON_UNREACHABLE", "run"),
+    ("REASON", "acquire"),
+];
+
+#[test]
+fn the_help_names_the_variables_of_eight_options_and_no_others() {
     let all = cli::documented();
-    let command = all.find_subcommand(command).unwrap();
-    let connection = |option: &clap::Arg| option.get_help_heading() == Some("Connection");
-    command
-        .get_arguments()
-        .filter(|option| !connection(option))
-        .filter(|option| {
-            let long = option.get_long();
-            long.is_some_and(|long| !["help", "quiet", "verbose"].contains(&long))
-        })
-        .cloned()
-        .collect()
+    let mut named = BTreeSet::new();
+    for command in all.get_subcommands() {
+        for option in command.get_arguments() {
+            let help = option.get_long_help().or_else(|| option.get_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            if let Some((_, rest)) = help.split_once("[env: REDLOCK_") {
+                let (name, _) = rest.split_once(']').expect("its end");
+                let long = option.get_long().unwrap();
+                assert_eq!(long.to_uppercase().replace('-', "_"), name);
+                named.insert(name.to_owned());
+            }
+        }
+    }
+    assert_eq!(named, BOTH.map(|(name, _)| name.to_owned()).into());
+    for (name, command) in BOTH {
+        let help = outcome(&mut redlock(&[command, "--help"])).stdout;
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(&format!("[env: REDLOCK_{name}]")), "{name}");
+    }
 }
 
 #[test]
-fn a_wrong_value_of_a_variable_of_run_or_acquire_is_refused_and_says_where_it_was_set() {
-    let mut seen = 0;
-    for command in ["run", "acquire"] {
-        let help = outcome(&mut redlock(&[command, "--help"])).stdout;
-        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-        for option in options(command) {
-            let long = option.get_long().unwrap();
-            let Some(variable) = cli::variable(long) else {
-                continue;
-            };
-            let is_shown = help.contains(&format!("[env: {variable}]"));
-            assert_eq!(is_shown, !option.is_hide_set(), "{variable}");
-            let own = ["NAME", "TOKEN", "FENCE", "SLOT", "WAITED_MS", "HELD"];
-            assert!(!own.contains(&&variable["REDLOCK_".len()..]), "{variable}");
-            // What isn't a value of it is refused, and says where it was set.
-            let words = [command, "a"];
-            let needs: Option<&str> = match (command, long) {
-                ("acquire", "on-lost" | "kill-after") => Some("--while-pid=1"),
-                _ => None,
-            };
-            let words: Vec<&str> = words.into_iter().chain(needs).collect();
-            let wrong = if long == "reason" { " " } else { "wrong" };
-            let mut by_variable = redlock(&words);
+fn a_wrong_value_of_a_setting_is_refused_by_each_command_and_says_where_it_is_set() {
+    let texts = [
+        "PREFIX",
+        "PASSWORD_FILE",
+        "TLS_CA",
+        "TLS_CERT",
+        "TLS_KEY",
+        "WHO",
+        "HOOK",
+    ];
+    let settings = SETTINGS_ONLY
+        .iter()
+        .chain(BOTH.iter().map(|(name, _)| name));
+    for setting in settings.filter(|setting| !texts.contains(setting)) {
+        let variable = format!("REDLOCK_{setting}");
+        let wrong = if *setting == "REASON" { " " } else { "wrong" };
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("redlock.env");
+        fs::write(&file, format!("\n{variable}='{wrong}'\n")).unwrap();
+        for words in [words!("run a -- echo ran"), words!("status")] {
+            let mut by_variable = redlock(words);
+            let mut by_file = redlock(words);
             by_variable.env(&variable, wrong);
-            if command == "run" {
-                by_variable.args(["--", "true"]);
+            by_file.env("XDG_CONFIG_HOME", directory.path());
+            let in_file = format!("{}:2", file.display());
+            for (command, place) in [(&mut by_variable, &variable), (&mut by_file, &in_file)] {
+                let end = outcome(command);
+                end.assert_code(78).assert_says(place);
+                assert_eq!(
+                    (end.stdout.as_str(), end.stderr.lines().count()),
+                    ("", 1),
+                    "{end:?}"
+                );
             }
-            let end = outcome(&mut by_variable);
-            end.assert_code(78)
-                .assert_says(&format!("redlock: {variable}"));
-            assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
-            let directory = tempfile::tempdir().unwrap();
-            let file = directory.path().join("redlock.env");
-            fs::write(&file, format!("\n{variable}='{wrong}'\n")).unwrap();
-            by_variable
-                .env_remove(&variable)
-                .env("XDG_CONFIG_HOME", directory.path());
-            outcome(&mut by_variable)
-                .assert_code(78)
-                .assert_says(&format!("redlock: {}:2: {variable}", file.display()));
-            seen += 1;
         }
     }
-    assert!(seen > 10, "{seen}");
 }
 
 /// How redlock ends with these variables.
@@ -730,7 +742,7 @@ fn a_typed_option_overrides_the_environment_and_that_a_file() {
     assert_eq!(reason(&[home], &[]), "file");
     assert_eq!(reason(&[home, environment], &[]), "environment");
     assert_eq!(reason(&[home, environment], &["-m", "option"]), "option");
-    // What needs another option waits for it.
+    // Only a keeper kills.
     with(&redis, &[("REDLOCK_KILL_AFTER", "1")], &["acquire", "b"]).assert_code(0);
     fs::write(&file, "REDLOCK_REASON=file\nREDLOCK_E=1\n").unwrap();
     with(&redis, &[home], &["run", "a", "--", "true"])

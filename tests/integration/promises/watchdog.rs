@@ -284,7 +284,10 @@ fn a_stopped_redlock_with_on_lost_warn_has_its_command_go_on() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read go <"$HOME/gate""#;
-    let mut run = run(&redis, words!("run --ttl 6s --on-lost warn a -c", script));
+    let mut run = run(
+        &redis,
+        words!("run --ttl 6s REDLOCK_ON_LOST=warn a -c", script),
+    );
     run.expect_line("ready");
     await_watchdog(run.pid());
     run.suspend();

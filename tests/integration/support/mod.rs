@@ -41,8 +41,8 @@ pub use self::server::*;
 pub use self::turns::*;
 
 /// An argument list in one line: `words!("run --ttl 1s a -c", script)` is `&["run", "--ttl", "1s", "a", "-c", script]`.
-/// The line is split at its spaces. A `{}` in it is the next of the values, which are taken as they are; the
-/// others follow the line.
+/// The line is split at its spaces. A `{}` in it, also at the end of a word, is the next of the values, which are taken as
+/// they are; the others follow the line.
 macro_rules! words {
     ($line:literal $(, $value:expr)* $(,)?) => {
         &$crate::support::words($line, &[$($value),*])[..]
@@ -54,10 +54,19 @@ pub fn words<'a>(line: &'a str, values: &[&'a str]) -> Vec<&'a str> {
     let mut values = values.iter().copied();
     let mut value = || values.next().expect("there is a value for each {}");
     let words = line.split(' ');
-    let words = words.map(|word| if word == "{}" { value() } else { word });
+    let words = words.map(|word| match word.strip_suffix("{}") {
+        None => word,
+        Some("") => value(),
+        Some(start) => format!("{start}{}", value()).leak(),
+    });
     let mut words: Vec<&str> = words.collect();
     words.extend(values);
     words
+}
+
+/// A setting as a word for [`redlock`]: `REDLOCK_SYNC=all`.
+pub fn setting(name: &str, value: &str) -> &'static str {
+    format!("{name}={value}").leak()
 }
 
 /// The binary under test.

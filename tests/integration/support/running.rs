@@ -17,10 +17,24 @@ use nix::unistd::Pid;
 
 use super::{REDLOCK, Redis, TIMEOUT, moment, state, wait_until};
 
-/// A redlock without any server, and with nothing of the environment the tests run in.
+/// A redlock without any server, and with nothing of the environment the tests run in. Words such as `REDLOCK_SYNC=all`
+/// before COMMAND are variables of its environment.
 pub fn redlock(arguments: &[&str]) -> Command {
+    let ends = |word: &&str| ["-c", "--"].contains(word);
+    let end = arguments.iter().position(ends).unwrap_or(arguments.len());
+    let is_setting = |word: &&&str| word.starts_with("REDLOCK_") && word.contains('=');
+    let (settings, options): (Vec<&str>, Vec<&str>) = arguments[..end].iter().partition(is_setting);
     let mut command = Command::new(REDLOCK);
-    command.args(arguments).env_clear().env("PATH", path());
+    command
+        .args(options)
+        .args(&arguments[end..])
+        .env_clear()
+        .env("PATH", path());
+    command.envs(
+        settings
+            .iter()
+            .filter_map(|setting| setting.split_once('=')),
+    );
     without_terminal(&mut command);
     command
 }

@@ -170,7 +170,7 @@ pub struct SiteFault {
     /// The only lock that it concerns; all locks without it.
     pub name: Option<String>,
     pub forgets: Forgets,
-    /// A replica may take over, without what `--sync all` doesn't wait for: freezes, releases, the queue.
+    /// A replica may take over, without what `REDLOCK_SYNC=all` doesn't wait for: freezes, releases, the queue.
     pub promotes: bool,
     /// A server's clock is set, so that leases end sooner or later than planned.
     pub sets_clock: bool,

@@ -144,7 +144,7 @@ fn converse(redis: &Redis, arguments: &[&str], answers: Vec<Answer>) -> Result<(
     let liar = Liar::new(redis, move |_| {
         left.next().map_or(Say::Truth, |answer| answer.say())
     });
-    let arguments = [&["--connect-timeout", "200ms"], arguments].concat();
+    let arguments = [&["REDLOCK_REDIS_TIMEOUT=200ms"], arguments].concat();
     let mut command = liar.redlock(redis, &arguments);
     let began = Instant::now();
     let (end, peak) = weighed(command.env("REDLOCK_TOKEN", "x"));

@@ -243,7 +243,11 @@ impl Lab {
         lasts: std::ops::Range<i64>,
         once: bool,
     ) {
-        let words = format!("redlock run {options} {lock} -- beater --ignore-term --for");
+        let is_setting = |word: &&str| word.starts_with("REDLOCK_");
+        let (settings, options): (Vec<&str>, Vec<&str>) = options.split(' ').partition(is_setting);
+        let (settings, options) = (settings.join(" "), options.join(" "));
+        let words =
+            format!("env {settings} redlock run {options} {lock} -- beater --ignore-term --for");
         let mut post = Post {
             client,
             lock: lock.to_owned(),

@@ -13,13 +13,13 @@ pub const EPISODE: Duration = Duration::from_secs(60);
 /// How long it may take until all is well again.
 const WHOLE: Duration = Duration::from_secs(45);
 
-/// Jobs of three clients with `--sync all` while one thing after the other befalls the network and the servers: never
+/// Jobs of three clients with REDLOCK_SYNC=all while one thing after the other befalls the network and the servers: never
 /// two at once.
 pub fn play(end: Instant, seed: u64) -> Finding {
     let mut dice = Dice::new(seed, 28);
     let mut lab = Lab::sentinel(3, 3, "--repl-timeout 6");
     for client in CLIENTS..CLIENTS + 3 {
-        lab.repeat(client, "all", "--sync all --ttl 8s -k 1s", 20..4000);
+        lab.repeat(client, "all", "REDLOCK_SYNC=all --ttl 8s -k 1s", 20..4000);
         lab.repeat(client, "plain", "--ttl 8s -k 1s", 20..4000);
     }
     let began = boottime();

@@ -1,0 +1,328 @@
+//! Where settings are written: the environment, the user's file, and the system's file.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::trust::{self, Exposure};
+use super::{BadConfig, is_in_job};
+use crate::pattern::nearest;
+use crate::protocol::UrlOrigin;
+use crate::reason::reason;
+use crate::shell::quote;
+use crate::sys;
+use crate::variables::{OF_HOOK, VARIABLES};
+
+const SYSTEM_FILE: &str = "/etc/redlock.env";
+
+/// What the name of each variable begins with.
+const OURS: &str = "REDLOCK_";
+
+/// All settings, each without [`OURS`].
+const SETTINGS: &str = "HISTORY_SIZE HOOK JITTER KILL_AFTER MAX_RUNTIME ON_LOST ON_UNREACHABLE \
+    PASSWORD_FILE PREFIX QUIET REASON REDIS_TIMEOUT REPAIR_TTL SHOW SYNC SYNC_TIMEOUT TLS_CA \
+    TLS_CERT TLS_KEY TTL URL VERBOSE WHO";
+
+/// Settings of earlier versions, and variables that options which describe a job would have.
+const REMOVED: &str = "CANCEL_IN_PROGRESS CANCEL_RUNNING CLOCK_SKEW CONFLICT_EXIT_CODE \
+    CONNECT_TIMEOUT EXCLUSIVE FORMAT HOLD_AT_LEAST IGNORE_FREEZE JOIN LABEL LATE LIFO MAX_QUEUE \
+    MAX_WAITING NO_WAIT ONCE ONCE_PER ORDER PASS PASSWORD_COMMAND PRIORITY RESTART_GRACE SEQ \
+    SHARED SLOTS SUPERSEDE TIMEOUT UNLESS WAIT WAIT_TREE WITH_CHILDREN";
+
+/// Variables that `install.sh` reads; they may be in the environment of CI jobs, too.
+const INSTALLATION: [&str; 3] = ["REDLOCK_RELEASES", "REDLOCK_VERSION", "REDLOCK_SHA256"];
+
+/// A setting of the environment or a file.
+#[derive(Debug)]
+pub struct Setting {
+    /// Name of the variable.
+    name: String,
+    pub value: String,
+    /// File and line, or `None` for the environment.
+    place: Option<(PathBuf, usize)>,
+    /// Position of the place: 1 for the environment, more for a place that counts less.
+    pub rank: usize,
+}
+
+impl Setting {
+    /// Returns `REDLOCK_TTL`, or for a file `/etc/redlock.env:3: REDLOCK_TTL`.
+    pub fn location(&self) -> String {
+        self.place() + &self.name
+    }
+
+    fn place(&self) -> String {
+        let place = self.place.as_ref();
+        place.map_or(String::new(), |(file, line)| {
+            format!("{}:{line}: ", file.display())
+        })
+    }
+
+    pub fn origin(&self) -> UrlOrigin {
+        match &self.place {
+            None => UrlOrigin::Environment,
+            Some((path, line)) => UrlOrigin::File(path.clone(), *line),
+        }
+    }
+
+    pub fn is_in_file(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Returns the error for a wrong value. The message doesn't repeat the value, which may be a secret in the wrong line.
+    pub fn bad(&self, why: &str) -> BadConfig {
+        let colon = if why.starts_with("must ") { "" } else { ":" };
+        BadConfig(format!("{}{colon} {why}", self.location()))
+    }
+}
+
+/// Settings of the environment and the files, in the order of precedence.
+#[derive(Debug, Default)]
+pub struct Sources {
+    settings: Vec<Setting>,
+    /// A file that this user may not read.
+    pub unreadable: Option<PathBuf>,
+    /// Files that aren't used, because others may have written them.
+    pub refused: Vec<Exposure>,
+}
+
+impl Sources {
+    /// Reads the environment and the files.
+    ///
+    /// # Errors
+    /// [`BadConfig`] for a variable, or a line of a file, that can't be read.
+    pub fn read() -> Result<Self, BadConfig> {
+        let mut all = Self::default();
+        for (name, value) in sys::variables(OURS) {
+            let Ok(name) = name.into_string() else {
+                continue;
+            };
+            // redlock sets some variables itself, for a job or a hook. A token may have any bytes.
+            let mut others = VARIABLES.iter().chain(&INSTALLATION).chain(&OF_HOOK);
+            if others.any(|other| *other == name) || is_service_link(&name) {
+                continue;
+            }
+            let Ok(value) = value.into_string() else {
+                return Err(BadConfig(format!("{name} isn't UTF-8")));
+            };
+            all.add(name, &value, None, 1);
+        }
+        let files = user_file().into_iter().chain([PathBuf::from(SYSTEM_FILE)]);
+        for (at, path) in files.enumerate() {
+            match trust::read(&path) {
+                Ok(Ok(text)) => all.add_file(&path, &text, at + 2)?,
+                Ok(Err(why)) => all.refused.push(why),
+                Err(error) if is_absent(&error) => {}
+                // The file may hold a password that only root and cron need.
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    all.unreadable.get_or_insert(path);
+                }
+                Err(error) => {
+                    let why = reason(&error);
+                    return Err(BadConfig(format!("can't read {}: {why}", path.display())));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Adds a setting. An empty one counts as unset, as in `REDLOCK_URL= redlock …`.
+    fn add(&mut self, name: String, value: &str, place: Option<(PathBuf, usize)>, rank: usize) {
+        if !value.is_empty() {
+            let value = value.to_owned();
+            self.settings.push(Setting {
+                name,
+                value,
+                place,
+                rank,
+            });
+        }
+    }
+
+    /// Adds `NAME=value` lines as systemd's `EnvironmentFile` has them: comments, an optional `export`, optional quotes. Of
+    /// several lines with one name the last counts.
+    ///
+    /// # Errors
+    /// [`BadConfig`] for a line that isn't one.
+    pub fn add_file(&mut self, path: &Path, text: &str, rank: usize) -> Result<(), BadConfig> {
+        let before = self.settings.len();
+        for (index, line) in text.trim_start_matches('\u{feff}').split('\n').enumerate() {
+            let place = (path.to_owned(), index + 1);
+            let wrong = |why: &str| BadConfig(format!("{}:{}: {why}", path.display(), index + 1));
+            if line.ends_with('\r') {
+                let path = quote(path);
+                return Err(wrong(&format!(
+                    "DOS line endings; run: sed -i 's/\\r$//' {path}"
+                )));
+            }
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let line = line.strip_prefix("export ").unwrap_or(line);
+            let (name, value) = line
+                .split_once('=')
+                .ok_or_else(|| wrong("expected NAME=value"))?;
+            let value = value.trim();
+            let unquoted = ['"', '\'']
+                .iter()
+                .find_map(|&quote| value.strip_prefix(quote)?.strip_suffix(quote));
+            let value = unquoted.unwrap_or(value);
+            self.add(name.trim().to_owned(), value, Some(place), rank);
+        }
+        self.settings[before..].reverse();
+        Ok(())
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub fn all(&self) -> &[Setting] {
+        &self.settings
+    }
+
+    /// # Errors
+    /// [`BadConfig`] for the first file that isn't used because others may have written it.
+    pub fn expect_trusted(&self) -> Result<(), BadConfig> {
+        match self.refused.first() {
+            Some(why) => Err(BadConfig(why.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the setting of this name, without [`OURS`], that counts.
+    pub fn get(&self, name: &str) -> Option<&Setting> {
+        let is_named = |setting: &&Setting| setting.name.strip_prefix(OURS) == Some(name);
+        self.settings.iter().find(is_named)
+    }
+
+    /// Returns the value of a setting.
+    ///
+    /// # Errors
+    /// [`BadConfig`] with the place of a value that `read` refuses.
+    pub fn value<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, BadConfig> {
+        debug_assert!(is_listed(SETTINGS, name), "{name}");
+        let setting = self.get(name);
+        let value = setting.map(|it| read(&it.value).map_err(|why| it.bad(&why)));
+        value.transpose()
+    }
+
+    /// Returns a value that can be any text.
+    pub fn text<T: FromStr>(&self, name: &str) -> Option<T> {
+        debug_assert!(is_listed(SETTINGS, name), "{name}");
+        self.get(name)?.value.parse().ok()
+    }
+
+    /// Returns where a setting of earlier versions is, without which a password may be missing.
+    pub fn password_command(&self) -> Option<String> {
+        self.get("PASSWORD_COMMAND").map(Setting::location)
+    }
+
+    /// Names the settings that have no effect: those of an earlier version, and in the environment unknown ones.
+    ///
+    /// # Errors
+    /// [`BadConfig`] for an unknown setting in a file.
+    pub fn without_effect(&self) -> Result<[Option<String>; 2], BadConfig> {
+        let is_in = |list, setting: &Setting| {
+            setting
+                .name
+                .strip_prefix(OURS)
+                .is_some_and(|name| is_listed(list, name))
+        };
+        let others = self.settings.iter().filter(|it| !is_in(SETTINGS, it));
+        let (removed, unknown): (Vec<_>, Vec<_>) = others.partition(|it| is_in(REMOVED, it));
+        let hint = |setting: &Setting| {
+            let known: Vec<String> = SETTINGS.split(' ').map(|it| OURS.to_owned() + it).collect();
+            let near = nearest(&setting.name, known.iter().map(String::as_str));
+            near.map_or(String::new(), |near| format!("; did you mean {near}?"))
+        };
+        if let Some(setting) = unknown.iter().find(|it| it.is_in_file()) {
+            let (place, name, hint) = (setting.place(), &setting.name, hint(setting));
+            return Err(BadConfig(format!("{place}unknown setting {name}{hint}")));
+        }
+        let list = |settings: &[&Setting]| {
+            let places: Vec<String> = settings.iter().map(|it| it.location()).collect();
+            places.join(", ")
+        };
+        let removed = (!removed.is_empty()).then(|| {
+            let list = list(&removed);
+            format!(
+                "ignored, as no setting any more: {list}; `redlock help redlock` lists all settings"
+            )
+        });
+        let unknown = match unknown.as_slice() {
+            [] => None,
+            [one] => Some(format!("unknown variable {}{}", one.name, hint(one))),
+            several => Some(format!("unknown variables {}", list(several))),
+        };
+        // The run around this one has said so.
+        Ok([removed, unknown].map(|line| line.filter(|_| !is_in_job())))
+    }
+}
+
+fn is_listed(list: &str, name: &str) -> bool {
+    list.split(' ').any(|listed| listed == name)
+}
+
+/// Returns true for a variable that Kubernetes sets in each pod for a service named `redlock` or `redlock-x`, such as
+/// `REDLOCK_PORT_6379_TCP_ADDR` or `REDLOCK_X_SERVICE_HOST`.
+fn is_service_link(name: &str) -> bool {
+    let is_port = |(at, separator): (usize, &str)| {
+        let mut words = name[at + separator.len()..].split('_');
+        let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
+        words.next().is_some_and(is_number) && matches!(words.next(), Some("TCP" | "UDP" | "SCTP"))
+    };
+    name.ends_with("_PORT")
+        || name.contains("_SERVICE_")
+        || name.match_indices("_PORT_").any(is_port)
+}
+
+/// Returns true if there is no file.
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+    )
+}
+
+fn user_file() -> Option<PathBuf> {
+    let set = |name| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let directory = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    Some(directory.join("redlock.env"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(text: &str) -> Sources {
+        let mut sources = Sources::default();
+        sources.add_file(Path::new("f"), text, 2).unwrap();
+        sources
+    }
+
+    #[test]
+    fn a_file_is_read_as_an_environment_file() {
+        let sources = sources(
+            "\u{feff}# ours\n\nREDLOCK_URL=redis://h:1/2\nexport REDLOCK_PREFIX='x y:'\nREDLOCK_QUIET = \"0\"\nREDLOCK_QUIET = \"1\"",
+        );
+        let value = |name: &str| sources.get(name).unwrap().value.as_str();
+        assert_eq!(value("URL"), "redis://h:1/2");
+        assert_eq!(value("PREFIX"), "x y:");
+        assert_eq!(value("QUIET"), "1");
+        let location = sources.get("URL").unwrap().location();
+        assert_eq!(location, "f:3: REDLOCK_URL");
+    }
+
+    #[test]
+    fn the_variables_of_a_job_are_no_settings() {
+        for name in VARIABLES.iter().chain(&OF_HOOK) {
+            let name = name.strip_prefix(OURS).unwrap();
+            assert!(!is_listed(SETTINGS, name), "{name}");
+        }
+    }
+}
