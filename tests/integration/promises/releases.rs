@@ -175,8 +175,8 @@ fn one_line_installs_a_release_from_its_home() {
         without_terminal(&mut command);
         outcome(&mut command)
     };
-    let installed = format!("installed version {VERSION} as ");
-    install(&[]).assert_code(0).assert_says(&installed);
+    let message = format!("installed version {VERSION} as ");
+    install(&[]).assert_code(0).assert_says(&message);
     assert_is_this_version(&prefix.join("bin/redlock"));
     let version = format!("v{VERSION}");
     install(&[("REDLOCK_VERSION", &version)]).assert_code(0);
