@@ -28,13 +28,13 @@ local hold = read_hold(known)
 local is_kept = hold.phase == 'kept'
 if is_kept and not insist then return {2} end
 
-local left = value == token and redis.call('PTTL', lock) or tonumber(redis.call('ZSCORE', holders, token)) - now_ms
+local lasts = value == token and redis.call('PTTL', lock) or tonumber(redis.call('ZSCORE', holders, token)) - now_ms
 -- No more than the run itself counts on: the server's clock may have been set back, or the hold be a mere grant.
-left = math.max(0, credible(left, ttl_of(known) or left, known))
+local left = math.max(0, credible(lasts, ttl_of(known) or lasts, known))
 if insist then
   local ttl = ttl_of(known) or FIRST_BEAT
   if is_kept then
-    local at_least = tonumber(hold.number) or now_ms + left
+    local at_least = tonumber(hold.number) or now_ms + lasts
     left = math.max(left, ttl)
     keep_hold(token, value, known, math.max(left, at_least - now_ms), at_least)
   else
