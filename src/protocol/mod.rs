@@ -24,9 +24,6 @@
 //!   script. Bookkeeping comes last. What is new is refused there.
 //! - Without the lock no holder counts, and no member whose lease is over: each script that changes
 //!   anything begins by removing what is left of them (`lock_value` in `lib/holders.lua`).
-//! - A name without a fence is one that the server has never granted since it lost its data, if it did. Where a
-//!   client wants that, such a name isn't granted while the server is young; that stands in `state`, so that
-//!   all clients and all scripts keep to it.
 //! - The server's clock is never trusted beyond our own: no wait is negative, no lease longer than what
 //!   was asked for, no grant later than its receipt.
 //! - Each key has an expiry, whatever became of another one. Nothing grows without a bound, and one call

@@ -1,6 +1,6 @@
 -- The keys of a lock, what every script needs to know of its state, and the time.
 -- KEYS[1] the lock: a holder's token, or one of the values for several holders
--- KEYS[2] state: the last fence and ticket, a freeze, a restart of the server
+-- KEYS[2] state: the last fence and ticket, a freeze
 -- KEYS[3] meta: the entry of each holder
 -- KEYS[4] holders, where there are several: until when each lease lasts
 -- KEYS[5] queue: the tokens of the waiters, by turn
