@@ -79,8 +79,6 @@ for n, token in ipairs(out) do
     end
     -- For another client's lock no process would read it.
     if string.find(lost, '"instance":"', 1, true) then post_to_holder('forced', token, by, left) end
-  else
-    record_vanished(token, lost, now_ms)
   end
 end
 retire_name()
