@@ -1,6 +1,5 @@
 //! Output: one line on stderr, prefixed `redlock: `, safe for a terminal; and products on stdout.
 
-mod json;
 mod roff;
 mod style;
 mod table;
@@ -17,7 +16,6 @@ use crate::stderr;
 pub use crate::duration::brief as format_duration;
 pub use crate::shell::{command_line, quote};
 
-pub use self::json::{Array, Object};
 pub use self::roff::plain;
 pub use self::style::{Line, Style, has_colors, is_dumb};
 pub use self::table::{Cell, Column, Step, Table};
@@ -27,9 +25,10 @@ pub use self::text::{
 };
 pub use self::words::{
     NO_URL, Outlook, THIS_HOST_ONLY, after_refusal, at_server, busy_line, busy_with, cancelled,
-    client_and_reason, client_in_words, client_name, describe_job, expectation, holder,
-    holder_and_others, job, killed_in, left_of_freeze, lost, not_held, not_renewed, outage_line,
-    quoted, reason_of, stopping, superseded, this_host_only, typed, typed_for, waiting_line,
+    client_and_reason, client_in_words, client_name, describe_job, describe_job_with, expectation,
+    holder, holder_and_others, job, killed_in, left_of_freeze, lost, not_held, not_renewed,
+    outage_line, quoted, reason_of, stopping, superseded, this_host_only, typed, typed_for,
+    waiting_line,
 };
 
 /// What each of our lines on stderr begins with.

@@ -18,6 +18,7 @@ mod guard;
 mod history;
 mod identity;
 mod job;
+mod json;
 mod looks;
 mod manual;
 mod mistakes;

@@ -51,7 +51,7 @@ pub(super) fn refuse_mistaken<'a>(
 /// Returns all names that were used.
 ///
 /// # Errors
-/// That of a server that can't be reached. If it doesn't let us list the names, there are none.
+/// The server can't be reached. If it doesn't let redlock list the names, there are none.
 pub(super) fn known_names(client: &mut Client, locks: &Locks) -> Result<Vec<Name>, Error> {
     match locks.names(client, Which::All) {
         Err(error) if !error.kind.is_unreachable() => Ok(Vec::new()),

@@ -62,7 +62,7 @@ fn line(lock: &Inspected, hold: &Hold) -> String {
     let lasting = report::format_duration(lasting);
     format!(
         "{id}  {who}, for {lasting}: {}",
-        report::describe_job(&holder.who, "", true)
+        report::describe_job(&holder.who)
     )
 }
 
@@ -85,7 +85,8 @@ pub(super) fn refuse_unclear(lock: &Inspected, id: Option<&str>, lines: &[String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Key, Limit, Waiter, Who};
+    use crate::protocol::Key;
+    use crate::protocol::golden::locks;
 
     fn lock(holds: &[&str], waiters: &[&str]) -> Inspected {
         let hold = |id: &&str| Hold {
@@ -97,13 +98,7 @@ mod tests {
         };
         let waiting = |id: &&str| Waiting {
             id: (*id).into(),
-            waiter: Waiter {
-                limit: Limit::EXCLUSIVE,
-                since_ms: 0,
-                listens: true,
-                is_sharded: false,
-                who: Who::default(),
-            },
+            waiter: locks()[0].waiters[0].waiter.clone(),
         };
         Inspected {
             name: "a".parse().unwrap(),

@@ -124,7 +124,7 @@ fn whom(holds: &[&Hold]) -> String {
     report::holder_and_others(first, count)
 }
 
-/// That there is nobody to be stopped. `at`: the server.
+/// Returns the message that there is nobody to stop. `at`: the server.
 pub(super) fn nobody(found: &Inspected, id: Option<&str>, at: &str) -> String {
     let name = &found.name;
     match (&found.key, found.holds(), id) {

@@ -47,29 +47,21 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    const ALL: [Self; 8] = [
-        Self::Recent,
-        Self::Busy,
-        Self::Timeout,
-        Self::Crowded,
-        Self::Frozen,
-        Self::Superseded,
-        Self::Removed,
-        Self::Deadlock,
+    const ALL: [(Self, &str); 8] = [
+        (Self::Recent, "recent"),
+        (Self::Busy, "busy"),
+        (Self::Timeout, "timeout"),
+        (Self::Crowded, "crowded"),
+        (Self::Frozen, "frozen"),
+        (Self::Superseded, "superseded"),
+        (Self::Removed, "removed"),
+        (Self::Deadlock, "deadlock"),
     ];
 
     /// In one word.
     pub fn kind(self) -> &'static str {
-        match self {
-            Self::Recent => "recent",
-            Self::Busy => "busy",
-            Self::Timeout => "timeout",
-            Self::Crowded => "crowded",
-            Self::Frozen => "frozen",
-            Self::Superseded => "superseded",
-            Self::Removed => "removed",
-            Self::Deadlock => "deadlock",
-        }
+        let own = Self::ALL.into_iter().find(|(one, _)| *one == self);
+        own.map_or("", |(_, kind)| kind)
     }
 }
 
@@ -102,20 +94,10 @@ pub struct PastHold {
 }
 
 impl HistoryEntry {
-    /// Returns true if the run ended without the lock.
-    pub fn is_skip(&self) -> bool {
-        self.hold.is_none()
-    }
-
     /// Returns how long the hold lasted, or has lasted until now.
     pub fn ran(&self, now_ms: u64) -> Duration {
         let until = self.ended_ms.unwrap_or(now_ms);
         Duration::from_millis(until.saturating_sub(self.since_ms))
-    }
-
-    /// Returns its size in memory, in bytes.
-    pub fn weight(&self) -> usize {
-        size_of::<Self>() + self.who.weight()
     }
 }
 
@@ -143,7 +125,7 @@ pub enum HoldOutcome {
     /// The run ended without the lock.
     Skipped {
         reason: SkipReason,
-        /// How long it had waited; with [`SkipReason::Recent`], how long ago the success was.
+        /// Time waited; with [`SkipReason::Recent`], the time since the success.
         after: Duration,
         /// The run that stood in the way, if it is known.
         by: Option<Who>,
@@ -157,11 +139,6 @@ impl HoldOutcome {
             Self::Cancelled(by) | Self::Forced(by) | Self::Skipped { by, .. } => by.as_ref(),
             _ => None,
         }
-    }
-
-    /// Returns true if the hold is over, and ended badly.
-    pub fn is_failure(&self) -> bool {
-        !matches!(self, Self::Running | Self::Status(0) | Self::Released)
     }
 
     /// In one word.
@@ -399,7 +376,7 @@ pub(super) fn skip(name: &Name, record: &Value) -> Option<HistoryEntry> {
     let ms = |text: &str| text.parse().ok().filter(|ms| *ms <= MAX_EXACT_INT);
     let ended_ms = ms(parts.next()?)?;
     let why = parts.next()?;
-    let reason = SkipReason::ALL.into_iter().find(|one| one.kind() == why)?;
+    let (reason, _) = SkipReason::ALL.into_iter().find(|(_, kind)| *kind == why)?;
     let after = Duration::from_millis(ms(parts.next()?)?);
     let length: usize = parts.next()?.parse().ok()?;
     let (by, who) = parts.next()?.split_at_checked(length)?;
@@ -527,23 +504,14 @@ mod tests {
             let record = format!("9000 {why} 250 {} {by}{{\"host\":\"h é\"}}", by.len());
             skip(&name, &Value::BulkString(record.into()))
         };
-        for reason in SkipReason::ALL {
+        for (reason, _) in SkipReason::ALL {
             let skip = skipped(reason.kind()).unwrap();
-            assert!(skip.is_skip() && skip.ended_ms == Some(9000));
+            assert!(skip.hold.is_none() && skip.ended_ms == Some(9000));
             assert_eq!(skip.who.host, "h é");
             let by = Who::parse(by.as_bytes());
             let after = Duration::from_millis(250);
             assert_eq!(skip.outcome, HoldOutcome::Skipped { reason, after, by });
         }
-        // As versions before wrote it.
-        let all = r#"7 8000 1 1 250 held {"host":"h","pid":3,"command":["c"],"reason":null,"url":null,"ttl":9000,"skew":5,"instance":"i"}"#;
-        let whole = format!("c0ffee 9000 status:0 0 {all}");
-        let whole = over(&name, &Value::BulkString(whole.into())).unwrap();
-        assert_eq!((whole.who.host.as_str(), whole.who.pid), ("h", 3));
-        assert_eq!(
-            (whole.who.command, whole.who.reason),
-            (vec!["c".into()], None)
-        );
         assert!(skipped("later").is_none());
         assert!(record("later", "").is_none());
         assert!(over(&name, &Value::BulkString("x 1 lost 99 y".into())).is_none());

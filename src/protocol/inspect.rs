@@ -225,9 +225,7 @@ impl Inspected {
     pub fn is_idle(&self) -> bool {
         matches!(self.key, Key::Free) && self.waiters.is_empty() && self.frozen.is_none()
     }
-}
 
-impl Inspected {
     /// What it takes up in memory, in bytes.
     fn weight(&self) -> usize {
         let guards = |hold: &Hold| {

@@ -99,8 +99,6 @@ pub use self::client::{Client, Incoming, left};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
 pub use self::guard::{Admitted, Guard, GuardEntry, Guarded};
-#[cfg(test)]
-pub use self::history::PastHold;
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Renewal, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock, StopReply};
@@ -108,8 +106,6 @@ pub use self::locks::{Access, Locks};
 pub use self::name::Name;
 pub use self::rehearsal::Rehearsed;
 pub use self::token::Token;
-#[cfg(test)]
-pub use self::who::Waiter;
 pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Who};
 pub use crate::redis::error::{Error, ErrorKind};
 pub use crate::redis::local::{NOT_INSTALLED, THIS_HOST_ONLY, is_server as is_local_server};

@@ -11,8 +11,13 @@ use crate::protocol::{
     Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Renewal, Who,
 };
 
-/// Returns the command, a note and the reason in parentheses, and the link to the job.
-pub fn describe_job(who: &Who, note: &str, has_link: bool) -> String {
+/// Returns the command, its reason in parentheses, and the link to the job.
+pub fn describe_job(who: &Who) -> String {
+    describe_job_with(who, "", true)
+}
+
+/// Like [`describe_job`], with a note in parentheses, and maybe without the link.
+pub fn describe_job_with(who: &Who, note: &str, has_link: bool) -> String {
     let command = Some(escaped(&quoted(&job(who))).into_owned());
     let notes = [Some(note), who.reason.as_deref()].into_iter().flatten();
     let notes = notes.filter(|note| !note.is_empty());
@@ -59,7 +64,8 @@ pub fn not_renewed(hold: &Hold) -> Option<String> {
     }
 }
 
-/// That a token doesn't hold a lock, and what is known of why. The token may never have held it. `at`: the server.
+/// Returns the message that a token doesn't hold a lock, and why, as far as that is known. The token may never have held
+/// the lock. `at`: the server.
 pub fn not_held(name: &Name, at: &str, loss: &Loss) -> String {
     let now = match (&loss.forced_by, &loss.holder) {
         (Some(by), _) => format!("it was forced free by {}", client_and_reason(by)),
@@ -641,7 +647,7 @@ mod tests {
         };
         let name: Name = "deploy".parse().unwrap();
         let line = |width| waiting_line_within(width, &name, &blocked(), Duration::ZERO, &outlook);
-        let whom = "which is being handed over; 1 ahead";
+        let whom = "being handed over; 1 ahead";
         assert_eq!(
             line(99),
             format!("waiting for \"deploy\" at 10.0.0.5:6379, {whom}")
@@ -721,14 +727,14 @@ mod tests {
             "waiting for \"deploy\", frozen, 16m35s left: switching to …; 2nd in line"
         );
         assert_eq!(
-            line(62),
+            line(63),
             "waiting for \"deploy\", frozen, 16m35s left; 2nd in line"
         );
         let left = "`redlock thaw deploy` undoes it";
         assert_eq!(
             busy_line(&name, "", &busy),
             format!(
-                "lock \"deploy\" is frozen by root@ops-1 (pid 4121), 16m36s left: switching to green; {left}"
+                "lock \"deploy\" is frozen by root@ops-1 (pid 4121), 16m36s left: switching to green; {left}; 1 ahead"
             )
         );
     }

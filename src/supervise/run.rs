@@ -101,10 +101,7 @@ pub fn supervise(
     let on_terminal = terms.policy.on_terminal;
     let modes = on_terminal.then(TerminalModes::read).flatten();
     let child = Child::spawn(&work.prepared, &work.environment, &conditions)?;
-    systemd::ready(&format!(
-        "running {}",
-        report::describe_job(terms.who, "", true)
-    ));
+    systemd::ready(&format!("running {}", report::describe_job(terms.who)));
     let began = now();
     let policy = Policy {
         timeout_at: work.timeout.map(|timeout| began + timeout),

@@ -194,8 +194,12 @@ impl Facts {
                     };
                     if waits(after, by) && !self.has_superseded[by.number] {
                         self.has_superseded[by.number] = true;
+                        // A run that a freeze keeps out makes nobody give up who isn't kept out.
+                        let is_kept_out =
+                            self.is_frozen(now_ms) && !by.setup.wish.who.ignores_freeze;
                         for client in clients {
-                            self.superseded[client.number] |= waits(before, client);
+                            let is_spared = is_kept_out && client.setup.wish.who.ignores_freeze;
+                            self.superseded[client.number] |= !is_spared && waits(before, client);
                         }
                     }
                 }

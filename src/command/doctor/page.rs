@@ -229,7 +229,7 @@ mod tests {
             check.skipped(),
         ];
         let expected = "Redis at h, TTL 30s\n\nThe server\n  warn  role\n        a long\n        text\n        \
-            → redis-cli CONFIG SET a b  # note\n\nNot checked\n  all else,\n  which needs\n  a connection\n\n\
+            → redis-cli CONFIG SET a b  # note\n\nNot checked\n  all else,\n  which needs a\n  connection\n\n\
             not known to be fit to hold locks: role not checked, 1 warning (0.00 ms)\n";
         assert_eq!(page(&findings, Some(15), false), expected);
     }

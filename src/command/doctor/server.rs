@@ -637,10 +637,10 @@ mod tests {
         assert!(kept(log).ends_with("a crash may forget the last second"));
         let failing = "aof_enabled:1 aof_last_write_status:err";
         assert!(kept(failing).starts_with("Warn: the append-only file can't be written"));
-        let replicas = |url, info: &str| judged(url, info, |it| it.replicas());
-        assert_eq!(replicas(single, ""), "Moot: none");
-        assert!(replicas("redis-sentinel://h/m", "").starts_with("Warn: none"));
-        let evicts = |info| judged(single, info, |it| it.eviction());
+        let replicas = |url: &str| judged(url, "", |it| it.replicas());
+        assert_eq!(replicas(single), "Moot: none");
+        assert!(replicas("redis-sentinel://h/m").starts_with("Warn: none"));
+        let evicts = |info: &str| judged(single, info, |it| it.eviction());
         let full = "maxmemory_policy:noeviction maxmemory:100 used_memory:90";
         assert!(evicts(full).starts_with("Warn: noeviction; 90% of maxmemory"));
         assert!(evicts(&full.replace("90", "89")).starts_with("Ok: "));

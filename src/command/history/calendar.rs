@@ -239,7 +239,7 @@ pub mod tests {
         // Whole weeks, with their year.
         assert_eq!(
             labels("2026-06-10T12:00:00Z", "2026-11-26T12:00:00Z")[..2],
-            ["29 Jun 2026", "20 Jul 2026"]
+            ["29 Jun 2026", "27 Jul 2026"]
         );
     }
 

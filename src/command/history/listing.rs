@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use super::super::json::Object;
 use super::calendar::Calendar;
 use crate::protocol::{HistoryEntry, HoldOutcome, Limit, SkipReason, Who};
 use crate::report::{
-    Cell, Column, Object, Step, Style, Table, client_and_reason, client_in_words, client_name,
+    Cell, Column, Step, Style, Table, client_and_reason, client_in_words, client_name,
     describe_job, escaped, format_duration,
 };
 
@@ -87,14 +88,14 @@ impl Form {
             STARTED if brief => self.calendar.brief(entry.since_ms, &self.zone),
             STARTED => self.calendar.moment(entry.since_ms),
             WAITED => format_duration(entry.waited),
-            RAN if entry.is_skip() => "-".into(),
+            RAN if entry.hold.is_none() => "-".into(),
             RAN => format_duration(entry.ran(self.now_ms)),
             END if brief => ended(entry, true),
             END => ended(entry, false) + &guards(entry),
             WHO if brief && who.known_as.is_none() => who.host.clone(),
             WHO => client_name(who),
             PID => who.pid.to_string(),
-            _ => describe_job(who, "", true),
+            _ => describe_job(who),
         };
         (Style::Plain, escaped(&text).into_owned().into())
     }
@@ -196,19 +197,17 @@ pub fn write_entry(json: &mut Object, entry: &HistoryEntry, now_ms: u64) {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::protocol::PastHold;
+    use crate::protocol::golden::histories;
 
     /// A hold of "a" by a host, from and to, in seconds.
     pub fn hold(host: &str, since: u64, until: Option<u64>, outcome: HoldOutcome) -> HistoryEntry {
+        let mut hold = histories()[0].entries[0].hold.clone();
+        let past = hold.as_mut().unwrap();
+        (past.id, past.fence) = (format!("{host}{since}"), since);
+        (past.limit, past.slot, past.guards) = (Limit::EXCLUSIVE, 1, 0);
         HistoryEntry {
             name: "a".parse().unwrap(),
-            hold: Some(PastHold {
-                id: format!("{host}{since}"),
-                fence: since,
-                limit: Limit::EXCLUSIVE,
-                slot: 1,
-                guards: 0,
-            }),
+            hold,
             who: Who {
                 host: host.into(),
                 user: "u".into(),

@@ -19,6 +19,7 @@ use self::chart::Chart;
 use self::listing::write_entry;
 pub(super) use self::recently::Past;
 use super::asked::Asked;
+use super::json::Array;
 use super::never_used::{known_names, similar};
 use super::usage::BadUsage;
 use crate::cli;
@@ -29,7 +30,7 @@ use crate::file;
 #[cfg(test)]
 use crate::protocol::LockHistory;
 use crate::protocol::{Client, HistoryEntry, HoldOutcome, Name, Which};
-use crate::report::{self, Array, format_duration, lines_of, print, width};
+use crate::report::{self, format_duration, lines_of, print, width};
 use crate::sys::{CivilTime, local_time};
 
 /// Lines of the table, unless more are asked for.
@@ -136,15 +137,15 @@ impl History<'_> {
             let mut is_empty = true;
             for entry in lock.entries {
                 if entry.ended_ms.is_some_and(|ended| ended < first) {
-                    if !entry.is_skip() {
+                    if entry.hold.is_some() {
                         self.last_before_ms = self.last_before_ms.max(entry.ended_ms);
                     }
                     continue;
                 }
                 is_empty = false;
-                self.skips += usize::from(entry.is_skip());
-                if with_skips || !entry.is_skip() {
-                    weight += entry.weight();
+                self.skips += usize::from(entry.hold.is_none());
+                if with_skips || entry.hold.is_some() {
+                    weight += weight_of(&entry);
                     self.entries.push(entry);
                 }
                 if self.entries.len() > self.most.saturating_add(SLACK) {
@@ -168,16 +169,6 @@ impl History<'_> {
         Ok(())
     }
 
-    /// Refuses more entries than can be kept.
-    fn refuse_many(&mut self, weight: usize) -> Result<bool> {
-        if weight > MAX_WEIGHT {
-            let most = MAX_WEIGHT >> 20;
-            let why = format!("this history is larger than {most} MiB");
-            return Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into());
-        }
-        Ok(true)
-    }
-
     /// Puts the entries in order, and drops all except the last. Returns the memory that is free now. Entries of one moment
     /// stay in the order of their names and fences.
     fn settle(&mut self) -> usize {
@@ -185,13 +176,13 @@ impl History<'_> {
         let surplus = self.entries.len().saturating_sub(self.most);
         self.before += surplus;
         let dropped = self.entries.drain(..surplus);
-        dropped.map(|entry| entry.weight()).sum()
+        dropped.map(|entry| weight_of(&entry)).sum()
     }
 
     /// Prints the table, and what it leaves out.
     fn list(&mut self, names: &[Name]) -> Result<()> {
         let with_skips = self.options.skipped;
-        self.read(names, with_skips, Self::refuse_many)?;
+        self.read(names, with_skips, |_, weight| refuse_many(weight))?;
         let mut text = String::new();
         if !self.entries.is_empty() {
             let is_of_one = self.asked.names.len() == 1 && self.asked.patterns.is_empty();
@@ -238,7 +229,7 @@ impl History<'_> {
                 is_read = print(history)?;
                 return Ok(is_read);
             }
-            history.refuse_many(weight)
+            refuse_many(weight)
         })?;
         if is_read && print(self)? {
             array.end()?;
@@ -280,7 +271,7 @@ impl History<'_> {
 
     /// Writes the chart to a file, or to standard output.
     fn draw(&mut self, path: &Path, names: &[Name]) -> Result<()> {
-        self.read(names, false, Self::refuse_many)?;
+        self.read(names, false, |_, weight| refuse_many(weight))?;
         let mut inspected = Vec::new();
         for few in names.chunks(INSPECTED) {
             inspected.extend(self.settings.locks.inspect(&mut self.client, few)?);
@@ -320,7 +311,22 @@ impl History<'_> {
     }
 }
 
-/// Returns all that is shown, without colours.
+/// Refuses more entries than can be kept.
+fn refuse_many(weight: usize) -> Result<bool> {
+    if weight > MAX_WEIGHT {
+        let most = MAX_WEIGHT >> 20;
+        let why = format!("this history is larger than {most} MiB");
+        return Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into());
+    }
+    Ok(true)
+}
+
+/// Returns the memory that an entry takes, in bytes.
+fn weight_of(entry: &HistoryEntry) -> usize {
+    size_of::<HistoryEntry>() + entry.who.weight()
+}
+
+/// Returns all that is shown of what was found, without colours.
 #[cfg(test)]
 pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
     let entries: Vec<_> = found.iter().flat_map(|lock| lock.entries.clone()).collect();

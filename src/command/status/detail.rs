@@ -7,7 +7,7 @@ use super::super::never_used::{is_unused, similar};
 use super::table::{GRANTED, NOT_CONFIRMED, overdue};
 use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Renewal, Who};
 use crate::report::{
-    Line, Style, client_in_words, columns, command_line, describe_job, escaped, expectation,
+    Line, Style, client_in_words, columns, command_line, describe_job_with, escaped, expectation,
     format_duration, left_of_freeze, padded, quote, reason_of, stopping, truncate, typed, wrapped,
 };
 
@@ -27,8 +27,8 @@ const DEEPER: &str = "    ";
 /// Room for a value on the narrowest terminal.
 const NARROWEST: usize = 16;
 
-/// Returns a screen for each lock. `known`: all names, to find similar ones; `at`: the server; `width`: that of the terminal, if there is
-/// one.
+/// Returns a screen for each lock. `known`: all names, to find similar ones; `at`: the server; `width`: that of the
+/// terminal, if there is one.
 pub fn lines(
     locks: &[Inspected],
     pasts: &[Past],
@@ -148,7 +148,7 @@ impl Screen<'_> {
             self.field("last success", Style::Plain, &format!("{ago} ago"));
         }
         self.space();
-        self.to_type();
+        self.commands();
         if self.lines.last().is_some_and(|line| line.columns() == 0) {
             self.lines.pop();
         }
@@ -209,7 +209,7 @@ impl Screen<'_> {
             client_in_words(who),
             format_duration(self.lock.since(since_ms)),
         );
-        let job = describe_job(who, "", false);
+        let job = describe_job_with(who, "", false);
         let job = if job.is_empty() {
             job
         } else {
@@ -286,7 +286,7 @@ impl Screen<'_> {
     }
 
     /// Adds the commands that change the lock, which a shell takes as they stand.
-    fn to_type(&mut self) {
+    fn commands(&mut self) {
         let lock = self.lock;
         let id = match lock.holds() {
             [] => None,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::super::json::Object;
 use crate::duration::milliseconds;
 use crate::protocol::{Hold, Inspected, Key, Limit, RESULTS, Who};
-use crate::report::Object;
 
 /// Writes a lock.
 pub fn write_lock(json: &mut Object, lock: &Inspected) {
@@ -84,7 +84,7 @@ fn write_hold(json: &mut Object, lock: &Inspected, hold: &Hold) {
     });
     if let Some((holder, by)) = holder.zip(hold.stopping.as_ref()) {
         json.object("stopping", |json| {
-            write_stop(json, by, &holder.who, lock.now_ms)
+            write_stop(json, by, &holder.who, lock.now_ms);
         });
     }
     json.field("foreign", holder.is_none());

@@ -22,6 +22,7 @@ use super::asked::Asked;
 #[cfg(test)]
 use super::history::calendar::Calendar;
 use super::history::{LOCAL, Past};
+use super::json::Array;
 use super::never_used::{is_unused, known_names, mistaken};
 use super::usage::BadUsage;
 use crate::cli;
@@ -31,7 +32,7 @@ use crate::duration::{exact, milliseconds};
 use crate::file;
 use crate::protocol::{Client, Error, Inspected, Name, Which};
 use crate::reason::reason;
-use crate::report::{self, Array, Line, Style, escaped, format_duration, is_safe, lines_of, print};
+use crate::report::{self, Line, Style, escaped, format_duration, is_safe, lines_of, print};
 
 /// Shows locks, once or again and again.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
@@ -50,7 +51,7 @@ pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
     }
 }
 
-/// What a call of `status` shows, and the connection for that.
+/// A call of `status`: the names, the options and the connection.
 struct View<'a> {
     asked: Asked,
     options: &'a cli::Status,
@@ -147,7 +148,7 @@ impl View<'_> {
         let is_printed = file == Path::new("-");
         let text = match &read {
             Ok(locks) => {
-                // In a file a name drives nothing, and has to be as it is.
+                // In a file a name drives nothing, and must be as it is.
                 let is_shown = |lock: &&Inspected| !is_printed || is_safe(lock.name.as_str());
                 let (shown, unsafe_ones): (Vec<_>, Vec<_>) = locks.iter().partition(is_shown);
                 for lock in unsafe_ones {

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, RESULTS};
 
-/// Metrics that have one value a lock, each with its meaning.
-const METRICS: [(&str, &str, fn(&Inspected) -> Option<f64>); 8] = [
+/// A metric that has one value a lock: its name, its meaning and the value, if it is known.
+type Metric = (&'static str, &'static str, fn(&Inspected) -> Option<f64>);
+
+const METRICS: [Metric; 8] = [
     ("redlock_held", "How many holders the lock has.", |lock| {
         Some(count(lock.holders().count()))
     }),

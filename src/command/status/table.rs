@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, Key, Renewal, Who};
 use crate::report::{
-    Cell, Column, Line, Step, Style, Table, client_name, columns, describe_job, escaped,
+    Cell, Column, Line, Step, Style, Table, client_name, columns, describe_job_with, escaped,
     format_duration, shorten, truncate,
 };
 
@@ -133,7 +133,7 @@ impl Row {
         row.cells[PID] = who.pid.to_string();
         row.cells[AGE].clone_from(&age);
         row.cells[ID] = id.into();
-        row.cells[COMMAND] = describe_job(who, note, !on_terminal);
+        row.cells[COMMAND] = describe_job_with(who, note, !on_terminal);
         let link = who.url.as_deref().filter(|_| on_terminal);
         let link = link.map(|link| escaped(link).into_owned());
         Self {

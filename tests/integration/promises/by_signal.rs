@@ -18,9 +18,13 @@ const FATAL: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTER
 
 /// redlock with default signals, in a directory of the test, where a core file would be written.
 fn redlock(redis: &Redis, arguments: &[&str]) -> Command {
-    let script = "ulimit -c unlimited 2>/dev/null; exec redlock \"$@\"";
+    let script = "ulimit -c unlimited 2>/dev/null; exec env \"$@\"";
     let shell = ["sh", "-c", script, "sh"];
-    let mut command = directly(redis, &[&shell, arguments].concat());
+    let (settings, words): (Vec<&str>, Vec<&str>) = arguments
+        .iter()
+        .partition(|word| word.starts_with("REDLOCK_"));
+    let words = [&shell[..], &settings, &["redlock"], &words].concat();
+    let mut command = directly(redis, &words);
     command.current_dir(redis.dir.path());
     with_default_signals(command)
 }

@@ -467,9 +467,9 @@ fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_r
         _ => Action::Pass,
     });
     let url = proxy.url();
-    let outer = ["run", "a", "--", crate::support::REDLOCK];
-    let inner = ["run", "--url", &url, "--on-unreachable", "run"];
-    let fast = ["REDLOCK_REDIS_TIMEOUT=5s", "--ttl", "6s"];
+    let outer = ["run", "a", "--", "env", "REDLOCK_REDIS_TIMEOUT=5s"];
+    let inner = [crate::support::REDLOCK, "run", "--url", &url];
+    let fast = ["--on-unreachable", "run", "--ttl", "6s"];
     let words = [&outer[..], &inner, &fast, words!("a b -- echo ran")].concat();
     let end = outcome(&mut redis.redlock(&words));
     // What it reuses is lost where that takes longer than the lease.

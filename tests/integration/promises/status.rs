@@ -134,7 +134,8 @@ fn in_json_no_lease_was_renewed_before_its_lock_was_held() {
 fn a_free_lock_is_shown_when_asked_for_by_name() {
     let redis = Redis::start();
     assert_eq!(status(&redis, &[]), "no lock is held\n");
-    assert!(status(&redis, &["deploy"]).contains("free"));
+    let never = "never used, or not for 60 days\n";
+    assert_eq!(status(&redis, &["deploy"]), format!("deploy: {never}"));
     let lock = &as_json(&redis, &["deploy"])[0];
     assert_eq!(
         (&lock["held"], &lock["mode"], &lock["holders"]),
@@ -486,7 +487,7 @@ fn a_lock_by_its_name_is_shown_on_one_screen_and_in_a_pipe_nothing_is_cut() {
         &format!("to stop it:    redlock stop --id {id} a"),
         &format!("to free it:    redlock release --force --id {id} a"),
         "to freeze it:  redlock freeze --reason TEXT a",
-        "free: free",
+        "free: never used, or not for 60 days",
     ] {
         assert!(
             text.lines().any(|shown| shown == line),

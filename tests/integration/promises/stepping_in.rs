@@ -950,7 +950,7 @@ fn under_sudo_others_see_who_called_it_unless_a_name_is_given() {
     outcome(named.env("REDLOCK_WHO", "ops")).assert_code(0);
     let screen = outcome(&mut redis.redlock(&["status", "a"])).stdout;
     assert!(screen.contains(" by ops, 29d"), "{screen}");
-    // Who is root without sudo is root, and so is root who calls sudo.
+    // Root who calls sudo is just root.
     let mut plain = by_anna(words!("freeze a --reason z"));
     outcome(plain.env("SUDO_USER", "root")).assert_code(0);
     let screen = outcome(&mut redis.redlock(&["status", "a"])).stdout;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Chart, Row, queued_at};
 use crate::command::history::listing::ended;
-use crate::protocol::{HistoryEntry, Who};
+use crate::protocol::{HistoryEntry, HoldOutcome, Who};
 use crate::report::{
     client_in_words, command_line, describe_job, escaped, format_duration, truncate,
 };
@@ -170,7 +170,7 @@ impl Chart<'_> {
             ),
             None => format!("waiting since {since}, for {ran}"),
         };
-        let job = describe_job(who, "", true);
+        let job = describe_job(who);
         let about = format!("{}: {job}\n{about}", client_in_words(who));
         let link = who.url.as_ref().filter(|url| {
             let url = url.to_ascii_lowercase();
@@ -192,7 +192,7 @@ impl Chart<'_> {
             let label = format!("{label}, {ran}");
             let (class, label) = match entry.ended_ms {
                 None => ("running", label),
-                Some(_) if entry.outcome.is_failure() => ("failed", format!("{FAILED} {label}")),
+                Some(_) if failed(entry) => ("failed", format!("{FAILED} {label}")),
                 Some(_) => ("ok", label),
             };
             let until = self.end_of(entry);
@@ -228,6 +228,12 @@ impl Chart<'_> {
             text(picture, x + 5.0, y + 13.0, style, &truncate(&label, room));
         }
     }
+}
+
+/// Returns true if a hold is over, and ended badly.
+fn failed(entry: &HistoryEntry) -> bool {
+    use HoldOutcome::{Released, Running, Status};
+    !matches!(entry.outcome, Running | Status(0) | Released)
 }
 
 /// Returns the height of a host.
@@ -278,30 +284,15 @@ fn text(picture: &mut String, x: f64, y: f64, class: &str, text: &str) {
     );
 }
 
-/// The text as XML has it; what XML can't have, and what turns the direction of what stands beside
-/// it, is written out.
+/// Returns the text as XML has it. What XML can't have, and what turns the direction of what stands beside it, is written
+/// out.
 fn safe(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for (line, part) in text.split('\n').enumerate() {
-        if line > 0 {
-            safe.push('\n');
-        }
-        write_line(&mut safe, &escaped(part));
-    }
-    safe
-}
-
-fn write_line(safe: &mut String, line: &str) {
-    for c in line.chars() {
-        match c {
-            '&' => *safe += "&amp;",
-            '<' => *safe += "&lt;",
-            '>' => *safe += "&gt;",
-            '"' => *safe += "&quot;",
-            '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
-            c => safe.push(c),
-        }
-    }
+    let lines = text.split('\n').map(|line| {
+        let line = escaped(line).replace('&', "&amp;").replace('<', "&lt;");
+        let line = line.replace('>', "&gt;").replace('"', "&quot;");
+        line.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::print;
-use super::text::{escaped_json, timestamp};
 use crate::duration::milliseconds;
 use crate::protocol::Who;
+use crate::report::{escaped_json, print, timestamp};
 
 /// An object that is being written.
 #[derive(Debug)]
