@@ -150,18 +150,16 @@ impl Settings {
     }
 
     /// Names the settings that have no effect, and the secrets that every user of this host can read. A job leaves that to
-    /// its run, and `redlock doctor` has a check for the secrets.
-    pub fn warn(&self, is_doctor: bool) {
+    /// its run.
+    pub fn warn(&self) {
         let [removed, unknown] = &self.without_effect;
         if let Some(line) = unknown {
             self.verbosity.info(line);
         }
-        if let Some(line) = removed
-            && (is_doctor || self.verbosity >= Verbosity::Verbose)
-        {
-            self.verbosity.info(line);
+        if let Some(line) = removed {
+            self.verbosity.verbose(line);
         }
-        for exposure in self.exposed.iter().filter(|_| !is_doctor && !is_in_job()) {
+        for exposure in self.exposed.iter().filter(|_| !is_in_job()) {
             self.verbosity.info(exposure);
         }
     }

@@ -144,7 +144,7 @@ fn dispatch(
     if let Some(exit) = command::mistyped(typed) {
         return Ok(exit);
     }
-    // doctor itself reports a file that it doesn't trust.
+    // doctor itself reports a file that it doesn't trust, and settings without effect.
     let is_doctor = matches!(command, Command::Doctor(_));
     let settings = || {
         let sources = sources?;
@@ -152,7 +152,9 @@ fn dispatch(
             sources.expect_trusted()?;
         }
         let settings = Settings::read(&common.or(cli.common), &sources)?;
-        settings.warn(is_doctor);
+        if !is_doctor {
+            settings.warn();
+        }
         Ok::<_, anyhow::Error>(settings)
     };
     match command {
