@@ -25,12 +25,11 @@ fn shown() -> String {
 /// Returns the tables and the screens that people see of these locks.
 fn screens() -> String {
     let (locks, histories) = (locks(), histories());
-    let mut all = String::new();
-    for width in [40, 80, 120] {
+    let all = [40, 80, 120].map(|width| {
         let texts = super::drawn(&locks, &histories, Some(width));
-        all += &format!("{width} columns\n\n{}\n", texts[1..].concat());
-    }
-    all
+        format!("{width} columns\n\n{}\n", texts[1..].concat())
+    });
+    all.concat()
 }
 
 #[track_caller]
