@@ -138,5 +138,5 @@ fn with_redlock_show_name_only_the_programs_name_is_stored() {
     assert_eq!(command(""), r#"["sh"]"#);
     outcome(redis.redlock(&["status"]).env("REDLOCK_SHOW", "all"))
         .assert_code(78)
-        .assert_says("REDLOCK_SHOW must be name or full");
+        .assert_says("REDLOCK_SHOW must be full or name");
 }

@@ -901,7 +901,7 @@ impl Twin {
             }
         }
         let common = ["a", "{redlock:a}:", "200"];
-        let command = words!("EVAL {} 11", &text);
+        let command = words!("EVAL {} 12", &text);
         self.redis.cli(&[command, &KEYS, &common, args].concat())
     }
 
