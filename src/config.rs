@@ -133,7 +133,7 @@ impl Settings {
         typed.or(self.max_runtime).filter(|limit| !limit.is_zero())
     }
 
-    /// Returns settings whose grants and renewals are valid only if the replicas of REDLOCK_SYNC have confirmed them.
+    /// Returns settings whose grants and renewals are valid only if the replicas of `REDLOCK_SYNC` have confirmed them.
     ///
     /// # Errors
     /// [`BadConfig`] if the server can't say which replicas there are.

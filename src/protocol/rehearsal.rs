@@ -243,31 +243,31 @@ impl Rehearsal<'_> {
         let force = lock.call(&FORCE, vec![Vec::new(), who]);
         let history = lock.call(&HISTORY, Vec::new());
         let thaw = lock.call(&THAW, Vec::new());
-        let step = |name, call, is_right| Step {
+        let called = |name, call, is_right| Step {
             name,
             call,
             is_right,
         };
         vec![
-            step("acquire", take, is_held),
-            step("acquire", wait(), is_queued),
-            step("renew", holder.renewal(TTL, false), |it| {
+            called("acquire", take, is_held),
+            called("acquire", wait(), is_queued),
+            called("renew", holder.renewal(TTL, false), |it| {
                 is_kept(renewed(it))
             }),
-            step("prolong", holder.prolonging(TTL), |it| {
+            called("prolong", holder.prolonging(TTL), |it| {
                 is_kept(prolonged(&it, TTL).ok()?.ok_or(()))
             }),
-            step("check", holder.check_call(TTL), |it| is_kept(checked(it))),
-            step("stop", stop, has_fields::<1>),
-            step("freeze", freeze, has_fields::<3>),
-            step("thaw", thaw, has_fields::<2>),
-            step("release", release, |it| {
+            called("check", holder.check_call(TTL), |it| is_kept(checked(it))),
+            called("stop", stop, has_fields::<1>),
+            called("freeze", freeze, has_fields::<3>),
+            called("thaw", thaw, has_fields::<2>),
+            called("release", release, |it| {
                 Some(matches!(released(it).ok()?, Released::Now))
             }),
-            step("acquire", wait(), is_held),
-            step("force", force, has_fields::<3>),
-            step("skip", skip, has_fields::<1>),
-            step("history", history, has_fields::<3>),
+            called("acquire", wait(), is_held),
+            called("force", force, has_fields::<3>),
+            called("skip", skip, has_fields::<1>),
+            called("history", history, has_fields::<3>),
         ]
     }
 }

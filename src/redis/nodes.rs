@@ -109,7 +109,7 @@ impl Nodes {
         nodes
     }
 
-    /// The replicas that count for REDLOCK_SYNC=all. That one is down is what most primaries say.
+    /// The replicas that count for `REDLOCK_SYNC=all`. That one is down is what most primaries say.
     pub fn replicas(&self) -> Vec<String> {
         promotable_replicas(&[self.replicas.as_slice()], 1)
     }

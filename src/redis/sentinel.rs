@@ -9,7 +9,7 @@
 //! - that another server is the primary now: that takes a later failover (a larger configuration epoch), too, as most of
 //!   them may be behind one that replaces it;
 //! - that a lock is lost, by a server that didn't grant it;
-//! - under REDLOCK_SYNC=all, that the primary still is one, and which replicas it has: most of all the sentinels there are.
+//! - under `REDLOCK_SYNC=all`, that the primary still is one, and which replicas it has: most of all the sentinels there are.
 
 pub mod answer;
 mod heard;
@@ -312,7 +312,7 @@ impl Sentinels {
     }
 
     /// Whether most sentinels know a newer primary than this server, found out `within` a time: the next connection goes
-    /// there. One of them, another one each time, is asked first, and all if it names another. Under REDLOCK_SYNC=all all are
+    /// there. One of them, another one each time, is asked first, and all if it names another. Under `REDLOCK_SYNC=all` all are
     /// asked each time: by what most of them say, the next grant and renewal count here, or don't.
     pub(super) fn know_newer_primary(
         &self,

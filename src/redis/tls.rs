@@ -195,7 +195,7 @@ struct Verifier {
     chains: Option<Arc<WebPkiServerVerifier>>,
     /// For a server whose own certificate was given.
     own: Option<Arc<WebPkiServerVerifier>>,
-    /// The certificates of REDLOCK_TLS_CA.
+    /// The certificates of `REDLOCK_TLS_CA`.
     given: Vec<CertificateDer<'static>>,
 }
 
@@ -283,7 +283,7 @@ pub(super) struct Handshake<'a> {
     pub(super) host: &'a str,
     /// The server has asked for a certificate of ours.
     pub(super) was_asked: bool,
-    /// There is one (REDLOCK_TLS_CERT).
+    /// There is one (`REDLOCK_TLS_CERT`).
     pub(super) has_own: bool,
 }
 

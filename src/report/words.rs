@@ -175,8 +175,9 @@ pub fn busy_line(name: &Name, at: &str, busy: &Busy) -> String {
         Some(_) => format!("{what}; `{}` undoes it", typed(&["thaw"], name)),
         None => what,
     };
+    let is_free = busy.holders == 0 && busy.frozen.is_none();
     let ahead = match busy.ahead {
-        ahead if ahead > 0 && busy.holders == 0 => format!("; {ahead} ahead"),
+        ahead if ahead > 0 && is_free => format!("; {ahead} ahead"),
         _ => String::new(),
     };
     format!("lock \"{name}\"{at} is {whom}{what}{ahead}")
@@ -734,7 +735,7 @@ mod tests {
         assert_eq!(
             busy_line(&name, "", &busy),
             format!(
-                "lock \"deploy\" is frozen by root@ops-1 (pid 4121), 16m36s left: switching to green; {left}; 1 ahead"
+                "lock \"deploy\" is frozen by root@ops-1 (pid 4121), 16m36s left: switching to green; {left}"
             )
         );
     }

@@ -31,7 +31,7 @@ use crate::protocol::{
 use crate::signal::SIGTERM;
 use crate::sys::ReceivedSignal;
 
-/// How long an answer may take (REDLOCK_REDIS_TIMEOUT).
+/// How long an answer may take (`REDLOCK_REDIS_TIMEOUT`).
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long the next holder has to confirm its grant, and how long the answer to a release that notifies others may take.
@@ -58,7 +58,7 @@ pub struct Setup {
     pub terms: Terms,
     pub limit: WaitLimit,
     /// Its command may start on a grant that isn't confirmed yet, as that of one lock without `--once-per`,
-    /// `--seq` and REDLOCK_SYNC does.
+    /// `--seq` and `REDLOCK_SYNC` does.
     pub starts_on_grant: bool,
     /// Replicas have to have a grant before it counts.
     pub is_replicated: bool,

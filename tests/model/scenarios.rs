@@ -515,7 +515,7 @@ fn failover_runs(runs: usize, sync: Sync) -> Vec<Setup> {
     all
 }
 
-/// A primary with two replicas, one of which follows it with any part of what it wrote; with REDLOCK_SYNC=all only
+/// A primary with two replicas, one of which follows it with any part of what it wrote; with `REDLOCK_SYNC=all` only
 /// with what was confirmed.
 fn failover(sync: Sync) -> Rules {
     let mut rules = rules("a failover", 2);
@@ -528,7 +528,7 @@ fn failover(sync: Sync) -> Rules {
     rules
 }
 
-/// Without REDLOCK_SYNC a lock may be lost; what holds all the same.
+/// Without `REDLOCK_SYNC` a lock may be lost; what holds all the same.
 fn failover_without_sync() -> Rules {
     let mut rules = Rules {
         name: "a failover without SYNC",

@@ -610,6 +610,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::redundant_closure_for_method_calls)] // The method is not one for all lifetimes.
     fn servers_that_no_test_starts_are_judged_by_their_info() {
         let single = "redis://h";
         let role = |info: &str| judged(single, info, |it| it.role());

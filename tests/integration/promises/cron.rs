@@ -1,4 +1,4 @@
-//! Doing it once: --hold-at-least, --once-per, REDLOCK_JITTER, and silence.
+//! Doing it once: --hold-at-least, --once-per, `REDLOCK_JITTER`, and silence.
 
 use std::fs;
 use std::time::{Duration, Instant};

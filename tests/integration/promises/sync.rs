@@ -1,4 +1,4 @@
-//! What REDLOCK_SYNC promises: with `all` a failover loses no lock, whichever replica follows the primary; with
+//! What `REDLOCK_SYNC` promises: with `all` a failover loses no lock, whichever replica follows the primary; with
 //! fewer replicas it may.
 
 use std::collections::HashMap;

@@ -648,7 +648,7 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one() {
         set("tls-protocols", protocols);
         set("tls-ciphers", ciphers);
         set("tls-auth-clients", asks);
-        let mut options = vec![setting("REDLOCK_TLS_CA", &*ca)];
+        let mut options = vec![setting("REDLOCK_TLS_CA", &ca)];
         if ours {
             options.extend([
                 setting("REDLOCK_TLS_CERT", &cert),

@@ -25,7 +25,7 @@ const SHORT: &str = "REDLOCK_SYNC=all --ttl 6s -k 1s";
 /// How long a start may take beyond the failover itself, in seconds.
 const BEYOND: f64 = 3.0;
 
-/// The same under REDLOCK_SYNC=all: the sentinels list the dead primary anew as a replica of the next one, and take as long
+/// The same under `REDLOCK_SYNC=all`: the sentinels list the dead primary anew as a replica of the next one, and take as long
 /// once more to call it down (2 s); until then it might be promoted without what was granted.
 const BEYOND_ALL: f64 = 2.0 + 2.0;
 
@@ -143,7 +143,7 @@ fn v2(is_named_twice: bool) -> Finding {
     expect_one_side(lab, began)
 }
 
-/// An operator has the primary replaced every 10 s. With REDLOCK_SYNC=all there are as many holds as without, and no
+/// An operator has the primary replaced every 10 s. With `REDLOCK_SYNC=all` there are as many holds as without, and no
 /// job is stopped, short or long. Without it a job may lose a lock that was granted in the moment of a failover, and only
 /// then.
 fn sentinel_failover() -> Finding {
@@ -183,7 +183,7 @@ fn killed_primary() -> Finding {
     after_failover(lab, began, took)
 }
 
-/// Starts follow a failover within [`BEYOND`], and with REDLOCK_SYNC=all within [`BEYOND_ALL`].
+/// Starts follow a failover within [`BEYOND`], and with `REDLOCK_SYNC=all` within [`BEYOND_ALL`].
 fn after_failover(mut lab: Lab, began: Nanos, took: f64) -> Finding {
     lab.started_after(&["all", "plain"], boottime(), 70);
     pass(5);
@@ -452,7 +452,7 @@ fn crowd() -> Finding {
     finding
 }
 
-/// Without REDLOCK_SYNC, a client that is cut off with the old primary runs beside others, as docs/servers.md says: for as long as
+/// Without `REDLOCK_SYNC`, a client that is cut off with the old primary runs beside others, as docs/servers.md says: for as long as
 /// it is cut off.
 fn without_sync() -> Finding {
     let mut lab = Lab::sentinel(3, 2, "");

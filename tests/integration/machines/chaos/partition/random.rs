@@ -13,7 +13,7 @@ pub const EPISODE: Duration = Duration::from_secs(60);
 /// How long it may take until all is well again.
 const WHOLE: Duration = Duration::from_secs(45);
 
-/// Jobs of three clients with REDLOCK_SYNC=all while one thing after the other befalls the network and the servers: never
+/// Jobs of three clients with `REDLOCK_SYNC=all` while one thing after the other befalls the network and the servers: never
 /// two at once.
 pub fn play(end: Instant, seed: u64) -> Finding {
     let mut dice = Dice::new(seed, 28);
