@@ -738,9 +738,9 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
 fn when_the_lease_ends_unrenewed_the_child_of_a_script_is_dead_as_well() {
     let redis = Redis::start();
     let child = format!("sh -c 'trap \"\" TERM; echo $$; {SIGNS_OF_LIFE}' & wait");
-    let mut script = holder(&redis, "--ttl 6s -k 1s", &child);
+    let mut script = holder(&redis, "--ttl 12s -k 1s", &child);
     let child: i32 = script.line().parse().unwrap();
-    // The next renewal is 2 s away.
+    // The next renewal is 4 s away.
     await_renewals(&redis, &mut script, 1);
     let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     redis.stall();

@@ -669,6 +669,10 @@ impl Promises {
                 Act::Acquire { client, .. } if client == n => {}
                 Act::Release { client, .. } if client == n => self.pasts[n].cancelled = true,
                 Act::Delete(Key::Queue | Key::Waiters) | Act::SetClock(_) | Act::Visit => {}
+                // A run that had the lock at once leaves it to the next request to clear those away that it made give up.
+                _ if self.pasts[n]
+                    .queued
+                    .is_some_and(|at| at < self.superseded_at(n, step)) => {}
                 _ => promise!(
                     !is_perfect,
                     "P7: a live waiter keeps its place",
@@ -875,7 +879,7 @@ impl Promises {
             let is_anywhere = past.may_be_anywhere(self.state_deleted)
                 || theirs.may_be_anywhere(self.state_deleted);
             // One that ignores a freeze goes ahead of those that the freeze keeps out.
-            let overtakes = step.before.is_frozen()
+            let overtakes = (step.before.is_frozen() || step.after.is_frozen())
                 && all[n].plan.wish.ignores_freeze
                 && !all[o].plan.wish.ignores_freeze;
             if o == n || overtakes || !is_undisturbed || is_anywhere || !step.after.waits(other) {
