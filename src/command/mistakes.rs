@@ -220,7 +220,7 @@ const NOT_OURS: &[(&str, &str)] = &[
     ("--connect-timeout", "REDLOCK_REDIS_TIMEOUT"),
     ("--repair-ttl", "REDLOCK_REPAIR_TTL=1"),
     (
-        "--prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout --history-size --on-lost --jitter",
+        "--prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout --history-size --on-lost --jitter --redis-timeout --who --show --hook",
         SETTING,
     ),
 ];
