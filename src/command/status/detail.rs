@@ -254,7 +254,17 @@ impl Screen<'_> {
             return;
         }
         let lasting = format_duration(lock.since(holder.since_ms));
-        let line = format!("{} for {lasting}{note}", client_in_words(who));
+        // A person on call wants the host and the process of a CI job, too.
+        let place = match &who.known_as {
+            Some(_) => format!(
+                ", {}@{} (pid {})",
+                escaped(&who.user),
+                escaped(&who.host),
+                who.pid
+            ),
+            None => String::new(),
+        };
+        let line = format!("{}{place} for {lasting}{note}", client_in_words(who));
         self.field("holder", Style::Plain, &line);
         match overdue {
             Some(overdue) => {
