@@ -133,6 +133,13 @@ impl Settings {
         typed.or(self.max_runtime).filter(|limit| !limit.is_zero())
     }
 
+    /// Returns the replicas that must confirm a grant, if that is set.
+    pub fn quorum(&self) -> Option<Quorum> {
+        self.sync
+            .as_ref()
+            .map(|(replication, _)| replication.quorum)
+    }
+
     /// Returns settings whose grants and renewals are valid only if the replicas of `REDLOCK_SYNC` have confirmed them.
     ///
     /// # Errors

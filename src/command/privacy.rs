@@ -10,7 +10,7 @@ use std::ops::Range;
 const MASK: &str = "***";
 
 /// A text, or a script, without its secrets.
-pub(super) fn masked(text: &str) -> Cow<'_, str> {
+pub(in crate::command) fn masked(text: &str) -> Cow<'_, str> {
     let mut safe = String::new();
     let mut copied = 0;
     for secret in Scan::new(text) {

@@ -1,8 +1,10 @@
 //! Checks of this host: its kernel, settings, secrets, and the hook.
 
+use std::borrow::Cow;
 use std::io;
 use std::time::Instant;
 
+use super::super::privacy::masked;
 use super::finding::{Check, Finding, Group, command};
 use crate::config::{Exposure, Settings};
 use crate::reason::reason;
@@ -24,7 +26,7 @@ pub fn examine(
         url(settings),
         check_settings(settings),
         secrets(&settings.exposed),
-        judge_hook(hook, until),
+        judge_hook(hook, settings.hook.as_deref().unwrap_or_default(), until),
     ]
 }
 
@@ -121,19 +123,29 @@ fn cure(all: &[Exposure]) -> String {
     command(&commands.join(" && "), &notes)
 }
 
-/// Advice about a hook that fails.
-const BY_HAND: &str = "run it by hand: REDLOCK_EVENT=test sh -c \"$REDLOCK_HOOK\"";
+/// Returns how to run a hook that fails by hand. A script with a secret isn't repeated.
+fn by_hand(script: &str) -> String {
+    match masked(script) {
+        Cow::Borrowed(script) => {
+            format!("run it by hand: REDLOCK_EVENT=test sh -c {}", quote(script))
+        }
+        Cow::Owned(_) => "run it by hand, with REDLOCK_EVENT=test".into(),
+    }
+}
 
-fn judge_hook(test: Option<io::Result<HookTest>>, until: Instant) -> Finding {
+fn judge_hook(test: Option<io::Result<HookTest>>, script: &str, until: Instant) -> Finding {
     let check = Check("hook", Group::Host);
     let Some(test) = test else {
         return check.moot("no REDLOCK_HOOK is set");
     };
     let (message, fix) = match test.and_then(|test| test.status(until)) {
         Ok(Some(0)) => return check.ok("REDLOCK_HOOK ended with status 0 (REDLOCK_EVENT=test)"),
-        Ok(Some(status)) => (format!("ended with status {status}"), BY_HAND),
-        Ok(None) => ("hasn't ended in time".into(), "give it a time-out"),
-        Err(error) => (format!("can't be started: {}", reason(&error)), BY_HAND),
+        Ok(Some(status)) => (format!("ended with status {status}"), by_hand(script)),
+        Ok(None) => ("hasn't ended in time".into(), "give it a time-out".into()),
+        Err(error) => (
+            format!("can't be started: {}", reason(&error)),
+            by_hand(script),
+        ),
     };
     check.warn(format!("REDLOCK_HOOK {message} (REDLOCK_EVENT=test)"), fix)
 }

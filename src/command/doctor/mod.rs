@@ -43,7 +43,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
     let is_in_hook = std::env::var_os(EVENT).is_some_and(|event| !event.is_empty());
     let hook = settings.hook.as_deref().filter(|_| !is_in_hook);
     let hook = hook.map(|script| HookTest::start(script, lock.as_slice(), &who));
-    let (place, mut findings) = server::examine((&settings.locks, ttl), lock.as_ref(), &who, until);
+    let (place, mut findings) = server::examine((settings, ttl), lock.as_ref(), &who, until);
     findings.extend(host::examine(settings, hook, until));
     let is_fit = is_fit(&findings);
     let took = began.elapsed();

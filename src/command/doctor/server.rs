@@ -8,9 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::finding::{Check, Finding, Group, Level, command};
 use super::info::Info;
+use crate::config::Settings;
 use crate::decide::lease::renewal_interval;
 use crate::protocol::{
-    Client, Error, ErrorKind, Inspected, Key, Locks, Name, RedisCli, Rehearsed, RollCall,
+    Client, Error, ErrorKind, Inspected, Key, Locks, Name, Quorum, RedisCli, Rehearsed, RollCall,
     Transport, Vote, Who, left,
 };
 use crate::report::{busy_line, format_duration, typed};
@@ -55,6 +56,8 @@ const NEARLY_FULL: u64 = 90;
 /// A server under examination.
 struct Server<'a> {
     locks: &'a Locks,
+    /// The replicas that must confirm a grant, if that is set.
+    quorum: Option<Quorum>,
     client: Client,
     until: Instant,
     redis_cli: RedisCli,
@@ -66,16 +69,18 @@ struct Server<'a> {
 /// Checks all of it, and returns the server's address with the findings. `who` is shown as the holder of the lock for the
 /// rehearsal.
 pub fn examine(
-    (locks, ttl): (&Locks, Duration),
+    (settings, ttl): (&Settings, Duration),
     name: Option<&Name>,
     who: &Who,
     until: Instant,
 ) -> (String, Vec<Finding>) {
+    let locks = &settings.locks;
     let roll_call = locks.call_sentinels(SENTINEL_WITHIN);
     let mut client = locks.client();
     let connected = connect(locks, &mut client, until);
     let mut server = Server {
         locks,
+        quorum: settings.quorum(),
         client,
         until,
         redis_cli: locks.redis_cli(),
@@ -249,9 +254,25 @@ impl Server<'_> {
 
     fn replicas(&self) -> Finding {
         let (online, all) = self.info.replicas();
-        let finding = if all == 0 && self.locks.may_fail_over() {
+        let needed = match self.quorum {
+            Some(Quorum::All) if !self.locks.may_fail_over() => {
+                return REPLICAS.fail(
+                    "REDLOCK_SYNC=all needs Sentinel or Redis Cluster, which list the replicas",
+                    "use the URL of Sentinel or of a cluster, or set a number, such as REDLOCK_SYNC=1",
+                );
+            }
+            Some(Quorum::All) => 1,
+            Some(Quorum::AtLeast(number)) => u64::from(number),
+            None => 0,
+        };
+        let finding = if u64::try_from(online).unwrap_or(u64::MAX) < needed {
+            REPLICAS.fail(
+                format!("{online} in sync, and REDLOCK_SYNC needs {needed}: no run starts"),
+                "start more replicas (replicaof; on a cluster, redis-cli --cluster add-node), or lower REDLOCK_SYNC",
+            )
+        } else if all == 0 && self.locks.may_fail_over() {
             REPLICAS.warn(
-                "none: nothing takes over if this server dies, and REDLOCK_SYNC isn't possible",
+                "none: nothing takes over if this server dies",
                 "start a replica (replicaof; on a cluster, redis-cli --cluster add-node)",
             )
         } else if all == 0 {
@@ -512,6 +533,7 @@ fn next_step(error: &Error) -> &'static str {
         _ if is("no such host") => "correct the host in the URL, or its name in DNS",
         _ if is("looked up") => "check whether this host's name servers answer",
         _ if is("in time") => "open the port if a firewall drops packets; restart a hung server",
+        _ if is("password file") || is("no such file") => "write that file, or correct its name",
         _ if is("client certificate") => "set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY",
         _ if is("was closed") => "see the log of the server, or of the proxy in front of it",
         _ => "correct the URL, or the network between this host and that one",
@@ -602,6 +624,7 @@ mod tests {
             place: locks.to_string(),
             until: Instant::now(),
             info: Info::default(),
+            quorum: None,
             locks: &locks,
         };
         server.info.add(&info.replace(' ', "\n"));
@@ -609,6 +632,8 @@ mod tests {
         format!("{:?}: {}", finding.level, finding.message)
     }
 
+    // The methods take one lifetime each, and the closures any.
+    #[allow(clippy::redundant_closure_for_method_calls)]
     #[test]
     #[allow(clippy::redundant_closure_for_method_calls)] // The method is not one for all lifetimes.
     fn servers_that_no_test_starts_are_judged_by_their_info() {

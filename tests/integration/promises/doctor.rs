@@ -271,6 +271,12 @@ fn a_replica_is_not_fit_and_doctor_names_its_primary() {
     examined.only("fail", "");
     examined.says("role ok: primary of 1 replica");
     examined.says("replicas ok: 1 in sync");
+    // No run starts with these, so this server isn't fit.
+    for (value, fix) in [("2", "lower REDLOCK_SYNC"), ("all", "REDLOCK_SYNC=1")] {
+        let examined = examine(&primary, &[setting("REDLOCK_SYNC", value)]);
+        examined.says(&format!("replicas fail: REDLOCK_SYNC → {fix}"));
+    }
+    examine(&primary, &[setting("REDLOCK_SYNC", "1")]).says("replicas ok: 1 in sync");
     // A writable replica is a second primary.
     set(&replica, "replica-read-only", "no");
     let both = "both grant the same lock";
