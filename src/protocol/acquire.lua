@@ -210,6 +210,8 @@ if not queued then
   if slot then
     local fence = next_fence()
     add_holder(value, token, limit, slot, ttl, fence, 0, sync and 'held:' or 'held', who)
+    -- Another client may have deleted one of the two sets that it stood in, and a holder isn't granted the lock once more.
+    if is_exempt then redis.pcall('ZREM', others == queue and exempt or queue, token) end
     if number then set_state('number', int_text(number), 'number_by', who) end
     if supersede ~= '0' and ticket == '' then
       -- Older ones that have left the queue are not to follow it either.
@@ -218,7 +220,7 @@ if not queued then
       supersede_older(newest)
     end
     -- It may never be renewed.
-    put_name(now_ms + math.max(IN_USE, ttl))
+    index_name(math.max(IN_USE, ttl))
     return {1, fence, slot}
   end
 end

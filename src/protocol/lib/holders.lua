@@ -7,10 +7,12 @@ local LOST = 100 -- how many holds are recorded of a group that has lost the loc
 local DEAD_MEMBERS = 100 -- how many members whose leases have ended one call removes
 local RESTORED = 500 -- the slots of how many members one call restores
 
+local all_shared = false -- the last member with a slot has left
+
 -- Takes a member out of its group.
 local function remove_member(token)
   redis.call('ZREM', holders, token)
-  redis.pcall('ZREM', slots, 'slot ' .. token, 'limit ' .. token)
+  if redis.pcall('ZREM', slots, 'slot ' .. token, 'limit ' .. token) == 2 then all_shared = redis.call('EXISTS', slots) == 0 end
   redis.pcall('HDEL', meta, token)
 end
 
@@ -58,7 +60,7 @@ local function after_leaving(value)
     clear_lock()
     return frozen > 0 and FROZEN
   end
-  if value == 'redlock:slots' and redis.call('EXISTS', slots) == 0 and has_slots() and redis.call('EXISTS', slots) == 0 then
+  if value == 'redlock:slots' and (all_shared or has_slots() and redis.call('EXISTS', slots) == 0) then
     value = 'redlock:shared'
     redis.call('SET', lock, value, 'KEEPTTL')
   end

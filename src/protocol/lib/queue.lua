@@ -14,8 +14,9 @@ local MOST_NOTIFIED = 100 -- how many are notified at most of a grant to a waite
 
 -- Takes a waiter out of the queue.
 local function remove_waiter(token)
-  redis.call('ZREM', line, token)
-  redis.pcall('ZREM', line == queue and exempt or queue, token)
+  -- A key of another type holds no waiters; a server that takes no writes ends the script.
+  local remove = type(redis.pcall('ZREM', line, token)) == 'table' and redis.call or redis.pcall
+  remove('ZREM', line == queue and exempt or queue, token)
   redis.pcall('HDEL', waiters, token)
 end
 
