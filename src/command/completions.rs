@@ -118,12 +118,10 @@ fn names(listing: &str, server: &[OsString]) -> String {
 
 /// The server that the line names.
 fn url_option(line: &[OsString]) -> Vec<OsString> {
-    let at = line.iter().position(|word| word == "-u" || word == "--url");
-    let joined = line
-        .iter()
-        .find(|word| word.as_encoded_bytes().starts_with(b"--url="));
-    match (at, joined) {
-        (Some(at), _) => line.iter().skip(at).take(2).cloned().collect(),
-        (None, joined) => joined.cloned().into_iter().collect(),
-    }
+    let is_joined = |word: &OsString| word.as_encoded_bytes().starts_with(b"--url=");
+    let is_url = |word: &OsString| word == "-u" || word == "--url" || is_joined(word);
+    let mut rest = line.iter().skip_while(|word| !is_url(word)).cloned();
+    let option = rest.next();
+    let value = rest.next().filter(|_| !option.iter().any(is_joined));
+    option.into_iter().chain(value).collect()
 }

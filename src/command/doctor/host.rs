@@ -125,12 +125,10 @@ fn cure(all: &[Exposure]) -> String {
 
 /// Returns how to run a hook that fails by hand. A script with a secret isn't repeated.
 fn by_hand(script: &str) -> String {
-    match masked(script) {
-        Cow::Borrowed(script) => {
-            format!("run it by hand: REDLOCK_EVENT=test sh -c {}", quote(script))
-        }
-        Cow::Owned(_) => "run it by hand, with REDLOCK_EVENT=test".into(),
-    }
+    let Cow::Borrowed(script) = masked(script) else {
+        return "run it by hand, with REDLOCK_EVENT=test".into();
+    };
+    format!("run it by hand: REDLOCK_EVENT=test sh -c {}", quote(script))
 }
 
 fn judge_hook(test: Option<io::Result<HookTest>>, script: &str, until: Instant) -> Finding {

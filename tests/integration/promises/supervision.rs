@@ -708,6 +708,7 @@ fn an_answer_that_came_while_redlock_stood_still_past_its_lease_is_not_blamed_on
     let child = pid_in(&running.line());
     await_and_kill_watchdog(running.pid());
     wait_until("a renewal is under way", || proxy.count("renew") > 0);
+    wait_until("it sleeps", || state(running.pid()) == Some('S'));
     running.signal(Signal::SIGSTOP);
     wait_until("the lock has run out", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
