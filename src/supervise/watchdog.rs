@@ -3,7 +3,7 @@
 //!
 //! Without a terminal COMMAND leads a process group of its own, so that a SIGKILL or SIGSTOP for the group of redlock
 //! doesn't reach it. The watchdog is in a session of its own, and only tells redlock of all other signals: one that
-//! reaches the watchdog was sent to every process of the job. It holds COMMAND's descriptor,
+//! reaches the watchdog there was sent to every process of the job. It holds COMMAND's descriptor,
 //! by which it kills COMMAND first of all, as a look into /proc may keep it waiting. Besides that it holds nothing but a
 //! pair of sockets, through which the main thread tells by when COMMAND has to be dead, and the thread that renews that a renewal has
 //! succeeded, as the main thread may be late to hear of it. It is forked by the thread that renews, when that begins: a
@@ -274,6 +274,8 @@ impl Watch {
         let Ok(signals) = SignalSet::of(&passed_on()).descriptor() else {
             return;
         };
+        // A signal that came before the new session may have been sent to redlock's group alone, so that COMMAND lacks it.
+        while let Ok(Some(_)) = sys::next_signal(&signals) {}
         self.open_command();
         loop {
             match self.listen(pipe) {

@@ -11,8 +11,9 @@ use nix::unistd::Pid;
 
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gate, OtherUser, Redis, Running, ask, attach_strace, await_watchdog, children, directly,
-    is_alive, now, outcome, send, state, wait_until, watchdog, with_default_signals,
+    COUNTER, Gate, OtherUser, REDLOCK, Redis, Running, ask, attach_strace, await_watchdog,
+    children, directly, forked_watchdog, is_alive, now, outcome, send, state, wait_until, watchdog,
+    with_default_signals,
 };
 
 /// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
@@ -104,6 +105,43 @@ fn a_term_for_every_process_reaches_once_what_a_killed_command_has_left() {
     fs::write(redis.dir.path().join("over"), "").unwrap();
     let end = run.finish();
     assert_eq!(end.stdout.matches("asked").count(), 1, "{end:?}");
+}
+
+#[test]
+fn a_signal_for_redlocks_group_reaches_command_also_when_a_new_watchdog_gets_it_too() {
+    let redis = Redis::start();
+    // The watchdog stays in redlock's group until strace is killed.
+    let words = words!(
+        "strace -DDD -f -e trace=setsid -e inject=setsid:delay_enter=60s -o /dev/null {} run --ttl 120s -k 60s a -- perl -e {} child INT TERM",
+        REDLOCK,
+        COUNTER
+    );
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut run = Running::start(&mut with_default_signals(directly(&redis, words)));
+        assert!(run.line().starts_with("child ready "));
+        let mut watchdog = 0;
+        wait_until("it has forked a watchdog", || {
+            watchdog = forked_watchdog(run.pid()).unwrap_or(0);
+            watchdog != 0
+        });
+        let status = fs::read_to_string(format!("/proc/{watchdog}/status")).unwrap();
+        let tracer = status
+            .lines()
+            .find_map(|line| line.strip_prefix("TracerPid:"));
+        // It finds the signal as late as on a busy machine.
+        run.signal(Signal::SIGSTOP);
+        wait_until("redlock is stopped", || {
+            matches!(state(run.pid()), Some('T' | 't'))
+        });
+        killpg(Pid::from_raw(run.pid()), signal).unwrap();
+        send(tracer.unwrap().trim().parse().unwrap(), libc::SIGKILL);
+        assert_eq!(await_watchdog(run.pid()), watchdog);
+        run.signal(Signal::SIGCONT);
+        run.expect_line(&format!("child {}", &signal.as_str()[3..]));
+        send(run.pid(), libc::SIGRTMAX());
+        run.expect_line("child end");
+        run.finish();
+    }
 }
 
 #[test]

@@ -182,6 +182,13 @@ pub fn losses(redis: &Redis) -> usize {
 /// The process that kills COMMAND's tree where this redlock can't; it comes with the first renewal. Until it has a session
 /// of its own, a signal for the group of redlock reaches it, too.
 pub fn watchdog(redlock: i32) -> Option<i32> {
+    let leads_session =
+        |pid: &i32| getsid(Some(Pid::from_raw(*pid))).is_ok_and(|id| id.as_raw() == *pid);
+    forked_watchdog(redlock).filter(leads_session)
+}
+
+/// The same, also before it has a session of its own.
+pub fn forked_watchdog(redlock: i32) -> Option<i32> {
     let threads = fs::read_dir(format!("/proc/{redlock}/task")).ok()?;
     let lists = threads
         .flatten()
@@ -191,18 +198,16 @@ pub fn watchdog(redlock: i32) -> Option<i32> {
         .flat_map(|list| list.split(' ').flat_map(str::parse).collect::<Vec<i32>>())
         .collect();
     let name = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let leads_session =
-        |pid: &i32| getsid(Some(Pid::from_raw(*pid))).is_ok_and(|id| id.as_raw() == *pid);
     pids.into_iter()
-        .find(|pid| name(pid) == "rl-watchdog\n" && leads_session(pid) && is_alive(*pid))
+        .find(|pid| name(pid) == "rl-watchdog\n" && is_alive(*pid))
 }
 
-/// The same, as soon as there is one.
+/// The same, as soon as there is one that waits for what redlock tells, and for signals.
 #[track_caller]
 pub fn await_watchdog(redlock: i32) -> i32 {
     let mut found = None;
     wait_until("it has a watchdog", || {
-        found = watchdog(redlock);
+        found = watchdog(redlock).filter(|&pid| state(pid) == Some('S'));
         found.is_some()
     });
     found.unwrap()
