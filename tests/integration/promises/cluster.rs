@@ -74,7 +74,7 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
         status.contains("slot 1/2") && status.contains("waiting #1"),
         "{status}"
     );
-    assert!(command(&["status", "a"]).contains("waiter"));
+    assert!(command(&["status", "a"]).contains("waiting"));
     holder.let_go();
     holder.finish().assert_code(0);
     for waiter in waiter {

@@ -300,9 +300,9 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
 /// A holder on the host of the primary, by itself with that; a waiter elsewhere is granted the lock by
 /// another primary. `holder` and `waiter` are redlock with a URL; `isolate` cuts the holder's host off.
 fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: impl FnOnce()) {
-    let options = words!("run REDLOCK_SYNC=all -k 500ms a --ttl");
+    let options = words!("run -k 500ms a --ttl");
     let job = |label: &str, mut command: Command, ttl: &str| {
-        command.args(options).arg(ttl);
+        command.env("REDLOCK_SYNC", "all").args(options).arg(ttl);
         Job::start(label, home, command)
     };
     let holder = job("holder", holder, "8s").ready();
