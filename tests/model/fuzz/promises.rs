@@ -522,7 +522,8 @@ impl Promises {
         }
         if act == Act::Freeze {
             self.frozen_free = step.new.is_empty();
-        } else if matches!(act, Act::Delete(_)) {
+        } else if matches!(act, Act::Delete(_)) || !step.new.is_empty() {
+            // Nor is the key there when the lease of a run that ignores the freeze has ended.
             self.frozen_free = false;
         }
         // A plain client looks at the key alone; it gets in when another one has removed it.
@@ -615,8 +616,11 @@ impl Promises {
             };
             limit = limit.min(step.wish(n).limit);
             let asks = matches!(act, Act::Acquire { .. } | Act::PlainAcquire(_));
+            // If another client has deleted the queue, it still stands among those that ignore freezes.
+            let is_exempt = step.wish(n).ignores_freeze && self.pasts[n].refreshed < self.disturbed;
+            let waits = before.waits(token) || is_exempt;
             promise!(
-                step.was_held(token) || asks && actor == Some(token) || before.waits(token),
+                step.was_held(token) || asks && actor == Some(token) || waits,
                 "P6: a client that has lost a lock gets it again only by a request for it",
                 "{token} holds it by {act:?}"
             );
@@ -652,6 +656,10 @@ impl Promises {
             }
             let is_perfect = self.is_heard(n, &all[n]);
             match act {
+                // A run that had the lock at once leaves it to the next request to clear those away that it made give up.
+                _ if self.pasts[n]
+                    .queued
+                    .is_some_and(|at| at < self.superseded_at(n, step)) => {}
                 Act::Acquire { client, .. }
                     if client != n && all[client].plan.wish.supersedes() =>
                 {
@@ -669,10 +677,6 @@ impl Promises {
                 Act::Acquire { client, .. } if client == n => {}
                 Act::Release { client, .. } if client == n => self.pasts[n].cancelled = true,
                 Act::Delete(Key::Queue | Key::Waiters) | Act::SetClock(_) | Act::Visit => {}
-                // A run that had the lock at once leaves it to the next request to clear those away that it made give up.
-                _ if self.pasts[n]
-                    .queued
-                    .is_some_and(|at| at < self.superseded_at(n, step)) => {}
                 _ => promise!(
                     !is_perfect,
                     "P7: a live waiter keeps its place",
@@ -1000,6 +1004,9 @@ impl Promises {
                     step.old
                 );
                 let at = self.place(n, step);
+                // Since another client has deleted the queue, the dead may stand among those that ignore freezes.
+                let is_unsure =
+                    step.after.is_frozen() && step.wish(n).ignores_freeze && self.disturbed > 0;
                 let mine = self.pasts[n].ticket.map(i64::unsigned_abs);
                 promise!(
                     !queues || busy.ticket == mine,
@@ -1008,7 +1015,9 @@ impl Promises {
                     busy.ticket
                 );
                 promise!(
-                    !queues || at.and_then(|at| u32::try_from(at).ok()) == Some(busy.ahead),
+                    !queues
+                        || is_unsure
+                        || at.and_then(|at| u32::try_from(at).ok()) == Some(busy.ahead),
                     "P7: a waiter knows its place",
                     "{token} is number {at:?} and the answer is that {} are ahead",
                     busy.ahead
