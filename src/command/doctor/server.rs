@@ -635,7 +635,6 @@ mod tests {
     // The methods take one lifetime each, and the closures any.
     #[allow(clippy::redundant_closure_for_method_calls)]
     #[test]
-    #[allow(clippy::redundant_closure_for_method_calls)] // The method is not one for all lifetimes.
     fn servers_that_no_test_starts_are_judged_by_their_info() {
         let single = "redis://h";
         let role = |info: &str| judged(single, info, |it| it.role());
