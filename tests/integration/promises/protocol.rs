@@ -866,6 +866,22 @@ fn a_lock_can_be_released_and_acquired_whatever_others_put_into_its_other_keys()
     }
 }
 
+#[test]
+fn readers_get_in_at_once_when_the_last_of_600_members_with_a_limit_has_left() {
+    let redis = Redis::start();
+    let readers = |kind: &str, many: u32| {
+        for number in 0..many {
+            let token = format!("{kind}-{number}");
+            Ask::by(&token).limit(SHARED).gets_it(&redis);
+        }
+    };
+    readers("early", 600);
+    Ask::by("limited").limit("5000").gets_it(&redis);
+    release(&redis, "limited", "status:0");
+    // Their slots would be restored 500 at a time, as after the loss of that key.
+    readers("late", 3);
+}
+
 /// One of two servers that are asked the same, with the messages that it publishes for the lock "a".
 struct Twin {
     redis: Redis,
