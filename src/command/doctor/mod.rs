@@ -64,8 +64,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
         let only = settings
             .locks
             .local_socket()
-            .map(|_| format!("{THIS_HOST_ONLY}: "));
-        let only = only.unwrap_or_default();
+            .map_or_else(String::new, |_| format!("{THIS_HOST_ONLY}: "));
         let prefix = settings.locks.prefix();
         let page = Page {
             heading: &format!("{only}Redis at {place}, keys {prefix}*"),
