@@ -11,7 +11,7 @@
 //! command/acquire → acquisition, supervise a lock for a script
 //! command/acquisition → protocol, decide,  acquiring locks
 //!                       supervise
-//! command/doctor → protocol                what is wrong with a server, by evidence that is judged purely
+//! command/doctor → protocol, supervise     asks a server and this host on one connection, and judges the answers
 //! supervise → decide, protocol             work under its locks, of a run and of a keeper that stays behind: one child and its
 //!                                          tree, the thread that renews, the process that kills where redlock can't, whether
 //!                                          the process of a holder is dead, and the variables by which a job knows its locks

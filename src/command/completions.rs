@@ -1,4 +1,4 @@
-//! Completions at a tab: the scripts of the shells ask redlock itself, and clap knows what comes next.
+//! Completions at a tab: the scripts in completions/ call redlock, and clap answers from the command line's definition.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
 //! What is printed agrees with what is there: man pages, completions, and what the manual tells to do.
 //!
 //! The pages are made from the definition of the command line, with the hand-written sections of
-//! man/parts at their end; `make generate` rewrites them. A hand-written DESCRIPTION replaces the one of the help. Completions come from clap;
-//! these tests ask bash, zsh and fish for them.
+//! man/parts at their end; `make generate` rewrites them. A hand-written DESCRIPTION replaces the one of the help.
+//! Completions come from clap; these tests ask bash, zsh and fish for them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
