@@ -22,7 +22,8 @@ const ROUNDS: usize = 12;
 /// The time within which another signal is the same request.
 const SAME: Duration = Duration::from_millis(500);
 
-/// A COMMAND that takes its time to clean up when it is asked to end, however often.
+/// A COMMAND that takes its time to clean up when it is asked to end, however often: longer than signals may be apart that
+/// are one request, so that none of them comes only when redlock releases the lock.
 const CLEANS_UP: &str = r#"
     $| = 1;
     my $asked = 0;
@@ -30,7 +31,7 @@ const CLEANS_UP: &str = r#"
     print "ready\n";
     my $limit = time + 60;
     select(undef, undef, undef, 0.01) until $asked || time > $limit;
-    select(undef, undef, undef, 0.05) for 1 .. 4;
+    select(undef, undef, undef, 0.05) for 1 .. 12;
     print "cleaned\n";
     exit 9;
 "#;

@@ -109,8 +109,8 @@ fn both(running: &mut Running) -> (i32, i32) {
     (command.unwrap(), ready.unwrap())
 }
 
-/// Options of a lock that is renewed every two seconds, and of which a renewal may be seven seconds late.
-const RENEWED_OFTEN: &str = "--ttl 9s -k 2s --with-children";
+/// Options of a lock that is renewed every seven seconds, and of which a renewal may be 13 seconds late.
+const RENEWED_OFTEN: &str = "--ttl 22s -k 2s --with-children";
 
 /// Waits until the lock "a" was renewed twice: the first of these renewals may have been sent before. Each renewal of an
 /// exclusive lock extends two keys.

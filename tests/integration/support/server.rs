@@ -299,7 +299,14 @@ pub fn pid_of(token: &str) -> Option<i32> {
 pub fn assert_nothing_left(redis: &Redis) {
     let mut left = redis.keys();
     left.retain(|key| !key.ends_with("}:state") && !key.ends_with("}:notices"));
-    assert_eq!(left, [""; 0], "keys are left");
+    let contents = left
+        .iter()
+        .filter(|key| redis.cli(&["TYPE", key]) == "hash");
+    let contents: Vec<_> = contents.map(|key| redis.cli(&["HGETALL", key])).collect();
+    assert_eq!(
+        left, [""; 0],
+        "keys are left; those of hashes: {contents:?}"
+    );
 }
 
 impl Drop for Redis {
