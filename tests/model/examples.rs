@@ -191,8 +191,12 @@ fn step(line: usize, text: &str, names: &mut Names) -> Result<Step, String> {
             let words = words(&rest.replace('$', &n.to_string()));
             deeds.push((deed(&words, names)?.0, at));
         }
+    } else if let Some(quiet) = quiet {
+        for words in quiet.split("; ").flat_map(calls) {
+            deeds.push((deed(&words, names)?.0, at));
+        }
     } else {
-        let (deed, name) = deed(&words(quiet.unwrap_or(rest)), names)?;
+        let (deed, name) = deed(&words(rest), names)?;
         script = name;
         deeds.push((deed, at));
     }
@@ -202,6 +206,18 @@ fn step(line: usize, text: &str, names: &mut Names) -> Result<Step, String> {
         script,
         is_shown: quiet.is_none() && many.is_none(),
     })
+}
+
+/// Returns the calls that a part of a line in brackets stands for: `wait t2` subscribes, and then requests the lock.
+fn calls(text: &str) -> Vec<Vec<String>> {
+    let mut all = words(text);
+    if all[0] != "wait" {
+        return vec![all];
+    }
+    let listen = vec!["listen".to_owned(), all[1].clone()];
+    all[0] = "acquire".to_owned();
+    all.push("place=listen".to_owned());
+    vec![listen, all]
 }
 
 fn deed(words: &[String], names: &mut Names) -> Result<(Deed, Option<&'static str>), String> {
