@@ -325,358 +325,211 @@ mod tests {
         mistake(&error, &typed)
     }
 
+    /// Checks a transcript: each command line is followed by what is said to it, of which `…` stands for the rest. Words that
+    /// contain spaces are separated by `|`.
     #[track_caller]
-    fn assert_said(cases: &[(&str, &str)]) {
-        for (line, expected) in cases {
-            let words: Vec<&str> = line.split(' ').collect();
-            assert_eq!(said(&words), *expected, "{line}");
+    fn assert_said(transcript: &str) {
+        let lines: Vec<&str> = transcript.trim().lines().map(str::trim).collect();
+        for pair in lines.chunks(2) {
+            let (line, expected) = (pair[0].strip_prefix("$ ").unwrap(), pair[1]);
+            let separator = if line.contains('|') { '|' } else { ' ' };
+            let said = said(&line.split(separator).collect::<Vec<_>>());
+            match expected.strip_suffix('…') {
+                Some(begin) => assert!(said.starts_with(begin), "{line}: {said}"),
+                None => assert_eq!(said, expected, "{line}"),
+            }
         }
     }
 
     #[test]
     fn a_mistake_in_a_run_is_one_line_that_says_where_to_read_on() {
-        assert_said(&[
-            (
-                "run a",
-                "put a lock's name, --, and a command: redlock run NAME -- COMMAND; see redlock run -h",
-            ),
-            (
-                "run",
-                "put a lock's name, --, and a command: redlock run NAME -- COMMAND; see redlock run -h",
-            ),
-            (
-                "run -- true",
-                "no lock NAME given; to use the command's name as the lock's name: redlock run true -- true",
-            ),
-            (
-                "run --ttl",
-                "a value is required for '--ttl <TIME>' but none was supplied; see redlock run -h",
-            ),
-            (
-                "run --ttl 1M a -- b",
-                "invalid value '1M' for '--ttl <TIME>': M would be a month: write 1m for a minute or 30d; see redlock run -h",
-            ),
-            (
-                "run --slots 0 a -- b",
-                "invalid value '0' for '--slots <N>': must be a number from 1 to 9999; see redlock run -h",
-            ),
-            (
-                "run --on-unreachable x a -- b",
-                "invalid value 'x' for '--on-unreachable <fail|run>' [possible values: fail, run]; see redlock run -h",
-            ),
-            (
-                "run -w 1 -n a -- b",
-                "the argument '--wait <TIME>' cannot be used with '--no-wait'; see redlock run -h",
-            ),
-            (
-                "run -n -n a -- b",
-                "the argument '--no-wait' cannot be used multiple times; see redlock run -h",
-            ),
-            (
-                "run --shared=yes a -- b",
-                "unexpected value 'yes' for '--shared' found; no more were expected; see redlock run -h",
-            ),
-            (
-                "run --no-wiat a -- b",
-                "unexpected argument '--no-wiat' found; did you mean --no-wait? see redlock run -h",
-            ),
-            (
-                "run -z a -- b",
-                "unexpected argument '-z' found; see redlock run -h",
-            ),
-            (
-                "release -f a",
-                "no option -f; did you mean --force? see redlock release -h",
-            ),
-            (
-                "run -r a -- b",
-                "unexpected argument '-r' found; see redlock run -h",
-            ),
-            (
-                "run --name a -- b",
-                "no option --name: put the lock's name without an option; see redlock run -h",
-            ),
-            (
-                "stop a looking",
-                "unexpected argument 'looking' found; see redlock stop -h",
-            ),
-        ]);
+        assert_said(
+            "
+            $ run a
+            put a lock's name, --, and a command: redlock run NAME -- COMMAND; see redlock run -h
+            $ run
+            put a lock's name, --, and a command: redlock run NAME -- COMMAND; see redlock run -h
+            $ run -- true
+            no lock NAME given; to use the command's name as the lock's name: redlock run true -- true
+            $ run --ttl
+            a value is required for '--ttl <TIME>' but none was supplied; see redlock run -h
+            $ run --ttl 1M a -- b
+            invalid value '1M' for '--ttl <TIME>': M would be a month: write 1m for a minute or 30d; see redlock run -h
+            $ run --slots 0 a -- b
+            invalid value '0' for '--slots <N>': must be a number from 1 to 9999; see redlock run -h
+            $ run --on-unreachable x a -- b
+            invalid value 'x' for '--on-unreachable <fail|run>' [possible values: fail, run]; see redlock run -h
+            $ run -w 1 -n a -- b
+            the argument '--wait <TIME>' cannot be used with '--no-wait'; see redlock run -h
+            $ run -n -n a -- b
+            the argument '--no-wait' cannot be used multiple times; see redlock run -h
+            $ run --shared=yes a -- b
+            unexpected value 'yes' for '--shared' found; no more were expected; see redlock run -h
+            $ run --no-wiat a -- b
+            unexpected argument '--no-wiat' found; did you mean --no-wait? see redlock run -h
+            $ run -z a -- b
+            unexpected argument '-z' found; see redlock run -h
+            $ release -f a
+            no option -f; did you mean --force? see redlock release -h
+            $ run -r a -- b
+            unexpected argument '-r' found; see redlock run -h
+            $ run --name a -- b
+            no option --name: put the lock's name without an option; see redlock run -h
+            $ stop a looking
+            unexpected argument 'looking' found; see redlock stop -h
+            ",
+        );
     }
 
     #[test]
     fn a_mistake_before_a_command_or_in_another_one_is_one_line_that_says_where_to_read_on() {
-        assert_said(&[
-            (
-                "--bogus run a -- b",
-                "unexpected argument '--bogus' found; see redlock -h",
-            ),
-            (
-                "--connect-timeout 5s run a -- b",
-                "no option --connect-timeout: put REDLOCK_REDIS_TIMEOUT=5s in the environment or redlock.env; see redlock -h",
-            ),
-            (
-                "rum",
-                "unrecognized subcommand 'rum'; did you mean run? see redlock -h",
-            ),
-            (
-                "list",
-                "no command list; did you mean redlock status? see redlock -h",
-            ),
-            (
-                "unlok a",
-                "unrecognized subcommand 'unlok'; did you mean unlock? see redlock -h",
-            ),
-            (
-                "local stop",
-                "no command local; did you mean redlock -u local: doctor? see redlock -h",
-            ),
-            (
-                "kill a",
-                "no command kill; did you mean redlock stop? see redlock -h",
-            ),
-            (
-                "cancel a",
-                "no command cancel; did you mean redlock stop? see redlock -h",
-            ),
-            (
-                "top",
-                "no command top; did you mean redlock status --watch? see redlock -h",
-            ),
-            (
-                "watch a",
-                "no command watch; did you mean redlock status --watch? see redlock -h",
-            ),
-            (
-                "pause a",
-                "no command pause; did you mean redlock freeze? see redlock -h",
-            ),
-            (
-                "cordon a",
-                "no command cordon; did you mean redlock freeze? see redlock -h",
-            ),
-            (
-                "frobnicate",
-                "unrecognized subcommand 'frobnicate'; see redlock -h",
-            ),
-            (
-                "--password hunter2 status",
-                "no option --password: set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line; see redlock -h",
-            ),
-            (
-                "--password-command x status",
-                "no option --password-command: have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE; see redlock -h",
-            ),
-            (
-                "--host db --port 6380 status",
-                "no option --host: put -u redis://HOST:PORT; see redlock -h",
-            ),
-            (
-                "version x",
-                "redlock version takes no argument; see redlock -h",
-            ),
-            (
-                "-q deploy -- ./x",
-                "put run before the lock's name and its options: redlock -q run deploy -- ./x",
-            ),
-            (
-                "extend a 10m",
-                "put --for 10m: a time without it is no argument of extend; see redlock extend -h",
-            ),
-            (
-                "extend a --for 1h 30m",
-                "a duration is one word: redlock extend a --for 1h30m",
-            ),
-            (
-                "stop a b",
-                "unexpected argument 'b' found; see redlock stop -h",
-            ),
-            (
-                "freeze a",
-                "the following required arguments were not provided: --reason <TEXT>; see redlock freeze -h",
-            ),
-            (
-                "acquire",
-                "the following required arguments were not provided: <NAME>; see redlock acquire -h",
-            ),
-            (
-                "acquire a -- b",
-                "acquire runs no command: put redlock run NAME -- COMMAND; see redlock acquire -h",
-            ),
-        ]);
+        assert_said(
+            "
+            $ --bogus run a -- b
+            unexpected argument '--bogus' found; see redlock -h
+            $ --connect-timeout 5s run a -- b
+            no option --connect-timeout: put REDLOCK_REDIS_TIMEOUT=5s in the environment or redlock.env; see redlock -h
+            $ rum
+            unrecognized subcommand 'rum'; did you mean run? see redlock -h
+            $ list
+            no command list; did you mean redlock status? see redlock -h
+            $ unlok a
+            unrecognized subcommand 'unlok'; did you mean unlock? see redlock -h
+            $ local stop
+            no command local; did you mean redlock -u local: doctor? see redlock -h
+            $ kill a
+            no command kill; did you mean redlock stop? see redlock -h
+            $ cancel a
+            no command cancel; did you mean redlock stop? see redlock -h
+            $ top
+            no command top; did you mean redlock status --watch? see redlock -h
+            $ watch a
+            no command watch; did you mean redlock status --watch? see redlock -h
+            $ pause a
+            no command pause; did you mean redlock freeze? see redlock -h
+            $ cordon a
+            no command cordon; did you mean redlock freeze? see redlock -h
+            $ frobnicate
+            unrecognized subcommand 'frobnicate'; see redlock -h
+            $ --password hunter2 status
+            no option --password: set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line; see redlock -h
+            $ --password-command x status
+            no option --password-command: have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE; see redlock -h
+            $ --host db --port 6380 status
+            no option --host: put -u redis://HOST:PORT; see redlock -h
+            $ version x
+            redlock version takes no argument; see redlock -h
+            $ -q deploy -- ./x
+            put run before the lock's name and its options: redlock -q run deploy -- ./x
+            $ extend a 10m
+            put --for 10m: a time without it is no argument of extend; see redlock extend -h
+            $ extend a --for 1h 30m
+            a duration is one word: redlock extend a --for 1h30m
+            $ stop a b
+            unexpected argument 'b' found; see redlock stop -h
+            $ freeze a
+            the following required arguments were not provided: --reason <TEXT>; see redlock freeze -h
+            $ acquire
+            the following required arguments were not provided: <NAME>; see redlock acquire -h
+            $ acquire a -- b
+            acquire runs no command: put redlock run NAME -- COMMAND; see redlock acquire -h
+            ",
+        );
     }
 
     #[test]
-    fn a_word_that_is_gone_is_answered_with_the_one_to_type() {
-        assert_said(&[
-            (
-                "expect a",
-                "no command expect; did you mean redlock status --no-success-for 26h NAME? see redlock -h",
-            ),
-            (
-                "why a",
-                "no command why; did you mean redlock status NAME? see redlock -h",
-            ),
-            (
-                "man run",
-                "no command man; did you mean redlock help? see redlock -h",
-            ),
-            (
-                "history --timeline a",
-                "no option --timeline: use redlock history --svg FILE; see redlock history -h",
-            ),
-        ]);
+    fn a_word_or_an_option_that_is_gone_is_answered_with_the_one_to_type() {
+        assert_said(
+            r#"
+            $ expect a
+            no command expect; did you mean redlock status --no-success-for 26h NAME? see redlock -h
+            $ why a
+            no command why; did you mean redlock status NAME? see redlock -h
+            $ man run
+            no command man; did you mean redlock help? see redlock -h
+            $ history --timeline a
+            no option --timeline: use redlock history --svg FILE; see redlock history -h
+            $ run --late 1h a -- b
+            no option --late: use redlock status --older-than…
+            $ run --unless x a -- b
+            no option --unless: test it under the lock: -c…
+            $ run --join a -- b
+            no option --join: put --once KEY…
+            $ run --sync all a -- b
+            no option --sync: put REDLOCK_SYNC=all in the environment or redlock.env; see…
+            $ run --prefix=it's a -- b
+            no option --prefix: put REDLOCK_PREFIX="it's" in the…
+            $ run a --repair-ttl -- b
+            no option --repair-ttl: put REDLOCK_REPAIR_TTL=1 in the…
+            $ run a --jitter -- b
+            no option --jitter: put REDLOCK_JITTER=VALUE in the…
+            $ run --restart-grace 1m a -- b
+            no option --restart-grace: set appendfsync always…
+            $ acquire --clock-skew 1s a
+            no option --clock-skew: leave it out, as redlock expects…
+            $ run --label x a -- b
+            no option --label: put --reason TEXT…
+            $ run -x a -- b
+            no option -x: leave it out, as a lock has one holder…
+            "#,
+        );
     }
 
     #[test]
     fn a_line_that_shows_its_mistake_is_shown_as_it_was_probably_meant() {
-        for (line, expected) in [
-            (
-                "-w 10 deploy -- ./x",
-                "put run before the lock's name and its options: redlock run -w 10 deploy -- ./x",
-            ),
-            (
-                "-n deploy -- ./x",
-                "put run before the lock's name and its options: redlock run -n deploy -- ./x",
-            ),
-            (
-                "/tmp/x.lock echo hi",
-                "put run before the lock's name and its options: redlock run /tmp/x.lock -- echo hi",
-            ),
-            (
-                "-n /tmp/x.lock echo hi",
-                "put run before the lock's name and its options: redlock run -n /tmp/x.lock -- echo hi",
-            ),
-            (
-                "-w 10 deploy sh -x",
-                "put run before the lock's name and its options: redlock run -w 10 deploy -- sh -x",
-            ),
-            (
-                "start -- ./x",
-                "put run before the lock's name and its options: redlock run start -- ./x",
-            ),
-            (
-                "deploy no-such-program",
-                "unrecognized subcommand 'deploy'; see redlock -h",
-            ),
-            (
-                "-w 1h 30m deploy -- ./x",
-                "put run before the lock's name and its options: redlock run -w 1h30m deploy -- ./x",
-            ),
-            (
-                "run echo hi",
-                "no lock NAME given; to use the command's name as the lock's name: redlock run echo -- echo hi",
-            ),
-            (
-                "acquire -w 1h 30m a",
-                "a duration is one word: redlock acquire -w 1h30m a",
-            ),
-            (
-                "run -w -1 a -- b",
-                "invalid value '-1' for '--wait <TIME>': a duration can't be negative; -n doesn't wait; see redlock run -h",
-            ),
-            (
-                "run --ttl=-1 a -- b",
-                "invalid value '-1' for '--ttl <TIME>': a duration can't be negative; see redlock run -h",
-            ),
-            (
-                "run -o a -- b",
-                "no option -o: leave it out, as COMMAND inherits no lock; see redlock run -h",
-            ),
-            (
-                "run -F a -- b",
-                "no option -F: leave it out, as redlock has to stay to renew the lock; see redlock run -h",
-            ),
-        ] {
-            let words: Vec<&str> = line.split(' ').collect();
-            assert_eq!(said(&words), expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn an_option_that_is_gone_is_answered_with_what_to_type_instead() {
-        for (line, option, instead) in [
-            (
-                "run --late 1h a -- b",
-                "--late",
-                "use redlock status --older-than",
-            ),
-            (
-                "run --unless x a -- b",
-                "--unless",
-                "test it under the lock: -c",
-            ),
-            ("run --join a -- b", "--join", "put --once KEY"),
-            (
-                "run --sync all a -- b",
-                "--sync",
-                "put REDLOCK_SYNC=all in the environment or redlock.env; see",
-            ),
-            (
-                "run --prefix=it's a -- b",
-                "--prefix",
-                "put REDLOCK_PREFIX=\"it's\" in the",
-            ),
-            (
-                "run a --repair-ttl -- b",
-                "--repair-ttl",
-                "put REDLOCK_REPAIR_TTL=1 in the",
-            ),
-            (
-                "run a --jitter -- b",
-                "--jitter",
-                "put REDLOCK_JITTER=VALUE in the",
-            ),
-            (
-                "run --restart-grace 1m a -- b",
-                "--restart-grace",
-                "set appendfsync always",
-            ),
-            (
-                "acquire --clock-skew 1s a",
-                "--clock-skew",
-                "leave it out, as redlock expects",
-            ),
-            ("run --label x a -- b", "--label", "put --reason TEXT"),
-            (
-                "run -x a -- b",
-                "-x",
-                "leave it out, as a lock has one holder",
-            ),
-        ] {
-            let words: Vec<&str> = line.split(' ').collect();
-            let said = said(&words);
-            let begin = format!("no option {option}: {instead}");
-            assert!(said.starts_with(&begin), "{line}: {said}");
-        }
+        assert_said(
+            "
+            $ -w 10 deploy -- ./x
+            put run before the lock's name and its options: redlock run -w 10 deploy -- ./x
+            $ -n deploy -- ./x
+            put run before the lock's name and its options: redlock run -n deploy -- ./x
+            $ /tmp/x.lock echo hi
+            put run before the lock's name and its options: redlock run /tmp/x.lock -- echo hi
+            $ -n /tmp/x.lock echo hi
+            put run before the lock's name and its options: redlock run -n /tmp/x.lock -- echo hi
+            $ -w 10 deploy sh -x
+            put run before the lock's name and its options: redlock run -w 10 deploy -- sh -x
+            $ start -- ./x
+            put run before the lock's name and its options: redlock run start -- ./x
+            $ deploy no-such-program
+            unrecognized subcommand 'deploy'; see redlock -h
+            $ -w 1h 30m deploy -- ./x
+            put run before the lock's name and its options: redlock run -w 1h30m deploy -- ./x
+            $ run echo hi
+            no lock NAME given; to use the command's name as the lock's name: redlock run echo -- echo hi
+            $ acquire -w 1h 30m a
+            a duration is one word: redlock acquire -w 1h30m a
+            $ run -w -1 a -- b
+            invalid value '-1' for '--wait <TIME>': a duration can't be negative; -n doesn't wait; see redlock run -h
+            $ run --ttl=-1 a -- b
+            invalid value '-1' for '--ttl <TIME>': a duration can't be negative; see redlock run -h
+            $ run -o a -- b
+            no option -o: leave it out, as COMMAND inherits no lock; see redlock run -h
+            $ run -F a -- b
+            no option -F: leave it out, as redlock has to stay to renew the lock; see redlock run -h
+            ",
+        );
     }
 
     #[test]
     fn a_command_without_dashes_is_shown_with_them_as_it_was_typed() {
-        for (line, put) in [
-            (
-                &["run", "deploy", "./deploy.sh", "arg"][..],
-                "run deploy -- ./deploy.sh arg",
-            ),
-            (
-                &["run", "-w", "5", "a", "./x", "--flag"],
-                "run -w 5 a -- ./x --flag",
-            ),
-            (
-                &["-q", "run", "a", "-n", "sh", "-x", "a && b"],
-                "-q run a -n -- sh -x 'a && b'",
-            ),
-            (&["run", "a", "b", "sh", "it's"], "run a b -- sh \"it's\""),
-            (
-                &["run", "a", "./x", "", "$HOME", "l\nm"],
-                "run a -- ./x '' '$HOME' $'l\\nm'",
-            ),
-            (
-                &["-u", "redis://u:hunter2@h", "run", "a", "./x"],
-                "-u URL run a -- ./x",
-            ),
-        ] {
-            let expected = format!("put -- before the command: redlock {put}");
-            assert_eq!(said(line), expected, "{line:?}");
-        }
+        assert_said(
+            r#"
+            $ run deploy ./deploy.sh arg
+            put -- before the command: redlock run deploy -- ./deploy.sh arg
+            $ run -w 5 a ./x --flag
+            put -- before the command: redlock run -w 5 a -- ./x --flag
+            $ -q|run|a|-n|sh|-x|a && b
+            put -- before the command: redlock -q run a -n -- sh -x 'a && b'
+            $ run a b sh it's
+            put -- before the command: redlock run a b -- sh "it's"
+            $ -u redis://u:hunter2@h run a ./x
+            put -- before the command: redlock -u URL run a -- ./x
+            "#,
+        );
+        assert_eq!(
+            said(&["run", "a", "./x", "", "$HOME", "l\nm"]),
+            r"put -- before the command: redlock run a -- ./x '' '$HOME' $'l\nm'"
+        );
     }
 }

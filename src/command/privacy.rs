@@ -346,128 +346,75 @@ fn length_of(text: &str, is_part: impl Fn(char) -> bool) -> usize {
 mod tests {
     use super::*;
 
-    /// A command line without its secrets.
+    /// A command line without its secrets, as its words.
     fn shown(line: &[&str]) -> String {
         let mut words = Words::default();
         let shown: Vec<Cow<str>> = line.iter().map(|word| words.masked(word)).collect();
         shown.join("|")
     }
 
-    #[test]
-    fn a_word_of_a_command_line_keeps_no_secret() {
-        for (line, expected) in [
-            (&["a", "--password=s3 cr&t", "b"][..], "a|--password=***|b"),
-            (&["a", "--password", "s3 cret", "b"], "a|--password|***|b"),
-            (&["a", "--api-key", "s3", "-v"], "a|--api-key|***|-v"),
-            (
-                &["a", "--apiKey=s3", "-token", "s3"],
-                "a|--apiKey=***|-token|***",
-            ),
-            (
-                &["env", "AWS_SECRET_ACCESS_KEY=s3", "x"],
-                "env|AWS_SECRET_ACCESS_KEY=***|x",
-            ),
-            (
-                &["env", "DB_PASS=$ecret", "PASSWORD1=x y"],
-                "env|DB_PASS=***|PASSWORD1=***",
-            ),
-            (
-                &["docker", "run", "-eGH_TOKEN=s3"],
-                "docker|run|-eGH_TOKEN=***",
-            ),
-            (
-                &["docker", "run", "--env=PGPASSWORD=a b"],
-                "docker|run|--env=PGPASSWORD=***",
-            ),
-            (
-                &["restic", "--password-command", "echo s3"],
-                "restic|--password-command|***",
-            ),
-            (
-                &["env", "REDLOCK_HOOK=curl https://hooks/s3"],
-                "env|REDLOCK_HOOK=***",
-            ),
-            (
-                &["helm", "--set", "db.password=s3,a=b"],
-                "helm|--set|db.password=***",
-            ),
-            (
-                &["a", "--url=redis://u:s/3@h:1"],
-                "a|--url=redis://u:***@h:1",
-            ),
-            (
-                &["curl", "https://h/?token=s3&x=1"],
-                "curl|https://h/?token=***&x=1",
-            ),
-            (
-                &["curl", "-HAuthorization: Bearer s3"],
-                "curl|-HAuthorization: ***",
-            ),
-            (
-                &["curl", "-d", r#"{"password": "s3 x", "a": 1}"#],
-                r#"curl|-d|{"password": ***, "a": 1}"#,
-            ),
-            (&["sh", "-c", "a --token s3 b"], "sh|-c|a --token *** b"),
-            (&["bash", "-lc", "TOKEN=s3; a b"], "bash|-lc|TOKEN=***"),
-        ] {
-            assert_eq!(shown(line), expected);
+    /// Checks rows of what is masked and what becomes of it.
+    #[track_caller]
+    fn assert_masked(rows: &str, mask: impl Fn(&str) -> String) {
+        for row in rows.trim().lines() {
+            let (line, expected) = row.trim().split_once(" → ").expect("two columns");
+            assert_eq!(mask(line), expected);
         }
     }
 
     #[test]
+    fn a_word_of_a_command_line_keeps_no_secret() {
+        let rows = r#"
+            a|--password=s3 cr&t|b → a|--password=***|b
+            a|--password|s3 cret|b → a|--password|***|b
+            a|--api-key|s3|-v → a|--api-key|***|-v
+            a|--apiKey=s3|-token|s3 → a|--apiKey=***|-token|***
+            env|AWS_SECRET_ACCESS_KEY=s3|x → env|AWS_SECRET_ACCESS_KEY=***|x
+            env|DB_PASS=$ecret|PASSWORD1=x y → env|DB_PASS=***|PASSWORD1=***
+            docker|run|-eGH_TOKEN=s3 → docker|run|-eGH_TOKEN=***
+            docker|run|--env=PGPASSWORD=a b → docker|run|--env=PGPASSWORD=***
+            restic|--password-command|echo s3 → restic|--password-command|***
+            env|REDLOCK_HOOK=curl https://hooks/s3 → env|REDLOCK_HOOK=***
+            helm|--set|db.password=s3,a=b → helm|--set|db.password=***
+            a|--url=redis://u:s/3@h:1 → a|--url=redis://u:***@h:1
+            curl|https://h/?token=s3&x=1 → curl|https://h/?token=***&x=1
+            curl|-HAuthorization: Bearer s3 → curl|-HAuthorization: ***
+            curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": ***, "a": 1}
+            sh|-c|a --token s3 b → sh|-c|a --token *** b
+            bash|-lc|TOKEN=s3; a b → bash|-lc|TOKEN=***
+        "#;
+        assert_masked(rows, |line| shown(&line.split('|').collect::<Vec<_>>()));
+    }
+
+    #[test]
     fn a_line_for_a_shell_keeps_no_secret() {
-        for (line, expected) in [
-            ("PGPASSWORD=s3cret psql -l", "PGPASSWORD=*** psql -l"),
-            ("a --password='s3 cret' b", "a --password=*** b"),
-            ("a --password \"s3 cret\" b", "a --password *** b"),
-            ("a;TOKEN=s3;b", "a;TOKEN=***;b"),
-            ("export TOKEN='a'\"b\" && x", "export TOKEN=*** && x"),
-            ("ssh h 'TOKEN=s3 x y'", "ssh h 'TOKEN=*** x y'"),
-            ("x --secret=s3\\ 4 y", "x --secret=*** y"),
-            (
-                "bash -c \"a --token 'X Y' b\"",
-                "bash -c \"a --token *** b\"",
-            ),
-            (
-                "bash -c \"a --password=\\\"X Y\\\" b\"",
-                "bash -c \"a --password=*** b\"",
-            ),
-            (
-                "curl -H 'authorization:Bearer s3' h",
-                "curl -H 'authorization:***' h",
-            ),
-            ("curl -H 'X-Api-Key: s3 4' h", "curl -H 'X-Api-Key: ***' h"),
-            (
-                "curl -d \"{\\\"token\\\":\\\"s3\\\"}\" h",
-                "curl -d \"{\\\"token\\\":***}\" h",
-            ),
-            (
-                "git clone https://x:s3@h/r && make",
-                "git clone https://x:***@h/r && make",
-            ),
-            (
-                "pip install git+https://X@h/r",
-                "pip install git+https://***@h/r",
-            ),
-            ("redis-cli -u rediss://X@h", "redis-cli -u rediss://***@h"),
-            (
-                "curl 'https://h/b?sv=1&sig=a%2Bb&c'",
-                "curl 'https://h/b?sv=1&sig=***&c'",
-            ),
-            ("TOKEN='$ecret' x", "TOKEN=*** x"),
-            ("TOKEN=${A:-s3} x", "TOKEN=*** x"),
-            ("é --passwd=ü x", "é --passwd=*** x"),
-            ("a ghp_0123456789 b", "a *** b"),
-            ("curl h?x=glpat-0123456789&y", "curl h?x=***&y"),
-            ("a eyJ01234567.eyJ0.x-_ b", "a *** b"),
-            ("curl https://ghp_0123456789:x@h", "curl https://***@h"),
-            (
-                "curl https://hooks.slack.com/services/T012/B012/x3",
-                "curl https://***",
-            ),
-        ] {
-            assert_eq!(masked(line), expected);
-        }
+        let rows = r#"
+            PGPASSWORD=s3cret psql -l → PGPASSWORD=*** psql -l
+            a --password='s3 cret' b → a --password=*** b
+            a --password "s3 cret" b → a --password *** b
+            a;TOKEN=s3;b → a;TOKEN=***;b
+            export TOKEN='a'"b" && x → export TOKEN=*** && x
+            ssh h 'TOKEN=s3 x y' → ssh h 'TOKEN=*** x y'
+            x --secret=s3\ 4 y → x --secret=*** y
+            bash -c "a --token 'X Y' b" → bash -c "a --token *** b"
+            bash -c "a --password=\"X Y\" b" → bash -c "a --password=*** b"
+            curl -H 'authorization:Bearer s3' h → curl -H 'authorization:***' h
+            curl -H 'X-Api-Key: s3 4' h → curl -H 'X-Api-Key: ***' h
+            curl -d "{\"token\":\"s3\"}" h → curl -d "{\"token\":***}" h
+            git clone https://x:s3@h/r && make → git clone https://x:***@h/r && make
+            pip install git+https://X@h/r → pip install git+https://***@h/r
+            redis-cli -u rediss://X@h → redis-cli -u rediss://***@h
+            curl 'https://h/b?sv=1&sig=a%2Bb&c' → curl 'https://h/b?sv=1&sig=***&c'
+            TOKEN='$ecret' x → TOKEN=*** x
+            TOKEN=${A:-s3} x → TOKEN=*** x
+            é --passwd=ü x → é --passwd=*** x
+            a ghp_0123456789 b → a *** b
+            curl h?x=glpat-0123456789&y → curl h?x=***&y
+            a eyJ01234567.eyJ0.x-_ b → a *** b
+            curl https://ghp_0123456789:x@h → curl https://***@h
+            curl https://hooks.slack.com/services/T012/B012/x3 → curl https://***
+        "#;
+        assert_masked(rows, |line| masked(line).into_owned());
     }
 
     #[test]
@@ -492,11 +439,8 @@ mod tests {
             "./deploy.sh --rotate-token > log",
             "ghp_x eyJ.x AKIA glpat-x a-ghp_01 sig a=\"",
         ] {
-            assert!(
-                matches!(masked(line), Cow::Borrowed(_)),
-                "{line} → {}",
-                masked(line)
-            );
+            let masked = masked(line);
+            assert!(matches!(masked, Cow::Borrowed(_)), "{line} → {masked}");
             let words: Vec<&str> = line.split(' ').collect();
             if !line.contains(['$', '`', '>']) {
                 assert_eq!(shown(&words), words.join("|"));
@@ -507,25 +451,15 @@ mod tests {
     #[test]
     fn any_text_can_be_read_and_what_is_masked_once_stays_so() {
         // All texts of a few pieces, whatever sense they make.
-        let pieces = [
-            "--token",
-            "=",
-            " ",
-            "'",
-            "\"",
-            "\\",
-            "://",
-            ":",
-            "@",
-            "é",
-            "$",
-            "ghp_0123456789",
-            "|",
-        ];
+        let pieces = r#"--token = ' " \ :// : @ é $ ghp_0123456789 |"#
+            .split(' ')
+            .chain([" "]);
         let mut texts = vec![String::new()];
         for _ in 0..4 {
-            let longer = |text: &String| pieces.map(|piece| text.clone() + piece);
-            texts = texts.iter().flat_map(longer).collect();
+            texts = texts
+                .iter()
+                .flat_map(|text| pieces.clone().map(move |piece| text.clone() + piece))
+                .collect();
         }
         for text in texts {
             let once = masked(&text).into_owned();

@@ -117,16 +117,6 @@ mod tests {
 
     #[test]
     fn the_only_holder_is_meant_and_one_of_several_has_to_be_named() {
-        let selected = |holds: &[&str], waiters: &[&str], id, all| match select(
-            &lock(holds, waiters),
-            id,
-            all,
-        ) {
-            Selection::Holders(holds) => format!("holders {}", holds.len()),
-            Selection::Waiter(waiting) => format!("waiter {}", waiting.id),
-            Selection::Nobody => "nobody".into(),
-            Selection::Unclear(lines) => format!("unclear {}", lines.len()),
-        };
         for (holds, waiters, id, all, expected) in [
             (&[][..], &["ab12"][..], None, false, "nobody"),
             (&[], &[], None, true, "nobody"),
@@ -139,11 +129,13 @@ mod tests {
             (&["ab12"], &["ab34"], Some("ab3"), false, "waiter ab34"),
             (&["ab12"], &["cd34"], Some("ef"), false, "nobody"),
         ] {
-            assert_eq!(
-                selected(holds, waiters, id, all),
-                expected,
-                "{holds:?} {id:?}"
-            );
+            let selected = match select(&lock(holds, waiters), id, all) {
+                Selection::Holders(holds) => format!("holders {}", holds.len()),
+                Selection::Waiter(waiting) => format!("waiter {}", waiting.id),
+                Selection::Nobody => "nobody".into(),
+                Selection::Unclear(lines) => format!("unclear {}", lines.len()),
+            };
+            assert_eq!(selected, expected, "{holds:?} {id:?}");
         }
     }
 }

@@ -136,15 +136,18 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_continued_in_time_stops_nothing() {
+    fn a_command_that_is_continued_in_time_and_what_works_on_keep_us_from_stopping() {
         let mut job = stopped(JobControl::new(true));
         job.look(|| false, START);
         assert_eq!(job.due(), None);
-        let continued = Seen {
-            command_is_stopped: false,
-            ..STOPPED
-        };
-        assert_eq!(stopped(JobControl::new(true)).on_stopped(continued), None);
+        for (command_is_stopped, tree_is_stopped) in [(false, true), (true, false)] {
+            let seen = Seen {
+                command_is_stopped,
+                tree_is_stopped,
+                ..STOPPED
+            };
+            assert_eq!(stopped(JobControl::new(true)).on_stopped(seen), None);
+        }
     }
 
     #[test]
@@ -157,15 +160,6 @@ mod tests {
         job.passed_on(SIGCONT);
         job.look(not_asked, START);
         assert_eq!(job.due(), None);
-    }
-
-    #[test]
-    fn what_works_on_keeps_us_from_stopping() {
-        let works = Seen {
-            tree_is_stopped: false,
-            ..STOPPED
-        };
-        assert_eq!(stopped(JobControl::new(true)).on_stopped(works), None);
     }
 
     #[test]

@@ -329,6 +329,22 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const START: Moment = Moment::at(Duration::from_secs(1000));
 
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn at(milliseconds: u64) -> Moment {
+        START + ms(milliseconds)
+    }
+
+    fn terms(ttl: u64, kill_after: u64) -> Terms {
+        Terms {
+            ttl: Duration::from_secs(ttl),
+            kill_after: Duration::from_secs(kill_after),
+            clock_skew: Duration::ZERO,
+        }
+    }
+
     fn lease(ttl: u64, kill_after: u64) -> Lease {
         Lease::new(START, terms(ttl, kill_after))
     }
@@ -337,8 +353,7 @@ mod tests {
     fn a_ttl_for_a_failover_is_at_least_what_was_measured() {
         let needed = |down_after, kill_after, awaits| {
             let [down_after, kill_after] = [down_after, kill_after].map(Duration::from_secs);
-            let skew = Duration::from_millis(500);
-            ttl_for_failover(down_after, kill_after, skew, awaits).as_secs()
+            ttl_for_failover(down_after, kill_after, ms(500), awaits).as_secs()
         };
         let (plain, all) = (Awaits::None, Awaits::Listed);
         // Measured: 15 and 18 s, with REDLOCK_SYNC=all 20 and 25 s.
@@ -358,43 +373,23 @@ mod tests {
     #[test]
     fn a_lease_of_the_ttl_for_a_failover_is_renewed_in_time_whenever_the_primary_dies() {
         for (down_after, kill_after) in [(1, 5), (2, 5), (5, 5), (5, 0), (30, 5), (30, 600)] {
-            let [down_after, kill_after] = [down_after, kill_after].map(Duration::from_secs);
-            let clock_skew = Duration::from_millis(500);
-            let ttl = ttl_for_failover(down_after, kill_after, clock_skew, Awaits::None);
-            let mut lease = Lease::new(
-                START,
-                Terms {
-                    ttl,
-                    kill_after,
-                    clock_skew,
-                },
-            );
+            let down_after = Duration::from_secs(down_after);
+            let mut terms = terms(0, kill_after);
+            terms.clock_skew = ms(500);
+            terms.ttl = ttl_for_failover(down_after, terms.kill_after, ms(500), Awaits::None);
+            let mut lease = Lease::new(START, terms);
             lease.renewed(START + SECOND);
             // It dies just before the next one.
             let found_dead = lease.renew_at() + down_after;
-            assert!(found_dead + ELECTION <= lease.stop_at(), "{ttl:?}");
-        }
-    }
-
-    fn terms(ttl: u64, kill_after: u64) -> Terms {
-        Terms {
-            ttl: Duration::from_secs(ttl),
-            kill_after: Duration::from_secs(kill_after),
-            clock_skew: Duration::ZERO,
+            assert!(found_dead + ELECTION <= lease.stop_at(), "{terms:?}");
         }
     }
 
     #[test]
     fn the_deadline_is_counted_from_before_sending_and_less_than_the_ttl() {
         let lease = lease(30, 5);
-        assert_eq!(
-            lease.deadline().since(START),
-            Duration::from_millis(30_000 - 502)
-        );
-        assert_eq!(
-            lease.stop_at().since(START),
-            Duration::from_millis(25_000 - 502)
-        );
+        assert_eq!(lease.deadline(), at(30_000 - 502));
+        assert_eq!(lease.stop_at(), at(25_000 - 502));
         assert_eq!(lease.renew_at(), START + FIRST_RENEWAL);
     }
 
@@ -417,15 +412,11 @@ mod tests {
     }
 
     #[test]
-    fn the_grace_is_never_more_than_half_the_ttl() {
-        assert_eq!(lease(4, 5).grace(), Duration::from_secs(2));
-        assert_eq!(lease(30, 5).grace(), Duration::from_secs(5));
-    }
-
-    #[test]
     fn the_grace_is_never_more_than_half_the_ttl_also_where_the_work_has_extended_the_lease() {
+        assert_eq!(lease(30, 5).grace(), SECOND * 5);
         let mut lease = lease(4, 5);
-        lease.confirmed(START + SECOND, SECOND * 600);
+        assert_eq!(lease.grace(), SECOND * 2);
+        lease.confirmed(at(1_000), SECOND * 600);
         assert_eq!(lease.length(), SECOND * 600);
         assert_eq!(lease.grace(), SECOND * 2);
         assert_eq!(lease.stop_at(), lease.deadline().before(SECOND * 2));
@@ -438,10 +429,8 @@ mod tests {
         assert_eq!(lease.renew_at(), first);
         lease.renewed(first + SECOND / 10);
         assert_eq!(lease.renew_at(), first + SECOND * 10);
-        lease.renewed(START + SECOND * 50);
-        let next = lease.renew_at();
-        assert!(next >= START + SECOND * 50);
-        assert!(next <= START + SECOND * 60);
+        lease.renewed(at(50_000));
+        assert!((at(50_000)..=at(60_000)).contains(&lease.renew_at()));
     }
 
     #[test]
@@ -455,10 +444,10 @@ mod tests {
     #[test]
     fn a_long_grace_makes_renewals_come_sooner() {
         let mut lease = lease(6, 5);
-        lease.renewed(START + FIRST_RENEWAL);
-        let patience = lease.stop_at().since(START + FIRST_RENEWAL);
-        let next = lease.renew_at().since(START + FIRST_RENEWAL);
-        assert_eq!(next, patience / 2);
+        let first = START + FIRST_RENEWAL;
+        lease.renewed(first);
+        let next = lease.renew_at().since(first);
+        assert_eq!(next, lease.stop_at().since(first) / 2);
         assert!(next < SECOND * 2);
     }
 
@@ -466,12 +455,11 @@ mod tests {
     fn the_lease_of_another_run_is_as_long_as_was_heard_and_grows_with_what_is_heard() {
         let left = SECOND * 9;
         let mut lease = Lease::of_another(START, left, terms(30, 5));
-        let to_die = |left: Duration| (left / 50).min(Duration::from_millis(200));
-        let usable = |left: Duration| left.saturating_sub(to_die(left) + drift(left));
+        let usable = |left: Duration| left.saturating_sub((left / 50).min(ms(200)) + drift(left));
         assert_eq!(lease.deadline(), START + usable(left));
         assert_eq!(lease.renew_at(), START + FIRST_RENEWAL);
         assert_eq!(lease.by_renewal(), None, "it is never renewed by us");
-        let heard = START + SECOND;
+        let heard = at(1_000);
         lease.followed(heard, SECOND * 20);
         assert_eq!(lease.deadline(), heard + usable(SECOND * 20));
         assert!(lease.renew_at() > heard && lease.renew_at() <= heard + SECOND * 10);
@@ -485,7 +473,7 @@ mod tests {
     fn leases_that_are_kept_together_end_with_the_first_and_are_renewed_with_the_next() {
         let mut old = lease(30, 5);
         old.renewed(START + FIRST_RENEWAL);
-        let new = Lease::new(START + SECOND * 9, terms(30, 5));
+        let new = Lease::new(at(9_000), terms(30, 5));
         for both in [old.merged_with(new), new.merged_with(old)] {
             assert_eq!(both.deadline(), old.deadline());
             assert_eq!(both.renew_at(), new.renew_at());
@@ -495,12 +483,11 @@ mod tests {
     #[test]
     fn a_renewal_of_one_of_two_leases_makes_them_no_longer_and_both_are_renewed_after_it() {
         let old = lease(30, 5);
-        let ends_later = Lease::new(START + SECOND, terms(30, 5));
-        let ends_sooner = Lease::new(START + SECOND, terms(6, 5));
-        for new in [ends_later, ends_sooner] {
+        // One ends later, and one sooner.
+        for new in [30, 6].map(|ttl| Lease::new(at(1_000), terms(ttl, 5))) {
             for mut both in [old.merged_with(new), new.merged_with(old)] {
                 let deadline = old.deadline().min(new.deadline());
-                let heard = START + SECOND * 2;
+                let heard = at(2_000);
                 both.renew_now(heard);
                 assert_eq!((both.deadline(), both.renew_at()), (deadline, heard));
             }
@@ -510,66 +497,54 @@ mod tests {
     #[test]
     fn an_answer_that_comes_late_never_shortens_the_lease() {
         let mut lease = lease(30, 5);
-        lease.renewed(START + SECOND * 10);
+        lease.renewed(at(10_000));
         let deadline = lease.deadline();
-        lease.renewed(START + SECOND * 5);
+        lease.renewed(at(5_000));
         assert_eq!(lease.deadline(), deadline);
     }
 
     #[test]
     fn what_the_work_has_extended_is_not_shortened_by_a_renewal() {
         let mut lease = lease(30, 5);
-        lease.confirmed(START + SECOND, SECOND * 600);
-        let deadline = START + SECOND + Duration::from_millis(600_000 - 6_202);
+        lease.confirmed(at(1_000), SECOND * 600);
+        let deadline = at(1_000 + 600_000 - 6_202);
         assert_eq!(lease.deadline(), deadline);
         assert_eq!(lease.grace(), SECOND * 5);
-        lease.renewed(START + SECOND * 10);
+        lease.renewed(at(10_000));
         assert_eq!(lease.deadline(), deadline);
-        lease.confirmed(START + SECOND * 11, SECOND * 29);
+        lease.confirmed(at(11_000), SECOND * 29);
         assert_eq!(lease.deadline(), deadline);
-        lease.renewed(START + SECOND * 590);
+        lease.renewed(at(590_000));
         assert!(lease.deadline() > deadline);
     }
 
     #[test]
     fn a_granted_lease_counts_from_the_grant_however_late_the_message_comes() {
-        let granted = SECOND * 2;
-        let mut lease = Lease::granted(
-            START,
-            SECOND * 10,
-            START + SECOND * 60,
-            granted,
-            terms(30, 5),
-        );
-        let began = START + Duration::from_millis(10_000 - 102);
-        assert_eq!(lease.deadline(), began + Duration::from_millis(2_000 - 62));
-        assert_eq!(lease.grace(), Duration::from_millis(100));
-        assert_eq!(lease.renew_at(), START + SECOND * 60 + FIRST_RENEWAL);
-        lease.renewed(START + SECOND * 11);
-        assert_eq!(
-            lease.deadline().since(START + SECOND * 11),
-            Duration::from_millis(30_000 - 502)
-        );
+        let received = at(60_000);
+        let mut lease = Lease::granted(START, SECOND * 10, received, SECOND * 2, terms(30, 5));
+        assert_eq!(lease.deadline(), at(10_000 - 102 + 2_000 - 62));
+        assert_eq!(lease.grace(), ms(100));
+        assert_eq!(lease.renew_at(), received + FIRST_RENEWAL);
+        lease.renewed(at(11_000));
+        assert_eq!(lease.deadline(), at(11_000 + 30_000 - 502));
         assert_eq!(lease.grace(), SECOND * 5);
-        assert_eq!(lease.renew_at(), START + SECOND * 21);
+        assert_eq!(lease.renew_at(), at(21_000));
     }
 
     #[test]
     fn a_granted_lease_never_begins_after_its_receipt_whatever_the_servers_clock_says() {
-        let received = START + SECOND * 3;
-        let granted = |later| Lease::granted(START, later, received, SECOND * 2, terms(30, 5));
-        let latest = received + Duration::from_millis(2_000 - 62);
+        let granted = |later| Lease::granted(START, later, at(3_000), SECOND * 2, terms(30, 5));
+        let latest = at(3_000 + 2_000 - 62);
         assert_eq!(granted(SECOND * 3600).deadline(), latest);
         assert!(granted(SECOND * 2).deadline() < latest);
     }
 
     #[test]
     fn a_grant_that_is_longer_than_the_ttl_counts_for_no_more_than_the_ttl() {
-        let received = START + SECOND;
-        let granted = |length| Lease::granted(START, SECOND, received, length, terms(3, 5));
+        let granted = |length| Lease::granted(START, SECOND, at(1_000), length, terms(3, 5));
         let longer = granted(SECOND * 5);
         assert_eq!(longer, granted(SECOND * 3));
-        assert!(longer.deadline() < received + SECOND * 3);
+        assert!(longer.deadline() < at(4_000));
     }
 
     #[test]
@@ -577,29 +552,29 @@ mod tests {
         let mut lease = lease(30, 5);
         let deadline = lease.deadline();
         // By a renewal alone it would last until then.
-        lease.confirmed(START + SECOND * 5, SECOND * 30);
+        lease.confirmed(at(5_000), SECOND * 30);
         assert_eq!(lease.deadline(), deadline);
-        lease.renewed(START + SECOND * 5);
+        lease.renewed(at(5_000));
         assert_eq!(lease.deadline(), deadline + SECOND * 5);
     }
 
     #[test]
     fn every_lease_ends_sooner_by_what_the_clocks_of_the_redis_hosts_may_differ() {
-        let skewed = |terms: Terms| Terms {
+        let exact = terms(30, 5);
+        let skewed = Terms {
             clock_skew: SECOND * 3,
-            ..terms
+            ..exact
         };
-        let (exact, skewed) = (terms(30, 5), skewed(terms(30, 5)));
         let acquired = |terms| Lease::new(START, terms);
-        let granted = |terms| Lease::granted(START, SECOND, START + SECOND * 2, SECOND * 5, terms);
+        let granted = |terms| Lease::granted(START, SECOND, at(2_000), SECOND * 5, terms);
         let renewed = |terms| {
             let mut lease = granted(terms);
-            lease.renewed(START + SECOND * 3);
+            lease.renewed(at(3_000));
             lease
         };
         let extended = |terms| {
             let mut lease = acquired(terms);
-            lease.confirmed(START + SECOND * 3, SECOND * 600);
+            lease.confirmed(at(3_000), SECOND * 600);
             lease
         };
         let merged = |terms| extended(terms).merged_with(acquired(terms));
@@ -613,57 +588,46 @@ mod tests {
 
     #[test]
     fn the_shortest_lease_for_a_clock_skew_still_has_time_to_renew_and_to_stop() {
-        let clock_skew = Duration::from_millis(500);
-        let ttl = shortest_for(clock_skew);
-        let kill_after = SECOND * 5;
-        let mut lease = Lease::new(
-            START,
-            Terms {
-                ttl,
-                kill_after,
-                clock_skew,
-            },
-        );
-        assert_eq!(lease.grace(), clock_skew);
+        let mut terms = terms(0, 5);
+        terms.clock_skew = ms(500);
+        terms.ttl = shortest_for(terms.clock_skew);
+        let mut lease = Lease::new(START, terms);
+        assert_eq!(lease.grace(), terms.clock_skew);
         lease.renewed(START);
-        assert!(lease.stop_at() >= START + Duration::from_millis(400));
-        assert!(lease.renewal_interval() >= Duration::from_millis(200));
+        assert!(lease.stop_at() >= at(400));
+        assert!(lease.renewal_interval() >= ms(200));
     }
 
     #[test]
     fn a_silent_server_is_worth_a_word_at_half_of_the_lease_and_before_the_work_is_stopped() {
-        let silent_at = |ttl, kill_after, asked: Duration| {
+        for (ttl, kill_after, asked, expected) in [
+            (30, 5, 10_000, Some(15_000)),
+            // After a suspension the server has a moment.
+            (30, 5, 20_000, Some(21_000)),
+            (30, 5, 24_000, None),
+            // Half of the time between the first try and the stop.
+            (10, 5, 2_000, Some(3_349)),
+            (60, 30, 14_000, Some(21_599)),
+            // A lease that is too short for more than a moment.
+            (2, 1, 667, None),
+        ] {
             let mut lease = lease(ttl, kill_after);
             lease.renewed(START);
-            let at = lease.silent_at(START + asked, lease.stop_at())?;
-            assert!(at < lease.stop_at());
-            Some(at.since(START))
-        };
-        assert_eq!(silent_at(30, 5, SECOND * 10), Some(SECOND * 15));
-        // After a suspension the server has a moment.
-        assert_eq!(silent_at(30, 5, SECOND * 20), Some(SECOND * 21));
-        assert_eq!(silent_at(30, 5, SECOND * 24), None);
-        // Half of the time between the first try and the stop.
-        let half = Duration::from_millis(3_349);
-        assert_eq!(silent_at(10, 5, SECOND * 2), Some(half));
-        let half = Duration::from_millis(21_599);
-        assert_eq!(silent_at(60, 30, SECOND * 14), Some(half));
-        // A lease that is too short for more than a moment.
-        assert_eq!(silent_at(2, 1, SECOND * 2 / 3), None);
+            let silent_at = lease.silent_at(at(asked), lease.stop_at());
+            assert_eq!(silent_at, expected.map(at), "{ttl} {kill_after} {asked}");
+            assert!(silent_at.is_none_or(|at| at < lease.stop_at()));
+        }
     }
 
     #[test]
     fn a_failed_renewal_is_tried_again_within_a_twentieth_of_the_ttl() {
-        let mut lease = lease(10, 5);
-        lease.renewal_failed(START + SECOND * 4);
-        assert_eq!(lease.renew_at(), START + SECOND * 4 + SECOND / 2);
-        let mut granted = Lease {
-            is_grant: true,
-            length: SECOND * 2,
-            ..self::lease(60, 5)
-        };
-        granted.renewal_failed(START + SECOND);
-        assert_eq!(granted.renew_at(), START + SECOND + SECOND / 10);
+        let mut usual = lease(10, 5);
+        usual.renewal_failed(at(4_000));
+        assert_eq!(usual.renew_at(), at(4_500));
+        let mut granted = lease(60, 5);
+        (granted.is_grant, granted.length) = (true, SECOND * 2);
+        granted.renewal_failed(at(1_000));
+        assert_eq!(granted.renew_at(), at(1_100));
         assert_eq!(retry_pause(SECOND * 3600), SECOND);
     }
 

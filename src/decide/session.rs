@@ -700,6 +700,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::lease::Terms;
     use crate::decide::renewals::{Renewals, Report};
     use crate::protocol::{Error, ErrorKind, Loss, Name};
     use libc::{SIGALRM, SIGCONT};
@@ -722,7 +723,31 @@ mod tests {
         }
     }
 
-    /// A session and the lease that it reads.
+    /// Returns the usual policy with a change.
+    fn with(change: impl FnOnce(&mut Policy)) -> Policy {
+        let mut policy = policy();
+        change(&mut policy);
+        policy
+    }
+
+    fn on_terminal() -> Policy {
+        with(|it| it.on_terminal = true)
+    }
+
+    fn only_warn() -> Policy {
+        with(|it| it.only_warn = true)
+    }
+
+    fn terms(ttl: u64) -> Terms {
+        Terms {
+            ttl: Duration::from_secs(ttl),
+            kill_after: policy().kill_after,
+            clock_skew: Duration::ZERO,
+        }
+    }
+
+    /// A session and the lease that it reads. What happens comes with its time in milliseconds from START; what is done
+    /// about it is text, as `Debug` shows the actions.
     #[derive(Debug)]
     struct Run {
         session: Session,
@@ -737,30 +762,56 @@ mod tests {
             }
         }
 
-        fn on_event(&mut self, event: Event, now: Moment) -> Vec<Action> {
-            self.session.on_event(event, self.renewals.lease(), now)
+        /// A run that was renewed at START for the first time.
+        fn new(policy: Policy) -> Self {
+            let mut run = Self::without_lock(policy);
+            let sent = START.before(Duration::from_millis(50));
+            run.renewals.add(Lease::new(sent, terms(30)));
+            assert_eq!(run.learn(0, &Report::Renewed(START)), "");
+            run
         }
 
-        fn learn(&mut self, report: &Report, now: Moment) -> Vec<Action> {
-            match self.renewals.learn(report, now) {
-                Some(event) => self.on_event(Event::Lease(event), now),
-                None => self.on_event(Event::Tick, now),
-            }
+        /// One whose COMMAND was stopped at START by a TERM, and killed 5 s later, in vain.
+        fn killed_in_vain() -> Self {
+            let mut run = Self::new(policy());
+            run.on(0, sent(SIGTERM));
+            run.on(0, Event::Refused);
+            run.tick(5_000);
+            run
         }
 
-        fn is_lost(&mut self, now: Moment) -> Vec<Action> {
-            self.learn(&Report::Lost(name(), Loss::default()), now)
+        fn on(&mut self, ms: u64, event: Event) -> String {
+            let actions = self.session.on_event(event, self.renewals.lease(), at(ms));
+            let each = actions.iter().map(|action| format!("{action:?}"));
+            each.collect::<Vec<_>>().join("; ")
         }
 
-        fn is_cancelled(&mut self, now: Moment) -> Vec<Action> {
-            self.learn(&Report::Cancelled(name(), Box::default()), now)
+        fn tick(&mut self, ms: u64) -> String {
+            self.on(ms, Event::Tick)
+        }
+
+        fn tree_ends(&mut self, ms: u64) -> String {
+            self.on(ms, Event::TreeEnded)
+        }
+
+        fn learn(&mut self, ms: u64, report: &Report) -> String {
+            let event = self.renewals.learn(report, at(ms));
+            self.on(ms, event.map_or(Event::Tick, Event::Lease))
+        }
+
+        fn is_lost(&mut self, ms: u64) -> String {
+            self.learn(ms, &Report::Lost(name(), Loss::default()))
+        }
+
+        fn is_cancelled(&mut self, ms: u64) -> String {
+            self.learn(ms, &Report::Cancelled(name(), Box::default()))
         }
 
         /// The job has released its only lock.
-        fn is_released(&mut self, now: Moment) -> Vec<Action> {
-            let event = self.renewals.learn(&Report::Released(name()), now);
+        fn is_released(&mut self, ms: u64) -> String {
+            let event = self.renewals.learn(&Report::Released(name()), at(ms));
             self.renewals.forget_lease();
-            self.on_event(Event::Lease(event.unwrap()), now)
+            self.on(ms, Event::Lease(event.unwrap()))
         }
 
         fn due(&self) -> Option<Moment> {
@@ -778,32 +829,10 @@ mod tests {
         fn by_renewal(&self) -> Option<Duration> {
             self.session.by_renewal(self.renewals.lease())
         }
-
-        fn walked(&mut self, walk: Duration) {
-            self.session.walked(walk);
-        }
-
-        fn exit(&self) -> Exit {
-            self.session.exit()
-        }
     }
 
     fn name() -> Name {
         "a".parse().unwrap()
-    }
-
-    /// A run that was renewed at START for the first time.
-    fn session(policy: Policy) -> Run {
-        let terms = crate::decide::lease::Terms {
-            ttl: Duration::from_secs(30),
-            kill_after: policy.kill_after,
-            clock_skew: Duration::ZERO,
-        };
-        let mut run = Run::without_lock(policy);
-        run.renewals
-            .add(Lease::new(START.before(Duration::from_millis(50)), terms));
-        assert_eq!(run.learn(&Report::Renewed(START), START), []);
-        run
     }
 
     fn received(signal: i32, from_kernel: bool, reach: Reach) -> Event {
@@ -819,7 +848,7 @@ mod tests {
         received(signal, false, Reach::Unknown)
     }
 
-    fn sent_to_the_group(signal: i32) -> Event {
+    fn to_group(signal: i32) -> Event {
         received(signal, false, Reach::Group)
     }
 
@@ -831,519 +860,396 @@ mod tests {
         Event::Ended(ExitStatus::from_raw(code << 8))
     }
 
+    fn killed_by(signal: i32) -> Event {
+        Event::Ended(ExitStatus::from_raw(signal))
+    }
+
     #[test]
     fn a_cancelled_run_is_stopped_while_its_lock_is_kept_alive() {
-        let mut session = session(policy());
-        let stop = [Action::Terminate(StopReason::Cancelled)];
-        assert_eq!(session.is_cancelled(at(1_000)), stop);
-        assert_eq!(session.is_cancelled(at(2_000)), []);
-        let kill = [Action::Kill(StopReason::Cancelled)];
-        assert_eq!(session.on_event(Event::Tick, at(6_000)), kill);
-        session.on_event(Event::Ended(ExitStatus::from_raw(9)), at(6_001));
-        assert_eq!(
-            session.on_event(Event::TreeEnded, at(6_002)),
-            [Action::Finish(Exit::Cancelled)]
-        );
+        let mut run = Run::new(policy());
+        assert_eq!(run.is_cancelled(1_000), "Terminate(Cancelled)");
+        assert_eq!(run.is_cancelled(2_000), "");
+        assert_eq!(run.tick(6_000), "Kill(Cancelled)");
+        run.on(6_001, killed_by(9));
+        assert_eq!(run.tree_ends(6_002), "Finish(Cancelled)");
     }
 
     #[test]
     fn a_lock_that_the_job_released_is_neither_renewed_nor_missed() {
-        let mut session = session(policy());
-        assert_eq!(session.is_released(at(100)), []);
-        assert_eq!(session.due(), None);
-        assert_eq!(session.is_lost(at(200)), []);
-        assert_eq!(
-            session.on_event(ended(7), at(60_000)),
-            [Action::Finish(Exit::Command(7))]
-        );
+        let mut run = Run::new(policy());
+        assert_eq!(run.is_released(100), "");
+        assert_eq!(run.due(), None);
+        assert_eq!(run.is_lost(200), "");
+        assert_eq!(run.on(60_000, ended(7)), "Finish(Command(7))");
+        // However late that is heard.
+        assert_eq!(Run::new(policy()).is_released(40_000), "");
     }
 
     #[test]
     fn an_expiring_lease_stops_the_child_and_kills_it_at_the_deadline() {
-        let mut session = session(policy());
-        session.on_event(Event::Tick, at(10_000));
-        assert_eq!(session.due(), Some(at(24_498)));
-        assert_eq!(
-            session.on_event(Event::Tick, at(24_498)),
-            [Action::Terminate(StopReason::Lost)]
-        );
-        assert_eq!(session.due(), Some(at(29_498)));
-        assert_eq!(
-            session.on_event(Event::Tick, at(29_498)),
-            [Action::Kill(StopReason::Lost)]
-        );
-        session.on_event(ended(0), at(29_699));
-        assert_eq!(
-            session.on_event(Event::TreeEnded, at(29_699)),
-            [Action::Finish(Exit::Lost)]
-        );
+        let mut run = Run::new(policy());
+        run.tick(10_000);
+        assert_eq!(run.due(), Some(at(24_498)));
+        assert_eq!(run.tick(24_498), "Terminate(Lost)");
+        assert_eq!(run.due(), Some(at(29_498)));
+        assert_eq!(run.tick(29_498), "Kill(Lost)");
+        run.on(29_699, ended(0));
+        assert_eq!(run.tree_ends(29_699), "Finish(Lost)");
     }
 
     #[test]
     fn no_moment_stays_due_after_it_was_looked_at() {
-        let mut session = session(Policy {
-            timeout_at: Some(at(3_000)),
-            ..policy()
-        });
+        let mut run = Run::new(with(|it| it.timeout_at = Some(at(3_000))));
         let mut last = START;
         for _ in 0..100 {
-            let Some(due) = session.due() else { break };
-            assert!(due > last, "{session:?} is due again at {due:?}");
+            let Some(due) = run.due() else { break };
+            assert!(due > last, "{run:?} is due again at {due:?}");
             last = due;
-            session.on_event(Event::Tick, due);
+            let lease = run.renewals.lease();
+            run.session.on_event(Event::Tick, lease, due);
         }
     }
 
     #[test]
     fn whatever_wakes_a_sleeper_past_the_deadline_the_child_is_killed_first() {
-        let killed =
-            |actions: Vec<Action>| actions.first() == Some(&Action::Kill(StopReason::Lost));
         for event in [Event::Tick, sent(SIGCONT), sent(SIGHUP)] {
-            let mut session = session(policy());
-            assert!(killed(session.on_event(event, at(40_000))), "{event:?}");
+            let actions = Run::new(policy()).on(40_000, event);
+            assert!(actions.starts_with("Kill(Lost)"), "{event:?}: {actions}");
         }
+        let asked = at(29_498);
         let minute = Duration::from_secs(60);
-        for asked_late in [
-            Report::Renewed(at(29_498)),
-            Report::Confirmed(at(29_498), minute),
-        ] {
-            let mut session = session(policy());
-            let actions = session.learn(&asked_late, at(40_000));
-            assert!(killed(actions), "{asked_late:?}");
+        for late in [Report::Renewed(asked), Report::Confirmed(asked, minute)] {
+            let actions = Run::new(policy()).learn(40_000, &late);
+            assert!(actions.starts_with("Kill(Lost)"), "{late:?}: {actions}");
         }
     }
 
     #[test]
     fn a_renewal_in_time_counts_however_late_its_answer_is_looked_at() {
         for looked in [25_000, 29_600, 33_000] {
-            let mut session = session(policy());
-            let renewed = Report::Renewed(at(10_001));
-            assert_eq!(session.learn(&renewed, at(looked)), []);
-            assert_eq!(session.next_stop(), Some(at(34_499)));
+            let mut run = Run::new(policy());
+            assert_eq!(run.learn(looked, &Report::Renewed(at(10_001))), "");
+            assert_eq!(run.next_stop(), Some(at(34_499)));
         }
-        let mut session = session(policy());
+        let mut run = Run::new(policy());
         let extended = Report::Confirmed(at(29_497), Duration::from_secs(60));
-        assert_eq!(session.learn(&extended, at(33_000)), []);
-        assert!(session.next_stop() > Some(at(80_000)));
-    }
-
-    #[test]
-    fn a_lock_that_the_job_released_is_not_missed_however_late_that_is_heard() {
-        let mut session = session(policy());
-        assert_eq!(session.is_released(at(40_000)), []);
+        assert_eq!(run.learn(33_000, &extended), "");
+        assert!(run.next_stop() > Some(at(80_000)));
     }
 
     #[test]
     fn a_lock_that_is_definitely_lost_stops_the_child_now() {
-        let mut session = session(policy());
-        assert_eq!(
-            session.is_lost(at(1_000)),
-            [Action::Terminate(StopReason::Lost)]
-        );
-        assert_eq!(session.due(), Some(at(6_000)));
-        session.on_event(ended(0), at(1_500));
-        assert_eq!(
-            session.on_event(Event::TreeEnded, at(1_500)),
-            [Action::Finish(Exit::Lost)]
-        );
+        let mut run = Run::new(policy());
+        assert_eq!(run.is_lost(1_000), "Terminate(Lost)");
+        assert_eq!(run.due(), Some(at(6_000)));
+        run.on(1_500, ended(0));
+        assert_eq!(run.tree_ends(1_500), "Finish(Lost)");
     }
 
     #[test]
     fn with_on_lost_warn_the_child_goes_on_and_the_status_says_it() {
-        let mut session = session(Policy {
-            only_warn: true,
-            ..policy()
-        });
-        assert_eq!(session.is_lost(at(1_000)), [Action::Warn]);
-        assert_eq!(session.is_lost(at(2_000)), []);
-        assert_eq!(session.due(), None);
-        assert_eq!(
-            session.on_event(ended(0), at(90_000)),
-            [Action::Finish(Exit::Lost)]
-        );
+        let mut run = Run::new(only_warn());
+        assert_eq!(run.is_lost(1_000), "Warn");
+        assert_eq!(run.is_lost(2_000), "");
+        assert_eq!(run.due(), None);
+        assert_eq!(run.on(90_000, ended(0)), "Finish(Lost)");
     }
 
     #[test]
     fn with_on_lost_warn_each_of_several_locks_that_is_lost_is_said_once() {
-        let policy = Policy {
-            only_warn: true,
-            ..policy()
-        };
-        let lease = session(policy).renewals.lease().unwrap();
-        let lost = Event::Lease(LeaseEvent::Lost(lease));
         // Also where the lease was over by then.
-        for at in [at(1_000), at(40_000)] {
-            let mut session = Session::new(policy);
+        for ms in [1_000, 40_000] {
+            let mut run = Run::new(only_warn());
+            let lease = run.renewals.lease().unwrap();
+            let lost = Event::Lease(LeaseEvent::Lost(lease));
             for _ in ["a", "b"] {
-                assert_eq!(session.on_event(lost, Some(lease), at), [Action::Warn]);
+                assert_eq!(run.on(ms, lost), "Warn");
             }
-            assert_eq!(session.on_event(Event::Tick, Some(lease), at), []);
+            assert_eq!(run.tick(ms), "");
         }
     }
 
     #[test]
     fn with_on_lost_warn_nothing_is_said_before_the_lease_is_over() {
-        let mut session = session(Policy {
-            only_warn: true,
-            ..policy()
-        });
+        let mut run = Run::new(only_warn());
         // COMMAND would be stopped from 24.498 s on.
-        assert_eq!(session.due(), Some(at(29_498)));
-        assert_eq!(session.next_stop(), Some(at(29_498)));
-        assert_eq!(session.on_event(Event::Tick, at(29_497)), []);
-        let warned = session.on_event(Event::Tick, at(29_498));
-        assert_eq!(warned, [Action::Warn]);
-        assert_eq!(session.exit(), Exit::Lost);
+        assert_eq!(run.due(), Some(at(29_498)));
+        assert_eq!(run.next_stop(), Some(at(29_498)));
+        assert_eq!(run.tick(29_497), "");
+        assert_eq!(run.tick(29_498), "Warn");
+        assert_eq!(run.session.exit(), Exit::Lost);
     }
 
     #[test]
     fn a_term_is_passed_on_and_followed_by_a_kill_after_the_grace() {
-        let mut session = session(policy());
-        assert_eq!(
-            session.on_event(sent(SIGTERM), at(0)),
-            [Action::Terminate(StopReason::Signal)]
-        );
-        assert_eq!(
-            session.on_event(Event::Tick, at(5_000)),
-            [Action::Kill(StopReason::Signal)]
-        );
+        let mut run = Run::new(policy());
+        assert_eq!(run.on(0, sent(SIGTERM)), "Terminate(Signal)");
+        assert_eq!(run.tick(5_000), "Kill(Signal)");
     }
 
     #[test]
     fn a_second_int_or_term_kills_when_it_comes_half_a_second_later() {
         for first in [SIGINT, SIGTERM] {
             for second in [SIGINT, SIGTERM] {
-                let mut session = session(policy());
-                session.on_event(sent(first), at(0));
-                let actions = session.on_event(sent(second), at(500));
-                assert_eq!(actions, [Action::Kill(StopReason::Signal)]);
+                let mut run = Run::new(policy());
+                run.on(0, sent(first));
+                assert_eq!(run.on(500, sent(second)), "Kill(Signal)");
             }
         }
     }
 
     #[test]
     fn what_is_repeated_within_half_a_second_is_the_same_request() {
-        for signal in [SIGINT, SIGTERM, SIGQUIT] {
-            let mut session = session(policy());
-            assert_eq!(session.on_event(sent(signal), at(0)).len(), 1);
-            assert_eq!(session.on_event(sent(signal), at(1)), []);
-            assert_eq!(session.on_event(sent(signal), at(499)), []);
+        for (signal, first) in [
+            (SIGINT, "Forward(2)"),
+            (SIGTERM, "Terminate(Signal)"),
+            (SIGQUIT, "Forward(3)"),
+        ] {
+            let mut run = Run::new(policy());
+            assert_eq!(run.on(0, sent(signal)), first);
+            assert_eq!(run.on(1, sent(signal)), "");
+            assert_eq!(run.on(499, sent(signal)), "");
         }
         // What a key on the terminal asked for is relayed by `timeout`.
-        let mut session = session(Policy {
-            on_terminal: true,
-            ..policy()
-        });
-        let outside = [Action::ForwardOutside(SIGINT)];
-        assert_eq!(session.on_event(typed(SIGINT), at(0)), outside);
-        assert_eq!(session.on_event(sent(SIGINT), at(1)), []);
-        assert_eq!(session.on_event(sent(SIGINT), at(2)), []);
+        let mut run = Run::new(on_terminal());
+        assert_eq!(run.on(0, typed(SIGINT)), "ForwardOutside(2)");
+        assert_eq!(run.on(1, sent(SIGINT)), "");
+        assert_eq!(run.on(2, sent(SIGINT)), "");
     }
 
     #[test]
     fn another_signal_within_half_a_second_is_passed_on_and_does_not_kill() {
-        let mut session = session(policy());
-        let forward = [Action::Forward(SIGINT)];
-        assert_eq!(session.on_event(sent(SIGINT), at(0)), forward);
-        let terminate = [Action::Terminate(StopReason::Signal)];
-        assert_eq!(session.on_event(sent(SIGTERM), at(100)), terminate);
+        let mut run = Run::new(policy());
+        assert_eq!(run.on(0, sent(SIGINT)), "Forward(2)");
+        assert_eq!(run.on(100, sent(SIGTERM)), "Terminate(Signal)");
     }
 
     #[test]
     fn an_int_alone_never_kills_and_typed_ones_never_do() {
-        let mut session = session(Policy {
-            on_terminal: true,
-            ..policy()
-        });
+        let mut run = Run::new(on_terminal());
         for ms in [0, 100, 700, 6_000, 6_001, 9_000] {
-            let outside = [Action::ForwardOutside(SIGINT)];
-            assert_eq!(session.on_event(typed(SIGINT), at(ms)), outside);
+            assert_eq!(run.on(ms, typed(SIGINT)), "ForwardOutside(2)");
         }
-        assert_eq!(
-            session.on_event(sent(SIGINT), at(9_800)),
-            [Action::Forward(SIGINT)]
-        );
+        assert_eq!(run.on(9_800, sent(SIGINT)), "Forward(2)");
     }
 
     #[test]
     fn a_command_that_lives_on_after_an_int_is_as_before() {
-        let mut session = session(policy());
-        session.on_event(sent(SIGINT), at(0));
+        let mut run = Run::new(policy());
+        run.on(0, sent(SIGINT));
         // Another one is a first one again.
-        let forward = [Action::Forward(SIGINT)];
-        assert_eq!(session.on_event(sent(SIGINT), at(6_000)), forward);
-        assert_eq!(
-            session.on_event(ended(0), at(12_000)).last(),
-            Some(&Action::Finish(Exit::Command(0)))
-        );
+        assert_eq!(run.on(6_000, sent(SIGINT)), "Forward(2)");
+        let actions = run.on(12_000, ended(0));
+        assert!(actions.ends_with("Finish(Command(0))"), "{actions}");
     }
 
     #[test]
     fn hang_ups_are_passed_on_however_fast_they_come() {
-        let mut session = session(policy());
+        let mut run = Run::new(policy());
         for ms in [0, 1, 300] {
-            let forward = [Action::Forward(SIGHUP)];
-            assert_eq!(session.on_event(sent(SIGHUP), at(ms)), forward);
+            assert_eq!(run.on(ms, sent(SIGHUP)), "Forward(1)");
         }
     }
 
     #[test]
     fn redlock_ends_by_the_signal_that_it_got_and_that_ended_command() {
-        let killed_by = |signal| Event::Ended(ExitStatus::from_raw(signal));
-        for (got, ended_by, exit) in [
-            (Some(SIGINT), killed_by(SIGINT), Exit::Interrupted(SIGINT)),
-            (
-                Some(SIGTERM),
-                killed_by(SIGTERM),
-                Exit::Interrupted(SIGTERM),
-            ),
-            (Some(SIGTERM), killed_by(SIGHUP), Exit::Signal(SIGHUP)),
-            (None, killed_by(SIGTERM), Exit::Signal(SIGTERM)),
-            (Some(SIGINT), ended(130), Exit::Command(130)),
+        for (got, ended_by, finish) in [
+            (Some(SIGINT), killed_by(2), "Finish(Interrupted(2))"),
+            (Some(SIGTERM), killed_by(15), "Finish(Interrupted(15))"),
+            (Some(SIGTERM), killed_by(1), "Finish(Signal(1))"),
+            (None, killed_by(15), "Finish(Signal(15))"),
+            (Some(SIGINT), ended(130), "Finish(Command(130))"),
         ] {
-            let mut session = session(policy());
+            let mut run = Run::new(policy());
             if let Some(signal) = got {
-                session.on_event(sent(signal), at(0));
+                run.on(0, sent(signal));
             }
-            session.on_event(ended_by, at(10));
-            assert_eq!(
-                session.on_event(Event::TreeEnded, at(10)),
-                [Action::Finish(exit)]
-            );
+            run.on(10, ended_by);
+            assert_eq!(run.tree_ends(10), finish);
         }
     }
 
     #[test]
     fn of_several_signals_redlock_ends_by_the_one_that_ended_command() {
         for signal in [SIGINT, SIGTERM] {
-            let mut session = session(policy());
-            session.on_event(sent(SIGINT), at(0));
-            session.on_event(sent(SIGTERM), at(10));
-            session.on_event(Event::Ended(ExitStatus::from_raw(signal)), at(20));
-            assert_eq!(session.exit(), Exit::Interrupted(signal));
+            let mut run = Run::new(policy());
+            run.on(0, sent(SIGINT));
+            run.on(10, sent(SIGTERM));
+            run.on(20, killed_by(signal));
+            assert_eq!(run.session.exit(), Exit::Interrupted(signal));
         }
     }
 
     #[test]
     fn what_a_killed_command_has_started_is_stopped() {
-        let mut session = session(policy());
-        let killed = Event::Ended(ExitStatus::from_raw(9));
-        let terminate = [Action::Terminate(StopReason::Leftovers)];
-        assert_eq!(session.on_event(killed, at(100)), terminate);
-        assert_eq!(session.due(), Some(at(5_100)));
-        assert_eq!(
-            session.on_event(Event::TreeEnded, at(200)),
-            [Action::Finish(Exit::Signal(9))]
-        );
+        let mut run = Run::new(policy());
+        assert_eq!(run.on(100, killed_by(9)), "Terminate(Leftovers)");
+        assert_eq!(run.due(), Some(at(5_100)));
+        assert_eq!(run.tree_ends(200), "Finish(Signal(9))");
     }
 
     #[test]
     fn with_children_the_run_lasts_as_long_as_what_command_has_started() {
-        let mut session = session(Policy {
-            with_children: true,
-            ..policy()
-        });
-        assert_eq!(session.on_event(ended(3), at(100)), []);
-        assert_eq!(session.on_event(Event::Tick, at(10_000)), []);
-        assert_eq!(
-            session.on_event(Event::TreeEnded, at(11_000)),
-            [Action::Finish(Exit::Command(3))]
-        );
+        let mut run = Run::new(with(|it| it.with_children = true));
+        assert_eq!(run.on(100, ended(3)), "");
+        assert_eq!(run.tick(10_000), "");
+        assert_eq!(run.tree_ends(11_000), "Finish(Command(3))");
     }
 
     #[test]
     fn a_signal_that_ends_what_command_has_left_is_how_the_run_ends() {
-        for (event, signal) in [
-            (sent(SIGTERM), SIGTERM),
-            (sent(SIGINT), SIGINT),
-            (typed(SIGINT), SIGINT),
+        for (event, status, finish) in [
+            (sent(SIGTERM), 0, "Finish(Interrupted(15))"),
+            (sent(SIGINT), 0, "Finish(Interrupted(2))"),
+            (typed(SIGINT), 0, "Finish(Interrupted(2))"),
+            (sent(SIGTERM), 3, "Finish(Command(3))"),
+            (sent(SIGINT), 3, "Finish(Command(3))"),
+            (typed(SIGINT), 3, "Finish(Command(3))"),
         ] {
-            for (status, exit) in [(0, Exit::Interrupted(signal)), (3, Exit::Command(3))] {
-                let mut session = session(Policy {
-                    on_terminal: true,
-                    with_children: true,
-                    ..policy()
-                });
-                assert_eq!(session.on_event(ended(status), at(100)), []);
-                let stop = [Action::Terminate(StopReason::Signal)];
-                assert_eq!(session.on_event(event, at(1_000)), stop);
-                assert_eq!(
-                    session.on_event(Event::TreeEnded, at(1_100)),
-                    [Action::Finish(exit)]
-                );
-            }
+            let mut run = Run::new(Policy {
+                with_children: true,
+                ..on_terminal()
+            });
+            assert_eq!(run.on(100, ended(status)), "");
+            assert_eq!(run.on(1_000, event), "Terminate(Signal)");
+            assert_eq!(run.tree_ends(1_100), finish, "{event:?}");
         }
     }
 
     #[test]
     fn what_escapes_a_kill_is_killed_again() {
-        let mut session = session(policy());
-        session.on_event(sent(SIGTERM), at(0));
-        let kill = [Action::Kill(StopReason::Signal)];
-        assert_eq!(session.on_event(Event::Tick, at(5_000)), kill);
+        let mut run = Run::new(policy());
+        run.on(0, sent(SIGTERM));
+        assert_eq!(run.tick(5_000), "Kill(Signal)");
         for again in [5_010, 5_020, 5_030] {
-            assert_eq!(session.due(), Some(at(again)));
-            assert_eq!(session.on_event(Event::Tick, at(again)), [Action::KillRest]);
+            assert_eq!(run.due(), Some(at(again)));
+            assert_eq!(run.tick(again), "KillRest");
         }
     }
 
+    const STUCK: &str = "KillRest; NameSurvivors";
+
     #[test]
     fn what_withstands_a_kill_for_a_second_is_killed_once_a_second_from_then_on() {
-        let mut session = session(policy());
-        session.on_event(sent(SIGTERM), at(0));
-        session.on_event(Event::Tick, at(5_000));
-        assert_eq!(session.on_event(Event::Tick, at(6_000)), STUCK);
+        let mut run = Run::new(policy());
+        run.on(0, sent(SIGTERM));
+        run.tick(5_000);
+        assert_eq!(run.tick(6_000), STUCK);
         for again in [7_000, 8_000] {
-            assert_eq!(session.due(), Some(at(again)));
-            assert_eq!(session.on_event(Event::Tick, at(again)), [Action::KillRest]);
+            assert_eq!(run.due(), Some(at(again)));
+            assert_eq!(run.tick(again), "KillRest");
         }
     }
 
     #[test]
     fn a_lost_lock_is_the_graver_reason_and_the_earlier_end_counts() {
-        let mut first = session(Policy {
-            timeout_at: Some(at(1_000)),
-            ..policy()
-        });
-        first.on_event(sent(SIGTERM), at(0));
-        assert_eq!(first.on_event(Event::Tick, at(1_000)), []);
-        let kill = [Action::Kill(StopReason::Signal)];
-        assert_eq!(first.on_event(Event::Tick, at(5_000)), kill);
+        let mut first = Run::new(with(|it| it.timeout_at = Some(at(1_000))));
+        first.on(0, sent(SIGTERM));
+        assert_eq!(first.tick(1_000), "");
+        assert_eq!(first.tick(5_000), "Kill(Signal)");
         // Another one, whose renewal isn't answered.
-        let mut second = session(policy());
-        second.on_event(Event::Tick, at(10_000));
-        second.on_event(sent(SIGTERM), at(24_000));
-        assert_eq!(second.on_event(Event::Tick, at(24_498)), []);
-        let kill = [Action::Kill(StopReason::Lost)];
-        assert_eq!(second.on_event(Event::Tick, at(29_000)), kill);
-        assert_eq!(second.exit(), Exit::Lost);
+        let mut second = Run::new(policy());
+        second.tick(10_000);
+        second.on(24_000, sent(SIGTERM));
+        assert_eq!(second.tick(24_498), "");
+        assert_eq!(second.tick(29_000), "Kill(Lost)");
+        assert_eq!(second.session.exit(), Exit::Lost);
     }
-
-    /// A session whose COMMAND was stopped at START by a TERM, and killed 5 s later, in vain.
-    fn killed_in_vain(policy: Policy) -> Run {
-        let mut session = session(policy);
-        session.on_event(sent(SIGTERM), at(0));
-        session.on_event(Event::Refused, at(0));
-        session.on_event(Event::Tick, at(5_000));
-        session
-    }
-
-    const STUCK: [Action; 2] = [Action::KillRest, Action::NameSurvivors];
 
     #[test]
     fn the_lease_is_kept_and_the_kill_repeated_for_work_that_can_not_be_killed() {
-        let mut session = killed_in_vain(policy());
-        assert_eq!(session.on_event(Event::Tick, at(6_000)), STUCK);
+        let mut run = Run::killed_in_vain();
+        assert_eq!(run.tick(6_000), STUCK);
         for second in 7..100 {
-            let now = at(second * 1_000);
-            let actions = session.on_event(Event::Tick, now);
-            assert!(actions.contains(&Action::KillRest), "{second}: {actions:?}");
-            session.learn(&Report::Renewed(now), now);
+            let ms = second * 1_000;
+            let actions = run.tick(ms);
+            assert!(actions.contains("KillRest"), "{second}: {actions}");
+            run.learn(ms, &Report::Renewed(at(ms)));
         }
-        assert_eq!(session.on_event(ended(1), at(99_001)), []);
-        assert_eq!(
-            session.on_event(Event::TreeEnded, at(99_001)),
-            [Action::Finish(Exit::Command(1))]
-        );
+        assert_eq!(run.on(99_001, ended(1)), "");
+        assert_eq!(run.tree_ends(99_001), "Finish(Command(1))");
     }
 
     #[test]
     fn work_that_can_not_be_killed_is_left_when_its_lease_is_over_or_lost() {
-        let mut unreachable = killed_in_vain(policy());
-        assert_eq!(unreachable.on_event(Event::Tick, at(6_000)), STUCK);
-        let tried = [Action::KillRest];
-        assert_eq!(unreachable.on_event(Event::Tick, at(29_400)), tried);
-        let finish = [Action::Finish(Exit::Internal)];
-        assert_eq!(unreachable.on_event(Event::Tick, at(29_498)), finish);
-        let mut lost = killed_in_vain(policy());
-        lost.is_lost(at(5_500));
-        let finish = [Action::Finish(Exit::Lost)];
-        assert_eq!(lost.on_event(Event::Tick, at(6_000)), finish);
+        let mut unreachable = Run::killed_in_vain();
+        assert_eq!(unreachable.tick(6_000), STUCK);
+        assert_eq!(unreachable.tick(29_400), "KillRest");
+        assert_eq!(unreachable.tick(29_498), "Finish(Internal)");
+        let mut lost = Run::killed_in_vain();
+        lost.is_lost(5_500);
+        assert_eq!(lost.tick(6_000), "Finish(Lost)");
     }
 
     #[test]
     fn a_second_signal_leaves_work_that_can_not_be_killed() {
-        let finish = [Action::Finish(Exit::Internal)];
-        let mut at_once = killed_in_vain(policy());
-        assert_eq!(at_once.on_event(Event::Tick, at(6_000)), STUCK);
-        assert_eq!(at_once.on_event(sent(SIGTERM), at(6_900)), finish);
+        let mut at_once = Run::killed_in_vain();
+        assert_eq!(at_once.tick(6_000), STUCK);
+        assert_eq!(at_once.on(6_900, sent(SIGTERM)), "Finish(Internal)");
         // It has a second to end by the kill, whenever the signal comes.
-        let mut early = killed_in_vain(policy());
-        assert_eq!(early.on_event(sent(SIGINT), at(5_005)), []);
-        assert_eq!(early.on_event(Event::Tick, at(6_000)), finish);
+        let mut early = Run::killed_in_vain();
+        assert_eq!(early.on(5_005, sent(SIGINT)), "");
+        assert_eq!(early.tick(6_000), "Finish(Internal)");
     }
 
     #[test]
     fn the_time_that_it_takes_to_find_a_large_tree_is_taken_off_its_lease() {
-        let mut session = session(policy());
-        session.walked(Duration::from_millis(100));
-        session.on_event(Event::Tick, at(10_000));
-        assert_eq!(session.dead_by(), Some(at(29_098)));
-        let stop = [Action::Terminate(StopReason::Lost)];
-        assert_eq!(session.on_event(Event::Tick, at(24_498)), stop);
-        assert_eq!(session.due(), Some(at(29_098)));
+        let mut run = Run::new(policy());
+        run.session.walked(Duration::from_millis(100));
+        run.tick(10_000);
+        assert_eq!(run.dead_by(), Some(at(29_098)));
+        assert_eq!(run.tick(24_498), "Terminate(Lost)");
+        assert_eq!(run.due(), Some(at(29_098)));
         // Never by more than a third, so that renewals come before.
-        session.walked(Duration::from_secs(60));
-        assert_eq!(session.dead_by(), Some(at(19_498)));
+        run.session.walked(Duration::from_secs(60));
+        assert_eq!(run.dead_by(), Some(at(19_498)));
     }
 
     #[test]
     fn nothing_makes_the_work_outlive_the_time_that_it_takes_to_kill_a_large_tree() {
         let walking = || {
-            let mut session = session(policy());
-            session.walked(Duration::from_secs(60));
-            session
+            let mut run = Run::new(policy());
+            run.session.walked(Duration::from_secs(60));
+            run
         };
         let (mut terminated, mut lost) = (walking(), walking());
-        assert_eq!(terminated.on_event(sent(SIGTERM), at(16_000)).len(), 1);
-        assert_eq!(lost.is_lost(at(16_000)).len(), 1);
-        for session in [terminated, lost] {
+        assert_eq!(terminated.on(16_000, sent(SIGTERM)), "Terminate(Signal)");
+        assert_eq!(lost.is_lost(16_000), "Terminate(Lost)");
+        for run in [terminated, lost] {
             // The grace alone would last until 21 s.
-            assert_eq!(session.next_stop(), Some(at(19_498)), "{session:?}");
-            assert_eq!(session.dead_by(), Some(at(19_498)), "{session:?}");
+            assert_eq!(run.next_stop(), Some(at(19_498)), "{run:?}");
+            assert_eq!(run.dead_by(), Some(at(19_498)), "{run:?}");
         }
     }
 
     #[test]
     fn a_watchdog_has_the_moments_of_the_session_and_none_where_a_loss_is_only_warned_of() {
-        let moments = |session: &Run| (session.dead_by(), session.by_renewal());
-        let usable = Duration::from_millis(29_498);
-        let mut lost = session(policy());
-        assert_eq!(moments(&lost), (Some(at(29_498)), Some(usable)));
-        lost.walked(Duration::from_millis(100));
-        let less = Duration::from_millis(29_098);
-        assert_eq!(moments(&lost), (Some(at(29_098)), Some(less)));
-        lost.is_lost(at(1_000));
+        let moments = |run: &Run| (run.dead_by(), run.by_renewal());
+        let both = |ms| (Some(at(ms)), Some(Duration::from_millis(ms)));
+        let mut lost = Run::new(policy());
+        assert_eq!(moments(&lost), both(29_498));
+        lost.session.walked(Duration::from_millis(100));
+        assert_eq!(moments(&lost), both(29_098));
+        lost.is_lost(1_000);
         assert_eq!(moments(&lost), (Some(at(6_000)), None));
-        let mut released = session(policy());
-        released.is_released(at(1_000));
+        let mut released = Run::new(policy());
+        released.is_released(1_000);
         assert_eq!(moments(&released), (None, None));
-        let mut warned = session(Policy {
-            only_warn: true,
-            ..policy()
-        });
+        let mut warned = Run::new(only_warn());
         assert_eq!(warned.dead_by(), None);
-        warned.is_lost(at(1_000));
+        warned.is_lost(1_000);
         assert_eq!(moments(&warned), (None, None));
     }
 
     #[test]
     fn whoever_wants_command_to_stop_it_has_no_longer_than_half_the_ttl_for_it() {
-        let terms = crate::decide::lease::Terms {
-            ttl: Duration::from_secs(4),
-            kill_after: policy().kill_after,
-            clock_skew: Duration::ZERO,
-        };
-        let lease = Lease::new(START, terms);
-        let timeout = Policy {
-            timeout_at: Some(START),
-            ..policy()
-        };
+        let lease = Lease::new(START, terms(4));
+        let timeout = with(|it| it.timeout_at = Some(START));
         for (policy, event) in [
             (policy(), sent(SIGTERM)),
             (policy(), Event::Lease(LeaseEvent::Cancelled)),
             (policy(), Event::Lease(LeaseEvent::Lost(lease))),
-            (policy(), Event::Ended(ExitStatus::from_raw(9))),
+            (policy(), killed_by(9)),
             (timeout, Event::Tick),
         ] {
             let mut session = Session::new(policy);
@@ -1353,234 +1259,150 @@ mod tests {
     }
 
     #[test]
-    fn what_the_terminal_told_the_whole_group_is_not_passed_on_again() {
-        let policy = Policy {
-            on_terminal: true,
-            ..policy()
+    fn what_the_whole_group_has_got_is_passed_on_outside_of_it_only() {
+        let job = on_terminal();
+        let leader = Policy {
+            leads_session: true,
+            ..job
         };
+        let outside = |signal: i32| format!("ForwardOutside({signal})");
+        let alone = |signal: i32| format!("Forward({signal})");
+        let others = "TerminateOthersThan(Group)".to_owned();
         for (policy, event, expected) in [
-            (policy, typed(SIGHUP), vec![Action::ForwardOutside(SIGHUP)]),
-            (
-                policy,
-                typed(SIGWINCH),
-                vec![Action::ForwardOutside(SIGWINCH)],
-            ),
-            (
-                policy,
-                typed(SIGTSTP),
-                vec![Action::ForwardOutside(SIGTSTP), Action::Suspend],
-            ),
-            (policy, typed(SIGALRM), vec![Action::Forward(SIGALRM)]),
-            (policy, sent(SIGHUP), vec![Action::Forward(SIGHUP)]),
-            (
-                policy,
-                sent(SIGTSTP),
-                // COMMAND may ignore it, and works on then; once it is stopped, we stop with it.
-                vec![Action::Forward(SIGTSTP)],
-            ),
-            (
-                Policy {
-                    leads_session: true,
-                    ..policy
-                },
-                typed(SIGHUP),
-                vec![Action::Forward(SIGHUP)],
-            ),
+            (job, typed(SIGHUP), outside(SIGHUP)),
+            (job, typed(SIGWINCH), outside(SIGWINCH)),
+            (job, typed(SIGTSTP), outside(SIGTSTP) + "; Suspend"),
+            (job, typed(SIGALRM), alone(SIGALRM)),
+            (job, sent(SIGHUP), alone(SIGHUP)),
+            // COMMAND may ignore it, and works on then; once it is stopped, we stop with it.
+            (job, sent(SIGTSTP), alone(SIGTSTP)),
+            (leader, typed(SIGHUP), alone(SIGHUP)),
+            (job, to_group(SIGHUP), outside(SIGHUP)),
+            (job, to_group(SIGINT), outside(SIGINT)),
+            (job, to_group(SIGTERM), others),
+            (job, to_group(SIGCONT), outside(SIGCONT)),
+            (job, to_group(SIGTSTP), outside(SIGTSTP) + "; Suspend"),
+            (job, to_group(40), outside(40)),
         ] {
-            assert_eq!(
-                session(policy).on_event(event, at(0)),
-                expected,
-                "{event:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_signal_to_the_whole_group_is_passed_on_outside_of_it_only() {
-        let policy = Policy {
-            on_terminal: true,
-            ..policy()
-        };
-        for (signal, expected) in [
-            (SIGHUP, vec![Action::ForwardOutside(SIGHUP)]),
-            (SIGINT, vec![Action::ForwardOutside(SIGINT)]),
-            (SIGTERM, vec![Action::TerminateOthersThan(Reach::Group)]),
-            (SIGCONT, vec![Action::ForwardOutside(SIGCONT)]),
-            (
-                SIGTSTP,
-                vec![Action::ForwardOutside(SIGTSTP), Action::Suspend],
-            ),
-            (40, vec![Action::ForwardOutside(40)]),
-        ] {
-            let event = sent_to_the_group(signal);
-            assert_eq!(session(policy).on_event(event, at(0)), expected, "{signal}");
+            assert_eq!(Run::new(policy).on(0, event), expected, "{event:?}");
         }
     }
 
     #[test]
     fn a_second_int_that_is_sent_to_the_group_kills_and_a_typed_one_does_not() {
-        let policy = Policy {
-            on_terminal: true,
-            ..policy()
-        };
         for (second, expected) in [
-            (typed(SIGINT), Action::ForwardOutside(SIGINT)),
-            (sent_to_the_group(SIGINT), Action::Kill(StopReason::Signal)),
+            (typed(SIGINT), "ForwardOutside(2)"),
+            (to_group(SIGINT), "Kill(Signal)"),
         ] {
-            let mut session = session(policy);
-            session.on_event(sent_to_the_group(SIGINT), at(0));
-            assert_eq!(session.on_event(second, at(600)), [expected], "{second:?}");
+            let mut run = Run::new(on_terminal());
+            run.on(0, to_group(SIGINT));
+            assert_eq!(run.on(600, second), expected, "{second:?}");
         }
     }
 
     #[test]
     fn the_timeout_stops_then_kills_and_is_the_status() {
-        let mut session = session(Policy {
-            timeout_at: Some(at(2_000)),
-            ..policy()
-        });
-        assert_eq!(session.due(), Some(at(2_000)));
-        assert_eq!(
-            session.on_event(Event::Tick, at(2_000)),
-            [Action::Terminate(StopReason::Timeout)]
-        );
-        assert_eq!(session.due(), Some(at(7_000)));
-        session.on_event(ended(0), at(2_100));
-        assert_eq!(
-            session.on_event(Event::TreeEnded, at(2_100)),
-            [Action::Finish(Exit::Timeout)]
-        );
+        let mut run = Run::new(with(|it| it.timeout_at = Some(at(2_000))));
+        assert_eq!(run.due(), Some(at(2_000)));
+        assert_eq!(run.tick(2_000), "Terminate(Timeout)");
+        assert_eq!(run.due(), Some(at(7_000)));
+        run.on(2_100, ended(0));
+        assert_eq!(run.tree_ends(2_100), "Finish(Timeout)");
     }
 
     #[test]
     fn a_redis_that_does_not_answer_is_reported_once_an_outage_and_so_is_its_next_answer() {
-        let mut run = session(policy());
-        let stop_after = run.next_stop().unwrap().since(START);
-        for round in 0..2 {
-            let start = at(16_500 * round);
-            let after = |ms| start + Duration::from_millis(ms);
-            run.learn(&Report::Renewed(start), start);
-            run.session.asks_since(Some(after(10_000)));
-            assert_eq!(run.due(), Some(after(15_000)));
-            assert_eq!(run.on_event(Event::Tick, after(14_999)), []);
-            let silence = Action::ReportSilence {
-                lasting: Duration::from_secs(15),
-                stop_in: stop_after.saturating_sub(Duration::from_secs(15)),
-            };
-            assert_eq!(run.on_event(Event::Tick, after(15_000)), [silence]);
-            assert_eq!(run.due(), Some(start + stop_after));
+        let mut run = Run::new(policy());
+        for start in [0, 16_500] {
+            run.learn(start, &Report::Renewed(at(start)));
+            run.session.asks_since(Some(at(start + 10_000)));
+            assert_eq!(run.due(), Some(at(start + 15_000)));
+            assert_eq!(run.tick(start + 14_999), "");
+            let silence = "ReportSilence { lasting: 15s, stop_in: 9.498s }";
+            assert_eq!(run.tick(start + 15_000), silence);
+            assert_eq!(run.due(), Some(at(start + 24_498)));
             // A try that has failed is no answer.
             let failed = Report::Failed(Error::new(ErrorKind::Unreachable, String::new()));
-            assert_eq!(run.learn(&failed, after(15_500)), []);
+            assert_eq!(run.learn(start + 15_500, &failed), "");
             run.session.asks_since(None);
-            let renewed = Report::Renewed(after(16_000));
-            let answer = [Action::ReportAnswer];
-            assert_eq!(run.learn(&renewed, after(16_500)), answer);
-            assert_eq!(run.on_event(Event::Tick, after(16_500)), []);
+            let renewed = Report::Renewed(at(start + 16_000));
+            assert_eq!(run.learn(start + 16_500, &renewed), "ReportAnswer");
+            assert_eq!(run.tick(start + 16_500), "");
         }
         // While redlock was suspended an answer may have come.
-        let mut suspended = session(policy());
+        let mut suspended = Run::new(policy());
         suspended.session.asks_since(Some(at(10_000)));
-        assert_eq!(suspended.on_event(Event::Tick, at(15_700)), []);
+        assert_eq!(suspended.tick(15_700), "");
         assert_eq!(suspended.due(), Some(at(15_700) + OVERSLEPT));
-        let silence = suspended.on_event(Event::Tick, at(15_700) + OVERSLEPT);
-        assert!(
-            matches!(silence[..], [Action::ReportSilence { .. }]),
-            "{silence:?}"
-        );
+        let silence = "ReportSilence { lasting: 15.9s, stop_in: 8.598s }";
+        assert_eq!(suspended.tick(15_900), silence);
         // What is stopped already isn't threatened with that.
-        let mut stopping = session(policy());
+        let mut stopping = Run::new(policy());
         stopping.session.asks_since(Some(at(10_000)));
-        stopping.on_event(sent(SIGTERM), at(14_000));
-        assert_eq!(stopping.on_event(Event::Tick, at(15_000)), []);
+        stopping.on(14_000, sent(SIGTERM));
+        assert_eq!(stopping.tick(15_000), "");
     }
 
     #[test]
     fn a_hook_is_told_once_that_the_lock_is_lost_after_what_is_done_about_it() {
-        let policy = Policy {
-            has_hook: true,
-            ..policy()
-        };
-        let stop = Action::Terminate(StopReason::Lost);
-        let mut taken = session(policy);
-        assert_eq!(taken.is_lost(at(0)), [stop, Action::TellLost]);
-        assert_eq!(taken.is_lost(at(1)), []);
-        let mut not_renewed = session(policy);
-        let until = not_renewed.next_stop().unwrap();
-        let actions = not_renewed.on_event(Event::Tick, until);
-        assert_eq!(actions, [stop, Action::TellLost]);
+        let policy = with(|it| it.has_hook = true);
+        let mut taken = Run::new(policy);
+        assert_eq!(taken.is_lost(0), "Terminate(Lost); TellLost");
+        assert_eq!(taken.is_lost(1), "");
+        let not_renewed = Run::new(policy).tick(24_498);
+        assert_eq!(not_renewed, "Terminate(Lost); TellLost");
         // Also where it is being stopped for another reason already.
-        let mut stopping = session(policy);
-        stopping.on_event(sent(SIGTERM), at(0));
-        assert_eq!(stopping.is_lost(at(1)), [Action::TellLost]);
-        let mut warned = session(Policy {
+        let mut stopping = Run::new(policy);
+        stopping.on(0, sent(SIGTERM));
+        assert_eq!(stopping.is_lost(1), "TellLost");
+        let mut warned = Run::new(Policy {
             only_warn: true,
             ..policy
         });
-        let warn = [Action::Warn, Action::TellLost];
-        assert_eq!(warned.is_lost(at(0)), warn);
+        assert_eq!(warned.is_lost(0), "Warn; TellLost");
         // At the very end.
-        let mut over = session(policy);
-        over.on_event(sent(SIGTERM), at(0));
-        over.on_event(ended(1), at(1));
-        let late = over.session.next_stop(over.renewals.lease()).unwrap() + KILL_TIMEOUT * 60;
-        let actions = over.on_event(Event::TreeEnded, late);
-        assert_eq!(
-            actions[actions.len() - 2..],
-            [Action::TellLost, Action::Finish(Exit::Lost)]
-        );
+        let mut over = Run::new(policy);
+        over.on(0, sent(SIGTERM));
+        over.on(1, ended(1));
+        let actions = over.tree_ends(65_000);
+        assert!(actions.ends_with("TellLost; Finish(Lost)"), "{actions}");
         // A run that a newer one stops has lost nothing.
-        let mut cancelled = session(policy);
-        assert_eq!(
-            cancelled.is_cancelled(at(0)),
-            [Action::Terminate(StopReason::Cancelled)]
-        );
+        let cancelled = Run::new(policy).is_cancelled(0);
+        assert_eq!(cancelled, "Terminate(Cancelled)");
     }
 
     #[test]
     fn descendants_of_an_interrupted_command_have_the_grace_to_end() {
-        let mut session = session(policy());
-        session.on_event(sent(SIGINT), at(0));
-        let terminate = [Action::TerminateOthers];
-        assert_eq!(session.on_event(ended(130), at(10)), terminate);
-        assert_eq!(session.due(), Some(at(5_010)));
-        assert_eq!(
-            session.on_event(Event::TreeEnded, at(20)),
-            [Action::Finish(Exit::Command(130))]
-        );
+        let mut run = Run::new(policy());
+        run.on(0, sent(SIGINT));
+        assert_eq!(run.on(10, ended(130)), "TerminateOthers");
+        assert_eq!(run.due(), Some(at(5_010)));
+        assert_eq!(run.tree_ends(20), "Finish(Command(130))");
     }
 
     #[test]
     fn without_a_lock_what_can_not_be_killed_is_not_waited_for_for_ever() {
-        let mut session = Run::without_lock(policy());
-        session.on_event(sent(SIGTERM), at(0));
-        session.on_event(sent(SIGTERM), at(600));
-        session.on_event(ended(1), at(602));
-        assert_eq!(session.due(), Some(at(610)));
-        assert_eq!(
-            session.on_event(Event::Tick, at(1_600)),
-            [Action::Finish(Exit::Command(1))]
-        );
+        let mut run = Run::without_lock(policy());
+        run.on(0, sent(SIGTERM));
+        run.on(600, sent(SIGTERM));
+        run.on(602, ended(1));
+        assert_eq!(run.due(), Some(at(610)));
+        assert_eq!(run.tick(1_600), "Finish(Command(1))");
     }
 
     #[test]
     fn without_a_lock_what_a_killed_command_has_started_is_left() {
-        let killed = Event::Ended(ExitStatus::from_raw(9));
-        let finish = [Action::Finish(Exit::Signal(9))];
         let mut without = Run::without_lock(policy());
-        assert_eq!(without.on_event(killed, at(100)), finish);
-        let mut released = session(policy());
-        released.is_released(at(50));
-        assert_eq!(released.on_event(killed, at(100)), finish);
+        assert_eq!(without.on(100, killed_by(9)), "Finish(Signal(9))");
+        let mut released = Run::new(policy());
+        released.is_released(50);
+        assert_eq!(released.on(100, killed_by(9)), "Finish(Signal(9))");
     }
 
     #[test]
     fn without_a_lock_only_signals_and_the_timeout_count() {
-        let mut session = Run::without_lock(policy());
-        assert_eq!(session.due(), None);
-        assert_eq!(
-            session.on_event(ended(3), at(99_000)),
-            [Action::Finish(Exit::Command(3))]
-        );
+        let mut run = Run::without_lock(policy());
+        assert_eq!(run.due(), None);
+        assert_eq!(run.on(99_000, ended(3)), "Finish(Command(3))");
     }
 }

@@ -170,14 +170,12 @@ impl Table {
 mod tests {
     use super::*;
 
-    const ROWS: [[&str; 3]; 2] = [
-        [
-            "deploy-production",
-            "runner@build-agent-17",
-            "./deploy.sh --now",
-        ],
-        ["東京", "ci@h", "x"],
+    const LONG: [&str; 3] = [
+        "deploy-production",
+        "runner@build-agent-17",
+        "./deploy.sh --now",
     ];
+    const ROWS: [[&str; 3]; 2] = [LONG, ["東京", "ci@h", "x"]];
 
     fn cell<'a>(row: &'a [&'a str; 3], column: usize, brief: bool) -> Cell<'a> {
         let text = row[column];
@@ -213,33 +211,25 @@ mod tests {
             &[Step::Hide(WHO)],
             &[Step::Cut(NAME, 8, ANY)],
         ];
-        for (width, expected, fits) in [
-            (
-                None,
-                "deploy-production  runner@build-agent-17  ./deploy.sh --now",
-                true,
-            ),
-            (
-                Some(58),
-                "deploy-production  runner@build-agent-17  ./deploy.sh --n…",
-                true,
-            ),
-            // Once it is cut, it leaves room for the command.
-            (
-                Some(49),
-                "deploy-production  runner@bu…17  ./deploy.sh --n…",
-                true,
-            ),
-            (Some(38), "deploy-production  runner…17  ./deplo…", true),
-            (Some(36), "deploy-production  ./deploy.sh --now", true),
-            (Some(27), "deploy-production  ./deplo…", true),
-            (Some(20), "deploy-…on  ./deplo…", true),
-            (Some(9), "deploy…n", false),
-        ] {
+        let fitted = |width| {
             let mut table = table();
-            assert_eq!(table.fit(width, &stages), fits, "{width:?}");
-            assert_eq!(row(&table, &ROWS[0]), expected, "{width:?}");
+            let fits = table.fit(width, &stages);
+            (row(&table, &ROWS[0]), fits)
+        };
+        for line in [
+            "deploy-production  runner@build-agent-17  ./deploy.sh --now",
+            "deploy-production  runner@build-agent-17  ./deploy.sh --n…",
+            // Once it is cut, it leaves room for the command.
+            "deploy-production  runner@bu…17  ./deploy.sh --n…",
+            "deploy-production  runner…17  ./deplo…",
+            "deploy-production  ./deploy.sh --now",
+            "deploy-production  ./deplo…",
+            "deploy-…on  ./deplo…",
+        ] {
+            assert_eq!(fitted(Some(columns(line))), (line.to_owned(), true));
         }
+        assert_eq!(fitted(None), fitted(Some(59)));
+        assert_eq!(fitted(Some(9)), ("deploy…n".to_owned(), false));
     }
 
     #[test]

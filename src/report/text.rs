@@ -234,10 +234,8 @@ mod tests {
 
     #[test]
     fn text_from_redis_cannot_drive_the_terminal() {
-        assert_eq!(
-            escaped("a\u{1b}[2Jb\nc\u{202e}"),
-            "a\\u{1b}[2Jb\\nc\\u{202e}"
-        );
+        let shown = r"a\u{1b}[2Jb\nc\u{202e}";
+        assert_eq!(escaped("a\u{1b}[2Jb\nc\u{202e}"), shown);
         assert_eq!(escaped("\u{9b}31m"), "\\u{9b}31m");
         assert_eq!(escaped("\u{61c}a\u{2028}"), "\\u{61c}a\\u{2028}");
         assert!(matches!(escaped("plain é"), Cow::Borrowed(_)));
@@ -309,9 +307,8 @@ mod tests {
             assert_eq!(format_wait(Duration::from_millis(ms)), text);
         }
         let places = [1, 2, 3, 4, 11, 12, 13, 21, 22, 101, 111].map(ordinal);
-        assert_eq!(
-            places.join(" "),
-            "1st 2nd 3rd 4th 11th 12th 13th 21st 22nd 101st 111th"
-        );
+        let places = places.join(" ");
+        let expected = "1st 2nd 3rd 4th 11th 12th 13th 21st 22nd 101st 111th";
+        assert_eq!(places, expected);
     }
 }

@@ -9,7 +9,10 @@ use super::client::{Defects, Guarding, Setup};
 use super::explore::{Explored, Order, check_same, explore, told};
 use super::figure::picture;
 use super::network::Asked;
-use super::promises::Promise;
+use super::promises::Promise::{
+    self, EndsWithLease, FenceGrows, FreezeHolds, OnceHolds, OneCommand, OneLease, OrderHolds,
+    OwnSlot, Served, SupersedeHolds,
+};
 use super::simulate::{Mode, Simulation};
 use super::support::asked;
 use super::world::{Deed, Kind, Replaced, Rules, Sync, World};
@@ -18,7 +21,7 @@ use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::QueueOptions;
 use crate::protocol::name::Keys;
 use crate::protocol::scripts::{
-    ACQUIRE, FORCE, FREEZE, GUARD, LEAVE, PROLONG, RELEASE, RENEW, THAW,
+    ACQUIRE, FORCE, FREEZE, GUARD, LEAVE, PROLONG, RELEASE, RENEW, Script, THAW,
 };
 use crate::protocol::{Claim, Guard, Limit, Lock, Request, Supersede, Token, Who};
 
@@ -102,14 +105,131 @@ pub fn rules(name: &'static str, runs: usize) -> Rules {
         victims: runs,
         faults: 0,
         horizon: 4 * SECOND,
-        promises: vec![
-            Promise::OneLease,
-            Promise::EndsWithLease,
-            Promise::FenceGrows,
-        ],
+        promises: vec![OneLease, EndsWithLease, FenceGrows],
         replaced: Vec::new(),
         interpreter: Rc::default(),
         executed: RefCell::default(),
+    }
+}
+
+/// Promises that hold also where a lock may be lost.
+const EVEN_IF_LOST: [Promise; 2] = [EndsWithLease, FenceGrows];
+
+/// Those that hold where runs are no copies of each other.
+const OF_ALL_LEASES: [Promise; 2] = [OneLease, EndsWithLease];
+
+/// By how much the clocks of the servers differ, at most.
+const SKEW: Duration = Duration::from_secs(1);
+
+impl Rules {
+    fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+
+    /// So many faults at most, of these kinds.
+    fn with(self, faults: u8, kinds: &[Kind]) -> Self {
+        let kinds = kinds.to_vec();
+        Self {
+            kinds,
+            faults,
+            ..self
+        }
+    }
+
+    fn without_faults(self) -> Self {
+        Self { faults: 0, ..self }
+    }
+
+    fn lasting(self, horizon: Duration) -> Self {
+        Self { horizon, ..self }
+    }
+
+    fn promising(self, promises: &[Promise]) -> Self {
+        let promises = promises.to_vec();
+        Self { promises, ..self }
+    }
+
+    fn also_promising(mut self, promise: Promise) -> Self {
+        self.promises.push(promise);
+        self
+    }
+
+    /// Only so many of the runs may be hit.
+    fn hitting(self, victims: usize) -> Self {
+        Self { victims, ..self }
+    }
+
+    /// With runs that differ in more than their names.
+    fn unlike(mut self) -> Self {
+        self.are_alike = false;
+        self
+    }
+
+    fn beside_a_plain_client(mut self) -> Self {
+        self.has_plain = true;
+        self
+    }
+
+    fn each(mut self, change: impl FnMut(&mut Setup)) -> Self {
+        self.clients.iter_mut().for_each(change);
+        self
+    }
+
+    fn with_deeds(self, deeds: Vec<Deed>) -> Self {
+        Self { deeds, ..self }
+    }
+
+    /// With a primary and two replicas, one of which follows it with any part of what it wrote; with `REDLOCK_SYNC=all`
+    /// only with what was confirmed.
+    fn failing_over(self, sync: Sync) -> Self {
+        let rules = self.with(1, &[Kind::FailOver]).each(|run| {
+            run.wish.ttl = 5 * SECOND;
+            run.terms.ttl = 5 * SECOND;
+            run.terms.clock_skew = SKEW;
+            run.starts_on_grant = sync == Sync::None;
+            run.is_replicated = sync != Sync::None;
+            run.awaits_replicas = sync == Sync::All;
+        });
+        Self {
+            nodes: vec![0, 1000, -1000],
+            sync,
+            ..rules
+        }
+    }
+
+    /// With another text in place of a script.
+    fn replacing(mut self, script: &Script, source: &'static str) -> Self {
+        self.replaced.push((script.hash, source));
+        self
+    }
+
+    /// With something else in place of parts of scripts.
+    fn changing(self, scripts: &[&Script], changes: &[(&str, &str)]) -> Self {
+        scripts.iter().fold(self, |rules, script| {
+            let mut source = script.source.to_owned();
+            for (part, other) in changes {
+                assert!(source.contains(part), "{part} isn't in the script");
+                source = source.replace(part, other);
+            }
+            rules.replacing(script, source.leak())
+        })
+    }
+
+    /// Something that is made wrong on purpose; it is found within a second or so.
+    fn breaks(self, promise: Promise, name: &'static str) -> Defect {
+        Defect {
+            rules: self.named(name),
+            promise,
+            is_near: true,
+        }
+    }
+
+    /// The same, found later.
+    fn breaks_later(self, promise: Promise, name: &'static str) -> Defect {
+        Defect {
+            is_near: false,
+            ..self.breaks(promise, name)
+        }
     }
 }
 
@@ -172,72 +292,52 @@ const USUAL: [Kind; 7] = [
     Kind::Stop,
 ];
 
+/// What may go wrong with messages alone.
+const MESSAGES: [Kind; 4] = [Kind::Cut, Kind::Messages, Kind::Repeat, Kind::Late];
+
 /// All that happens to a run that waits or holds, beside a client of another program.
 fn two_runs_and_a_plain_client() -> Rules {
-    Rules {
-        has_plain: true,
-        kinds: USUAL.to_vec(),
-        faults: 1,
-        ..rules("two runs and a plain client", 2)
-    }
+    rules("two runs and a plain client", 2)
+        .with(1, &USUAL)
+        .beside_a_plain_client()
 }
 
 /// With more faults at once.
 fn two_runs() -> Rules {
-    Rules {
-        kinds: USUAL.to_vec(),
-        faults: 2,
-        ..rules("two runs", 2)
-    }
+    rules("two runs", 2).with(2, &USUAL)
 }
 
 /// Users end runs while they wait.
 fn two_runs_that_are_interrupted() -> Rules {
-    Rules {
-        may_interrupt: true,
-        kinds: USUAL.to_vec(),
-        faults: 1,
-        ..rules("two runs, interrupted", 2)
-    }
+    let mut rules = rules("two runs, interrupted", 2).with(1, &USUAL);
+    rules.may_interrupt = true;
+    rules
 }
 
 fn three_runs() -> Rules {
-    Rules {
-        kinds: USUAL.to_vec(),
-        faults: 1,
-        ..rules("three runs", 3)
-    }
+    rules("three runs", 3).with(1, &USUAL)
 }
 
 /// Somebody else's writes, or a restart without data, may take a lock from its holder: then two commands may
 /// run until the first one learns of it. Their fences still grow, and each ends with its lease.
 fn lost_data() -> Rules {
-    Rules {
-        kinds: vec![Kind::Delete, Kind::Restart, Kind::Cut],
-        faults: 1,
-        promises: vec![Promise::EndsWithLease, Promise::FenceGrows],
-        ..rules("keys are deleted, and the server restarts empty", 2)
-    }
+    rules("keys are deleted, and the server restarts empty", 2)
+        .with(1, &[Kind::Delete, Kind::Restart, Kind::Cut])
+        .promising(&EVEN_IF_LOST)
 }
 
 /// A server's clock that is set moves the ends of all leases that it counts.
 fn set_clock() -> Rules {
-    Rules {
-        kinds: vec![Kind::SetClock(3_600_000), Kind::SetClock(1500)],
-        faults: 1,
-        promises: vec![Promise::EndsWithLease, Promise::FenceGrows],
-        ..rules("the server's clock is set", 2)
-    }
+    rules("the server's clock is set", 2)
+        .with(1, &[Kind::SetClock(3_600_000), Kind::SetClock(1500)])
+        .promising(&EVEN_IF_LOST)
 }
 
 fn shared() -> Rules {
-    let mut rules = Rules {
-        kinds: USUAL.to_vec(),
-        faults: 1,
-        are_alike: false,
-        promises: vec![Promise::OneLease, Promise::EndsWithLease],
-        ..rules("two readers and a writer", 3)
-    };
+    let mut rules = rules("two readers and a writer", 3)
+        .unlike()
+        .with(1, &USUAL)
+        .promising(&OF_ALL_LEASES);
     for reader in &mut rules.clients[..2] {
         reader.wish.limit = Limit::SHARED;
     }
@@ -262,154 +362,130 @@ pub fn freeze_and_thaw(long: Duration) -> Vec<Deed> {
 }
 
 fn frozen() -> Rules {
-    let mut rules = rules("a freeze", 2);
-    rules.deeds = freeze_and_thaw(2 * SECOND);
-    rules.kinds = MESSAGES.to_vec();
-    rules.faults = 1;
-    rules.horizon = 3 * SECOND;
-    rules.promises.push(Promise::FreezeHolds);
-    rules
+    rules("a freeze", 2)
+        .with_deeds(freeze_and_thaw(2 * SECOND))
+        .with(1, &MESSAGES)
+        .lasting(3 * SECOND)
+        .also_promising(FreezeHolds)
 }
 
 /// The second run ignores the freeze, and goes in ahead of the third one.
 fn frozen_and_ignored() -> Rules {
-    let mut rules = rules("a freeze, and a run that ignores it", 3);
-    rules.are_alike = false;
-    rules.deeds = freeze_and_thaw(2 * SECOND);
+    let mut rules = rules("a freeze, and a run that ignores it", 3)
+        .unlike()
+        .with_deeds(freeze_and_thaw(2 * SECOND))
+        .with(1, &MESSAGES)
+        .lasting(3 * SECOND)
+        .also_promising(FreezeHolds);
     rules.clients[1].wish.who.ignores_freeze = true;
-    rules.kinds = MESSAGES.to_vec();
-    rules.faults = 1;
-    rules.horizon = 3 * SECOND;
-    rules.promises.push(Promise::FreezeHolds);
     rules
 }
 
 /// A person frees the lock: until its run learns of that, two commands may run.
 fn forced() -> Rules {
-    let lock = lock();
     let json = serde_json::to_vec(&who("desk")).expect("JSON");
-    let force = lock.call(&FORCE, vec![Vec::new(), json, "0".into(), "0".into()]);
-    let mut rules = rules("a release by force", 2);
-    rules.deeds = vec![Deed {
+    let force = lock().call(&FORCE, vec![Vec::new(), json, "0".into(), "0".into()]);
+    let deed = Deed {
         name: "a person frees the lock",
         asked: Asked::new(force),
-    }];
-    rules.kinds = MESSAGES.to_vec();
-    rules.faults = 1;
-    rules.promises = vec![Promise::EndsWithLease, Promise::FenceGrows];
-    rules
+    };
+    rules("a release by force", 2)
+        .with_deeds(vec![deed])
+        .with(1, &MESSAGES)
+        .promising(&EVEN_IF_LOST)
 }
 
-/// What may go wrong with messages alone.
-const MESSAGES: [Kind; 4] = [Kind::Cut, Kind::Messages, Kind::Repeat, Kind::Late];
-
 fn superseded() -> Rules {
-    let mut rules = rules("a run that supersedes", 3);
-    rules.are_alike = false;
+    let mut rules = rules("a run that supersedes", 3)
+        .unlike()
+        .with(1, &MESSAGES)
+        .also_promising(SupersedeHolds);
     rules.clients[2].wish.queue.supersede = Supersede::Waiters;
-    rules.kinds = MESSAGES.to_vec();
-    rules.faults = 1;
-    rules.promises.push(Promise::SupersedeHolds);
     rules
 }
 
 fn once() -> Rules {
-    let mut rules = rules("once per hour", 2);
-    for run in &mut rules.clients {
-        run.wish.once_per = 3600 * SECOND;
-        run.starts_on_grant = false;
-    }
-    rules.kinds = USUAL.to_vec();
-    rules.faults = 1;
-    rules.promises.push(Promise::OnceHolds);
-    rules
+    rules("once per hour", 2)
+        .with(1, &USUAL)
+        .also_promising(OnceHolds)
+        .each(|run| {
+            run.wish.once_per = 3600 * SECOND;
+            run.starts_on_grant = false;
+        })
 }
 
 fn once_with_key() -> Rules {
-    let mut rules = Rules {
-        name: "once per key",
-        ..once()
-    };
-    for run in &mut rules.clients {
+    once().named("once per key").each(|run| {
         run.wish.once_per = Duration::ZERO;
         run.wish.once_key = Some("monday".into());
         run.wish.who.once = Some("monday".into());
-    }
-    rules
+    })
 }
 
 /// What a dead holder leaves ends with its lease; a waiter that doesn't take what it got has 5 s for it, and
 /// the next one asks with its heartbeat.
 fn served() -> Rules {
-    let mut rules = rules("a free lock is granted", 2);
-    rules.kinds = USUAL.to_vec();
-    rules.faults = 1;
-    rules.horizon = 14 * SECOND;
-    rules.promises = vec![Promise::Served(TTL + 8 * SECOND)];
-    rules
+    rules("a free lock is granted", 2)
+        .with(1, &USUAL)
+        .lasting(14 * SECOND)
+        .promising(&[Served(TTL + 8 * SECOND)])
 }
 
 /// Waiters that were killed are passed over at once.
 fn dead_waiters() -> Rules {
-    let mut rules = rules("killed waiters are passed over", 3);
-    rules.kinds = vec![Kind::KillWaiter];
+    let mut rules = rules("killed waiters are passed over", 3)
+        .with(1, &[Kind::KillWaiter])
+        .promising(&[Served(SECOND)]);
     // Else a dead one may be granted the lock by what it had asked.
     rules.keeps_strays = false;
-    rules.faults = 1;
-    rules.promises = vec![Promise::Served(SECOND)];
     rules
 }
 
+const AT_ONCE: Promise = Served(Duration::from_millis(10));
+
 /// Without a fault a lock that is released is granted at once.
 fn handed_on() -> Rules {
-    let mut rules = rules("a released lock is granted at once", 3);
-    let at_once = Duration::from_millis(10);
-    rules.promises.push(Promise::Served(at_once));
-    rules
+    rules("a released lock is granted at once", 3).also_promising(AT_ONCE)
 }
 
 /// A grant is good for 5 s at the server, and its message may come late; whoever comes when it is over must
 /// not find the command of its run.
 fn late_grants() -> Rules {
-    let mut rules = rules("grants whose message comes late", 2);
-    for run in &mut rules.clients {
-        run.wish.ttl = 6 * SECOND;
-        run.terms.ttl = 6 * SECOND;
-    }
-    rules.has_plain = true;
-    rules.kinds = vec![Kind::Late];
-    rules.faults = 1;
-    rules.horizon = 8 * SECOND;
-    rules
+    rules("grants whose message comes late", 2)
+        .with(1, &[Kind::Late])
+        .beside_a_plain_client()
+        .lasting(8 * SECOND)
+        .each(|run| {
+            run.wish.ttl = 6 * SECOND;
+            run.terms.ttl = 6 * SECOND;
+        })
 }
 
 /// The clock of the server runs by so many percent faster than those of the clients.
 fn fast_clock(percent: i64) -> Rules {
-    let mut rules = rules("the server's clock runs faster", 2);
+    let mut rules = rules("the server's clock runs faster", 2)
+        .with(1, &[Kind::Late, Kind::Cut])
+        .hitting(1);
     rules.clock_fast = percent;
-    rules.kinds = vec![Kind::Late, Kind::Cut];
-    rules.victims = 1;
-    rules.faults = 1;
     rules
 }
 
 /// Each answer is under way for as long as one may be on which a command starts at once, the server's clock is 1 %
 /// faster, and a command is dead 2 % of a lease after it was killed: what a lease is shortened by is used up.
 fn with_late_answers(name: &'static str, runs: usize, ttl: Duration) -> Rules {
-    let mut rules = rules(name, runs);
-    for run in &mut rules.clients {
+    let rules = rules(name, runs).with(1, &[Kind::Late]).each(|run| {
         run.wish.ttl = ttl;
         run.terms.ttl = ttl;
         run.answers_take = Duration::from_millis(90);
         run.kills_take = ttl / 50;
+    });
+    Rules {
+        clock_fast: 1,
+        has_plain: true,
+        plain_from: ttl * 9 / 10,
+        keeps_strays: false,
+        ..rules
     }
-    rules.clock_fast = 1;
-    rules.has_plain = true;
-    rules.plain_from = ttl * 9 / 10;
-    rules.keeps_strays = false;
-    rules.kinds = vec![Kind::Late];
-    rules.faults = 1;
-    rules
 }
 
 /// A lease begins when it is asked for, and with each renewal when that is.
@@ -420,211 +496,155 @@ fn late_answers() -> Rules {
 /// A grant of 5 s begins, as far as its run can know, as long after its last question as the server says. A person who
 /// thaws the lock grants it to the run.
 fn late_answers_and_grants() -> Rules {
-    Rules {
-        deeds: freeze_and_thaw(SECOND),
-        horizon: 6 * SECOND,
-        ..with_late_answers("answers and grants take 90 ms", 1, 5 * SECOND)
-    }
+    with_late_answers("answers and grants take 90 ms", 1, 5 * SECOND)
+        .with_deeds(freeze_and_thaw(SECOND))
+        .lasting(6 * SECOND)
 }
 
 /// Two of three runs at a time, each in a slot of its own.
 fn slots() -> Rules {
-    let mut rules = rules("two slots for three runs", 3);
-    for run in &mut rules.clients {
-        run.wish.limit = Limit::slots(2);
-    }
-    rules.kinds = vec![Kind::Kill];
-    rules.faults = 1;
-    rules.promises = vec![Promise::OneLease, Promise::OwnSlot, Promise::EndsWithLease];
-    rules
+    rules("two slots for three runs", 3)
+        .with(1, &[Kind::Kill])
+        .promising(&[OneLease, OwnSlot, EndsWithLease])
+        .each(|run| run.wish.limit = Limit::slots(2))
 }
 
 /// A reader and a writer, and whatever happens to them.
 fn reader_and_writer() -> Rules {
-    let mut rules = rules("a reader and a writer", 2);
-    rules.are_alike = false;
+    let mut rules = rules("a reader and a writer", 2)
+        .unlike()
+        .with(1, &USUAL)
+        .promising(&OF_ALL_LEASES);
     rules.clients[0].wish.limit = Limit::SHARED;
-    rules.kinds = USUAL.to_vec();
-    rules.faults = 1;
-    rules.promises = vec![Promise::OneLease, Promise::EndsWithLease];
     rules
 }
 
 /// Runs with places in an order from outside (`--supersede --seq`), of which a later one may come first.
 fn in_order(name: &'static str, runs: usize) -> Rules {
-    let mut rules = rules(name, runs);
-    rules.are_alike = false;
-    for (run, number) in rules.clients.iter_mut().zip(1..) {
-        run.wish.queue.supersede = Supersede::Waiters;
-        run.wish.queue.number = Some(number);
-        run.starts_on_grant = false;
-    }
-    rules.promises.push(Promise::OrderHolds);
-    rules
+    let mut numbers = 1..;
+    rules(name, runs)
+        .unlike()
+        .also_promising(OrderHolds)
+        .each(|run| {
+            run.wish.queue.supersede = Supersede::Waiters;
+            run.wish.queue.number = numbers.next();
+            run.starts_on_grant = false;
+        })
 }
 
 fn two_in_order() -> Rules {
-    Rules {
-        kinds: USUAL.to_vec(),
-        faults: 1,
-        ..in_order("two runs in an outside order", 2)
-    }
+    in_order("two runs in an outside order", 2).with(1, &USUAL)
 }
 
 fn three_in_order() -> Rules {
     in_order("three runs in an outside order", 3)
 }
 
-/// Waiters that no message reaches look every quarter of a second, and a bit more rarely further behind.
+/// Within this time waiters that no message reaches look, every quarter of a second, and a bit more rarely further behind.
+const LOOK: Promise = Served(Duration::from_millis(350));
+
 fn polling() -> Rules {
-    let mut rules = rules("waiters that poll, and one that listens", 3);
-    rules.are_alike = false;
+    let mut rules = rules("waiters that poll, and one that listens", 3)
+        .unlike()
+        .lasting(2 * SECOND)
+        .also_promising(LOOK);
     for run in &mut rules.clients[..2] {
         run.polls = true;
     }
-    rules.horizon = 2 * SECOND;
-    let look = Duration::from_millis(350);
-    rules.promises.push(Promise::Served(look));
     rules
 }
 
 /// A grant to one of them isn't heard of, so that it is known only when it looks.
 fn two_that_poll() -> Rules {
-    let mut rules = rules("two runs that poll", 2);
-    for run in &mut rules.clients {
-        run.polls = true;
-    }
-    rules.kinds = USUAL.to_vec();
-    rules.faults = 1;
-    rules
+    rules("two runs that poll", 2)
+        .with(1, &USUAL)
+        .each(|run| run.polls = true)
 }
 
-/// By how much the clocks of the servers differ, at most.
-const SKEW: Duration = Duration::from_secs(1);
-
-fn failover_runs(runs: usize, sync: Sync) -> Vec<Setup> {
-    let mut all: Vec<Setup> = (0..runs).map(run).collect();
-    for run in &mut all {
-        run.wish.ttl = 5 * SECOND;
-        run.terms.ttl = 5 * SECOND;
-        run.terms.clock_skew = SKEW;
-        run.starts_on_grant = sync == Sync::None;
-        run.is_replicated = sync != Sync::None;
-        run.awaits_replicas = sync == Sync::All;
-    }
-    all
-}
-
-/// A primary with two replicas, one of which follows it with any part of what it wrote; with `REDLOCK_SYNC=all` only
-/// with what was confirmed.
 fn failover(sync: Sync) -> Rules {
-    let mut rules = rules("a failover", 2);
-    rules.clients = failover_runs(2, sync);
-    rules.nodes = vec![0, 1000, -1000];
-    rules.sync = sync;
-    rules.kinds = vec![Kind::FailOver];
-    rules.faults = 1;
-    rules.horizon = 6 * SECOND;
-    rules
+    rules("a failover", 2)
+        .failing_over(sync)
+        .lasting(6 * SECOND)
 }
 
 /// Without `REDLOCK_SYNC` a lock may be lost; what holds all the same.
 fn failover_without_sync() -> Rules {
-    let mut rules = Rules {
-        name: "a failover without SYNC",
+    let rules = failover(Sync::None)
+        .named("a failover without SYNC")
+        .with(1, &[Kind::FailOver, Kind::Kill])
+        .promising(&EVEN_IF_LOST);
+    Rules {
         nodes: vec![0, 0, 0],
-        promises: vec![Promise::EndsWithLease, Promise::FenceGrows],
-        ..failover(Sync::None)
-    };
-    rules.kinds.push(Kind::Kill);
-    rules
+        ..rules
+    }
 }
 
 /// A third run takes what the second one gives back.
 fn failover_of_three() -> Rules {
-    Rules {
-        name: "a failover with three runs",
-        clients: failover_runs(3, Sync::All),
-        victims: 3,
-        horizon: 5 * SECOND,
-        ..failover(Sync::All)
-    }
+    rules("a failover with three runs", 3)
+        .failing_over(Sync::All)
+        .lasting(5 * SECOND)
 }
 
 /// The same with a second fault.
 fn failover_and_more() -> Rules {
-    let mut rules = failover(Sync::All);
-    rules.name = "a failover and another fault";
-    rules.kinds = vec![Kind::FailOver, Kind::Unconfirmed, Kind::Cut, Kind::Late];
-    rules.faults = 2;
-    rules
+    let kinds = [Kind::FailOver, Kind::Unconfirmed, Kind::Cut, Kind::Late];
+    failover(Sync::All)
+        .named("a failover and another fault")
+        .with(2, &kinds)
 }
 
 /// A primary with three replicas and three sentinels. The network is cut in two, and the sentinel on the side of the old
 /// primary is reset: it lists nothing but the replica on that side, which has all.
 fn cut_with_a_sentinel() -> Rules {
+    let rules = failover(Sync::All)
+        .named("a cut, and a sentinel that is reset behind it")
+        .unlike()
+        .with(2, &[Kind::Split, Kind::Reset])
+        .promising(&OF_ALL_LEASES);
     Rules {
         nodes: vec![0; 4],
-        kinds: vec![Kind::Split, Kind::Reset],
-        are_alike: false,
-        faults: 2,
-        promises: vec![Promise::OneLease, Promise::EndsWithLease],
-        name: "a cut, and a sentinel that is reset behind it",
-        ..failover(Sync::All)
+        ..rules
     }
 }
 
 /// Work elsewhere under the hold of the first run, and whatever happens to it and to that run, while another one waits.
 fn guarded(name: &'static str) -> Rules {
-    let mut rules = rules(name, 3);
-    rules.are_alike = false;
+    let mut rules = rules(name, 3)
+        .unlike()
+        .with(1, &USUAL)
+        .hitting(2)
+        .promising(&OF_ALL_LEASES);
     let run = rules.clients[0].claim.clone();
     let guard = Guard::of(run, "0123456789ab", &who(HOSTS[1]));
     rules.clients[1].guards = Some(Guarding { run: 0, guard });
-    rules.kinds = USUAL.to_vec();
-    rules.faults = 1;
-    rules.victims = 2;
-    rules.promises = vec![Promise::OneLease, Promise::EndsWithLease];
     rules
 }
 
 /// Nothing goes wrong, so that no two commands run at any time, and the lock is handed on as soon as the guard has ended.
 fn guarded_without_faults() -> Rules {
-    let mut rules = guarded("a guard, and no fault");
-    rules.faults = 0;
-    rules.promises = vec![
-        Promise::OneCommand,
-        Promise::EndsWithLease,
-        Promise::Served(Duration::from_millis(10)),
-    ];
-    rules
+    guarded("a guard, and no fault")
+        .without_faults()
+        .promising(&[OneCommand, EndsWithLease, AT_ONCE])
 }
 
 /// The same for a reader, beside which there is another one, and a writer.
 fn guarded_reader() -> Rules {
-    let mut rules = guarded("a guard of a reader");
+    let mut rules = guarded("a guard of a reader")
+        .with(1, &[Kind::Cut, Kind::Kill])
+        .lasting(3 * SECOND);
     rules.clients.push(run(3));
     for reader in [0, 1, 3] {
         rules.clients[reader].wish.limit = Limit::SHARED;
     }
-    rules.kinds = vec![Kind::Cut, Kind::Kill];
-    rules.horizon = 3 * SECOND;
     rules
 }
 
 /// A primary that knows of the guard is replaced.
 fn guarded_failover() -> Rules {
-    let mut rules = guarded("a guard, and a failover");
-    let guards = rules.clients[1].guards.take();
-    rules.clients = failover_runs(3, Sync::All);
-    rules.clients[1].guards = guards;
-    Rules {
-        horizon: 5 * SECOND,
-        nodes: vec![0, 1000, -1000],
-        sync: Sync::All,
-        kinds: vec![Kind::FailOver],
-        ..rules
-    }
+    guarded("a guard, and a failover")
+        .failing_over(Sync::All)
+        .lasting(5 * SECOND)
 }
 
 /// All scenarios in which the promises have to hold, the small ones first.
@@ -668,16 +688,6 @@ fn all() -> Vec<Rules> {
     ]
 }
 
-/// A script with something else in place of a part of it.
-fn with(script: &'static str, changes: &[(&str, &str)]) -> &'static str {
-    let mut source = script.to_owned();
-    for (part, other) in changes {
-        assert!(source.contains(part), "{part} isn't in the script");
-        source = source.replace(part, other);
-    }
-    source.leak()
-}
-
 /// Something that is made wrong on purpose.
 struct Defect {
     rules: Rules,
@@ -689,284 +699,129 @@ struct Defect {
 
 #[allow(clippy::too_many_lines)] // A list.
 fn defects() -> Vec<Defect> {
-    let blind = Rules {
-        replaced: vec![(RELEASE.hash, "redis.call('DEL', KEYS[1]) return {1}")],
-        has_plain: true,
-        kinds: vec![Kind::Stop],
-        faults: 1,
-        ..rules("a release that doesn't check the token", 2)
+    let stopped = || rules("", 2).with(1, &[Kind::Stop]).beside_a_plain_client();
+    let late = || rules("", 2).hitting(1);
+    let from_the_answer = |rules: Rules| {
+        let rules = rules.each(|run| run.defects.is_asked_with_the_answer = true);
+        rules.promising(&[OneLease])
     };
-    let mut from_reply = Rules {
-        kinds: vec![Kind::Late],
-        victims: 1,
-        faults: 2,
-        ..rules("a lease counted from the reply", 2)
-    };
-    for run in &mut from_reply.clients {
-        run.defects.deadline_from_reply = true;
-    }
+    let never_stopped = |rules: Rules| rules.each(|run| run.defects.is_never_stopped = true);
+    // Both of them look for the next holder.
+    let both = [&ACQUIRE, &RELEASE];
     let recreates = "redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[5]) return {1, tonumber(ARGV[5]), 1, 1, 1, false}";
-    let renewal = Rules {
-        replaced: vec![(RENEW.hash, recreates)],
-        has_plain: true,
-        kinds: vec![Kind::Stop],
-        faults: 1,
-        ..rules("a renewal that creates the lock again", 2)
-    };
-    let blind_renewal = Rules {
-        replaced: vec![(PROLONG.hash, "return tonumber(ARGV[2])")],
-        has_plain: true,
-        kinds: vec![Kind::Stop],
-        faults: 1,
-        ..rules("a short renewal that doesn't look whose lock it is", 2)
-    };
-    let is_ignored = ("if heard == 0 then slot = nil end", "");
-    let unheard = Rules {
-        replaced: vec![
-            (ACQUIRE.hash, with(ACQUIRE.source, &[is_ignored])),
-            (RELEASE.hash, with(RELEASE.source, &[is_ignored])),
-        ],
-        name: "PUBLISH's result is ignored",
-        ..dead_waiters()
-    };
-    let one_of_two = Rules {
-        name: "SYNC=1 of two replicas",
-        promises: vec![Promise::OneLease],
-        ..failover(Sync::AtLeast(1))
-    };
-    let one_list = Rules {
-        name: "the list of any sentinel",
-        one_sentinel_lists: true,
-        promises: vec![Promise::OneLease],
-        ..cut_with_a_sentinel()
-    };
-    let mut no_margin = Rules {
-        name: "no margin for the clocks of the servers",
-        kinds: vec![Kind::FailOver, Kind::Late],
-        victims: 1,
-        faults: 2,
-        promises: vec![Promise::OneLease],
-        ..failover(Sync::All)
-    };
-    for run in &mut no_margin.clients {
-        run.terms.clock_skew = Duration::ZERO;
-    }
-    let mut published = Rules {
-        kinds: vec![Kind::Late],
-        victims: 1,
-        faults: 1,
-        promises: vec![Promise::OneCommand],
-        ..rules("the command isn't stopped when its lease ends", 2)
-    };
-    for run in &mut published.clients {
-        run.defects.is_never_stopped = true;
-    }
-    let open_freeze = Rules {
-        name: "a freeze that any run ignores",
-        replaced: vec![(
-            ACQUIRE.hash,
-            with(
-                ACQUIRE.source,
-                &[(
-                    "return string.find(who, '\"ignores_freeze\":true', 1, true) ~= nil",
-                    "return true",
-                )],
-            ),
-        )],
-        faults: 0,
-        ..frozen()
-    };
-    let forgotten_key = Rules {
-        name: "a key that isn't kept",
-        replaced: vec![(
-            RELEASE.hash,
-            with(
-                RELEASE.source,
-                &[("if not key then return end", "do return end")],
-            ),
-        )],
-        faults: 0,
-        ..once_with_key()
-    };
-    let forgotten_freeze = Rules {
-        name: "a freeze that isn't kept",
-        replaced: vec![(FREEZE.hash, "return {0, false, false}")],
-        faults: 0,
-        ..frozen()
-    };
-    let noted = "set_state('succeeded', int_text(now_ms))";
-    let forgotten_success = Rules {
-        name: "a success that isn't kept",
-        replaced: vec![(
-            RELEASE.hash,
-            with(RELEASE.source, &[(noted, "local _ = 1")]),
-        )],
-        faults: 0,
-        ..once()
-    };
-    let noted = [
-        "supersede_waiter(older[n], older[n + 1], entry)",
-        "supersede_older(ticket)",
+    let ignores_freeze = "return string.find(who, '\"ignores_freeze\":true', 1, true) ~= nil";
+    let supersedes = [
+        ("supersede_waiter(older[n], older[n + 1], entry)", ""),
+        ("supersede_older(ticket)", ""),
     ];
-    let forgotten_supersede = Rules {
-        name: "a superseded waiter that isn't removed",
-        replaced: vec![(
-            ACQUIRE.hash,
-            with(ACQUIRE.source, &noted.map(|noted| (noted, ""))),
-        )],
-        faults: 0,
-        ..superseded()
-    };
-    let clock = "local fence = time[1] * 1000000 + time[2]";
-    let count = "local fence = 1";
-    let counter = Rules {
-        name: "a fence from a counter",
-        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(clock, count)]))],
-        ..lost_data()
-    };
-    let mut unending = rules("the command isn't stopped", 2);
-    unending.kinds = vec![Kind::Late];
-    unending.victims = 1;
-    unending.faults = 1;
-    for run in &mut unending.clients {
-        run.defects.is_never_stopped = true;
-    }
-    let asked_with_the_answer = |name, mut rules: Rules| {
-        rules.name = name;
-        for run in &mut rules.clients {
-            run.defects.is_asked_with_the_answer = true;
-        }
-        rules.promises = vec![Promise::OneLease];
-        rules
-    };
-    let both = |changes: &[(&str, &str)]| {
-        vec![
-            (ACQUIRE.hash, with(ACQUIRE.source, changes)),
-            (RELEASE.hash, with(RELEASE.source, changes)),
-        ]
-    };
-    let one_too_many = (
-        "if smallest and count + 1 > smallest - LIMITS then return nil end",
-        "",
-    );
+    let counter = ("fence = time[1] * 1000000 + time[2]", "fence = 1");
+    let keeps_key = ("if not key then return end", "do return end");
+    let success = ("set_state('succeeded', int_text(now_ms))", "local _ = 1");
     let any_number = ("if count + 1 > limit then return nil end", "");
-    let third_holder = Rules {
-        name: "one more than there are slots",
-        replaced: both(&[one_too_many, any_number]),
-        faults: 0,
-        ..slots()
-    };
-    let first_slot = Rules {
-        name: "the same slot for all",
-        replaced: both(&[("return first * (low + 1)", "return first")]),
-        faults: 0,
-        ..slots()
-    };
-    let writer_comes_in = Rules {
-        name: "a writer beside a reader",
-        replaced: both(&[any_number]),
-        faults: 0,
-        ..reader_and_writer()
-    };
-    let noted = "if number then set_state('number', int_text(number), 'number_by', who) end";
-    let forgotten_order = Rules {
-        name: "an order that isn't kept",
-        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[(noted, "")]))],
-        ..three_in_order()
-    };
-    let unheard_hello = ("'hello')) or 0) == 0", "'hello')) or 0) < 0");
-    let not_told_to_poll = Rules {
-        name: "nobody is told to poll",
-        replaced: vec![(ACQUIRE.hash, with(ACQUIRE.source, &[unheard_hello]))],
-        ..polling()
-    };
-    let served_by_a_look = not_told_to_poll.promises[not_told_to_poll.promises.len() - 1];
-    let lives = "last = math.max(last, tonumber(until_ms) - now_ms)";
-    let forgotten_guard = Rules {
-        replaced: vec![(RELEASE.hash, with(RELEASE.source, &[(lives, "")]))],
-        faults: 0,
-        ..guarded("a release that forgets a guard")
-    };
-    let mut free_guard = Rules {
-        replaced: vec![(
-            GUARD.hash,
-            with(
-                GUARD.source,
-                &[(
-                    "return {1, math.max(0, left - skew_of(entry))",
-                    "return {1, 9000",
-                )],
-            ),
-        )],
-        kinds: vec![Kind::Kill, Kind::Late],
-        ..guarded("a guard that outlives the hold")
-    };
-    free_guard.promises = vec![Promise::OneLease];
-    let kept_on = Rules {
-        name: "a lock that nobody frees after its guard",
-        replaced: vec![(
-            LEAVE.hash,
-            "redis.call('HDEL', KEYS[12], ARGV[5]) return {1}",
-        )],
-        ..guarded_without_faults()
-    };
-    let lease = asked_with_the_answer("a lease counted from an answer", late_answers());
-    let grant = asked_with_the_answer("a grant counted from an answer", late_answers_and_grants());
-    let fast = Rules {
-        name: "a clock that is 5 % faster",
-        ..fast_clock(5)
-    };
-    let defect = |is_near| {
-        move |(rules, promise)| Defect {
-            rules,
-            promise,
-            is_near,
-        }
-    };
-    let at_once = Promise::Served(Duration::from_millis(10));
-    let near = [
-        (blind, Promise::OneLease),
-        (blind_renewal, Promise::OneLease),
-        (renewal, Promise::OneLease),
-        (unheard, Promise::Served(SECOND)),
-        (forgotten_freeze, Promise::FreezeHolds),
-        (open_freeze, Promise::FreezeHolds),
-        (forgotten_key, Promise::OnceHolds),
-        (forgotten_success, Promise::OnceHolds),
-        (counter, Promise::FenceGrows),
-        (lease, Promise::OneLease),
-        (grant, Promise::OneLease),
-        (third_holder, Promise::OneLease),
-        (first_slot, Promise::OwnSlot),
-        (writer_comes_in, Promise::OneLease),
-        (forgotten_order, Promise::OrderHolds),
-        (not_told_to_poll, served_by_a_look),
-        (forgotten_guard, Promise::OneLease),
-        (kept_on, at_once),
-        (one_of_two, Promise::OneLease),
-        (one_list, Promise::OneLease),
-    ];
-    let far = [
-        (from_reply, Promise::OneLease),
-        (forgotten_supersede, Promise::SupersedeHolds),
-        (unending, Promise::EndsWithLease),
-        (fast, Promise::OneLease),
-        (free_guard, Promise::OneLease),
-        (no_margin, Promise::OneLease),
-        (published, Promise::OneCommand),
-    ];
-    let near = near.into_iter().map(defect(true));
-    near.chain(far.into_iter().map(defect(false))).collect()
+    let one_too_many = "if smallest and count + 1 > smallest - LIMITS then return nil end";
+    let notes_number = "if number then set_state('number', int_text(number), 'number_by', who) end";
+    let hears_hello = ("'hello')) or 0) == 0", "'hello')) or 0) < 0");
+    let counts_guards = "last = math.max(last, tonumber(until_ms) - now_ms)";
+    let left_of_hold = "return {1, math.max(0, left - skew_of(entry))";
+    let mut any_list = cut_with_a_sentinel().promising(&[OneLease]);
+    any_list.one_sentinel_lists = true;
+    vec![
+        stopped()
+            .replacing(&RELEASE, "redis.call('DEL', KEYS[1]) return {1}")
+            .breaks(OneLease, "a release that doesn't check the token"),
+        stopped()
+            .replacing(&PROLONG, "return tonumber(ARGV[2])")
+            .breaks(OneLease, "a short renewal that doesn't look whose it is"),
+        stopped()
+            .replacing(&RENEW, recreates)
+            .breaks(OneLease, "a renewal that creates the lock again"),
+        dead_waiters()
+            .changing(&both, &[("if heard == 0 then slot = nil end", "")])
+            .breaks(Served(SECOND), "PUBLISH's result is ignored"),
+        frozen()
+            .without_faults()
+            .replacing(&FREEZE, "return {0, false, false}")
+            .breaks(FreezeHolds, "a freeze that isn't kept"),
+        frozen()
+            .without_faults()
+            .changing(&[&ACQUIRE], &[(ignores_freeze, "return true")])
+            .breaks(FreezeHolds, "a freeze that any run ignores"),
+        once_with_key()
+            .without_faults()
+            .changing(&[&RELEASE], &[keeps_key])
+            .breaks(OnceHolds, "a key that isn't kept"),
+        once()
+            .without_faults()
+            .changing(&[&RELEASE], &[success])
+            .breaks(OnceHolds, "a success that isn't kept"),
+        lost_data()
+            .changing(&[&ACQUIRE], &[counter])
+            .breaks(FenceGrows, "a fence from a counter"),
+        from_the_answer(late_answers()).breaks(OneLease, "a lease counted from an answer"),
+        from_the_answer(late_answers_and_grants())
+            .breaks(OneLease, "a grant counted from an answer"),
+        slots()
+            .without_faults()
+            .changing(&both, &[(one_too_many, ""), any_number])
+            .breaks(OneLease, "one more than there are slots"),
+        slots()
+            .without_faults()
+            .changing(&both, &[("return first * (low + 1)", "return first")])
+            .breaks(OwnSlot, "the same slot for all"),
+        reader_and_writer()
+            .without_faults()
+            .changing(&both, &[any_number])
+            .breaks(OneLease, "a writer beside a reader"),
+        three_in_order()
+            .changing(&[&ACQUIRE], &[(notes_number, "")])
+            .breaks(OrderHolds, "an order that isn't kept"),
+        polling()
+            .changing(&[&ACQUIRE], &[hears_hello])
+            .breaks(LOOK, "nobody is told to poll"),
+        guarded("")
+            .without_faults()
+            .changing(&[&RELEASE], &[(counts_guards, "")])
+            .breaks(OneLease, "a release that forgets a guard"),
+        guarded_without_faults()
+            .replacing(&LEAVE, "redis.call('HDEL', KEYS[12], ARGV[5]) return {1}")
+            .breaks(AT_ONCE, "a lock that nobody frees after its guard"),
+        failover(Sync::AtLeast(1))
+            .promising(&[OneLease])
+            .breaks(OneLease, "SYNC=1 of two replicas"),
+        any_list.breaks(OneLease, "the list of any sentinel"),
+        late()
+            .with(2, &[Kind::Late])
+            .each(|run| run.defects.deadline_from_reply = true)
+            .breaks_later(OneLease, "a lease counted from the reply"),
+        superseded()
+            .without_faults()
+            .changing(&[&ACQUIRE], &supersedes)
+            .breaks_later(SupersedeHolds, "a superseded waiter that isn't removed"),
+        never_stopped(late().with(1, &[Kind::Late]))
+            .breaks_later(EndsWithLease, "the command isn't stopped"),
+        fast_clock(5).breaks_later(OneLease, "a clock that is 5 % faster"),
+        guarded("")
+            .with(1, &[Kind::Kill, Kind::Late])
+            .changing(&[&GUARD], &[(left_of_hold, "return {1, 9000")])
+            .promising(&[OneLease])
+            .breaks_later(OneLease, "a guard that outlives the hold"),
+        failover(Sync::All)
+            .with(2, &[Kind::FailOver, Kind::Late])
+            .hitting(1)
+            .promising(&[OneLease])
+            .each(|run| run.terms.clock_skew = Duration::ZERO)
+            .breaks_later(OneLease, "no margin for the clocks of the servers"),
+        never_stopped(late().with(1, &[Kind::Late]))
+            .promising(&[OneCommand])
+            .breaks_later(OneCommand, "the command isn't stopped when its lease ends"),
+    ]
 }
 
 /// A process that is stopped can't stop its command: only the fence keeps that from doing harm.
 fn stopped() -> Rules {
-    Rules {
-        kinds: vec![Kind::Stop],
-        faults: 1,
-        promises: vec![Promise::OneCommand],
-        ..rules("redlock, stopped for longer than its lease", 2)
-    }
+    rules("redlock, stopped for longer than its lease", 2)
+        .with(1, &[Kind::Stop])
+        .promising(&[OneCommand])
 }
 
 /// Whether all that has to hold holds with these scripts in place of those that are shipped, near the start and
@@ -985,6 +840,12 @@ pub fn check(replaced: &Replaced) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether a scenario with this name is asked for.
+fn is_chosen(name: &str) -> bool {
+    let only = std::env::var("MODEL_ONLY").unwrap_or_default();
+    name.contains(&only)
+}
+
 #[test]
 fn scripts_that_break_a_promise_are_told_from_those_that_are_shipped() {
     assert_eq!(check(&Vec::new()), Ok(()));
@@ -994,14 +855,10 @@ fn scripts_that_break_a_promise_are_told_from_those_that_are_shipped() {
 
 #[test]
 fn the_promises_hold_in_each_state_that_is_visited() {
-    let states = asked("MODEL_STATES");
-    let only = std::env::var("MODEL_ONLY").unwrap_or_default();
-    let chosen = all().into_iter().filter(|rules| rules.name.contains(&only));
-    let visits = chosen.map(|rules| match states {
-        Some(most) => visit(rules, most, Order::DepthFirst),
-        // In little time: what is near the start.
-        None => visit(rules, 500, Order::DepthFirst),
-    });
+    // By default in little time: what is near the start.
+    let most = asked("MODEL_STATES").unwrap_or(500);
+    let chosen = all().into_iter().filter(|rules| is_chosen(rules.name));
+    let visits = chosen.map(|rules| visit(rules, most, Order::DepthFirst));
     let broken: Vec<String> = visits
         .filter(|visit| visit.explored.broken.is_some())
         .map(|visit| visit.told())
@@ -1012,9 +869,7 @@ fn the_promises_hold_in_each_state_that_is_visited() {
 #[test]
 fn states_that_count_as_the_same_lead_to_the_same() {
     let most = asked("MODEL_STATES").unwrap_or(300).min(100_000);
-    let only = std::env::var("MODEL_ONLY").unwrap_or_default();
-    let chosen = all().into_iter().filter(|rules| rules.name.contains(&only));
-    for rules in chosen {
+    for rules in all().into_iter().filter(|rules| is_chosen(rules.name)) {
         let name = rules.name;
         match check_same(&World::new(&Rc::new(rules)), most) {
             Ok(same) => {
@@ -1044,11 +899,9 @@ fn without_faults_the_promises_hold_until_each_run_has_had_the_lock() {
 fn what_is_made_wrong_on_purpose_is_found() {
     let most = asked("MODEL_STATES").unwrap_or(40_000);
     let is_whole = asked::<usize>("MODEL_STATES").is_some();
-    let only = std::env::var("MODEL_ONLY").unwrap_or_default();
-    let chosen = defects().into_iter();
-    for defect in chosen.filter(|defect| defect.rules.name.contains(&only)) {
+    for defect in defects() {
         let name = defect.rules.name;
-        if is_whole || defect.is_near {
+        if is_chosen(name) && (is_whole || defect.is_near) {
             let visit = visit(defect.rules, most, Order::BreadthFirst);
             let broken = visit.explored.broken.as_ref();
             let found = broken.map(|(broken, _)| broken.promise);
@@ -1065,7 +918,7 @@ fn what_is_made_wrong_on_purpose_is_found() {
 fn a_command_whose_redlock_is_stopped_may_outlive_its_lease_and_then_has_the_smaller_fence() {
     let visit = visit(stopped(), 20_000, Order::BreadthFirst);
     let (broken, path) = visit.explored.broken.as_ref().expect("two commands");
-    assert_eq!(broken.promise, Promise::OneCommand);
+    assert_eq!(broken.promise, OneCommand);
     assert!(broken.is_fenced, "{}", visit.told());
     let picture = picture(visit.start.clone(), path);
     writeln!(std::io::stderr(), "  {broken}, fenced\n{picture}").expect("stderr");

@@ -641,16 +641,12 @@ mod tests {
         let both = "Fail: a writable replica of h:1: both grant the same lock";
         let active = "role:active-replica master_host:h master_port:1";
         assert_eq!(role(active), both);
-        assert_eq!(
-            role(&active.replace("active-replica", "master active_replica:1")),
-            both
-        );
+        let other = active.replace("active-replica", "master active_replica:1");
+        assert_eq!(role(&other), both);
         assert_eq!(role(""), "Unknown: not checked: INFO has no role");
         let kind = |info: &str| judged(single, info, |it| it.kind());
-        assert_eq!(
-            kind("redis_version:6 mvcc_depth:0"),
-            "Ok: KeyDB 6, standalone"
-        );
+        let keydb = "redis_version:6 mvcc_depth:0";
+        assert_eq!(kind(keydb), "Ok: KeyDB 6, standalone");
         let valkey = "valkey_version:8 redis_version:7 server_mode:cluster";
         assert_eq!(kind(valkey), "Ok: Valkey 8, cluster");
         let kept = |info: &str| judged(single, info, |it| it.persistence());

@@ -245,33 +245,25 @@ pub mod tests {
         let items = [entry];
         for width in [1, 20, 40, 60, 80, 120] {
             let text = with(&items, Some(width));
-            assert!(
-                text.lines().all(|line| line.chars().count() <= width),
-                "{text}"
-            );
+            let fits = text.lines().all(|line| line.chars().count() <= width);
+            assert!(fits, "{text}");
             assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
         }
         let text = with(&items, None);
-        assert!(
-            text.starts_with("STARTED") && text.contains("SIGTERM"),
-            "{text}"
-        );
+        assert!(text.starts_with("STARTED"), "{text}");
+        assert!(text.contains("SIGTERM"), "{text}");
         assert!(text.contains("1970-01-01 00:01:40 UTC") && !text.contains('\u{1b}'));
     }
 
     #[test]
     fn at_80_columns_the_command_has_20_of_them() {
-        let mut first = hold(
-            "build-agent-17.example",
-            100,
-            Some(4110),
-            HoldOutcome::Status(0),
-        );
+        let ok = HoldOutcome::Status(0);
+        let mut first = hold("build-agent-17.example", 100, Some(4110), ok.clone());
         first.name = "deploy-production-eu-west-1".parse().unwrap();
         first.who.user = "gitlab-runner".into();
         first.who.command = vec!["./deploy-everything.sh".into(), "--now".into()];
         first.outcome = HoldOutcome::Forced(Some(first.who.clone()));
-        let second = hold("h", 100, Some(110), HoldOutcome::Status(0));
+        let second = hold("h", 100, Some(110), ok);
         let skipped = skip("build-agent-17.example", 90, SkipReason::Timeout);
         for items in [&[first.clone()][..], &[first, second, skipped]] {
             let text = with(items, Some(80));
@@ -298,20 +290,17 @@ pub mod tests {
 
     #[test]
     fn each_reason_to_end_without_the_lock_has_its_words() {
-        let words = |reason| ended(&skip("h", 10, reason), false);
-        assert_eq!(
-            words(SkipReason::Recent),
-            "skipped: succeeded 4s ago on other"
-        );
-        assert_eq!(words(SkipReason::Busy), "gave up: held by u@other (pid 7)");
-        assert_eq!(
-            words(SkipReason::Timeout),
-            "gave up waiting: held by u@other (pid 7)"
-        );
-        assert_eq!(
-            words(SkipReason::Superseded),
-            "superseded by u@other (pid 7)"
-        );
+        for (reason, expected) in [
+            (SkipReason::Recent, "skipped: succeeded 4s ago on other"),
+            (SkipReason::Busy, "gave up: held by u@other (pid 7)"),
+            (
+                SkipReason::Timeout,
+                "gave up waiting: held by u@other (pid 7)",
+            ),
+            (SkipReason::Superseded, "superseded by u@other (pid 7)"),
+        ] {
+            assert_eq!(ended(&skip("h", 10, reason), false), expected);
+        }
         let brief = ended(&skip("h", 10, SkipReason::Timeout), true);
         assert_eq!(brief, "gave up");
     }

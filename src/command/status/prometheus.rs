@@ -158,19 +158,13 @@ mod tests {
         // `lines` would accept a carriage return.
         let mut lines = text.strip_suffix('\n').unwrap().split('\n').peekable();
         while let Some(help) = lines.next() {
-            let metric = help
-                .strip_prefix("# HELP ")
-                .unwrap()
-                .split(' ')
-                .next()
-                .unwrap();
+            let help = help.strip_prefix("# HELP ").unwrap();
+            let metric = help.split(' ').next().unwrap();
             assert!(metrics.insert(metric), "{metric} again");
             let is_total = metric.ends_with("_total");
             let kind = if is_total { "counter" } else { "gauge" };
-            assert_eq!(
-                lines.next(),
-                Some(format!("# TYPE {metric} {kind}").as_str())
-            );
+            let kind = format!("# TYPE {metric} {kind}");
+            assert_eq!(lines.next(), Some(kind.as_str()));
             while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
                 assert_eq!(series(line).0, metric);
                 assert!(all.insert(series(line)), "{line} again");

@@ -1,7 +1,10 @@
 //! The promises of a wait as tables: what comes in and when, and what is done about it.
 
 use super::*;
-use crate::protocol::{ErrorKind, Holder, Limit};
+use crate::protocol::ErrorKind::{
+    self, Config, Crowded, Loading, NoPrimary, NotNow, NotReplicated, Refused, Unreachable,
+};
+use crate::protocol::{Holder, Limit};
 use crate::signal::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 const START: Moment = Moment::at(Duration::from_secs(100));
@@ -17,6 +20,17 @@ const ROUND_TRIP: u64 = 1;
 
 fn at(ms: u64) -> Moment {
     START + Duration::from_millis(ms)
+}
+
+fn until(ms: u64) -> WaitLimit {
+    WaitLimit::Until(at(ms))
+}
+
+/// Returns the usual policy with a change.
+fn policy_with(change: impl FnOnce(&mut Policy)) -> Policy {
+    let mut policy = policy();
+    change(&mut policy);
+    policy
 }
 
 fn policy() -> Policy {
@@ -35,11 +49,19 @@ fn policy() -> Policy {
     }
 }
 
-/// A lock that is held for long; no other waits. The server's clock says 1000 s.
-fn busy() -> Busy {
+fn limited(ms: u64) -> Policy {
+    policy_with(|it| it.limit = until(ms))
+}
+
+fn in_a_job() -> Policy {
+    policy_with(|it| it.holds_others = true)
+}
+
+/// Returns a lock that is held for long, with so many waiters ahead. The server's clock says 1000 s.
+fn behind(ahead: u32) -> Busy {
     Busy {
         now_ms: 1_000_000,
-        ahead: 0,
+        ahead,
         ticket: Some(7),
         polls: false,
         left: Some(MS * 30_000),
@@ -51,6 +73,16 @@ fn busy() -> Busy {
         granted: false,
         stopping: None,
     }
+}
+
+fn busy() -> Busy {
+    behind(0)
+}
+
+fn busy_with(change: impl FnOnce(&mut Busy)) -> Busy {
+    let mut busy = busy();
+    change(&mut busy);
+    busy
 }
 
 fn holder() -> Holder {
@@ -85,11 +117,18 @@ fn grant(later: i64) -> Grant {
     }
 }
 
-fn unreachable() -> protocol::Error {
-    protocol::Error::new(ErrorKind::Unreachable, "no answer".into())
+fn grant_lasting(later: i64, ms: u32) -> Grant {
+    Grant {
+        lasting: MS * ms,
+        ..grant(later)
+    }
 }
 
-/// Actions in words.
+fn error(kind: ErrorKind) -> protocol::Error {
+    protocol::Error::new(kind, String::new())
+}
+
+/// Actions in words, an end by its name.
 fn words(actions: &[Action]) -> String {
     let each = actions.iter().map(|action| match action {
         Action::Suspend => "suspend".into(),
@@ -104,22 +143,11 @@ fn words(actions: &[Action]) -> String {
             format!("show {kind:?} for {}ms", lasting.as_millis())
         }
         Action::ShowAnswer => "show answer".into(),
-        Action::End(end) => match end {
-            End::Acquired { .. } => "end: acquired".into(),
-            End::Granted { .. } => "end: granted".into(),
-            End::Busy(_) => "end: busy".into(),
-            End::Crowded(_) => "end: crowded".into(),
-            End::Superseded(_) => "end: superseded".into(),
-            End::Removed(_) => "end: removed".into(),
-            End::Deadlock(_) => "end: deadlock".into(),
-            End::RecentSuccess(_) => "end: recent success".into(),
-            End::HeldLockGone => "end: held lock gone".into(),
-            End::NotRenewed => "end: not renewed".into(),
-            End::Interrupted(signal) => format!("end: signal {signal}"),
-            End::Abandoned => "end: abandoned".into(),
-            End::TooSlow => "end: too slow".into(),
-            End::Failed(_) => "end: failed".into(),
-        },
+        Action::End(End::Interrupted(signal)) => format!("end: signal {signal}"),
+        Action::End(end) => {
+            let end = format!("{end:?}");
+            format!("end: {}", end.split([' ', '(']).next().unwrap())
+        }
     });
     each.collect::<Vec<String>>().join("; ")
 }
@@ -137,26 +165,31 @@ impl Waiter {
     fn asking(policy: Policy) -> Self {
         let mut waiter = Self::new(policy);
         assert_eq!(waiter.on(0, Event::Start), "ask");
-        waiter.on(0, Event::Sent(START, MS * 2_000));
+        waiter.sent(0);
         waiter
     }
 
     /// One that has just got a place in the queue.
     fn queued(policy: Policy, busy: &Busy) -> Self {
+        Self::far(policy, busy, ROUND_TRIP)
+    }
+
+    /// One whose last question was answered after so long.
+    fn far(policy: Policy, busy: &Busy, round_trip: u64) -> Self {
         let mut waiter = Self::asking(policy);
-        let asked = waiter.answered(0, Acquired::Busy(busy.clone()));
+        let asked = waiter.answered_busy(0, busy);
         assert!(asked == "ask, listening" || asked == "ask, polling");
         waiter.sent(1);
-        assert_eq!(waiter.answered(1, Acquired::Busy(busy.clone())), "");
+        let answer = Event::Answered(Ok(Acquired::Busy(busy.clone())));
+        assert_eq!(waiter.on(1 + round_trip, answer), "");
         waiter
     }
 
     /// One that has waited for a second and shown so.
     fn settled(policy: Policy, busy: &Busy) -> Self {
         let mut waiter = Self::queued(policy, busy);
-        assert!(waiter.on(1_000, Event::Message).starts_with("ask"));
-        waiter.sent(1_000);
-        let shown = waiter.answered(1_000, Acquired::Busy(busy.clone()));
+        waiter.asks(1_000);
+        let shown = waiter.answered_busy(1_000, busy);
         assert_eq!(shown, format!("show {}, 0ms old", busy.id));
         waiter
     }
@@ -173,18 +206,38 @@ impl Waiter {
         assert_eq!(self.on(ms, Event::Sent(at(ms), MS * 2_000)), "");
     }
 
+    /// Asks once more, as a message has come.
+    fn asks(&mut self, ms: u64) {
+        assert!(self.on(ms, Event::Message).starts_with("ask"));
+        self.sent(ms);
+    }
+
     /// The answer to what was sent at this time.
     fn answered(&mut self, ms: u64, answer: Acquired) -> String {
         self.on(ms + ROUND_TRIP, Event::Answered(Ok(answer)))
     }
 
+    fn answered_busy(&mut self, ms: u64, busy: &Busy) -> String {
+        self.answered(ms, Acquired::Busy(busy.clone()))
+    }
+
+    fn fails(&mut self, ms: u64, kind: ErrorKind) -> String {
+        self.on(ms, Event::Failed(error(kind)))
+    }
+
+    /// Starts on a grant: the lease, and how long was waited.
+    fn granted(&mut self, ms: u64, grant: Grant) -> (Lease, Duration) {
+        let actions = self.0.on_event(Event::Granted(grant), None, at(ms));
+        match actions.as_slice() {
+            [Action::End(End::Granted { lease, waited, .. })] => (*lease, *waited),
+            _ => panic!("{actions:?}"),
+        }
+    }
+
     /// When it is due, in milliseconds from START.
-    fn due(&self) -> u128 {
-        let due = self
-            .0
-            .due()
-            .expect("a waiter that sleeps has a time to wake");
-        due.since(START).as_millis()
+    fn due(&self) -> u64 {
+        let due = self.0.due().expect("it has a time to wake");
+        u64::try_from(due.since(START).as_millis()).unwrap()
     }
 }
 
@@ -202,43 +255,27 @@ fn a_free_lock_takes_one_question() {
 
 #[test]
 fn a_busy_lock_is_asked_for_at_once_with_a_place_and_then_with_each_heartbeat() {
-    let all_gone = Busy {
-        left: None,
-        ..busy()
-    };
+    let left = |left: Option<u32>| busy_with(|it| it.left = left.map(|left| MS * left));
+    // Behind a grant that may never be confirmed.
     let granted = Busy {
-        ahead: 9,
         granted: true,
-        left: Some(MS * 400),
-        ..busy()
+        ahead: 9,
+        ..left(Some(400))
     };
-    let behind = |ahead| Busy { ahead, ..busy() };
-    let polls = Busy {
-        polls: true,
-        ..busy()
-    };
-    let soon = |left: u32| Busy {
-        left: Some(MS * left),
-        ..busy()
-    };
+    let polls = busy_with(|it| it.polls = true);
     for (what, busy, due, question) in [
         ("first", busy(), 2_000, "ask, listening"),
-        ("no expiry", all_gone, 2_000, "ask, listening"),
-        ("the lease ends soon", soon(300), 301, "ask, listening"),
-        ("the lease is over", soon(0), 50, "ask, listening"),
+        ("no expiry", left(None), 2_000, "ask, listening"),
+        ("it ends soon", left(Some(300)), 301, "ask, listening"),
+        ("it is over", left(Some(0)), 50, "ask, listening"),
         ("fourth", behind(4), 4_000, "ask, listening"),
         ("far behind", behind(100), 8_800, "ask, listening"),
-        (
-            "behind a grant that may never be confirmed",
-            granted,
-            401,
-            "ask, listening",
-        ),
+        ("behind a grant", granted, 401, "ask, listening"),
         ("no message reaches us", polls, 250, "ask, polling"),
     ] {
         let mut waiter = Waiter::settled(policy(), &busy);
-        assert_eq!(waiter.due(), 1_001 + due, "{what}");
-        let due = u64::try_from(1_001 + due).unwrap();
+        let due = 1_001 + due;
+        assert_eq!(waiter.due(), due, "{what}");
         assert_eq!(waiter.tick(due - 1), "", "{what}");
         assert_eq!(waiter.tick(due), question, "{what}");
     }
@@ -249,13 +286,7 @@ fn the_ticket_that_was_given_is_shown_again() {
     let mut waiter = Waiter::asking(policy());
     for (answer, ticket) in [(None, None), (Some(7), None), (None, Some(7))] {
         assert_eq!(waiter.0.place.and_then(|place| place.ticket), ticket);
-        waiter.answered(
-            0,
-            Acquired::Busy(Busy {
-                ticket: answer,
-                ..busy()
-            }),
-        );
+        waiter.answered_busy(0, &busy_with(|it| it.ticket = answer));
         waiter.on(1, Event::Message);
         waiter.sent(1);
     }
@@ -270,7 +301,7 @@ fn a_message_is_followed_by_a_question_and_one_that_crosses_a_question_is_not() 
     waiter.sent(1_500);
     assert_eq!(waiter.on(1_500, Event::Message), "");
     assert_eq!(waiter.on(1_500, Event::Granted(grant(1_500))), "");
-    assert_eq!(waiter.answered(1_500, held()), "end: acquired");
+    assert_eq!(waiter.answered(1_500, held()), "end: Acquired");
 }
 
 #[test]
@@ -278,14 +309,13 @@ fn a_waiter_that_may_not_subscribe_polls_from_then_on() {
     let mut queued = Waiter::settled(policy(), &busy());
     assert_eq!(queued.on(1_100, Event::SubscribeDenied), "ask, polling");
     queued.sent(1_100);
-    assert_eq!(queued.answered(1_100, Acquired::Busy(busy())), "");
+    assert_eq!(queued.answered_busy(1_100, &busy()), "");
     assert_eq!(queued.due(), 1_101 + 250);
 
     let mut asking = Waiter::settled(policy(), &busy());
-    asking.on(1_100, Event::Message);
-    asking.sent(1_100);
+    asking.asks(1_100);
     assert_eq!(asking.on(1_100, Event::SubscribeDenied), "");
-    assert_eq!(asking.answered(1_100, Acquired::Busy(busy())), "");
+    assert_eq!(asking.answered_busy(1_100, &busy()), "");
     assert_eq!(asking.tick(1_351), "ask, polling");
 }
 
@@ -294,12 +324,10 @@ fn however_many_messages_come_the_server_is_asked_about_twenty_times_a_second() 
     let mut waiter = Waiter::settled(policy(), &busy());
     let mut asked = 0;
     for ms in 2_000..12_000 {
-        let tick = waiter.tick(ms);
-        let message = waiter.on(ms, Event::Message);
-        for actions in [tick, message] {
-            if actions.contains("ask") {
+        for event in [Event::Tick, Event::Message] {
+            if waiter.on(ms, event).contains("ask") {
                 asked += 1;
-                waiter.on(ms, Event::Sent(at(ms), MS * 2_000));
+                waiter.sent(ms);
                 waiter.on(ms, Event::Answered(Ok(Acquired::Busy(busy()))));
             }
         }
@@ -309,40 +337,33 @@ fn however_many_messages_come_the_server_is_asked_about_twenty_times_a_second() 
 
 #[test]
 fn the_lock_stays_busy_when_the_time_to_wait_is_over_and_one_last_question_was_asked() {
-    let limit = WaitLimit::Until(at(2_500));
-    let mut waiter = Waiter::settled(Policy { limit, ..policy() }, &Busy { ahead: 9, ..busy() });
+    let mut waiter = Waiter::settled(limited(2_500), &behind(9));
     assert_eq!(waiter.due(), 2_500);
     assert_eq!(waiter.tick(2_500), "ask, listening");
     waiter.sent(2_500);
-    assert_eq!(waiter.answered(2_500, Acquired::Busy(busy())), "end: busy");
+    assert_eq!(waiter.answered_busy(2_500, &busy()), "end: Busy");
 
-    let limit = WaitLimit::Until(START);
-    let mut waiter = Waiter::asking(Policy { limit, ..policy() });
-    assert_eq!(waiter.answered(0, Acquired::Busy(busy())), "end: busy");
+    let mut waiter = Waiter::asking(limited(0));
+    assert_eq!(waiter.answered_busy(0, &busy()), "end: Busy");
     assert!(!waiter.0.is_known());
 }
 
 #[test]
 fn a_waiter_gives_up_after_three_grants_that_arrive_too_late() {
+    let got = || Event::Answered(Ok(held()));
     let mut waiter = Waiter::asking(policy());
     // COMMAND would be stopped 24.498 s after the question.
-    assert_eq!(waiter.on(24_498, Event::Answered(Ok(held()))), "ask");
+    assert_eq!(waiter.on(24_498, got()), "ask");
     waiter.sent(30_000);
-    assert_eq!(waiter.on(60_000, Event::Answered(Ok(held()))), "ask");
+    assert_eq!(waiter.on(60_000, got()), "ask");
     waiter.sent(60_000);
-    assert_eq!(
-        waiter.on(90_000, Event::Answered(Ok(held()))),
-        "end: too slow"
-    );
+    assert_eq!(waiter.on(90_000, got()), "end: TooSlow");
     assert!(waiter.0.is_known());
 
     let mut faster = Waiter::asking(policy());
-    assert_eq!(faster.on(24_498, Event::Answered(Ok(held()))), "ask");
+    assert_eq!(faster.on(24_498, got()), "ask");
     faster.sent(24_498);
-    assert_eq!(
-        faster.on(24_498 + 24_497, Event::Answered(Ok(held()))),
-        "end: acquired"
-    );
+    assert_eq!(faster.on(24_498 + 24_497, got()), "end: Acquired");
 }
 
 #[test]
@@ -352,111 +373,56 @@ fn a_server_that_was_reached_and_fails_is_asked_again_after_growing_pauses() {
     assert_eq!(waiter.on(asked, Event::Start), "ask");
     for pause in [75, 150, 300] {
         waiter.sent(asked);
-        assert_eq!(waiter.on(asked, Event::Failed(unreachable())), "disconnect");
+        assert_eq!(waiter.fails(asked, Unreachable), "disconnect");
         asked += pause;
-        assert_eq!(waiter.due(), u128::from(asked));
+        assert_eq!(waiter.due(), asked);
         assert_eq!(waiter.tick(asked - 1), "");
         assert_eq!(waiter.on(asked - 1, Event::Message), "");
         assert_eq!(waiter.tick(asked), "ask");
     }
     // An answer ends the row.
     waiter.sent(asked);
-    let polling = waiter.answered(asked, Acquired::Busy(busy()));
-    assert_eq!(polling, "ask, listening");
-    let failed = waiter.on(asked + 1, Event::Failed(unreachable()));
-    assert_eq!(failed, "disconnect");
-    assert_eq!(waiter.due(), u128::from(asked + 1 + 75));
+    assert_eq!(waiter.answered_busy(asked, &busy()), "ask, listening");
+    assert_eq!(waiter.fails(asked + 1, Unreachable), "disconnect");
+    assert_eq!(waiter.due(), asked + 1 + 75);
 }
 
 #[test]
 fn the_node_that_a_cluster_names_is_asked_at_once_and_after_a_pause_where_it_names_another() {
     let mut waiter = Waiter::new(policy());
     waiter.on(0, Event::Start);
-    for (asked, due) in [(0, 0), (1, 151), (151, 451_u64)] {
+    for (asked, due) in [(0, 0), (1, 151), (151, 451)] {
         waiter.sent(asked);
         waiter.on(asked, Event::Failed(protocol::Error::moved()));
-        assert_eq!(waiter.due(), u128::from(due));
+        assert_eq!(waiter.due(), due);
         waiter.tick(due.max(1));
     }
 }
 
 #[test]
 fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
-    let error = |kind| protocol::Error::new(kind, String::new());
-    let over = WaitLimit::Until(at(10));
+    let usual = policy();
+    let first = policy_with(|it| it.awaits_server = false);
+    let all = policy_with(|it| it.awaits_replicas = true);
     for (what, policy, kind, expected) in [
-        (
-            "it may pass",
-            policy(),
-            ErrorKind::Unreachable,
-            "disconnect",
-        ),
-        ("it may pass", policy(), ErrorKind::NotNow, "disconnect"),
-        ("refused", policy(), ErrorKind::Refused, "end: failed"),
-        ("bad URL", policy(), ErrorKind::Config, "end: failed"),
-        (
-            "never reached",
-            Policy {
-                awaits_server: false,
-                ..policy()
-            },
-            ErrorKind::Unreachable,
-            "end: failed",
-        ),
-        (
-            "it is there and not ready",
-            Policy {
-                awaits_server: false,
-                ..policy()
-            },
-            ErrorKind::NotNow,
-            "disconnect",
-        ),
-        (
-            "others know of it",
-            Policy {
-                awaits_server: false,
-                ..policy()
-            },
-            ErrorKind::NoPrimary,
-            "disconnect",
-        ),
-        (
-            "too few replicas",
-            policy(),
-            ErrorKind::NotReplicated,
-            "end: failed",
-        ),
-        (
-            "not all replicas",
-            Policy {
-                awaits_replicas: true,
-                ..policy()
-            },
-            ErrorKind::NotReplicated,
-            "disconnect",
-        ),
-        (
-            "no time to wait",
-            Policy {
-                limit: over,
-                ..policy()
-            },
-            ErrorKind::Unreachable,
-            "end: failed",
-        ),
+        ("it may pass", usual, Unreachable, "disconnect"),
+        ("it may pass", usual, NotNow, "disconnect"),
+        ("refused", usual, Refused, "end: Failed"),
+        ("bad URL", usual, Config, "end: Failed"),
+        ("never reached", first, Unreachable, "end: Failed"),
+        ("it is there and not ready", first, NotNow, "disconnect"),
+        ("others know of it", first, NoPrimary, "disconnect"),
+        ("too few replicas", usual, NotReplicated, "end: Failed"),
+        ("not all replicas", all, NotReplicated, "disconnect"),
+        ("no time to wait", limited(10), Unreachable, "end: Failed"),
     ] {
         let mut waiter = Waiter::asking(policy);
-        assert_eq!(
-            waiter.on(10, Event::Failed(error(kind))),
-            expected,
-            "{what}"
-        );
+        assert_eq!(waiter.fails(10, kind), expected, "{what}");
     }
 
     // The list of the replicas settles only after a failover; who waits keeps the place.
     let mut after_failover = Waiter::asking(policy());
-    after_failover.on(1, Event::Failed(unreachable()));
+    after_failover.fails(1, Unreachable);
     let mut times = (1..10_000).step_by(50);
     let asked = times.find(|&ms| after_failover.tick(ms).contains("ask"));
     let asked = asked.expect("it asks again");
@@ -464,32 +430,22 @@ fn a_server_that_was_never_reached_or_refuses_is_not_waited_for() {
     let mut queued = Waiter::asking(policy());
     queued.0.place = Some(Place::default());
     for mut waiter in [after_failover, queued] {
-        let lacking = Event::Failed(error(ErrorKind::NotReplicated));
-        assert!(waiter.on(asked + 1, lacking).starts_with("disconnect"));
+        let lacking = waiter.fails(asked + 1, NotReplicated);
+        assert!(lacking.starts_with("disconnect"), "{lacking}");
     }
 
     // An answer that is an error comes from a server that was reached.
-    let mut waiter = Waiter::asking(Policy {
-        awaits_server: false,
-        ..policy()
-    });
-    let loading = Event::Answered(Err(error(ErrorKind::NotNow)));
-    assert_eq!(waiter.on(1, loading), "disconnect");
+    let loading = Event::Answered(Err(error(NotNow)));
+    assert_eq!(Waiter::asking(first).on(1, loading), "disconnect");
 }
 
 /// When a waiter gives up that hears nothing but this, within the first 100 s.
 fn gives_up(policy: Policy, kind: ErrorKind) -> Option<u64> {
     let mut waiter = Waiter::asking(policy);
     let mut asked = 0;
-    while waiter
-        .on(
-            asked,
-            Event::Failed(protocol::Error::new(kind, String::new())),
-        )
-        .starts_with("disconnect")
-    {
+    while waiter.fails(asked, kind).starts_with("disconnect") {
         while !waiter.tick(asked).contains("ask") {
-            asked = u64::try_from(waiter.due()).unwrap();
+            asked = waiter.due();
         }
         if asked > 100_000 {
             return None;
@@ -501,17 +457,13 @@ fn gives_up(policy: Policy, kind: ErrorKind) -> Option<u64> {
 
 #[test]
 fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
-    use ErrorKind::{NoPrimary, NotReplicated, Unreachable};
-    let to_the_limit = |limit| Policy { limit, ..policy() };
-    let kinds = [Unreachable, NoPrimary, ErrorKind::Loading];
-    for kind in kinds {
+    let no_wait = limited(0);
+    for kind in [Unreachable, NoPrimary, Loading] {
         // For longer than a TTL.
         assert_eq!(gives_up(policy(), kind), None, "{kind:?}");
-        let limited = to_the_limit(WaitLimit::Until(at(7_000)));
-        assert_eq!(gives_up(limited, kind), Some(7_000), "{kind:?}");
-        let no_wait = to_the_limit(WaitLimit::Until(START));
+        assert_eq!(gives_up(limited(7_000), kind), Some(7_000), "{kind:?}");
         // A server that says that it isn't ready is given the time that an answer has.
-        let least = if kind == ErrorKind::Loading { 2_000 } else { 0 };
+        let least = if kind == Loading { 2_000 } else { 0 };
         assert_eq!(gives_up(no_wait, kind), Some(least), "{kind:?}");
         // A failover is given the time that a connection has.
         let failover = Policy {
@@ -521,71 +473,36 @@ fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
         assert_eq!(gives_up(failover, kind), Some(2_000), "{kind:?}");
     }
     // Where the command runs without the lock in the end, a silent server is waited for as long as that says.
-    let unlocked = Policy {
-        silence: Some(TERMS.ttl),
-        ..policy()
-    };
-    let end = gives_up(unlocked, Unreachable);
-    assert!(
-        end.is_some_and(|end| (30_000..30_600).contains(&end)),
-        "{end:?}"
-    );
-    assert_eq!(gives_up(unlocked, ErrorKind::Loading), None);
+    let unlocked = policy_with(|it| it.silence = Some(TERMS.ttl));
+    let end = gives_up(unlocked, Unreachable).unwrap();
+    assert!((30_000..30_600).contains(&end), "{end}");
+    assert_eq!(gives_up(unlocked, Loading), None);
     // In a failover no replica can confirm anything for a while.
-    let all = Policy {
-        awaits_replicas: true,
-        ..policy()
-    };
+    let mut all = policy_with(|it| it.awaits_replicas = true);
     assert_eq!(gives_up(all, NotReplicated), None);
-    let limit = WaitLimit::Until(at(7_000));
-    assert_eq!(
-        gives_up(Policy { limit, ..all }, NotReplicated),
-        Some(7_000)
-    );
+    all.limit = until(7_000);
+    assert_eq!(gives_up(all, NotReplicated), Some(7_000));
 }
 
 #[test]
 fn a_server_that_falls_silent_long_after_the_wait_began_has_as_long_as_one_that_does_so_at_once() {
-    let unlocked = Policy {
-        silence: Some(TERMS.ttl),
-        ..policy()
-    };
+    let unlocked = policy_with(|it| it.silence = Some(TERMS.ttl));
     let mut waiter = Waiter::queued(unlocked, &busy());
-    let silent = || {
-        let error = protocol::Error::new(ErrorKind::Unreachable, String::new());
-        Event::Failed(error)
-    };
-    let asked = waiter.on(60_000, silent());
+    let asked = waiter.fails(60_000, Unreachable);
     assert!(asked.contains("ask"), "{asked}");
     waiter.sent(60_000);
-    let again = waiter.on(60_001, silent());
+    let again = waiter.fails(60_001, Unreachable);
     assert!(again.starts_with("disconnect"), "{again}");
 }
 
 #[test]
 fn a_server_that_will_be_ready_is_waited_for_as_long_as_a_busy_lock() {
-    let loading = || Event::Failed(protocol::Error::new(ErrorKind::Loading, String::new()));
-    let first = Policy {
-        awaits_server: false,
-        ..policy()
-    };
+    let mut first = policy_with(|it| it.awaits_server = false);
     // For longer than a TTL.
-    let mut waiter = Waiter::asking(first);
-    let mut asked = 0;
-    while asked < 100_000 {
-        let tried = waiter.on(asked, loading());
-        assert!(tried.starts_with("disconnect"), "{tried}");
-        while !waiter.tick(asked).contains("ask") {
-            asked = u64::try_from(waiter.due()).unwrap();
-        }
-        waiter.sent(asked);
-    }
-    let no_wait = Policy {
-        limit: WaitLimit::Until(START),
-        ..first
-    };
-    for kind in [ErrorKind::Loading, ErrorKind::NotNow, ErrorKind::Crowded] {
-        assert_eq!(gives_up(no_wait, kind), Some(2_000), "{kind:?}");
+    assert_eq!(gives_up(first, Loading), None);
+    first.limit = until(0);
+    for kind in [Loading, NotNow, Crowded] {
+        assert_eq!(gives_up(first, kind), Some(2_000), "{kind:?}");
     }
 }
 
@@ -595,21 +512,21 @@ fn that_a_server_is_tried_again_is_shown_after_a_second_and_that_it_answers_when
     assert_eq!(waiter.on(2_000, Event::Message), "ask, listening");
     waiter.sent(2_000);
     assert_eq!(waiter.tick(4_000), "time out");
-    let tried = waiter.on(4_000, Event::Failed(unreachable()));
+    let tried = waiter.fails(4_000, Unreachable);
     assert_eq!(tried, "disconnect; show Unreachable for 2000ms");
     assert_eq!(waiter.tick(4_100), "ask, listening");
     waiter.sent(4_100);
-    let back = waiter.answered(4_200, Acquired::Busy(busy()));
+    let back = waiter.answered_busy(4_200, &busy());
     assert!(back.starts_with("show answer"), "{back}");
 
     // What was over sooner is nobody's business.
     let mut waiter = Waiter::settled(policy(), &busy());
-    waiter.on(1_500, Event::Failed(unreachable()));
+    waiter.fails(1_500, Unreachable);
     waiter.sent(1_500);
-    assert_eq!(waiter.on(1_600, Event::Failed(unreachable())), "disconnect");
+    assert_eq!(waiter.fails(1_600, Unreachable), "disconnect");
     assert_eq!(waiter.tick(1_700), "ask, listening");
     waiter.sent(1_700);
-    let back = waiter.answered(1_800, Acquired::Busy(busy()));
+    let back = waiter.answered_busy(1_800, &busy());
     assert!(!back.contains("answer"), "{back}");
 }
 
@@ -618,58 +535,46 @@ fn a_question_without_an_answer_times_out_and_one_that_was_not_sent_leaves_nothi
     let mut waiter = Waiter::asking(policy());
     assert_eq!(waiter.tick(1_999), "");
     assert_eq!(waiter.tick(2_000), "time out");
-    let failed = waiter.on(2_000, Event::Failed(unreachable()));
+    let failed = waiter.fails(2_000, Unreachable);
     assert_eq!(failed, "disconnect; show Unreachable for 2000ms");
     assert!(waiter.0.is_known());
 
     let mut waiter = Waiter::new(policy());
     waiter.on(0, Event::Start);
-    assert_eq!(waiter.on(0, Event::Failed(unreachable())), "disconnect");
+    assert_eq!(waiter.fails(0, Unreachable), "disconnect");
     assert!(!waiter.0.is_known());
 }
 
 #[test]
 fn a_connection_that_fails_in_the_queue_is_replaced_at_once() {
     let mut waiter = Waiter::settled(policy(), &busy());
-    let failed = waiter.on(1_100, Event::Failed(unreachable()));
+    let failed = waiter.fails(1_100, Unreachable);
     assert_eq!(failed, "disconnect; ask, listening");
-}
-
-fn in_a_job() -> Policy {
-    Policy {
-        holds_others: true,
-        ..policy()
-    }
 }
 
 #[test]
 fn a_job_that_holds_others_looks_for_a_deadlock_twice_and_then_with_each_heartbeat() {
-    let mut waiter = Waiter::queued(in_a_job(), &Busy { ahead: 4, ..busy() });
+    let mut waiter = Waiter::queued(in_a_job(), &behind(4));
     let mut looked = Vec::new();
     for ms in 1_000..10_000 {
         let actions = waiter.tick(ms);
         if actions.starts_with("search") {
-            looked.push((ms, actions));
+            assert_eq!(actions, "search, noted for 12s");
+            looked.push(ms);
             assert_eq!(waiter.on(ms, Event::Searched(None)), "ask, listening");
-            waiter.on(ms, Event::Sent(at(ms), MS * 2_000));
-            let busy = Busy { ahead: 4, ..busy() };
-            waiter.on(ms, Event::Answered(Ok(Acquired::Busy(busy))));
+            waiter.sent(ms);
+            waiter.on(ms, Event::Answered(Ok(Acquired::Busy(behind(4)))));
         }
     }
-    let expected: Vec<(u64, String)> = [1_000, 1_300, 5_300, 9_300]
-        .map(|ms| (ms, "search, noted for 12s".into()))
-        .into();
-    assert_eq!(looked, expected);
+    assert_eq!(looked, [1_000, 1_300, 5_300, 9_300]);
 }
 
 #[test]
 fn a_wait_that_has_to_break_a_deadlock_ends() {
     let mut waiter = Waiter::queued(in_a_job(), &busy());
     assert_eq!(waiter.tick(1_000), "search, noted for 6s");
-    assert_eq!(
-        waiter.on(1_001, Event::Searched(Some(Vec::new()))),
-        "end: deadlock"
-    );
+    let cycle = Event::Searched(Some(Vec::new()));
+    assert_eq!(waiter.on(1_001, cycle), "end: Deadlock");
     assert!(waiter.0.is_known());
 }
 
@@ -679,12 +584,11 @@ fn a_look_for_a_deadlock_that_was_not_made_is_made_later() {
     waiter.tick(1_000);
     assert_eq!(waiter.on(1_000, Event::NotSearched), "ask, listening");
     waiter.sent(1_000);
-    waiter.answered(1_000, Acquired::Busy(busy()));
+    waiter.answered_busy(1_000, &busy());
     assert!(waiter.due() <= 1_001);
     assert_eq!(waiter.tick(1_001), "search, noted for 6s");
     // One that failed may have been read by others.
-    let failed = waiter.on(1_002, Event::Failed(unreachable()));
-    assert_eq!(failed, "disconnect");
+    assert_eq!(waiter.fails(1_002, Unreachable), "disconnect");
     assert!(waiter.0.was_published());
 }
 
@@ -711,7 +615,7 @@ fn the_end_of_what_is_held_already_ends_the_wait_unless_it_was_renewed_or_extend
         let mut waiter = Waiter::settled(policy(), &busy());
         waiter.1 = Some(held);
         assert!(!waiter.tick(stop_at - 1).contains("end"), "{held:?}");
-        assert_eq!(waiter.tick(stop_at), "end: not renewed", "{held:?}");
+        assert_eq!(waiter.tick(stop_at), "end: NotRenewed", "{held:?}");
     }
 }
 
@@ -730,16 +634,16 @@ fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
         ("queued", || Waiter::queued(policy(), &busy())),
         ("reconnecting", || {
             let mut waiter = Waiter::asking(policy());
-            waiter.on(0, Event::Failed(unreachable()));
+            waiter.fails(0, Unreachable);
             waiter
         }),
         ("pausing", || {
             let mut waiter = Waiter::queued(policy(), &busy());
-            while !matches!(waiter.0.phase, Phase::Pausing { .. }) {
-                waiter.on(2, Event::Message);
-                waiter.on(2, Event::Sent(at(2), MS * 2_000));
+            while waiter.on(2, Event::Message).contains("ask") {
+                waiter.sent(2);
                 waiter.on(2, Event::Answered(Ok(Acquired::Busy(busy()))));
             }
+            assert!(matches!(waiter.0.phase, Phase::Pausing { .. }));
             waiter
         }),
         ("searching", || {
@@ -750,9 +654,9 @@ fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
     ];
     for (phase, new) in phases {
         for (event, expected) in [
-            (LeaseEvent::Lost(lease()), "end: held lock gone"),
-            (LeaseEvent::Cancelled, "end: held lock gone"),
-            (LeaseEvent::Released, "end: held lock gone"),
+            (LeaseEvent::Lost(lease()), "end: HeldLockGone"),
+            (LeaseEvent::Cancelled, "end: HeldLockGone"),
+            (LeaseEvent::Released, "end: HeldLockGone"),
             (LeaseEvent::TooLate(lease()), ""),
         ] {
             let mut waiter = new();
@@ -767,116 +671,40 @@ fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
             (SIGTSTP, "suspend"),
             (SIGWINCH, ""),
         ] {
-            let mut waiter = new();
-            let ended = waiter.on(1_000, Event::Signal(signal));
+            let ended = new().on(1_000, Event::Signal(signal));
             assert_eq!(ended, expected, "{phase} {signal}");
         }
         let mut waiter = new();
         waiter.1 = Some(lease());
-        assert_eq!(waiter.tick(24_748), "end: not renewed", "{phase}");
+        assert_eq!(waiter.tick(24_748), "end: NotRenewed", "{phase}");
         assert_eq!(waiter.on(24_749, Event::Signal(SIGTERM)), "", "{phase}");
     }
 }
 
 #[test]
 fn work_starts_on_a_grant_that_is_near_and_young_and_else_after_a_question() {
-    let waits = |policy, round_trip: u64| {
-        let mut waiter = Waiter::asking(policy);
-        waiter.answered(0, Acquired::Busy(busy()));
-        waiter.sent(1);
-        let answer = Event::Answered(Ok(Acquired::Busy(busy())));
-        waiter.on(1 + round_trip, answer);
-        waiter
-    };
-    let skewed = |ms| Policy {
-        terms: Terms {
-            clock_skew: MS * ms,
-            ..TERMS
-        },
-        ..policy()
-    };
-    let expired = Grant {
-        lasting: MS * 100,
-        ..grant(400)
-    };
+    const STARTS: &str = "end: Granted";
+    const ASKS: &str = "ask, listening";
+    let usual = policy();
+    let skewed = |ms| policy_with(|it| it.terms.clock_skew = MS * ms);
+    let careful = policy_with(|it| it.starts_on_grant = false);
+    // It ends before the command could be asked to stop.
+    let brief = grant_lasting(400, 115);
     for (what, policy, round_trip, grant, expected) in [
-        ("near", policy(), 1, grant(500), "end: granted"),
-        (
-            "just near enough",
-            policy(),
-            100,
-            grant(500),
-            "end: granted",
-        ),
-        ("far", policy(), 101, grant(500), "ask, listening"),
-        (
-            "a third of it is clock skew",
-            skewed(300),
-            1,
-            grant(500),
-            "end: granted",
-        ),
-        (
-            "exactly a third",
-            skewed(400),
-            1,
-            Grant {
-                lasting: MS * 1_200,
-                ..grant(500)
-            },
-            "end: granted",
-        ),
-        (
-            "more of it is clock skew",
-            skewed(400),
-            1,
-            grant(500),
-            "ask, listening",
-        ),
-        (
-            "the clock went back",
-            policy(),
-            1,
-            grant(-1),
-            "ask, listening",
-        ),
-        (
-            "the clock went ahead",
-            policy(),
-            1,
-            grant(600),
-            "ask, listening",
-        ),
-        (
-            "about now, as clocks go",
-            policy(),
-            1,
-            grant(520),
-            "end: granted",
-        ),
-        ("as good as over", policy(), 1, expired, "ask, listening"),
-        (
-            "over before the command could be asked to stop",
-            policy(),
-            1,
-            Grant {
-                lasting: MS * 115,
-                ..grant(400)
-            },
-            "ask, listening",
-        ),
-        (
-            "not allowed",
-            Policy {
-                starts_on_grant: false,
-                ..policy()
-            },
-            1,
-            grant(500),
-            "ask, listening",
-        ),
+        ("near", usual, 1, grant(500), STARTS),
+        ("just near enough", usual, 100, grant(500), STARTS),
+        ("far", usual, 101, grant(500), ASKS),
+        ("a third is clock skew", skewed(300), 1, grant(500), STARTS),
+        ("exact", skewed(400), 1, grant_lasting(500, 1_200), STARTS),
+        ("more is clock skew", skewed(400), 1, grant(500), ASKS),
+        ("the clock went back", usual, 1, grant(-1), ASKS),
+        ("the clock went ahead", usual, 1, grant(600), ASKS),
+        ("about now, as clocks go", usual, 1, grant(520), STARTS),
+        ("as good as over", usual, 1, grant_lasting(400, 100), ASKS),
+        ("brief", usual, 1, brief, ASKS),
+        ("not allowed", careful, 1, grant(500), ASKS),
     ] {
-        let mut waiter = waits(policy, round_trip);
+        let mut waiter = Waiter::far(policy, &busy(), round_trip);
         assert_eq!(waiter.on(501, Event::Granted(grant)), expected, "{what}");
     }
 }
@@ -895,48 +723,35 @@ fn work_starts_on_no_grant_where_others_may_have_read_that_its_job_waits() {
     waiter.tick(1_000);
     waiter.on(1_000, Event::Searched(None));
     waiter.sent(1_000);
-    waiter.answered(1_000, Acquired::Busy(busy()));
+    waiter.answered_busy(1_000, &busy());
     let granted = waiter.on(1_100, Event::Granted(grant(100)));
     assert_eq!(granted, "search, noted for 6s");
 }
 
 #[test]
 fn a_lease_by_a_grant_is_counted_from_the_last_question_and_not_from_its_answer() {
-    let mut waiter = Waiter::asking(policy());
-    waiter.answered(0, Acquired::Busy(busy()));
-    waiter.sent(1);
-    waiter.on(101, Event::Answered(Ok(Acquired::Busy(busy()))));
-    let grant = grant(500);
-    let actions = waiter.0.on_event(Event::Granted(grant), None, at(601));
-    let [Action::End(End::Granted { lease, .. })] = actions.as_slice() else {
-        panic!("{actions:?}");
-    };
-    let counted = Lease::granted(at(1), MS * 500, at(601), grant.lasting, TERMS);
-    assert_eq!(*lease, counted);
+    let (lease, _) = Waiter::far(policy(), &busy(), 100).granted(601, grant(500));
+    let counted = |from| Lease::granted(from, MS * 500, at(601), MS * 1_000, TERMS);
+    assert_eq!(lease, counted(at(1)));
     // The server's clock was read at some time before its answer came.
-    let from_the_answer = Lease::granted(at(101), MS * 500, at(601), grant.lasting, TERMS);
-    assert!(lease.deadline() < from_the_answer.deadline());
+    assert!(lease.deadline() < counted(at(101)).deadline());
 }
 
 #[test]
 fn a_grant_with_others_waiting_behind_it_is_confirmed_at_once() {
     for confirm_soon in [false, true] {
-        let mut waiter = Waiter::queued(policy(), &busy());
         let grant = Grant {
             confirm_soon,
             ..grant(500)
         };
-        let actions = waiter.0.on_event(Event::Granted(grant), None, at(601));
-        let [Action::End(End::Granted { lease, .. })] = actions.as_slice() else {
-            panic!("{actions:?}");
-        };
+        let (lease, _) = Waiter::queued(policy(), &busy()).granted(601, grant);
         assert_eq!(lease.renew_at() == at(601), confirm_soon);
     }
 }
 
 #[test]
 fn a_grant_that_is_looked_at_late_is_confirmed_before_work_starts() {
-    for (looked, expected) in [(601, "end: granted"), (603, "ask, listening")] {
+    for (looked, expected) in [(601, "end: Granted"), (603, "ask, listening")] {
         let mut waiter = Waiter::queued(policy(), &busy());
         assert_eq!(waiter.on(looked, Event::Granted(grant(500))), expected);
     }
@@ -944,67 +759,45 @@ fn a_grant_that_is_looked_at_late_is_confirmed_before_work_starts() {
 
 #[test]
 fn a_lock_that_was_busy_has_been_waited_for_from_the_beginning() {
-    let mut waiter = Waiter::queued(policy(), &busy());
-    let actions = waiter.0.on_event(Event::Granted(grant(500)), None, at(502));
-    let [Action::End(End::Granted { waited, .. })] = actions.as_slice() else {
-        panic!("{actions:?}");
-    };
-    assert_eq!(*waited, MS * 502);
+    let (_, waited) = Waiter::queued(policy(), &busy()).granted(502, grant(500));
+    assert_eq!(waited, MS * 502);
 }
 
 #[test]
 fn progress_is_shown_after_a_second_from_what_is_fresh_then() {
     for (single_line, pause) in [(false, 60_000), (true, 1_000)] {
-        let mut waiter = Waiter::queued(
-            Policy {
-                single_line,
-                ..policy()
-            },
-            &busy(),
-        );
+        let policy = policy_with(|it| it.single_line = single_line);
+        let mut waiter = Waiter::queued(policy, &busy());
         assert_eq!(waiter.due(), 1_000);
         assert_eq!(waiter.tick(1_000), "ask, listening");
         waiter.sent(1_000);
-        let behind = Busy {
-            ahead: 200,
-            ..busy()
-        };
-        let shown = waiter.answered(1_000, Acquired::Busy(behind.clone()));
+        let shown = waiter.answered_busy(1_000, &behind(200));
         assert_eq!(shown, "show a, 0ms old");
-        let next = waiter.0.progress.due().since(START).as_millis();
-        assert_eq!(next, 1_001 + pause);
+        assert_eq!(waiter.0.progress.due(), at(1_001 + pause));
         if single_line {
             assert_eq!(waiter.tick(2_001), "show a, 1000ms old");
         }
         // Another holder is news.
-        waiter.on(2_500, Event::Message);
-        waiter.sent(2_500);
-        let shown = waiter.answered(
-            2_500,
-            Acquired::Busy(Busy {
-                id: "b".into(),
-                ..behind
-            }),
-        );
-        assert_eq!(shown, "show b, 0ms old");
+        waiter.asks(2_500);
+        let other = Busy {
+            id: "b".into(),
+            ..behind(200)
+        };
+        assert_eq!(waiter.answered_busy(2_500, &other), "show b, 0ms old");
     }
 }
 
 #[test]
 fn an_answer_may_end_the_wait_and_says_whether_anything_of_us_is_left() {
+    let superseded = Acquired::Superseded(Box::default());
     for (answer, expected, is_known) in [
-        (Acquired::RecentSuccess(MS), "end: recent success", true),
-        (
-            Acquired::Superseded(Box::default()),
-            "end: superseded",
-            false,
-        ),
-        (held(), "end: acquired", true),
+        (Acquired::RecentSuccess(MS), "end: RecentSuccess", true),
+        (superseded, "end: Superseded", false),
+        (held(), "end: Acquired", true),
     ] {
         let mut waiter = Waiter::settled(policy(), &busy());
         assert!(waiter.0.is_known());
-        waiter.on(1_100, Event::Message);
-        waiter.sent(1_100);
+        waiter.asks(1_100);
         assert!(waiter.0.has_pending_request());
         assert_eq!(waiter.answered(1_100, answer), expected);
         assert_eq!(waiter.0.is_known(), is_known, "{expected}");
@@ -1022,14 +815,13 @@ fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_
     ] {
         // How many tries in between fail before anything is sent.
         for fails in [None, Some(0), Some(1)] {
-            let limit = WaitLimit::Until(START);
-            let mut waiter = Waiter::asking(Policy { limit, ..policy() });
+            let mut waiter = Waiter::asking(limited(0));
             if let Some(fails) = fails {
                 waiter = Waiter::asking(policy());
-                waiter.on(10, Event::Failed(unreachable()));
+                waiter.fails(10, Unreachable);
                 for _ in 0..fails {
                     waiter.tick(5_000);
-                    waiter.on(5_000, Event::Failed(unreachable()));
+                    waiter.fails(5_000, Unreachable);
                 }
                 waiter.tick(10_000);
                 waiter.sent(10_000);
@@ -1047,10 +839,10 @@ fn what_was_never_answered_may_still_arrive_and_is_to_be_withdrawn_whatever_the_
 fn reply(action: &Action, now: Moment) -> Vec<Event> {
     match action {
         Action::SearchDeadlock(_) => vec![Event::Searched(None)],
-        Action::Ask(_) => {
-            let answer = Acquired::Busy(Busy { ahead: 3, ..busy() });
-            vec![Event::Sent(now, MS * 2_000), Event::Answered(Ok(answer))]
-        }
+        Action::Ask(_) => vec![
+            Event::Sent(now, MS * 2_000),
+            Event::Answered(Ok(Acquired::Busy(behind(3)))),
+        ],
         Action::Show { .. } | Action::ShowOutage { .. } | Action::ShowAnswer => Vec::new(),
         other => panic!("{other:?}"),
     }

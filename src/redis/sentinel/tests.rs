@@ -7,11 +7,10 @@ use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
 use super::answer::known_replica;
 use super::*;
 use crate::protocol::{
-    Access, Claim, Guard, HoldOutcome, LeaseState, Locks, ReleaseMode, Released, Token, Who,
+    Access, Claim, Client, Guard, HoldOutcome, LeaseState, Locks, ReleaseMode, Released, Token, Who,
 };
 use crate::redis::replication::Goal;
-use crate::redis::server::Part;
-use crate::redis::server::UrlOrigin;
+use crate::redis::server::{Part, UrlOrigin};
 use crate::redis::tls::TlsFiles;
 use crate::redis::url::Login;
 
@@ -136,12 +135,9 @@ fn most_of_the_sentinels_name_the_primary() {
         (3, &[(1, 5), (2, 5)], None),
         (5, &[(1, 5), (1, 5), (2, 6)], Some((1, 5))),
     ] {
-        assert_eq!(
-            words(Need::Newest, asked, all, true),
-            agreed,
-            "{asked} {all:?}"
-        );
-        assert_eq!(words(Need::Newest, asked, all, false), None);
+        let newest = |is_late| words(Need::Newest, asked, all, is_late);
+        assert_eq!(newest(true), agreed, "{asked} {all:?}");
+        assert_eq!(newest(false), None);
     }
 }
 
@@ -232,16 +228,15 @@ fn a_replica_counts_unless_most_sentinels_take_it_for_down() {
     let first = [replica("up:1"), backup, down("down:1"), replica("reader:0")];
     let second = [down("down:1"), replica("new:1")];
     let third = [replica("down:1")];
-    assert_eq!(promotable_replicas(&[&first], 1), ["up:1"]);
-    assert_eq!(promotable_replicas(&[&first], 3), ["up:1", "down:1"]);
-    let both = promotable_replicas(&[&first, &second], 3);
-    assert_eq!(both, ["up:1", "new:1"]);
-    let half = promotable_replicas(&[&first, &third], 3);
-    assert_eq!(half, ["up:1", "down:1"]);
-    assert_eq!(
-        promotable_replicas(&[&first, &second], 4),
-        ["up:1", "down:1", "new:1"]
-    );
+    for (lists, sentinels, expected) in [
+        (&[&first[..]][..], 1, &["up:1"][..]),
+        (&[&first], 3, &["up:1", "down:1"]),
+        (&[&first, &second], 3, &["up:1", "new:1"]),
+        (&[&first, &third], 3, &["up:1", "down:1"]),
+        (&[&first, &second], 4, &["up:1", "down:1", "new:1"]),
+    ] {
+        assert_eq!(promotable_replicas(lists, sentinels), expected);
+    }
     // One that names it twice is one.
     let twice = [down("down:1"), down("down:1")];
     assert_eq!(promotable_replicas(&[&twice], 2), ["down:1"]);
@@ -249,26 +244,14 @@ fn a_replica_counts_unless_most_sentinels_take_it_for_down() {
 
 #[test]
 fn a_former_primary_that_is_back_counts_as_a_replica_when_it_follows() {
-    let text = |text: &str| redis::Value::BulkString(text.as_bytes().to_vec());
     let listed = |role: &str, host: &str| {
-        let fields = [
-            "ip",
-            "old",
-            "port",
-            "1",
-            "role-reported",
-            role,
-            "master-host",
-            host,
-        ];
-        known_replica(&redis::Value::Array(fields.map(text).to_vec()))
+        let fields = format!("ip old port 1 role-reported {role} master-host {host}");
+        let text = |field: &str| redis::Value::BulkString(field.into());
+        known_replica(&redis::Value::Array(fields.split(' ').map(text).collect()))
     };
-    let counts = |role, host| {
-        let lists = [
-            [replica("other:1"), listed(role, host)],
-            [replica("other:1"), listed(role, host)],
-        ];
-        promotable_replicas(&[&lists[0], &lists[1]], 3).len() == 2
+    let counts = |role: &str, host: &str| {
+        let list = [replica("other:1"), listed(role, host)];
+        promotable_replicas(&[&list, &list], 3).len() == 2
     };
     // Up, not asked yet; a primary, as it was; and when it was demoted.
     assert!(counts("slave", "?"));
@@ -312,10 +295,8 @@ fn sentinels_that_were_made_anew_are_believed_at_once_when_they_are_most_and_alo
         let began = Instant::now();
         let agreed = anew.wait();
         drop(sender);
-        (
-            agreed.is_some(),
-            began.elapsed() >= Duration::from_millis(50),
-        )
+        let is_late = began.elapsed() >= Duration::from_millis(50);
+        (agreed.is_some(), is_late)
     };
     assert_eq!(anew(3, 2), (true, false));
     assert_eq!(anew(3, 1), (true, true));
@@ -365,6 +346,7 @@ struct Says {
 }
 
 /// A sentinel that says what it is told to.
+#[derive(Clone)]
 struct Fake {
     server: Arc<Server>,
     says: Arc<Mutex<Says>>,
@@ -424,9 +406,10 @@ fn serve(answer: impl Fn(&[String]) -> String + Send + Sync + 'static) -> u16 {
     port
 }
 
-fn array(words: &[&str]) -> String {
-    let each = words.iter().map(|it| format!("${}\r\n{it}\r\n", it.len()));
-    format!("*{}\r\n{}", words.len(), each.collect::<String>())
+fn array(words: &str) -> String {
+    let words = words.split(' ');
+    let each = words.clone().map(|it| format!("${}\r\n{it}\r\n", it.len()));
+    format!("*{}\r\n{}", words.count(), each.collect::<String>())
 }
 
 fn fake(number: usize, says: Says) -> Fake {
@@ -435,28 +418,21 @@ fn fake(number: usize, says: Says) -> Fake {
     let (told, count) = (Arc::clone(&says), Arc::clone(&asked));
     let port = serve(move |words| {
         let says = lock(&told).clone();
-        let port = says.port.to_string();
+        let port = says.port;
         match words.get(1).map(String::as_str) {
             Some("MASTER") => {
                 count.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(says.after);
-                let (epoch, others) = (says.epoch.to_string(), says.others.to_string());
-                array(&[
-                    "ip",
-                    "127.0.0.1",
-                    "port",
-                    &port,
-                    "config-epoch",
-                    &epoch,
-                    "num-other-sentinels",
-                    &others,
-                ])
+                let (epoch, others) = (says.epoch, says.others);
+                array(&format!(
+                    "ip 127.0.0.1 port {port} config-epoch {epoch} num-other-sentinels {others}"
+                ))
             }
-            Some("GET-MASTER-ADDR-BY-NAME") => array(&["127.0.0.1", &port]),
+            Some("GET-MASTER-ADDR-BY-NAME") => array(&format!("127.0.0.1 {port}")),
             Some("MYID") => format!("$3\r\ns-{number}\r\n"),
             _ => {
                 let each = says.replicas.iter();
-                let each = each.map(|port| array(&["ip", "127.0.0.1", "port", port]));
+                let each = each.map(|port| array(&format!("ip 127.0.0.1 port {port}")));
                 let count = says.replicas.len();
                 format!("*{count}\r\n{}", each.collect::<String>())
             }
@@ -469,11 +445,11 @@ fn fake(number: usize, says: Says) -> Fake {
     }
 }
 
-/// Three sentinels that name this port.
-fn three(port: u16, epoch: u64) -> (Sentinels, Vec<Fake>) {
+/// Three sentinels that name this port, since the failover with the number 5.
+fn three(port: u16) -> (Sentinels, Vec<Fake>) {
     let says = Says {
         port,
-        epoch,
+        epoch: 5,
         others: 2,
         replicas: vec!["7", "8"],
         after: Duration::ZERO,
@@ -487,6 +463,12 @@ fn tell(fakes: &[Fake], port: u16, epoch: u64) {
     for fake in fakes {
         let mut says = lock(&fake.says);
         (says.port, says.epoch) = (port, epoch);
+    }
+}
+
+fn slow_down(fakes: &[Fake], after: Duration) {
+    for fake in fakes {
+        lock(&fake.says).after = after;
     }
 }
 
@@ -509,15 +491,28 @@ fn asked(fakes: &[Fake]) -> usize {
     each.sum()
 }
 
-/// A server that says that it is a primary, or a replica.
-fn role(is_primary: bool) -> u16 {
-    serve(move |_| {
-        if is_primary {
-            "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into()
-        } else {
-            "*3\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n".into()
+/// How a script answers that has released a lock, renewed it, or that finds it gone.
+const DONE: &str = "*1\r\n:1\r\n";
+const RENEWED: &str = "*6\r\n:1\r\n:900\r\n:1\r\n:1\r\n:1\r\n$-1\r\n";
+const LOST: &str = "*3\r\n:0\r\n$-1\r\n$-1\r\n";
+
+/// A primary without replicas that has one answer for each script; and how many scripts it has got.
+fn primary_that_answers(answer: &'static str) -> (u16, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let scripts = Arc::clone(&count);
+    let port = serve(move |words| match words[0].as_str() {
+        "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
+        "WAIT" => ":0\r\n".into(),
+        _ => {
+            scripts.fetch_add(1, Ordering::Relaxed);
+            answer.into()
         }
-    })
+    });
+    (port, count)
+}
+
+fn primary() -> u16 {
+    primary_that_answers(DONE).0
 }
 
 /// A port at which nobody listens.
@@ -533,104 +528,105 @@ const ALL: Replication = Replication {
 
 const LONG: Duration = Duration::from_secs(20);
 
-#[track_caller]
 fn open(sentinels: &Sentinels, replication: Option<Replication>) -> Result<Connection, Error> {
+    open_within(LONG, sentinels, replication)
+}
+
+fn open_within(
+    within: Duration,
+    sentinels: &Sentinels,
+    replication: Option<Replication>,
+) -> Result<Connection, Error> {
     let like = server(1, Part::Primary);
-    sentinels.open(&like, LONG, LONG, replication)
+    sentinels.open(&like, within, within, replication)
+}
+
+/// What a grant over this connection waits for under `REDLOCK_SYNC=all`.
+fn goal(sentinels: &Sentinels, connection: &Connection) -> Goal {
+    let at = connection.server().address();
+    sentinels.replicas().goal(Quorum::All, at)
 }
 
 #[test]
 fn a_server_that_says_that_it_is_a_replica_is_not_the_primary_whatever_sentinels_say() {
-    let (sentinels, fakes) = three(role(false), 5);
+    let (sentinels, fakes) = three(serve(|_| "*3\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n".into()));
     let error = open(&sentinels, None).map(drop).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoPrimary);
-    tell(&fakes, role(true), 5);
+    tell(&fakes, primary(), 5);
     assert!(open(&sentinels, None).is_ok());
 }
 
 #[test]
 fn a_start_without_a_password_and_without_sync_all_costs_one_question() {
-    let (sentinels, fakes) = three(role(true), 5);
+    let (sentinels, fakes) = three(primary());
     open(&sentinels, None).unwrap();
     assert_eq!(asked(&fakes), 1);
 }
 
 #[test]
 fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_round() {
-    let primary = role(true);
-    let (sentinels, fakes) = three(primary, 5);
+    let (sentinels, fakes) = three(primary());
     let connection = open(&sentinels, Some(ALL)).unwrap();
-    let at = connection.server().address();
-    let goal = || sentinels.replicas().goal(Quorum::All, at);
-    let each = |ports: &[&str]| {
-        let each = ports.iter().map(|port| format!("127.0.0.1:{port}"));
-        Goal::Each(each.collect())
-    };
-    assert_eq!(goal(), each(&["7", "8"]));
+    let both = ["127.0.0.1:7", "127.0.0.1:8"].map(String::from);
+    assert_eq!(goal(&sentinels, &connection), Goal::Each(both.into()));
     // One that is added, by a single one of them.
     lock(&fakes[1].says).replicas = vec!["9"];
     assert!(!sentinels.know_newer_primary(connection.server(), LONG, Some(ALL)));
-    let Goal::Each(listed) = goal() else {
+    let Goal::Each(listed) = goal(&sentinels, &connection) else {
         panic!("they are listed");
     };
     // By the first two to answer, or by others.
     assert!(listed.len() >= 2, "{listed:?}");
     // Two are made anew behind a cut, and name another one.
-    tell(&fakes[1..], role(true), 0);
+    tell(&fakes[1..], primary(), 0);
     assert!(!sentinels.know_newer_primary(connection.server(), LONG, Some(ALL)));
-    assert!(!matches!(goal(), Goal::Each(_)));
+    assert!(!matches!(goal(&sentinels, &connection), Goal::Each(_)));
 }
 
 #[test]
 fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
-    let (sentinels, fakes) = three(role(true), 5);
+    let (sentinels, fakes) = three(primary());
     let connection = open(&sentinels, Some(ALL)).unwrap();
-    for fake in &fakes[1..] {
-        lock(&fake.says).after = LONG;
-    }
+    slow_down(&fakes[1..], LONG);
     let second = Duration::from_secs(1);
     assert!(!sentinels.know_newer_primary(connection.server(), second, Some(ALL)));
-    let goal = sentinels
-        .replicas()
-        .goal(Quorum::All, connection.server().address());
-    let Goal::None(why) = goal else {
-        panic!("{goal:?}");
+    let Goal::None(why) = goal(&sentinels, &connection) else {
+        panic!("nothing counts");
     };
     assert!(why.contains("REDLOCK_SYNC=all needs 2"), "{why}");
-    let like = server(1, Part::Primary);
-    let opened = sentinels.open(&like, second, second, Some(ALL));
+    let opened = open_within(second, &sentinels, Some(ALL));
     assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::NoPrimary);
 }
 
 #[test]
 fn a_holder_follows_a_later_failover_and_no_sentinel_back_to_the_old_primary() {
-    let (old, new) = (role(true), role(true));
-    let (sentinels, fakes) = three(old, 5);
+    let (old, new) = (primary(), primary());
+    let (sentinels, fakes) = three(old);
     let connection = open(&sentinels, None).unwrap();
-    let another = |connection: &Connection, sentinels: &Sentinels| {
+    let another = |connection: &Connection| {
         (0..3).any(|_| sentinels.know_newer_primary(connection.server(), LONG, None))
     };
-    assert!(!another(&connection, &sentinels));
+    assert!(!another(&connection));
     // The one that replaces it says so first.
     tell(&fakes[..1], new, 6);
-    assert!(!another(&connection, &sentinels));
+    assert!(!another(&connection));
     tell(&fakes, new, 6);
-    assert!(another(&connection, &sentinels));
+    assert!(another(&connection));
     let connection = open(&sentinels, None).unwrap();
     assert_eq!(port_of(connection.server().address()), new);
     // Most of them are behind it, or were made anew.
     for epoch in [5, 0, 6] {
         tell(&fakes[1..], old, epoch);
-        assert!(!another(&connection, &sentinels), "{epoch}");
+        assert!(!another(&connection), "{epoch}");
     }
     tell(&fakes, old, 7);
-    assert!(another(&connection, &sentinels));
+    assert!(another(&connection));
 }
 
 #[test]
 fn what_a_holder_has_found_of_the_next_primary_counts_for_one_connection() {
-    let (old, new, newest) = (role(true), role(true), role(true));
-    let (sentinels, fakes) = three(old, 5);
+    let (old, new, newest) = (primary(), primary(), primary());
+    let (sentinels, fakes) = three(old);
     let connection = open(&sentinels, None).unwrap();
     tell(&fakes, new, 6);
     assert!(sentinels.know_newer_primary(connection.server(), LONG, None));
@@ -641,74 +637,25 @@ fn what_a_holder_has_found_of_the_next_primary_counts_for_one_connection() {
     assert_eq!(port_of(connection.server().address()), newest);
 }
 
-#[test]
-fn a_release_that_was_acknowledged_is_no_loss_where_the_next_primary_never_had_the_lock() {
-    const LOST: &str = "*3\r\n:0\r\n$-1\r\n$-1\r\n";
-    let next = serve(|words| match words[0].as_str() {
-        "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
-        _ => LOST.into(),
-    });
-    let (_, fakes) = three(0, 5);
-    let says: Vec<Arc<Mutex<Says>>> = fakes.iter().map(|fake| Arc::clone(&fake.says)).collect();
-    // Its replica, which follows it no more, takes over meanwhile.
-    let old = serve(move |words| match words[0].as_str() {
-        "ROLE" => {
-            let replica = array(&["127.0.0.1", "7", "7"]);
-            format!("*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n{replica}")
-        }
-        "WAIT" => ":0\r\n".into(),
-        _ => {
-            for says in &says {
-                let mut says = lock(says);
-                (says.port, says.epoch) = (next, 6);
-            }
-            "*1\r\n:1\r\n".into()
-        }
-    });
-    tell(&fakes, old, 5);
-    let (locks, claim) = locks(&fakes);
-    let mode = ReleaseMode::Finished {
-        outcome: HoldOutcome::Status(0),
-        keep_for: Duration::ZERO,
-    };
-    let mut client = locks.open().unwrap();
-    let released = claim.release_or_retry(&mut client, &mode, LONG, None, || {});
-    assert!(
-        matches!(released, Ok((Released::Now, true))),
-        "{released:?}"
-    );
-}
-
-/// The answer to a renewal.
-const RENEWED: &str = "*6\r\n:1\r\n:900\r\n:1\r\n:1\r\n:1\r\n$-1\r\n";
-
 /// A primary that is replaced when it has answered a release, and is followed by as many replicas as each answer to `ROLE`
-/// counts in turn; what it says to each `WAIT` in turn, and to a script before the release, if anything. How often the next
-/// primary was asked for the release, and how that came out.
+/// counts in turn; what it says to each `WAIT` in turn, and to a script before the release, if anything; and what the next
+/// primary says to the release. How often that one was asked for it, and how that came out.
 fn released_while_replaced(
-    followers: &'static [usize],
-    waited: &'static [&'static str],
+    followers: Vec<usize>,
+    waited: Vec<&'static str>,
     before: Option<&'static str>,
+    next: &'static str,
 ) -> (usize, Result<(Released, bool), Error>) {
-    const DONE: &str = "*1\r\n:1\r\n";
-    let repeated = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&repeated);
-    let next = serve(move |words| {
-        if words[0] == "ROLE" {
-            return "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into();
-        }
-        count.fetch_add(1, Ordering::Relaxed);
-        DONE.into()
-    });
-    let (_, fakes) = three(0, 5);
-    let says: Vec<Arc<Mutex<Says>>> = fakes.iter().map(|fake| Arc::clone(&fake.says)).collect();
+    let (next, repeated) = primary_that_answers(next);
+    let (_, fakes) = three(0);
+    let told = fakes.clone();
     let (roles, waits) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let first = Mutex::new(before);
     let old = serve(move |words| match words[0].as_str() {
         "ROLE" => {
             let turn = roles.fetch_add(1, Ordering::Relaxed);
             let number = followers[turn.min(followers.len() - 1)];
-            let each = (0..number).map(|at| array(&["127.0.0.1", &(7 + at).to_string(), "7"]));
+            let each = (7..7 + number).map(|port| array(&format!("127.0.0.1 {port} 7")));
             let each: String = each.collect();
             format!("*3\r\n$6\r\nmaster\r\n:7\r\n*{number}\r\n{each}")
         }
@@ -720,10 +667,7 @@ fn released_while_replaced(
             if let Some(before) = lock(&first).take() {
                 return before.into();
             }
-            for says in &says {
-                let mut says = lock(says);
-                (says.port, says.epoch) = (next, 6);
-            }
+            tell(&told, next, 6);
             DONE.into()
         }
     });
@@ -743,123 +687,76 @@ fn released_while_replaced(
 }
 
 #[test]
-fn a_release_at_a_primary_that_is_demoted_before_its_replica_has_it_is_repeated_at_the_next_one() {
+fn a_release_is_repeated_at_the_next_primary_where_no_replica_may_have_it() {
     const DEMOTED: &str = "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n";
-    let (repeated, released) = released_while_replaced(&[1], &[DEMOTED], None);
-    assert!(
-        matches!(released, Ok((Released::Now, true))),
-        "{released:?}"
-    );
-    assert_eq!(repeated, 1);
-}
-
-#[test]
-fn a_release_is_repeated_where_a_replica_that_was_added_during_the_hold_takes_over_without_it() {
-    let (repeated, released) = released_while_replaced(&[0, 1], &[":0\r\n"], Some(RENEWED));
-    assert!(
-        matches!(released, Ok((Released::Now, true))),
-        "{released:?}"
-    );
-    assert_eq!(repeated, 1);
-}
-
-#[test]
-fn a_release_by_a_script_that_the_primary_did_not_know_is_repeated_where_no_replica_has_it() {
     const UNKNOWN: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
-    // Nothing was written before the script was sent: that, the replica has.
-    let (repeated, released) = released_while_replaced(&[1], &[":1\r\n", ":0\r\n"], Some(UNKNOWN));
-    assert!(
-        matches!(released, Ok((Released::Now, true))),
-        "{released:?}"
-    );
-    assert_eq!(repeated, 1);
+    const NONE: &str = ":0\r\n";
+    for (what, followers, waited, before, next) in [
+        ("it is demoted", vec![1], vec![DEMOTED], None, DONE),
+        ("a new replica", vec![0, 1], vec![NONE], Some(RENEWED), DONE),
+        // Nothing was written before the script was sent: that, the replica has.
+        ("EVAL", vec![1], vec![":1\r\n", NONE], Some(UNKNOWN), DONE),
+        ("no connection", vec![1], vec!["no reply\r\n"], None, DONE),
+        // It was acknowledged, and so is no loss, where the next primary never had the lock.
+        ("no loss", vec![1], vec![NONE], None, LOST),
+    ] {
+        let (repeated, released) = released_while_replaced(followers, waited, before, next);
+        let is_released = matches!(released, Ok((Released::Now, true)));
+        assert!(is_released, "{what}: {released:?}");
+        assert!(repeated == 1 || next == LOST, "{what}: {repeated}");
+    }
 }
 
 #[test]
-fn a_release_is_repeated_where_the_connection_fails_before_it_is_known_whether_a_replica_has_it() {
-    let (repeated, released) = released_while_replaced(&[1], &["no reply\r\n"], None);
-    assert!(
-        matches!(released, Ok((Released::Now, true))),
-        "{released:?}"
-    );
-    assert_eq!(repeated, 1);
-}
-
-/// A primary without replicas that has one answer for each script.
-fn primary_that_answers(answer: &'static str) -> u16 {
-    serve(move |words| match words[0].as_str() {
-        "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
-        _ => answer.into(),
-    })
-}
-
-#[test]
-fn a_check_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
-    let old = primary_that_answers("*6\r\n:1\r\n:900\r\n:1\r\n:1\r\n:1\r\n$-1\r\n");
-    let new = primary_that_answers("*3\r\n:0\r\n$-1\r\n$-1\r\n");
-    let (_, fakes) = three(old, 5);
-    let (locks, claim) = locks(&fakes);
-    let mut client = locks.open().unwrap();
+fn a_check_or_a_guard_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
+    const EXTENDED: &str = "*7\r\n:1\r\n:900\r\n:1000\r\n:1\r\n:1\r\n:1\r\n$-1\r\n";
     let second = Duration::from_secs(1);
-    let claims = [claim];
-    assert!(Claim::renew_all(&claims, &mut client, second).is_ok());
-    // Most of the sentinels were made anew, say.
-    tell(&fakes, new, 5);
-    client.disconnect();
-    let checked = Claim::check_all(&claims, &mut client, second);
-    assert_eq!(checked.map(drop).unwrap_err().kind, ErrorKind::NoPrimary);
-    tell(&fakes, new, 6);
-    let checked = Claim::check_all(&claims, &mut client, second);
-    assert!(
-        matches!(checked.as_deref(), Ok([LeaseState::Lost(_)])),
-        "{checked:?}"
-    );
-}
-
-#[test]
-fn a_guard_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
-    let old = primary_that_answers("*7\r\n:1\r\n:900\r\n:1000\r\n:1\r\n:1\r\n:1\r\n$-1\r\n");
-    let new = primary_that_answers("*3\r\n:0\r\n$-1\r\n$-1\r\n");
-    let (_, fakes) = three(old, 5);
-    let (locks, claim) = locks(&fakes);
-    let mut client = locks.open().unwrap();
-    let guards = [Guard::of(claim, "a1", &Who::default())];
-    assert!(Guard::extend_all(&guards, &mut client).is_ok());
-    // Most of the sentinels were made anew, say.
-    tell(&fakes, new, 5);
-    client.disconnect();
-    let extended = Guard::extend_all(&guards, &mut client);
-    assert_eq!(extended.map(drop).unwrap_err().kind, ErrorKind::NoPrimary);
-    tell(&fakes, new, 6);
-    let extended = Guard::extend_all(&guards, &mut client);
-    assert!(
-        matches!(extended.as_deref(), Ok([LeaseState::Lost(_)])),
-        "{extended:?}"
-    );
+    for (answer, is_guard) in [(RENEWED, false), (EXTENDED, true)] {
+        let (old, new) = (primary_that_answers(answer).0, primary_that_answers(LOST).0);
+        let (_, fakes) = three(old);
+        let (locks, claim) = locks(&fakes);
+        let mut client = locks.open().unwrap();
+        let guards = [Guard::of(claim.clone(), "a1", &Who::default())];
+        let claims = [claim];
+        let look = |client: &mut Client| {
+            if is_guard {
+                Guard::extend_all(&guards, client)
+            } else {
+                Claim::check_all(&claims, client, second)
+            }
+        };
+        let granted = if is_guard {
+            look(&mut client).map(drop)
+        } else {
+            Claim::renew_all(&claims, &mut client, second).map(drop)
+        };
+        assert!(granted.is_ok(), "{granted:?}");
+        // Most of the sentinels were made anew, say.
+        tell(&fakes, new, 5);
+        client.disconnect();
+        let kind = look(&mut client).map(drop).unwrap_err().kind;
+        assert_eq!(kind, ErrorKind::NoPrimary, "{is_guard}");
+        tell(&fakes, new, 6);
+        let looked = look(&mut client);
+        let is_lost = matches!(looked.as_deref(), Ok([LeaseState::Lost(_)]));
+        assert!(is_lost, "{is_guard}: {looked:?}");
+    }
 }
 
 #[test]
 fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_replicas() {
-    let primary = serve(|words| match words[0].as_str() {
-        "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
-        "WAIT" => ":0\r\n".into(),
-        _ => RENEWED.into(),
-    });
-    let (_, fakes) = three(primary, 5);
+    let (_, fakes) = three(primary_that_answers(RENEWED).0);
     let (locks, claim) = locks(&fakes);
     let replication = Replication {
         quorum: Quorum::AtLeast(1),
         timeout: Duration::from_millis(50),
     };
     let locks = locks.replicated(replication).unwrap();
-    let opened = locks.open().unwrap();
     let claims = [claim];
-    let another = locks.open().unwrap().another();
-    let handed_over = locks.open().unwrap().hand_over();
     for (way, mut client) in [
-        ("opened", opened),
-        ("another", another),
-        ("handed over", handed_over),
+        ("opened", locks.open().unwrap()),
+        ("another", locks.open().unwrap().another()),
+        ("handed over", locks.open().unwrap().hand_over()),
     ] {
         let renewed = Claim::renew_all(&claims, &mut client, Duration::from_secs(1));
         let kind = renewed.map(drop).unwrap_err().kind;
@@ -869,8 +766,8 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
 
 #[test]
 fn a_primary_that_most_sentinels_do_not_name_in_time_may_have_been_replaced() {
-    let (primary, other) = (role(true), role(true));
-    let (sentinels, fakes) = three(primary, 5);
+    let (primary, other) = (primary(), primary());
+    let (sentinels, fakes) = three(primary);
     let connection = open(&sentinels, None).unwrap();
     let is_alone = || sentinels.is_alone(connection.server(), LONG);
     assert!(!is_alone());
@@ -880,21 +777,17 @@ fn a_primary_that_most_sentinels_do_not_name_in_time_may_have_been_replaced() {
     assert!(is_alone());
     tell(&fakes, primary, 7);
     assert!(!is_alone());
-    for fake in &fakes[..2] {
-        lock(&fake.says).after = LONG;
-    }
+    slow_down(&fakes[..2], LONG);
     assert!(is_alone());
 }
 
 #[test]
 fn that_a_lock_is_lost_counts_where_it_was_granted_or_after_a_later_failover() {
-    let (old, new) = (role(true), role(true));
-    let (sentinels, fakes) = three(old, 5);
+    let (old, new) = (primary(), primary());
+    let (sentinels, fakes) = three(old);
     let connection = open(&sentinels, None).unwrap();
-    let (granter, other) = (
-        Arc::clone(connection.server()),
-        Arc::new(server(new, Part::Primary)),
-    );
+    let granter = Arc::clone(connection.server());
+    let other = server(new, Part::Primary);
     // A process that has had nothing granted believes any.
     assert!(sentinels.believe_loss(&other, LONG));
     sentinels.note_granter(&granter);
@@ -910,32 +803,25 @@ fn that_a_lock_is_lost_counts_where_it_was_granted_or_after_a_later_failover() {
 
 #[test]
 fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
-    let (sentinels, fakes) = three(role(true), 5);
-    for fake in &fakes {
-        lock(&fake.says).after = LEAST * 2;
-    }
+    let (sentinels, fakes) = three(primary());
+    slow_down(&fakes, LEAST * 2);
     let connection = open(&sentinels, Some(ALL)).unwrap();
     assert!(!sentinels.know_newer_primary(connection.server(), LONG, Some(ALL)));
-    let goal = sentinels
-        .replicas()
-        .goal(Quorum::All, connection.server().address());
-    assert!(!matches!(goal, Goal::None(_)));
+    assert!(!matches!(goal(&sentinels, &connection), Goal::None(_)));
 }
 
 #[test]
 fn while_the_primary_is_dead_each_try_asks_one_sentinel() {
     let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = hung.local_addr().unwrap().port();
-    let second = Duration::from_secs(1);
-    let like = server(1, Part::Primary);
-    let (sentinels, fakes) = three(port, 5);
-    let open_soon = || sentinels.open(&like, second, second, None).map(drop);
+    let (sentinels, fakes) = three(port);
+    let open_soon = || open_within(Duration::from_secs(1), &sentinels, None).map(drop);
     assert!(open_soon().is_err());
     let before = asked(&fakes);
     assert!(open_soon().is_err());
     assert_eq!(asked(&fakes) - before, 1);
     for replication in [None, Some(ALL)] {
-        let (sentinels, fakes) = three(dead(), 5);
+        let (sentinels, fakes) = three(dead());
         assert!(open(&sentinels, replication).is_err());
         let before = asked(&fakes);
         for _ in 0..6 {
@@ -944,7 +830,7 @@ fn while_the_primary_is_dead_each_try_asks_one_sentinel() {
         }
         assert_eq!(asked(&fakes) - before, 6);
         // As soon as one names another primary, all are asked.
-        tell(&fakes, role(true), 6);
+        tell(&fakes, primary(), 6);
         assert!(open(&sentinels, replication).is_ok());
     }
 }

@@ -10,10 +10,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::sweep::play_all;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{Gate, Redis, outcome};
 
@@ -101,11 +100,7 @@ fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
     let (firing, fired) = std::sync::mpsc::channel();
     proxy.set_hook(move |request| {
         if has_fired {
-            return if case.is_gone {
-                Action::Reset
-            } else {
-                Action::Pass
-            };
+            return [Action::Pass, Action::Reset][usize::from(case.is_gone)];
         }
         has_fired = request.operation == case.place;
         if !has_fired {
@@ -146,9 +141,8 @@ fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
         if is_running && before != pid && after != pid && is_late {
             let _ = run.kill();
             let _ = run.wait();
-            return Err(format!(
-                "COMMAND runs, and {before:?}, then {after:?} has the lock"
-            ));
+            let holders = format!("{before:?}, then {after:?} has the lock");
+            return Err(format!("COMMAND runs, and {holders}"));
         }
         if let Some(status) = run.try_wait().unwrap() {
             break status.code();
@@ -181,11 +175,8 @@ fn play(redis: &Redis, case: Case, number: usize) -> Result<(), String> {
         return Err("the run has ended, and its lock is left".into());
     }
     let next = format!("-q -w {}s {name}", FREE_WITHIN.as_secs());
-    let next = outcome(
-        redis
-            .run(&next, r#"flock -n "$BASE.witness" true"#)
-            .env("BASE", &base),
-    );
+    let mut next = redis.run(&next, r#"flock -n "$BASE.witness" true"#);
+    let next = outcome(next.env("BASE", &base));
     match next.code() {
         Some(0) => Ok(()),
         _ => Err(format!("the next one can't run: {next:?}")),
@@ -227,29 +218,10 @@ fn a_lost_late_or_cut_reply_breaks_no_promise() {
     cases.retain(|case| case.to_string().contains(&wanted));
     let redis = Redis::start();
     load_scripts(&redis);
-    let next = AtomicUsize::new(0);
-    let broken = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        // A case waits most of the time.
-        for _ in 0..32 {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&case) = cases.get(number) else {
-                        return;
-                    };
-                    if let Err(why) = play(&redis, case, number) {
-                        broken.lock().unwrap().push(format!("FAULTS={case}: {why}"));
-                    }
-                }
-            });
-        }
+    let broken = play_all(&cases, 32, |number, &case| {
+        let played = play(&redis, case, number);
+        played.err().map(|why| format!("FAULTS={case}: {why}"))
     });
-    let broken = broken.into_inner().unwrap();
-    assert!(
-        broken.is_empty(),
-        "of {} cases:\n{}",
-        cases.len(),
-        broken.join("\n")
-    );
+    let (count, broken) = (cases.len(), broken.join("\n"));
+    assert!(broken.is_empty(), "of {count} cases:\n{broken}");
 }

@@ -56,8 +56,6 @@ struct Scene {
     work: &'static str,
     /// Exit status without a fault.
     status: i32,
-    /// True if work that COMMAND has started may go on when redlock is killed.
-    leaves_work: bool,
 }
 
 const fn scene(
@@ -66,13 +64,11 @@ const fn scene(
     work: &'static str,
     status: i32,
 ) -> Scene {
-    let leaves_work = status != 7;
     Scene {
         name,
         options,
         work,
         status,
-        leaves_work,
     }
 }
 
@@ -91,6 +87,11 @@ const SCENES: [Scene; 6] = [
 impl Scene {
     fn is_script(&self) -> bool {
         self.name == "Acquire"
+    }
+
+    /// True if work that COMMAND has started may go on when redlock is killed.
+    fn leaves_work(&self) -> bool {
+        self.status != 7
     }
 }
 
@@ -246,14 +247,8 @@ impl Sweep {
         let mut words = vec!["-o".to_owned(), path];
         if let Some(fault) = fault {
             // -Y names each killed process.
-            let trace = format!("trace={}", fault.call);
-            words.extend([
-                "-Y".into(),
-                "-e".into(),
-                trace,
-                "-e".into(),
-                fault.to_string(),
-            ]);
+            let inject = format!("-Y -e trace={} -e {fault}", fault.call);
+            words.extend(inject.split(' ').map(str::to_owned));
         }
         words
     }
@@ -285,21 +280,14 @@ impl Sweep {
         let began = || self.text(&name, "evidence")[already..].contains(": began");
         let mut tested = self.start(scene, &name, fault);
         fs::write(self.path(&name, "go"), "").unwrap();
-        let mut status = None;
-        until(end, || {
-            status = tested.try_wait().unwrap();
-            status.is_some() || began()
-        });
+        until(end, || tested.try_wait().unwrap().is_some() || began());
         // A waiter, which starts as soon as the lock is free.
-        let next = if scene.leaves_work && fault.is_some_and(|fault| fault.error.is_none()) {
+        let next = if scene.leaves_work() && fault.is_some_and(|fault| fault.error.is_none()) {
             None
         } else {
             Some(self.follow(&name))
         };
-        until(end, || {
-            status = status.or_else(|| tested.try_wait().unwrap());
-            status.is_some()
-        });
+        let mut status = end_of(&mut tested, end);
         match status {
             Some(status) => broken.extend(self.judge(scene, fault, status, &name)),
             // Only strace can let it go on.
@@ -319,11 +307,7 @@ impl Sweep {
             let _ = tested.wait();
         }
         if let Some(mut next) = next {
-            let mut came = None;
-            until(Instant::now() + LIMIT, || {
-                came = next.try_wait().unwrap();
-                came.is_some()
-            });
+            let came = end_of(&mut next, Instant::now() + LIMIT);
             if came.and_then(|status| status.code()) != Some(7) {
                 broken.push(format!("the next run doesn't get the lock: {came:?}"));
                 let _ = next.kill();
@@ -338,7 +322,7 @@ impl Sweep {
         let is_alone = fault.is_some() && self.text(&name, "trace").contains(WATCHDOG_KILLED);
         // Processes that the kernel kills are gone a moment later.
         let patience = match fault {
-            Some(Fault { error: None, .. }) if scene.leaves_work || is_alone => Duration::ZERO,
+            Some(Fault { error: None, .. }) if scene.leaves_work() || is_alone => Duration::ZERO,
             Some(_) | None => Duration::from_secs(4),
         };
         let mut left = Vec::new();
@@ -361,10 +345,8 @@ impl Sweep {
         let violations: BTreeSet<&str> = violations.filter(|what| !is_expected(what)).collect();
         broken.extend(violations.into_iter().map(str::to_owned));
         if !broken.is_empty() {
-            broken.push(format!(
-                "status: {status:?}, stderr: {:?}",
-                self.text(&name, "stderr")
-            ));
+            let stderr = self.text(&name, "stderr");
+            broken.push(format!("status: {status:?}, stderr: {stderr:?}"));
             broken.push(format!("what COMMAND wrote: {evidence:?}"));
         }
         (name, broken)
@@ -404,9 +386,8 @@ impl Sweep {
         let mut broken = Broken::new();
         let stderr = self.text(name, "stderr");
         let evidence = self.text(name, "evidence");
-        let done = evidence
-            .lines()
-            .any(|line| line.starts_with(scene.work) && line.ends_with("done"));
+        let mut lines = evidence.lines();
+        let done = lines.any(|line| line.starts_with(scene.work) && line.ends_with("done"));
         let killed = fault.is_some_and(|fault| fault.error.is_none());
         let documented = match (status.code(), status.signal()) {
             (Some(7), _) => done,
@@ -431,11 +412,9 @@ impl Sweep {
         if done && status.code() != Some(7) && !unknowable {
             broken.push("COMMAND's own status, 7, is lost".into());
         }
-        if fault.is_none() && status.code() != Some(scene.status) {
-            broken.push(format!(
-                "without any fault it should end with {}",
-                scene.status
-            ));
+        let expected = scene.status;
+        if fault.is_none() && status.code() != Some(expected) {
+            broken.push(format!("without any fault it should end with {expected}"));
         }
         broken
     }
@@ -550,6 +529,38 @@ fn until(end: Instant, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Waits for the end of a process, at most until a moment.
+fn end_of(process: &mut Child, end: Instant) -> Option<ExitStatus> {
+    until(end, || process.try_wait().unwrap().is_some());
+    process.try_wait().unwrap()
+}
+
+/// Plays cases on some threads, as a case waits most of the time. Returns what they broke.
+pub fn play_all<C: Sync>(
+    cases: &[C],
+    threads: usize,
+    play: impl Fn(usize, &C) -> Option<String> + Sync,
+) -> Vec<String> {
+    let next = AtomicUsize::new(0);
+    let broken = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(number) else {
+                return;
+            };
+            let what = play(number, case);
+            broken.lock().unwrap().extend(what);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    broken.into_inner().unwrap()
+}
+
 /// Returns some of the cases, always the same, in steps that go through all errors and scenes.
 fn some(cases: Vec<Case>) -> Vec<Case> {
     let mut step = cases.len().div_ceil(SOME);
@@ -576,37 +587,16 @@ fn a_failed_or_last_system_call_leaves_no_command_without_the_lock_and_no_proces
         text => cases.retain(|case| case.to_string().contains(text)),
     }
     assert!(!cases.is_empty(), "no case is {wanted:?}");
-    let next = AtomicUsize::new(0);
-    let broken = Mutex::new(Vec::new());
-    // A case waits most of the time.
-    let workers = 2 * std::thread::available_parallelism().map_or(2, usize::from);
+    let threads = 2 * std::thread::available_parallelism().map_or(2, usize::from);
     let began = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let (_, what) = sweep.play(case.scene, case.fault.as_ref());
-                    if !what.is_empty() {
-                        broken.lock().unwrap().push((case, what));
-                    }
-                }
-            });
-        }
+    let broken = play_all(&cases, threads, |_, case| {
+        let (_, what) = sweep.play(case.scene, case.fault.as_ref());
+        let again = format!("again: REDLOCK_SWEEP='{case}'");
+        let lines = what.join("\n    ");
+        (!what.is_empty()).then(|| format!("{case}\n    {lines}\n    {again}"))
     });
-    let broken = broken.into_inner().unwrap();
-    let summary = format!(
-        "{} of {all} cases in {:?}, {} broken\n",
-        cases.len(),
-        began.elapsed(),
-        broken.len()
-    );
+    let (count, failed, time) = (cases.len(), broken.len(), began.elapsed());
+    let summary = format!("{count} of {all} cases in {time:?}, {failed} broken\n");
     std::io::stdout().write_all(summary.as_bytes()).unwrap();
-    let in_full = broken.iter().map(|(case, what)| {
-        format!(
-            "{case}\n    {}\n    again: REDLOCK_SWEEP='{case}'",
-            what.join("\n    ")
-        )
-    });
-    let in_full: Vec<String> = in_full.collect();
-    assert!(broken.is_empty(), "{}", in_full.join("\n"));
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
 }

@@ -464,12 +464,8 @@ impl Lock<'_> {
                 "#{} began with {:?}, and after it #{} with {:?}",
                 one.job.id, one.fence, next.job.id, next.fence
             );
-            verdict.break_promise(
-                P3,
-                self.name,
-                Span::new(one.span.from, next.span.from),
-                detail,
-            );
+            let span = Span::new(one.span.from, next.span.from);
+            verdict.break_promise(P3, self.name, span, detail);
         }
     }
 

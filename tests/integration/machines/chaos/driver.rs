@@ -90,9 +90,6 @@ pub fn run(site: Box<dyn Topology>, dice: Dice, lasts: Duration, dir: &Path) -> 
 
 impl Chaos {
     fn start(site: Box<dyn Topology>, dice: Dice, dir: &Path) -> Self {
-        for part in ["bin", "beats", "tasks", "said"] {
-            fs::create_dir(dir.join(part)).unwrap();
-        }
         install(dir);
         let stage = Stage::new(dir, &*site);
         let began = boottime();
@@ -132,11 +129,8 @@ impl Chaos {
             fault.span.from = now - LOOKED_BEFORE;
             self.history.faults.push(fault);
         }
-        for (_, job, pid) in self
-            .suspended
-            .extract_if(.., |(at, ..)| *at <= now)
-            .collect::<Vec<_>>()
-        {
+        let over = self.suspended.extract_if(.., |(at, ..)| *at <= now);
+        for (_, job, pid) in over.collect::<Vec<_>>() {
             self.resume(job, pid);
         }
         self.collect_jobs();
@@ -207,11 +201,8 @@ impl Chaos {
             }
             self.history.commands.push(command);
         }
-        for (_, name) in self
-            .thaws
-            .extract_if(.., |(at, _)| *at <= now)
-            .collect::<Vec<_>>()
-        {
+        let over = self.thaws.extract_if(.., |(at, _)| *at <= now);
+        for (_, name) in over.collect::<Vec<_>>() {
             self.operate(OperatorAction::Thaw, name, &format!("thaw -q {name}"));
         }
     }
@@ -287,7 +278,8 @@ impl Chaos {
             return;
         }
         self.next.fault = now + self.dice.between(100, 4000) * MS;
-        let name = self.dice.pick(self.site.faults());
+        let faults: Vec<&str> = self.site.faults().split(", ").collect();
+        let name = self.dice.pick(&faults);
         let mut fault = match self.site.inject(name, &mut self.dice) {
             Some(fault) => fault,
             None if boottime() - now < UNANSWERED => return,
@@ -398,8 +390,11 @@ impl Chaos {
     }
 }
 
-/// Puts the binary under test and the beater into `bin`.
+/// Makes the folders of a run, and puts the binary under test and the beater into `bin`.
 pub fn install(dir: &Path) {
+    for part in ["bin", "beats", "tasks", "said"] {
+        fs::create_dir(dir.join(part)).unwrap();
+    }
     let binary =
         std::env::var_os("REDLOCK_BIN").map_or_else(|| PathBuf::from(REDLOCK), PathBuf::from);
     std::os::unix::fs::symlink(binary, dir.join("bin/redlock")).unwrap();

@@ -31,8 +31,8 @@ pub trait Topology {
     fn ttls(&self) -> (i64, i64);
     /// The server that has the keys now, reached by its Unix socket, which no fault of a line concerns.
     fn observer(&self) -> Option<&Redis>;
-    /// Names of all faults; the more frequent ones occur more often.
-    fn faults(&self) -> &'static [&'static str];
+    /// Names of all faults, with commas between; the more frequent ones occur more often.
+    fn faults(&self) -> &'static str;
     /// Begins a fault, if the servers are in a state that allows it. Takes 50 ms at most.
     fn inject(&mut self, fault: &str, dice: &mut Dice) -> Option<SiteFault>;
     /// Faults that happened without having been injected: on a busy machine a server may seem dead to the others.
@@ -123,6 +123,16 @@ impl Later {
         let at = self.0.iter().position(|(at, _)| *at <= now)?;
         Some(self.0.remove(at).1)
     }
+}
+
+/// Draws whether servers keep their data when they die, and returns their options.
+fn draw_options(dice: &mut Dice) -> (bool, Vec<&'static str>) {
+    let keeps_data = dice.chance(50);
+    let mut options = words!("--enable-debug-command local").to_vec();
+    if keeps_data {
+        options.extend(words!("--appendonly yes --appendfsync always"));
+    }
+    (keeps_data, options)
 }
 
 /// Draws a duration in milliseconds, the end excluded.

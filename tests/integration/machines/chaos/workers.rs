@@ -26,19 +26,9 @@ pub struct Stage {
 
 impl Stage {
     pub fn new(dir: &Path, site: &dyn Topology) -> Self {
-        let path = format!(
-            "{}:/usr/sbin:/usr/bin:/sbin:/bin",
-            dir.join("bin").display()
-        );
-        let mut environment = site.environment();
-        environment.extend([
-            ("PATH", path),
-            ("HOME", dir.display().to_string()),
-            ("CHAOS_DIR", dir.display().to_string()),
-        ]);
         Self {
             dir: dir.to_owned(),
-            environment,
+            environment: site.environment(),
             ttls: site.ttls(),
         }
     }
@@ -46,20 +36,31 @@ impl Stage {
     /// Returns a command whose standard error goes to the file of `who`.
     pub fn command(&self, words: &[&str], who: &str) -> Command {
         let mut command = Command::new(words[0]);
-        command
+        surround(&mut command, &self.dir)
             .args(&words[1..])
-            .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
             .stderr(File::create(self.said(who)).unwrap());
-        without_terminal(&mut command);
         command
     }
 
     pub fn said(&self, who: &str) -> PathBuf {
         self.dir.join("said").join(who)
     }
+}
+
+/// Gives a command the environment of a run of chaos in a folder, and no terminal.
+pub fn surround<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
+    let bin = dir.join("bin");
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display());
+    command
+        .env_clear()
+        .env("PATH", path)
+        .env("HOME", dir)
+        .env("CHAOS_DIR", dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    without_terminal(command);
+    command
 }
 
 /// Draws a job and the command that starts it.
@@ -93,11 +94,8 @@ fn timing(job: &Job) -> String {
         0 => "-n".to_owned(),
         patience => format!("-w {}s", patience / SECOND),
     };
-    format!(
-        "--ttl {}ms -k {}ms {wait}",
-        job.ttl / MS,
-        job.kill_after / MS
-    )
+    let (ttl, kill_after) = (job.ttl / MS, job.kill_after / MS);
+    format!("--ttl {ttl}ms -k {kill_after}ms {wait}")
 }
 
 /// Returns the options of a job, and draws its mode.
@@ -144,18 +142,14 @@ fn work(job: &mut Job, dice: &mut Dice) -> (Vec<String>, i64) {
         words.push(format!("--do {} fence '{fence}'", at(dice)));
     }
     if dice.chance(15) {
-        words.push(format!(
-            "--do {} late 'redlock extend -q && {fence}'",
-            at(dice)
-        ));
+        let at = at(dice);
+        words.push(format!("--do {at} late 'redlock extend -q && {fence}'"));
     }
     if dice.chance(12) {
         let ms = dice.between(500, 5000);
         job.extends = ms * MS;
-        words.push(format!(
-            "--do {} extend 'redlock extend -q --for {ms}ms'",
-            at(dice)
-        ));
+        let at = at(dice);
+        words.push(format!("--do {at} extend 'redlock extend -q --for {ms}ms'"));
     }
     (words, lasts)
 }
@@ -177,10 +171,8 @@ fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
         job.once_per = Some(once);
         let _ = write!(more, "--once-per {}s ", once / SECOND);
     }
-    format!(
-        "exec redlock run {options} {more}{name} -- {}",
-        words.join(" ")
-    )
+    let words = words.join(" ");
+    format!("exec redlock run {options} {more}{name} -- {words}")
 }
 
 /// A script that a keeper watches over.
@@ -199,11 +191,8 @@ fn several(job: &mut Job, dice: &mut Dice) -> String {
     job.names = vec!["a".into(), "c".into()];
     job.limit = 1;
     let (words, _) = work(job, dice);
-    format!(
-        "exec redlock run -q {} c a -- {}",
-        timing(job),
-        words.join(" ")
-    )
+    let (timing, words) = (timing(job), words.join(" "));
+    format!("exec redlock run -q {timing} c a -- {words}")
 }
 
 /// Draws the next step of an operator, and the command for it.

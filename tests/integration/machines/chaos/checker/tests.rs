@@ -3,10 +3,15 @@
 use super::super::history::{OperatorCommand, Process, SHARED};
 use super::*;
 
+/// A span in milliseconds.
+fn span(from: Nanos, until: Nanos) -> Span {
+    Span::new(from * MS, until * MS)
+}
+
 /// A run whose command beats from one millisecond to another, under an exclusive lock "a" of two seconds. The fencing token
 /// is the time when it began.
 fn run(id: u32, from: Nanos, until: Nanos) -> Job {
-    let span = Span::new(from * MS, until * MS);
+    let span = span(from, until);
     let process = Process {
         is_descendant: false,
         names: vec!["a".into()],
@@ -31,30 +36,36 @@ fn run(id: u32, from: Nanos, until: Nanos) -> Job {
 }
 
 impl Job {
+    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     fn limited(mut self, limit: u32) -> Self {
         self.limit = limit;
         self.processes[0].limit = limit;
         self
     }
 
-    fn with_fence(mut self, fence: u64) -> Self {
-        self.processes[0].fences = vec![fence];
-        self
+    fn with_fence(self, fence: u64) -> Self {
+        self.with(|job| job.processes[0].fences = vec![fence])
     }
 
     fn kept(self) -> Self {
-        Self {
-            kind: JobKind::Kept,
-            ..self
-        }
+        self.with(|job| job.kind = JobKind::Kept)
     }
 
     /// Started at this millisecond.
     fn come(self, at: Nanos) -> Self {
-        Self {
-            started: at * MS,
-            ..self
-        }
+        self.with(|job| job.started = at * MS)
+    }
+
+    /// Gave up without the lock at this millisecond.
+    fn gave_up(self, at: Nanos) -> Self {
+        self.with(|job| {
+            job.processes.clear();
+            (job.status, job.ended) = (Some(75), Some(at * MS));
+        })
     }
 
     fn suspended(self, from: Nanos, until: Nanos) -> Self {
@@ -66,12 +77,11 @@ impl Job {
     }
 
     fn hit(mut self, role: Role, fault: ProcessFault, from: Nanos, until: Nanos) -> Self {
-        let span = Span::new(from * MS, until * MS);
         self.hits.push(Hit {
             pid: 1,
             role,
             fault,
-            span,
+            span: span(from, until),
             aim: "",
         });
         self
@@ -80,7 +90,7 @@ impl Job {
     fn wrote(mut self, fence: u64, from: Nanos, until: Nanos, status: i32) -> Self {
         self.tasks.push(Task {
             label: "fence".into(),
-            span: Span::new(from * MS, until * MS),
+            span: span(from, until),
             status,
             name: "a".into(),
             fence: Some(fence),
@@ -110,7 +120,7 @@ fn history(jobs: &[Job]) -> History {
 impl History {
     fn fault(mut self, from: Nanos, change: impl Fn(&mut SiteFault)) -> Self {
         let mut fault = SiteFault::new("fault", std::time::Duration::ZERO);
-        fault.span = Span::new(from * MS, from * MS);
+        fault.span = span(from, from);
         change(&mut fault);
         self.faults.push(fault);
         self
@@ -124,14 +134,14 @@ impl History {
         self.commands.push(OperatorCommand {
             action,
             name: "a",
-            span: Span::new(from * MS, (from + 10) * MS),
+            span: span(from, from + 10),
             status: Some(0),
         });
         self
     }
 
     fn trouble(mut self, from: Nanos, until: Nanos) -> Self {
-        self.troubled.push(Span::new(from * MS, until * MS));
+        self.troubled.push(span(from, until));
         self
     }
 }
@@ -174,40 +184,32 @@ fn two_that_exclude_each_other_may_not_overlap() {
 
 #[test]
 fn a_suspended_or_killed_supervisor_excuses_overlaps_after_its_lease_only() {
-    let with = |first: Job, from, class: Class| {
+    let first = || run(1, 1000, 6000);
+    let worker = first().hit(Role::Worker, ProcessFault::Suspended, 1500, 5900);
+    let dead = first().kept().suspended(1500, 5000).killed(4500);
+    let left = || first().killed(2500).survived_from(2501);
+    for (first, from, class) in [
+        (first().suspended(1500, 5900), 4000, Class::Suspended),
+        // It acts when it is resumed.
+        (first().suspended(1500, 5000), 4000, Class::Forbidden),
+        (worker, 4000, Class::Forbidden),
+        // A keeper that is killed while it is suspended does nothing more.
+        (dead, 4000, Class::Suspended),
+        // Its lease had not ended yet.
+        (first().suspended(2500, 5900), 3000, Class::Forbidden),
+        (left(), 3000, Class::Forbidden),
+        (left(), 4600, Class::Orphaned),
+        (first().kept().killed(2500), 4600, Class::Orphaned),
+        // The kernel kills COMMAND itself.
+        (first().killed(2500), 4600, Class::Forbidden),
+    ] {
         let jobs = [first, run(2, from, 8000)];
         assert_eq!(classes(&history(&jobs)), [class], "{jobs:#?}");
-    };
-    let first = || run(1, 1000, 6000);
-    with(first().suspended(1500, 5900), 4000, Class::Suspended);
-    // It acts when it is resumed.
-    with(first().suspended(1500, 5000), 4000, Class::Forbidden);
-    let worker = first().hit(Role::Worker, ProcessFault::Suspended, 1500, 5900);
-    with(worker, 4000, Class::Forbidden);
-    // A keeper that is killed while it is suspended does nothing more.
-    let dead = first().kept().suspended(1500, 5000).killed(4500);
-    with(dead, 4000, Class::Suspended);
-    // Its lease had not ended yet.
-    with(first().suspended(2500, 5900), 3000, Class::Forbidden);
-    with(
-        first().killed(2500).survived_from(2501),
-        3000,
-        Class::Forbidden,
-    );
-    with(
-        first().killed(2500).survived_from(2501),
-        4600,
-        Class::Orphaned,
-    );
-    with(first().kept().killed(2500), 4600, Class::Orphaned);
-    // The kernel kills COMMAND itself.
-    with(first().killed(2500), 4600, Class::Forbidden);
+    }
     // One that was suspended before the start of its command must not start it.
     let late = |from| {
-        run(2, from, 5890)
-            .come(900)
-            .with_fence(1_400_000)
-            .suspended(1500, 5400)
+        let late = run(2, from, 5890).come(900).suspended(1500, 5400);
+        late.with_fence(1_400_000)
     };
     let pair = |from| classes(&history(&[run(1, 4000, 9000), late(from)]));
     assert_eq!(pair(5400), [Class::Forbidden]);
@@ -252,7 +254,7 @@ fn lost_data_clocks_and_processors_excuse_overlaps_soon_after() {
     assert_eq!(classes(&after.loss(1800)), [Class::Forbidden]);
     let starved = |ms: Nanos| {
         let mut two = history(&[run(1, 1000, 3050), run(2, 3000, 5000)]);
-        two.starved.push(Span::new(2990 * MS, (2990 + ms) * MS));
+        two.starved.push(span(2990, 2990 + ms));
         classes(&two)
     };
     assert_eq!(starved(60), [Class::Starved]);
@@ -311,22 +313,10 @@ fn a_success_counts_and_a_failure_does_not() {
     assert_eq!(broken(&history(&[once(1, 1000), once(2, 1500)])), [P4_ONCE]);
     assert_kept(&history(&[once(1, 1000), once(2, 2100)]));
     assert_kept(&history(&[once(1, 1000), run(2, 1500, 1510)]));
-    let said = "redlock: can't release lock \"a\"".into();
-    assert_kept(&history(&[
-        Job {
-            said,
-            ..once(1, 1000)
-        },
-        once(2, 1500),
-    ]));
-    let status = Some(3);
-    assert_kept(&history(&[
-        Job {
-            status,
-            ..once(1, 1000)
-        },
-        once(2, 1500),
-    ]));
+    let unrecorded = once(1, 1000).with(|job| job.said = "can't release lock \"a\"".into());
+    assert_kept(&history(&[unrecorded, once(2, 1500)]));
+    let failed = once(1, 1000).with(|job| job.status = Some(3));
+    assert_kept(&history(&[failed, once(2, 1500)]));
 }
 
 #[test]
@@ -351,12 +341,7 @@ fn a_lock_that_can_be_had_is_granted_within_a_bound() {
     let frozen = with(first()).command(freeze, 1500);
     assert_kept(&frozen.command(OperatorAction::Thaw, 8900));
     // Nor may a waiter give up without it, unless others had it.
-    let none = Job {
-        processes: Vec::new(),
-        status: Some(75),
-        ended: Some(12 * SECOND),
-        ..second()
-    };
+    let none = second().gave_up(12_000);
     assert_eq!(broken(&history(&[first(), none.clone()])), [P5]);
     assert_kept(&history(&[run(1, 1000, 11_500), none]));
     // Another lock's fault is no excuse.
@@ -370,32 +355,17 @@ fn a_lock_that_can_be_had_is_granted_within_a_bound() {
     let reader = run(1, 1000, 20_000).limited(SHARED);
     let readers = [reader, second().limited(SHARED)];
     assert_eq!(broken(&history(&readers)), [P5]);
-    let writer = Job {
-        processes: Vec::new(),
-        status: Some(75),
-        ended: Some(8 * SECOND),
-        ..run(3, 1200, 2000)
-    };
+    let writer = run(3, 1200, 2000).gave_up(8000);
     assert_kept(&history(&[&readers[..], &[writer]].concat()));
 }
 
 #[test]
 fn a_process_that_never_ends_or_ends_oddly_is_found() {
-    let ended = None;
-    let hangs = Job {
-        ended,
-        status: None,
-        ..run(1, 1000, 2000)
-    };
-    assert_eq!(broken(&history(&[hangs])), [ENDS]);
-    let status = Some(101);
-    assert_eq!(
-        broken(&history(&[Job {
-            status,
-            ..run(1, 1000, 2000)
-        }])),
-        [STATUS]
-    );
+    let mut job = run(1, 1000, 2000);
+    job.status = Some(101);
+    assert_eq!(broken(&history(&[job.clone()])), [STATUS]);
+    (job.ended, job.status) = (None, None);
+    assert_eq!(broken(&history(&[job])), [ENDS]);
 }
 
 #[test]

@@ -161,10 +161,7 @@ fn sentinel_failover() -> Finding {
     }
     let locks = ["all", "plain", "long", "steady"];
     let (mut finding, [all, plain, long, steady]) = lab.end(began, locks);
-    for report in [&all, &long, &steady] {
-        finding.expect_exclusion(report);
-        finding.expect_unharmed(report);
-    }
+    finding.expect_well(&[&all, &long, &steady]);
     let (with, without) = (all.starts.len(), plain.starts.len());
     finding.expect(
         with * 10 >= without * 8,
@@ -216,12 +213,8 @@ fn ex_primary(trouble: Trouble) -> Finding {
     pass(25);
     let locks = ["all", "plain", "long", "new"];
     let (mut finding, [all, plain, long, new]) = lab.end(began, locks);
-    for report in [&all, &long, &new] {
-        finding.expect_exclusion(report);
-    }
-    for report in [&all, &plain, &long, &new] {
-        finding.expect_unharmed(report);
-    }
+    finding.expect_well(&[&all, &long, &new]);
+    finding.expect_unharmed(&plain);
     for (report, beyond) in [(&all, BEYOND_ALL), (&plain, BEYOND)] {
         finding.expect_starts(report, took + beyond);
     }
@@ -246,10 +239,7 @@ fn replica_back() -> Finding {
     until(40, "the replica is connected again", || lab.is_whole());
     pass(25);
     let (mut finding, [all, long]) = lab.end(began, ["all", "long"]);
-    for report in [&all, &long] {
-        finding.expect_exclusion(report);
-        finding.expect_unharmed(report);
-    }
+    finding.expect_well(&[&all, &long]);
     finding.expect_starts(&all, NOTICED + BEYOND);
     let since = all.longest_since(back);
     finding.expect(
@@ -356,17 +346,15 @@ fn far_away(round_trip: u32) -> Finding {
     let mut lab = Lab::sentinel(3, 2, "");
     let servers: Vec<usize> = (0..CLIENTS).collect();
     let delay = Duration::from_millis(round_trip.into()) / 2;
-    lab.network
-        .change(&[A, B], &servers, |link| link.delay = delay);
-    lab.network
-        .change(&servers, &[A, B], |link| link.delay = delay);
+    for (from, to) in [(&[A, B][..], &servers[..]), (&servers[..], &[A, B][..])] {
+        lab.network.change(from, to, |link| link.delay = delay);
+    }
     both_locks(&mut lab);
     let began = boottime();
     lab.network.cut(2);
     pass(40);
     let (mut finding, [all]) = lab.end(began, ["all"]);
-    finding.expect_exclusion(&all);
-    finding.expect_unharmed(&all);
+    finding.expect_well(&[&all]);
     // A run needs a few round trips to begin.
     finding.expect_starts(&all, NOTICED + BEYOND + 0.02 * f64::from(round_trip));
     finding
@@ -376,11 +364,10 @@ fn far_away(round_trip: u32) -> Finding {
 fn replica_copies() -> Finding {
     let mut lab = Lab::sentinel(3, 2, "");
     for words in [
-        "DEBUG POPULATE 20000 key 1000",
-        "CONFIG SET rdb-key-save-delay 500",
+        words!("DEBUG POPULATE 20000 key 1000"),
+        words!("CONFIG SET rdb-key-save-delay 500"),
     ] {
-        let words: Vec<&str> = words.split(' ').collect();
-        assert_eq!(lab.servers[0].cli(&words), "OK");
+        assert_eq!(lab.servers[0].cli(words), "OK");
     }
     both_locks(&mut lab);
     let began = boottime();
@@ -389,9 +376,8 @@ fn replica_copies() -> Finding {
     std::fs::remove_file(lab.servers[2].dir.path().join("dump.rdb")).unwrap();
     lab.servers[2].start_again();
     until(20, "the copy has begun", || {
-        lab.servers[0]
-            .cli(&["INFO", "replication"])
-            .contains("state=wait_bgsave")
+        let info = lab.servers[0].cli(words!("INFO replication"));
+        info.contains("state=wait_bgsave")
     });
     // One that waits for no other run, and gives up while the replica still copies.
     let begins = format!("{ALL_SYNCED} -w 1s");
@@ -401,8 +387,7 @@ fn replica_copies() -> Finding {
     });
     pass(8);
     let (mut finding, [all, new]) = lab.end(began, ["all", "new"]);
-    finding.expect_exclusion(&all);
-    finding.expect_unharmed(&all);
+    finding.expect_well(&[&all]);
     let address = format!("{}:6379", Network::address(2));
     finding.expect(
         new.says(&format!("{address} is still copying the primary's data")),
@@ -431,10 +416,8 @@ fn crowd() -> Finding {
     pass(4);
     let connections = || -> u64 {
         let of = |sentinel: &Sentinel| {
-            sentinel
-                .info("stats", "total_connections_received")
-                .parse()
-                .unwrap_or(0)
+            let count = sentinel.info("stats", "total_connections_received");
+            count.parse().unwrap_or(0)
         };
         lab.sentinels.iter().map(of).sum()
     };

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -11,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use super::report::{Finding, Report};
 use crate::machines::chaos::driver::{ClockWatch, install};
-use crate::machines::chaos::history::{Nanos, beats_of, boottime};
+use crate::machines::chaos::history::{Nanos, Process, beats_of, boottime};
+use crate::machines::chaos::workers::surround;
 use crate::support::{
     Dice, MASTER, Network, Redis, Sentinel, WallClock, outcome, seen_by_a_shell, send,
-    without_terminal,
 };
 
 const SERVER_PORT: u16 = 6379;
@@ -97,10 +98,8 @@ impl Lab {
         }
         let address = |node| format!("{}:{SERVER_PORT}", Network::address(node));
         let nodes = [0, 1, 2, 3, 4, 5].map(address);
-        let create = format!(
-            "redis-cli --cluster create {} --cluster-replicas 1 --cluster-yes",
-            nodes.join(" ")
-        );
+        let all = nodes.join(" ");
+        let create = format!("redis-cli --cluster create {all} --cluster-replicas 1 --cluster-yes");
         outcome(&mut on(&lab.network, CLIENTS, &create)).assert_code(0);
         for node in &lab.servers {
             until(30, "the cluster is complete", || {
@@ -115,9 +114,6 @@ impl Lab {
 
     fn empty(clients: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for part in ["bin", "beats", "said"] {
-            fs::create_dir(dir.path().join(part)).unwrap();
-        }
         install(dir.path());
         let network =
             Network::of(CLIENTS + clients).expect("namespaces and TAP devices are permitted");
@@ -160,11 +156,8 @@ impl Lab {
             Network::address(primary),
         );
         for replica in (1..self.servers.len()).filter(|_| knows_all) {
-            let replica = Network::address(replica);
-            let _ = writeln!(
-                text,
-                "sentinel known-replica {MASTER} {replica} {SERVER_PORT}"
-            );
+            let host = Network::address(replica);
+            let _ = writeln!(text, "sentinel known-replica {MASTER} {host} {SERVER_PORT}");
         }
         for other in (0..3).filter(|&other| knows_all && other != number) {
             let host = Network::address(SENTINELS + other);
@@ -220,13 +213,7 @@ impl Lab {
     }
 
     /// Has a job run again and again on a client's host, for this many milliseconds each time.
-    pub fn repeat(
-        &mut self,
-        client: usize,
-        lock: &str,
-        options: &str,
-        lasts: std::ops::Range<i64>,
-    ) {
+    pub fn repeat(&mut self, client: usize, lock: &str, options: &str, lasts: Range<i64>) {
         self.start(client, lock, options, lasts, false);
     }
 
@@ -235,14 +222,7 @@ impl Lab {
         self.start(client, lock, options, lasts..lasts + 1, true);
     }
 
-    fn start(
-        &mut self,
-        client: usize,
-        lock: &str,
-        options: &str,
-        lasts: std::ops::Range<i64>,
-        once: bool,
-    ) {
+    fn start(&mut self, client: usize, lock: &str, options: &str, lasts: Range<i64>, once: bool) {
         let is_setting = |word: &&str| word.starts_with("REDLOCK_");
         let (settings, options): (Vec<&str>, Vec<&str>) = options.split(' ').partition(is_setting);
         let (settings, options) = (settings.join(" "), options.join(" "));
@@ -272,11 +252,8 @@ impl Lab {
         let mut starts: Vec<(Nanos, usize)> = Vec::new();
         for run in runs.iter().filter(|run| run.lock == lock) {
             let beats = beats_of(self.dir.path(), run.number);
-            starts.extend(
-                beats
-                    .iter()
-                    .map(|process| (process.periods[0].from, run.client)),
-            );
+            let start = |process: &Process| (process.periods[0].from, run.client);
+            starts.extend(beats.iter().map(start));
         }
         starts.sort_unstable();
         starts
@@ -369,10 +346,8 @@ impl Drop for Lab {
 pub fn until(seconds: u64, what: &str, condition: impl Fn() -> bool) -> Duration {
     let began = Instant::now();
     while !condition() {
-        assert!(
-            began.elapsed() < Duration::from_secs(seconds),
-            "never happened: {what}"
-        );
+        let is_over = began.elapsed() >= Duration::from_secs(seconds);
+        assert!(!is_over, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
     began.elapsed()
@@ -385,10 +360,8 @@ pub fn pass(seconds: u64) {
 
 /// The URL of the sentinels at these hosts.
 pub fn sentinel_url(hosts: &[String]) -> String {
-    let hosts: Vec<String> = hosts
-        .iter()
-        .map(|host| format!("{host}:{SENTINEL_PORT}"))
-        .collect();
+    let hosts = hosts.iter().map(|host| format!("{host}:{SENTINEL_PORT}"));
+    let hosts: Vec<String> = hosts.collect();
     format!("redis-sentinel://{}/{MASTER}", hosts.join(","))
 }
 
@@ -400,27 +373,12 @@ fn on(network: &Network, host: usize, words: &str) -> Command {
     command
 }
 
-fn surround(command: &mut Command, dir: &Path, url: &str) {
-    let path = format!(
-        "{}:/usr/sbin:/usr/bin:/sbin:/bin",
-        dir.join("bin").display()
-    );
-    command
-        .env_clear()
-        .env("PATH", path)
-        .env("HOME", dir)
-        .env("CHAOS_DIR", dir)
-        .env("REDLOCK_URL", url)
-        .stdin(Stdio::null());
-    without_terminal(command);
-}
-
 /// Where a job is run again and again.
 struct Post {
     client: usize,
     lock: String,
     words: Vec<String>,
-    lasts: std::ops::Range<i64>,
+    lasts: Range<i64>,
     url: String,
     dir: PathBuf,
     runs: Arc<Mutex<Vec<Run>>>,
@@ -434,17 +392,13 @@ impl Post {
     fn work(&mut self) -> bool {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         fs::create_dir(self.dir.join("beats").join(number.to_string())).unwrap();
-        let lasts = self
-            .dice
-            .between(self.lasts.start, self.lasts.end)
-            .to_string();
+        let lasts = self.dice.between(self.lasts.start, self.lasts.end);
         let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]).arg(lasts);
-        surround(&mut command, &self.dir, &self.url);
+        command.args(&self.words[1..]).arg(lasts.to_string());
         let said = File::create(self.dir.join("said").join(number.to_string())).unwrap();
-        command
+        surround(&mut command, &self.dir)
+            .env("REDLOCK_URL", &self.url)
             .env("CHAOS_RUN", number.to_string())
-            .stdout(Stdio::null())
             .stderr(said);
         let mut process = command.spawn().unwrap();
         let at = {

@@ -106,21 +106,14 @@ impl Report {
 
     /// How many holds of a client began after this moment.
     pub fn starts_by(&self, client: usize, after: Nanos) -> usize {
-        let later = self
-            .starts
-            .iter()
-            .filter(|(start, by)| *start > after && *by == client);
-        later.count()
+        let is_later = |(start, by): &&(Nanos, usize)| *start > after && *by == client;
+        self.starts.iter().filter(is_later).count()
     }
 
     fn row(&self) -> String {
-        let others = self
-            .statuses
-            .iter()
-            .filter(|(status, _)| ![0, 69, 79].contains(*status));
-        let others: Vec<String> = others
-            .map(|(status, count)| format!("{count} x {status}"))
-            .collect();
+        let others = self.statuses.iter();
+        let others = others.filter(|(status, _)| ![0, 69, 79].contains(*status));
+        let others = others.map(|(status, count)| format!("{count} x {status}"));
         format!(
             "{:<8} {:>8} {:>6} {:>7} {:>6} {:>6} {:>9.1}  {}",
             self.lock,
@@ -130,7 +123,7 @@ impl Report {
             self.count(79),
             self.count(69),
             self.longest(),
-            others.join(", ")
+            others.collect::<Vec<_>>().join(", ")
         )
     }
 }
@@ -197,10 +190,7 @@ impl Finding {
                 finding.said.push(format!("{count} others: {text}"));
             }
             if report.says("was suspended") {
-                finding.expect(
-                    false,
-                    "nobody says that something was suspended: nothing was",
-                );
+                finding.expect(false, "nothing was suspended, and nobody says so");
             }
         }
         finding
@@ -222,41 +212,38 @@ impl Finding {
 
     /// No two commands ran at once, and each has a larger fence than all before.
     pub fn expect_exclusion(&mut self, report: &Report) {
-        self.expect(
-            report.overlaps == 0 && report.backwards == 0,
-            format!(
-                "{}: no two commands at once, fences grow: {} overlaps, at most {} ms; {} fences out of order",
-                report.lock,
-                report.overlaps,
-                report.overlapped / MS,
-                report.backwards
-            ),
+        let (overlaps, backwards) = (report.overlaps, report.backwards);
+        let what = format!(
+            "{}: no two commands at once, fences grow: {overlaps} overlaps, at most {} ms; {backwards} fences out of order",
+            report.lock,
+            report.overlapped / MS
         );
+        self.expect(overlaps == 0 && backwards == 0, what);
     }
 
     /// No healthy job was stopped, and no run failed to start.
     pub fn expect_unharmed(&mut self, report: &Report) {
-        self.expect(
-            report.count(79) == 0 && report.count(69) == 0,
-            format!(
-                "{}: none stopped (79), none fails to start (69): {} and {}",
-                report.lock,
-                report.count(79),
-                report.count(69)
-            ),
+        let (stopped, failed) = (report.count(79), report.count(69));
+        let what = format!(
+            "{}: none stopped (79), none fails to start (69): {stopped} and {failed}",
+            report.lock
         );
+        self.expect(stopped == 0 && failed == 0, what);
+    }
+
+    /// Both for each of these.
+    pub fn expect_well(&mut self, reports: &[&Report]) {
+        for report in reports {
+            self.expect_exclusion(report);
+            self.expect_unharmed(report);
+        }
     }
 
     /// A start within so many seconds, always.
     pub fn expect_starts(&mut self, report: &Report, within: f64) {
-        self.expect(
-            report.longest() <= within,
-            format!(
-                "{}: {:.1} s without a start, of at most {within:.1}",
-                report.lock,
-                report.longest()
-            ),
-        );
+        let (lock, longest) = (&report.lock, report.longest());
+        let what = format!("{lock}: {longest:.1} s without a start, of at most {within:.1}");
+        self.expect(longest <= within, what);
     }
 
     pub fn in_words(&self, name: &str) -> String {
@@ -268,11 +255,8 @@ impl Finding {
             let _ = writeln!(text, "    {line}");
         }
         if self.starved > 100 * MS {
-            let _ = writeln!(
-                text,
-                "    the machine was busy: no processor for {} ms",
-                self.starved / MS
-            );
+            let ms = self.starved / MS;
+            let _ = writeln!(text, "    the machine was busy: no processor for {ms} ms");
         }
         for line in &self.said {
             let _ = writeln!(text, "    said by {line}");

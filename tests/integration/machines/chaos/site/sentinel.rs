@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::super::history::{Forgets, SiteFault};
-use super::{AGAIN, Later, State, Then, Topology, answers, disturb, ms, tell};
+use super::{AGAIN, Later, State, Then, Topology, answers, disturb, draw_options, ms, tell};
 use crate::support::{
     Dice, MASTER, Plan, Redis, Replicated, WallClock, free_port, permit_channels,
 };
@@ -41,11 +41,7 @@ pub struct Watched {
 
 impl Watched {
     pub fn start(dice: &mut Dice) -> Self {
-        let keeps_data = dice.chance(50);
-        let mut options = words!("--enable-debug-command local").to_vec();
-        if keeps_data {
-            options.extend(words!("--appendonly yes --appendfsync always"));
-        }
+        let (keeps_data, options) = draw_options(dice);
         let clocks = std::iter::repeat_with(|| WallClock::ahead_by(dice.between(0, APART)));
         let clocks: Vec<WallClock> = clocks.take(3).collect();
         let before = clocks.iter().map(WallClock::before).enumerate();
@@ -197,30 +193,11 @@ impl Topology for Watched {
         (self.servers[primary] == State::Running).then(|| &self.all.servers[primary])
     }
 
-    fn faults(&self) -> &'static [&'static str] {
-        &[
-            "primary killed",
-            "primary killed",
-            "primary killed",
-            "primary restarted",
-            "primary suspended",
-            "primary suspended",
-            "failover asked",
-            "failover asked",
-            "replica killed",
-            "replica suspended",
-            "sentinel killed",
-            "sentinel suspended",
-            "memory full",
-            "clients reset",
-            "a client reset",
-            "writes paused",
-            "all paused",
-            "scripts flushed",
-            "slow command",
-            "a key deleted",
-            "a key deleted",
-        ]
+    fn faults(&self) -> &'static str {
+        "primary killed, primary killed, primary killed, primary restarted, primary suspended, \
+         primary suspended, failover asked, failover asked, replica killed, replica suspended, \
+         sentinel killed, sentinel suspended, memory full, clients reset, a client reset, \
+         writes paused, all paused, scripts flushed, slow command, a key deleted, a key deleted"
     }
 
     fn inject(&mut self, fault: &str, dice: &mut Dice) -> Option<SiteFault> {

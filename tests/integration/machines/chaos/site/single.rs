@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::super::history::{Forgets, SiteFault};
-use super::{AGAIN, Later, State, Then, Topology, answers, disturb, ms, tell};
+use super::{AGAIN, Later, State, Then, Topology, answers, disturb, draw_options, ms, tell};
 use crate::support::proxy::{Action, Proxy};
 use crate::support::{Dice, Redis, WallClock, free_port, wait_until};
 
@@ -23,12 +23,8 @@ pub struct Single {
 
 impl Single {
     pub fn start(dice: &mut Dice) -> Self {
-        let keeps_data = dice.chance(50);
+        let (keeps_data, options) = draw_options(dice);
         let clock = WallClock::ahead_by(0);
-        let mut options = words!("--enable-debug-command local").to_vec();
-        if keeps_data {
-            options.extend(words!("--appendonly yes --appendfsync always"));
-        }
         let before = clock.before();
         let before: Vec<&str> = before.iter().map(String::as_str).collect();
         let redis = Redis::at(free_port, &before, &options);
@@ -118,32 +114,11 @@ impl Topology for Single {
         (self.state == State::Running).then_some(&self.redis)
     }
 
-    fn faults(&self) -> &'static [&'static str] {
-        &[
-            "killed",
-            "killed",
-            "shut down",
-            "suspended",
-            "suspended",
-            "memory full",
-            "clients reset",
-            "a client reset",
-            "writes paused",
-            "all paused",
-            "scripts flushed",
-            "slow command",
-            "all keys deleted",
-            "a key deleted",
-            "a key deleted",
-            "clock set",
-            "line slow",
-            "line held",
-            "line held",
-            "line loses requests",
-            "line loses replies",
-            "line resets",
-            "line resets after requests",
-        ]
+    fn faults(&self) -> &'static str {
+        "killed, killed, shut down, suspended, suspended, memory full, clients reset, a client reset, \
+         writes paused, all paused, scripts flushed, slow command, all keys deleted, a key deleted, \
+         a key deleted, clock set, line slow, line held, line held, line loses requests, \
+         line loses replies, line resets, line resets after requests"
     }
 
     fn inject(&mut self, fault: &str, dice: &mut Dice) -> Option<SiteFault> {
