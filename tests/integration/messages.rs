@@ -6,9 +6,9 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use crate::generated::root;
+use crate::tidy::sources;
 
 /// The rooms of the code, those first whose sentences most people meet.
 const ROOMS: [&str; 9] = [
@@ -42,21 +42,17 @@ const EXAMPLES: [(&[&str], &str); 12] = [
     (&["user"], "user \"jobs\""),
 ];
 
-/// The literals of a source file without its comments and unit tests.
+/// The literals of a source file without its comments.
 fn literals(source: &str) -> Vec<String> {
-    let end = ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub mod tests"];
-    let end = end.iter().filter_map(|start| source.find(start)).min();
-    let mut rest = &source[..end.unwrap_or(source.len())];
-    let mut found = Vec::new();
+    let quoted = ["'\"'", "'/'", "'\\"];
+    let mut rest = source;
+    let mut literals = Vec::new();
     while let Some(at) = rest.find(['"', '/', '\'']) {
         let is_for_people = !rest[..at].ends_with("expect(");
         rest = &rest[at..];
         if rest.starts_with("//") {
             rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
-        } else if ["'\"'", "'/'", "'\\"]
-            .iter()
-            .any(|start| rest.starts_with(start))
-        {
+        } else if quoted.iter().any(|start| rest.starts_with(start)) {
             rest = &rest[3..];
         } else if let Some(text) = rest.strip_prefix('"') {
             let mut is_escaped = false;
@@ -67,14 +63,14 @@ fn literals(source: &str) -> Vec<String> {
             });
             let end = end.expect("the end of a literal");
             if is_for_people {
-                found.push(text[..end].to_owned());
+                literals.push(text[..end].to_owned());
             }
             rest = &text[end + 1..];
         } else {
             rest = &rest[1..];
         }
     }
-    found
+    literals
 }
 
 /// A literal as it is printed, with examples for its values; `None` if it is no sentence.
@@ -109,33 +105,6 @@ fn sentence(literal: &str) -> Option<String> {
     is_sentence.then_some(sentence)
 }
 
-/// All source files, by their places below `src`.
-fn files() -> Vec<(String, PathBuf)> {
-    fn collect(directory: &Path, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(directory).unwrap().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                collect(&path, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push(path);
-            }
-        }
-    }
-    let src = root().join("src");
-    let mut found = Vec::new();
-    collect(&src, &mut found);
-    let name = |path: &PathBuf| path.strip_prefix(&src).unwrap().display().to_string();
-    let mut files: Vec<_> = found.into_iter().map(|path| (name(&path), path)).collect();
-    files.retain(|(name, _)| !name.ends_with("tests.rs") && !NO_SENTENCES.contains(&&**name));
-    let room = |name: &str| {
-        let rooms = ROOMS.iter().enumerate();
-        let of = rooms.filter(|(_, room)| name.starts_with(*room));
-        of.max_by_key(|(_, room)| room.len()).map(|(at, _)| at)
-    };
-    files.sort_by_cached_key(|(name, _)| (room(name), name.clone()));
-    files
-}
-
 #[test]
 fn every_sentence_that_redlock_prints_is_in_the_list_of_messages() {
     let mut list = "\
@@ -143,16 +112,19 @@ All sentences that redlock prints, by the files of the code. Values are examples
 Written by: UPDATE=1 cargo test --locked --test integration -- messages::
 "
     .to_owned();
-    for (name, path) in files() {
-        let source = fs::read_to_string(path).unwrap();
+    let mut files = sources();
+    files.retain(|(name, _)| !NO_SENTENCES.contains(&&**name));
+    let room = |name: &str| {
+        let rooms = ROOMS.iter().enumerate();
+        let of = rooms.filter(|(_, room)| name.starts_with(*room));
+        of.max_by_key(|(_, room)| room.len()).map(|(at, _)| at)
+    };
+    files.sort_by_cached_key(|(name, _)| (room(name), name.clone()));
+    for (name, source) in files {
         let mut sentences: Vec<String> = Vec::new();
-        for sentence in literals(&source)
-            .iter()
-            .filter_map(|literal| sentence(literal))
-        {
-            if !sentences.contains(&sentence) {
-                sentences.push(sentence);
-            }
+        for literal in literals(&source) {
+            let new = sentence(&literal).filter(|sentence| !sentences.contains(sentence));
+            sentences.extend(new);
         }
         if !sentences.is_empty() {
             let _ = write!(list, "\n[{name}]\n{}\n", sentences.join("\n"));
@@ -164,9 +136,8 @@ Written by: UPDATE=1 cargo test --locked --test integration -- messages::
     }
     let committed = fs::read_to_string(&file).unwrap_or_default();
     assert!(list.lines().count() > 300, "the sentences were not found");
-    let differs = list
-        .lines()
-        .find(|line| !committed.lines().any(|other| other == *line));
+    let mut lines = list.lines();
+    let differs = lines.find(|line| !committed.lines().any(|other| other == *line));
     assert!(
         committed == list,
         "messages.txt is out of date (UPDATE=1 writes it): {differs:?}"

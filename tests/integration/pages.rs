@@ -34,9 +34,16 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The code blocks of a text.
-fn code(text: &str) -> Vec<&str> {
-    text.split("```").skip(1).step_by(2).collect()
+/// The code blocks of a section of a page: the language and the text.
+pub fn blocks(page: &str, heading: &str) -> Vec<(String, String)> {
+    let (_, rest) = page
+        .split_once(&format!("\n## {heading}\n"))
+        .unwrap_or_else(|| panic!("no section {heading}"));
+    let section = rest.split("\n## ").next().unwrap();
+    let code = section.split("```").skip(1).step_by(2);
+    let parts = code.map(|code| code.split_once('\n').unwrap());
+    let owned = parts.map(|(language, text)| (language.to_owned(), text.to_owned()));
+    owned.collect()
 }
 
 /// The fragments that lead to the headings of a page, as GitHub makes them.
@@ -44,35 +51,21 @@ fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for heading in prose(text).filter(|line| line.starts_with('#')) {
         let words = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept = words
-            .chars()
-            .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
-        let base = kept.collect::<String>().replace(' ', "-");
-        let mut anchor = base.clone();
-        let mut number = 0;
-        while !anchors.insert(anchor) {
-            number += 1;
-            anchor = format!("{base}-{number}");
-        }
+        let is_kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+        let kept: String = words.chars().filter(is_kept).collect();
+        anchors.insert(kept.replace(' ', "-"));
     }
     anchors
 }
 
 /// The targets of the links and pictures of a page.
 fn links(text: &str) -> Vec<&str> {
+    let marks = [("](", ')'), ("src=\"", '"'), ("href=\"", '"')];
     let mut links = Vec::new();
     for line in prose(text) {
-        links.extend(
-            line.split("](")
-                .skip(1)
-                .filter_map(|rest| rest.split(')').next()),
-        );
-        for quoted in ["src=\"", "href=\""] {
-            links.extend(
-                line.split(quoted)
-                    .skip(1)
-                    .filter_map(|rest| rest.split('"').next()),
-            );
+        for (start, end) in marks {
+            let rests = line.split(start).skip(1);
+            links.extend(rests.filter_map(|rest| rest.split(end).next()));
         }
     }
     links
@@ -108,13 +101,11 @@ fn each_link_leads_to_a_file_and_each_fragment_to_a_heading() {
 #[test]
 fn each_recipe_of_the_readme_is_run_as_one_of_the_recipes_page() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, section) = readme.split_once("\n## Recipes\n").expect("the section");
-    let (section, _) = section.split_once("\n## ").expect("another section");
-    let all = recipes();
-    let all = code(&all);
-    let shown = code(section);
+    let shown = blocks(&readme, "Recipes");
     assert!(shown.len() >= 4, "{} recipes", shown.len());
-    for recipe in shown {
+    let all = recipes();
+    for (language, text) in shown {
+        let recipe = format!("```{language}\n{text}```");
         assert!(all.contains(&recipe), "not in docs/recipes.md:\n{recipe}");
     }
 }
@@ -157,15 +148,14 @@ fn shape(line: &str) -> String {
         let core = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
         let is_id = core.len() == 12 && core.bytes().all(|b| b.is_ascii_hexdigit());
         let is_time = core.starts_with(|c: char| c.is_ascii_digit()) && core.ends_with('s');
-        let is_number = !core.is_empty() && core.bytes().all(|b| b.is_ascii_digit());
-        match core {
-            "" => word.to_owned(),
-            _ if core.contains('@') => word.replace(core, "WHO"),
-            _ if is_id => word.replace(core, "ID"),
-            _ if is_time => word.replace(core, "TIME"),
-            _ if is_number => word.replace(core, "N"),
-            _ => word.to_owned(),
-        }
+        let kind = match core.parse::<u64>() {
+            _ if core.contains('@') => "WHO",
+            _ if is_id => "ID",
+            _ if is_time => "TIME",
+            Ok(_) => "N",
+            Err(_) => core,
+        };
+        word.replace(core, kind)
     };
     let words = line.split_whitespace().map(shape_of);
     words.collect::<Vec<_>>().join(" ")
@@ -174,7 +164,8 @@ fn shape(line: &str) -> String {
 #[test]
 fn the_transcript_at_the_top_of_the_readme_is_what_redlock_prints() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let shown = code(&readme)[1].trim_start_matches("console\n");
+    let shown = readme.split("```").nth(3).expect("a second block");
+    let shown = shown.trim_start_matches("console\n");
     let redis = Redis::start();
     script(redis.dir.path(), "deploy.sh", "#!/bin/sh\nexec sleep 60\n");
     let run = |options: &[&str]| {

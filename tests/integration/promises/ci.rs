@@ -12,45 +12,24 @@ use crate::support::{
 
 #[test]
 fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
-    let github = [
-        ("GITHUB_ACTIONS", "true"),
-        ("GITHUB_SERVER_URL", "https://github.com"),
-        ("GITHUB_REPOSITORY", "o/r"),
-        ("GITHUB_RUN_ID", "7"),
-    ];
-    let waiting = [
-        (&github[..], "https://github.com/o/r/actions/runs/7"),
-        (
-            &[("CI_JOB_URL", "https://gitlab/j/1")],
-            "https://gitlab/j/1",
-        ),
-        (
-            &[("JENKINS_URL", "x"), ("BUILD_URL", "https://j/1/")],
-            "https://j/1/",
-        ),
-        (&[("BUILDKITE_BUILD_URL", "https://b/1")], "https://b/1"),
-        (&[("CIRCLE_BUILD_URL", "https://c/1")], "https://c/1"),
-    ]
-    .map(|(variables, url)| {
-        let redis = Redis::start();
-        let command = ["a", "-c", "echo ready; exec sleep 60"];
-        let mut run = redis.redlock(&[&["run", "--reason", "release 7"], &command[..]].concat());
-        let mut holder = Running::start(run.envs(variables.iter().copied()));
-        holder.expect_line("ready");
-        let json = outcome(&mut redis.redlock(&["status", "--json"])).stdout;
-        assert!(json.contains(&format!("\"url\":\"{url}\"")), "{json}");
-        let table = outcome(&mut redis.redlock(&["status"])).stdout;
-        assert!(table.contains(&format!("(release 7)  {url}")), "{table}");
-        let waiter = Running::start(&mut redis.redlock(&["run", "-w", "6s", "a", "--", "true"]));
-        (redis, holder, waiter, url)
-    });
+    let redis = Redis::start();
+    // Which variables each system has is tested in src/ci.rs.
+    let url = "https://github.com/o/r/actions/runs/7";
+    let mut run = redis.run("--reason release-7 a", "echo ready; exec sleep 60");
+    run.env("GITHUB_ACTIONS", "true");
+    run.env("GITHUB_SERVER_URL", "https://github.com");
+    run.env("GITHUB_REPOSITORY", "o/r");
+    let mut holder = Running::start(run.env("GITHUB_RUN_ID", "7"));
+    holder.expect_line("ready");
+    let json = outcome(&mut redis.redlock(&["status", "--json"])).stdout;
+    assert!(json.contains(&format!("\"url\":\"{url}\"")), "{json}");
+    let table = outcome(&mut redis.redlock(&["status"])).stdout;
+    assert!(table.contains(&format!("(release-7)  {url}")), "{table}");
     // It names the holder after a second, and when it gives up.
-    for (_redis, _holder, waiter, url) in waiting {
-        let said = format!("(release 7, {url})");
-        let waiter = waiter.finish();
-        waiter.assert_code(75).assert_says(&said);
-        assert_eq!(waiter.stderr.matches(&said).count(), 2, "{waiter:?}");
-    }
+    let waiter = outcome(&mut redis.redlock(&["run", "-w", "6s", "a", "--", "true"]));
+    let says = format!("(release-7, {url})");
+    let times = waiter.assert_code(75).stderr.matches(&says).count();
+    assert_eq!(times, 2, "{waiter:?}");
 }
 
 #[test]
@@ -61,95 +40,77 @@ fn redlock_who_or_the_ci_job_shows_in_place_of_user_and_host() {
         ("GITHUB_JOB", "deploy"),
         ("GITHUB_RUN_NUMBER", "1234"),
     ];
+    let secret = "agent of redis://me:hunter2@h";
     for (who, in_file, shown) in [
         (None, "", "acme/shop deploy #1234"),
         (Some("agent 7"), "REDLOCK_WHO=agent 8\n", "agent 7"),
         (None, "REDLOCK_WHO=agent 8\n", "agent 8"),
         (Some("  "), "", "acme/shop deploy #1234"),
         (Some("\u{1b}[1m"), "", "\\u{1b}[1m"),
-        (
-            Some("agent of redis://me:hunter2@h"),
-            "",
-            "agent of redis://",
-        ),
+        (Some(secret), "", "agent of redis://"),
     ] {
         let redis = Redis::start();
         fs::write(redis.dir.path().join("redlock.env"), in_file).unwrap();
         let mut holder = redis.run("a", "echo ready; exec sleep 60");
-        holder
-            .envs(github)
-            .env("XDG_CONFIG_HOME", redis.dir.path())
-            .envs(who.map(|who| ("REDLOCK_WHO", who)));
+        holder.envs(github).env("XDG_CONFIG_HOME", redis.dir.path());
+        holder.envs(who.map(|who| ("REDLOCK_WHO", who)));
         let mut holder = Running::start(&mut holder);
         holder.expect_line("ready");
         for words in [
-            &["status"][..],
-            &["status", "a"],
-            &["run", "-n", "a", "--", "true"],
-            &["stop", "a"],
-            &["history", "a"],
+            words!("status"),
+            words!("status a"),
+            words!("run -n a -- true"),
+            words!("stop a"),
+            words!("history a"),
         ] {
-            let said = outcome(&mut redis.redlock(words));
-            let text = said.stdout.clone() + &said.stderr;
+            let end = outcome(&mut redis.redlock(words));
+            let text = end.stdout + &end.stderr;
             assert!(text.contains(shown), "{words:?}: {text}");
             assert!(!text.contains("hunter2"), "{words:?}: {text}");
         }
         holder.finish();
         let json = outcome(&mut redis.redlock(&["history", "--json", "a"])).stdout;
-        assert!(
-            json.contains("\"who\"") && json.contains("\"host\""),
-            "{json}"
-        );
+        let has = |field: &str| json.contains(&format!("\"{field}\""));
+        assert!(has("who") && has("host"), "{json}");
     }
 }
 
 #[test]
 fn the_runner_of_github_is_told_to_mask_the_token() {
     let redis = Redis::start();
-    let acquire = |options: &[&str]| {
-        outcome(&mut redis.redlock(&[&["-q", "acquire", "a", "--format"], options].concat()))
-    };
+    let acquire = |words: &[&str]| outcome(&mut redis.redlock(words));
     // It reads standard error, too, where standard output goes to the file for variables. A command stands at the
     // start of its line.
-    let end = acquire(&["github"]);
+    let end = acquire(words!("-q acquire a --format github"));
     let token = redis.cli(&["GET", "redlock:a"]);
     assert_eq!(end.stderr, format!("::add-mask::{token}\n"));
     let variable = format!("\nREDLOCK_TOKEN={token}\n");
     assert!(end.stdout.contains(&variable), "{end:?}");
     assert!(!end.stdout.contains("add-mask"), "{end:?}");
     outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
-    acquire(&["token"]).assert_code(0).assert_silent();
-    let refused = acquire(&["github", "-n"]);
-    assert!(
-        !refused.assert_code(75).stderr.contains("add-mask"),
-        "{refused:?}"
-    );
+    let end = acquire(words!("-q acquire a --format token"));
+    end.assert_code(0).assert_silent();
+    let refused = acquire(words!("-q acquire a --format github -n"));
+    let masks = refused.assert_code(75).stderr.contains("add-mask");
+    assert!(!masks, "{refused:?}");
 }
 
 #[test]
 fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
     let redis = Redis::start();
     let deploy = |order: &'static str| ["-q", "--supersede", "--seq", order, "a"];
-    let late = |order: &'static str| {
-        let arguments = [
-            &["run", "--supersede", "--seq", order, "a"],
-            &["--", "true"][..],
-        ]
-        .concat();
-        outcome(&mut redis.redlock(&arguments))
+    let late = |order: &str| {
+        outcome(&mut redis.redlock(words!("run --supersede --seq {} a -- true", order)))
     };
     let running = Gated::start(&redis, &deploy("5")).ready();
     // Newer than the one that runs: it waits. Older: it gives up.
     let waiting = Gated::queued(&redis, &deploy("8"));
-    late("4")
-        .assert_code(75)
-        .assert_says("build 4 is older than build 5 of ")
-        .assert_says(
-            "to run an older build (a rollback), leave out --seq, or give a number above 5",
-        );
-    late("7")
-        .assert_code(75)
-        .assert_says(&format!("(pid {})", waiting.run.pid()));
+    let older = "build 4 is older than build 5 of ";
+    let rollback = "to run an older build (a rollback), leave out --seq, or give a number above 5";
+    late("4").assert_code(75).assert_says(older);
+    late("4").assert_says(rollback);
+    let whose = format!("(pid {})", waiting.run.pid());
+    late("7").assert_code(75).assert_says(&whose);
     assert_eq!(redis.queue("a"), [waiting.run.pid()]);
     // The same again takes the place of the one before, and a newer one too.
     let again = Gated::queued(&redis, &deploy("8"));
@@ -159,9 +120,8 @@ fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
     running.end();
     newest.ready().end();
     // Long done.
-    late("8")
-        .assert_code(75)
-        .assert_says("build 8 is older than build 9 of ");
+    let older = "build 8 is older than build 9 of ";
+    late("8").assert_code(75).assert_says(older);
     late("9").assert_code(0);
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
     assert_nothing_left(&redis);
@@ -171,36 +131,23 @@ fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
 
 #[test]
 fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
-    for mode in [&[][..], &["--shared"], &["--slots", "2"]] {
+    for mode in ["", "--shared", "--slots 2"] {
         let redis = Redis::start();
         let script = "trap 'echo term; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
-        let hold = [&["run"], mode, &["a", "-c", script]].concat();
-        let mut holder = Running::start(&mut redis.redlock(&hold));
+        let mut holder = Running::start(&mut redis.run(&format!("{mode} a"), script));
         holder.expect_line("ready");
-        let newest = [
-            "run",
-            "--supersede",
-            "--cancel-in-progress",
-            "a",
-            "--",
-            "echo",
-            "newest",
-        ];
-        let newest = Running::start(&mut redis.redlock(&newest));
+        let newest = words!("run --supersede --cancel-in-progress a -- echo newest");
+        let newest = Running::start(&mut redis.redlock(newest));
         let by = format!("(pid {})", newest.pid());
         holder.expect_line("term");
-        holder
-            .finish()
-            .assert_code(79)
-            .assert_says("stopped by")
-            .assert_says(&by);
+        let end = holder.finish();
+        end.assert_code(79).assert_says("stopped by");
+        end.assert_says(&by);
         let end = newest.finish();
         assert_eq!(end.assert_code(0).stdout, "newest\n");
         let history = outcome(&mut redis.redlock(&["history", "a"])).stdout;
-        assert!(
-            history.contains("stopped by") && history.contains(&by),
-            "{history}"
-        );
+        let is_known = history.contains("stopped by") && history.contains(&by);
+        assert!(is_known, "{history}");
         assert_nothing_left(&redis);
     }
 }
@@ -219,17 +166,18 @@ fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     assert_nothing_left(&redis);
 }
 
-/// What runners do to a job that is cancelled, quicker, but slowly enough for each signal to be a
-/// request of its own.
-fn cancel(run: &mut Running) {
+/// What runners do to a job that is cancelled, quicker: each signal after such a pause.
+fn cancel(run: &mut Running, pause: Duration) {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
-        if run.has_ended() {
-            return;
+        std::thread::sleep(pause);
+        if !run.has_ended() {
+            let _ = kill(Pid::from_raw(run.pid()), signal);
         }
-        let _ = kill(Pid::from_raw(run.pid()), signal);
-        std::thread::sleep(Duration::from_millis(600));
     }
 }
+
+/// Slowly enough for each signal to be a request of its own.
+const SLOWLY: Duration = Duration::from_millis(600);
 
 /// Neither child nor place nor lock is left, at the latest after a TTL.
 fn assert_gone(redis: &Redis, child: Option<i32>) {
@@ -280,7 +228,7 @@ fn a_job_that_is_cancelled_while_it_runs_leaves_nothing_even_if_it_ignores_all()
     let script = "trap '' INT TERM; sleep 60 & echo $!; while :; do sleep 0.01; done";
     let mut run = Running::start(&mut redis.run("--ttl 1s a", script));
     let child = run.line().parse().unwrap();
-    cancel(&mut run);
+    cancel(&mut run, SLOWLY);
     run.finish();
     assert_gone(&redis, Some(child));
 }
@@ -291,9 +239,8 @@ fn a_job_that_is_cancelled_while_it_releases_leaves_nothing() {
     let mut run = Gated::start(&redis, &["--ttl", "6s", "REDLOCK_REDIS_TIMEOUT=10s", "a"]).ready();
     redis.stall();
     run.open();
-    let moment = run.run.line();
-    assert!(!moment.is_empty());
-    cancel(&mut run.run);
+    assert_ne!(run.run.line(), "");
+    cancel(&mut run.run, SLOWLY);
     redis.resume();
     run.run.finish();
     assert_gone(&redis, None);
@@ -305,30 +252,23 @@ fn a_link_that_the_environment_says_cannot_drive_the_terminal() {
     let mut holder = redis.run("a", "echo ready; exec sleep 60");
     let mut holder = Running::start(holder.env("CI_JOB_URL", "https://x/\x1b[2J\n1"));
     holder.expect_line("ready");
-    for arguments in [
-        &["status"][..],
-        &["status", "--json"],
-        &["history", "a"],
-        &["run", "-n", "a", "--", "true"],
+    for words in [
+        words!("status"),
+        words!("status --json"),
+        words!("history a"),
+        words!("run -n a -- true"),
     ] {
-        let end = outcome(&mut redis.redlock(arguments));
-        assert!(
-            !(end.stdout + &end.stderr).contains('\x1b'),
-            "{arguments:?}"
-        );
+        let end = outcome(&mut redis.redlock(words));
+        let text = end.stdout + &end.stderr;
+        assert!(!text.contains('\x1b'), "{words:?}");
     }
 }
 
 /// A deploy with a number that says so when it runs.
-fn deploy(redis: &Redis, order: u32, options: &[&str]) -> Running {
-    let order = order.to_string();
+fn deploy(redis: &Redis, order: u32, options: &str) -> Running {
+    let words = format!("--supersede --seq {order} {options} a");
     let script = format!(r#"echo {order} >>"$HOME/order""#);
-    let arguments = [
-        &["run", "--supersede", "--seq", &order],
-        options,
-        &["a", "-c", &script],
-    ];
-    Running::start(&mut redis.redlock(&arguments.concat()))
+    Running::start(&mut redis.run(&words, &script))
 }
 
 #[test]
@@ -336,15 +276,14 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_no
     let redis = Redis::start();
     let late = || {
         for wait in ["-w1m", "-n"] {
-            let end = deploy(&redis, 6, &[wait]).finish();
-            end.assert_code(75)
-                .assert_says("build 6 is older than build 7 of ");
+            let end = deploy(&redis, 6, wait).finish();
+            let says = "build 6 is older than build 7 of ";
+            end.assert_code(75).assert_says(says);
         }
     };
     // Queued, behind a holder without a number.
     let holder = Gated::start(&redis, &["a"]).ready();
-    let newer = ["-q", "--supersede", "--seq", "7", "a"];
-    let newer = Gated::queued(&redis, &newer);
+    let newer = Gated::queued(&redis, words!("-q --supersede --seq 7 a"));
     late();
     assert_eq!(redis.queue("a"), [newer.run.pid()]);
     holder.end();
@@ -352,31 +291,30 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_no
     let newer = newer.ready();
     late();
     // One with an equal number waits for it.
-    let mut equal = deploy(&redis, 7, &[]);
+    let mut equal = deploy(&redis, 7, "");
     equal.wait_until_queued(&redis);
     late();
     newer.end();
     // Done.
     equal.finish().assert_code(0);
     late();
-    deploy(&redis, 7, &["-n"]).finish().assert_code(0);
+    deploy(&redis, 7, "-n").finish().assert_code(0);
     // -E counts here, too.
-    deploy(&redis, 1, &["-E", "5"]).finish().assert_code(5);
+    deploy(&redis, 1, "-E 5").finish().assert_code(5);
     assert_nothing_left(&redis);
 }
 
 #[test]
 fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_the_last() {
-    for options in [&[][..], &["--cancel-in-progress"]] {
+    for options in ["-q", "-q --cancel-in-progress"] {
         let redis = Redis::start();
-        let all: Vec<Running> = (0..12)
-            .map(|number| deploy(&redis, 1 + number * 5 % 12, &[&["-q"], options].concat()))
-            .collect();
+        let all = (0..12).map(|number| deploy(&redis, 1 + number * 5 % 12, options));
+        let all: Vec<Running> = all.collect();
         for run in all {
             let end = run.finish();
             assert!(matches!(end.code(), Some(0 | 75 | 79)), "{end:?}");
         }
-        let ran = std::fs::read_to_string(redis.dir.path().join("order")).unwrap();
+        let ran = fs::read_to_string(redis.dir.path().join("order")).unwrap();
         let ran: Vec<u32> = ran.lines().map(|line| line.parse().unwrap()).collect();
         assert!(ran.is_sorted() && ran.last() == Some(&12), "{ran:?}");
         assert_nothing_left(&redis);
@@ -387,9 +325,8 @@ fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_t
 fn a_late_old_run_stops_no_other() {
     let redis = Redis::start();
     let newer = Gated::start(&redis, &["-q", "--supersede", "--seq", "7", "a"]).ready();
-    deploy(&redis, 6, &["--cancel-in-progress"])
-        .finish()
-        .assert_code(75);
+    let late = deploy(&redis, 6, "--cancel-in-progress");
+    late.finish().assert_code(75);
     newer.end();
 }
 
@@ -398,31 +335,23 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
     let redis = Redis::start();
     let script =
         "trap 'echo term; sleep 0.3; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
-    let holders: Vec<Running> = [&["-s"][..], &["-s"], &["-s", "REDLOCK_ON_LOST=warn"]]
-        .into_iter()
-        .map(|mode| {
-            let hold = [&["run"], mode, &["a", "-c", script]].concat();
-            let mut holder = Running::start(&mut redis.redlock(&hold));
-            holder.expect_line("ready");
-            holder
-        })
-        .collect();
+    let holders = ["-s a", "-s a", "-s REDLOCK_ON_LOST=warn a"].map(|words| {
+        let mut holder = Running::start(&mut redis.run(words, script));
+        holder.expect_line("ready");
+        holder
+    });
     let newer = |name: &str| {
         let command = words!("run --supersede --cancel-in-progress a -- echo", name);
         queued(&redis, command)
     };
     let first = newer("first");
-    let by = format!("(pid {})", first.pid());
     let newest = newer("newest");
+    let by = [&first, &newest].map(|run| format!("(pid {})", run.pid()));
     first.finish().assert_code(75).assert_says("superseded by");
     for holder in holders {
         let end = holder.finish();
         end.assert_code(79).assert_says("stopped by");
-        let by_newest = format!("(pid {})", newest.pid());
-        assert!(
-            end.stderr.contains(&by) || end.stderr.contains(&by_newest),
-            "{end:?}"
-        );
+        assert!(by.iter().any(|by| end.stderr.contains(by)), "{end:?}");
         assert_eq!(end.stdout, "ready\nterm\n");
     }
     assert_eq!(newest.finish().assert_code(0).stdout, "newest\n");
@@ -432,12 +361,9 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
 #[test]
 fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     let redis = Redis::start();
-    let cancel = |name: &'static str| {
-        outcome(&mut redis.redlock(words!(
-            "run -q --supersede --cancel-in-progress {} -- true",
-            name
-        )))
-        .assert_code(0);
+    let cancel = |name: &str| {
+        let words = words!("run -q --supersede --cancel-in-progress {} -- true", name);
+        outcome(&mut redis.redlock(words)).assert_code(0);
     };
     let mut several = redis.run("a b", "echo ready; exec sleep 60");
     let mut several = Running::start(&mut several);
@@ -458,24 +384,18 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
 #[test]
 fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
     // The processes of each are known by the length of their sleep.
-    for step in 0..12_u32 {
+    for step in 0..12 {
         let redis = Redis::start();
         let mark = format!("{}.{step}", 500_000 + std::process::id());
         let script = format!("trap '' INT TERM; sleep {mark} & sleep {mark}; sleep {mark}");
-        let run = ["run", "-q", "--ttl", "1s", "a", "-c", &script];
-        let mut run = Running::start(&mut redis.redlock(&run));
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
-            std::thread::sleep(Duration::from_millis(u64::from(step)));
-            if !run.has_ended() {
-                let _ = kill(Pid::from_raw(run.pid()), signal);
-            }
-        }
+        let mut run = Running::start(&mut redis.run("-q --ttl 1s a", &script));
+        cancel(&mut run, Duration::from_millis(step));
         wait_until("it has ended", || run.has_ended());
         // The waiter has it after a TTL, not after the usual one, and by then nothing of the job is left.
         outcome(&mut redis.redlock(&["run", "-q", "-w", "20s", "a", "--", "true"])).assert_code(0);
-        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let processes = fs::read_dir("/proc").unwrap().flatten();
         let left = processes.filter_map(|entry| {
-            let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+            let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             line.contains(&mark).then_some((pid, line))
         });
@@ -490,34 +410,17 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
 
 #[test]
 fn a_numbered_run_whose_redlock_is_killed_as_soon_as_it_begins_still_keeps_older_ones_out() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["--supersede", "--seq", "1", "a"]).ready();
-    let newer = [
-        "run",
-        "--supersede",
-        "--seq",
-        "5",
-        "a",
-        "-c",
-        "kill -9 $PPID",
-    ];
-    let newer = queued(&redis, &newer);
-    holder.end();
-    newer.finish();
-    outcome(&mut redis.redlock(words!("run --supersede --seq 3 a -- true"))).assert_code(75);
-}
-
-#[test]
-fn a_numbered_run_that_is_killed_as_soon_as_it_begins_keeps_older_ones_out_when_its_lease_is_over()
-{
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let options = ["run", "--ttl", "3s", "--supersede", "--seq", "5", "a"];
-    let newer = queued(&redis, &[&options[..], &["-c", "kill -9 $PPID"]].concat());
-    holder.end();
-    newer.finish();
-    wait_until("its lease is over", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
-    outcome(&mut redis.redlock(words!("run --supersede --seq 3 a -- true"))).assert_code(75);
+    for ttl in ["30s", "3s"] {
+        let redis = Redis::start();
+        let holder = Gated::start(&redis, words!("--supersede --seq 1 a")).ready();
+        let options = format!("--ttl {ttl} --supersede --seq 5 a");
+        let mut newer = Running::start(&mut redis.run(&options, "kill -9 $PPID"));
+        newer.wait_until_queued(&redis);
+        holder.end();
+        newer.finish();
+        // Also when its lease is over.
+        let is_over = || redis.cli(&["EXISTS", "redlock:a"]) == "0";
+        wait_until("the older one comes", || ttl == "30s" || is_over());
+        outcome(&mut redis.redlock(words!("run --supersede --seq 3 a -- true"))).assert_code(75);
+    }
 }

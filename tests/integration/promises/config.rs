@@ -7,142 +7,132 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{
-    Gate, OtherUser, Outcome, Redis, Running, free_port, outcome, redlock, setting, wait_until,
+    Gate, OtherUser, Outcome, Redis, Running, free_port, outcome, redlock, wait_until, words,
 };
 
-/// Where a lock "a" with these settings goes: the key that its run sees.
-fn key(command: &mut Command) -> String {
-    let end = outcome(command);
-    end.assert_code(0).assert_silent();
-    end.stdout.trim().to_owned()
+/// A directory for `XDG_CONFIG_HOME` with this configuration file.
+pub fn configured(text: &str) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("redlock.env"), text).unwrap();
+    directory
 }
 
-const KEYS: &str = r#"redis-cli -s "$SOCKET" KEYS '*:a' | grep -v '{'"#;
+/// How redlock ends with the configuration file of this directory.
+fn with_file(directory: &Path, words: &[&str]) -> Outcome {
+    outcome(redlock(words).env("XDG_CONFIG_HOME", directory))
+}
+
+/// How a run ends with it; its COMMAND says that it ran.
+fn run_with_file(directory: &Path) -> Outcome {
+    with_file(directory, words!("run a -- echo ran"))
+}
+
+/// COMMAND ran, and nothing was said.
+#[track_caller]
+fn assert_ran(end: &Outcome) {
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "ran\n");
+}
+
+/// COMMAND didn't run, for something in the configuration.
+#[track_caller]
+fn assert_refused(end: &Outcome, says: &str) {
+    end.assert_code(78).assert_says(says);
+    assert_eq!(end.stdout, "");
+}
 
 #[test]
 fn the_environment_counts_before_the_users_file() {
     let redis = Redis::start();
-    let run = || {
-        let mut command = redlock(&["run", "a", "-c", KEYS]);
-        command
-            .env("SOCKET", redis.socket())
-            .env("HOME", redis.dir.path());
-        command
-    };
-    let directory = redis.dir.path().join(".config");
-    fs::create_dir(&directory).unwrap();
-    let settings = format!(
-        "# ours\nREDLOCK_URL='{}'\nexport REDLOCK_PREFIX=\"file:\"\n",
-        redis.url()
-    );
-    fs::write(directory.join("redlock.env"), settings).unwrap();
-    assert_eq!(key(&mut run()), "file:a");
-    assert_eq!(
-        key(run().env("REDLOCK_PREFIX", "environment:")),
-        "environment:a"
-    );
-
-    let other = redis.dir.path().join("xdg");
-    fs::create_dir(&other).unwrap();
-    fs::write(
-        other.join("redlock.env"),
-        format!("REDLOCK_URL={}\nREDLOCK_PREFIX=xdg:\n", redis.url()),
-    )
-    .unwrap();
-    assert_eq!(key(run().env("XDG_CONFIG_HOME", &other)), "xdg:a");
+    let home = redis.dir.path();
+    for (directory, prefix) in [(".config", "file:"), ("xdg", "xdg:")] {
+        let url = redis.url();
+        let settings = format!("# ours\nREDLOCK_URL='{url}'\nexport REDLOCK_PREFIX=\"{prefix}\"\n");
+        fs::create_dir(home.join(directory)).unwrap();
+        fs::write(home.join(directory).join("redlock.env"), settings).unwrap();
+    }
+    let xdg = home.join("xdg");
+    let key = r#"redis-cli -s "$SOCKET" KEYS '*:a' | grep -v '{'"#;
+    for (variable, value, prefix) in [
+        ("HOME", home, "file"),
+        ("REDLOCK_PREFIX", Path::new("environment:"), "environment"),
+        ("XDG_CONFIG_HOME", xdg.as_path(), "xdg"),
+    ] {
+        let mut run = redlock(words!("run a -c", key));
+        run.env("SOCKET", redis.socket()).env("HOME", home);
+        let end = outcome(run.env(variable, value));
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, format!("{prefix}:a\n"), "{variable}");
+    }
 }
 
 #[test]
 fn a_mistake_in_the_file_is_78_and_named_with_its_line() {
-    let directory = tempfile::tempdir().unwrap();
     for (text, says) in [
         (
             "REDLOCK_URI=redis://u:hunter2@h",
-            "/redlock.env:1: unknown setting REDLOCK_URI; did you mean REDLOCK_URL?",
+            "1: unknown setting REDLOCK_URI; did you mean REDLOCK_URL?",
         ),
-        ("\nhunter2", "/redlock.env:2: expected NAME=value"),
-        (
-            "REDLOCK_QUIET=hunter2",
-            "/redlock.env:1: REDLOCK_QUIET must be 1 or 0",
-        ),
+        ("\nhunter2", "2: expected NAME=value"),
+        ("REDLOCK_QUIET=hunter2", "1: REDLOCK_QUIET must be 1 or 0"),
         (
             "REDLOCK_REDIS_TIMEOUT=hunter2",
-            "/redlock.env:1: REDLOCK_REDIS_TIMEOUT must be a duration such as 500ms",
+            "1: REDLOCK_REDIS_TIMEOUT must be a duration such as 500ms",
         ),
-        (
-            "REDLOCK_NAME=hunter2",
-            "/redlock.env:1: unknown setting REDLOCK_NAME",
-        ),
+        ("REDLOCK_NAME=hunter2", "1: unknown setting REDLOCK_NAME"),
     ] {
-        fs::write(directory.path().join("redlock.env"), text).unwrap();
-        let end = outcome(redlock(&["status"]).env("XDG_CONFIG_HOME", directory.path()));
-        end.assert_code(78).assert_says(says);
+        let end = with_file(configured(text).path(), &["status"]);
+        assert_refused(&end, &format!("/redlock.env:{says}"));
         assert!(!end.stderr.contains("hunter2"), "{end:?}");
     }
 }
 
 #[test]
-fn quiet_and_verbose_can_be_set_anywhere() {
+fn of_quiet_and_verbose_the_one_that_is_set_where_it_counts_more_does() {
     let redis = Redis::start();
-    outcome(
-        redis
-            .redlock(&["run", "a", "--", "true"])
-            .env("REDLOCK_VERBOSE", "1"),
-    )
-    .assert_code(0)
-    .assert_says("acquired");
-    outcome(
-        redis
-            .redlock(&["run", "-q", "a", "--", "true"])
-            .env("REDLOCK_VERBOSE", "1"),
-    )
-    .assert_code(0)
-    .assert_silent();
-}
-
-#[test]
-fn a_lease_is_at_least_a_second() {
-    outcome(&mut redlock(&["run", "--ttl", "500ms", "a", "--", "true"]))
-        .assert_code(64)
-        .assert_says("at least 1s");
+    // An empty line of a file sets nothing.
+    let empty = configured("REDLOCK_TTL=\nREDLOCK_REASON=''\nREDLOCK_URL=\n");
+    let quiet = configured("REDLOCK_QUIET=1\n");
+    for (file, line, says) in [
+        (&empty, "run a", ""),
+        (&empty, "REDLOCK_VERBOSE=1 run a", "acquired"),
+        (&empty, "REDLOCK_VERBOSE=1 run -q a", ""),
+        (&quiet, "run a", ""),
+        (&quiet, "REDLOCK_VERBOSE=1 run a", "released"),
+        (&quiet, "REDLOCK_VERBOSE=1 REDLOCK_QUIET=1 run a", ""),
+    ] {
+        let mut run = redis.redlock(&words(line, &["--", "true"]));
+        let end = outcome(run.env("XDG_CONFIG_HOME", file.path()));
+        end.assert_code(0).assert_says(says);
+        assert_eq!(end.stderr.is_empty(), says.is_empty(), "{line}: {end:?}");
+    }
 }
 
 #[test]
 fn databases_users_and_passwords_are_used_and_never_shown() {
     let redis = Redis::start();
     redis.cli(words!("ACL SETUSER jobs on >hunter2 ~* &* +@all"));
-    redis.cli(&["CONFIG", "SET", "requirepass", "hunter2"]);
+    redis.cli(words!("CONFIG SET requirepass hunter2"));
     let file = redis.dir.path().join("password");
     fs::write(&file, "hunter2\n").unwrap();
-    let file = file.to_str().unwrap();
-    let port = redis.port;
-    let with_file = [
+    let port = redis.port.to_string();
+    let script = r#"redis-cli -p "$1" -a hunter2 --no-auth-warning -n 3 EXISTS redlock:a"#;
+    for url in [
         format!("redis://jobs@127.0.0.1:{port}/3"),
         format!("{}?db=3", redis.url()),
-    ];
-    let script =
-        r#"echo ready; redis-cli -p "$1" -a hunter2 --no-auth-warning -n 3 EXISTS redlock:a"#;
-    for url in &with_file {
-        let mut run = Running::start(&mut redlock(words!(
-            "-v -u {} REDLOCK_PASSWORD_FILE={} run a -- sh -c {} sh",
-            url,
-            file,
-            script,
-            &port.to_string()
-        )));
-        run.expect_line("ready");
-        run.expect_line("1");
-        let end = run.finish();
-        end.assert_code(0);
+    ] {
+        let mut run = redlock(words!("-v -u {} run a -- sh -c", &url, script, "sh", &port));
+        let end = outcome(run.env("REDLOCK_PASSWORD_FILE", &file));
+        assert_eq!(end.assert_code(0).stdout, "1\n");
         assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
     }
     let url = format!("redis://jobs:hunter2@127.0.0.1:{port}");
-    for arguments in [
-        &["status", "a"][..],
-        &["status", "--json", "a"],
-        &["-v", "release", "--force", "a"],
+    for line in [
+        "-v -u {} status a",
+        "-v -u {} status --json a",
+        "-v -u {} -v release --force a",
     ] {
-        let end = outcome(&mut redlock(&[&["-v", "-u", &url], arguments].concat()));
+        let end = outcome(&mut redlock(&words(line, &[&url])));
         assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
     }
 }
@@ -157,174 +147,93 @@ pub fn openssl(directory: &Path, arguments: &str) {
     end.assert_code(0);
 }
 
-/// A CA, a certificate for localhost and one for us, signed by it, as PEM files.
+/// Two CAs, and certificates that they have signed for servers and for us, as PEM files.
 fn certificates() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
-    fs::write(
-        dir.join("names"),
-        "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n",
-    )
-    .unwrap();
+    let names = "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n";
+    fs::write(dir.join("names"), names).unwrap();
+    let other_name = "subjectAltName=DNS:elsewhere.example\n";
+    fs::write(dir.join("other-name"), other_name).unwrap();
+    let new = "-newkey rsa:2048 -nodes -subj";
     for ca in ["ca", "other-ca"] {
-        openssl(
-            dir,
-            &format!(
-                "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={ca} -keyout {ca}.key -out {ca}.crt"
-            ),
-        );
+        let made = format!("req -x509 {new} /CN={ca} -days 2 -keyout {ca}.key -out {ca}.crt");
+        openssl(dir, &made);
     }
     for name in ["server", "client"] {
-        openssl(
-            dir,
-            &format!(
-                "req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"
-            ),
+        let asked = format!("req {new} /CN={name} -keyout {name}.key -out {name}.csr");
+        openssl(dir, &asked);
+    }
+    for (name, whose, ca, extensions, days) in [
+        ("server", "server", "ca", "names", "2"),
+        ("client", "client", "ca", "names", "2"),
+        ("elsewhere", "server", "ca", "other-name", "2"),
+        ("over", "server", "ca", "names", "-1"),
+        ("stranger", "server", "other-ca", "names", "2"),
+    ] {
+        let signed = format!(
+            "x509 -req -in {whose}.csr -CA {ca}.crt -CAkey {ca}.key -CAcreateserial -days {days} \
+             -extfile {extensions} -out {name}.crt"
         );
-        openssl(
-            dir,
-            &format!(
-                "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out {name}.crt"
-            ),
-        );
+        openssl(dir, &signed);
     }
     directory
+}
+
+/// A server that speaks TLS with one of these certificates, and its URL.
+fn tls_server(directory: &Path, certificate: &str) -> (Redis, String) {
+    let port = free_port().to_string();
+    let file = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    let redis = Redis::with(words!(
+        "--tls-port {} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {}",
+        &port,
+        &file(certificate),
+        &file("server.key"),
+        &file("ca.crt"),
+    ));
+    (redis, format!("rediss://localhost:{port}"))
 }
 
 #[test]
 fn tls_trusts_the_given_ca_and_shows_our_certificate() {
     let directory = certificates();
-    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    let port = free_port().to_string();
-    let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
-    let redis = Redis::with(words!(
-        "--tls-port {} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file",
-        &port,
-        &cert,
-        &key,
-        &ca
-    ));
-    let url = format!("rediss://localhost:{port}");
-    let mut gate = Gate::new(&redis);
-    let start = |tls: &[&str]| {
-        let work = words!("run a -c", r#"read go <"$HOME/gate""#);
-        let mut command = redlock(&[&["-u", &url], tls, work].concat());
+    let dir = directory.path();
+    let (redis, url) = tls_server(dir, "server.crt");
+    // The files are those of the CA, of our certificate and of its key.
+    let run = |url: &str, files: &str, script: &str| {
+        let mut command = redlock(words!("-u {} run a -c", url, script));
+        let settings = [("CA", "crt"), ("CERT", "crt"), ("KEY", "key")];
+        for ((setting, kind), file) in settings.iter().zip(files.split(' ')) {
+            let file = dir.join(format!("{file}.{kind}"));
+            command.env(format!("REDLOCK_TLS_{setting}"), file);
+        }
         Running::start(command.env("HOME", redis.dir.path()))
     };
-    let run = |tls: &[&str]| start(tls).finish();
-    let (our_cert, our_key, other_ca) =
-        (file("client.crt"), file("client.key"), file("other-ca.crt"));
-    let renewed = start(words!(
-        "REDLOCK_TLS_CA={} REDLOCK_TLS_CERT={} REDLOCK_TLS_KEY={}",
-        &ca,
-        &our_cert,
-        &our_key
-    ));
+    let mut gate = Gate::new(&redis);
+    let renewed = run(&url, "ca client client", r#"read go <"$HOME/gate""#);
     wait_until("it is renewed over the same connection", || {
         redis.calls("evalsha") >= 2
     });
     gate.open();
     renewed.finish().assert_code(0).assert_silent();
-    run(words!(
-        "REDLOCK_TLS_CA={} REDLOCK_TLS_CERT={} REDLOCK_TLS_KEY={}",
-        &other_ca,
-        &our_cert,
-        &our_key
-    ))
-    .assert_code(78)
-    .assert_says("REDLOCK_TLS_CA");
-    run(&[
-        setting("REDLOCK_TLS_CA", &ca),
-        setting("REDLOCK_TLS_CERT", &our_cert),
-    ])
-    .assert_code(78)
-    .assert_says("belong together");
-    run(&["REDLOCK_TLS_CA=/nonexistent"])
-        .assert_code(78)
-        .assert_says("can't use /nonexistent");
-    // Redis closes the connection of a client without a certificate.
-    let end = run(&[setting("REDLOCK_TLS_CA", &ca)]);
-    assert!(matches!(end.code(), Some(69 | 78)), "{end:?}");
-    // A server that doesn't speak TLS.
+    let (_elsewhere, elsewhere) = tls_server(dir, "elsewhere.crt");
+    let (_over, over) = tls_server(dir, "over.crt");
     let plain = format!("rediss://localhost:{}", redis.port);
-    outcome(&mut redlock(&[
-        "-u",
-        &plain,
-        setting("REDLOCK_TLS_CA", &ca),
-        "status",
-    ]))
-    .assert_code(78)
-    .assert_says("doesn't use TLS on this port");
-}
-
-#[test]
-fn a_private_ca_vouches_for_no_other_name_and_time_and_the_server_takes_no_strangers_certificate() {
-    let directory = certificates();
-    let dir = directory.path();
-    let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
-    let sign = |name: &str, ca: &str, options: &str| {
-        openssl(
-            dir,
-            &format!(
-                "x509 -req -in server.csr -CA {ca}.crt -CAkey {ca}.key -CAcreateserial {options} -out {name}.crt"
-            ),
-        );
-    };
-    fs::write(
-        dir.join("elsewhere"),
-        "subjectAltName=DNS:elsewhere.example\n",
-    )
-    .unwrap();
-    sign("elsewhere", "ca", "-days 2 -extfile elsewhere");
-    sign("over", "ca", "-days -1 -extfile names");
-    sign("stranger", "other-ca", "-days 2 -extfile names");
-    let server = |certificate: &str| {
-        let port = free_port().to_string();
-        let (cert, key, ca) = (file(certificate), file("server.key"), file("ca.crt"));
-        let redis = Redis::with(words!(
-            "--tls-port {} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file",
-            &port,
-            &cert,
-            &key,
-            &ca
-        ));
-        (redis, format!("rediss://localhost:{port}"))
-    };
-    let run = |url: &str, certificate: &str, key: &str| {
-        let (ca, cert, key) = (file("ca.crt"), file(certificate), file(key));
-        let options = words!(
-            "-u {} REDLOCK_TLS_CA={} REDLOCK_TLS_CERT={} REDLOCK_TLS_KEY={}",
-            url,
-            &ca,
-            &cert,
-            &key
-        );
-        let command = ["run", "a", "--", "echo", "ran"];
-        outcome(&mut redlock(&[options, &command].concat()))
-    };
-    for (certificate, says) in [
-        (
-            "elsewhere.crt",
-            "its certificate is not for localhost, but for elsewhere.example",
-        ),
-        ("over.crt", "its certificate has expired"),
+    let other_name = "its certificate is not for localhost, but for elsewhere.example";
+    for (url, files, says) in [
+        (&url, "other-ca client client", "REDLOCK_TLS_CA"),
+        (&url, "ca client", "belong together"),
+        (&url, "/nonexistent", "can't use /nonexistent"),
+        (&elsewhere, "ca client client", other_name),
+        (&over, "ca client client", "its certificate has expired"),
+        (&plain, "ca", "doesn't use TLS on this port"),
     ] {
-        let (_redis, url) = server(certificate);
-        let end = run(&url, "client.crt", "client.key");
-        end.assert_code(78).assert_says(says);
-        assert_eq!(end.stdout, "");
+        assert_refused(&run(url, files, "echo ran").finish(), says);
     }
-    let (redis, url) = server("server.crt");
-    run(&url, "client.crt", "client.key")
-        .assert_code(0)
-        .assert_silent();
-    // What isn't signed by its CA, or was at a time that is over, isn't let in.
-    for certificate in ["stranger.crt", "over.crt"] {
-        let end = run(&url, certificate, "server.key");
-        assert!(
-            matches!(end.code(), Some(69 | 78)),
-            "{certificate}: {end:?}"
-        );
+    // Redis lets none in without a certificate, with one that its CA hasn't signed, or at a time that is over.
+    for files in ["ca", "ca stranger server", "ca over server"] {
+        let end = run(&url, files, "echo ran").finish();
+        assert!(matches!(end.code(), Some(69 | 78)), "{files}: {end:?}");
         assert_eq!(end.stdout, "");
     }
     assert_eq!(redis.holder("a"), None);
@@ -340,26 +249,31 @@ fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
     });
     let tagged = |words: &[&str]| {
         let mut command = redis.redlock(words);
-        command
-            .env("REDLOCK_PREFIX", "{redlock}:")
-            .env("GO", redis.dir.path().join("go"));
+        command.env("REDLOCK_PREFIX", "{redlock}:");
         command
     };
-    let run = |words: &[&str]| outcome(&mut tagged(words)).assert_code(0).stdout.clone();
-    let script = r#"echo ready; until [ -e "$GO" ]; do sleep 0.01; done"#;
-    let mut holder = Running::start(&mut tagged(&["run", "a", "-c", script]));
+    let says = |line: &str| {
+        let end = outcome(&mut tagged(&words(line, &[])));
+        end.assert_code(0).stdout.clone()
+    };
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate""#;
+    let mut holder = Running::start(&mut tagged(words!("run a -c", script)));
     holder.expect_line("ready");
-    let mut waiter = Running::start(&mut tagged(&["run", "a", "b", "--", "echo", "in"]));
-    wait_until("it waits", || run(&["status"]).contains("waiting"));
-    assert!(run(&["status"]).contains('a'));
-    fs::write(redis.dir.path().join("go"), "").unwrap();
+    let mut waiter = Running::start(&mut tagged(words!("run a b -- echo in")));
+    wait_until("it waits", || says("status").contains("waiting"));
+    gate.open();
     waiter.expect_line("in");
     waiter.finish().assert_code(0);
     holder.finish().assert_code(0);
-    assert!(run(&["history", "a"]).contains("echo in"));
-    run(&["run", "--shared", "a", "--", "true"]);
-    run(&["freeze", "-q", "a", "--reason", "x"]);
-    run(&["thaw", "-q", "a"]);
+    assert!(says("history a").contains("echo in"));
+    for line in [
+        "run --shared a -- true",
+        "freeze -q a --reason x",
+        "thaw -q a",
+    ] {
+        says(line);
+    }
     let slots: BTreeSet<String> = redis
         .cli(&["KEYS", "*"])
         .lines()
@@ -368,35 +282,28 @@ fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
     assert_eq!(slots.len(), 1, "{slots:?}");
 }
 
-/// A directory for `XDG_CONFIG_HOME` with this configuration file.
-fn configured(text: &str) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("redlock.env"), text).unwrap();
-    directory
-}
-
 #[test]
 fn the_password_of_a_configuration_file_goes_to_no_server_that_was_named_elsewhere() {
     let redis = Redis::with(&["--requirepass", "mine"]);
     let file = configured("REDLOCK_URL=redis://127.0.0.1:1\nREDLOCK_PASSWORD_FILE=/nowhere\n");
-    let run = |url: &str| {
-        let mut command = redlock(&["-u", url, "run", "a", "--", "true"]);
-        command.env("XDG_CONFIG_HOME", file.path());
-        command
+    let run = |url: &str, password_file: &str| {
+        let line = "REDLOCK_PASSWORD_FILE={} -u {} run a -- true";
+        with_file(file.path(), &words(line, &[password_file, url]))
     };
     let url = format!("redis://:mine@127.0.0.1:{}", redis.port);
-    outcome(&mut run(&url)).assert_code(0).assert_silent();
+    run(&url, "").assert_code(0).assert_silent();
     // Nor is it asked for there.
-    let without = format!("redis://127.0.0.1:{}", redis.port);
-    outcome(&mut run(&without))
+    let without = redis.tcp_url();
+    run(&without, "")
         .assert_code(77)
         .assert_says("requires a password");
     let other = file.path().join("password");
+    let path = other.to_str().unwrap();
     fs::write(&other, "another\n").unwrap();
     // What is typed counts before what is in the environment.
-    outcome(run(&url).env("REDLOCK_PASSWORD_FILE", &other)).assert_code(0);
+    run(&url, path).assert_code(0);
     fs::write(&other, "mine\n").unwrap();
-    outcome(run(&without).env("REDLOCK_PASSWORD_FILE", &other)).assert_code(0);
+    run(&without, path).assert_code(0);
 }
 
 #[test]
@@ -405,36 +312,14 @@ fn a_user_who_may_not_read_the_configuration_takes_no_lock_on_the_default_server
         return;
     };
     let file = configured("REDLOCK_URL=redis://10.0.0.5\n");
-    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
-    fs::set_permissions(file.path(), mode(0o755)).unwrap();
-    fs::set_permissions(file.path().join("redlock.env"), mode(0o600)).unwrap();
+    set_mode(file.path(), 0o755);
+    set_mode(&file.path().join("redlock.env"), 0o600);
     let mut run = user.command(&["./redlock", "run", "a", "--", "true"]);
     outcome(run.env("XDG_CONFIG_HOME", file.path()))
         .assert_code(78)
         .assert_says("can't read ");
     let redis = Redis::start();
     let mut run = user.redlock(&redis, &["run", "a", "--", "true"]);
-    outcome(run.env("XDG_CONFIG_HOME", file.path()))
-        .assert_code(0)
-        .assert_silent();
-}
-
-#[test]
-fn of_quiet_and_verbose_the_one_that_is_set_where_it_counts_more_does() {
-    let redis = Redis::start();
-    let file = configured("REDLOCK_QUIET=1\n");
-    let mut run = redis.redlock(&["run", "a", "--", "true"]);
-    run.env("XDG_CONFIG_HOME", file.path());
-    outcome(&mut run).assert_code(0).assert_silent();
-    outcome(run.env("REDLOCK_VERBOSE", "1")).assert_says("released");
-    outcome(run.env("REDLOCK_QUIET", "1")).assert_silent();
-}
-
-#[test]
-fn an_empty_line_of_a_file_sets_nothing() {
-    let redis = Redis::start();
-    let file = configured("REDLOCK_TTL=\nREDLOCK_REASON=''\nREDLOCK_URL=\n");
-    let mut run = redis.redlock(&["run", "a", "--", "true"]);
     outcome(run.env("XDG_CONFIG_HOME", file.path()))
         .assert_code(0)
         .assert_silent();
@@ -447,9 +332,8 @@ pub fn set_mode(path: &Path, mode: u32) {
 
 /// A configuration file that names this server.
 fn with_a_url(redis: &Redis) -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = configured(&format!("REDLOCK_URL={}\n", redis.tcp_url()));
     let file = directory.path().join("redlock.env");
-    fs::write(&file, format!("REDLOCK_URL={}\n", redis.tcp_url())).unwrap();
     (directory, file)
 }
 
@@ -457,50 +341,40 @@ fn with_a_url(redis: &Redis) -> (tempfile::TempDir, PathBuf) {
 fn a_configuration_file_that_others_may_write_is_refused() {
     let redis = Redis::start();
     let (directory, file) = with_a_url(&redis);
-    let run = || {
-        let mut run = redlock(&["run", "a", "--", "echo", "ran"]);
-        outcome(run.env("XDG_CONFIG_HOME", directory.path()))
+    let dir = directory.path();
+    let is_refused = |mode: u32, path: &Path| {
+        let end = run_with_file(dir);
+        assert_refused(&end, &format!("has mode {mode:o}"));
+        end.assert_says(&format!("chmod go-w {}", path.display()));
     };
-    let refused = |says: &str, fix: &str| {
-        let end = run();
-        end.assert_code(78).assert_says(says).assert_says(fix);
-        assert_eq!(end.stdout, "");
-    };
-    let accepted = || {
-        let end = run();
-        end.assert_code(0).assert_silent();
-        assert_eq!(end.stdout, "ran\n");
-    };
-    let fix = format!("chmod go-w {}", file.display());
     for mode in [0o666, 0o664, 0o602, 0o620] {
         set_mode(&file, mode);
-        refused(&format!("has mode {mode:o}"), &fix);
+        is_refused(mode, &file);
     }
     for mode in [0o644, 0o640, 0o600, 0o400, 0o755] {
         set_mode(&file, mode);
-        accepted();
+        assert_ran(&run_with_file(dir));
     }
     // Nor is one that others could put another in the place of.
-    let fix = format!("chmod go-w {}", directory.path().display());
     for mode in [0o777, 0o770, 0o1777] {
-        set_mode(directory.path(), mode);
-        refused(&format!("has mode {mode:o}"), &fix);
+        set_mode(dir, mode);
+        is_refused(mode, dir);
     }
-    set_mode(directory.path(), 0o755);
-    accepted();
+    set_mode(dir, 0o755);
+    assert_ran(&run_with_file(dir));
     // What counts is the file at the end of a link.
     let target = tempfile::tempdir().unwrap();
     let target = target.path().join("settings");
     fs::rename(&file, &target).unwrap();
     std::os::unix::fs::symlink(&target, &file).unwrap();
-    accepted();
+    assert_ran(&run_with_file(dir));
     set_mode(&target, 0o606);
-    refused("has mode 606", "chmod go-w ");
+    is_refused(0o606, Path::new(""));
     // What sets nothing may be anyone's.
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink("/dev/null", &file).unwrap();
     let mut status = redis.redlock(&["status"]);
-    outcome(status.env("XDG_CONFIG_HOME", directory.path())).assert_code(0);
+    outcome(status.env("XDG_CONFIG_HOME", dir)).assert_code(0);
 }
 
 #[test]
@@ -513,19 +387,15 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
     let home = directory.path();
     set_mode(home, 0o755);
     let own = |path: &Path, owner: u32| std::os::unix::fs::chown(path, Some(owner), None).unwrap();
-    let as_root = || {
-        let mut run = redlock(&["run", "a", "--", "true"]);
-        outcome(run.env("XDG_CONFIG_HOME", home))
-    };
     let as_user = || {
         let mut run = user.command(&["./redlock", "run", "a", "--", "true"]);
         outcome(run.env("XDG_CONFIG_HOME", home))
     };
     // Root's own serves all.
-    as_root().assert_code(0);
+    run_with_file(home).assert_code(0);
     for (owner, says) in [(54321, "belongs to user 54321"), (65534, "65534")] {
         own(&file, owner);
-        as_root()
+        run_with_file(home)
             .assert_code(78)
             .assert_says(says)
             .assert_says("mode 644")
@@ -533,7 +403,7 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
         own(&file, 0);
         // With a link in its place the owner of a directory chooses among the files of root.
         own(home, owner);
-        as_root().assert_code(78).assert_says(says);
+        run_with_file(home).assert_code(78).assert_says(says);
         own(home, 0);
     }
     // A user believes root, too, and nobody else.
@@ -546,13 +416,6 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
         .assert_code(78)
         .assert_says("belongs to user 54322")
         .assert_says(&format!("chown 54321 {}", file.display()));
-}
-
-/// A redlock of root's whose home is another user's.
-fn of_root_at_home_of(home: &Path, redis: &Redis) -> Outcome {
-    let mut run = redlock(&["run", "a", "--", "true"]);
-    run.env("HOME", home).env("REDLOCK_URL", redis.tcp_url());
-    outcome(&mut run)
 }
 
 #[test]
@@ -574,28 +437,30 @@ fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuratio
     let mut setuid = Running::start(setuid.env("A", &settings));
     let environ = format!("/proc/{}/environ", setuid.line());
     let file = config.join("redlock.env");
-    let refused = |says: &str| {
-        let end = of_root_at_home_of(&home, &redis);
-        end.assert_code(78).assert_says(says);
+    // A redlock of root's whose home is another user's.
+    let run_at = |home: &Path| {
+        let mut run = redlock(words!("run a -- true"));
+        run.env("HOME", home).env("REDLOCK_URL", redis.tcp_url());
+        let end = outcome(&mut run);
         assert!(!mark.exists(), "{end:?}");
+        end
     };
+    let its_directory = format!("its directory {}", config.display());
     // The user's file, the user's link to one of root's, and root's own link to one whose text is the user's.
     chown(&config, Some(54321), None).unwrap();
     fs::write(&file, format!("{command}\n")).unwrap();
-    refused(&format!("its directory {}", config.display()));
+    assert_refused(&run_at(&home), &its_directory);
     fs::remove_file(&file).unwrap();
     symlink(&environ, &file).unwrap();
-    refused(&format!("its directory {}", config.display()));
+    assert_refused(&run_at(&home), &its_directory);
     chown(&config, Some(0), None).unwrap();
-    of_root_at_home_of(&home, &redis).assert_code(0);
-    assert!(!mark.exists());
+    run_at(&home).assert_code(0);
     // In root's place another user has put a link to a directory of root's, which holds what root trusts.
     let theirs = directory.path().join("theirs");
     fs::create_dir(&theirs).unwrap();
     symlink(&config, theirs.join(".config")).unwrap();
     chown(&theirs, Some(54321), None).unwrap();
-    of_root_at_home_of(&theirs, &redis).assert_code(0);
-    assert!(!mark.exists());
+    run_at(&theirs).assert_code(0);
     drop(setuid);
 }
 
@@ -604,18 +469,14 @@ fn what_is_no_settings_file_is_78_and_named_and_makes_nothing_wait() {
     let redis = Redis::start();
     let (directory, file) = with_a_url(&redis);
     let is_refused = |says: &str| {
-        let mut run = redlock(&["run", "a", "--", "echo", "ran"]);
-        let end = outcome(run.env("XDG_CONFIG_HOME", directory.path()));
-        end.assert_code(78).assert_says(says);
+        let end = run_with_file(directory.path());
+        assert_refused(&end, says);
         end.assert_says(file.to_str().unwrap());
-        assert_eq!(
-            (end.stdout.as_str(), end.stderr.lines().count()),
-            ("", 1),
-            "{end:?}"
-        );
+        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+        let _ = fs::remove_file(&file);
     };
-    let url = redis.tcp_url();
-    fs::write(&file, format!("# ours\r\nREDLOCK_URL={url}\r\n")).unwrap();
+    let dos = format!("# ours\r\nREDLOCK_URL={}\r\n", redis.tcp_url());
+    fs::write(&file, dos).unwrap();
     is_refused(&format!(
         "redlock.env:1: DOS line endings; run: sed -i 's/\\r$//' {}",
         file.display()
@@ -624,72 +485,57 @@ fn what_is_no_settings_file_is_78_and_named_and_makes_nothing_wait() {
     is_refused("isn't UTF-8");
     fs::write(&file, "#".repeat(10 << 20)).unwrap();
     is_refused("it is larger than");
-    fs::remove_file(&file).unwrap();
-    fs::create_dir(&file).unwrap();
-    is_refused("it isn't a file");
-    fs::remove_dir(&file).unwrap();
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
     is_refused("it isn't a file");
-    fs::remove_file(&file).unwrap();
-    let _socket = std::os::unix::net::UnixListener::bind(&file).unwrap();
-    is_refused("can't read");
-    fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink("/dev/ptmx", &file).unwrap();
     is_refused("it isn't a file");
-    fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink(&file, &file).unwrap();
     is_refused("can't read");
+    let socket = std::os::unix::net::UnixListener::bind(&file).unwrap();
+    is_refused("can't read");
+    drop(socket);
+    fs::create_dir(&file).unwrap();
+    is_refused("it isn't a file");
 }
 
 #[test]
 fn where_a_password_is_missing_a_removed_password_command_is_named_with_its_place() {
     let redis = Redis::with(&["--requirepass", "mine"]);
     let url = redis.tcp_url();
-    let file = configured(&format!(
-        "REDLOCK_URL={url}\nREDLOCK_PASSWORD_COMMAND=hunter2\n"
-    ));
-    let path = file.path().join("redlock.env");
-    let instead = "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
-    let end = |url: &str, variable: &str| {
-        let mut run = redlock(&["run", "a", "-u", url, "--", "true"]);
-        let end = outcome(
-            run.env("XDG_CONFIG_HOME", file.path())
-                .env("REDLOCK_PASSWORD_COMMAND", variable),
-        );
+    let text = format!("REDLOCK_URL={url}\nREDLOCK_PASSWORD_COMMAND=hunter2\n");
+    let file = configured(&text);
+    let is_answered = |url: &str, variable: &str, code: i32, says: &str| {
+        let line = "REDLOCK_PASSWORD_COMMAND={} run a -u {} -- true";
+        let end = with_file(file.path(), &words(line, &[variable, url]));
+        end.assert_code(code).assert_says(says);
+        assert_eq!(end.stderr.is_empty(), code == 0, "{end:?}");
         assert!(!end.stderr.contains("hunter2"), "{end:?}");
-        end
     };
-    let place = format!(
-        "{}:2: REDLOCK_PASSWORD_COMMAND isn't read: {instead}",
-        path.display()
-    );
-    end(&url, "").assert_code(77).assert_says(&place);
-    end(&url, "hunter2")
-        .assert_code(77)
-        .assert_says(&format!("; REDLOCK_PASSWORD_COMMAND isn't read: {instead}"));
+    let instead = "REDLOCK_PASSWORD_COMMAND isn't read: have a timer write the password to a file, \
+                   and set REDLOCK_PASSWORD_FILE=FILE";
+    let path = file.path().join("redlock.env");
+    is_answered(&url, "", 77, &format!("{}:2: {instead}", path.display()));
+    is_answered(&url, "hunter2", 77, &format!("; {instead}"));
     let with_password = format!("redis://:mine@127.0.0.1:{}", redis.port);
-    end(&with_password, "hunter2")
-        .assert_code(0)
-        .assert_silent();
+    is_answered(&with_password, "hunter2", 0, "");
 }
 
 #[test]
 fn a_configuration_file_on_a_read_only_mount_is_used_whatever_its_mode() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("redlock.env");
-    let script = r#"mount -t tmpfs tmpfs "$0" && echo REDLOCK_URL=unix:///there >"$0/redlock.env" &&
-        chmod 777 "$0" "$0/redlock.env" && mount -o remount,ro "$0" && exec redlock status"#;
-    let words = ["unshare", "-m", "sh", "-c", script];
     if !crate::support::is_permitted(&["unshare", "-m", "true"]) {
         return;
     }
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]).arg(directory.path()).env_clear();
+    let directory = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs tmpfs "$0" && echo REDLOCK_URL=unix:///there >"$0/redlock.env" &&
+        chmod 777 "$0" "$0/redlock.env" && mount -o remount,ro "$0" && exec redlock status"#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]);
+    command.arg(directory.path()).env_clear();
     command.env("PATH", crate::support::path());
     command.env("XDG_CONFIG_HOME", directory.path());
     // As a Kubernetes ConfigMap is mounted.
     outcome(&mut command).assert_code(69).assert_says("/there");
-    assert!(!file.exists());
+    assert!(!directory.path().join("redlock.env").exists());
 }
 
 #[test]
@@ -698,35 +544,32 @@ fn what_reads_no_settings_and_doctor_work_beside_a_configuration_file_that_is_re
     let file = configured("REDLOCK_URL=redis://127.0.0.1:1\n");
     let path = file.path().join("redlock.env");
     set_mode(&path, 0o666);
-    let run = |words: &[&str]| {
-        let mut command = redlock(words);
-        outcome(command.env("XDG_CONFIG_HOME", file.path()))
-    };
+    let run = |words: &[&str]| with_file(file.path(), words);
     let fence = file.path().join("fence");
-    let fence = fence.to_str().unwrap();
-    for words in [&["--version"][..], &["--help"], &["fence", fence, "7"]] {
+    for words in [
+        &["--version"][..],
+        &["--help"],
+        &["fence", fence.to_str().unwrap(), "7"],
+    ] {
         run(words).assert_code(0).assert_silent();
     }
     // Nor does one that is typed wrong say anything else.
     run(&["status", "--wrong"]).assert_code(64);
-    let found = run(&["-u", &redis.url(), "doctor"]);
-    found.assert_code(1).assert_silent();
+    let examined = run(&["-u", &redis.url(), "doctor"]);
+    examined.assert_code(1).assert_silent();
     let says = format!("chmod go-w {}", path.display());
-    assert!(found.stdout.contains(&says), "{found:?}");
-    assert!(
-        found.stdout.contains("not fit to hold locks: 1 failure"),
-        "{found:?}"
-    );
+    for part in [says.as_str(), "not fit to hold locks: 1 failure"] {
+        assert!(examined.stdout.contains(part), "{examined:?}");
+    }
     // Without another URL it is the default server that is examined, and that gets no password.
     let password = file.path().join("password");
     fs::write(&password, "mine\n").unwrap();
-    let found = run(&[
-        "doctor",
-        setting("REDLOCK_PASSWORD_FILE", password.to_str().unwrap()),
-    ]);
-    assert!(matches!(found.code(), Some(0 | 1)), "{found:?}");
-    assert!(found.stdout.contains("127.0.0.1:6379"), "{found:?}");
-    assert!(found.stdout.contains(&says), "{found:?}");
+    let password = password.to_str().unwrap();
+    let examined = run(words!("REDLOCK_PASSWORD_FILE={} doctor", password));
+    assert!(matches!(examined.code(), Some(0 | 1)), "{examined:?}");
+    for part in [says.as_str(), "127.0.0.1:6379"] {
+        assert!(examined.stdout.contains(part), "{examined:?}");
+    }
 }
 
 #[test]
@@ -734,19 +577,16 @@ fn a_password_that_every_user_can_read_causes_one_warning() {
     let redis = Redis::with(&["--requirepass", "mine"]);
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
-    let password = dir.join("password");
-    let settings = dir.join("redlock.env");
+    let (password, settings) = (dir.join("password"), dir.join("redlock.env"));
     fs::write(&password, "mine\n").unwrap();
-    let url = format!("redis://:mine@127.0.0.1:{}", redis.port);
     let plain = redis.tcp_url();
-    // The inner one is part of the job, and leaves it to the outer one.
-    let run = |variables: &[(&str, &str)]| {
-        let mut run = redlock(&["run", "a", "--", "redlock", "extend", "a"]);
-        run.envs(variables.iter().copied());
-        outcome(run.env("XDG_CONFIG_HOME", dir))
-    };
     let file = password.to_str().unwrap();
-    let by_file = [("REDLOCK_URL", &*plain), ("REDLOCK_PASSWORD_FILE", file)];
+    // The inner one is part of the job, and leaves it to the outer one.
+    let run = |words: &[&str]| {
+        let inner = words!("run a -- redlock extend a");
+        with_file(dir, &[words, inner].concat())
+    };
+    let by_file = words!("REDLOCK_URL={} REDLOCK_PASSWORD_FILE={}", &plain, file);
     let warns = |end: &Outcome, path: &Path| {
         end.assert_code(0)
             .assert_says(&format!("chmod o-r {}", path.display()));
@@ -755,54 +595,41 @@ fn a_password_that_every_user_can_read_causes_one_warning() {
     };
     // Nobody else comes into the directory.
     set_mode(dir, 0o700);
-    run(&by_file).assert_code(0).assert_silent();
+    run(by_file).assert_code(0).assert_silent();
     set_mode(dir, 0o755);
-    warns(&run(&by_file), &password);
-    run(&[&[("REDLOCK_QUIET", "1")], &by_file[..]].concat())
+    warns(&run(by_file), &password);
+    run(&[by_file, &["REDLOCK_QUIET=1"]].concat())
         .assert_code(0)
         .assert_silent();
     set_mode(&password, 0o640);
-    run(&by_file).assert_code(0).assert_silent();
+    run(by_file).assert_code(0).assert_silent();
     // The same for a password in the URL of a configuration file.
+    let url = format!("redis://:mine@127.0.0.1:{}", redis.port);
     fs::write(&settings, format!("REDLOCK_URL={url}\n")).unwrap();
     warns(&run(&[]), &settings);
     set_mode(&settings, 0o640);
     run(&[]).assert_code(0).assert_silent();
-    fs::write(
-        &settings,
-        format!("REDLOCK_URL={plain}\nREDLOCK_PASSWORD_FILE={file}\n"),
-    )
-    .unwrap();
+    let text = format!("REDLOCK_URL={plain}\nREDLOCK_PASSWORD_FILE={file}\n");
+    fs::write(&settings, text).unwrap();
     set_mode(&settings, 0o644);
     run(&[]).assert_code(0).assert_silent();
     set_mode(&password, 0o644);
-    let found = outcome(redlock(&["doctor"]).env("XDG_CONFIG_HOME", dir));
-    assert!(
-        found.stdout.contains(&format!("chmod o-r {file}")),
-        "{found:?}"
-    );
+    let examined = with_file(dir, &["doctor"]).stdout;
+    let fix = format!("chmod o-r {file}");
+    assert!(examined.contains(&fix), "{examined}");
 }
 
 #[test]
 fn white_space_around_a_url_is_left_out_wherever_it_was_set() {
     let redis = Redis::start();
     let url = format!(" {}\r\n", redis.url());
-    let run = |words: &[&str]| {
-        let mut command = redlock(&[words, &["run", "a", "--", "true"]].concat());
-        command.env("HOME", redis.dir.path());
-        command
-    };
-    outcome(run(&[]).env("REDLOCK_URL", &url))
-        .assert_code(0)
-        .assert_silent();
-    outcome(&mut run(&["-u", &url]))
-        .assert_code(0)
-        .assert_silent();
-    let directory = redis.dir.path().join(".config");
-    fs::create_dir(&directory).unwrap();
-    let quoted = format!("REDLOCK_URL=' {} '\n", redis.url());
-    fs::write(directory.join("redlock.env"), quoted).unwrap();
-    outcome(&mut run(&[])).assert_code(0).assert_silent();
+    for line in ["REDLOCK_URL={} run a -- true", "-u {} run a -- true"] {
+        outcome(&mut redlock(&words(line, &[&url])))
+            .assert_code(0)
+            .assert_silent();
+    }
+    let text = format!("REDLOCK_URL=' {} '\n", redis.url());
+    assert_ran(&run_with_file(configured(&text).path()));
 }
 
 #[test]
@@ -818,18 +645,13 @@ fn variables_of_kubernetes_services_are_ignored_silently() {
         ("PORT_6379_UDP_ADDR", "10.0.0.1"),
     ];
     for service in ["REDLOCK", "REDLOCK_REDIS", "REDLOCK_TTL"] {
-        let variables = links.map(|(name, value)| (format!("{service}_{name}"), value));
         for words in [words!("run -n a -- true"), &["status"]] {
             let mut command = redis.redlock(words);
-            command.envs(variables.iter().map(|(name, value)| (name, value)));
+            command.envs(links.map(|(name, value)| (format!("{service}_{name}"), value)));
             outcome(&mut command).assert_code(0).assert_silent();
         }
     }
-    outcome(
-        redis
-            .redlock(words!("run a -- true"))
-            .env("REDLOCK_PORTS", "7"),
-    )
-    .assert_code(0)
-    .assert_says("REDLOCK_PORTS");
+    outcome(&mut redis.redlock(words!("REDLOCK_PORTS=7 run a -- true")))
+        .assert_code(0)
+        .assert_says("REDLOCK_PORTS");
 }

@@ -1,22 +1,21 @@
 //! Servers that are far away, suspended for a moment or not ready: what is started, and how
 //! often they are asked.
 
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, free_port, now, outcome, queued, redlock,
-    send, wait_until, with_default_signals,
+    Gated, Outcome, REDLOCK, Redis, Running, TIMEOUT, assert_nothing_left, free_port, now, outcome,
+    redlock, send, wait_until, with_default_signals,
 };
 
 const MS: Duration = Duration::from_millis(1);
 
 /// The whole lease of the lock "a" is there: its confirmation has arrived.
 fn is_confirmed(redis: &Redis) -> bool {
-    redis
-        .cli(&["PTTL", "redlock:a"])
-        .parse::<i64>()
-        .is_ok_and(|left| left >= 10_000)
+    let left = redis.cli(&["PTTL", "redlock:a"]).parse::<i64>();
+    left.is_ok_and(|left| left >= 10_000)
 }
 
 /// A holder of the lock "a" on another host: no process here sees it end.
@@ -72,6 +71,20 @@ fn hand_over(redis: &Redis, proxy: &Proxy, options: &[&str]) -> Outcome {
     finish_once_confirmed(redis, proxy, waiter)
 }
 
+/// From now on what may confirm a grant comes to the server only when the sender is dropped, and is told here before.
+fn hold_confirmations(proxy: &Proxy) -> (Receiver<String>, Sender<()>) {
+    let (confirmations, confirmed) = channel();
+    let (release, released) = channel();
+    proxy.set_hook(move |request: &Request| {
+        if ["heartbeat", "renew"].contains(&&*request.operation) {
+            let _ = confirmations.send(request.operation.clone());
+            let _ = released.recv_timeout(TIMEOUT);
+        }
+        Action::Pass
+    });
+    (confirmed, release)
+}
+
 #[test]
 fn over_a_line_of_any_length_a_lock_is_handed_over_and_the_command_runs_to_its_end() {
     std::thread::scope(|scope| {
@@ -98,18 +111,10 @@ fn far_from_the_server_a_command_starts_when_its_lock_is_confirmed_and_nearby_be
         let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
         let mut waiter = waiting(&redis, &proxy, &[]);
         // No confirmation arrives before COMMAND was seen.
-        let (confirmations, confirmed) = std::sync::mpsc::channel();
-        let (release, released) = std::sync::mpsc::channel::<()>();
-        proxy.set_hook(move |request: &Request| {
-            if ["heartbeat", "renew"].contains(&request.operation.as_str()) {
-                let _ = confirmations.send(request.operation.clone());
-                let _ = released.recv_timeout(crate::support::TIMEOUT);
-            }
-            Action::Pass
-        });
+        let (confirmed, release) = hold_confirmations(&proxy);
         holder.release();
         // A heartbeat may have come before the grant did: it confirms as well.
-        let operation = confirmed.recv_timeout(crate::support::TIMEOUT).unwrap();
+        let operation = confirmed.recv_timeout(TIMEOUT).unwrap();
         if starts_on_the_grant && operation == "renew" {
             waiter.run.expect_line("ready");
             drop(release);
@@ -130,9 +135,9 @@ fn far_from_the_server_a_command_starts_when_its_lock_is_confirmed_and_nearby_be
 fn where_more_matters_than_the_grant_a_command_starts_when_its_lock_is_confirmed() {
     // Others have to know of the start, its answer says whether to start, or there is a lock before it.
     for options in [
-        &["--supersede", "--seq", "5"][..],
-        &["--once-per", "1h"],
-        &["1st", "--ttl", "60s"],
+        words!("--supersede --seq 5"),
+        words!("--once-per 1h"),
+        words!("1st --ttl 60s"),
     ] {
         let redis = Redis::start();
         load_scripts(&redis);
@@ -142,15 +147,10 @@ fn where_more_matters_than_the_grant_a_command_starts_when_its_lock_is_confirmed
         if options.contains(&"1st") {
             wait_until("the first is renewed", || proxy.answered("check") > 0);
         }
-        let (confirmations, confirmed) = std::sync::mpsc::channel();
-        proxy.set_hook(move |request: &Request| {
-            if ["heartbeat", "renew"].contains(&request.operation.as_str()) {
-                let _ = confirmations.send(request.operation.clone());
-            }
-            Action::Pass
-        });
+        let (confirmed, release) = hold_confirmations(&proxy);
+        drop(release);
         holder.release();
-        let first = confirmed.recv_timeout(crate::support::TIMEOUT).unwrap();
+        let first = confirmed.recv_timeout(TIMEOUT).unwrap();
         // A renewal would be that of a command that has started.
         assert_eq!(first, "heartbeat", "{options:?}");
         waiter.run.expect_line("ready");
@@ -198,7 +198,7 @@ fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
                 scope.spawn(move || {
                     let redis = Redis::start();
                     load_scripts(&redis);
-                    let (stalls, stalled) = std::sync::mpsc::channel();
+                    let (stalls, stalled) = channel();
                     let proxy = Proxy::with(&redis, move |request| {
                         if request.operation != step || request.before > 0 {
                             return Action::Pass;
@@ -208,24 +208,22 @@ fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
                     });
                     let holder = Elsewhere::holding(&redis);
                     let url = proxy.url();
-                    let first = ["-q", "--ttl", "30s", "--url", &url];
-                    let mut waiter = Gated::start(&redis, &[&first, options, &["a"]].concat());
-                    // What a holder does comes only with the hand-over.
-                    let patience = crate::support::TIMEOUT;
-                    let is_holders = ["renew", "check"].contains(&step);
-                    if is_holders {
+                    let first = words!("-q --ttl 30s --url", &url);
+                    let mut waiter = Gated::start(&redis, &[first, options, &["a"]].concat());
+                    let begin = || stalled.recv_timeout(TIMEOUT).unwrap();
+                    let mut stalled_at = None;
+                    if ["renew", "check"].contains(&step) {
+                        // What a holder does comes only with the hand-over.
                         waiter.run.wait_until_queued(&redis);
-                    }
-                    let mut began = None;
-                    if !is_holders {
-                        began = Some(stalled.recv_timeout(patience).unwrap());
+                    } else {
+                        stalled_at = Some(begin());
                     }
                     holder.release();
                     waiter.run.expect_line("ready");
-                    let began = began.unwrap_or_else(|| stalled.recv_timeout(patience).unwrap());
+                    let stalled_at = stalled_at.unwrap_or_else(begin);
                     let what = || format!("{stall:?} of {step}: {proxy:?}");
                     wait_until(&what(), || {
-                        let is_over = began.elapsed() > three + MS * 500;
+                        let is_over = stalled_at.elapsed() > three + MS * 500;
                         let is_kept = is_confirmed(&redis) && proxy.answered("check") > 0;
                         (is_over && is_kept) || waiter.run.has_ended()
                     });
@@ -278,10 +276,8 @@ fn frozen_with_a_dead_member(redis: &Redis) -> Running {
     outcome(&mut redis.redlock(&["freeze", "a", "--reason", "x"])).assert_code(0);
     // The other's lease is over.
     let over = (now().as_millis() - 1).to_string();
-    assert_eq!(
-        redis.cli(&["ZADD", holders, "XX", "CH", &over, &other]),
-        "1"
-    );
+    let changed = redis.cli(&["ZADD", holders, "XX", "CH", &over, &other]);
+    assert_eq!(changed, "1");
     living
 }
 
@@ -289,16 +285,15 @@ fn frozen_with_a_dead_member(redis: &Redis) -> Running {
 fn a_frozen_lock_with_a_dead_member_is_asked_for_now_and_then_however_one_waits() {
     let redis = Redis::start();
     let _living = frozen_with_a_dead_member(&redis);
+    let scripts = || redis.calls("evalsha") + redis.calls("eval");
     for arguments in [
-        &["run", "-q", "a", "--", "true"][..],
-        &["run", "-q", "--shared", "a", "--", "true"],
-        &["acquire", "-q", "a"],
+        words!("run -q a -- true"),
+        words!("run -q --shared a -- true"),
+        words!("acquire -q a"),
     ] {
-        let before = redis.calls("evalsha") + redis.calls("eval");
+        let before = scripts();
         let waiter = Running::start(&mut redis.redlock(arguments));
-        wait_until("it has asked", || {
-            redis.calls("evalsha") + redis.calls("eval") > before
-        });
+        wait_until("it has asked", || scripts() > before);
         let asked = asked_in_a_second(&redis);
         // Each question may take two scripts; the member that lives renews.
         assert!(asked <= 50, "{arguments:?}: {asked} scripts a second");
@@ -310,12 +305,8 @@ fn a_frozen_lock_with_a_dead_member_is_asked_for_now_and_then_however_one_waits(
 fn a_holder_whose_key_is_written_all_the_time_looks_at_it_now_and_then() {
     let redis = Redis::start();
     // The next renewal, which would notice it as well, is 40 seconds away.
-    let mut holder =
-        Running::start(&mut redis.run("--ttl 2m --shared a", "echo ready; exec sleep 60"));
-    holder.expect_line("ready");
-    wait_until("it watches its key", || {
-        redis.cli(&["CLIENT", "LIST"]).contains(" flags=t")
-    });
+    let mut holder = Gated::start(&redis, words!("--ttl 2m --shared a")).ready();
+    wait_until("it watches its key", || redis.trackers() > 0);
     let before = redis.calls("evalsha");
     let began = Instant::now();
     // As each member of a group may do; the lock stays what it is.
@@ -325,19 +316,13 @@ fn a_holder_whose_key_is_written_all_the_time_looks_at_it_now_and_then() {
     }
     let looks = redis.calls("evalsha") - before;
     let tenths = u64::try_from(began.elapsed().as_millis()).unwrap() / 100;
-    assert!(
-        looks <= 10 + 2 * tenths,
-        "{looks} looks in {tenths} tenths of a second"
-    );
-    assert!(!holder.has_ended());
+    assert!(looks <= 10 + 2 * tenths, "{looks} in {tenths} tenths");
+    assert!(!holder.run.has_ended());
     let lost = Instant::now();
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
-    holder.finish().assert_code(79);
-    assert!(
-        lost.elapsed() < Duration::from_secs(30),
-        "{:?}",
-        lost.elapsed()
-    );
+    holder.run.finish().assert_code(79);
+    let took = lost.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
 #[test]
@@ -351,17 +336,9 @@ fn a_nested_run_whose_first_answer_takes_more_than_a_second_waits_and_runs() {
     });
     let url = proxy.url();
     let other = Gated::start(&redis, &["b"]).ready();
+    let outer = words!("run -q a -- env REDLOCK_REDIS_TIMEOUT=30s", REDLOCK);
     let inner = words!("run -q --url {} b -- echo ran", &url);
-    let outer = [
-        "run",
-        "-q",
-        "a",
-        "--",
-        "env",
-        "REDLOCK_REDIS_TIMEOUT=30s",
-        crate::support::REDLOCK,
-    ];
-    let run = Running::start(&mut redis.redlock(&[&outer[..], inner].concat()));
+    let run = Running::start(&mut redis.redlock(&[outer, inner].concat()));
     wait_until("it waits, or has ended", || {
         redis.queue("b").len() == 1 || redis.holder("a").is_none() && proxy.count("acquire") > 0
     });
@@ -381,9 +358,8 @@ fn a_run_that_a_signal_ends_in_a_renewal_has_time_to_log_in_again_far_away_for_i
         _ => Action::Pass,
     });
     let url = proxy.url().replace("redis://", "redis://far:pw@");
-    let work = ["run", "--ttl", "20s", "a", "-c", "exec sleep 600"];
-    let words = [&["--url", &url][..], &work].concat();
-    let run = Running::start(&mut with_default_signals(redis.redlock(&words)));
+    let words = words!("--url {} run --ttl 20s a -- sleep 600", &url);
+    let run = Running::start(&mut with_default_signals(redis.redlock(words)));
     wait_until("it renews", || proxy.count("renew") > 0);
     send(run.pid(), libc::SIGINT);
     run.finish().assert_killed_by(libc::SIGINT);
@@ -414,38 +390,42 @@ fn a_run_that_a_signal_ends_waits_for_its_release_over_a_line_of_more_than_half_
     });
 }
 
-#[test]
-fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let anyway = ["--on-unreachable", "run", "--ttl", "6s"];
-    let holder = Gated::start(&redis, &["a"]).ready();
-    // Long enough for a first answer: without that, COMMAND would run.
-    let fast = ["REDLOCK_REDIS_TIMEOUT=5s"];
-    // It answers first, and is gone while one waits.
-    let proxy = Proxy::new(&redis);
-    let url = proxy.url();
-    let first = ["run", "--url", &url];
-    let run = [&first[..], &anyway, &fast, &["a", "--", "echo", "ran"]].concat();
-    let waiter = queued(&redis, &run);
-    proxy.vanish();
-    let end = waiter.finish();
-    end.assert_code(69);
-    assert_eq!(end.stdout, "");
-    // The first of two locks is taken, and the server is gone before the second is.
-    let proxy = Proxy::new(&redis);
+/// A way to a server that vanishes when it is asked for a lock for the second time, or for the first time.
+fn vanishing(redis: &Redis, before: usize) -> Proxy {
+    let proxy = Proxy::new(redis);
     let vanish = proxy.vanishing();
     proxy.set_hook(move |request| match &*request.operation {
-        "acquire" if request.before == 1 => {
+        "acquire" if request.before >= before => {
             vanish();
             Action::LoseRequest
         }
         _ => Action::Pass,
     });
-    let url = proxy.url();
-    let first = ["run", "--url", &url];
-    let run = [&first[..], &anyway, &fast, &["b", "c", "--", "echo", "ran"]].concat();
-    let end = outcome(&mut redis.redlock(&run));
+    proxy
+}
+
+#[test]
+fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    // Long enough for a first answer: without that, COMMAND would run.
+    let options = "--on-unreachable run --ttl 6s REDLOCK_REDIS_TIMEOUT=5s";
+    let run = |proxy: &Proxy, names: &str| {
+        let mut run = redis.run(&format!("{options} {names}"), "echo ran");
+        run.env("REDLOCK_URL", proxy.url());
+        Running::start(&mut run)
+    };
+    let holder = Gated::start(&redis, &["a"]).ready();
+    // It answers first, and is gone while one waits.
+    let proxy = Proxy::new(&redis);
+    let mut waiter = run(&proxy, "a");
+    waiter.wait_until_queued(&redis);
+    proxy.vanish();
+    let end = waiter.finish();
+    end.assert_code(69);
+    assert_eq!(end.stdout, "");
+    // The first of two locks is taken, and the server is gone before the second is.
+    let end = run(&vanishing(&redis, 1), "b c").finish();
     // What it held is lost where that takes longer than the lease.
     assert!(matches!(end.code(), Some(69 | 79)), "{end:?}");
     assert_eq!(end.stdout, "");
@@ -457,20 +437,11 @@ fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_r
 {
     let redis = Redis::start();
     load_scripts(&redis);
-    let proxy = Proxy::new(&redis);
-    let vanish = proxy.vanishing();
-    proxy.set_hook(move |request| match &*request.operation {
-        "acquire" => {
-            vanish();
-            Action::LoseRequest
-        }
-        _ => Action::Pass,
-    });
+    let proxy = vanishing(&redis, 0);
     let url = proxy.url();
-    let outer = ["run", "a", "--", "env", "REDLOCK_REDIS_TIMEOUT=5s"];
-    let inner = [crate::support::REDLOCK, "run", "--url", &url];
-    let fast = ["--on-unreachable", "run", "--ttl", "6s"];
-    let words = [&outer[..], &inner, &fast, words!("a b -- echo ran")].concat();
+    let outer = words!("run a -- env REDLOCK_REDIS_TIMEOUT=5s", REDLOCK);
+    let options = words!("run --url {} --on-unreachable run --ttl 6s", &url);
+    let words = [outer, options, words!("a b -- echo ran")].concat();
     let end = outcome(&mut redis.redlock(&words));
     // What it reuses is lost where that takes longer than the lease.
     assert!(matches!(end.code(), Some(69 | 79)), "{end:?}");
@@ -503,9 +474,8 @@ fn a_server_that_can_not_do_it_now_is_not_one_that_is_out_of_reach() {
             }
         }
     });
-    let run = ["run", "-n", "--on-unreachable", "run", "a", "--"];
-    let run = [&["--url", &url], &run[..], &["echo", "ran"]].concat();
-    let end = outcome(&mut redlock(&run));
+    let run = words!("--url {} run -n --on-unreachable run a -- echo ran", &url);
+    let end = outcome(&mut redlock(run));
     end.assert_code(69).assert_says("it is loading its data");
     assert_eq!(end.stdout, "");
 }

@@ -4,16 +4,16 @@
 use std::fs;
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::generated::make_acl_users;
 use crate::promises::config::set_mode;
-use crate::promises::doctor::Examined;
+use crate::promises::doctor::{Examined, set};
 use crate::promises::trouble::{encrypted, self_signed};
 use crate::support::pty::Terminal;
 use crate::support::{
-    Cluster, OtherUser, REDLOCK, Redis, SERVER, free_port, is_permitted, outcome, path, redlock,
-    wait_until,
+    Cluster, OtherUser, REDLOCK, Redis, Running, SERVER, free_port, is_permitted, outcome, path,
+    redlock, wait_until,
 };
 
 /// Settings of a shell, and the password to type.
@@ -23,8 +23,8 @@ struct Place {
 }
 
 impl Place {
-    fn new(url: impl Into<String>, password: &'static str) -> Self {
-        let settings = vec![("REDLOCK_URL", url.into())];
+    fn new(url: String, password: &'static str) -> Self {
+        let settings = vec![("REDLOCK_URL", url)];
         Self { settings, password }
     }
 
@@ -88,26 +88,26 @@ impl Place {
         assert_eq!(level, "ok", "{line}: {:?}", examined.end);
     }
 
+    /// Returns a command for the server, of an administrator.
+    fn cli(&self, redis: &Redis, words: &[&str]) -> Command {
+        let mut cli = Command::new("redis-cli");
+        cli.arg("-s").arg(redis.socket()).args(words);
+        cli.env("REDISCLI_AUTH", self.password);
+        cli
+    }
+
     /// Sets two settings of a server wrong, and repairs them.
     #[track_caller]
     fn repair_settings(&self, redis: &Redis) {
-        for setting in ["maxmemory-policy allkeys-lru", "appendonly no"] {
-            let mut set = Command::new("redis-cli");
-            set.arg("-s").arg(redis.socket()).args(["CONFIG", "SET"]);
-            set.args(setting.split(' ')).stderr(Stdio::null());
-            let output = set.env("REDISCLI_AUTH", self.password).output().unwrap();
-            assert_eq!(output.stdout, b"OK\n", "{setting}");
+        for set in [
+            words!("CONFIG SET maxmemory-policy allkeys-lru"),
+            words!("CONFIG SET appendonly no"),
+        ] {
+            let end = outcome(&mut self.cli(redis, set));
+            assert_eq!(end.stdout, "OK\n", "{set:?}: {end:?}");
         }
         self.repair("eviction", &[]);
         self.repair("persistence", &[]);
-    }
-}
-
-#[test]
-fn pasted_commands_repair_the_settings_of_a_server_without_a_password() {
-    let redis = Redis::start();
-    for url in [redis.url(), format!("{}/3", redis.tcp_url())] {
-        Place::new(url, "").repair_settings(&redis);
     }
 }
 
@@ -149,27 +149,24 @@ fn pasted_commands_rewrite_the_configuration_file_of_a_server() {
          maxmemory-policy allkeys-lru\n"
     );
     fs::write(&file, text).unwrap();
-    let mut server = SERVER.command();
-    server.arg(&file).stdin(Stdio::null()).stdout(Stdio::null());
-    let mut server = server.spawn().unwrap();
+    let mut server = Running::start(SERVER.command().arg(&file));
     wait_until("it listens", || UnixStream::connect(&socket).is_ok());
     let place = Place::new(format!("redis://:secret@127.0.0.1:{port}"), "secret");
     place.repair("eviction", &[]);
     place.repair("persistence", &[]);
-    let _ = (server.kill(), server.wait());
+    server.kill();
     let text = fs::read_to_string(&file).unwrap();
-    for (line, is_there) in [
-        ("appendonly yes", true),
-        ("requirepass", true),
-        ("lru", false),
-    ] {
-        assert_eq!(text.contains(line), is_there, "{text}");
-    }
+    let has = |line: &str| text.contains(line);
+    assert!(has("appendonly yes") && has("requirepass"), "{text}");
+    assert!(!has("lru"), "{text}");
 }
 
 #[test]
-fn pasted_commands_log_in_as_an_administrator() {
+fn pasted_commands_repair_the_settings_of_a_server_and_log_in_as_an_administrator() {
     let redis = Redis::start();
+    for url in [redis.url(), format!("{}/3", redis.tcp_url())] {
+        Place::new(url, "").repair_settings(&redis);
+    }
     make_acl_users(&redis);
     redis.cli(words!("ACL SETUSER boss on >secret ~* &* +@all"));
     for password in ["", "secret"] {
@@ -191,19 +188,15 @@ fn pasted_commands_work_over_tls_with_a_client_certificate() {
     set_mode(&dir.join("password"), 0o600);
     let (redis, port) = encrypted(dir, "ours");
     let ca = file("ours.crt");
-    for setting in [["tls-ca-cert-file", &ca], ["tls-auth-clients", "yes"]] {
-        assert_eq!(
-            redis.cli(&[&["CONFIG", "SET"], &setting[..]].concat()),
-            "OK"
-        );
-    }
+    set(&redis, "tls-ca-cert-file", &ca);
+    set(&redis, "tls-auth-clients", "yes");
     make_acl_users(&redis);
-    redis.cli(&["CONFIG", "SET", "requirepass", "secret"]);
+    set(&redis, "requirepass", "secret");
     let mut place = Place::new(format!("rediss://jobs@localhost:{port}"), "secret");
     place.settings.extend([
         ("REDLOCK_PASSWORD_FILE", file("password")),
-        ("REDLOCK_TLS_CA", file("ours.crt")),
-        ("REDLOCK_TLS_CERT", file("ours.crt")),
+        ("REDLOCK_TLS_CA", ca.clone()),
+        ("REDLOCK_TLS_CERT", ca),
         ("REDLOCK_TLS_KEY", file("ours.key")),
     ]);
     place.repair_settings(&redis);
@@ -270,36 +263,25 @@ fn pasted_commands_free_a_lock_and_end_a_script() {
     ));
     let url = format!("redis://:secret@127.0.0.1:{}", redis.port);
     let place = Place::new(url, "secret");
-    let mut freeze = redlock(&["freeze", "cold", "--reason", "x"]);
-    freeze.env("HOME", "/nonexistent");
-    outcome(freeze.envs(place.settings.iter().cloned())).assert_code(0);
+    place.paste("redlock freeze cold --reason x");
     place.repair("name", &["cold"]);
-    let cli = |words: &[&str]| {
-        let mut cli = Command::new("redis-cli");
-        cli.arg("-s").arg(redis.socket()).args(words);
-        cli.env("REDISCLI_AUTH", "secret").stderr(Stdio::null());
-        cli.stdout(Stdio::null()).spawn().unwrap()
-    };
     // A command that is only for those who are sure.
-    assert!(
-        cli(words!("SET redlock:forever x"))
-            .wait()
-            .unwrap()
-            .success()
-    );
+    let set = words!("SET redlock:forever x");
+    outcome(&mut place.cli(&redis, set)).assert_code(0);
     let examined = place.doctor(&["forever"]);
     examined.says("name fail: no expiry → is dead; then redlock release --force forever");
     let fix = examined.checks["name"]["fix"].as_str().unwrap();
     place.paste(fix.split_once("then ").unwrap().1);
     place.doctor(&["forever"]).says("name ok: is free");
     // A script that doesn't end.
-    let mut endless = cli(&["EVAL", "while true do end", "0"]);
+    let endless = ["EVAL", "while true do end", "0"];
+    let endless = Running::start(&mut place.cli(&redis, &endless));
     wait_until("it is busy", || {
         let line = place.line("connection", &[]);
         line.is_some_and(|line| line.contains("SCRIPT KILL"))
     });
     place.repair("connection", &[]);
-    endless.wait().unwrap();
+    endless.finish();
 }
 
 #[test]
@@ -318,12 +300,11 @@ print([c["fix"] or "" for c in json.load(sys.stdin)["checks"] if c["check"] == "
             .args(["sh", "-c", &text]);
         command.env_clear().env("PATH", path());
         command.env("REDLOCK_URL", redis.tcp_url());
-        let output = command.env("HOME", "/nonexistent").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{text} {output:?}");
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with(expected), "{text}");
-        assert_eq!(lines[1..], [""], "{text}");
+        let end = outcome(command.env("HOME", "/nonexistent"));
+        end.assert_code(0);
+        let lines: Vec<&str> = end.stdout.lines().collect();
+        assert!(lines[0].starts_with(expected), "{end:?}");
+        assert_eq!(lines[1..], [""], "{end:?}");
     };
     if is_permitted(&["unshare", "-mpf", "mount", "-t", "proc", "proc", "/proc"]) {
         repair("-mpf", "true", "redlock", "mount -t proc");
@@ -337,11 +318,7 @@ print([c["fix"] or "" for c in json.load(sys.stdin)["checks"] if c["check"] == "
         fs::copy(REDLOCK, &own).unwrap();
         let other = "setpriv --reuid 54321 --regid 54321 --clear-groups";
         let ask = format!("{other} {}", own.display());
-        repair(
-            "-mpf --mount-proc",
-            hide,
-            &ask,
-            "mount -o remount,hidepid=0",
-        );
+        let expected = "mount -o remount,hidepid=0";
+        repair("-mpf --mount-proc", hide, &ask, expected);
     }
 }

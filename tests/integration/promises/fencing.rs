@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -61,34 +62,23 @@ fn a_stale_writer_is_shown_both_numbers_and_changes_nothing() {
 #[test]
 fn the_number_of_the_run_around_it_is_taken_where_none_is_given() {
     let redis = Redis::start();
-    let file = redis.dir.path().join("fence");
-    let file = file.to_str().unwrap();
-    let script = r#"redlock fence "$0" && echo "$REDLOCK_FENCE""#;
-    let run = ["run", "a", "--", "sh", "-c", script, file];
+    let script = r#"redlock fence "$HOME/fence" && echo "$REDLOCK_FENCE""#;
     for _ in 0..2 {
-        let end = outcome(&mut redis.redlock(&run));
+        let end = outcome(&mut redis.run("a", script));
         end.assert_code(0).assert_silent();
-        assert_eq!(text(Path::new(file)), end.stdout);
+        assert_eq!(text(&redis.dir.path().join("fence")), end.stdout);
     }
 }
 
 #[test]
 fn a_writer_that_was_suspended_while_another_held_the_lock_is_refused() {
     let redis = Redis::start();
-    let script = r#"echo ready; read go <gate; redlock fence "$0"; echo $?"#;
-    let file = redis.dir.path().join("fence");
+    let script = r#"echo ready; read go <"$HOME/gate"; redlock fence "$HOME/fence"; echo $?"#;
     let mut gate = Gate::new(&redis);
-    let mut late = redis.redlock(words!(
-        "run REDLOCK_ON_LOST=warn a -- sh -c",
-        script,
-        file.to_str().unwrap()
-    ));
-    let mut late = Running::start(late.current_dir(redis.dir.path()));
+    let mut late = Running::start(&mut redis.run("REDLOCK_ON_LOST=warn a", script));
     late.expect_line("ready");
     outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
-    let next = r#"redlock fence "$0""#;
-    let next = ["run", "a", "--", "sh", "-c", next, file.to_str().unwrap()];
-    outcome(&mut redis.redlock(&next)).assert_code(0);
+    outcome(&mut redis.run("a", r#"redlock fence "$HOME/fence""#)).assert_code(0);
     gate.open();
     late.expect_line("1");
     late.finish();
@@ -98,12 +88,12 @@ fn a_writer_that_was_suspended_while_another_held_the_lock_is_refused() {
 fn no_number_or_what_is_none_is_wrong_usage_and_leaves_the_file_alone() {
     let (_dir, file) = place();
     let path = file.to_str().unwrap();
+    let unnumbered = || redlock(&["fence", path]);
     for number in ["", "x", "-1", "1.5", "18446744073709551616", "1 2"] {
         fence(&file, number).assert_code(64);
-        let mut command = redlock(&["fence", path]);
-        outcome(command.env("REDLOCK_FENCE", number)).assert_code(64);
+        outcome(unnumbered().env("REDLOCK_FENCE", number)).assert_code(64);
     }
-    outcome(&mut redlock(&["fence", path])).assert_code(64);
+    outcome(&mut unnumbered()).assert_code(64);
     outcome(&mut redlock(&["fence"])).assert_code(64);
     assert!(!file.exists());
 }
@@ -112,26 +102,21 @@ fn no_number_or_what_is_none_is_wrong_usage_and_leaves_the_file_alone() {
 fn fence_leaves_a_file_without_a_fencing_token_unchanged() {
     let (_dir, file) = place();
     for other in [
-        "my diary\n",
-        "12 monkeys\n",
-        "12\n13\n",
-        "-5\n",
-        "\n",
-        "99999999999999999999999\n",
-        "12\0\n",
+        &b"my diary\n"[..],
+        b"12 monkeys\n",
+        b"12\n13\n",
+        b"-5\n",
+        b"\n",
+        b"99999999999999999999999\n",
+        b"12\0\n",
+        b"5\xff\n",
+        &[b'1'; 5000],
     ] {
         fs::write(&file, other).unwrap();
-        fence(&file, "99")
-            .assert_code(78)
-            .assert_says("left unchanged");
-        assert_eq!(text(&file), other);
+        let end = fence(&file, "99");
+        end.assert_code(78).assert_says("left unchanged");
+        assert_eq!(fs::read(&file).unwrap(), other);
     }
-    let long = "1".repeat(5000);
-    fs::write(&file, &long).unwrap();
-    fence(&file, "99").assert_code(78);
-    assert_eq!(text(&file), long);
-    fs::write(&file, [b'5', 0xff, b'\n']).unwrap();
-    fence(&file, "99").assert_code(78);
 }
 
 #[test]
@@ -163,22 +148,21 @@ fn a_file_that_cannot_be_written_lets_no_writer_pass() {
     fs::write(&file, "3\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = redlock(&["fence", file.to_str().unwrap(), "4"]);
+    let path = file.to_str().unwrap();
+    let mut command = redlock(&["fence", path, "4"]);
     if nix::unistd::getuid().is_root() {
         // A user to whom the permissions mean something; the binary may lie where it can't look.
         let binary = dir.path().join("redlock");
         // By another process: a file that this one has open to write may be open in the children of
         // other tests for a moment, and can't be executed meanwhile.
-        let mut copy = std::process::Command::new("cp");
+        let mut copy = Command::new("cp");
         outcome(copy.arg(REDLOCK).arg(&binary)).assert_code(0);
-        command = std::process::Command::new(binary);
-        command
-            .args(["fence", file.to_str().unwrap(), "4"])
-            .uid(65_534);
+        command = Command::new(binary);
+        command.args(["fence", path, "4"]).uid(65_534);
     }
     outcome(&mut command)
         .assert_code(77)
-        .assert_says(file.to_str().unwrap())
+        .assert_says(path)
         .assert_says("must be able to read and write");
     assert_eq!(text(&file), "3\n");
 }
@@ -210,12 +194,12 @@ fn fence_refuses_anything_but_a_regular_file_at_once() {
 /// The system calls that a fence makes to keep what it did, with the files they are about.
 fn synced(dir: &Path, file: &Path, number: &str) -> Vec<String> {
     let trace = dir.join("trace");
-    let mut command = std::process::Command::new("strace");
-    command
-        .args(["-f", "-y", "-e", "trace=fsync,fdatasync,pwrite64", "-o"])
-        .arg(&trace)
-        .args([REDLOCK, "fence", file.to_str().unwrap(), number]);
-    outcome(&mut command).assert_code(0).assert_silent();
+    let mut strace = Command::new("strace");
+    strace.args(words!("-f -y -e trace=fsync,fdatasync,pwrite64 -o"));
+    strace.arg(&trace).args([REDLOCK, "fence"]);
+    outcome(strace.arg(file).arg(number))
+        .assert_code(0)
+        .assert_silent();
     let calls = text(&trace);
     let calls = calls.lines().filter_map(|line| {
         let (call, arguments) = line.split_once(' ')?.1.trim_start().split_once('(')?;
@@ -252,25 +236,11 @@ fn fence_asks_no_redis_and_reads_no_settings() {
             .assert_silent();
     }
     let redis = Redis::start();
-    let before = redis.cli(&["INFO", "stats"]);
-    let received = |info: &str| {
-        let line = |line: &&str| line.starts_with("total_connections_received");
-        info.lines().find(line).map(str::to_owned)
-    };
+    // The question itself comes over a connection.
+    let connections = || redis.info("stats", "total_connections_received");
+    let before: u32 = connections().parse().unwrap();
     outcome(&mut redis.redlock(&["fence", path, "2"])).assert_code(0);
-    let after = redis.cli(&["INFO", "stats"]);
-    // redis-cli itself is one.
-    let count = |info: &str| {
-        received(info)
-            .unwrap()
-            .split(':')
-            .next_back()
-            .unwrap()
-            .trim()
-            .parse::<u32>()
-            .unwrap()
-    };
-    assert_eq!(count(&after), count(&before) + 1);
+    assert_eq!(connections().parse(), Ok(before + 1));
 }
 
 #[test]
@@ -287,10 +257,7 @@ fn of_fifty_writers_at_once_the_largest_fence_stays_and_it_never_shrinks() {
         .collect();
     let mut seen = 9;
     wait_until("all have ended", || {
-        let shown: u64 = text(&file)
-            .trim_end()
-            .parse()
-            .expect("a number at all times");
+        let shown: u64 = text(&file).trim_end().parse().unwrap();
         assert!(shown >= seen, "{shown} after {seen}");
         seen = shown;
         writers.iter_mut().all(|(_, writer)| writer.has_ended())
@@ -331,12 +298,7 @@ fn writers_that_wait_for_the_file_are_ended_by_a_signal() {
     let _lock = lock_of(&file);
     let writer = waiting_for(&file, "1");
     writer.signal(nix::sys::signal::Signal::SIGTERM);
-    let end = writer.finish();
-    assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&end.status),
-        Some(15),
-        "{end:?}"
-    );
+    writer.finish().assert_killed_by(15);
     // No process wrote without the lock.
     assert_eq!(text(&file), "");
 }
@@ -384,16 +346,11 @@ fn a_file_that_others_replace_all_the_time_is_given_up() {
     // The look after the lock finds no file, as if another process removed it each time. It is the third
     // call of statx, or with musl the second one of stat.
     let log = dir.path().join("trace");
-    let replaced = outcome(
-        std::process::Command::new("strace")
-            .args(["-f", "-o"])
-            .arg(&log)
-            .args(["-e", "inject=statx:error=ENOENT:when=3+3"])
-            .args(["-e", "inject=?stat,?newfstatat:error=ENOENT:when=2+2", "-P"])
-            .arg(&file)
-            .args([REDLOCK, "fence", file.to_str().unwrap(), "1"]),
-    );
-    replaced
+    let (log, path) = (log.to_str().unwrap(), file.to_str().unwrap());
+    let inject =
+        "-e inject=statx:error=ENOENT:when=3+3 -e inject=?stat,?newfstatat:error=ENOENT:when=2+2";
+    let strace = format!("-f -o {log} {inject} -P {path} {REDLOCK} fence {path} 1");
+    outcome(Command::new("strace").args(strace.split(' ')))
         .assert_code(75)
         .assert_says("keep replacing or removing");
     assert_eq!(text(&file), "");

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 use crate::support::{
     Gated, Redis, Running, assert_nothing_left, directly, moment, now, outcome, pid_of, queued,
-    redlock, wait_until,
+    redlock, wait_until, words,
 };
 
 /// Runs a shell script several times at once, each in a loop until the file `stop` exists or it
@@ -22,26 +23,10 @@ fn loops(redis: &Redis, count: usize, rounds: u32, script: &str) -> Vec<Running>
         .collect()
 }
 
-fn stop(redis: &Redis) {
-    fs::write(redis.dir.path().join("stop"), "").unwrap();
-}
-
 /// What all of them printed.
 fn printed(runs: Vec<Running>) -> String {
     let ends = runs.into_iter().map(Running::finish);
     ends.map(|end| end.stdout).collect()
-}
-
-#[test]
-fn readers_run_together() {
-    let redis = Redis::start();
-    let readers = [(); 5].map(|()| Gated::start(&redis, &["--shared", "a"]));
-    // All are ready before any is asked to end.
-    let readers = readers.map(Gated::ready);
-    for reader in readers {
-        reader.end();
-    }
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -89,35 +74,21 @@ fn a_writer_waits_for_the_readers_before_it_and_those_after_it_wait_for_the_writ
 }
 
 #[test]
-fn a_stream_of_readers_does_not_keep_a_writer_out() {
-    let redis = Redis::start();
-    let reader = "redlock run -q --shared a -c 'echo read; sleep 0.05'";
-    let mut readers = loops(&redis, 3, 10_000, reader);
-    for reader in &mut readers {
-        reader.expect_line("read");
+fn a_stream_of_readers_does_not_keep_a_writer_out_nor_one_of_writers_a_reader() {
+    for (stream, other) in [("--shared a", "a"), ("a", "--shared a")] {
+        let redis = Redis::start();
+        let script = format!("redlock run -q {stream} -c 'echo ran; sleep 0.03'");
+        let mut runs = loops(&redis, 3, 10_000, &script);
+        for run in &mut runs {
+            run.expect_line("ran");
+        }
+        for _ in 0..3 {
+            outcome(&mut redis.run(&format!("-q {other}"), "true")).assert_code(0);
+        }
+        fs::write(redis.dir.path().join("stop"), "").unwrap();
+        printed(runs);
+        assert_nothing_left(&redis);
     }
-    for _ in 0..3 {
-        outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
-    }
-    stop(&redis);
-    printed(readers);
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn a_stream_of_writers_does_not_keep_a_reader_out() {
-    let redis = Redis::start();
-    let writer = "redlock run -q a -c 'echo written; sleep 0.02'";
-    let mut writers = loops(&redis, 3, 10_000, writer);
-    for writer in &mut writers {
-        writer.expect_line("written");
-    }
-    for _ in 0..3 {
-        outcome(&mut redis.redlock(&["run", "-q", "--shared", "a", "--", "true"])).assert_code(0);
-    }
-    stop(&redis);
-    printed(writers);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -197,54 +168,17 @@ fn n_slots_with_killed_holders_are_never_more_than_n_and_no_two_have_one_number(
 }
 
 #[test]
-fn of_holders_with_different_numbers_of_slots_the_smallest_counts() {
-    let redis = Redis::start();
-    let five = |redis: &Redis| Gated::start(redis, &["--slots", "5", "a"]).ready();
-    let (first, second) = (five(&redis), five(&redis));
-    let pair = Gated::queued(&redis, &["--slots", "2", "a"]);
-    let behind = Gated::queued(&redis, &["--slots", "5", "a"]);
-    first.end();
-    let pair = pair.ready();
-    assert_eq!(
-        redis.queue("a"),
-        [behind.run.pid()],
-        "two are enough for it"
-    );
-    pair.end();
-    let behind = behind.ready();
-    second.end();
-    behind.end();
-    assert_nothing_left(&redis);
-}
-
-#[test]
 fn one_slot_is_an_exclusive_lock() {
     let redis = Redis::start();
-    let arguments = ["run", "--slots", "1", "a", "-c"];
     let script = r#"
         [ "$(redis-cli -s "$HOME/redis.sock" GET redlock:a)" = "$REDLOCK_TOKEN" ] && echo plain
         REDLOCK_HELD= redlock run -q -n --shared a -- true || echo "shared $?"
         REDLOCK_HELD= redlock run -q -n --slots 5 a -- true || echo "slots $?"
         echo "slot $REDLOCK_SLOT"
     "#;
-    let end = outcome(&mut redis.redlock(&[&arguments[..], &[script]].concat()));
+    let end = outcome(&mut redis.run("--slots 1 a", script));
     end.assert_code(0).assert_silent();
     assert_eq!(end.stdout, "plain\nshared 75\nslots 75\nslot 1\n");
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn shared_and_slots_exclude_each_other_only_where_a_limit_is_reached() {
-    let redis = Redis::start();
-    let slot = Gated::start(&redis, &["--slots", "2", "a"]).ready();
-    let reader = Gated::start(&redis, &["--shared", "a"]).ready();
-    for mode in [&["--shared"][..], &["--slots", "2"], &["--slots", "9"], &[]] {
-        let arguments = [&["run", "-n"], mode, &["a", "--", "true"]].concat();
-        outcome(&mut redis.redlock(&arguments)).assert_code(75);
-    }
-    slot.end();
-    outcome(&mut redis.redlock(&["run", "-n", "--shared", "a", "--", "true"])).assert_code(0);
-    reader.end();
     assert_nothing_left(&redis);
 }
 
@@ -292,14 +226,7 @@ fn readers_that_come_do_not_make_the_others_look() {
 
 #[test]
 fn a_member_of_a_group_whose_key_others_change_is_stopped_at_once() {
-    let changes: [(&str, &[&str]); 2] = [
-        (
-            "overwritten",
-            &["SET", "redlock:a", "theirs", "PX", "600000"],
-        ),
-        ("deleted", &["DEL", "redlock:a"]),
-    ];
-    for (way, change) in changes {
+    for change in ["SET redlock:a theirs PX 600000", "DEL redlock:a"] {
         let redis = Redis::start();
         let script = "trap 'date +%s%N; exit' TERM; echo ready; while :; do sleep 0.005; done";
         let arguments = words!("run --ttl 120s -k 20s --shared a -c", script);
@@ -309,15 +236,14 @@ fn a_member_of_a_group_whose_key_others_change_is_stopped_at_once() {
         }
         wait_until("both watch the key", || watching(&redis) == 2);
         let before = now();
-        redis.cli(change);
+        redis.cli(&words(change, &[]));
         for member in members {
             let end = member.finish();
-            assert_eq!(end.code(), Some(79), "{way}: {end:?}");
-            end.assert_says("lock \"a\" was lost");
+            end.assert_code(79).assert_says("lock \"a\" was lost");
             let stopped = moment(end.stdout.lines().last().unwrap());
             // The next renewal is due after 40 s.
             let took = stopped.saturating_sub(before);
-            assert!(took < Duration::from_secs(20), "{way}: {took:?}");
+            assert!(took < Duration::from_secs(20), "{change}: {took:?}");
         }
     }
 }
@@ -330,10 +256,10 @@ fn a_member_that_is_forced_out_ends_and_the_others_stay() {
         let [out, other, third] = [(); 3].map(|()| Gated::start(&redis, &arguments).ready());
         let writer = Gated::queued(&redis, &["a"]);
         let status = outcome(&mut redis.redlock(&["status", "--json", "a"]));
-        let locks: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
+        let locks: Value = serde_json::from_str(&status.stdout).unwrap();
         let holders = locks[0]["holders"].as_array().unwrap();
         assert_eq!(holders.len(), 3);
-        let is_it = |holder: &&serde_json::Value| holder["pid"] == out.run.pid();
+        let is_it = |holder: &&Value| holder["pid"] == out.run.pid();
         let id = holders.iter().find(is_it).unwrap()["id"].as_str().unwrap();
         let mut force = redis.redlock(&["release", "--force", "--id", id, "a"]);
         outcome(force.env("USER", "eve")).assert_code(0);
@@ -354,27 +280,17 @@ fn a_member_that_is_forced_out_ends_and_the_others_stay() {
 }
 
 #[test]
-fn a_lock_that_a_member_keeps_for_a_while_lasts_as_long_as_the_longest_lease_of_the_group() {
-    let redis = Redis::start();
-    let _other = Gated::start(&redis, words!("--shared --ttl 1h a")).ready();
-    outcome(&mut redis.run("--shared --hold-at-least 30s a", "true")).assert_code(0);
-    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    assert!(left > 3_000_000, "{}", redis.describe_key("a"));
-}
-
-#[test]
 fn wrong_numbers_of_slots_are_wrong_usage() {
-    for options in [
-        &["--slots", "0"][..],
-        &["--slots=-1"],
-        &["--slots", "many"],
-        &["--slots", ""],
-        &["--shared", "--slots", "2"],
-        &["--slots", "2", "-s"],
+    for line in [
+        "run --slots 0 a -- true",
+        "run --slots=-1 a -- true",
+        "run --slots many a -- true",
+        // An empty word.
+        "run --slots  a -- true",
+        "run --shared --slots 2 a -- true",
+        "run --slots 2 -s a -- true",
     ] {
-        let arguments = [&["run"], options, &["a", "--", "true"]].concat();
-        outcome(&mut redlock(&arguments))
-            .assert_code(64)
-            .assert_says("--slots");
+        let end = outcome(&mut redlock(&words(line, &[])));
+        end.assert_code(64).assert_says("--slots");
     }
 }

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::lua;
-use crate::support::proxy::{Action, Proxy, load_scripts};
+use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 use crate::support::{
     Cluster, Gate, Gated, Redis, Replicated, Running, assert_nothing_left, directly, is_alive,
     moment, now, outcome, queued, wait_until,
@@ -41,6 +40,13 @@ impl Holder {
     fn let_end(redis: &Redis) {
         fs::write(redis.dir.path().join("end"), "").unwrap();
     }
+
+    /// Lets COMMAND end, and waits for the end of the run.
+    #[track_caller]
+    fn end(self, redis: &Redis) {
+        Self::let_end(redis);
+        self.run.finish().assert_exited(0);
+    }
 }
 
 /// Work that says when it is asked to stop, and ends when the test wants it to.
@@ -50,13 +56,26 @@ const TAKES_ITS_TIME: &str = r#"
     while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done
     echo over"#;
 
+/// Starts a run with these options and names, and a guard that takes its time.
+fn guarded(redis: &Redis, options: &[&str]) -> (Holder, Running) {
+    let holder = Holder::start(redis, options);
+    let mut guard = holder.guard(redis, &["-k", "60s"], TAKES_ITS_TIME);
+    guard.expect_line("started");
+    (holder, guard)
+}
+
+/// Waits until the lock is kept for the guards alone.
+fn await_end_of_run(redis: &Redis) {
+    wait_until("the run is over for the server", || {
+        holder(redis, "kept") == true
+    });
+}
+
 /// Lets the run end whose guard takes its time: from then on the lock is kept for that guard.
 fn leave_lock_to(guard: &mut Running, redis: &Redis) {
     Holder::let_end(redis);
     guard.expect_line("asked");
-    wait_until("the run is over for the server", || {
-        holder(redis, "kept") == true
-    });
+    await_end_of_run(redis);
 }
 
 fn let_guards_end(redis: &Redis) {
@@ -77,9 +96,7 @@ fn guards(redis: &Redis) -> usize {
 #[test]
 fn the_next_holder_starts_after_the_last_guard_has_ended_and_the_run_returns_after_it() {
     let redis = Redis::start();
-    let mut holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let (mut holder, mut guard) = guarded(&redis, &["--ttl", "120s", "a"]);
     let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
     leave_lock_to(&mut guard, &redis);
     assert!(!waiter.has_ended() && !holder.run.has_ended());
@@ -89,8 +106,9 @@ fn the_next_holder_starts_after_the_last_guard_has_ended_and_the_run_returns_aft
     waiter.expect_line("ran");
     waiter.finish().assert_exited(0);
     holder.run.finish().assert_exited(0);
-    let end = guard.finish();
-    end.assert_exited(79)
+    guard
+        .finish()
+        .assert_exited(79)
         .assert_says("the run that held lock \"a\" is over");
     assert_nothing_left(&redis);
 }
@@ -101,10 +119,8 @@ fn a_guard_that_ends_by_itself_changes_nothing_for_the_run() {
     let holder = Holder::start(&redis, &["a"]);
     let guard = holder.guard(&redis, &[], "exit 5");
     guard.finish().assert_exited(5).assert_silent();
-    assert_eq!(
-        (self::holder(&redis, "kept"), guards(&redis)),
-        (false.into(), 0)
-    );
+    assert_eq!(self::holder(&redis, "kept"), false);
+    assert_eq!(guards(&redis), 0);
     Holder::let_end(&redis);
     holder.run.finish().assert_exited(0).assert_silent();
     assert_nothing_left(&redis);
@@ -127,8 +143,7 @@ fn guarded_work_finds_the_lock_and_what_it_starts_reenters_it_and_releases_nothi
     }
     guard.finish().assert_exited(0);
     assert_eq!(redis.holder("a"), Some(holder.run.pid()));
-    Holder::let_end(&redis);
-    holder.run.finish().assert_exited(0);
+    holder.end(&redis);
 }
 
 #[test]
@@ -147,9 +162,8 @@ fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
     let holder = Holder::start(&redis, &["a"]);
     refused(&holder.held, &["b"], "this job doesn't hold \"b\"");
     refused("a=another-token", &["a"], "holds it now");
-    Holder::let_end(&redis);
-    let Holder { run, held } = holder;
-    run.finish().assert_exited(0);
+    let held = holder.held.clone();
+    holder.end(&redis);
     refused(&held, &[], "lock \"a\"");
     assert_nothing_left(&redis);
 }
@@ -181,8 +195,7 @@ fn a_guard_reads_the_locks_from_a_file_and_guards_those_that_are_named() {
     outcome(&mut redis.redlock(words))
         .assert_exited(79)
         .assert_says("this job doesn't hold \"c\"");
-    Holder::let_end(&redis);
-    holder.run.finish().assert_exited(0);
+    holder.end(&redis);
 }
 
 #[test]
@@ -190,20 +203,13 @@ fn a_value_of_held_that_names_no_lock_is_refused_and_not_repeated() {
     let redis = Redis::start();
     let path = redis.dir.path().join("held");
     let file = path.to_str().unwrap();
+    let other = "doesn't contain the value of REDLOCK_HELD";
     for (text, status, says) in [
         ("", 79, "is empty"),
         ("\n", 79, "is empty"),
-        ("hunter2", 64, "doesn't contain the value of REDLOCK_HELD"),
-        (
-            "a=hunter2 b",
-            64,
-            "doesn't contain the value of REDLOCK_HELD",
-        ),
-        (
-            "a=hunter2\nb=hunter2",
-            64,
-            "doesn't contain the value of REDLOCK_HELD",
-        ),
+        ("hunter2", 64, other),
+        ("a=hunter2 b", 64, other),
+        ("a=hunter2\nb=hunter2", 64, other),
         ("a=hunter2", 79, "is not held"),
     ] {
         fs::write(&path, text).unwrap();
@@ -215,29 +221,24 @@ fn a_value_of_held_that_names_no_lock_is_refused_and_not_repeated() {
     fs::remove_file(&path).unwrap();
     let end = outcome(&mut redis.redlock(words!("guard --held {} -- echo never", file)));
     end.assert_exited(64).assert_says(file);
-    let input = |script: &str| outcome(&mut directly(&redis, &["sh", "-c", script]));
-    input("redlock guard --held - -- echo never </dev/null")
-        .assert_exited(79)
-        .assert_says("standard input is empty");
-    input("redlock guard --held - -- echo never <.")
-        .assert_exited(64)
-        .assert_says("can't read standard input");
-    input("head -c 200000 /dev/zero | redlock guard --held - -- echo never")
-        .assert_exited(64)
-        .assert_says("128 KiB");
+    for (script, status, says) in [
+        ("$guard </dev/null", 79, "standard input is empty"),
+        ("$guard <.", 64, "can't read standard input"),
+        ("head -c 200000 /dev/zero | $guard", 64, "128 KiB"),
+    ] {
+        let mut shell = directly(&redis, &["sh", "-c", script]);
+        shell.env("guard", "redlock guard --held - -- echo never");
+        outcome(&mut shell).assert_exited(status).assert_says(says);
+    }
 }
 
 #[test]
 fn stop_ends_the_guards_with_the_run_and_returns_after_the_last_of_them() {
     let redis = Redis::start();
-    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let (holder, mut guard) = guarded(&redis, &["--ttl", "120s", "a"]);
     let mut stop = Running::start(&mut redis.redlock(&["stop", "--reason", "hung", "a"]));
     guard.expect_line("asked");
-    wait_until("the run is over for the server", || {
-        self::holder(&redis, "kept") == true
-    });
+    await_end_of_run(&redis);
     assert!(!stop.has_ended());
     let_guards_end(&redis);
     stop.finish().assert_exited(0);
@@ -249,9 +250,7 @@ fn stop_ends_the_guards_with_the_run_and_returns_after_the_last_of_them() {
 #[test]
 fn stop_waits_for_the_guards_of_a_run_that_is_over() {
     let redis = Redis::start();
-    let mut holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let (mut holder, mut guard) = guarded(&redis, &["--ttl", "120s", "a"]);
     leave_lock_to(&mut guard, &redis);
     let stop = "redlock stop a; echo \"stopped $?\"";
     let mut stop = Running::start(&mut directly(&redis, &["sh", "-c", stop]));
@@ -270,16 +269,13 @@ fn stop_waits_for_the_guards_of_a_run_that_is_over() {
 #[test]
 fn a_run_with_hold_at_least_returns_when_its_guards_have_ended() {
     let redis = Redis::start();
-    let mut holder = Holder::start(&redis, &["--hold-at-least", "1h", "a"]);
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let (mut holder, mut guard) = guarded(&redis, &["--hold-at-least", "1h", "a"]);
     leave_lock_to(&mut guard, &redis);
     assert!(!holder.run.has_ended());
     let_guards_end(&redis);
     guard.finish().assert_exited(79);
     holder.run.finish().assert_exited(0);
-    let held = outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]));
-    held.assert_exited(75);
+    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_exited(75);
 }
 
 #[test]
@@ -302,18 +298,26 @@ fn a_lock_that_is_lost_stops_the_guards() {
     }
 }
 
+/// Writes the time into a file for as long as it lives.
+const LIVES: &str =
+    r#"while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done"#;
+
+/// When that was written last.
+fn last_sign_of_life(redis: &Redis) -> Duration {
+    moment(&fs::read_to_string(redis.dir.path().join("life")).unwrap())
+}
+
 #[test]
 fn guarded_work_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
     let redis = Redis::start();
     let mut holder = Holder::start(&redis, &["--ttl", "6s", "-k", "1s", "a"]);
-    let script = r#"trap '' TERM; echo $$; while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done"#;
-    let mut guard = holder.guard(&redis, &["-k", "1s"], script);
+    let script = format!("trap '' TERM; echo $$; {LIVES}");
+    let mut guard = holder.guard(&redis, &["-k", "1s"], &script);
     let pid: i32 = guard.line().parse().unwrap();
     redis.stall();
     let lease_ends = now() + Duration::from_secs(6);
     wait_until("the work is dead", || !is_alive(pid));
-    let last = fs::read_to_string(redis.dir.path().join("life")).unwrap();
-    let last = Duration::from_nanos(last.trim().parse().unwrap());
+    let last = last_sign_of_life(&redis);
     assert!(last < lease_ends, "{last:?} {lease_ends:?}");
     redis.resume();
     guard.finish().assert_exited(79);
@@ -321,82 +325,57 @@ fn guarded_work_is_dead_before_the_lease_ends_where_redis_does_not_answer() {
 }
 
 #[test]
-fn guarded_work_is_dead_before_the_lease_ends_however_late_its_guard_hears_of_it() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "guard" if request.before > 0 => Action::StallReply(Duration::from_millis(700)),
-        _ => Action::Pass,
-    });
-    // Nobody renews it.
-    let script = r#"
-        eval "$(redlock acquire --ttl 5s a)"
-        redlock -u "$0" guard -k 1s -c 'trap "" TERM; echo started
-            while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done'
-        echo "status $?""#;
-    let url = proxy.url();
-    let mut command = crate::support::directly(&redis, &["sh", "-c", script, &url]);
-    let mut run = Running::start(&mut command);
-    run.expect_line("started");
-    let asked = now();
-    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    let lease_ends = asked + Duration::from_millis(left);
-    run.expect_line("status 79");
-    assert!(proxy.answered("guard") > 1, "{proxy:?}");
-    let last = fs::read_to_string(redis.dir.path().join("life")).unwrap();
-    assert!(moment(&last) < lease_ends, "{last} {lease_ends:?}");
-    run.finish().assert_exited(0);
-}
-
-#[test]
-fn the_lease_of_guarded_work_is_counted_from_its_request_however_late_the_answer_comes() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    // The admission is answered late, and nothing after it.
-    let proxy = Proxy::with(&redis, |request| {
-        match (&*request.operation, request.before) {
-            ("guard", 0) => Action::StallReply(Duration::from_secs(1)),
-            ("guard", _) => Action::LoseRequest,
-            _ => Action::Pass,
+fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_however_late_answers_are()
+ {
+    // Which answers to the guard come how late, and how many come at all.
+    type Hook = fn(&Request) -> Action;
+    let hooks: [(Hook, std::ops::Range<usize>); 3] = [
+        (|_| Action::Pass, 2..usize::MAX),
+        (
+            |request| match &*request.operation {
+                "guard" if request.before > 0 => Action::StallReply(Duration::from_millis(700)),
+                _ => Action::Pass,
+            },
+            2..usize::MAX,
+        ),
+        // The lease is counted from the request.
+        (
+            |request| match (&*request.operation, request.before) {
+                ("guard", 0) => Action::StallReply(Duration::from_secs(1)),
+                ("guard", _) => Action::LoseRequest,
+                _ => Action::Pass,
+            },
+            1..2,
+        ),
+    ];
+    let each = |hook: Hook, expected: std::ops::Range<usize>| {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let proxy = Proxy::with(&redis, hook);
+        let script = format!(
+            r#"eval "$(redlock acquire --ttl 6s a)"
+            redlock -u "$0" guard -k 1s -c 'trap "date +%s%N" TERM; echo started; {LIVES}'
+            echo "status $?""#
+        );
+        let url = proxy.url();
+        let mut run = Running::start(&mut directly(&redis, &["sh", "-c", &script, &url]));
+        run.expect_line("started");
+        let looked = now();
+        let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+        let lease_ends = looked + Duration::from_millis(left);
+        let terminated = moment(&run.line());
+        run.expect_line("status 79");
+        assert!(expected.contains(&proxy.answered("guard")), "{proxy:?}");
+        let last = last_sign_of_life(&redis);
+        assert!(terminated < lease_ends, "{terminated:?} {lease_ends:?}");
+        assert!(last < lease_ends, "{last:?} {lease_ends:?}");
+        run.finish().assert_exited(0);
+    };
+    std::thread::scope(|scope| {
+        for (hook, expected) in hooks {
+            scope.spawn(move || each(hook, expected));
         }
     });
-    let script = r#"
-        eval "$(redlock acquire --ttl 6s a)"
-        redlock -u "$0" guard -k 1s -c 'trap "" TERM; echo started
-            while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done'
-        echo "status $?""#;
-    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", script, &proxy.url()]));
-    run.expect_line("started");
-    let asked = now();
-    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    let lease_ends = asked + Duration::from_millis(left);
-    run.expect_line("status 79");
-    assert_eq!(proxy.answered("guard"), 1, "{proxy:?}");
-    let last = fs::read_to_string(redis.dir.path().join("life")).unwrap();
-    assert!(moment(&last) < lease_ends, "{last} {lease_ends:?}");
-    run.finish().assert_exited(0);
-}
-
-#[test]
-fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews() {
-    let redis = Redis::start();
-    let script = r#"
-        eval "$(redlock acquire --ttl 5s a)"
-        redlock guard -k 1s -c 'trap "date +%s%N" TERM; echo started
-            while :; do date +%s%N >"$HOME/life.new"; mv "$HOME/life.new" "$HOME/life"; done'
-        echo "status $?""#;
-    let mut command = crate::support::directly(&redis, &["sh", "-c", script]);
-    let mut run = Running::start(&mut command);
-    run.expect_line("started");
-    let asked = now();
-    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    let lease_ends = asked + Duration::from_millis(left);
-    let terminated = moment(&run.line());
-    run.expect_line("status 79");
-    let last = fs::read_to_string(redis.dir.path().join("life")).unwrap();
-    assert!(terminated < lease_ends, "{terminated:?} {lease_ends:?}");
-    assert!(moment(&last) < lease_ends, "{last} {lease_ends:?}");
-    run.finish().assert_exited(0);
 }
 
 #[test]
@@ -409,32 +388,22 @@ fn a_guard_that_was_killed_takes_its_work_along_and_delays_the_next_holder_for_a
     wait_until("the work is dead", || !is_alive(pid));
     let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
     Holder::let_end(&redis);
-    wait_until("the run is over for the server", || {
-        self::holder(&redis, "kept") == true
-    });
+    await_end_of_run(&redis);
     let kept = Instant::now();
     waiter.expect_line("ran");
-    assert!(
-        kept.elapsed() < Duration::from_secs(30),
-        "{:?}",
-        kept.elapsed()
-    );
+    let took = kept.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
     holder.run.finish().assert_exited(0);
     waiter.finish().assert_exited(0);
 }
 
 #[test]
 fn guards_of_one_reader_or_slot_concern_that_one_alone() {
-    let redis = Redis::start();
     for mode in [&["--shared"][..], &["--slots", "2"]] {
-        let _ = fs::remove_file(redis.dir.path().join("end"));
-        let _ = fs::remove_file(redis.dir.path().join("over"));
+        let redis = Redis::start();
         let options = [&["--ttl", "120s"], mode, &["a"]].concat();
-        let first = Holder::start(&redis, &options);
-        let second = Gated::start(&redis, &options).ready();
-        let mut guard = first.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-        guard.expect_line("started");
-        second.end();
+        let (first, mut guard) = guarded(&redis, &options);
+        Gated::start(&redis, &options).ready().end();
         let mut exclusive = queued(&redis, &["run", "a", "--", "echo", "ran"]);
         Holder::let_end(&redis);
         guard.expect_line("asked");
@@ -457,8 +426,7 @@ fn a_script_that_has_acquired_the_lock_is_guarded_like_a_run() {
         while [ ! -e "$HOME/end" ]; do sleep 0.01; done
         redlock release
         while [ ! -e "$HOME/over" ]; do sleep 0.01; done"#;
-    let mut command = crate::support::directly(&redis, &["sh", "-c", script]);
-    let mut run = Running::start(&mut command);
+    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", script]));
     let held = run.line();
     let holder = Holder { run, held };
     let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
@@ -478,43 +446,22 @@ fn a_script_that_has_acquired_the_lock_is_guarded_like_a_run() {
 }
 
 #[test]
-fn another_signal_leaves_the_lock_to_the_guards() {
-    let redis = Redis::start();
-    let mut holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
-    holder.run.signal(Signal::SIGTERM);
-    guard.expect_line("asked");
-    wait_until("the run is over for the server", || {
-        self::holder(&redis, "kept") == true
-    });
-    assert!(!holder.run.has_ended());
-    holder.run.signal(Signal::SIGTERM);
-    holder.run.finish().assert_killed_by(libc::SIGTERM);
-    assert_eq!(guards(&redis), 1);
-    let_guards_end(&redis);
-    guard.finish().assert_exited(79);
-    wait_until("it is free", || redis.cli(&["GET", "redlock:a"]).is_empty());
-    assert_nothing_left(&redis);
-}
-
-#[test]
 fn one_other_signal_leaves_all_locks_of_a_run_to_the_guards() {
-    let redis = Redis::start();
-    let mut holder = Holder::start(&redis, &["--ttl", "120s", "a", "b"]);
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
-    holder.run.signal(Signal::SIGTERM);
-    guard.expect_line("asked");
-    wait_until("the run is over for the server", || {
-        self::holder(&redis, "kept") == true
-    });
-    assert!(!holder.run.has_ended());
-    holder.run.signal(Signal::SIGTERM);
-    holder.run.finish().assert_killed_by(libc::SIGTERM);
-    let_guards_end(&redis);
-    guard.finish().assert_exited(79);
-    assert_nothing_left(&redis);
+    for names in [&["a"][..], &["a", "b"]] {
+        let redis = Redis::start();
+        let options = [&["--ttl", "120s"], names].concat();
+        let (mut holder, mut guard) = guarded(&redis, &options);
+        holder.run.signal(Signal::SIGTERM);
+        guard.expect_line("asked");
+        await_end_of_run(&redis);
+        assert!(!holder.run.has_ended());
+        holder.run.signal(Signal::SIGTERM);
+        holder.run.finish().assert_killed_by(libc::SIGTERM);
+        assert_eq!(guards(&redis), 1);
+        let_guards_end(&redis);
+        guard.finish().assert_exited(79);
+        assert_nothing_left(&redis);
+    }
 }
 
 #[test]
@@ -527,9 +474,7 @@ fn a_run_waits_for_its_guards_through_requests_that_fail() {
         _ => Action::Pass,
     });
     let url = proxy.url();
-    let mut holder = Holder::start(&redis, &["-u", &url, "--ttl", "120s", "a"]);
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let (mut holder, mut guard) = guarded(&redis, words!("-u {} --ttl 120s a", &url));
     Holder::let_end(&redis);
     guard.expect_line("asked");
     wait_until("it has asked in vain", || {
@@ -567,10 +512,8 @@ fn a_run_is_notified_of_the_end_of_its_last_guard() {
 #[test]
 fn a_run_whose_guards_are_forgotten_checks_whether_the_next_holder_confirms_its_grant() {
     let redis = Redis::start();
-    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+    let (holder, mut guard) = guarded(&redis, &["--ttl", "120s", "a"]);
     let began = Instant::now();
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
     let suspended = queued(&redis, &["run", "a", "--", "true"]);
     let other = queued(&redis, &["run", "a", "--", "true"]);
     wait_until("the hold has lasted for a second", || {
@@ -596,9 +539,7 @@ fn a_run_whose_guards_are_forgotten_checks_whether_the_next_holder_confirms_its_
 #[test]
 fn the_guards_of_several_locks_are_waited_for_until_one_lease_is_over_where_redis_is_gone() {
     let mut redis = Redis::start();
-    let holder = Holder::start(&redis, &["--ttl", "8s", "a", "b", "c", "d"]);
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let (holder, mut guard) = guarded(&redis, words!("--ttl 8s a b c d"));
     leave_lock_to(&mut guard, &redis);
     redis.kill();
     let began = Instant::now();
@@ -613,9 +554,7 @@ fn the_guards_of_several_locks_are_waited_for_until_one_lease_is_over_where_redi
 fn a_guard_of_several_locks_tries_to_leave_them_for_as_long_as_one_where_redis_does_not_answer() {
     let redis = Redis::start();
     load_scripts(&redis);
-    let holder = Holder::start(&redis, &["--ttl", "1h", "a", "b", "c", "d"]);
-    let mut guard = holder.guard(&redis, &[], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let (holder, mut guard) = guarded(&redis, words!("--ttl 1h a b c d"));
     redis.stall();
     let_guards_end(&redis);
     guard.expect_line("over");
@@ -628,8 +567,7 @@ fn a_guard_of_several_locks_tries_to_leave_them_for_as_long_as_one_where_redis_d
     // Two tries of two seconds, and what each other lock needs to be sent.
     assert!(took < Duration::from_secs(10), "{took:?}");
     redis.resume();
-    Holder::let_end(&redis);
-    holder.run.finish().assert_exited(0);
+    holder.end(&redis);
 }
 
 #[test]
@@ -649,8 +587,7 @@ fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
     // What was sent is read when the server goes on.
     redis.resume();
     wait_until("it has left", || guards(&redis) == 0);
-    Holder::let_end(&redis);
-    holder.run.finish().assert_exited(0);
+    holder.end(&redis);
     assert_nothing_left(&redis);
 }
 
@@ -662,11 +599,12 @@ fn the_last_guard_of_a_lock_that_its_job_released_hands_it_on_past_a_thousand_de
         redlock release -q; echo released; read go <"$HOME/gate""#;
     let mut run = Running::start(&mut redis.run("--ttl 120s a", script));
     let held = run.line();
-    let words = ["guard", "-k", "60s", "-c", TAKES_ITS_TIME];
-    let mut guard = Running::start(redis.redlock(&words).env("REDLOCK_HELD", held));
+    let holder = Holder { run, held };
+    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
     guard.expect_line("started");
     let live = Gated::queued(&redis, &["a"]);
     gate.open();
+    let mut run = holder.run;
     run.expect_line("released");
     guard.expect_line("asked");
     // They seem to live, and have no connection any more.
@@ -687,28 +625,20 @@ fn the_last_guard_of_a_lock_that_its_job_released_hands_it_on_past_a_thousand_de
 #[test]
 fn a_guard_whose_answer_was_lost_is_admitted_once() {
     let redis = Redis::start();
+    load_scripts(&redis);
     let holder = Holder::start(&redis, &["a"]);
-    let mut lost = false;
-    let proxy = Proxy::with(&redis, move |request| {
-        if request.operation == "guard" && !std::mem::replace(&mut lost, true) {
-            Action::ResetReply
-        } else {
-            Action::Pass
-        }
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "guard" if request.before == 0 => Action::ResetReply,
+        _ => Action::Pass,
     });
-    let guard = holder.guard(
-        &redis,
-        &["-u", &proxy.url()],
-        "echo ran; redlock status --json a",
-    );
-    let end = guard.finish();
-    end.assert_exited(0);
-    let (ran, shown) = end.stdout.split_once('\n').unwrap();
-    assert_eq!(ran, "ran");
-    let all: serde_json::Value = serde_json::from_str(shown).unwrap();
-    assert_eq!(all[0]["holders"][0]["guards"].as_array().unwrap().len(), 1);
-    Holder::let_end(&redis);
-    holder.run.finish().assert_exited(0);
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ran; read go <"$HOME/gate""#;
+    let mut guard = holder.guard(&redis, &["-u", &proxy.url()], script);
+    guard.expect_line("ran");
+    assert_eq!(guards(&redis), 1);
+    gate.open();
+    assert_eq!(guard.finish().assert_exited(0).stdout, "ran\n");
+    holder.end(&redis);
 }
 
 #[test]
@@ -781,45 +711,16 @@ fn status_names_each_guard_with_its_command() {
     let line = line.expect("a line for the guard");
     assert!(line.contains(&format!("pid {}", guard.pid())), "{line}");
     assert!(line.contains("sleep 60"), "{line}");
-    Holder::let_end(&redis);
-    holder.run.finish().assert_exited(0);
+    let assert_in_history = || {
+        let history = outcome(&mut redis.redlock(&["history", "--json", "a"]));
+        let all: serde_json::Value = serde_json::from_str(&history.stdout).unwrap();
+        assert_eq!(all[0]["guards"], 1);
+    };
+    // While it lasts, and after that.
+    assert_in_history();
+    holder.end(&redis);
     guard.finish().assert_exited(79);
-    let history = outcome(&mut redis.redlock(&["history", "--json", "a"]));
-    let all: serde_json::Value = serde_json::from_str(&history.stdout).unwrap();
-    assert_eq!(all[0]["guards"], 1);
+    assert_in_history();
     let shown = outcome(&mut redis.redlock(&["history", "a"]));
     assert!(shown.stdout.contains("1 guard"), "{shown:?}");
-}
-
-#[test]
-fn a_guard_counts_on_no_more_of_a_lease_than_its_run_where_the_clock_was_set_back() {
-    let redis = Redis::start();
-    for mode in ["1", lua::SHARED] {
-        redis.cli(&["FLUSHALL"]);
-        let who = lua::WHO.replacen('{', "{\"ttl\":30000,", 1);
-        let request = ["mine", "30000", mode, &who, "", "", "0", "", "0", "0"];
-        assert_eq!(lua::call(&redis, "acquire", &request)[0], "1");
-        // What is left grows by as much as the clock goes back.
-        redis.cli(&["PEXPIRE", "redlock:a", "3600000"]);
-        if mode != "1" {
-            let time = redis.cli(&["TIME"]);
-            let seconds: u64 = time.lines().next().unwrap().parse().unwrap();
-            let later = (seconds * 1000 + 3_600_000).to_string();
-            redis.cli(&["ZADD", "{redlock:a}:holders", &later, "mine"]);
-        }
-        let guarded = lua::call(&redis, "guard", &["mine", "aaaaaaaaaaaa", lua::WHO, "0"]);
-        assert_eq!(guarded[..3], ["1", "30000", "30000"]);
-    }
-}
-
-#[test]
-fn the_history_shows_a_guarded_hold_while_it_lasts() {
-    let redis = Redis::start();
-    let holder = Holder::start(&redis, &["a"]);
-    holder.guard(&redis, &[], "true").finish().assert_exited(0);
-    let history = outcome(&mut redis.redlock(&["history", "--json", "a"]));
-    let all: serde_json::Value = serde_json::from_str(&history.stdout).unwrap();
-    assert_eq!(all[0]["guards"], 1);
-    Holder::let_end(&redis);
-    holder.run.finish().assert_exited(0);
 }

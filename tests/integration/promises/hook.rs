@@ -25,16 +25,9 @@ struct Told {
 
 impl Told {
     fn new() -> Self {
-        Self::doing("true")
-    }
-
-    /// The hook does this first.
-    fn doing(script: &str) -> Self {
         let redis = Redis::start();
-        let dir = redis.dir.path().display();
-        let file = format!("{dir}/$REDLOCK_EVENT");
-        let tell = format!("env -0 >\"{file}.new\"; mv \"{file}.new\" \"{file}\"");
-        let hook = format!("{script}; {tell}");
+        let file = format!("{}/$REDLOCK_EVENT", redis.dir.path().display());
+        let hook = format!("env -0 >\"{file}.new\"; mv \"{file}.new\" \"{file}\"");
         Self { redis, hook }
     }
 
@@ -62,11 +55,8 @@ impl Told {
         let text = fs::read_to_string(&file).unwrap();
         fs::remove_file(file).unwrap();
         let variables = text.split('\0').filter_map(|line| line.split_once('='));
-        Facts(
-            variables
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .collect(),
-        )
+        let owned = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Facts(owned.collect())
     }
 
     fn was_told(&self, event: &str) -> bool {
@@ -90,20 +80,14 @@ impl Facts {
     #[track_caller]
     fn assert(&self, expected: &[(&str, &str)]) -> &Self {
         for (name, value) in expected {
-            assert_eq!(
-                self.get(&format!("REDLOCK_{name}")),
-                *value,
-                "{name} in {self:?}"
-            );
+            let variable = format!("REDLOCK_{name}");
+            assert_eq!(self.get(&variable), *value, "{name} in {self:?}");
         }
         self
     }
 
     fn number(&self, name: &str) -> u64 {
-        let value = self.get(name);
-        value
-            .parse()
-            .unwrap_or_else(|_| panic!("no number: {name}={value:?}"))
+        self.get(name).parse().expect(name)
     }
 
     fn json(&self) -> Value {
@@ -114,15 +98,12 @@ impl Facts {
 #[test]
 fn an_event_that_is_too_long_for_a_variable_is_told_truncated() {
     let told = Told::new();
-    told.redis
-        .cli(&["SET", "redlock:a", "theirs", "PX", "100000"]);
+    let redis = &told.redis;
+    redis.cli(&["SET", "redlock:a", "theirs", "PX", "100000"]);
     // In JSON each letter is an escape of six bytes.
-    let names: Vec<String> = (0..1000)
-        .map(|n| format!("b{n}{}", "é".repeat(90)))
-        .collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let words = [&["run", "-n", "a"], &names[..], &["--", "true"]].concat();
-    outcome(&mut told.redlock(&words)).assert_code(75);
+    let names = (0..1000).map(|n| format!("b{n}{}", "é".repeat(90)));
+    let names = names.collect::<Vec<_>>().join(" ");
+    outcome(&mut told.run(&format!("-n a {names}"), "true")).assert_code(75);
     let facts = told.told("busy");
     let shown = facts.get("REDLOCK_NAME");
     assert!(shown.starts_with("a b0é") && shown.ends_with("é…"));
@@ -152,15 +133,10 @@ fn a_hook_is_told_when_command_starts_and_has_ended() {
     let ended = told.told("ended");
     ended.assert(&same).assert(&[("STATUS", "3")]);
     assert!(ended.number("REDLOCK_RAN_MS") >= 50, "{ended:?}");
+    // What else is in it is in the test of the code that writes it.
     let json = ended.json();
-    assert_eq!(json["event"], "ended");
-    assert_eq!(json["name"], "a");
+    assert!(json["event"] == "ended" && json["status"] == 3, "{json}");
     assert_eq!(json["fences"], serde_json::json!([fence]));
-    assert_eq!(json["status"], 3);
-    assert_eq!(json["ran_ms"], ended.number("REDLOCK_RAN_MS"));
-    assert_eq!(json["reason"], "why");
-    assert_eq!(json["by"], Value::Null);
-    assert_eq!(json["command"], "sh -c 'sleep 0.05; exit 3'");
     assert!(json["who"].as_str().unwrap().contains(&host()), "{json}");
     // The command line as others see it, and several locks.
     let script = "echo $REDLOCK_FENCE; : --password s3";
@@ -184,13 +160,8 @@ fn a_hook_is_told_who_keeps_a_run_from_the_lock() {
     outcome(&mut told.redlock(words!("run -n -E 9 a -- true"))).assert_code(9);
     let busy = told.told("busy");
     let by = format!("@{} (pid {})", host(), holder.run.pid());
-    busy.assert(&[
-        ("NAME", "a"),
-        ("FENCE", ""),
-        ("RAN_MS", ""),
-        ("STATUS", "9"),
-        ("COMMAND", "true"),
-    ]);
+    busy.assert(&[("NAME", "a"), ("STATUS", "9"), ("COMMAND", "true")]);
+    busy.assert(&[("FENCE", ""), ("RAN_MS", "")]);
     assert!(busy.get("REDLOCK_BY").ends_with(&by), "{busy:?}");
     assert_eq!(busy.json()["by"], busy.get("REDLOCK_BY"));
     outcome(&mut told.redlock(words!("run -w 100ms a -- true"))).assert_code(75);
@@ -198,26 +169,19 @@ fn a_hook_is_told_who_keeps_a_run_from_the_lock() {
     busy.assert(&[("STATUS", "75")]);
     assert!(busy.number("REDLOCK_WAITED_MS") >= 100, "{busy:?}");
     holder.end();
-    let mut freeze = told.redlock(words!("freeze --reason release a"));
-    outcome(freeze.env("REDLOCK_WHO", "release night")).assert_code(0);
-    outcome(&mut told.redlock(words!("run -n a -- true"))).assert_code(75);
-    told.told("busy").assert(&[("BY", "release night")]);
+    let frozen_by = |who: &str| {
+        let mut freeze = told.redlock(words!("freeze --reason release a"));
+        outcome(freeze.env("REDLOCK_WHO", who)).assert_code(0);
+        outcome(&mut told.redlock(words!("run -n a -- true"))).assert_code(75);
+        told.told("busy")
+    };
+    frozen_by("release night").assert(&[("BY", "release night")]);
     // What others are called must not become a line of a log.
-    let mut freeze = told.redlock(words!("freeze --reason release a"));
-    outcome(freeze.env("REDLOCK_WHO", "night\nshift\u{1b}[2J")).assert_code(0);
-    outcome(&mut told.redlock(words!("run -n a -- true"))).assert_code(75);
-    let busy = told.told("busy");
-    let by = busy.get("REDLOCK_BY");
-    assert!(
-        by.starts_with("night") && !by.contains(char::is_control),
-        "{busy:?}"
-    );
-    assert!(
-        busy.json()["by"]
-            .as_str()
-            .unwrap()
-            .starts_with("night\nshift")
-    );
+    let busy = frozen_by("night\nshift\u{1b}[2J");
+    let (by, json) = (busy.get("REDLOCK_BY"), busy.json());
+    let is_line = !by.contains(char::is_control);
+    assert!(by.starts_with("night") && is_line, "{busy:?}");
+    assert!(json["by"].as_str().unwrap().starts_with("night\nshift"));
     for event in ["acquired", "ended"] {
         assert!(!told.was_told(event));
     }
@@ -226,20 +190,20 @@ fn a_hook_is_told_who_keeps_a_run_from_the_lock() {
 #[test]
 fn a_hook_is_told_that_the_lock_is_lost_and_who_has_taken_it() {
     let told = Told::new();
-    for (options, status) in [("a", 79), ("REDLOCK_ON_LOST=warn a", 79)] {
+    for options in ["a", "REDLOCK_ON_LOST=warn a"] {
         let wait = format!("until test -e {}", told.file("lost").display());
         let script = format!("echo ready; {wait}; do sleep 0.02; done");
         let mut run = Running::start(&mut told.run(options, &script));
         run.expect_line("ready");
         let mut force = told.redlock(words!("release --force --yes a"));
         outcome(force.env("REDLOCK_WHO", "ann")).assert_code(0);
-        run.finish().assert_code(status);
+        run.finish().assert_code(79);
         let lost = told.told("lost");
         lost.assert(&[("NAME", "a"), ("BY", "ann"), ("STATUS", "")]);
         assert_ne!(lost.get("REDLOCK_FENCE"), "");
         lost.number("REDLOCK_RAN_MS");
-        told.told("ended")
-            .assert(&[("STATUS", "79"), ("BY", "ann")]);
+        let ended = told.told("ended");
+        ended.assert(&[("STATUS", "79"), ("BY", "ann")]);
         told.told("acquired");
     }
 }
@@ -248,8 +212,8 @@ fn a_hook_is_told_that_the_lock_is_lost_and_who_has_taken_it() {
 fn a_run_without_its_command_or_without_a_lock_tells_its_end() {
     let told = Told::new();
     outcome(&mut told.redlock(words!("run a -- /no/such/command"))).assert_code(127);
-    told.told("ended")
-        .assert(&[("STATUS", "127"), ("RAN_MS", "0")]);
+    let ended = told.told("ended");
+    ended.assert(&[("STATUS", "127"), ("RAN_MS", "0")]);
     let mut run = told.run("--on-unreachable run a", "exit 4");
     outcome(run.env("REDLOCK_URL", "unix:///no/such/socket")).assert_code(4);
     told.told("ended").assert(&[("STATUS", "4"), ("FENCE", "")]);
@@ -279,19 +243,9 @@ fn a_hook_has_no_secret_of_redlocks_and_the_rest_of_the_environment() {
     let mut ours: Vec<&str> = ended.0.iter().map(|(name, _)| name.as_str()).collect();
     ours.retain(|name| name.starts_with("REDLOCK_"));
     ours.sort_unstable();
-    let facts = [
-        "BY",
-        "COMMAND",
-        "EVENT",
-        "FENCE",
-        "JSON",
-        "NAME",
-        "RAN_MS",
-        "REASON",
-        "STATUS",
-        "WAITED_MS",
-    ];
-    assert_eq!(ours, facts.map(|name| format!("REDLOCK_{name}")));
+    let facts = "BY COMMAND EVENT FENCE JSON NAME RAN_MS REASON STATUS WAITED_MS".split(' ');
+    let facts = facts.map(|name| format!("REDLOCK_{name}"));
+    assert!(facts.eq(ours), "{all}");
 }
 
 #[test]
@@ -320,11 +274,8 @@ fn a_hook_inherits_no_descriptor_no_signal_mask_and_no_session() {
         let is_own = number == 1 && target.ends_with("found.new");
         assert!(is_null || is_own, "{text}");
     }
-    for set in ["SigBlk", "SigIgn"] {
-        assert!(
-            text.contains(&format!("{set}:\t0000000000000000")),
-            "{text}"
-        );
+    for set in ["SigBlk:\t0000000000000000", "SigIgn:\t0000000000000000"] {
+        assert!(text.contains(set), "{text}");
     }
     let lines: Vec<&str> = text.lines().collect();
     let [ids, own] = [lines[lines.len() - 2], lines[lines.len() - 1]];
@@ -389,20 +340,19 @@ fn a_hook_that_hangs_delays_nothing_and_is_killed_with_all_that_it_has_started()
         // A stopped one.
         "kill -STOP $$",
     ];
-    let pipes: Vec<File> = hangs
-        .iter()
-        .enumerate()
-        .map(|(number, hang)| {
-            let (path, reader) = pipe(&redis, &format!("pipe-{number}"));
-            let hook = format!("exec 9>{path}; echo $$ $PPID $REDLOCK_EVENT >&9; {hang}");
-            let run = outcome(redis.run("a", "true").env("REDLOCK_HOOK", &hook));
-            run.assert_code(0).assert_silent();
-            reader
-        })
-        .collect();
+    let hook =
+        |path: &str, hang: &str| format!("exec 9>{path}; echo $$ $PPID $REDLOCK_EVENT >&9; {hang}");
+    let pipes = (0..).zip(hangs).map(|(number, hang)| {
+        let (path, reader) = pipe(&redis, &format!("pipe-{number}"));
+        let hook = hook(&path, hang);
+        let run = outcome(redis.run("a", "true").env("REDLOCK_HOOK", hook));
+        run.assert_code(0).assert_silent();
+        reader
+    });
+    let pipes: Vec<File> = pipes.collect();
     // Of a redlock that was killed.
     let (path, killed) = pipe(&redis, "pipe-killed");
-    let hook = format!("exec 9>{path}; echo $$ $PPID $REDLOCK_EVENT >&9; sleep 600");
+    let hook = hook(&path, "sleep 600");
     let mut run = redis.run("b", "exec sleep 600");
     let mut run = Running::start(run.env("REDLOCK_HOOK", &hook));
     let first = read_some(&killed);
@@ -418,26 +368,15 @@ fn a_hook_that_hangs_delays_nothing_and_is_killed_with_all_that_it_has_started()
 }
 
 #[test]
-fn a_hook_that_fails_floods_or_is_missing_changes_nothing() {
+fn a_hook_that_fails_or_floods_changes_nothing() {
     let redis = Redis::start();
     let done = redis.dir.path().join("done");
-    let flood = format!(
-        "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2; cat; touch {}",
-        done.display()
-    );
+    let zeros = "head -c 3000000 /dev/zero";
+    let flood = format!("{zeros}; {zeros} >&2; cat; touch {}", done.display());
     let long = "x".repeat(100_000);
-    for hook in [
-        "exit 3",
-        "/no/such/hook",
-        "kill -9 $$",
-        "(",
-        "\u{1}",
-        &flood,
-        &long,
-    ] {
+    for hook in ["exit 3", "kill -9 $$", "(", "\u{1}", &flood, &long] {
         let run = outcome(redis.run("a", "exit 4").env("REDLOCK_HOOK", hook));
-        run.assert_code(4);
-        assert_eq!(run.stderr.is_empty(), hook != "/no/such/hook", "{run:?}");
+        run.assert_code(4).assert_silent();
     }
     wait_until("it has flooded", || done.exists());
 }
@@ -469,13 +408,16 @@ fn a_hook_is_no_part_of_commands_tree() {
         .assert_code(3)
         .assert_silent();
     assert_work(2);
-    let mut stopped = Running::start(&mut hooked("a", "echo ready; exec sleep 600"));
-    stopped.expect_line("ready");
+    let ready = |script: &str| {
+        let mut run = Running::start(&mut hooked("a", script));
+        run.expect_line("ready");
+        run
+    };
+    let stopped = ready("echo ready; exec sleep 600");
     stopped.signal(Signal::SIGTERM);
     stopped.finish().assert_code(143).assert_silent();
     assert_work(2);
-    let mut killed = Running::start(&mut hooked("a", "trap '' TERM; echo ready; sleep 600"));
-    killed.expect_line("ready");
+    let killed = ready("trap '' TERM; echo ready; sleep 600");
     outcome(&mut redis.redlock(words!("release --force --yes a"))).assert_code(0);
     killed.finish().assert_code(79);
     assert_work(3);
@@ -497,11 +439,8 @@ fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
         format!("test $REDLOCK_EVENT = acquired || exit; exec 9>{path}; echo $PPID >&9; {works}");
     let mut gate = Gate::new(&redis);
     let script = "echo ready; read -r go <~/gate; exit 3";
-    let mut run = Running::start(
-        redis
-            .run("--with-children a", script)
-            .env("REDLOCK_HOOK", &hook),
-    );
+    let mut run = redis.run("--with-children a", script);
+    let mut run = Running::start(run.env("REDLOCK_HOOK", &hook));
     run.expect_line("ready");
     let mut text = String::new();
     wait_until("it works", || {
@@ -520,21 +459,16 @@ fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
 
 #[test]
 fn a_typed_ctrl_c_leaves_the_hook_at_work() {
-    let told = Told::doing(
-        "if test $REDLOCK_EVENT = ended; then until test -e go; do sleep 0.02; done; fi",
-    );
-    let dir = told.redis.dir.path().display();
-    let mut run = told.redlock(words!("run a -- sh -c {}", "echo ready; exec sleep 600"));
-    let hook = told
-        .hook
-        .replacen("until test -e go", &format!("until test -e {dir}/go"), 1);
-    run.env("REDLOCK_HOOK", hook);
-    let mut terminal = Terminal::start(run);
+    let mut told = Told::new();
+    let go = told.file("go");
+    let wait = format!("until test -e {}; do sleep 0.02; done", go.display());
+    told.hook = format!("test $REDLOCK_EVENT != ended || {wait}; {}", told.hook);
+    let mut terminal = Terminal::start(told.run("a", "echo ready; exec sleep 600"));
     terminal.line("ready");
     terminal.type_in("\x03");
     terminal.finish();
     assert!(!told.was_told("ended"));
-    fs::write(told.file("go"), "").unwrap();
+    fs::write(go, "").unwrap();
     told.told("ended").assert(&[("STATUS", "130")]);
 }
 
@@ -553,18 +487,15 @@ fn nested_runs_tell_each_for_itself_and_a_run_in_a_hook_tells_nothing() {
     fs::write(config.join("redlock.env"), format!("REDLOCK_HOOK={hook}\n")).unwrap();
     let mut run = redis.redlock(words!("run a -- redlock run b -- true"));
     outcome(run.env("XDG_CONFIG_HOME", &config)).assert_code(0);
-    let lines = || {
-        let text = fs::read_to_string(&log).unwrap_or_default();
-        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        lines.sort();
-        lines
-    };
-    wait_until("all has been told", || lines().len() >= 8);
-    let each = ["acquired a", "acquired b", "ended a", "ended b"];
-    let done = each.map(|each| format!("done 0 {each}"));
-    let mut expected: Vec<String> = each.map(str::to_owned).into_iter().chain(done).collect();
-    expected.sort();
-    assert_eq!(lines(), expected);
+    let text = || fs::read_to_string(&log).unwrap_or_default();
+    wait_until("all has been told", || text().lines().count() >= 8);
+    let text = text();
+    assert_eq!(text.lines().count(), 8, "{text}");
+    for event in ["acquired a", "acquired b", "ended a", "ended b"] {
+        for line in [event, &format!("done 0 {event}")] {
+            assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        }
+    }
 }
 
 #[test]
@@ -579,11 +510,8 @@ fn a_hook_may_be_set_where_nobody_else_can_write_and_the_environment_counts_firs
         let text = fs::read_to_string(log(name)).unwrap_or_default();
         text.lines().count()
     };
-    let text = format!(
-        "REDLOCK_URL={}\nREDLOCK_HOOK={}\n",
-        redis.url(),
-        hook("file")
-    );
+    let (url, by_file) = (redis.url(), hook("file"));
+    let text = format!("REDLOCK_URL={url}\nREDLOCK_HOOK={by_file}\n");
     fs::write(&file, text).unwrap();
     let run = |words: &[&str]| {
         let mut run = redlock(words);
@@ -591,27 +519,27 @@ fn a_hook_may_be_set_where_nobody_else_can_write_and_the_environment_counts_firs
         run
     };
     // The usual line, and one that clap reads.
-    outcome(&mut run(words!("run a -- true")))
-        .assert_code(0)
-        .assert_silent();
-    wait_until("the hook was called twice", || calls("file") == 2);
-    outcome(&mut run(words!("run --ttl 20s a -- true")))
-        .assert_code(0)
-        .assert_silent();
-    wait_until("the hook was called twice more", || calls("file") == 4);
+    for (words, sum) in [
+        (words!("run a -- true"), 2),
+        (words!("run --ttl 20s a -- true"), 4),
+    ] {
+        let end = outcome(&mut run(words));
+        end.assert_code(0).assert_silent();
+        wait_until("the hook was called twice", || calls("file") == sum);
+    }
     let mut by_variable = run(words!("run a -- true"));
     outcome(by_variable.env("REDLOCK_HOOK", hook("variable"))).assert_code(0);
     wait_until("the other one was called", || calls("variable") == 2);
+    let is_refused = |says: &str| {
+        let end = outcome(&mut run(words!("run a -- true")));
+        end.assert_code(78).assert_says(says);
+    };
     super::config::set_mode(&file, 0o666);
-    outcome(&mut run(words!("run a -- true")))
-        .assert_code(78)
-        .assert_says("isn't used, as other users can write it");
+    is_refused("isn't used, as other users can write it");
     assert_eq!(calls("file"), 4);
     super::config::set_mode(&file, 0o600);
     fs::write(&file, "REDLOCK_HOK=true\n").unwrap();
-    outcome(&mut run(words!("run a -- true")))
-        .assert_code(78)
-        .assert_says("unknown setting REDLOCK_HOK; did you mean REDLOCK_HOOK?");
+    is_refused("unknown setting REDLOCK_HOK; did you mean REDLOCK_HOOK?");
 }
 
 #[test]
@@ -623,31 +551,23 @@ fn a_hook_that_cannot_be_run_is_one_line_and_changes_nothing() {
     for (hook, says) in [
         (
             "/no/such/hook -v",
-            "can't run REDLOCK_HOOK: /no/such/hook: no such file",
+            "REDLOCK_HOOK: /no/such/hook: no such file",
         ),
         (
             "no-such-hook",
-            "can't run REDLOCK_HOOK: no-such-hook: not found in $PATH",
+            "REDLOCK_HOOK: no-such-hook: not found in $PATH",
         ),
         (plain, "it isn't executable; run: chmod +x "),
         ("true", ""),
         ("test -e x || true", ""),
         ("[ \"$REDLOCK_EVENT\" = ended ]", ""),
     ] {
-        let end = outcome(
-            redis
-                .redlock(words!("run a -- true"))
-                .env("REDLOCK_HOOK", hook),
-        );
-        end.assert_code(0).assert_says(says);
-        assert_eq!(
-            end.stderr.lines().count(),
-            usize::from(!says.is_empty()),
-            "{end:?}"
-        );
-        let mut quiet = redis.redlock(words!("run -q a -- true"));
-        outcome(quiet.env("REDLOCK_HOOK", hook))
-            .assert_code(0)
-            .assert_silent();
+        let run = |words: &str| outcome(redis.run(words, "exit 4").env("REDLOCK_HOOK", hook));
+        let end = run("a");
+        end.assert_code(4).assert_says(says);
+        let lines = usize::from(!says.is_empty());
+        assert_eq!(end.stderr.lines().count(), lines, "{end:?}");
+        assert!(end.stderr.is_empty() || end.stderr.contains("can't run REDLOCK_HOOK: "));
+        run("-q a").assert_code(4).assert_silent();
     }
 }

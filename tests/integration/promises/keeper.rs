@@ -1,14 +1,14 @@
 //! `acquire --while-pid`: what stays behind to keep a script's lock, and when it goes.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::support::{
     Gate, Gated, Redis, Running, TIMEOUT, assert_nothing_left, assert_within, attach_strace,
-    directly, is_alive, is_permitted, moment, now, outcome, path, queued, send, wait_until,
-    without_terminal,
+    directly, is_alive, is_permitted, moment, now, outcome, queued, send, wait_until,
 };
 
 /// A script that holds the lock "a" from its `ready` line on; `rest` follows.
@@ -17,16 +17,9 @@ fn holder(redis: &Redis, options: &str, rest: &str) -> Running {
 }
 
 /// A shell without a terminal that knows the server, and nothing of the environment the tests run in.
-fn bash(redis: &Redis, text: &str) -> std::process::Command {
-    let mut command = std::process::Command::new("bash");
-    command
-        .args(["-c", text])
-        .env_clear()
-        .env("PATH", path())
-        .env("HOME", redis.dir.path())
-        .env("REDLOCK_URL", redis.url())
-        .current_dir(redis.dir.path());
-    without_terminal(&mut command);
+fn bash(redis: &Redis, text: &str) -> Command {
+    let mut command = directly(redis, &["bash", "-c", text]);
+    command.current_dir(redis.dir.path());
     command
 }
 
@@ -35,8 +28,7 @@ fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
     let text = format!(
         "{first}\neval \"$(redlock acquire a --while-pid $$ {options})\"\necho ready\n{rest}"
     );
-    let mut command = bash(redis, &text);
-    let mut script = Running::start(&mut command);
+    let mut script = Running::start(&mut bash(redis, &text));
     script.expect_line("ready");
     script
 }
@@ -71,21 +63,27 @@ fn await_renewals(redis: &Redis, script: &mut Running, count: u64) {
     });
 }
 
+/// Waits until these locks are free.
+#[track_caller]
+pub fn await_release(redis: &Redis, names: &str) {
+    let is_free = |name: &str| redis.cli(&["EXISTS", &format!("redlock:{name}")]) == "0";
+    wait_until("they are released", || names.split(' ').all(is_free));
+}
+
 /// Has no child that would outlive it.
 const WAIT: &str = "exec sleep 60";
 
 #[test]
 fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     let redis = Redis::start();
-    let fifo = redis.dir.path().join("fifo");
-    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let mut script = holder(&redis, "--ttl 6s", "read go <fifo");
+    let mut gate = Gate::new(&redis);
+    let mut script = holder(&redis, "--ttl 6s", "read go <gate");
     // Three renewals of two commands each.
     await_renewals(&redis, &mut script, 5);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let keeper = keeper(&script);
-    fs::write(&fifo, "go\n").unwrap();
+    gate.open();
     script.finish().assert_code(0);
     waiter.finish().assert_code(0);
     wait_until("the keeper is gone", || !is_alive(keeper));
@@ -96,32 +94,28 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
 fn however_a_script_is_killed_its_lock_is_free_at_once() {
     let redis = Redis::start();
     let mut times = Vec::new();
-    for signal in [
-        Signal::SIGHUP,
-        Signal::SIGINT,
-        Signal::SIGQUIT,
-        Signal::SIGABRT,
-        Signal::SIGKILL,
-        Signal::SIGUSR1,
-        Signal::SIGSEGV,
-        Signal::SIGPIPE,
-        Signal::SIGALRM,
-        Signal::SIGTERM,
-    ] {
+    // Those that are ignored by default, and those that only stop.
+    let ignored = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
+    let stops = libc::SIGSTOP..=libc::SIGTTOU;
+    let ends = |number: &i32| !ignored.contains(number) && !stops.contains(number);
+    for number in (1..=31).chain([34, 64]).filter(ends) {
         // exec, as a shell itself would put some of them off.
-        let mut script = holder(&redis, "", "exec sleep 60");
-        let waiter = queued(&redis, &["run", "-q", "a", "--", "date", "+%s%N"]);
+        let mut script = holder(&redis, "", "ulimit -c 0; exec sleep 60");
+        // A signal that a shell has taken when it executes something else is lost.
+        let name = format!("/proc/{}/comm", script.pid());
+        wait_until("the shell is gone", || {
+            fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
+        });
+        let waiter = queued(&redis, words!("run -q a -- date +%s%N"));
         let killed = now();
-        script.signal(signal);
+        send(script.pid(), number);
         let end = waiter.finish();
         end.assert_code(0);
         times.push(moment(&end.stdout).saturating_sub(killed));
         wait_until("the script is gone", || script.has_ended());
     }
     assert_within(Duration::from_secs(2), times);
-    wait_until("all is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    await_release(&redis, "a");
     assert_nothing_left(&redis);
 }
 
@@ -134,40 +128,30 @@ fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
     wait_until("it has renewed", || {
         redis.cli(&["CLIENT", "LIST"]).contains("cmd=evalsha")
     });
-    let open_files = || -> Vec<String> {
-        let entries = fs::read_dir(format!("/proc/{keeper}/fd"))
-            .unwrap()
-            .flatten();
-        let target = |entry: fs::DirEntry| fs::read_link(entry.path()).ok();
-        let targets = entries.filter_map(target);
-        targets.map(|path| path.display().to_string()).collect()
+    let process = std::path::PathBuf::from(format!("/proc/{keeper}"));
+    // How many files of these kinds it has open, and of others.
+    let open_files = || {
+        let mut counts = [0; 4];
+        for entry in fs::read_dir(process.join("fd")).unwrap().flatten() {
+            let file = fs::read_link(entry.path()).unwrap_or_default();
+            let kinds = ["/dev/null", "socket:", "anon_inode:"];
+            let kind = kinds.map(|kind| file.display().to_string().starts_with(kind));
+            counts[kind.iter().position(|&is_it| is_it).unwrap_or(3)] += 1;
+        }
+        counts
     };
     // While it renews it also has marks and processes open, for a moment.
-    let mut files = Vec::new();
-    let count = |files: &[String], kind: &str| {
-        let those = files.iter().filter(|file| file.starts_with(kind));
-        those.count()
-    };
+    let mut files = [0; 4];
     wait_until("it has nothing else open", || {
         files = open_files();
-        let others = count(&files, "/dev/null") + count(&files, "socket:");
-        others + count(&files, "anon_inode:") == files.len()
+        files[3] == 0
     });
-    let nulls_and_sockets = (count(&files, "/dev/null"), count(&files, "socket:"));
-    assert_eq!(nulls_and_sockets, (3, 1), "{files:?}");
-    assert_eq!(
-        fs::read_link(format!("/proc/{keeper}/cwd"))
-            .unwrap()
-            .to_str(),
-        Some("/")
-    );
-    let stat = fs::read_to_string(format!("/proc/{keeper}/stat")).unwrap();
-    let fields: Vec<&str> = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .collect();
+    assert_eq!(files[..2], [3, 1]);
+    let directory = fs::read_link(process.join("cwd")).unwrap();
+    assert_eq!(directory.to_str(), Some("/"));
+    let stat = fs::read_to_string(process.join("stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
     let (session, terminal) = (fields[3], fields[4]);
     assert_eq!((session, terminal), (keeper.to_string().as_str(), "0"));
 }
@@ -179,10 +163,7 @@ fn a_script_goes_on_beside_its_keeper_where_there_is_no_dev_null() {
     }
     let redis = Redis::start();
     let text = "mount -t tmpfs none /dev && eval \"$(redlock acquire a --while-pid $$)\" && redlock extend";
-    let mut command = std::process::Command::new("unshare");
-    command.args(["-m", "bash", "-c", text]).env_clear();
-    command.env("PATH", path()).env("REDLOCK_URL", redis.url());
-    without_terminal(&mut command);
+    let mut command = directly(&redis, &["unshare", "-m", "bash", "-c", text]);
     outcome(&mut command).assert_code(0).assert_silent();
 }
 
@@ -209,9 +190,7 @@ fn a_keeper_survives_a_redis_that_restarts_with_its_data() {
     await_renewals(&redis, &mut script, 1);
     assert!(!script.has_ended());
     script.kill();
-    wait_until("it is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    await_release(&redis, "a");
 }
 
 #[test]
@@ -229,17 +208,23 @@ fn a_script_whose_lock_is_forced_away_is_stopped_with_all_it_runs() {
 }
 
 #[test]
-fn a_script_that_ignores_term_is_killed_after_kill_after() {
-    let redis = Redis::start();
-    let rest = "trap '' TERM; echo deaf; while :; do sleep 1; done";
-    let mut script = holder(&redis, "-k 200ms", rest);
-    script.expect_line("deaf");
-    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
-    let end = script.finish();
-    assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&end.status),
-        Some(9)
-    );
+fn a_script_that_ignores_term_is_killed_after_kill_after_also_where_a_renewal_finds_its_lock_lost()
+{
+    for is_forced in [true, false] {
+        let mut redis = Redis::start();
+        let rest = "trap '' TERM; echo deaf; while :; do sleep 0.05; done";
+        let mut script = holder(&redis, "--ttl 6s -k 300ms", rest);
+        script.expect_line("deaf");
+        if is_forced {
+            outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+        } else {
+            // The server comes back empty: it pushes nothing to the connection that there was.
+            redis.kill();
+            redis.start_again();
+        }
+        script.finish().assert_killed_by(libc::SIGKILL);
+        assert_nothing_left(&redis);
+    }
 }
 
 #[test]
@@ -252,12 +237,8 @@ fn with_on_lost_warn_a_script_may_hear_of_it_and_goes_on() {
     script.expect_line("lost");
     script.finish().assert_code(3);
     // One that doesn't listen is left alone.
-    let mut deaf = after(
-        "export REDLOCK_ON_LOST=warn",
-        &redis,
-        "",
-        "while kill -0 $PPID; do sleep 0.05; done",
-    );
+    let rest = "while kill -0 $PPID; do sleep 0.05; done";
+    let mut deaf = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
     let keeper = keeper(&deaf);
     outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
     wait_until("the keeper is gone", || !is_alive(keeper));
@@ -286,33 +267,24 @@ fn with_on_lost_warn_a_script_may_hear_that_it_is_to_stop_and_keeps_its_lock() {
 }
 
 #[test]
-fn a_script_is_dead_before_a_lease_ends_that_cannot_be_renewed() {
+fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() {
     let redis = Redis::start();
-    let rest = format!("trap '' TERM; echo deaf; {SIGNS_OF_LIFE}");
-    let mut script = holder(&redis, "--ttl 6s -k 1s", &rest);
-    script.expect_line("deaf");
+    // It writes the time into a file for as long as it lives.
+    let deaf = r#"trap "" TERM; echo $$; while :; do date +%s%N >next$$ && mv next$$ life; done"#;
+    let both = format!("sh -c '{deaf}' & {deaf}");
+    let mut script = holder(&redis, "--ttl 12s -k 1s", &both);
+    let pids = [script.line(), script.line()].map(|pid| pid.parse::<i32>().unwrap());
+    // The next renewal is 4 s away.
+    await_renewals(&redis, &mut script, 1);
+    let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     redis.stall();
-    let latest_expiry = now() + Duration::from_secs(6);
-    script.finish();
-    let last = last_sign_of_life(&redis);
-    assert!(
-        last < latest_expiry,
-        "alive at {last:?}, expiry at {latest_expiry:?}"
-    );
+    let lease_ends = now() + Duration::from_millis(pttl);
+    wait_until("both are dead", || {
+        script.has_ended() && !pids.iter().any(|&pid| is_alive(pid))
+    });
+    let last = moment(&fs::read_to_string(redis.dir.path().join("life")).unwrap());
+    assert!(last < lease_ends, "{last:?}, {lease_ends:?}");
     redis.resume();
-}
-
-#[test]
-fn a_script_is_killed_also_where_a_renewal_finds_its_lock_lost() {
-    let mut redis = Redis::start();
-    let rest = "trap '' TERM; echo deaf; while :; do sleep 0.05; done";
-    let mut script = holder(&redis, "--ttl 6s -k 300ms", rest);
-    script.expect_line("deaf");
-    // The server comes back empty: it pushes nothing to the connection that there was.
-    redis.kill();
-    redis.start_again();
-    script.finish();
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -331,27 +303,10 @@ fn release_in_the_script_ends_the_keeper_and_nothing_else() {
 }
 
 #[test]
-fn a_term_to_the_keeper_is_passed_on_and_the_lock_is_kept_until_the_script_has_ended() {
-    let redis = Redis::start();
-    let rest =
-        "trap 'redlock extend && echo ours; exit 0' TERM; echo set; while :; do sleep 0.05; done";
-    let mut script = holder(&redis, "", rest);
-    script.expect_line("set");
-    let keeper = nix::unistd::Pid::from_raw(keeper(&script));
-    nix::sys::signal::kill(keeper, Signal::SIGTERM).unwrap();
-    script.expect_line("ours");
-    script.finish().assert_code(0);
-    wait_until("it is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
-}
-
-#[test]
 fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script_lives() {
     let redis = Redis::start();
     let script = holder(&redis, "--ttl 5s", WAIT);
-    let keeper = nix::unistd::Pid::from_raw(keeper(&script));
-    nix::sys::signal::kill(keeper, Signal::SIGKILL).unwrap();
+    send(keeper(&script), libc::SIGKILL);
     let began = Instant::now();
     let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
@@ -362,97 +317,52 @@ fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script
 #[test]
 fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
     let redis = Redis::start();
-    let acquire = |pid: &str, options: &[&str]| {
-        let arguments = ["acquire", "a", "--format", "token", "--while-pid", pid];
-        outcome(&mut redis.redlock(&[&arguments, options].concat()))
-    };
-    acquire("2147483646", &[])
-        .assert_code(64)
-        .assert_says("no such process");
-    acquire("0", &[]).assert_code(64);
-    // All of these would hold it for no time.
-    for acquire in ["", ":; ", "2>/dev/null "] {
-        let text = format!("{acquire}redlock acquire a --while-pid $BASHPID");
-        let mut bash = bash(&redis, &format!("eval \"$({text})\"; echo works on"));
-        let end = outcome(&mut bash);
+    let refused = |pid: &str| {
+        let acquire = words!("acquire a --format token --while-pid", pid);
+        let end = outcome(&mut redis.redlock(acquire));
         end.assert_code(64);
-        assert_eq!(end.stdout, "");
+        end
+    };
+    refused("2147483646").assert_says("no such process");
+    refused("0");
+    // All of these would hold it for no time.
+    for before in ["", ":; ", "2>/dev/null "] {
+        let acquire = format!("{before}redlock acquire a --while-pid $BASHPID");
+        let text = format!("eval \"$({acquire})\"; echo works on");
+        assert_eq!(outcome(&mut bash(&redis, &text)).assert_code(64).stdout, "");
     }
     // Where it is not refused, a lost lock would stop this whole machine.
     if !nix::unistd::getuid().is_root() {
-        acquire("1", &[]).assert_code(64);
+        refused("1");
     }
     assert_nothing_left(&redis);
 }
 
-/// A loop that writes the time into a file for as long as its shell lives.
-const SIGNS_OF_LIFE: &str =
-    r#"while :; do date +%s%N >"$HOME/next" && mv "$HOME/next" "$HOME/life"; done"#;
-
-/// When that was written last.
-fn last_sign_of_life(redis: &Redis) -> Duration {
-    moment(&fs::read_to_string(redis.dir.path().join("life")).unwrap())
-}
-
-/// A child of a script, deaf to TERM, that says its pid on a line of its own.
-const DEAF_CHILD: &str = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.02; done' & wait";
-
 #[test]
-fn every_signal_that_ends_a_script_ends_its_hold() {
+fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_free() {
     let redis = Redis::start();
-    for number in (1..=31).chain([34, 64]) {
-        // Those that are ignored by default, and those that only stop.
-        if [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT].contains(&number)
-            || (libc::SIGSTOP..=libc::SIGTTOU).contains(&number)
-        {
-            continue;
+    let mut gate = Gate::new(&redis);
+    let starts = "sleep 60 & echo $!; wait";
+    // Without a program of its own it hasn't the lock's token in its environment.
+    let forks = "mkfifo never$$; (echo $BASHPID; read go <never$$) & wait";
+    for (rest, signal) in [
+        (starts, Signal::SIGTERM),
+        (starts, Signal::SIGHUP),
+        (starts, Signal::SIGKILL),
+        (forks, Signal::SIGTERM),
+        (forks, Signal::SIGKILL),
+    ] {
+        let mut script = holder(&redis, "", &format!("read go <gate; {rest}"));
+        if rest == forks {
+            // Then the next look at what it has started is 10 s away.
+            await_renewals(&redis, &mut script, 1);
         }
-        let mut script = holder(&redis, "", "ulimit -c 0; exec sleep 60");
-        // A signal that a shell has taken when it executes something else is lost.
-        let name = format!("/proc/{}/comm", script.pid());
-        wait_until("the shell is gone", || {
-            fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
-        });
-        send(script.pid(), number);
-        wait_until("the script is gone", || script.has_ended());
-        wait_until("it is released", || {
-            redis.cli(&["EXISTS", "redlock:a"]) == "0"
-        });
-    }
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn a_shell_that_is_killed_while_a_child_runs_does_not_hold_on_and_its_child_is_stopped() {
-    let redis = Redis::start();
-    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGKILL] {
-        let mut script = holder(&redis, "", "sleep 60 & echo $!; wait");
+        gate.open();
         let child: i32 = script.line().parse().unwrap();
         let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
         script.signal(signal);
         waiter.finish().assert_code(0);
-        assert!(!is_alive(child), "its child works on, after {signal}");
-    }
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn a_process_that_a_killed_script_forked_is_stopped_before_it_executes_a_program() {
-    let redis = Redis::start();
-    let gate = redis.dir.path().join("gate");
-    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // Without a program of its own it hasn't the lock's token in its environment.
-    let rest = "read go <gate; mkfifo never$$; (echo $BASHPID; read go <never$$) & wait";
-    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        let mut script = holder(&redis, "", rest);
-        // Then the next look at what it has started is 10 s away.
-        await_renewals(&redis, &mut script, 1);
-        fs::write(&gate, "go\n").unwrap();
-        let forked: i32 = script.line().parse().unwrap();
-        let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
-        script.signal(signal);
-        waiter.finish().assert_code(0);
-        assert!(!is_alive(forked), "it works on, after {signal}");
+        assert!(!is_alive(child), "{rest:?} works on, after {signal}");
     }
     assert_nothing_left(&redis);
 }
@@ -464,13 +374,12 @@ fn orphans_of_a_killed_script_get_sigterm_at_every_depth() {
     // It has lost the lock's token, but not its parent.
     let stranger = r#"env -i bash -c "$WORK; work 4""#;
     let rest = format!(
-        "mkfifo gate never; {work}; export WORK=\"$(declare -f work)\"; read go <gate; ( ( ( {stranger} & work 3 ) & work 2 ) & work 1 ) & wait"
+        "mkfifo never; {work}; export WORK=\"$(declare -f work)\"; read go <gate; ( ( ( {stranger} & work 3 ) & work 2 ) & work 1 ) & wait"
     );
+    let mut gate = Gate::new(&redis);
     let mut script = holder(&redis, "--ttl 30s", &rest);
     await_renewals(&redis, &mut script, 1);
-    let gate = redis.dir.path().join("gate");
-    wait_until("it waits", || gate.exists());
-    fs::write(&gate, "go\n").unwrap();
+    gate.open();
     for _ in 0..4 {
         script.expect_line("ready");
     }
@@ -478,9 +387,7 @@ fn orphans_of_a_killed_script_get_sigterm_at_every_depth() {
     let mut asked: Vec<String> = (0..4).map(|_| script.line()).collect();
     asked.sort();
     assert_eq!(asked, ["asked 1", "asked 2", "asked 3", "asked 4"]);
-    wait_until("it is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    await_release(&redis, "a");
 }
 
 /// Two instances of one script have the same words, environment and session.
@@ -494,8 +401,8 @@ eval "$(redlock acquire $name --while-pid $$)"
 read -t 60 <>never
 "#;
     fs::write(&script, text).unwrap();
-    let mut both = bash(&redis, "mkfifo never; bash work.sh & bash work.sh & wait");
-    let mut both = Running::start(&mut both);
+    let both = "mkfifo never; bash work.sh & bash work.sh & wait";
+    let mut both = Running::start(&mut bash(&redis, both));
     let mut lines = [both.line(), both.line()];
     lines.sort();
     let numbers = |line: &String| -> Vec<i32> {
@@ -503,13 +410,12 @@ read -t 60 <>never
         numbers.map(|number| number.parse().unwrap()).collect()
     };
     let [first, second] = [numbers(&lines[0]), numbers(&lines[1])];
-    let is_released = |name: &str| redis.cli(&["EXISTS", &format!("redlock:{name}")]) == "0";
     send(first[0], libc::SIGKILL);
-    wait_until("its lock is released", || is_released("b"));
+    await_release(&redis, "b");
     assert!(!is_alive(first[1]));
-    assert!(is_alive(second[1]) && !is_released("c"));
+    assert!(is_alive(second[1]) && redis.holder("c").is_some());
     send(second[0], libc::SIGKILL);
-    wait_until("the other lock is released", || is_released("c"));
+    await_release(&redis, "c");
     assert!(!is_alive(second[1]));
 }
 
@@ -517,18 +423,18 @@ read -t 60 <>never
 #[test]
 fn an_orphan_of_the_scripts_session_is_waited_for_and_never_signalled() {
     let redis = Redis::start();
-    let text = r#"mkfifo go go2
+    let [mut go, mut begin] = ["go", "begin"].map(|name| Gate::at(&redis.dir.path().join(name)));
+    let text = r#"
 bash -c 'eval "$(redlock acquire a --while-pid $$ --with-children -k 100ms --ttl 6s)"; echo $$; read go <go' &
-read started <go2
+read started <begin
 bash -c 'sleep 60 & echo $!'
 wait"#;
-    let mut command = bash(&redis, text);
-    let mut session = Running::start(&mut command);
+    let mut session = Running::start(&mut bash(&redis, text));
     let script: i32 = session.line().parse().unwrap();
-    fs::write(redis.dir.path().join("go2"), "go\n").unwrap();
+    begin.open();
     let other: i32 = session.line().parse().unwrap();
     let keeper = keeper_of(script);
-    fs::write(redis.dir.path().join("go"), "go\n").unwrap();
+    go.open();
     wait_until("the script has ended", || !is_alive(script));
     let renewals = redis.calls("pexpire");
     wait_until("its keeper waits", || redis.calls("pexpire") > renewals + 2);
@@ -551,9 +457,9 @@ fn when_one_of_several_subshells_is_killed_the_others_work_on_under_their_own_lo
     });
     assert!(subshells[1..].iter().all(|&pid| is_alive(pid)));
     script.kill();
-    wait_until("all is released, and stopped", || {
-        redis.cli(&["EXISTS", "redlock:a", "redlock:c", "redlock:d"]) == "0"
-            && !subshells.iter().any(|&pid| is_alive(pid))
+    await_release(&redis, "a c d");
+    wait_until("all are stopped", || {
+        !subshells.iter().any(|&pid| is_alive(pid))
     });
 }
 
@@ -595,19 +501,16 @@ fn a_keeper_is_forked_when_no_other_thread_is_left() {
     send(process, libc::SIGKILL);
     script.finish().assert_code(0);
     let trace = fs::read_to_string(trace).unwrap();
-    let lines: Vec<(&str, &str)> = trace
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .collect();
+    let lines = trace.lines().filter_map(|line| line.split_once(' '));
+    let lines: Vec<(&str, &str)> = lines.collect();
     let thread = lines.iter().find(|(_, call)| call.contains("exit(0)"));
     let (thread, _) = thread.unwrap_or_else(|| panic!("{trace}"));
-    let ended = lines
-        .iter()
-        .position(|(pid, what)| pid == thread && what.contains("+++ exited"));
-    let forked = lines
-        .iter()
-        .position(|(pid, what)| pid != thread && what.contains("SIGCHLD"));
-    assert!(ended.unwrap() < forked.unwrap(), "{trace}");
+    let first = |is_its: bool, what: &str| {
+        let is_it = |(pid, call): &(&str, &str)| (pid == thread) == is_its && call.contains(what);
+        lines.iter().position(is_it).unwrap()
+    };
+    let (ended, forked) = (first(true, "+++ exited"), first(false, "SIGCHLD"));
+    assert!(ended < forked, "{trace}");
 }
 
 #[test]
@@ -619,17 +522,14 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
             r#"eval "$(redlock acquire -q a --while-pid $$ {options})"; echo "held $REDLOCK_SLOT"; read go <gate; redlock extend"#
         );
         let mut gate = Gate::new(&redis);
-        let mut command = bash(&redis, &text);
-        let mut script = Running::start(&mut command);
+        let mut script = Running::start(&mut bash(&redis, &text));
         wait_until("it waits", || redis.queue("a").len() == 1);
         first.end();
         assert!(script.line().starts_with("held"));
         await_renewals(&redis, &mut script, 3);
         gate.open();
         script.finish().assert_code(0).assert_silent();
-        wait_until("it is released", || {
-            redis.cli(&["EXISTS", "redlock:a"]) == "0"
-        });
+        await_release(&redis, "a");
         assert_nothing_left(&redis);
     }
 }
@@ -655,7 +555,7 @@ fn acquire_stops_waiting_when_the_process_it_is_for_has_died() {
 fn an_acquire_for_a_process_that_ends_meanwhile_says_so() {
     let redis = Redis::start();
     let _first = Gated::start(&redis, &["a"]).ready();
-    let mut process = Running::start(std::process::Command::new("sleep").arg("60"));
+    let mut process = Running::start(Command::new("sleep").arg("60"));
     let pid = process.pid().to_string();
     let waiter = Running::start(&mut redis.redlock(words!("acquire -q a --while-pid", &pid)));
     wait_until("it waits", || redis.queue("a").len() == 1);
@@ -671,24 +571,15 @@ fn another_process_than_the_script_may_be_kept_for() {
     let redis = Redis::start();
     let text = "sleep 60 & until grep -q sleep /proc/$!/comm; do :; done
         redlock acquire a --while-pid $! --ttl 6s --format token >token; echo $!";
-    let mut command = std::process::Command::new("sh");
-    command
-        .args(["-c", text])
-        .env_clear()
-        .env("PATH", path())
-        .env("REDLOCK_URL", redis.url())
-        .current_dir(redis.dir.path());
-    let mut script = Running::start(&mut command);
+    let mut script = Running::start(&mut bash(&redis, text));
     let kept: i32 = script.line().parse().unwrap();
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || redis.calls("pexpire") > renewals + 4);
     let json = outcome(&mut redis.redlock(&["status", "--json", "a"])).stdout;
     assert!(json.contains(&format!("\"pid\":{kept},")), "{json}");
     assert!(json.contains("[\"sleep\",\"60\"]"), "{json}");
-    crate::support::send(kept, libc::SIGTERM);
-    wait_until("it is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    send(kept, libc::SIGTERM);
+    await_release(&redis, "a");
 }
 
 #[test]
@@ -706,11 +597,11 @@ fn a_keeper_that_stood_still_for_too_long_stops_the_script_when_it_goes_on() {
     let mut script = holder(&redis, "--ttl 4s", "sleep 60 & echo $!; wait");
     let child: i32 = script.line().parse().unwrap();
     let keeper = keeper(&script);
-    crate::support::send(keeper, libc::SIGSTOP);
+    send(keeper, libc::SIGSTOP);
     let next = outcome(&mut redis.redlock(&["acquire", "-q", "a", "--format", "token"]));
     next.assert_code(0);
     assert!(!script.has_ended());
-    crate::support::send(keeper, libc::SIGCONT);
+    send(keeper, libc::SIGCONT);
     wait_until("the script and its child are dead", || {
         script.has_ended() && !is_alive(child) && !is_alive(keeper)
     });
@@ -721,7 +612,8 @@ fn a_keeper_that_stood_still_for_too_long_stops_the_script_when_it_goes_on() {
 #[test]
 fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dead() {
     let redis = Redis::start();
-    let mut script = holder(&redis, "-k 700ms", DEAF_CHILD);
+    let deaf = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.02; done' & wait";
+    let mut script = holder(&redis, "-k 700ms", deaf);
     let child: i32 = script.line().parse().unwrap();
     // A zombie, which was not reaped yet, is dead.
     let state = format!("grep -s ^State: /proc/{child}/status");
@@ -735,26 +627,6 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
 }
 
 #[test]
-fn when_the_lease_ends_unrenewed_the_child_of_a_script_is_dead_as_well() {
-    let redis = Redis::start();
-    let child = format!("sh -c 'trap \"\" TERM; echo $$; {SIGNS_OF_LIFE}' & wait");
-    let mut script = holder(&redis, "--ttl 12s -k 1s", &child);
-    let child: i32 = script.line().parse().unwrap();
-    // The next renewal is 4 s away.
-    await_renewals(&redis, &mut script, 1);
-    let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    redis.stall();
-    let lease_ends = now() + Duration::from_millis(pttl);
-    wait_until("both are dead", || script.has_ended() && !is_alive(child));
-    let last = last_sign_of_life(&redis);
-    assert!(
-        last < lease_ends,
-        "alive at {last:?}, lease's end at {lease_ends:?}"
-    );
-    redis.resume();
-}
-
-#[test]
 fn each_of_several_locks_of_a_script_has_its_keeper() {
     let redis = Redis::start();
     let rest = "eval \"$(redlock acquire b --ttl 6s --while-pid $$)\"; redlock release a; echo one; exec sleep 60";
@@ -763,21 +635,15 @@ fn each_of_several_locks_of_a_script_has_its_keeper() {
     await_renewals(&redis, &mut script, 5);
     assert_eq!(redis.cli(&["EXISTS", "redlock:a", "redlock:b"]), "1");
     script.kill();
-    wait_until("it is released", || {
-        redis.cli(&["EXISTS", "redlock:b"]) == "0"
-    });
+    await_release(&redis, "b");
     assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
     let redis = Redis::start();
-    for first in [
-        "exec <&-",
-        "exec 2>&-",
-        "mkdir d; cd d; rmdir ../d",
-        "ulimit -n 16",
-    ] {
+    let gone = "mkdir d; cd d; rmdir ../d";
+    for first in ["exec <&-", "exec 2>&-", gone, "ulimit -n 16"] {
         let mut script = after(first, &redis, "--ttl 6s", WAIT);
         let keeper = keeper(&script);
         await_renewals(&redis, &mut script, 3);
@@ -794,11 +660,9 @@ fn a_keeper_is_small() {
     await_renewals(&redis, &mut script, 3);
     let status = fs::read_to_string(format!("/proc/{}/status", keeper(&script))).unwrap();
     // Without the program itself, which is of another size in each build; `make bench` looks at both.
-    let own = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse().ok());
-    assert!(own.is_some_and(|kib: u64| kib <= 2048), "{status}");
+    let (_, own) = status.split_once("RssAnon:").unwrap();
+    let (own, _) = own.split_once(" kB").unwrap();
+    assert!(own.trim().parse::<u64>().unwrap() <= 2048, "{status}");
 }
 
 #[test]
@@ -811,19 +675,13 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
         "ulimit -n 64; eval \"$(redlock acquire a --ttl 6s -k 100ms --while-pid $$)\"; {rest}"
     );
     let mut script = Running::start(&mut directly(&redis, &["sh", "-c", &limited]));
-    let mut started = Vec::new();
-    loop {
-        match script.line().as_str() {
-            "all" => break,
-            pid => started.push(pid.parse::<i32>().unwrap()),
-        }
-    }
+    let pids = (0..90).map(|_| script.line().parse().unwrap());
+    let started: Vec<i32> = pids.collect();
+    script.expect_line("all");
     // Two renewals of two commands each: the keeper has looked for them with the first.
     await_renewals(&redis, &mut script, 4);
     gate.open();
-    wait_until("the lock is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    await_release(&redis, "a");
     let left: Vec<i32> = started.into_iter().filter(|&pid| is_alive(pid)).collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -854,15 +712,14 @@ fn what_a_job_does_beside_a_script_that_reenters_its_lock_goes_on_when_that_scri
     let inner = r#"lock=$(redlock acquire -q a --while-pid $$) || exit
         eval "$lock"; echo $$; read go <gate; kill -SEGV $$"#;
     fs::write(redis.dir.path().join("inner.sh"), inner).unwrap();
-    let gate = redis.dir.path().join("gate");
-    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut gate = Gate::new(&redis);
     let outer = "sleep 60 & echo $!; bash inner.sh 2>/dev/null; echo ended; exec sleep 60";
     let run = format!("exec redlock run -q a -c '{outer}'");
     let mut outer = Running::start(&mut bash(&redis, &run));
     let sibling: i32 = outer.line().parse().unwrap();
     let inner: i32 = outer.line().parse().unwrap();
     let keeper = keeper_of(inner);
-    fs::write(&gate, "go\n").unwrap();
+    gate.open();
     outer.expect_line("ended");
     wait_until("the keeper is gone", || !is_alive(keeper));
     assert!(is_alive(sibling) && !outer.has_ended());
@@ -879,18 +736,12 @@ fn keepers_do_not_wait_for_each_other() {
     let lock = r#"lock() { l=$(redlock acquire -q "$1" --while-pid "$2" --with-children) || exit; eval "$l"; }"#;
     let again = "( id=$BASHPID; lock a $id )";
     let script = format!("{lock}; lock a $$; lock b $$; {again}; {again}");
-    Running::start(&mut bash(&redis, &script))
-        .finish()
-        .assert_code(0);
-    wait_until("both are released", || {
-        redis.cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
-    });
+    outcome(&mut bash(&redis, &script)).assert_code(0);
+    await_release(&redis, "a b");
     // So it is with keepers and a run that waits for its tree.
     let inner = format!("{lock}; {again} & {again} & wait");
     outcome(&mut redis.run("-q c --with-children -- bash", &inner)).assert_code(0);
-    wait_until("all are released", || {
-        redis.cli(&["EXISTS", "redlock:a", "redlock:c"]) == "0"
-    });
+    await_release(&redis, "a c");
     assert_nothing_left(&redis);
 }
 
@@ -902,9 +753,7 @@ fn the_keeper_of_another_lock_of_a_script_that_is_stopped_releases_that_one() {
     let mut script = holder(&redis, "-k 100ms --ttl 1h", &format!("{second}; {WAIT}"));
     script.expect_line("both");
     outcome(&mut redis.redlock(&["stop", "-q", "a"])).assert_code(0);
-    wait_until("both are released", || {
-        redis.cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
-    });
+    await_release(&redis, "a b");
     assert_nothing_left(&redis);
 }
 
@@ -913,8 +762,7 @@ fn a_process_that_an_earlier_worker_forks_is_not_part_of_the_work() {
     let redis = Redis::start();
     let worker = "read go <gate; ( echo $BASHPID; read go <never ) & wait";
     let first = format!("mkfifo gate never; ( {worker} ) &");
-    let script = after(&first, &redis, "", "echo go >gate; wait");
-    let mut script = script;
+    let mut script = after(&first, &redis, "", "echo go >gate; wait");
     let forked: i32 = script.line().parse().unwrap();
     let keeper = keeper(&script);
     script.signal(Signal::SIGKILL);
@@ -927,7 +775,7 @@ fn a_process_that_an_earlier_worker_forks_is_not_part_of_the_work() {
 #[test]
 fn a_token_that_nobody_reads_is_not_kept_for_a_process_that_has_ended() {
     let redis = Redis::start();
-    let mut process = Running::start(std::process::Command::new("sleep").arg("60"));
+    let mut process = Running::start(Command::new("sleep").arg("60"));
     let pid = process.pid().to_string();
     // A pipe that is full.
     let (_reader, writer) = nix::unistd::pipe().unwrap();

@@ -4,19 +4,18 @@
 //! Not tested: the first 50 ms of a run, in which a signal to the whole job still reaches COMMAND twice.
 
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
-use crate::promises::terminal::{pid_in, shell};
+use crate::promises::supervision::TAKER;
+use crate::promises::terminal::{
+    CTRL_BACKSLASH, CTRL_C, CTRL_Z, is_stopped, on_terminal, parent, pid_in, reads_stops, shell,
+    stat,
+};
 use crate::support::pty::Terminal;
 use crate::support::{
-    COUNTER, REDLOCK, Redis, assert_nothing_left, children, is_alive, path, script,
-    seen_by_a_shell, send, state, wait_until, with_default_signals,
+    COUNTER, REDLOCK, Redis, assert_nothing_left, children, is_alive, script, seen_by_a_shell,
+    send, state, wait_until,
 };
-
-const CTRL_C: &str = "\x03";
-const CTRL_Z: &str = "\x1a";
-const CTRL_BACKSLASH: &str = "\x1c";
 
 /// Longer than the time within which another signal is the same request.
 const ANOTHER: Duration = Duration::from_millis(600);
@@ -38,28 +37,10 @@ fn start() -> Redis {
     redis
 }
 
-/// A shell line at the head of a session on a terminal, as of `ssh -t`.
+/// A shell line at the head of a session on a terminal.
 fn at_the_head(redis: &Redis, line: &str) -> Terminal {
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", &format!("exec {line}")])
-        .env_clear()
-        .env("PATH", path())
-        .env("REDLOCK_URL", redis.url())
-        .env("HOME", redis.dir.path());
-    Terminal::start(with_default_signals(command))
-}
-
-/// The parent of a process and its group; 0 where it has ended.
-fn stat(pid: i32) -> (i32, i32) {
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat).into_owned();
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let mut numbers = fields
-        .split(' ')
-        .skip(2)
-        .map(|field| field.parse().unwrap());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    let line = format!("ulimit -c 0; exec {line}");
+    on_terminal(redis, &["sh", "-c", &line])
 }
 
 fn name(pid: i32) -> String {
@@ -74,23 +55,27 @@ fn witnesses(redlock: i32) -> Vec<i32> {
     children
 }
 
-/// Waits until all redlocks above a process can tell signals apart; they, the innermost first.
+/// Returns all redlocks above a process, the innermost first.
 fn redlocks_above(pid: i32) -> Vec<i32> {
-    let above = std::iter::successors(Some(stat(pid).0), |&pid| Some(stat(pid).0));
-    let found: Vec<i32> = above
+    let above = std::iter::successors(Some(parent(pid)), |&pid| Some(parent(pid)));
+    above
         .take_while(|&pid| pid > 1)
         .filter(|&pid| name(pid) == "redlock")
-        .collect();
-    for &redlock in &found {
+        .collect()
+}
+
+/// Waits until all redlocks above a process can tell signals apart; they, the innermost first.
+fn await_witnesses(pid: i32) -> Vec<i32> {
+    let redlocks = redlocks_above(pid);
+    for &redlock in &redlocks {
         wait_until("it has a witness in its group and one apart", || {
             let group = stat(redlock).1;
-            let mut inside = witnesses(redlock);
-            let all = inside.len();
-            inside.retain(|&pid| stat(pid).1 == group);
-            (all, inside.len()) == (2, 1)
+            let all = witnesses(redlock);
+            let inside = all.iter().filter(|&&pid| stat(pid).1 == group);
+            (all.len(), inside.count()) == (2, 1)
         });
     }
-    found
+    redlocks
 }
 
 /// A signal of a high number, which is taken after others, and that the counting program names NUM60.
@@ -99,139 +84,164 @@ const LAST: i32 = 60;
 /// Waits until each redlock above the counting program has done what is to be done about its signals: two of a kind that
 /// come at once count as one.
 fn settle(terminal: &mut Terminal, counter: i32) {
-    for redlock in redlocks_above(counter) {
+    for redlock in await_witnesses(counter) {
         send(redlock, LAST);
         terminal.line("child NUM60");
     }
 }
 
-/// Ends the counting program, once it has said all that it has got.
+/// Ends the counting program, once it has printed all that it has got.
 fn end(terminal: &mut Terminal, counter: i32) {
     send(counter, libc::SIGRTMAX());
     terminal.line("child end");
 }
 
-/// What the counting program says that is run in this way as a job of a shell, when something is done to its process
-/// group.
-fn said(redis: &Redis, line: &str, act: impl Fn(&mut Terminal, i32)) -> Vec<String> {
+/// Returns what the counting program prints that is run in this way as a job of a shell, when something is done to its
+/// process group.
+fn lines_of(redis: &Redis, line: &str, act: impl Fn(&mut Terminal, i32)) -> Vec<String> {
     let mut terminal = shell(redis);
     terminal.type_in(&format!("{line}\n"));
     let child = pid_in(&terminal.line("child ready"));
-    let redlocks = redlocks_above(child);
+    let redlocks = await_witnesses(child);
     act(&mut terminal, child);
     end(&mut terminal, child);
     wait_until("they have ended", || {
         !redlocks.iter().any(|&pid| is_alive(pid))
     });
     let lines = terminal.shown.lines().map(str::trim_end);
-    lines
-        .filter(|line| {
-            line.starts_with("child ") && !line.contains("ready") && !line.contains("NUM60")
-        })
-        .map(str::to_owned)
-        .collect()
+    let lines = lines.filter(|line| line.starts_with("child ") && !line.starts_with("child ready"));
+    let lines = lines.filter(|line| !line.contains("NUM60"));
+    lines.map(str::to_owned).collect()
 }
 
 #[test]
-fn a_key_reaches_a_command_that_has_left_the_group_exactly_once() {
+fn a_key_and_a_new_window_size_reach_a_command_exactly_once_also_when_it_has_left_the_group() {
+    type Act = fn(&mut Terminal, u16);
     let redis = start();
-    for (key, name) in [(CTRL_C, "INT"), (CTRL_BACKSLASH, "QUIT")] {
-        let line = format!("{UNDER_REDLOCK} ~/apart ~/counter child INT QUIT");
-        let mut terminal = at_the_head(&redis, &line);
-        let child = pid_in(&terminal.line("child ready"));
-        for _ in 0..3 {
+    let acts: [(&str, Act); 3] = [
+        ("INT", |terminal, _| terminal.type_in(CTRL_C)),
+        ("QUIT", |terminal, _| terminal.type_in(CTRL_BACKSLASH)),
+        ("WINCH", |terminal, round| terminal.resize(50, 100 + round)),
+    ];
+    for before in ["", "~/apart "] {
+        for (name, act) in acts {
+            let line = format!("{UNDER_REDLOCK} {before}~/counter child {name}");
+            let mut terminal = at_the_head(&redis, &line);
+            let (redlock, is_in_group) = (terminal.pid(), before.is_empty());
+            terminal.line("child ready");
+            for round in 0..3 {
+                // Stands still until a child in its group has had the signal, as two at once count as one.
+                if is_in_group {
+                    send(redlock, libc::SIGSTOP);
+                }
+                act(&mut terminal, round);
+                terminal.line(&format!("child {name}"));
+                if is_in_group {
+                    send(redlock, libc::SIGCONT);
+                }
+                // A typed key is never the request that kills.
+                std::thread::sleep(ANOTHER);
+            }
+            send(redlock, libc::SIGRTMAX());
+            assert_eq!(seen_by_a_shell(terminal.finish()), Some(0), "{line}");
+            let count = terminal.count(&format!("child {name}"));
+            assert_eq!(count, 3, "{line}: {}", terminal.shown);
+            assert_nothing_left(&redis);
+        }
+    }
+}
+
+#[test]
+fn a_key_that_command_does_not_handle_ends_it_and_the_lock_is_free() {
+    let redis = start();
+    for before in ["", "timeout 60 "] {
+        for (key, status) in [(CTRL_C, 130), (CTRL_BACKSLASH, 131)] {
+            let line = format!("{UNDER_REDLOCK} {before}~/counter child");
+            let mut terminal = at_the_head(&redis, &line);
+            let child = pid_in(&terminal.line("child ready"));
             terminal.type_in(key);
-            terminal.line(&format!("child {name}"));
-            // A typed key is never the request that kills.
-            std::thread::sleep(ANOTHER);
+            assert_eq!(seen_by_a_shell(terminal.finish()), Some(status), "{line}");
+            assert!(!is_alive(child));
+            assert_nothing_left(&redis);
+        }
+    }
+}
+
+#[test]
+fn a_hang_up_ends_command_and_frees_the_lock_whoever_leads_the_session() {
+    let redis = start();
+    for (leader, before) in [
+        // The kernel tells the head of the session alone, which has to pass it on.
+        ("redlock", ""),
+        ("a shell", ""),
+        ("the shell of a stopped job", ""),
+        ("redlock", "timeout 60 "),
+        ("a script that shares the group", "timeout 60 "),
+        ("a shell", "timeout 60 "),
+    ] {
+        let line = format!("{UNDER_REDLOCK} {before}~/counter child");
+        let mut terminal = match leader {
+            "redlock" => at_the_head(&redis, &line),
+            "a script that shares the group" => {
+                at_the_head(&redis, &format!("sh -c '{line}; true'"))
+            }
+            _ => shell(&redis),
+        };
+        if leader.contains("shell") {
+            terminal.type_in(&format!("{line}; echo sta\"\"tus:$?\n"));
+        }
+        let child = pid_in(&terminal.line("child ready"));
+        let redlock = redlocks_above(child)[0];
+        if leader.contains("stopped") {
+            terminal.type_in(CTRL_Z);
+            terminal.line("status:148");
+        }
+        terminal.hang_up();
+        wait_until(&format!("both have ended: {leader}, {line}"), || {
+            !is_alive(child) && !is_alive(redlock)
+        });
+        assert_nothing_left(&redis);
+        if (leader, before) == ("redlock", "") {
+            assert_eq!(seen_by_a_shell(terminal.finish()), Some(129));
+        }
+    }
+}
+
+#[test]
+fn ctrl_z_stops_all_of_a_job_with_its_redlocks_and_fg_continues_it() {
+    let redis = start();
+    let under_timeout = format!("{UNDER_REDLOCK} timeout 60");
+    for way in [UNDER_REDLOCK, &under_timeout, UNDER_TWO] {
+        let mut terminal = shell(&redis);
+        terminal.type_in(&format!("{way} ~/counter child CONT; echo sta\"\"tus:$?\n"));
+        let child = pid_in(&terminal.line("child ready"));
+        let outermost = *await_witnesses(child).last().unwrap();
+        let next = |&pid: &i32| (pid != outermost).then(|| parent(pid));
+        let job: Vec<i32> = std::iter::successors(Some(child), next).collect();
+        for round in 1..=2 {
+            terminal.type_in(CTRL_Z);
+            terminal.line("status:148");
+            wait_until("all are stopped", || job.iter().all(|&pid| is_stopped(pid)));
+            if round == 1 {
+                // Longer than a redlock that is stopped alone would be left so.
+                std::thread::sleep(Duration::from_millis(1500));
+                assert!(job.iter().all(|&pid| is_stopped(pid)), "{way}");
+            }
+            terminal.type_in("fg; echo sta\"\"tus:$?\n");
+            terminal.line("child CONT");
+            wait_until("all go on", || !job.iter().any(|&pid| is_stopped(pid)));
+            assert_eq!(terminal.foreground(), outermost, "the job's group");
+            if way != UNDER_TWO {
+                assert_eq!(terminal.count("child CONT"), round, "{way}");
+            }
+            for redlock in await_witnesses(child) {
+                wait_until("it reads stops", || reads_stops(redlock));
+            }
         }
         end(&mut terminal, child);
-        assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
-        assert_eq!(terminal.count(&format!("child {name}")), 3);
+        terminal.line("status:0");
         assert_nothing_left(&redis);
     }
-}
-
-#[test]
-fn a_new_window_size_reaches_a_command_that_has_left_the_group() {
-    let redis = start();
-    let line = format!("{UNDER_REDLOCK} timeout 60 ~/counter child WINCH");
-    let mut terminal = at_the_head(&redis, &line);
-    let child = pid_in(&terminal.line("child ready"));
-    terminal.resize(50, 100);
-    terminal.line("child WINCH");
-    end(&mut terminal, child);
-    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
-    assert_eq!(terminal.count("child WINCH"), 1);
-}
-
-#[test]
-fn a_key_ends_a_command_under_timeout() {
-    let redis = start();
-    for (key, status) in [(CTRL_C, 130), (CTRL_BACKSLASH, 131)] {
-        let line = format!("{UNDER_REDLOCK} timeout 60 ~/counter child");
-        let mut terminal = at_the_head(&redis, &line);
-        let child = pid_in(&terminal.line("child ready"));
-        terminal.type_in(key);
-        assert_eq!(seen_by_a_shell(terminal.finish()), Some(status));
-        assert!(!is_alive(child));
-        assert_nothing_left(&redis);
-    }
-}
-
-#[test]
-fn a_hang_up_ends_a_command_under_timeout() {
-    let redis = start();
-    let line = format!("{UNDER_REDLOCK} timeout 60 ~/counter child");
-    let below_a_script = format!("sh -c '{line}; true'");
-    let in_a_shell = || {
-        let mut terminal = shell(&redis);
-        terminal.type_in(&format!("{line}\n"));
-        terminal
-    };
-    // The session is led by redlock, by a script that shares its group, or by a shell that passes it on.
-    let ways: [&dyn Fn() -> Terminal; 3] = [
-        &|| at_the_head(&redis, &line),
-        &|| at_the_head(&redis, &below_a_script),
-        &in_a_shell,
-    ];
-    for way in ways {
-        let mut terminal = way();
-        let child = pid_in(&terminal.line("child ready"));
-        terminal.hang_up();
-        wait_until("it has ended", || !is_alive(child));
-        wait_until("the lock is free", || {
-            redis.cli(&["EXISTS", "redlock:a"]) == "0"
-        });
-    }
-}
-
-#[test]
-fn ctrl_z_stops_a_command_under_timeout_and_fg_continues_it() {
-    let redis = start();
-    let mut terminal = shell(&redis);
-    let line = format!("{UNDER_REDLOCK} timeout 60 ~/counter child CONT");
-    terminal.type_in(&format!("{line}; echo sta\"\"tus:$?\n"));
-    let child = pid_in(&terminal.line("child ready"));
-    let timeout = stat(child).0;
-    let redlock = stat(timeout).0;
-    for round in 1..=2 {
-        terminal.type_in(CTRL_Z);
-        terminal.line("status:148");
-        for pid in [child, timeout, redlock] {
-            wait_until("it is stopped", || state(pid) == Some('T'));
-        }
-        terminal.type_in("fg; echo sta\"\"tus:$?\n");
-        terminal.line("child CONT");
-        for pid in [child, timeout, redlock] {
-            wait_until("it goes on", || state(pid) != Some('T'));
-        }
-        assert_eq!(terminal.count("child CONT"), round);
-        redlocks_above(child);
-    }
-    end(&mut terminal, child);
-    terminal.line("status:0");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -252,10 +262,10 @@ fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
 #[test]
 fn timeout_around_a_run_sends_its_command_one_term() {
     let redis = start();
-    for line in [UNDER_REDLOCK, UNDER_TWO] {
-        let line = format!("timeout 60 {line} ~/counter child TERM NUM60");
-        let said = said(&redis, &line, |terminal, child| {
-            let timeout = stat(*redlocks_above(child).last().unwrap()).0;
+    for way in [UNDER_REDLOCK, UNDER_TWO] {
+        let line = format!("timeout 60 {way} ~/counter child TERM NUM60");
+        let lines = lines_of(&redis, &line, |terminal, child| {
+            let timeout = parent(*await_witnesses(child).last().unwrap());
             // Its time is over.
             send(timeout, libc::SIGALRM);
             terminal.line("child TERM");
@@ -264,133 +274,115 @@ fn timeout_around_a_run_sends_its_command_one_term() {
             });
             settle(terminal, child);
         });
-        assert_eq!(said, ["child TERM", "child end"], "{line}");
+        assert_eq!(lines, ["child TERM", "child end"], "{line}");
         assert_nothing_left(&redis);
     }
 }
 
 #[test]
-fn a_signal_to_the_whole_job_reaches_command_as_often_as_without_redlock() {
+fn a_signal_to_the_whole_job_or_to_redlock_reaches_command_as_often_as_without_redlock() {
     let redis = start();
-    let names = "INT TERM HUP QUIT USR1 URG CONT NUM60";
-    for (name, signal) in [
+    let names = "INT TERM HUP QUIT USR1 URG CONT WINCH ALRM NUM60";
+    let once = |way: &str, name: &str, signal: i32, to: &str| {
+        let line = format!("{way} ~/counter child {names}");
+        let lines = lines_of(&redis, &line, |terminal, child| {
+            match to {
+                "the job" => send(-stat(child).1, signal),
+                "redlock" => send(parent(child), signal),
+                key => terminal.type_in(key),
+            }
+            terminal.line(&format!("child {name}"));
+            settle(terminal, child);
+        });
+        let expected = [format!("child {name}"), "child end".into()];
+        assert_eq!(lines, expected, "to {to:?}: {line}");
+    };
+    let both = [
         ("INT", libc::SIGINT),
         ("TERM", libc::SIGTERM),
         ("HUP", libc::SIGHUP),
         ("QUIT", libc::SIGQUIT),
         ("USR1", libc::SIGUSR1),
-        ("URG", libc::SIGURG),
-        ("CONT", libc::SIGCONT),
-    ] {
-        let ways = [ALONE, UNDER_FLOCK, UNDER_REDLOCK, UNDER_TWO].map(|way| {
-            said(
-                &redis,
-                &format!("{way} ~/counter child {names}"),
-                |terminal, child| {
-                    send(-stat(child).1, signal);
-                    terminal.line(&format!("child {name}"));
-                    settle(terminal, child);
-                },
-            )
-        });
-        for said in ways {
-            assert_eq!(said, [format!("child {name}"), "child end".into()]);
+    ];
+    let to_job = [("URG", libc::SIGURG), ("CONT", libc::SIGCONT)];
+    let to_redlock = [("WINCH", libc::SIGWINCH), ("ALRM", libc::SIGALRM)];
+    for (name, signal) in both.into_iter().chain(to_job) {
+        for way in [ALONE, UNDER_FLOCK, UNDER_REDLOCK, UNDER_TWO] {
+            once(way, name, signal, "the job");
         }
     }
+    for (name, signal) in both.into_iter().chain(to_redlock) {
+        once(UNDER_REDLOCK, name, signal, "redlock");
+    }
+    once(UNDER_REDLOCK, "INT", libc::SIGINT, CTRL_C);
+    once(UNDER_REDLOCK, "QUIT", libc::SIGQUIT, CTRL_BACKSLASH);
 }
 
 #[test]
 fn real_time_signals_to_the_job_and_to_redlock_reach_command_as_often_as_they_were_sent() {
     let redis = start();
-    // The kernel queues these, and the program takes one at a time, so that none is missed.
-    let program = r#"#!/usr/bin/env perl
-        use POSIX ();
-        $| = 1;
-        my $end = 0;
-        $SIG{NUM40} = sub { print "child came\n" };
-        $SIG{NUM60} = sub { print "child NUM60\n" };
-        $SIG{RTMAX} = sub { $end = 1 };
-        POSIX::sigprocmask(POSIX::SIG_BLOCK, POSIX::SigSet->new(40, 60, POSIX::SIGRTMAX));
-        print "child ready $$\n";
-        my $none = POSIX::SigSet->new;
-        POSIX::sigsuspend($none) until $end;
-        print "child end\n";
-    "#;
-    script(redis.dir.path(), "taker", program);
-    let said = said(
-        &redis,
-        &format!("{UNDER_REDLOCK} ~/taker"),
-        |terminal, child| {
-            let redlock = redlocks_above(child)[0];
-            for _ in 0..5 {
-                send(-redlock, 40);
-                send(redlock, 40);
-            }
-            for _ in 0..10 {
-                terminal.line("child came");
-            }
-            // One more than these would come first.
-            settle(terminal, child);
-        },
-    );
-    assert_eq!(said.len(), 11, "{said:?}");
+    let text = format!("#!/usr/bin/env perl\n{TAKER}");
+    script(redis.dir.path(), "taker", &text);
+    let line = format!("{UNDER_REDLOCK} ~/taker 40 {LAST}");
+    let lines = lines_of(&redis, &line, |terminal, child| {
+        let redlock = await_witnesses(child)[0];
+        for _ in 0..5 {
+            send(-redlock, 40);
+            send(redlock, 40);
+        }
+        for _ in 0..10 {
+            terminal.line("child NUM40");
+        }
+        // One more than these would come first.
+        settle(terminal, child);
+    });
+    assert_eq!(lines.len(), 11, "{lines:?}");
 }
 
 #[test]
 fn a_shells_kill_of_a_job_in_a_pipeline_reaches_command_once() {
     let redis = start();
-    let mut terminal = shell(&redis);
-    terminal.type_in(&format!(
-        "{UNDER_REDLOCK} ~/counter child URG NUM60 | cat &\n"
-    ));
-    let child = pid_in(&terminal.line("child ready"));
-    redlocks_above(child);
-    for _ in 0..3 {
-        terminal.type_in("kill -URG %1\n");
-        terminal.line("child URG");
-        settle(&mut terminal, child);
-    }
-    end(&mut terminal, child);
-    assert_eq!(terminal.count("child URG"), 3, "{}", terminal.shown);
+    let line = format!("{UNDER_REDLOCK} ~/counter child URG NUM60 | cat &");
+    let lines = lines_of(&redis, &line, |terminal, child| {
+        for _ in 0..3 {
+            terminal.type_in("kill -URG %1\n");
+            terminal.line("child URG");
+            settle(terminal, child);
+        }
+    });
+    let once = "child URG";
+    assert_eq!(lines, [once, once, once, "child end"]);
 }
 
 #[test]
 fn a_signal_to_redlock_alone_reaches_command_once_after_one_to_the_job_as_well() {
+    type Act<'a> = &'a dyn Fn(&mut Terminal);
     let redis = start();
-    let names = "USR1 INT TERM HUP WINCH NUM60";
     for way in [UNDER_REDLOCK, UNDER_TWO] {
-        let said = said(
-            &redis,
-            &format!("{way} ~/counter child {names}"),
-            |terminal, child| {
-                let outermost = *redlocks_above(child).last().unwrap();
-                for _ in 0..2 {
-                    send(-outermost, libc::SIGUSR1);
-                    terminal.line("child USR1");
-                    settle(terminal, child);
-                    send(outermost, libc::SIGUSR1);
-                    terminal.line("child USR1");
-                    for columns in [100, 101] {
-                        terminal.resize(50, columns);
-                        terminal.line("child WINCH");
-                        settle(terminal, child);
-                    }
-                    send(outermost, libc::SIGWINCH);
-                    terminal.line("child WINCH");
-                    settle(terminal, child);
-                }
-                for (name, signal) in [("HUP", libc::SIGHUP), ("INT", libc::SIGINT)] {
-                    send(outermost, signal);
-                    terminal.line(&format!("child {name}"));
-                }
-            },
-        );
-        let count = |name: &str| said.iter().filter(|line| line.ends_with(name)).count();
-        assert_eq!(
-            ["USR1", "WINCH", "HUP", "INT"].map(count),
-            [4, 6, 1, 1],
-            "{said:?}"
-        );
+        let line = format!("{way} ~/counter child USR1 WINCH INT HUP NUM60");
+        let lines = lines_of(&redis, &line, |terminal, child| {
+            let outermost = *await_witnesses(child).last().unwrap();
+            let acts: [(&str, Act); 5] = [
+                ("USR1", &|_| send(-outermost, libc::SIGUSR1)),
+                ("USR1", &|_| send(outermost, libc::SIGUSR1)),
+                ("WINCH", &|terminal| terminal.resize(50, 100)),
+                ("WINCH", &|terminal| terminal.resize(50, 101)),
+                ("WINCH", &|_| send(outermost, libc::SIGWINCH)),
+            ];
+            for (name, act) in acts.into_iter().chain(acts) {
+                act(terminal);
+                terminal.line(&format!("child {name}"));
+                settle(terminal, child);
+            }
+            for (name, signal) in [("HUP", libc::SIGHUP), ("INT", libc::SIGINT)] {
+                send(outermost, signal);
+                terminal.line(&format!("child {name}"));
+            }
+        });
+        let [usr1, winch] = ["child USR1", "child WINCH"];
+        let round = [usr1, usr1, winch, winch, winch];
+        let last = ["child HUP", "child INT", "child end"];
+        assert_eq!(lines, [&round[..], &round, &last].concat(), "{line}");
     }
 }
 
@@ -399,33 +391,30 @@ fn a_signal_to_redlock_alone_reaches_command_once_after_one_to_the_job_as_well()
 fn a_signal_to_every_redlock_one_after_the_other_reaches_command() {
     let redis = start();
     let line = format!("{UNDER_REDLOCK} ~/counter child USR1 TERM");
-    let said = said(&redis, &line, |terminal, child| {
-        let redlock = redlocks_above(child)[0];
+    let lines = lines_of(&redis, &line, |terminal, child| {
+        let redlock = await_witnesses(child)[0];
         for (name, signal) in [("USR1", libc::SIGUSR1), ("TERM", libc::SIGTERM)] {
             let mut all = [vec![redlock], witnesses(redlock)].concat();
-            assert!(
-                all.iter()
-                    .all(|pid| fs::read_link(format!("/proc/{pid}/exe")).unwrap()
-                        == fs::canonicalize(REDLOCK).unwrap())
-            );
             all.sort_unstable();
             for pid in all {
+                let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+                assert_eq!(program, fs::canonicalize(REDLOCK).unwrap());
                 send(pid, signal);
             }
             terminal.line(&format!("child {name}"));
         }
     });
-    assert_eq!(said, ["child USR1", "child TERM", "child end"]);
+    assert_eq!(lines, ["child USR1", "child TERM", "child end"]);
 }
 
 #[test]
 fn witnesses_hold_no_descriptors_and_are_gone_when_redlock_is() {
     let redis = start();
-    for kills in [false, true] {
+    for is_killed in [false, true] {
         let line = format!("{UNDER_REDLOCK} ~/counter child");
         let mut terminal = at_the_head(&redis, &line);
         let child = pid_in(&terminal.line("child ready"));
-        let witnesses = witnesses(redlocks_above(child)[0]);
+        let witnesses = witnesses(await_witnesses(child)[0]);
         for &witness in &witnesses {
             wait_until("only its socket is open", || {
                 let open = fs::read_dir(format!("/proc/{witness}/fd")).unwrap();
@@ -439,14 +428,14 @@ fn witnesses_hold_no_descriptors_and_are_gone_when_redlock_is() {
             libc::SIGTSTP,
             libc::SIGUSR1,
         ] {
-            for &pid in &witnesses {
-                send(pid, signal);
+            for &witness in &witnesses {
+                send(witness, signal);
             }
         }
         wait_until("they wait on", || {
             witnesses.iter().all(|&pid| state(pid) == Some('S'))
         });
-        if kills {
+        if is_killed {
             send(terminal.pid(), libc::SIGKILL);
         } else {
             end(&mut terminal, child);
@@ -463,49 +452,23 @@ fn witnesses_hold_no_descriptors_and_are_gone_when_redlock_is() {
 fn a_job_that_is_stopped_and_continued_as_a_whole_still_tells_signals_apart() {
     let redis = start();
     let line = format!("{UNDER_TWO} ~/counter child USR1 NUM60");
-    let said = said(&redis, &line, |terminal, child| {
-        let redlocks = redlocks_above(child);
+    let lines = lines_of(&redis, &line, |terminal, child| {
+        let redlocks = await_witnesses(child);
         let outermost = *redlocks.last().unwrap();
         send(-outermost, libc::SIGSTOP);
         for pid in [&redlocks[..], &[child]].concat() {
-            wait_until("it is stopped", || state(pid) == Some('T'));
+            wait_until("it is stopped", || is_stopped(pid));
         }
-        send(-outermost, libc::SIGUSR1);
-        send(-outermost, libc::SIGCONT);
-        terminal.line("child USR1");
-        settle(terminal, child);
-        send(-outermost, libc::SIGUSR1);
-        terminal.line("child USR1");
-        settle(terminal, child);
+        // The first one finds the job stopped.
+        for signals in [&[libc::SIGUSR1, libc::SIGCONT][..], &[libc::SIGUSR1]] {
+            for &signal in signals {
+                send(-outermost, signal);
+            }
+            terminal.line("child USR1");
+            settle(terminal, child);
+        }
     });
-    assert_eq!(said, ["child USR1", "child USR1", "child end"]);
-}
-
-#[test]
-fn ctrl_z_suspends_nested_runs_with_their_witnesses() {
-    let redis = start();
-    let mut terminal = shell(&redis);
-    terminal.type_in(&format!(
-        "{UNDER_TWO} ~/counter child; echo sta\"\"tus:$?\n"
-    ));
-    let child = pid_in(&terminal.line("child ready"));
-    let redlocks = redlocks_above(child);
-    assert_eq!(redlocks.len(), 2);
-    for _ in 0..2 {
-        terminal.type_in(CTRL_Z);
-        terminal.line("status:148");
-        // Longer than a redlock that is stopped alone would be left so.
-        std::thread::sleep(Duration::from_millis(1500));
-        assert!(redlocks.iter().all(|&pid| state(pid) == Some('T')));
-        terminal.type_in("fg; echo sta\"\"tus:$?\n");
-        wait_until("all go on", || {
-            let mut all = redlocks.iter().chain([&child]);
-            all.all(|&pid| state(pid) != Some('T'))
-        });
-    }
-    end(&mut terminal, child);
-    terminal.line("status:0");
-    assert_nothing_left(&redis);
+    assert_eq!(lines, ["child USR1", "child USR1", "child end"]);
 }
 
 #[test]
@@ -514,7 +477,7 @@ fn witnesses_of_an_inner_run_do_not_prolong_an_outer_one_that_waits_for_its_tree
     let line = "redlock run --with-children a -- redlock run b -- ~/counter child";
     let mut terminal = at_the_head(&redis, line);
     let child = pid_in(&terminal.line("child ready"));
-    redlocks_above(child);
+    await_witnesses(child);
     end(&mut terminal, child);
     assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
     assert_nothing_left(&redis);

@@ -2,22 +2,23 @@
 //! of namespaces, with an empty /run: if that isn't permitted, there is nothing to test it on.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use crate::promises::config::set_mode;
 use crate::support::{
-    self, OtherUser, Outcome, Redis, Running, SERVER, Scratch, children, is_permitted, outcome,
-    path, script, wait_until, with_signals, without_terminal,
+    self, Outcome, Redis, Running, SERVER, Scratch, children, is_permitted, outcome, path, script,
+    wait_until, with_signals, without_terminal,
 };
-
-/// The binary in the directory of a host. The checkout may be in a directory over which the host mounts something.
-const REDLOCK: &str = "./redlock";
 
 /// The directory of root's server.
 const ROOTS: &str = "/run/redlock";
 
 /// The socket of root's server.
 const SOCKET: &str = "/run/redlock/server.sock";
+
+/// What makes a command one of the user whose home a host has.
+const USER: &str = "setpriv --reuid 54321 --regid 54321 --clear-groups";
 
 /// A host with a temporary directory, in which `home` is the user's, and `bin` comes first in the PATH. All that is
 /// started there ends with it.
@@ -35,25 +36,20 @@ impl Host {
 
     /// Returns such a host after a script, which runs in the temporary directory.
     fn with(setup: &str) -> Option<Self> {
-        let unshare = [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        ];
-        if !is_permitted(&[&unshare[..], &["mount", "-t", "tmpfs", "none", "/run"]].concat()) {
+        let unshare = words!("unshare --mount --pid --fork --kill-child --mount-proc sh -e -c");
+        let probe = format!("mount -t tmpfs none /run; {USER} true");
+        if !is_permitted(&[unshare, &[probe.as_str()]].concat()) {
             return None;
         }
         let dir = Scratch::new();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        set_mode(dir.path(), 0o755);
         for name in ["home", "bin"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         if SERVER.path.is_absolute() {
             symlink(&SERVER.path, dir.path().join("bin/redis-server")).unwrap();
         }
+        // The checkout may be in a directory over which the host mounts something.
         let script = format!(
             "cd '{}' && touch redlock && mount --bind '{}' redlock && chown 54321 home
              mount -t tmpfs none /run
@@ -64,9 +60,7 @@ impl Host {
             support::REDLOCK
         );
         let mut command = Command::new(unshare[0]);
-        command
-            .args(&unshare[1..])
-            .args(["sh", "-e", "-c", &script]);
+        command.args(&unshare[1..]).arg(&script);
         without_terminal(&mut command);
         let mut process = Running::start(&mut command);
         process.expect_line("ready");
@@ -82,100 +76,84 @@ impl Host {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// A command there.
-    fn command(&self, words: &[&str]) -> Command {
+    /// Returns a line of root's shell there, in the temporary directory, where redlock uses `local:`.
+    fn sh(&self, line: &str) -> Command {
+        let (init, own) = (self.init.to_string(), self.path(""));
+        let line = format!("cd '{own}'; {line}");
         let mut command = Command::new("nsenter");
-        command
-            .args(["-t", &self.init.to_string(), "-m", "-p"])
-            // It has changed to the root directory.
-            .args(["sh", "-c", "cd \"$0\" && exec \"$@\"", &self.path(".")])
-            .args(words)
-            .env_clear()
-            .env("PATH", format!("{}:{}", self.path("bin"), path()))
-            .env("HOME", self.path("home"));
+        command.args(words!("-t {} -m -p sh -c", &init, &line));
+        command.env_clear().env("REDLOCK_URL", "local:");
+        command.env("PATH", format!("{}:{own}:{}", self.path("bin"), path()));
+        command.env("HOME", self.path("home"));
         without_terminal(&mut command);
         command
     }
 
-    fn sh(&self, text: &str) -> Command {
-        self.command(&["sh", "-c", text])
+    #[track_caller]
+    fn end(&self, line: &str) -> Outcome {
+        outcome(&mut self.sh(line))
     }
 
-    /// What a script prints there.
+    /// Returns what a line prints there.
     #[track_caller]
-    fn shell(&self, text: &str) -> String {
-        let end = outcome(&mut self.sh(text));
+    fn shell(&self, line: &str) -> String {
+        let end = self.end(line);
         end.assert_code(0);
         end.stdout.trim_end().to_owned()
     }
 
-    /// A redlock of root's.
-    fn redlock(&self, arguments: &[&str]) -> Command {
-        let is_setting = |word: &&&str| word.starts_with("REDLOCK_");
-        let count = arguments.iter().take_while(is_setting).count();
-        let (settings, words) = arguments.split_at(count);
-        self.command(&[&["env"], settings, &[REDLOCK, "-u", "local:"], words].concat())
-    }
-
-    fn end(&self, arguments: &[&str]) -> Outcome {
-        outcome(&mut self.redlock(arguments))
-    }
-
-    /// A redlock of the user 54321, whose home this is.
-    fn users(&self, arguments: &[&str]) -> Command {
-        self.by("54321", arguments)
-    }
-
-    fn by(&self, id: &str, arguments: &[&str]) -> Command {
-        let user = ["setpriv", "--reuid", id, "--regid", id, "--clear-groups"];
-        self.command(&[&user[..], &[REDLOCK, "-u", "local:"], arguments].concat())
-    }
-
-    /// The living processes of this name, by their numbers there.
-    fn named(&self, name: &str) -> Vec<i32> {
-        let script = "for process in /proc/[0-9]*; do
-            read -r found <$process/comm && [ \"$found\" = \"$0\" ] || continue
-            grep -q 'State:.[ZX]' $process/status || echo ${process#/proc/}
-            done 2>/dev/null; true";
-        let found = self.command(&["sh", "-c", script, name]).output().unwrap();
-        let found = String::from_utf8(found.stdout).unwrap();
-        found.lines().map(|line| line.parse().unwrap()).collect()
-    }
-
-    /// The only server.
+    /// Expects each line of a table, `75 redlock run a -- true → PART … PART`, to end with its status, and to print these
+    /// parts to standard error; without parts nothing is printed there. "never" isn't printed.
     #[track_caller]
-    fn server(&self) -> i32 {
-        let found = self.named("redis-server");
-        assert_eq!(found.len(), 1, "{found:?}");
-        found[0]
-    }
-
-    /// Sends a signal to processes there.
-    fn signal(&self, signal: &str, processes: &[i32]) {
-        for process in processes {
-            self.shell(&format!("kill -{signal} {process}"));
+    fn play(&self, table: &str) {
+        for line in table.lines().map(str::trim) {
+            let (status, row) = line.split_once(' ').unwrap();
+            let (command, parts) = row.split_once(" → ").unwrap_or((row, ""));
+            let end = self.end(command);
+            assert_eq!(end.code(), status.parse().ok(), "{line}: {end:?}");
+            assert!(!end.stdout.contains("never"), "{line}: {end:?}");
+            let is_silent = end.stderr.is_empty();
+            assert_eq!(is_silent, parts.is_empty(), "{line}: {end:?}");
+            let are_said = parts.split(" … ").all(|part| end.stderr.contains(part));
+            assert!(are_said, "{line}: {end:?}");
         }
     }
 
-    /// Puts a program in the place of the server that runs this line of sh, and then the server with more options.
-    fn start_servers_with(&self, line: &str, options: &str) {
+    /// Returns the living servers, by their numbers there.
+    fn servers(&self) -> Vec<i32> {
+        let script = r#"for process in /proc/[0-9]*; do
+            read -r name <$process/comm && [ "$name" = redis-server ] || continue
+            grep -q 'State:.[ZX]' $process/status || echo ${process#/proc/}
+            done 2>/dev/null; true"#;
+        let numbers = self.shell(script);
+        numbers.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// Returns the only server.
+    #[track_caller]
+    fn server(&self) -> i32 {
+        let servers = self.servers();
+        assert_eq!(servers.len(), 1, "{servers:?}");
+        servers[0]
+    }
+
+    /// Kills the only server, and returns its number.
+    #[track_caller]
+    fn kill_server(&self) -> i32 {
+        let server = self.server();
+        self.shell(&format!("kill -KILL {server}"));
+        server
+    }
+
+    /// Puts a script in the place of the server.
+    fn replace_server(&self, text: &str) {
         let _ = fs::remove_file(self.path("bin/redis-server"));
-        let directories = path();
-        let real = std::env::split_paths(&directories)
-            .map(|directory| directory.join(&SERVER.path))
-            .find(|path| path.is_file())
-            .expect("a server is installed");
-        let text = format!(
-            "#!/bin/sh\n{line}\nexec '{}' \"$@\" {options}\n",
-            real.display()
-        );
+        let text = format!("#!/bin/sh\n{text}\n");
         script(self.dir.path(), "bin/redis-server", &text);
     }
 
     fn await_no_server(&self) {
-        wait_until("no server is left", || {
-            self.named("redis-server").is_empty()
-        });
+        wait_until("no server is left", || self.servers().is_empty());
     }
 
     /// Stops root's server, as `doctor` says.
@@ -184,12 +162,13 @@ impl Host {
         self.await_no_server();
     }
 
-    /// A run of root's that holds the lock "a" until a line is written to the pipe `gate`.
-    fn holder(&self, options: &[&str], of: fn(&Self, &[&str]) -> Command) -> Running {
+    /// Starts a run that holds the lock "a" until a line is written to the pipe `gate`. `who` makes it a user's.
+    #[track_caller]
+    fn holder(&self, who: &str, options: &str) -> Running {
         self.shell("[ -p gate ] || mkfifo -m 666 gate");
         let script = "echo ready; read line <gate; echo done";
-        let words = [&["run"], options, &["a", "-c", script]].concat();
-        let mut run = Running::start(&mut of(self, &words));
+        let line = format!("{who} redlock run {options} a -c '{script}'");
+        let mut run = Running::start(&mut self.sh(&line));
         run.expect_line("ready");
         run
     }
@@ -202,84 +181,78 @@ impl Host {
 #[test]
 fn the_first_command_starts_a_server_that_has_no_port_and_forgets_nothing() {
     let Some(host) = Host::new() else { return };
-    let first = host.end(&["run", "a", "--", "echo", "hello"]);
-    first.assert_code(0).assert_silent();
-    assert_eq!(first.stdout, "hello\n");
+    host.play(r#"0 [ "$(redlock run a -- echo hello)" = hello ]"#);
     let server = host.server();
-    host.end(&["run", "a", "--", "true"])
-        .assert_code(0)
-        .assert_silent();
+    // A password of the settings is not sent there.
+    host.play(
+        "0 echo hunter2 >password; REDLOCK_PASSWORD_FILE=$PWD/password redlock run a -- true 2>/dev/null
+        0 redlock run a -- true
+        0 redlock run --once-per 1h b -- true
+        0 redlock freeze -q x --reason release",
+    );
     assert_eq!(host.server(), server);
-    for (name, value) in [
-        ("port", "0"),
-        ("appendonly", "yes"),
-        ("appendfsync", "no"),
-        ("maxmemory-policy", "noeviction"),
-        ("save", ""),
-    ] {
-        let found = host.shell(&format!("redis-cli -s {SOCKET} CONFIG GET {name}"));
-        assert_eq!(found.lines().nth(1).unwrap_or_default(), value, "{name}");
-    }
+    let settings = host.shell(&format!(
+        "for name in port appendonly appendfsync maxmemory-policy save; do
+        redis-cli -s {SOCKET} CONFIG GET $name | tail -n 1; done"
+    ));
+    assert_eq!(settings, "0\nyes\nno\nnoeviction");
     let modes = host.shell(&format!("stat -c %a:%U {SOCKET} {ROOTS}"));
     assert_eq!(modes, "600:root\n700:root");
+    let doctor = host.shell("redlock doctor");
+    let line = format!("redis-cli -s {SOCKET} shutdown");
+    assert!(doctor.contains(&line), "{doctor}");
+    host.shut_down();
+    host.play(
+        "0 redlock run --once-per 1h b -- echo never → skipped
+        75 redlock run -n x -- true → is frozen",
+    );
 }
 
 #[test]
 fn the_server_has_nothing_of_whoever_started_it() {
     let Some(host) = Host::new() else { return };
-    // A descriptor, a mask for files, a variable, a priority; HUP, INT, QUIT and CHLD are ignored, and TERM is blocked.
-    let line =
-        format!("exec 9<bin; umask 0; export MINE=1; exec nice -n 5 {REDLOCK} -u local: status");
+    // A descriptor, a mask for files, a variable, limits, a priority; HUP, INT, QUIT and CHLD are ignored, and TERM is
+    // blocked.
+    let line = "exec 9<bin; umask 0; export MINE=1; ulimit -S -f 8; ulimit -S -t 9; exec nice -n 5 redlock status";
     let ignored = |signal| matches!(signal, 1 | 2 | 3 | 17);
-    outcome(&mut with_signals(host.sh(&line), ignored, 1 << (15 - 1))).assert_code(0);
+    outcome(&mut with_signals(host.sh(line), ignored, 1 << (15 - 1))).assert_code(0);
     let server = host.server();
     let proc = |what: &str| host.shell(&format!("cat /proc/{server}/{what} | tr '\\0' '\\n'"));
     let status = proc("status");
-    let field = |name: &str| {
-        let mut lines = status.lines();
-        let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
-        found
-            .unwrap_or_else(|| panic!("{name}: {status}"))
-            .to_owned()
+    let signals = |name: &str| {
+        let (_, rest) = status.split_once(name).unwrap();
+        u64::from_str_radix(&rest[..16], 16).unwrap()
     };
-    assert_eq!(field("SigBlk"), "0000000000000000");
-    let ignored = u64::from_str_radix(&field("SigIgn"), 16).unwrap();
-    assert_eq!(
-        ignored & (1 << (17 - 1) | 1 << (3 - 1) | 1 << (2 - 1)),
-        0,
-        "{ignored:x}"
-    );
+    assert_eq!(signals("\nSigBlk:\t"), 0, "{status}");
+    let of_job = 1 << (17 - 1) | 1 << (3 - 1) | 1 << (2 - 1);
+    assert_eq!(signals("\nSigIgn:\t") & of_job, 0, "{status}");
     let stat = proc("stat");
-    let fields: Vec<&str> = stat
-        .rsplit_once(')')
-        .unwrap()
-        .1
-        .split_whitespace()
-        .collect();
-    let number = server.to_string();
-    assert_eq!(
-        [fields[2], fields[3]],
-        [&number, &number],
-        "a session of its own"
-    );
-    assert_eq!(fields[16], "0", "the priority");
+    let (_, stat) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = stat.split_whitespace().collect();
+    let (number, priority) = (server.to_string(), fields[16]);
+    // It has a session of its own.
+    assert_eq!([fields[2], fields[3], priority], [&*number, &*number, "0"]);
     assert!(!proc("environ").contains("MINE"));
     assert_eq!(host.shell(&format!("readlink /proc/{server}/cwd")), ROOTS);
     let open = host.shell(&format!("ls -l /proc/{server}/fd"));
     assert!(!open.contains(&host.path("bin")), "{open}");
     assert_eq!(host.shell(&format!("find {ROOTS} -perm /077")), "");
+    let limits = proc("limits");
+    for name in ["Max cpu time", "Max file size"] {
+        let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line.contains("unlimited"), "{line}");
+    }
 }
 
 #[test]
 fn of_many_who_come_first_one_starts_the_server_and_all_use_it() {
     let Some(host) = Host::new() else { return };
     for _ in 0..3 {
-        let runs: Vec<Running> = (0..8)
-            .map(|number| {
-                let name = format!("a{number}");
-                Running::start(&mut host.redlock(&["run", &name, "--", "true"]))
-            })
-            .collect();
+        let start = |number: i32| {
+            let line = format!("redlock run a{number} -- true");
+            Running::start(&mut host.sh(&line))
+        };
+        let runs: Vec<Running> = (0..8).map(start).collect();
         for run in runs {
             run.finish().assert_code(0).assert_silent();
         }
@@ -290,58 +263,47 @@ fn of_many_who_come_first_one_starts_the_server_and_all_use_it() {
 
 #[test]
 fn a_killed_server_is_started_again_with_the_locks_that_were_held() {
-    let Some(host) = Host::new() else { return };
-    let run = host.holder(&["--ttl", "12s"], Host::redlock);
-    for _ in 0..2 {
-        let server = host.server();
-        host.signal("KILL", &[server]);
-        let busy = host.end(&["run", "-n", "a", "--", "echo", "never"]);
-        busy.assert_code(75).assert_says("lock \"a\" is held by");
-        assert_eq!(busy.stdout, "");
-        assert_ne!(host.server(), server);
+    // A logout ends the runtime directory of a user, too.
+    let user = format!("XDG_RUNTIME_DIR=$PWD/runtime {USER}");
+    for who in ["", &user] {
+        let Some(host) = Host::new() else { return };
+        host.shell("mkdir runtime && chown 54321 runtime");
+        let run = host.holder(who, "--ttl 12s");
+        host.shell("rm -rf runtime");
+        let busy = format!("75 {who} redlock run -n a -- echo never → lock \"a\" is held by");
+        for _ in 0..2 {
+            let server = host.kill_server();
+            host.play(&busy);
+            assert_ne!(host.server(), server);
+        }
+        // Its renewals start the next one.
+        host.kill_server();
+        wait_until("a renewal starts the server", || host.servers().len() == 1);
+        host.play(&busy);
+        host.open_gate();
+        let end = run.finish();
+        end.assert_code(0);
+        assert!(end.stdout.ends_with("done\n"), "{end:?}");
+        host.play(&format!("0 {who} redlock run -n a -- true"));
     }
-    // Its renewals start the next one.
-    host.signal("KILL", &[host.server()]);
-    wait_until("a renewal starts the server", || {
-        host.named("redis-server").len() == 1
-    });
-    host.open_gate();
-    let end = run.finish();
-    end.assert_code(0);
-    assert!(end.stdout.ends_with("done\n"), "{end:?}");
-    host.end(&["run", "-n", "a", "--", "true"]).assert_code(0);
-}
-
-#[test]
-fn a_server_that_was_shut_down_comes_back_with_all_that_it_knew() {
-    let Some(host) = Host::new() else { return };
-    host.end(words!("run --once-per 1h b -- true"))
-        .assert_code(0);
-    host.end(&["freeze", "x", "--reason", "release"])
-        .assert_code(0);
-    host.shut_down();
-    let again = host.end(words!("run --once-per 1h b -- echo never"));
-    assert_eq!(again.assert_code(0).stdout, "");
-    host.end(&["run", "-n", "x", "--", "true"])
-        .assert_code(75)
-        .assert_says("is frozen");
 }
 
 #[test]
 fn a_server_that_takes_its_time_to_start_is_waited_for_by_runs() {
     let Some(host) = Host::new() else { return };
-    host.shell("mkfifo gate");
-    host.start_servers_with(&format!("read -r line <'{}'", host.path("gate")), "");
+    host.shell(
+        r#"mkfifo gate; mkdir real
+        ln -s "$(readlink -f "$(command -v redis-server)")" real/redis-server"#,
+    );
+    let (gate, real) = (host.path("gate"), host.path("real/redis-server"));
+    host.replace_server(&format!("read -r line <'{gate}'; exec '{real}' \"$@\""));
     // By the first command and by the next one.
-    for _ in 0..2 {
-        let end = host.end(&["REDLOCK_REDIS_TIMEOUT=1s", "status"]);
-        end.assert_code(69)
-            .assert_says("this host only: ")
-            .assert_says("isn't ready yet");
-    }
-    let run = Running::start(&mut host.redlock(&["-v", "run", "a", "--", "echo", "hello"]));
-    host.end(&["REDLOCK_REDIS_TIMEOUT=1s", "status"])
-        .assert_code(69);
+    host.play(
+        "69 REDLOCK_REDIS_TIMEOUT=1s redlock status → this host only: … isn't ready yet
+        69 REDLOCK_REDIS_TIMEOUT=1s redlock status → this host only: … isn't ready yet",
+    );
+    let run = Running::start(&mut host.sh("redlock -v run a -- echo hello"));
+    host.play("69 REDLOCK_REDIS_TIMEOUT=1s redlock status → redlock: ");
     host.open_gate();
     let end = run.finish();
     end.assert_code(0);
@@ -349,40 +311,31 @@ fn a_server_that_takes_its_time_to_start_is_waited_for_by_runs() {
     host.server();
 }
 
-/// Makes the start of the server older than a start can take.
-const AGE: &str = "touch -d '-1 minute' /run/redlock/redlock-server.lock";
-
 #[test]
-fn a_server_without_its_socket_is_replaced_by_one_with_its_data() {
+fn a_server_without_its_socket_is_replaced_and_no_other_process_is_ended_in_its_place() {
     let Some(host) = Host::new() else { return };
-    host.end(&["freeze", "x", "--reason", "release"])
-        .assert_code(0);
-    let server = host.server();
-    host.shell(&format!("rm {SOCKET}"));
+    host.play("0 redlock freeze -q x --reason release");
+    let first = host.server();
     // It may have just started.
-    let early = host.end(&["REDLOCK_REDIS_TIMEOUT=1s", "status"]);
-    early.assert_code(69).assert_says("isn't ready yet");
-    assert_eq!(host.server(), server);
-    host.shell(AGE);
-    host.end(&["run", "-n", "x", "--", "true"])
-        .assert_code(75)
-        .assert_says("is frozen");
-    assert_ne!(host.server(), server);
-}
-
-#[test]
-fn no_other_process_is_ended_in_place_of_a_server_and_two_never_share_their_data() {
-    let Some(host) = Host::new() else { return };
-    host.end(&["status"]).assert_code(0);
+    host.play(&format!(
+        "0 rm {SOCKET}
+        69 REDLOCK_REDIS_TIMEOUT=1s redlock status → isn't ready yet"
+    ));
+    assert_eq!(host.server(), first);
+    // The start is longer ago than a start can take.
+    let age = format!("touch -d '-1 minute' {ROOTS}/redlock-server.lock");
+    host.play(&format!(
+        "0 {age}
+        75 redlock run -n x -- true → is frozen"
+    ));
     let server = host.server();
+    assert_ne!(server, first);
+    // Two servers never share their data.
     let mut other = Running::start(&mut host.sh("echo $$; exec sleep 600"));
     let pid = other.line();
-    host.shell(&format!(
-        "rm {SOCKET}; printf {pid} >{ROOTS}/redlock-server.lock; {AGE}"
-    ));
-    let refused = host.end(&["REDLOCK_REDIS_TIMEOUT=1s", "run", "a", "--", "true"]);
-    refused.assert_code(69).assert_says(&format!(
-        "this host only: the server for `local:` (pid {pid}) doesn't listen at {SOCKET}"
+    host.play(&format!(
+        "0 rm {SOCKET}; printf {pid} >{ROOTS}/redlock-server.lock; {age}
+        69 REDLOCK_REDIS_TIMEOUT=1s redlock run a -- true → this host only: the server for `local:` (pid {pid}) doesn't listen at {SOCKET}"
     ));
     assert!(!other.has_ended());
     assert_eq!(host.server(), server);
@@ -391,37 +344,23 @@ fn no_other_process_is_ended_in_place_of_a_server_and_two_never_share_their_data
 #[test]
 fn every_account_of_such_locks_begins_with_this_host_only() {
     let Some(host) = Host::new() else { return };
-    for words in [
-        &["status"][..],
-        &["status", "a"],
-        &["status", "a*"],
-        &["doctor"],
-    ] {
-        for redlock in [Host::redlock, Host::users] {
-            let end = outcome(&mut redlock(&host, words));
-            end.assert_code(0);
-            assert!(
-                end.stdout.starts_with("this host only"),
-                "{words:?}: {end:?}"
-            );
+    for words in ["status", "status a", "status 'a*'", "doctor"] {
+        for who in ["", USER] {
+            let text = host.shell(&format!("{who} redlock {words}"));
+            assert!(text.starts_with("this host only"), "{words}: {text}");
         }
     }
-    let run = host.holder(&[], Host::redlock);
-    let table = host.end(&["status"]).stdout;
+    let run = host.holder("", "");
+    let table = host.shell("redlock status");
     assert!(table.starts_with("this host only\nNAME "), "{table}");
-    let json = host.end(&["status", "--json"]).stdout;
-    assert!(json.starts_with("[{"), "{json}");
-    assert_eq!(host.end(&["status", "--names-only"]).stdout, "a\n");
-    let waiters = ["run a -- true", "acquire a"].map(|words| {
-        let file = words.split(' ').next().unwrap();
-        let line = format!("exec {REDLOCK} -u local: {words} 2>said-{file}");
-        Running::start(&mut host.sh(&line))
-    });
-    for file in ["said-run", "said-acquire"] {
-        let line = "redlock: this host only: waiting for \"a\", held by ";
-        let said = || fs::read_to_string(host.dir.path().join(file)).unwrap_or_default();
-        wait_until("it says what it waits for", || said().contains('\n'));
-        assert!(said().starts_with(line), "{}", said());
+    assert!(host.shell("redlock status --json").starts_with("[{"));
+    assert_eq!(host.shell("redlock status --names-only"), "a");
+    let lines = ["run a -- true", "acquire a"].map(|words| format!("redlock {words} 2>&1"));
+    let mut waiters = lines.map(|line| Running::start(&mut host.sh(&line)));
+    for waiter in &mut waiters {
+        let line = waiter.line();
+        let start = "redlock: this host only: waiting for \"a\", held by ";
+        assert!(line.starts_with(start), "{line}");
     }
     host.open_gate();
     run.finish().assert_code(0);
@@ -431,155 +370,72 @@ fn every_account_of_such_locks_begins_with_this_host_only() {
 }
 
 #[test]
-fn doctor_says_how_to_stop_the_server() {
-    let Some(host) = Host::new() else { return };
-    let doctor = host.end(&["doctor"]);
-    doctor.assert_code(0);
-    let line = format!("redis-cli -s {SOCKET} shutdown");
-    assert!(doctor.stdout.contains(&line), "{doctor:?}");
-    host.shell(&line);
-    host.await_no_server();
-}
-
-#[test]
 fn the_servers_of_two_users_are_apart() {
-    if OtherUser::new().is_none() {
-        return;
-    }
     let Some(host) = Host::new() else { return };
-    let run = host.holder(&[], Host::users);
+    let run = host.holder(USER, "");
     let machine = host.shell("cat /etc/machine-id 2>/dev/null || uname -n");
     let directory = host.path(&format!("home/.local/state/redlock/{machine}"));
-    let modes = host.shell(&format!(
-        "stat -c %a:%u {directory}/server.sock {directory}"
-    ));
-    assert_eq!(modes, "600:54321\n700:54321");
+    let modes = format!("stat -c %a:%u {directory}/server.sock {directory}");
+    assert_eq!(host.shell(&modes), "600:54321\n700:54321");
     assert_eq!(host.shell("find home/.local -perm /077"), "");
     // Root has another one, and so has another user, whose home can't be that one.
-    host.end(&["run", "-n", "a", "--", "true"]).assert_code(0);
-    assert_eq!(host.named("redis-server").len(), 2);
-    host.shell("mkdir bobs && chown 54322 bobs");
-    let mut bobs = host.by("54322", &["run", "-n", "a", "--", "true"]);
-    outcome(bobs.env("HOME", host.path("bobs"))).assert_code(0);
-    let mut bobs = host.by("54322", &["run", "-n", "a", "--", "true"]);
-    outcome(&mut bobs)
-        .assert_code(69)
-        .assert_says("ermission denied");
-    host.shell(&format!(
-        "chmod 755 home home/.local home/.local/state home/.local/state/redlock {directory}"
+    host.play("0 redlock run -n a -- true");
+    assert_eq!(host.servers().len(), 2);
+    let bobs = USER.replace("54321", "54322") + " redlock run -n a -- true";
+    host.play(&format!(
+        "0 mkdir bobs && chown 54322 bobs
+        0 HOME=$PWD/bobs {bobs}
+        69 {bobs} → ermission denied
+        0 chmod 755 home home/.local home/.local/state home/.local/state/redlock {directory}
+        78 {bobs} → must be a directory of this user that nobody else can write"
     ));
-    let mut bobs = host.by("54322", &["run", "-n", "a", "--", "true"]);
-    outcome(&mut bobs)
-        .assert_code(78)
-        .assert_says("must be a directory of this user that nobody else can write");
     host.open_gate();
     run.finish().assert_code(0);
 }
 
 #[test]
-fn a_job_keeps_its_lock_when_a_logout_ends_the_server_and_the_runtime_directory() {
-    if OtherUser::new().is_none() {
-        return;
-    }
-    let Some(host) = Host::new() else { return };
-    host.shell("mkdir runtime && chown 54321 runtime");
-    let run = host.holder(&["--ttl", "12s"], |host, words| {
-        let mut command = host.users(words);
-        command.env("XDG_RUNTIME_DIR", host.path("runtime"));
-        command
-    });
-    host.shell("rm -rf runtime");
-    host.signal("KILL", &host.named("redis-server"));
-    wait_until("a renewal starts the server", || {
-        host.named("redis-server").len() == 1
-    });
-    outcome(&mut host.users(&["run", "-n", "a", "--", "true"]))
-        .assert_code(75)
-        .assert_says("is held by");
-    host.open_gate();
-    run.finish().assert_code(0);
-}
-
-#[test]
-fn without_a_usable_directory_the_setting_to_change_is_named() {
-    if OtherUser::new().is_none() {
-        return;
-    }
-    let Some(host) = Host::new() else { return };
-    let refused = |home: &str, says: &str| {
-        let mut run = host.users(&["run", "a", "--", "true"]);
-        outcome(run.env("HOME", home))
-            .assert_code(78)
-            .assert_says("this host only: ")
-            .assert_says(says);
-    };
-    for home in ["", "home", "/nowhere"] {
-        refused(
-            home,
-            "`local:` needs a home directory: set HOME, or XDG_STATE_HOME",
-        );
-    }
-    let long = format!("home/{}", "x".repeat(100));
-    host.shell(&format!("mkdir {long} && chown 54321 {long}"));
-    refused(
-        &host.path(&long),
-        "at most 107 are possible: set XDG_STATE_HOME",
-    );
-    let mut short = host.users(&["run", "a", "--", "true"]);
-    short
-        .env("HOME", host.path(&long))
-        .env("XDG_STATE_HOME", host.path("home/s"));
-    outcome(&mut short).assert_code(0).assert_silent();
-}
-
-#[test]
-fn a_directory_that_others_may_write_is_not_used() {
+fn a_directory_or_a_server_that_is_not_this_users_alone_is_not_used() {
     let Some(host) = Host::new() else { return };
     for setup in [
         "mkdir /run/redlock && chmod 777 /run/redlock",
         "mkdir /run/redlock && chown 54321 /run/redlock",
         "mkdir /run/other && ln -s other /run/redlock",
     ] {
-        host.shell(setup);
-        host.end(&["run", "a", "--", "true"])
-            .assert_code(78)
-            .assert_says(
-                "/run/redlock must be a directory of this user that nobody else can write",
-            );
-        host.shell("rm -rf /run/redlock /run/other");
+        host.play(&format!(
+            "0 {setup}
+            78 redlock run a -- true → {ROOTS} must be a directory of this user that nobody else can write
+            0 rm -rf /run/redlock /run/other"
+        ));
     }
-    assert_eq!(host.named("redis-server"), [0; 0]);
-}
-
-#[test]
-fn the_server_of_another_user_is_not_used_in_place_of_this_users() {
-    if OtherUser::new().is_none() {
-        return;
-    }
-    let Some(host) = Host::new() else { return };
-    host.shell("mkdir -m 755 /run/redlock && mkdir -m 777 /run/redlock/x");
-    let line = "exec setpriv --reuid 54322 --regid 54322 --clear-groups redis-server --port 0 \
-        --save '' --unixsocket /run/redlock/x/sock --unixsocketperm 777";
-    let _theirs = Running::start(&mut host.sh(line));
+    let long = format!("home/{}", "x".repeat(100));
+    let run = format!("{USER} redlock run a -- true");
+    let needs = "this host only: … `local:` needs a home directory: set HOME, or XDG_STATE_HOME";
+    host.play(&format!(
+        "78 HOME= {run} → {needs}
+        78 HOME=home {run} → {needs}
+        78 HOME=/nowhere {run} → {needs}
+        0 mkdir {long} && chown 54321 {long}
+        78 HOME=$PWD/{long} {run} → this host only: … at most 107 are possible: set XDG_STATE_HOME"
+    ));
+    assert_eq!(host.servers(), [0; 0]);
+    host.play(&format!(
+        "0 HOME=$PWD/{long} XDG_STATE_HOME=$PWD/home/s {run}
+        0 mkdir -m 755 /run/redlock && mkdir -m 777 /run/redlock/x"
+    ));
+    let options = "--port 0 --save '' --unixsocket /run/redlock/x/sock --unixsocketperm 777";
+    let line = format!("exec {USER} redis-server {options}");
+    let _theirs = Running::start(&mut host.sh(&line));
     let show = format!("test -S /run/redlock/x/sock && ln -sf x/sock {SOCKET}");
-    wait_until("it listens", || host.sh(&show).status().unwrap().success());
-    host.end(&["run", "a", "--", "true"])
-        .assert_code(78)
-        .assert_says("is another user's");
+    wait_until("it listens", || host.end(&show).code() == Some(0));
+    host.play("78 redlock run a -- true → is another user's");
 }
 
 #[test]
 fn a_run_whose_server_cant_come_back_stops_its_command_and_says_why() {
     let Some(host) = Host::new() else { return };
-    let run = host.holder(&["--ttl", "6s"], Host::redlock);
-    let program = host.path("bin/redis-server");
-    let _ = fs::remove_file(&program);
-    script(
-        host.dir.path(),
-        "bin/redis-server",
-        "#!/bin/sh\necho not today >&2; exit 1\n",
-    );
-    host.signal("KILL", &host.named("redis-server"));
+    let run = host.holder("", "--ttl 6s");
+    host.replace_server("echo not today >&2; exit 1");
+    host.kill_server();
     let end = run.finish();
     end.assert_code(79).assert_says("not today");
     assert!(!end.stdout.contains("done"), "{end:?}");
@@ -591,82 +447,45 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
     let Some(host) = Host::with(setup) else {
         return;
     };
-    host.end(&["run", "a", "--", "true"]).assert_code(0);
     let fill = "cat /dev/zero >/run/redlock/full 2>/dev/null; true";
-    host.shell(fill);
+    host.play(&format!("0 redlock run a -- true\n0 {fill}"));
     // The first write that isn't saved is noticed; none is granted after it. That may be a release: then its lock expires.
-    let mut names = (0..).map(|number| format!("b{number}"));
+    let mut numbers = 0..;
+    let quickly = "REDLOCK_REDIS_TIMEOUT=2s redlock run -n";
     wait_until("nothing is granted", || {
-        let name = names.next().unwrap();
-        let quickly = ["REDLOCK_REDIS_TIMEOUT=2s", "run", "-n", "--ttl", "1s"];
-        let end = host.end(&[&quickly[..], &[&name, "--", "true"]].concat());
+        let number = numbers.next().unwrap();
+        let end = host.end(&format!("{quickly} --ttl 1s b{number} -- true"));
         end.code() == Some(69)
     });
-    let refused = host.end(&["REDLOCK_REDIS_TIMEOUT=2s", "run", "-n", "a", "--", "true"]);
-    refused
-        .assert_code(69)
-        .assert_says("No space left on device");
-    let waiting =
-        Running::start(&mut host.redlock(&["run", "-w", "60s", "a", "--", "echo", "room"]));
+    host.play(&format!("69 {quickly} a -- true → No space left on device"));
+    let waiting = Running::start(&mut host.sh("redlock run -w 60s a -- echo room"));
     host.shell("rm /run/redlock/full");
     let end = waiting.finish();
     end.assert_code(0);
     assert_eq!(end.stdout, "room\n");
     // Nor is one started there.
     host.shut_down();
-    host.shell(&format!("rm -r /run/redlock/appendonlydir; {fill}"));
-    let start = host.end(&["run", "a", "--", "true"]);
-    start
-        .assert_code(69)
-        .assert_says("can't start a server for `local:`: it ended: ");
+    host.play(&format!(
+        "0 rm -rf /run/redlock/appendonlydir; {fill}
+        69 redlock run a -- true → can't start a server for `local:`: it ended:"
+    ));
     host.await_no_server();
 }
 
 #[test]
 fn where_no_server_is_installed_the_line_that_installs_one_is_said() {
     let Some(host) = Host::new() else { return };
-    let programs = tempfile::tempdir().unwrap();
-    let run = |url: &str| {
-        let path = format!("PATH={}", programs.path().display());
-        let words = [
-            "env",
-            &path,
-            REDLOCK,
-            "-u",
-            url,
-            "run",
-            "a",
-            "--",
-            "/bin/true",
-        ];
-        outcome(&mut host.command(&words))
-    };
+    fs::create_dir(host.path("none")).unwrap();
+    let redlock = host.path("redlock");
+    let run = format!("PATH=$PWD/none {redlock} -u local: run a -- /bin/true");
     let why = "neither redis-server nor valkey-server is installed";
-    run("local:").assert_code(69).assert_says(why);
+    host.play(&format!("69 {run} → {why}"));
     for (program, line) in [
-        ("dnf", "; `sudo dnf install -y redis` installs it"),
-        (
-            "apt-get",
-            "; `sudo apt-get install -y redis-server` installs it",
-        ),
+        ("dnf", "sudo dnf install -y redis"),
+        ("apt-get", "sudo apt-get install -y redis-server"),
     ] {
-        script(programs.path(), program, "");
-        run("local:")
-            .assert_code(69)
-            .assert_says(&format!("{why}{line}"));
-    }
-}
-
-#[test]
-fn the_limits_of_whoever_starts_the_server_are_not_its_own() {
-    let Some(host) = Host::new() else { return };
-    host.shell(&format!(
-        "ulimit -S -f 8; ulimit -S -t 9; {REDLOCK} -u local: status"
-    ));
-    let limits = host.shell(&format!("cat /proc/{}/limits", host.server()));
-    for name in ["Max cpu time", "Max file size"] {
-        let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
-        assert!(line.contains("unlimited"), "{line}");
+        script(host.dir.path(), &format!("none/{program}"), "");
+        host.play(&format!("69 {run} → {why}; `{line}` installs it"));
     }
 }
 
@@ -674,32 +493,16 @@ fn the_limits_of_whoever_starts_the_server_are_not_its_own() {
 fn a_server_that_a_job_started_is_no_part_of_the_job() {
     let Some(host) = Host::new() else { return };
     let redis = Redis::start();
-    let url = redis.url();
-    let inner = format!("{REDLOCK} -u local: run b -- true");
-    let words = ["run", "--with-children", "a", "-c", &inner];
-    let outer = [&[REDLOCK, "-u", &url], &words[..]].concat();
-    outcome(&mut host.command(&outer))
-        .assert_code(0)
-        .assert_silent();
+    let outer = format!("REDLOCK_URL={} redlock run", redis.url());
+    let inner = "redlock -u local: run b -- true";
+    host.play(&format!("0 {outer} --with-children a -c '{inner}'"));
     host.server();
     host.shut_down();
     // Nor is it stopped with that.
-    let inner = format!("{inner}; echo ready; exec sleep 60");
-    let words = ["run", "a", "-c", &inner];
-    let outer = [&[REDLOCK, "-u", &url], &words[..]].concat();
-    let mut job = Running::start(&mut host.command(&outer));
+    let line = format!("{outer} a -c '{inner}; echo ready; exec sleep 60'");
+    let mut job = Running::start(&mut host.sh(&line));
     job.expect_line("ready");
     outcome(&mut redis.redlock(&["stop", "-q", "a"])).assert_code(0);
     job.finish().assert_code(79);
     host.server();
-}
-
-#[test]
-fn a_password_of_the_settings_is_not_sent_there() {
-    let Some(host) = Host::new() else { return };
-    let file = host.dir.path().join("password");
-    fs::write(&file, "hunter2\n").unwrap();
-    let mut run = host.redlock(&["run", "a", "--", "true"]);
-    run.env("REDLOCK_PASSWORD_FILE", &file);
-    outcome(&mut run).assert_code(0);
 }

@@ -1,14 +1,14 @@
 //! The lock is lost, or can't be renewed, while COMMAND runs.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 use crate::support::{
-    Gate, NOTES_LOSSES, REDLOCK, Redis, Running, TIMEOUT, await_watchdog, is_alive, losses,
+    Gate, NOTES_LOSSES, REDLOCK, Redis, Running, TIMEOUT, await_watchdog, is_alive, losses, now,
     outcome, path, wait_until,
 };
 
@@ -26,72 +26,71 @@ const STUBBORN: &str = r#"
 "#;
 
 /// A run on the lock "a", at its `ready` line.
-fn running(redis: &Redis, options: &[&str], script: &str) -> Running {
-    let mut arguments = vec!["run", "--ttl", "30s", "-k", "200ms"];
-    arguments.extend(options);
-    arguments.extend(["a", "--", "sh", "-c", script]);
-    let mut run = Running::start(&mut redis.redlock(&arguments));
+fn running(redis: &Redis, options: &str, script: &str) -> Running {
+    let mut run = Running::start(&mut redis.run(&format!("{options} a"), script));
     run.expect_line("ready");
     run
+}
+
+/// A run of a `STUBBORN` COMMAND with a lease of 6 s, at its `ready` line; and where that leaves its signs of life.
+fn stubborn(redis: &Redis, url: &str) -> (Running, PathBuf) {
+    let life = redis.dir.path().join("life");
+    let words = words!("run --url {} --ttl 6s a -- perl -e", url, STUBBORN);
+    let mut run = Running::start(redis.redlock(words).arg(&life));
+    run.expect_line("ready");
+    (run, life)
+}
+
+/// The end of the lease of "a" at the server.
+fn expiry(redis: &Redis) -> Duration {
+    let before = now();
+    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+    before + Duration::from_millis(left)
+}
+
+/// The last sign of life of a `STUBBORN` COMMAND was before this moment. Returns the moment of that sign.
+#[track_caller]
+fn assert_dead_before(life: &Path, over: Duration) -> Duration {
+    let last: f64 = fs::read_to_string(life).unwrap().trim().parse().unwrap();
+    let last = Duration::from_secs_f64(last);
+    assert!(last < over, "alive at {last:?}, over at {over:?}");
+    last
 }
 
 /// How late an answer of interest comes: more than the margin of a lease of 6 s or 10 s, and less than a renewal of 6 s
 /// may take.
 const LATE: Duration = Duration::from_millis(600);
 
-/// The moment of the last sign of life of a `STUBBORN` COMMAND.
-fn last_sign(life: &Path) -> Duration {
-    let last: f64 = fs::read_to_string(life).unwrap().trim().parse().unwrap();
-    Duration::from_secs_f64(last)
-}
-
-fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
-}
-
 #[test]
 fn a_lock_that_is_taken_away_stops_command_and_is_not_taken_again() {
-    let ways: [(&str, &[&[&str]]); 4] = [
-        (
-            "overwritten",
-            &[&["SET", "redlock:a", "theirs", "PX", "60000"]],
-        ),
-        ("deleted", &[&["DEL", "redlock:a"]]),
-        ("flushed", &[&["FLUSHALL"]]),
-        (
-            "another type",
-            &[
-                &["DEL", "redlock:a"],
-                &["HSET", "redlock:a", "field", "theirs"],
-            ],
-        ),
-    ];
-    for (way, commands) in ways {
+    for (way, then, is_left) in [
+        ("SET redlock:a theirs PX 60000", "GET redlock:a", "theirs"),
+        ("DEL redlock:a", "EXISTS redlock:a", "0"),
+        ("FLUSHALL", "EXISTS redlock:a", "0"),
+        // Of another type.
+        ("HSET redlock:a k theirs", "HGET redlock:a k", "theirs"),
+    ] {
         let redis = Redis::start();
-        let run = running(&redis, &[], IDLE);
-        for command in commands {
-            redis.cli(command);
+        let run = running(&redis, "--ttl 30s -k 200ms", IDLE);
+        let call = |line: &str| redis.cli(&line.split(' ').collect::<Vec<_>>());
+        if way.starts_with("HSET") {
+            call("DEL redlock:a");
         }
+        call(way);
         let end = run.finish();
         assert_eq!(end.code(), Some(79), "{way}: {end:?}");
-        end.assert_says("lock \"a\" was lost")
-            .assert_says("stopping the command");
-        match way {
-            "overwritten" => {
-                assert_eq!(redis.cli(&["GET", "redlock:a"]), "theirs");
-                assert!(redis.cli(&["PTTL", "redlock:a"]).parse::<u64>().unwrap() < 60_000);
-            }
-            "another type" => assert_eq!(redis.cli(&["HGET", "redlock:a", "field"]), "theirs"),
-            _ => assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0", "{way}"),
-        }
+        end.assert_says("lock \"a\" was lost");
+        end.assert_says("stopping the command");
+        assert_eq!(call(then), is_left, "{way}");
+        let left: i64 = call("PTTL redlock:a").parse().unwrap();
+        assert!(left < 60_000, "{way}: {left}");
     }
 }
 
 #[test]
 fn a_lock_that_is_taken_away_stops_command_at_once_however_long_its_lease_is() {
     let redis = Redis::start();
-    let mut run = Running::start(&mut redis.run("--ttl 1h a", IDLE));
-    run.expect_line("ready");
+    let run = running(&redis, "--ttl 1h", IDLE);
     await_watchdog(run.pid());
     redis.cli(&["DEL", "redlock:a"]);
     run.finish().assert_code(79);
@@ -102,9 +101,7 @@ fn a_lock_that_is_taken_away_after_a_renewal_stops_command_before_the_next_renew
     let redis = Redis::start();
     load_scripts(&redis);
     let proxy = Proxy::new(&redis);
-    let mut command = redis.run("--ttl 30s a", IDLE);
-    let mut run = Running::start(command.env("REDLOCK_URL", proxy.url()));
-    run.expect_line("ready");
+    let run = running(&redis, &format!("--url {} --ttl 30s", proxy.url()), IDLE);
     let renewals = || proxy.answered("renew") + proxy.answered("prolong");
     wait_until("it is renewed for the second time", || renewals() == 2);
     redis.cli(&["DEL", "redlock:a"]);
@@ -115,32 +112,26 @@ fn a_lock_that_is_taken_away_after_a_renewal_stops_command_before_the_next_renew
 #[test]
 fn a_run_that_is_forced_out_ends_with_79_and_says_by_whom() {
     let redis = Redis::start();
-    let run = running(&redis, &[], IDLE);
+    let run = running(&redis, "-k 200ms", IDLE);
     let mut force = redis.redlock(&["release", "--force", "a"]);
     outcome(force.env("USER", "eve")).assert_code(0);
-    run.finish()
-        .assert_code(79)
-        .assert_says("was forced free by eve@");
+    let says = "was forced free by eve@";
+    run.finish().assert_code(79).assert_says(says);
 }
 
 #[test]
 fn the_next_holder_is_named_and_left_alone() {
     let redis = Redis::start();
-    let first = running(&redis, &[], IDLE);
+    let first = running(&redis, "--ttl 30s -k 200ms", IDLE);
     // It hears of the loss only when there is another holder.
     first.suspend();
     redis.cli(&["DEL", "redlock:a"]);
-    let second = running(&redis, &[], IDLE);
+    let _second = running(&redis, "-k 200ms", IDLE);
     let token = redis.cli(&["GET", "redlock:a"]);
     first.resume();
     first.finish().assert_code(79).assert_says("holds it now");
-    assert_eq!(
-        redis.cli(&["GET", "redlock:a"]),
-        token,
-        "{}",
-        redis.describe_key("a")
-    );
-    drop(second);
+    let left = redis.cli(&["GET", "redlock:a"]);
+    assert_eq!(left, token, "{}", redis.describe_key("a"));
 }
 
 #[test]
@@ -156,35 +147,21 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
     assert!(!run.has_ended());
     fs::write(redis.dir.path().join("go"), "").unwrap();
     run.expect_line("done");
-    run.finish()
-        .assert_code(79)
-        .assert_says("the command continues without the lock");
+    let says = "the command continues without the lock";
+    run.finish().assert_code(79).assert_says(says);
 }
 
 /// Command has a last sign of life before the lease it was given could end at the server.
 fn assert_dies_within_the_lease(redis: &mut Redis, fail: impl Fn(&mut Redis)) {
-    let life = redis.dir.path().join("life");
-    let mut command = redis.redlock(words!(
-        "run --ttl 6s a -- perl -e",
-        STUBBORN,
-        life.to_str().unwrap()
-    ));
-    let mut run = Running::start(&mut command);
-    run.expect_line("ready");
+    let (mut run, life) = stubborn(redis, &redis.url());
     // The expiry that Redis promised at the latest: from now on it can't be renewed.
     fail(redis);
     let latest_expiry = now() + Duration::from_secs(6);
     run.expect_line("TERM");
     let end = run.finish();
-    end.assert_code(79)
-        .assert_says("was not renewed in time")
-        .assert_says("killing the command");
-    let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
-    assert!(last > 0.0);
-    assert!(
-        last < latest_expiry.as_secs_f64(),
-        "alive at {last}, expiry at {latest_expiry:?}"
-    );
+    end.assert_code(79).assert_says("was not renewed in time");
+    end.assert_says("killing the command");
+    assert_dead_before(&life, latest_expiry);
 }
 
 #[test]
@@ -203,27 +180,16 @@ fn when_redis_stalls_a_stuck_connection_does_not_keep_command_alive() {
 fn a_renewal_whose_answer_comes_late_gives_no_time_beyond_the_end_of_the_lease_at_the_server() {
     let redis = Redis::start();
     load_scripts(&redis);
-    let late = Action::StallReply(Duration::from_millis(600));
-    let proxy = Proxy::with(&redis, move |request| match &*request.operation {
-        "renew" if request.before == 0 => late,
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "renew" if request.before == 0 => Action::StallReply(LATE),
         "renew" => Action::LoseRequest,
         _ => Action::Pass,
     });
-    let life = redis.dir.path().join("life");
-    let mut command = redis.redlock(&["run", "--ttl", "6s", "a", "--", "perl", "-e", STUBBORN]);
-    command.arg(&life).env("REDLOCK_URL", proxy.url());
-    let mut run = Running::start(&mut command);
-    run.expect_line("ready");
+    let (run, life) = stubborn(&redis, &proxy.url());
     wait_until("the lease is renewed", || proxy.answered("renew") == 1);
-    let asked = now();
-    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    let expiry = asked + Duration::from_millis(left);
+    let over = expiry(&redis);
     run.finish().assert_code(79);
-    let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
-    assert!(
-        last < expiry.as_secs_f64(),
-        "alive at {last}, expiry at {expiry:?}: {proxy:?}"
-    );
+    assert_dead_before(&life, over);
 }
 
 #[test]
@@ -256,11 +222,7 @@ fn a_lease_that_begins_with_a_late_answer_ends_within_the_ttl_of_its_question() 
         let over = asked.recv_timeout(TIMEOUT).unwrap() + Duration::from_secs(6);
         run.expect_line("TERM");
         run.finish().assert_code(79);
-        let last = last_sign(&life);
-        assert!(
-            last < over,
-            "alive at {last:?}, over at {over:?}: {proxy:?}"
-        );
+        assert_dead_before(&life, over);
     }
 }
 
@@ -298,17 +260,11 @@ fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_l
     gate.open();
     run.expect_line("ready");
     wait_until("it has heard", || proxy.answered("check") > looks);
-    let asked = now();
-    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    let over = asked + Duration::from_millis(left);
+    let usual = now() + Duration::from_secs(6);
+    let over = expiry(&redis);
     run.expect_line("TERM");
     run.finish().assert_code(79);
-    let last = last_sign(&life);
-    assert!(
-        last < over,
-        "alive at {last:?}, over at {over:?}: {proxy:?}"
-    );
-    let usual = asked + Duration::from_secs(6);
+    let last = assert_dead_before(&life, over);
     assert!(last > usual, "it hasn't heard that the lease is longer");
 }
 
@@ -331,15 +287,9 @@ fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_mo
     // What follows the renewal; before that the watchdog has heard of it.
     wait_until("it is renewed", || proxy.count("check") > 0);
     run.suspend();
-    let asked = now();
-    let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    let over = asked + Duration::from_millis(left);
+    let over = expiry(&redis);
     wait_until("it is dead", || !is_alive(command));
-    let last = last_sign(&life);
-    assert!(
-        last < over,
-        "alive at {last:?}, over at {over:?}: {proxy:?}"
-    );
+    assert_dead_before(&life, over);
     run.resume();
     run.finish().assert_code(79);
 }
@@ -347,8 +297,7 @@ fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_mo
 #[test]
 fn a_lock_that_is_taken_away_after_a_renewal_had_to_be_sent_anew_stops_command_at_once() {
     let redis = Redis::start();
-    let mut run = Running::start(&mut redis.run("--ttl 18s -k 1s a", IDLE));
-    run.expect_line("ready");
+    let run = running(&redis, "--ttl 18s -k 1s", IDLE);
     wait_until("it is told of changes", || redis.trackers() > 0);
     let before = redis.calls("eval");
     redis.cli(&["SCRIPT", "FLUSH"]);
@@ -365,8 +314,7 @@ fn a_lock_that_is_taken_away_after_a_renewal_had_to_be_sent_anew_stops_command_a
 #[test]
 fn a_lock_that_is_taken_away_while_its_holder_has_no_connection_stops_command_soon() {
     let redis = Redis::start();
-    let mut run = Running::start(&mut redis.run("--ttl 60s -k 1s a", IDLE));
-    run.expect_line("ready");
+    let run = running(&redis, "--ttl 60s -k 1s", IDLE);
     wait_until("it is told of changes", || redis.trackers() > 0);
     let broken = now();
     redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -382,10 +330,7 @@ fn changes_of_other_locks_do_not_wake_a_holder() {
     let redis = Redis::start();
     load_scripts(&redis);
     let proxy = Proxy::new(&redis);
-    let url = proxy.url();
-    let mut holder =
-        Running::start(&mut redis.redlock(words!("run -u {} --ttl 1h a -c", &url, IDLE)));
-    holder.expect_line("ready");
+    let _holder = running(&redis, &format!("-u {} --ttl 1h", proxy.url()), IDLE);
     wait_until("it watches its key", || proxy.answered("check") > 0);
     let looks = proxy.count("check");
     for _ in 0..10 {

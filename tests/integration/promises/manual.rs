@@ -1,9 +1,11 @@
 //! The manual and the completions in the binary itself: what packages install as files.
 
 use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 
-use crate::generated::root;
-use crate::support::{outcome, redlock};
+use crate::generated::{man_files, root};
+use crate::support::{REDLOCK, outcome, redlock};
 
 /// The words of a page, without the lines at its top and bottom, which have the title.
 fn words_between(text: &str) -> Vec<&str> {
@@ -14,27 +16,23 @@ fn words_between(text: &str) -> Vec<&str> {
 
 #[test]
 fn help_prints_each_page_as_the_text_that_man_makes_of_it() {
-    let mut count = 0;
-    for entry in fs::read_dir(root().join("man")).unwrap().flatten() {
-        let file = entry.file_name().into_string().unwrap();
-        let Some((stem, _)) = file.rsplit_once('.') else {
-            continue;
-        };
-        let mut man = std::process::Command::new("man");
-        let man = man.args(["-E", "UTF-8", "-l"]).arg(entry.path());
+    let files: Vec<PathBuf> = man_files().collect();
+    assert!(files.len() > 15, "{files:?}");
+    for path in files {
+        let file = path.file_name().unwrap().to_str().unwrap();
+        let (stem, _) = file.rsplit_once('.').unwrap();
+        let mut man = Command::new("man");
+        man.args(["-E", "UTF-8", "-l"]).arg(&path);
         let page = outcome(man.env("MANWIDTH", "1000")).stdout;
-        let short = stem.trim_start_matches("redlock-");
-        let mut texts = Vec::new();
-        for name in [&file, stem, short] {
+        let names = [file, stem, stem.trim_start_matches("redlock-")];
+        let texts = names.map(|name| {
             let printed = outcome(&mut redlock(&["help", name]));
-            texts.push(printed.assert_code(0).assert_silent().stdout.clone());
-        }
+            printed.assert_code(0).assert_silent().stdout.clone()
+        });
         assert!(texts.iter().all(|text| *text == texts[0]), "{file}");
         let words: Vec<&str> = texts[0].split_whitespace().collect();
         assert_eq!(words, words_between(&page), "{file}");
-        count += 1;
     }
-    assert!(count > 15, "{count}");
     let list = outcome(&mut redlock(&["help"]));
     assert!(list.stdout.contains("\nSubcommands:\n"), "{list:?}");
     let unknown = outcome(&mut redlock(&["help", "lock"]));
@@ -44,61 +42,30 @@ fn help_prints_each_page_as_the_text_that_man_makes_of_it() {
 }
 
 #[test]
-fn help_without_man_shows_plain_text_through_the_pager() {
+fn help_shows_a_page_on_a_terminal_through_man_or_a_pager_or_else_as_plain_text() {
     let bin = tempfile::tempdir().unwrap();
     for program in ["sh", "cat", "sed"] {
-        let path = outcome(
-            std::process::Command::new("sh").args(["-c", &format!("command -v {program}")]),
-        );
+        let path = outcome(Command::new("sh").args(["-c", &format!("command -v {program}")]));
         std::os::unix::fs::symlink(path.stdout.trim(), bin.path().join(program)).unwrap();
     }
-    for (pager, mark) in [("sed s/^/>/", ">"), ("no-such-pager", "")] {
-        let line = format!(
-            "PATH='{}' PAGER='{pager}' '{}' help completions",
-            bin.path().display(),
-            crate::support::REDLOCK
-        );
-        let mut script = std::process::Command::new("script");
-        let shown = outcome(
-            script
-                .args(["-qec", &line, "/dev/null"])
-                .env("TERM", "xterm"),
-        );
-        let heading = format!("\n{mark}NAME\r\n");
-        assert!(shown.assert_code(0).stdout.contains(&heading), "{shown:?}");
-        assert!(!shown.stdout.contains("\\f"), "{shown:?}");
-    }
-}
-
-#[test]
-fn help_shows_a_page_through_man_on_a_terminal() {
-    let mut script = std::process::Command::new("script");
-    let line = format!(
-        "MANPAGER=cat MANWIDTH=80 '{}' help completions",
-        crate::support::REDLOCK
-    );
-    let shown = outcome(script.args(["-qec", &line, "/dev/null"]));
-    shown.assert_code(0);
-    assert!(
-        shown.stdout.contains("print the completions for a shell"),
-        "{shown:?}"
-    );
-    assert!(!shown.stdout.contains(".TH"), "{shown:?}");
-}
-
-#[test]
-fn a_dumb_terminal_gets_plain_lines() {
-    let mut script = std::process::Command::new("script");
-    let line = format!("'{}' help completions", crate::support::REDLOCK);
-    let page = outcome(
-        script
-            .args(["-qec", &line, "/dev/null"])
-            .env("TERM", "dumb"),
-    );
-    page.assert_code(0).assert_silent();
-    assert!(page.stdout.contains("print the completions for a shell"));
+    let without_man = format!("TERM=xterm PATH='{}'", bin.path().display());
     let is_plain = |c: char| !c.is_control() || "\r\n".contains(c);
-    assert!(page.stdout.chars().all(is_plain), "{page:?}");
+    let summary = "print the completions for a shell";
+    for (variables, text) in [
+        ("TERM=xterm MANPAGER=cat MANWIDTH=80".to_owned(), summary),
+        ("TERM=dumb".to_owned(), summary),
+        (format!("{without_man} PAGER='sed s/^/>/'"), "\n>NAME\r\n"),
+        (format!("{without_man} PAGER=no-such-pager"), "\nNAME\r\n"),
+    ] {
+        let line = format!("{variables} '{REDLOCK}' help completions");
+        let shown = outcome(Command::new("script").args(["-qec", &line, "/dev/null"]));
+        shown.assert_code(0).assert_silent();
+        let has = |part: &str| shown.stdout.contains(part);
+        let is_page = has(text) && !has(".TH") && !has("\\f");
+        assert!(is_page, "{variables}: {shown:?}");
+        let is_plain = shown.stdout.chars().all(is_plain);
+        assert!(is_plain || variables != "TERM=dumb", "{shown:?}");
+    }
 }
 
 #[test]

@@ -8,8 +8,8 @@
 //! | `stop_requests` | one request to end that arrives in many ways is one; a second one kills |
 //! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
 //! | `blocked` | writing a message never delays redlock: a full pipe, a stopped terminal |
-//! | `terminal` | Ctrl-C, Ctrl-Z, `fg` and hang-up on a real terminal |
-//! | `keys` | keys reach a COMMAND that has left the job's group; a signal to the whole job reaches it once |
+//! | `terminal` | job control, reads and modes on a real terminal |
+//! | `keys` | keys, hang-up and Ctrl-Z reach a COMMAND that has left the job's group; a signal to the whole job reaches it once |
 //! | `untrusted` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | failures that are over within the lease change nothing |
@@ -20,7 +20,7 @@
 //! | `doctor_fixes` | each command that doctor prints, pasted into a shell, repairs its problem |
 //! | `exclusion` | two holders never run at once, whichever clients they are |
 //! | `queue` | waiting: the order of turns, and what disturbs it |
-//! | `protocol` | the scripts: requests that are repeated, keys that are gone, clocks that were set, and bounds |
+//! | `protocol` | what only a real server shows of the scripts: bounds, requests in parts, keys of other programs |
 //! | `contested` | crowds, and grants and replies that arrive late |
 //! | `groups` | shared locks and slots: which runs overlap, and which never do |
 //! | `missed` | names that nobody has used, and the ones that were meant |

@@ -5,7 +5,9 @@
 //! never reads the dashboard here.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
+use std::io::{Seek, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,11 +21,21 @@ use crate::support::{
     with_default_signals,
 };
 
-/// What `redlock status` prints, and its status.
-fn status(redis: &Redis, words: &[&str]) -> Outcome {
-    let end = outcome(&mut redis.redlock(&[&["status"], words].concat()));
+/// What `redlock status` with these words prints, and its status.
+fn status(redis: &Redis, words: &str) -> Outcome {
+    let line = format!("status {words}");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let end = outcome(&mut redis.redlock(&words));
     end.assert_silent();
     end
+}
+
+/// The metrics of a server, which promtool can read.
+#[track_caller]
+fn metrics(redis: &Redis) -> String {
+    let end = status(redis, "--prometheus -");
+    assert_reads(&end.assert_code(0).stdout);
+    end.stdout
 }
 
 /// The lines that have this value, of metrics.
@@ -36,9 +48,10 @@ fn lines<'a>(metrics: &'a str, start: &str) -> Vec<&'a str> {
 #[track_caller]
 fn value<'a>(metrics: &'a str, metric: &str, lock: &str) -> &'a str {
     let start = format!("{metric}{{lock=\"{lock}\"}} ");
-    let found = lines(metrics, &start);
-    assert_eq!(found.len(), 1, "{start} {metrics}");
-    &found[0][start.len()..]
+    let [line] = lines(metrics, &start)[..] else {
+        panic!("{start} {metrics}");
+    };
+    &line[start.len()..]
 }
 
 /// The same, in seconds.
@@ -48,24 +61,15 @@ fn seconds(metrics: &str, metric: &str, lock: &str) -> f64 {
 }
 
 /// The names in a directory.
-fn names(dir: &Path) -> Vec<String> {
+fn names(dir: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(dir).unwrap().flatten();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
+    entries.map(|entry| entry.file_name()).collect()
 }
 
 /// A program of Prometheus's that reads metrics and alerts, if it is here.
 fn promtool() -> Option<Command> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let own = target.join("tools/bin/promtool");
-    let program = if own.exists() {
-        own
-    } else {
-        PathBuf::from("promtool")
-    };
+    let own = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools/bin/promtool");
+    let program = if own.exists() { own } else { "promtool".into() };
     let version = Command::new(&program).arg("--version").output();
     let is_here = version.is_ok_and(|output| output.status.success());
     is_here.then(|| Command::new(program))
@@ -77,20 +81,13 @@ fn assert_reads(metrics: &str) {
     let Some(mut promtool) = promtool() else {
         return;
     };
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("metrics");
-    fs::write(&file, metrics).unwrap();
-    promtool.args(["check", "metrics"]);
-    let end: Outcome = promtool
-        .stdin(fs::File::open(&file).unwrap())
-        .output()
-        .unwrap()
-        .into();
-    assert_eq!(
-        (end.code(), end.stdout.as_str(), end.stderr.as_str()),
-        (Some(0), "", ""),
-        "{metrics}"
-    );
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(metrics.as_bytes()).unwrap();
+    file.rewind().unwrap();
+    promtool.args(["check", "metrics"]).stdin(file);
+    let end = Outcome::from(promtool.output().unwrap());
+    end.assert_code(0).assert_silent();
+    assert_eq!(end.stdout, "", "{metrics}");
 }
 
 /// A hold, or a wait, that began this long ago by the server's clock; of a client that isn't there.
@@ -100,23 +97,18 @@ fn plant(redis: &Redis, key: &str, minutes: u64) {
     let since = (now - 60 * minutes) * 1000;
     let later = (now + 3600) * 1000;
     let who = r#"{"host":"h","user":"u","pid":1,"command":["secret-command"],"ttl":3600000,"instance":"i"}"#;
-    if let Some(name) = key.strip_prefix("held ") {
-        let lock = format!("redlock:{name}");
+    let (how, name) = key.split_once(' ').unwrap();
+    let lock = format!("redlock:{name}");
+    if how == "held" {
         redis.cli(&["SET", &lock, "secret-token", "PX", "3600000"]);
         let entry = format!("1 {since} 1 1 0 held {who}");
         redis.cli(&["HSET", &format!("{{{lock}}}:meta"), "secret-token", &entry]);
     } else {
-        let lock = format!("redlock:{}", key.strip_prefix("wanted ").unwrap());
-        let entry = format!("{later} 1 {since} 1 {who}");
         redis.cli(&["ZADD", &format!("{{{lock}}}:queue"), "1", "secret-waiter"]);
-        redis.cli(&[
-            "HSET",
-            &format!("{{{lock}}}:waiters"),
-            "secret-waiter",
-            &entry,
-        ]);
+        let waiters = format!("{{{lock}}}:waiters");
+        let entry = format!("{later} 1 {since} 1 {who}");
+        redis.cli(&["HSET", &waiters, "secret-waiter", &entry]);
     }
-    let name = key.split(' ').next_back().unwrap();
     redis.cli(&["ZADD", "{redlock:}:index", &later.to_string(), name]);
 }
 
@@ -125,36 +117,32 @@ fn a_lock_that_was_held_or_waited_for_for_too_long_is_shown_with_status_1() {
     let redis = Redis::start();
     let _young = Gated::start(&redis, &["young"]).ready();
     redis.cli(&["SET", "redlock:foreign", "token", "PX", "60000"]);
-    for words in [
-        &["--older-than", "1h"][..],
-        &["--older-than", "1h", "young", "unused", "foreign"],
-        &["--older-than", "1h", "*"],
-        &["--older-than", "1h", "--names-only"],
-    ] {
+    for words in ["", "young unused foreign", "*", "--names-only"] {
         // cron mails nothing.
-        assert_eq!(status(&redis, words).assert_code(0).stdout, "", "{words:?}");
+        let end = status(&redis, &format!("--older-than 1h {words}"));
+        assert_eq!(end.assert_code(0).stdout, "", "{words}");
     }
-    let json = status(&redis, &["--older-than", "1h", "--json", "young"]);
+    let json = status(&redis, "--older-than 1h --json young");
     assert_eq!(json.assert_code(0).stdout, "[]\n");
 
     plant(&redis, "held a-held", 61);
     plant(&redis, "wanted b-wanted", 62);
     for (words, shown) in [
-        (&["--older-than", "1h"][..], &["a-held", "b-wanted"][..]),
-        (&["--older-than", "61m30s"], &["b-wanted"]),
-        (&["--older-than", "1h", "young", "a-held"], &["a-held"]),
-        (&["--older-than", "1h", "y*", "b-*"], &["b-wanted"]),
-        (&["--older-than", "0", "young"], &["young"]),
+        ("--older-than 1h", &["a-held", "b-wanted"][..]),
+        ("--older-than 61m30s", &["b-wanted"]),
+        ("--older-than 1h young a-held", &["a-held"]),
+        ("--older-than 1h y* b-*", &["b-wanted"]),
+        ("--older-than 0 young", &["young"]),
     ] {
         let end = status(&redis, words);
         end.assert_code(1);
         for name in ["young", "unused", "foreign", "a-held", "b-wanted"] {
             assert_eq!(end.stdout.contains(name), shown.contains(&name), "{end:?}");
         }
-        let json = status(&redis, &[&["--json"], words].concat());
+        let json = status(&redis, &format!("--json {words}"));
         let locks: Vec<Value> = serde_json::from_str(&json.assert_code(1).stdout).unwrap();
-        let found: Vec<&Value> = locks.iter().map(|lock| &lock["name"]).collect();
-        assert_eq!(json!(found), json!(shown), "{words:?}");
+        let names: Vec<&Value> = locks.iter().map(|lock| &lock["name"]).collect();
+        assert_eq!(json!(names), json!(shown), "{words}");
     }
 }
 
@@ -172,21 +160,15 @@ fn names_without_a_success_for_too_long_are_printed_with_status_1() {
         redis.cli(&["HSET", &state, "succeeded", &since]);
     }
     for (words, names) in [
-        (words!("--no-success-for 28h daily hourly"), &[][..]),
-        (
-            words!("--no-success-for 26h daily hourly"),
-            &["daily", "hourly"],
-        ),
-        (words!("--no-success-for 28h failing daily"), &["failing"]),
-        (words!("--no-success-for 28h daily never"), &["never"]),
+        ("28h daily hourly", &[][..]),
+        ("26h daily hourly", &["daily", "hourly"]),
+        ("28h failing daily", &["failing"]),
+        ("28h daily never", &["never"]),
     ] {
-        let end = status(&redis, words);
-        end.assert_code(i32::from(!names.is_empty()))
-            .assert_silent();
-        let shown = end
-            .stdout
-            .lines()
-            .map(|line| line.split(':').next().unwrap());
+        let end = status(&redis, &format!("--no-success-for {words}"));
+        end.assert_code(i32::from(!names.is_empty()));
+        let lines = end.stdout.lines();
+        let shown = lines.map(|line| line.split(':').next().unwrap());
         assert_eq!(shown.collect::<Vec<_>>(), names, "{end:?}");
     }
     let mut late = redis.redlock(words!("status --no-success-for 26h daily failing"));
@@ -194,31 +176,25 @@ fn names_without_a_success_for_too_long_are_printed_with_status_1() {
     let [daily, failing] = late.lines().collect::<Vec<_>>()[..] else {
         panic!("{late}");
     };
-    assert!(
-        daily.starts_with("daily: no success for 1d3h, since 20"),
-        "{late}"
-    );
-    assert!(daily.ends_with(" UTC"), "{late}");
+    let is_late = daily.starts_with("daily: no success for 1d3h, since 20");
+    assert!(is_late && daily.ends_with(" UTC"), "{late}");
     assert_eq!(failing, "failing: no success is known");
-    let mistyped = words!("status --no-success-for 28h dailyy");
-    outcome(&mut redis.redlock(mistyped))
-        .assert_code(1)
-        .assert_says("did you mean daily?");
-    for words in [
-        words!("--no-success-for 26h"),
-        words!("--no-success-for 26h *"),
-        words!("--no-success-for 26h daily --json"),
+    for (words, code, says) in [
+        (words!("28h dailyy"), 1, "did you mean daily?"),
+        (words!("26h"), 64, ""),
+        (words!("26h *"), 64, ""),
+        (words!("26h daily --json"), 64, ""),
     ] {
-        let words = [&["status"], words].concat();
-        outcome(&mut redis.redlock(&words)).assert_code(64);
+        let words = [&["status", "--no-success-for"], words].concat();
+        let end = outcome(&mut redis.redlock(&words));
+        end.assert_code(code).assert_says(says);
     }
 }
 
 #[test]
 fn a_person_is_told_that_no_lock_is_that_old() {
     let redis = Redis::start();
-    let command = redis.redlock(&["status", "--older-than", "90m"]);
-    let mut terminal = Terminal::start(command);
+    let mut terminal = Terminal::start(redis.redlock(words!("status --older-than 90m")));
     terminal.line("no holder or waiter is older than 1h30m");
 }
 
@@ -254,43 +230,29 @@ fn the_metrics_are_those_of_locks_in_use_and_of_free_ones_that_have_a_history() 
     let later = "9999999999999";
     redis.cli(&["ZADD", "{redlock:}:index", later, "foreign"]);
 
-    let metrics = status(&redis, &["--prometheus", "-"])
-        .assert_code(0)
-        .stdout
-        .clone();
-    assert_reads(&metrics);
+    // Which value each metric has of a lock is in tests/golden.
+    let metrics = metrics(&redis);
     assert_eq!(lines(&metrics, "redlock_up"), ["redlock_up 1"]);
-    let held =
-        ["a", "foreign", "free", "many", "old"].map(|name| value(&metrics, "redlock_held", name));
-    assert_eq!(held, ["1", "1", "0", "2", "1"], "{metrics}");
-    let waiting = ["a", "free", "old"].map(|name| value(&metrics, "redlock_waiting", name));
-    assert_eq!(waiting, ["1", "0", "1"], "{metrics}");
-    let frozen = ["a", "free", "old"].map(|name| value(&metrics, "redlock_frozen", name));
-    assert_eq!(frozen, ["1", "0", "0"], "{metrics}");
-    assert_eq!(value(&metrics, "redlock_guards", "a"), "0");
-    assert_eq!(value(&metrics, "redlock_held_seconds", "free"), "0");
-    assert!(
-        seconds(&metrics, "redlock_held_seconds", "old") >= 3600.0,
-        "{metrics}"
-    );
-    // Since when another client has held it nobody knows, nor when it was renewed.
-    assert_eq!(
-        lines(&metrics, "redlock_held_seconds{lock=\"foreign\"}"),
-        [""; 0]
-    );
+    for (metric, name, expected) in [
+        ("redlock_held", "a", "1"),
+        ("redlock_held", "foreign", "1"),
+        ("redlock_held", "free", "0"),
+        ("redlock_held", "many", "2"),
+        ("redlock_waiting", "a", "1"),
+        ("redlock_waiting", "old", "1"),
+        ("redlock_frozen", "a", "1"),
+    ] {
+        assert_eq!(value(&metrics, metric, name), expected, "{metric} {name}");
+    }
+    assert!(seconds(&metrics, "redlock_held_seconds", "old") >= 3600.0);
     let wait = seconds(&metrics, "redlock_oldest_wait_seconds", "old");
     assert!((1800.0..3600.0).contains(&wait), "{metrics}");
     assert!(seconds(&metrics, "redlock_last_renewal_seconds", "a") < 20.0);
-    for name in ["free", "foreign"] {
-        let start = format!("redlock_last_renewal_seconds{{lock=\"{name}\"}}");
-        assert_eq!(lines(&metrics, &start), [""; 0]);
+    let token = redis.cli(&["GET", "redlock:a"]);
+    for absent in ["secret", "sh -c", &token, "unheard"] {
+        assert!(!metrics.contains(absent), "{absent}: {metrics}");
     }
-    for secret in ["secret", "sh -c", redis.cli(&["GET", "redlock:a"]).as_str()] {
-        assert!(!metrics.contains(secret), "{secret}: {metrics}");
-    }
-
-    assert!(!metrics.contains("unheard"), "{metrics}");
-    let few = status(&redis, &["--prometheus", "-", "m*", "unheard"]).stdout;
+    let few = status(&redis, "--prometheus - m* unheard").stdout;
     assert_eq!(lines(&few, "redlock_held{").len(), 2, "{few}");
     let held = ["many", "unheard"].map(|name| value(&few, "redlock_held", name));
     assert_eq!(held, ["2", "1"], "{few}");
@@ -310,60 +272,45 @@ fn each_end_of_a_run_is_counted_and_the_last_success_has_its_time() {
         seconds + parts.next().unwrap() / 1e6
     };
     run(&[], "exit 3", 3);
-    let metrics = status(&redis, &["--prometheus", "-"]).stdout;
-    assert_eq!(lines(&metrics, "redlock_last_success"), [""; 0]);
+    assert_eq!(lines(&metrics(&redis), "redlock_last_success"), [""; 0]);
     run(&[], "true", 0);
     let first = clock();
     run(&[], "exit 4", 4);
     run(&["-t", "50ms"], "exec sleep 60", 124);
-    let forced = Gated::start(&redis, &["-q", "a"]).ready();
-    outcome(&mut redis.redlock(words!("release --force -q a"))).assert_code(0);
-    forced.run.finish().assert_code(79);
-    let stopped = Gated::start(&redis, &["-q", "a"]).ready();
-    outcome(&mut redis.redlock(words!("stop -q a"))).assert_code(0);
-    stopped.run.finish().assert_code(79);
+    for words in [words!("release --force -q a"), words!("stop -q a")] {
+        let holder = Gated::start(&redis, &["-q", "a"]).ready();
+        outcome(&mut redis.redlock(words)).assert_code(0);
+        holder.run.finish().assert_code(79);
+    }
     let held = Gated::start(&redis, &["a"]).ready();
     run(&["-n"], "true", 75);
     held.end();
     let end = clock();
 
-    let metrics = status(&redis, &["--prometheus", "-"]).stdout;
-    assert_reads(&metrics);
-    let start = "redlock_runs_total{lock=\"a\",result=";
-    let counted: Vec<&str> = lines(&metrics, start)
-        .iter()
-        .map(|line| &line[start.len()..])
-        .collect();
-    assert_eq!(
-        counted,
-        [
-            "\"success\"} 2",
-            "\"failure\"} 3",
-            "\"lost\"} 0",
-            "\"forced\"} 1",
-            "\"stopped\"} 1",
-            "\"released\"} 0",
-            "\"skipped\"} 1",
-        ]
-    );
+    let metrics = metrics(&redis);
+    let results = [
+        "success", "failure", "lost", "forced", "stopped", "released", "skipped",
+    ];
+    let counts = results.map(|result| {
+        let labels = format!("a\",result=\"{result}");
+        value(&metrics, "redlock_runs_total", &labels)
+    });
+    assert_eq!(counts, ["2", "3", "0", "1", "1", "0", "1"], "{metrics}");
     let last = seconds(&metrics, "redlock_last_success_timestamp_seconds", "a");
     // The second success; what is noted is in whole milliseconds.
-    assert!(
-        (first - 0.001..=end).contains(&last),
-        "{first} {end} {metrics}"
-    );
+    let expected = first - 0.001..=end;
+    assert!(expected.contains(&last), "{expected:?} {metrics}");
 }
 
 #[test]
 fn a_run_whose_lease_ended_is_counted_as_lost_before_another_run_takes_the_lock() {
     for mode in [&[][..], &["--shared"]] {
         let redis = Redis::start();
-        let alive = [mode, &["--ttl", "1m", "a"]].concat();
-        let alive = (!mode.is_empty()).then(|| Gated::start(&redis, &alive).ready());
-        let dead = [mode, &["--ttl", "3s", "a"]].concat();
-        let mut dead = Gated::start(&redis, &dead).ready();
+        let start = |ttl| Gated::start(&redis, &[mode, &["--ttl", ttl, "a"]].concat()).ready();
+        let alive = (!mode.is_empty()).then(|| start("1m"));
+        let mut dead = start("3s");
         let lost = || {
-            let metrics = status(&redis, &["--prometheus", "-"]).stdout;
+            let metrics = status(&redis, "--prometheus -").stdout;
             let start = "redlock_runs_total{lock=\"a\",result=\"lost\"} ";
             let count = metrics.lines().find_map(|line| line.strip_prefix(start));
             count.map(str::to_owned)
@@ -371,8 +318,8 @@ fn a_run_whose_lease_ended_is_counted_as_lost_before_another_run_takes_the_lock(
         assert!(lost().is_none_or(|count| count == "0"));
         dead.run.kill();
         wait_until("it is counted", || lost().as_deref() == Some("1"));
-        outcome(&mut redis.redlock(&[&["run"], mode, &["a", "--", "true"]].concat()))
-            .assert_code(0);
+        let next = [&["run"], mode, &["a", "--", "true"]].concat();
+        outcome(&mut redis.redlock(&next)).assert_code(0);
         assert_eq!(lost().as_deref(), Some("1"));
         if let Some(alive) = alive {
             alive.end();
@@ -381,33 +328,22 @@ fn a_run_whose_lease_ended_is_counted_as_lost_before_another_run_takes_the_lock(
 }
 
 #[test]
-fn a_name_with_quotes_and_backslashes_is_read_as_it_is() {
+fn a_name_that_would_drive_a_terminal_or_a_ci_agent_is_in_a_file_only_and_quotes_are_escaped() {
     let redis = Redis::start();
-    let name = r#"a"b\c\n'{}é,d="x""#;
-    let _holder = Gated::start(&redis, &[name]).ready();
+    let names = [r#"a"b\c\n'{}é,d="x""#, "##vso[task.complete]", "a\u{202e}b"];
+    let _holders = names.map(|name| Gated::start(&redis, &[name]).ready());
     // What isn't a name is no lock's.
     redis.cli(&["ZADD", "{redlock:}:index", "9999999999999", "two\nlines"]);
-    let metrics = status(&redis, &["--prometheus", "-"]).stdout;
-    assert_reads(&metrics);
-    assert_eq!(
-        lines(&metrics, "redlock_held{"),
-        [r#"redlock_held{lock="a\"b\\c\\n'{}é,d=\"x\""} 1"#]
-    );
-}
-
-#[test]
-fn a_name_that_would_drive_a_terminal_or_a_ci_agent_is_in_a_file_only() {
-    let redis = Redis::start();
-    let names = ["##vso[task.complete]", "a\u{202e}b"];
-    let _holders = names.map(|name| Gated::start(&redis, &[name]).ready());
-    let printed = outcome(&mut redis.redlock(&["status", "--prometheus", "-"]));
+    let printed = outcome(&mut redis.redlock(words!("status --prometheus -")));
     printed.assert_code(0).assert_says("is left out");
-    assert_eq!(lines(&printed.stdout, "redlock_held"), [""; 0]);
+    let line = r#"redlock_held{lock="a\"b\\c\\n'{}é,d=\"x\""} 1"#;
+    assert_eq!(lines(&printed.stdout, "redlock_held{"), [line]);
     let file = redis.dir.path().join("r.prom");
-    status(&redis, &["--prometheus", file.to_str().unwrap()]).assert_code(0);
+    status(&redis, &format!("--prometheus {}", file.display())).assert_code(0);
     let metrics = fs::read_to_string(file).unwrap();
     assert_reads(&metrics);
-    for name in names {
+    assert_eq!(lines(&metrics, "redlock_held{").len(), 3);
+    for name in &names[1..] {
         assert_eq!(value(&metrics, "redlock_held", name), "1");
     }
 }
@@ -418,19 +354,18 @@ fn the_file_is_replaced_as_a_whole_and_readable_for_the_exporter() {
     let dir = redis.dir.path().join("metrics");
     fs::create_dir(&dir).unwrap();
     let file = dir.join("redlock.prom");
-    let write = |path: &Path| {
+    let write = || {
         let write = r#"umask 077; exec "$0" status --prometheus "$1""#;
-        let words = ["sh", "-c", write, REDLOCK, path.to_str().unwrap()];
-        outcome(&mut directly(&redis, &words))
-            .assert_code(0)
-            .assert_silent();
+        let words = ["sh", "-c", write, REDLOCK, file.to_str().unwrap()];
+        let end = outcome(&mut directly(&redis, &words));
+        end.assert_code(0).assert_silent();
     };
-    write(&file);
+    write();
     // A reader that has the old one open.
     let old = fs::File::open(&file).unwrap();
     let before = fs::read_to_string(&file).unwrap();
     let _holder = Gated::start(&redis, &["a"]).ready();
-    write(&file);
+    write();
     let after = fs::read_to_string(&file).unwrap();
     assert_eq!(value(&after, "redlock_held", "a"), "1");
     assert_eq!(std::io::read_to_string(old).unwrap(), before);
@@ -457,8 +392,7 @@ fn a_file_that_redlock_writes_replaces_a_link_and_never_what_it_leads_to() {
     };
     let options = [&["status", "--prometheus"][..], &["history", "a", "--svg"]];
     // The owner of a directory can put anything into it.
-    let is_root = nix::unistd::getuid().is_root();
-    if is_root {
+    if nix::unistd::getuid().is_root() {
         for path in ["theirs", "theirs/file", "theirs/above"] {
             std::os::unix::fs::lchown(at(path), Some(54321), Some(54321)).unwrap();
         }
@@ -488,12 +422,8 @@ fn on_a_full_disk_the_old_file_stays_whole_and_the_message_says_why() {
     let redis = Redis::start();
     // More than a page of metrics, of which a part can be written.
     for number in 0..100 {
-        redis.cli(&[
-            "ZADD",
-            "{redlock:}:index",
-            "9999999999999",
-            &format!("lock-{number}"),
-        ]);
+        let name = format!("lock-{number}");
+        redis.cli(&["ZADD", "{redlock:}:index", "9999999999999", &name]);
     }
     let dir = redis.dir.path().join("metrics");
     fs::create_dir(&dir).unwrap();
@@ -523,20 +453,18 @@ fn on_a_full_disk_the_old_file_stays_whole_and_the_message_says_why() {
 #[test]
 fn a_directory_that_is_missing_or_closed_is_named_and_nothing_is_left() {
     let redis = Redis::start();
-    let missing = redis.dir.path().join("no/redlock.prom");
-    let end = outcome(&mut redis.redlock(&["status", "--prometheus", missing.to_str().unwrap()]));
-    end.assert_code(125);
-    end.assert_says(&format!(
-        "can't write {}: there is no such directory",
-        missing.display()
-    ));
-    let end = outcome(&mut redis.redlock(&["status", "--prometheus", "/proc/redlock.prom"]));
-    end.assert_code(125)
-        .assert_says("can't write /proc/redlock.prom");
     let dir = redis.dir.path().join("dir");
     fs::create_dir(&dir).unwrap();
-    let end = outcome(&mut redis.redlock(&["status", "--prometheus", dir.to_str().unwrap()]));
-    end.assert_code(125).assert_says("it is a directory");
+    for (path, why) in [
+        (dir.join("no/redlock.prom"), ": there is no such directory"),
+        ("/proc/redlock.prom".into(), ""),
+        (dir.clone(), ": it is a directory"),
+    ] {
+        let path = path.to_str().unwrap();
+        let end = outcome(&mut redis.redlock(&["status", "--prometheus", path]));
+        let says = format!("can't write {path}{why}");
+        end.assert_code(125).assert_says(&says);
+    }
     assert_eq!(names(&dir), [""; 0]);
 }
 
@@ -546,28 +474,22 @@ fn without_redis_the_file_says_so_and_nothing_else() {
     let dir = redis.dir.path().join("metrics");
     fs::create_dir(&dir).unwrap();
     let file = dir.join("redlock.prom");
-    let path = file.to_str().unwrap().to_owned();
+    let path = file.to_str().unwrap();
     let _holder = Gated::start(&redis, &["a"]).ready();
-    status(&redis, &["--prometheus", &path]).assert_code(0);
+    status(&redis, &format!("--prometheus {path}")).assert_code(0);
+    let fails = |redis: &Redis, path: &str, code: i32| {
+        let end = outcome(&mut redis.redlock(&["status", "--prometheus", path]));
+        end.assert_code(code);
+        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
+        end.stdout
+    };
     redis.cli(&["CONFIG", "SET", "requirepass", "x"]);
-    let mut ends = vec![(
-        outcome(&mut redis.redlock(&["status", "--prometheus", &path])),
-        77,
-    )];
+    fails(&redis, path, 77);
     let down = fs::read_to_string(&file).unwrap();
     fs::remove_file(&file).unwrap();
     redis.kill();
-    ends.push((
-        outcome(&mut redis.redlock(&["status", "--prometheus", &path])),
-        69,
-    ));
-    let printed = outcome(&mut redis.redlock(&["status", "--prometheus", "-"]));
-    assert_eq!(printed.stdout, down);
-    ends.push((printed, 69));
-    for (end, code) in ends {
-        end.assert_code(code);
-        assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
-    }
+    fails(&redis, path, 69);
+    assert_eq!(fails(&redis, "-", 69), down);
     assert_eq!(fs::read_to_string(&file).unwrap(), down);
     assert_eq!(lines(&down, ""), ["redlock_up 0"]);
     assert_reads(&down);
@@ -587,53 +509,48 @@ fn named(text: &str) -> BTreeSet<String> {
 }
 
 /// What redlock writes where each metric has a value.
-fn metrics() -> String {
+fn example() -> String {
     let redis = Redis::start();
     outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
     let _holder = Gated::start(&redis, &["a"]).ready();
-    let metrics = status(&redis, &["--prometheus", "-"]).stdout;
-    assert_reads(&metrics);
-    metrics
+    metrics(&redis)
 }
 
 /// The metrics that there are, of which redlock writes those that have a value.
 fn all() -> BTreeSet<String> {
-    let metrics = metrics();
-    let types = metrics
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE "));
-    types
-        .map(|line| line.split(' ').next().unwrap().to_owned())
-        .collect()
+    let example = example();
+    let lines = example.lines();
+    let types = lines.filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    types.map(str::to_owned).collect()
+}
+
+/// The panels of the dashboard.
+fn panels() -> Vec<Value> {
+    let text = fs::read_to_string(page("redlock-dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    dashboard["panels"].as_array().unwrap().clone()
 }
 
 /// The expressions of the dashboard, with values in the places of Grafana's variables.
-fn expressions(dashboard: &Value) -> Vec<String> {
-    let panels = dashboard["panels"].as_array().unwrap();
-    let targets = panels
-        .iter()
-        .flat_map(|panel| panel["targets"].as_array().unwrap());
-    let expressions = targets.map(|target| target["expr"].as_str().unwrap());
-    let expressions = expressions.map(|text| {
-        text.replace("$lock", "a|b")
-            .replace("$__rate_interval", "315s")
-    });
-    expressions.collect()
+fn expressions() -> Vec<String> {
+    let panels = panels();
+    let each = panels.iter();
+    let targets = each.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let texts = targets.map(|target| target["expr"].as_str().unwrap().replace("$lock", "a|b"));
+    let texts = texts.map(|text| text.replace("$__rate_interval", "315s"));
+    texts.collect()
 }
 
 #[test]
 fn the_dashboard_shows_each_metric_that_there_is_and_no_other() {
     let text = fs::read_to_string(page("redlock-dashboard.json")).unwrap();
-    let dashboard: Value = serde_json::from_str(&text).unwrap();
-    let expressions = expressions(&dashboard);
-    assert_eq!(named(&expressions.join(" ")), all());
-    assert!(named(&text).is_subset(&all()));
-    let panels = dashboard["panels"].as_array().unwrap();
-    let ids: BTreeSet<u64> = panels
-        .iter()
-        .map(|panel| panel["id"].as_u64().unwrap())
-        .collect();
-    assert_eq!(ids.len(), panels.len());
+    let expressions = expressions();
+    let all = all();
+    assert_eq!(named(&expressions.join(" ")), all);
+    assert!(named(&text).is_subset(&all));
+    let panels = panels();
+    let ids = panels.iter().map(|panel| panel["id"].as_u64().unwrap());
+    assert_eq!(ids.collect::<BTreeSet<_>>().len(), panels.len());
 
     let Some(mut promtool) = promtool() else {
         return;
@@ -646,11 +563,8 @@ fn the_dashboard_shows_each_metric_that_there_is_and_no_other() {
     let groups = json!({"groups": [{"name": "dashboard", "rules": rules}]});
     fs::write(&file, groups.to_string()).unwrap();
     let end = outcome(promtool.args(["check", "rules"]).arg(&file));
-    end.assert_code(0);
-    assert!(
-        end.stdout.contains(&format!("{} rules found", rules.len())),
-        "{end:?}"
-    );
+    let sum = format!("{} rules found", rules.len());
+    assert!(end.assert_code(0).stdout.contains(&sum), "{end:?}");
 }
 
 #[test]
@@ -658,8 +572,7 @@ fn the_dashboard_counts_each_run_in_one_interval() {
     let Some(mut promtool) = promtool() else {
         return;
     };
-    let dashboard = fs::read_to_string(page("redlock-dashboard.json")).unwrap();
-    let expressions = expressions(&serde_json::from_str(&dashboard).unwrap());
+    let expressions = expressions();
     let of_runs = expressions.iter().find(|expr| expr.contains("_runs_total"));
     // Of each lock one run ends, each time between two other scrapes, of which 20 are within 5 minutes.
     let scrapes = 1..=60;
@@ -692,12 +605,9 @@ fn the_dashboard_counts_each_run_in_one_interval() {
 
 #[test]
 fn the_picture_of_the_dashboard_shows_each_panel() {
-    let text = fs::read_to_string(page("redlock-dashboard.json")).unwrap();
-    let dashboard: Value = serde_json::from_str(&text).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap().iter();
-    let titles: Vec<&str> = panels
-        .map(|panel| panel["title"].as_str().unwrap())
-        .collect();
+    let panels = panels();
+    let titles = panels.iter().map(|panel| panel["title"].as_str().unwrap());
+    let titles: Vec<&str> = titles.collect();
     let shown = |picture: &Path| -> Vec<String> {
         let picture = fs::read_to_string(picture).unwrap();
         let rest = picture.split("<text class=\"panel\"").skip(1);
@@ -709,7 +619,7 @@ fn the_picture_of_the_dashboard_shows_each_panel() {
     // Each expression can be drawn as well.
     let dir = tempfile::tempdir().unwrap();
     let (scrapes, picture) = (dir.path().join("metrics"), dir.path().join("picture.svg"));
-    let metrics = metrics();
+    let metrics = example();
     let text = (0..20).map(|second| format!("# at {}\n{metrics}", 2_000_000_000 + second));
     fs::write(&scrapes, text.collect::<Vec<_>>().concat()).unwrap();
     let mut draw = Command::new(root().join("scripts/dashboard-picture"));
@@ -732,9 +642,7 @@ fn the_alerts_are_about_metrics_that_there_are_and_pass_their_own_test() {
         let Some(mut promtool) = promtool() else {
             return;
         };
-        promtool.args(command.split(' ')).current_dir(page(""));
-        let end = outcome(&mut promtool);
-        end.assert_code(0);
-        assert!(end.stdout.contains("SUCCESS"), "{end:?}");
+        let end = outcome(promtool.args(command.split(' ')).current_dir(page("")));
+        assert!(end.assert_code(0).stdout.contains("SUCCESS"), "{end:?}");
     }
 }

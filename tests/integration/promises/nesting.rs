@@ -27,6 +27,15 @@ fn await_renewals(redis: &Redis, name: &str, count: u32) {
     }
 }
 
+/// All of them end well, and nothing is left.
+#[track_caller]
+fn all_succeed(redis: &Redis, jobs: impl IntoIterator<Item = Running>) {
+    for job in jobs {
+        job.finish().assert_code(0);
+    }
+    assert_nothing_left(redis);
+}
+
 /// Asks Redis, from within a job.
 const CLI: &str = r#"cli() { redis-cli -s "$HOME/redis.sock" "$@"; }"#;
 
@@ -53,7 +62,7 @@ fn a_job_that_would_wait_for_itself_ends_at_once() {
 }
 
 #[test]
-fn several_names_are_all_held_and_in_the_environment_as_they_were_typed() {
+fn several_names_are_all_held_once_and_in_the_environment_as_they_were_typed() {
     let redis = Redis::start();
     let script = format!(
         r#"{CLI}
@@ -65,7 +74,8 @@ fn several_names_are_all_held_and_in_the_environment_as_they_were_typed() {
         for held in $REDLOCK_HELD; do [ "$(cli GET "redlock:${{held%%=*}}")" = "${{held#*=}}" ] && echo "${{held%%=*}}"; done | sort
         "#
     );
-    let end = outcome(&mut redis.run("b c a", &script));
+    // One is given twice.
+    let end = outcome(&mut redis.run("b c a b", &script));
     end.assert_code(0).assert_silent();
     let lines: Vec<&str> = end.stdout.lines().collect();
     assert_eq!(lines[0], "b c a");
@@ -86,19 +96,6 @@ fn several_names_with_slots_have_a_slot_each() {
     end.assert_code(0).assert_silent();
     assert_eq!(end.stdout, "2 1\n");
     other.end();
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn a_name_given_twice_counts_once() {
-    let redis = Redis::start();
-    let script = r#"echo "$REDLOCK_NAME, $REDLOCK_FENCE, $REDLOCK_HELD""#;
-    let end = outcome(&mut redis.run("a b a", script));
-    end.assert_code(0).assert_silent();
-    let parts: Vec<&str> = end.stdout.trim().split(", ").collect();
-    assert_eq!(parts[0], "a b");
-    assert_eq!(parts[1].split(' ').count(), 2);
-    assert_eq!(parts[2].split(' ').count(), 2);
     assert_nothing_left(&redis);
 }
 
@@ -128,11 +125,8 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
         [ "$REDLOCK_WAITED_MS" -ge 3000 ] && echo waited
         "#
     );
-    let arguments = ["run", "-q", "--ttl", "4s", "-k", "200ms", "a", "b", "-c"];
-    let run = Running::start(&mut redis.redlock(&[&arguments[..], &[&script]].concat()));
-    wait_until("it waits for the second", || {
-        redis.queue("b") == [run.pid()]
-    });
+    let run = Running::start(&mut redis.run("-q --ttl 4s -k 200ms a b", &script));
+    wait_until("it waits for b", || redis.queue("b") == [run.pid()]);
     assert_eq!(redis.holder("a"), Some(run.pid()));
     // It is never granted again, which would give it another fence.
     let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
@@ -149,11 +143,9 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
 fn a_run_that_has_its_first_lock_asks_again_for_the_second_where_the_connection_breaks() {
     let redis = Redis::start();
     load_scripts(&redis);
-    let proxy = Proxy::with(&redis, |request| {
-        match (request.operation.as_str(), request.before) {
-            ("acquire", 1) => Action::Reset,
-            _ => Action::Pass,
-        }
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "acquire" if request.before == 1 => Action::Reset,
+        _ => Action::Pass,
     });
     let url = proxy.url();
     let words = words!("-u {} run a b -- true", &url);
@@ -182,9 +174,7 @@ fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     let run = Running::start(&mut redis.redlock(words!("run --ttl 9s -k 200ms a b -- echo")));
-    wait_until("it waits for the second", || {
-        redis.queue("b") == [run.pid()]
-    });
+    wait_until("it waits for b", || redis.queue("b") == [run.pid()]);
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     let end = run.finish();
     end.assert_code(79).assert_says("lock \"a\"");
@@ -196,10 +186,9 @@ fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
 fn a_run_that_gives_up_on_one_name_releases_the_others() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
-    for how in [&["-n"][..], &["-w", "200ms"]] {
-        let arguments = [&["run"], how, &["a", "b", "--", "true"]].concat();
-        outcome(&mut redis.redlock(&arguments))
-            .assert_code(75)
+    for how in ["-n", "-w 200ms"] {
+        let end = outcome(&mut redis.run(&format!("{how} a b"), "true"));
+        end.assert_code(75)
             .assert_says("lock \"b\" is held by another client");
     }
     redis.cli(&["DEL", "redlock:b"]);
@@ -228,33 +217,33 @@ fn an_inner_run_reenters_a_lock_of_the_job_and_does_not_release_it() {
 }
 
 #[test]
-fn an_inner_run_takes_only_what_is_not_held_yet() {
+fn an_inner_run_takes_only_what_is_not_held_yet_and_releases_only_what_it_took() {
     let redis = Redis::start();
-    let script = format!(
-        r#"{CLI}
-        redlock run -n b a c -c 'for held in $REDLOCK_HELD; do echo "${{held%%=*}}"; done; echo "$REDLOCK_NAME"'
-        cli EXISTS redlock:a redlock:b redlock:c
-        "#
-    );
-    let end = outcome(&mut redis.run("a", &script));
-    end.assert_code(0).assert_silent();
-    // What is reentered is there twice.
-    assert_eq!(end.stdout, "a\na\nb\nc\nb a c\n1\n");
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn an_inner_run_releases_what_it_took_before_and_after_what_it_reuses() {
-    let redis = Redis::start();
-    let script = format!(
-        r"{CLI}
-        redlock run -n a b c -- true
-        cli EXISTS redlock:a redlock:c; cli EXISTS redlock:b"
-    );
-    let end = outcome(&mut redis.run("b", &script));
-    end.assert_code(0).assert_silent();
-    assert_eq!(end.stdout, "0\n1\n");
-    assert_nothing_left(&redis);
+    for (outer, script, printed) in [
+        // What is reentered is there twice.
+        (
+            "a",
+            r#"redlock run -n b a c -c 'for held in $REDLOCK_HELD; do echo "${held%%=*}"; done; echo "$REDLOCK_NAME"'
+            cli EXISTS redlock:a redlock:b redlock:c"#,
+            "a\na\nb\nc\nb a c\n1\n",
+        ),
+        (
+            "b",
+            "redlock run -n a b c -- true; cli EXISTS redlock:a redlock:c; cli EXISTS redlock:b",
+            "0\n1\n",
+        ),
+        (
+            "a",
+            r#"redlock run -n --shared a -c 'echo "shared ${REDLOCK_SLOT-none}"'
+            redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'"#,
+            "shared none\nslot 1\n",
+        ),
+    ] {
+        let end = outcome(&mut redis.run(outer, &format!("{CLI}\n{script}")));
+        end.assert_code(0).assert_silent();
+        assert_eq!(end.stdout, printed);
+        assert_nothing_left(&redis);
+    }
 }
 
 #[test]
@@ -273,19 +262,6 @@ fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     wait_until("the outer one knows it, too", || losses(&redis) == 2);
     fs::write(redis.dir.path().join("go"), "").unwrap();
     run.finish().assert_code(79);
-}
-
-#[test]
-fn shared_and_slots_within_exclusive_are_fine() {
-    let redis = Redis::start();
-    let script = r#"
-        redlock run -n --shared a -c 'echo "shared ${REDLOCK_SLOT-none}"'
-        redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'
-    "#;
-    let end = outcome(&mut redis.run("a", script));
-    end.assert_code(0).assert_silent();
-    assert_eq!(end.stdout, "shared none\nslot 1\n");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -425,12 +401,11 @@ fn assert_circles_are_broken(members: usize) {
             assert!(!end.stderr.contains("deadlock"), "{end:?}");
         }
         // From the moment when the last began to wait, at the latest, to the victim's end.
-        let stamps: Vec<Vec<Duration>> = ends
-            .iter()
-            .map(|end| end.stdout.lines().skip(1).map(moment).collect())
-            .collect();
-        let closed = stamps.iter().map(|stamps| stamps[0]).max().unwrap();
-        let broken = stamps.iter().map(|stamps| stamps[1]).min().unwrap();
+        let stamps = |line: usize| {
+            ends.iter()
+                .map(move |end| moment(end.stdout.lines().nth(line).unwrap()))
+        };
+        let (closed, broken) = (stamps(1).max().unwrap(), stamps(2).min().unwrap());
         let took = broken.saturating_sub(closed);
         assert!(took < Duration::from_secs(15), "{took:?}: {ends:?}");
     }
@@ -451,19 +426,8 @@ fn three_jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_and_one_gives_
 fn readers_that_both_want_to_write_are_a_deadlock_too() {
     let redis = Redis::start();
     // The inner lock is another one, which each wants alone while the other shares it.
-    let job_of = |inner: &str, outer: &str| {
-        let script = format!(
-            r#"redlock run --shared {outer} -c '
-                echo ready
-                until [ -e "$HOME/go" ]; do sleep 0.01; done
-                redlock run {inner} -- true'"#
-        );
-        job(&redis, &script)
-    };
-    let mut jobs = [job_of("a", "b"), job_of("b", "a")];
-    for job in &mut jobs {
-        job.expect_line("ready");
-    }
+    let jobs = [("a", "b"), ("b", "a")];
+    let jobs = jobs.map(|(own, next)| link(&redis, &format!("--shared {own}"), next, "go"));
     fs::write(redis.dir.path().join("go"), "").unwrap();
     let mut codes = jobs.map(|job| job.finish().code());
     codes.sort();
@@ -485,10 +449,9 @@ fn link(redis: &Redis, own: &str, next: &str, go: &str) -> Running {
 }
 
 /// Has the jobs that wait for this file go on, and waits until so many are in the queue of a lock.
-fn go(redis: &Redis, go: &str, name: &str, waiters: &str) {
+fn go(redis: &Redis, go: &str, name: &str, waiters: usize) {
     fs::write(redis.dir.path().join(go), "").unwrap();
-    let queue = format!("{{redlock:{name}}}:queue");
-    wait_until("they wait", || redis.cli(&["ZCARD", &queue]) == waiters);
+    wait_until("they wait", || redis.queue(name).len() == waiters);
 }
 
 #[test]
@@ -497,61 +460,48 @@ fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
     let crossing = link(&redis, "l", "x", "first");
     let slots = [(); 2].map(|()| link(&redis, "--slots 2 s", "l", "second"));
     let last = link(&redis, "x", "--slots 2 s", "third");
-    go(&redis, "first", "x", "1");
-    go(&redis, "second", "l", "2");
-    go(&redis, "third", "s", "1");
+    go(&redis, "first", "x", 1);
+    go(&redis, "second", "l", 2);
+    go(&redis, "third", "s", 1);
     let end = last.finish();
     end.assert_code(75)
         .assert_says("this job holds \"x\" and waits for \"s\"");
     let named = end.stderr.matches("holds \"l\" and waits for \"x\"");
     assert_eq!(named.count(), 1, "{end:?}");
-    crossing.finish().assert_code(0);
-    for slot in slots {
-        slot.finish().assert_code(0);
-    }
-    assert_nothing_left(&redis);
+    all_succeed(&redis, [crossing].into_iter().chain(slots));
 }
 
 #[test]
 fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
     let redis = Redis::start();
     // The others know that it waits, and look several times before it does.
-    let proxy = Proxy::with(&redis, |request| {
-        match (request.operation.as_str(), request.before) {
-            ("inspect", 0) => Action::Stall(Duration::from_millis(2500)),
-            _ => Action::Pass,
-        }
+    let proxy = Proxy::with(&redis, |request| match &*request.operation {
+        "inspect" if request.before == 0 => Action::Stall(Duration::from_millis(2500)),
+        _ => Action::Pass,
     });
     let slowly = format!("-u {} a", proxy.url());
     let first = link(&redis, "a", "b", "first");
     let second = link(&redis, "b", "c", "second");
     let third = link(&redis, "c", &slowly, "third");
-    go(&redis, "first", "b", "1");
-    go(&redis, "second", "c", "1");
-    go(&redis, "third", "a", "1");
+    go(&redis, "first", "b", 1);
+    go(&redis, "second", "c", 1);
+    go(&redis, "third", "a", 1);
     third.finish().assert_code(75);
-    for other in [first, second] {
-        other.finish().assert_code(0);
-    }
-    assert_nothing_left(&redis);
+    all_succeed(&redis, [first, second]);
 }
 
 #[test]
 fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
     let redis = Redis::start();
-    let freeze = ["freeze", "-q", "--reason", "x", "b"];
-    outcome(&mut redis.redlock(&freeze)).assert_code(0);
-    let mut nested = job(
-        &redis,
-        "redlock run a -- redlock run -q --slots 2 b -- echo ran",
-    );
+    outcome(&mut redis.redlock(words!("freeze -q --reason x b"))).assert_code(0);
+    let nested = "redlock run a -- redlock run -q --slots 2 b -- echo ran";
+    let mut nested = job(&redis, nested);
+    // It notes that it waits with each look for a deadlock.
     let is_noted = || redis.keys().iter().any(|key| key.contains("blocked:"));
-    wait_until("it looks for a deadlock", || {
-        nested.has_ended() || is_noted()
-    });
-    let noted = redis.calls("set");
+    wait_until("it looks", || nested.has_ended() || is_noted());
+    let notes = redis.calls("set");
     wait_until("it looks once more", || {
-        nested.has_ended() || redis.calls("set") > noted
+        nested.has_ended() || redis.calls("set") > notes
     });
     outcome(&mut redis.redlock(&["thaw", "-q", "b"])).assert_code(0);
     let end = nested.finish();
@@ -566,12 +516,10 @@ fn a_run_of_several_names_is_part_of_a_deadlock_by_each_that_it_holds() {
         let redis = Redis::start();
         let other = link(&redis, "b", "a", "go");
         let several = job(&redis, &format!("{outer}redlock run a b -- true"));
-        let queue = "{redlock:b}:queue";
-        wait_until("it waits", || redis.cli(&["ZCARD", queue]) == "1");
-        go(&redis, "go", "a", "1");
+        wait_until("it waits", || redis.queue("b").len() == 1);
+        go(&redis, "go", "a", 1);
         other.finish().assert_code(75).assert_says("deadlock");
-        several.finish().assert_code(0);
-        assert_nothing_left(&redis);
+        all_succeed(&redis, [several]);
     }
 }
 
@@ -582,22 +530,17 @@ fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
     let works = link(&redis, "--slots 3 s", "free", "end");
     let last = link(&redis, "x", "--slots 3 s", "last");
     let alone = job(&redis, "redlock run s -- true");
-    wait_until("it waits", || {
-        redis.cli(&["ZCARD", "{redlock:s}:queue"]) == "1"
-    });
-    go(&redis, "first", "x", "1");
-    go(&redis, "last", "s", "2");
+    wait_until("it waits", || redis.queue("s").len() == 1);
+    go(&redis, "first", "x", 1);
+    go(&redis, "last", "s", 2);
     last.finish().assert_code(75).assert_says("deadlock");
     stuck.finish().assert_code(0);
-    go(&redis, "end", "free", "0");
-    for other in [works, alone] {
-        other.finish().assert_code(0);
-    }
-    assert_nothing_left(&redis);
+    go(&redis, "end", "free", 0);
+    all_succeed(&redis, [works, alone]);
 }
 
 /// Waits until a job that waits for "s" has looked for a deadlock, or has left the queue to so many others.
-fn await_second_look(redis: &Redis, others: &str) {
+fn await_second_look(redis: &Redis, others: usize) {
     // With its second look it publishes once more that it waits, so that the first look is over.
     let mut before = i64::MAX;
     wait_until("it has looked for a deadlock", || {
@@ -605,7 +548,7 @@ fn await_second_look(redis: &Redis, others: &str) {
         let notes = keys.iter().filter(|key| key.contains(":blocked:"));
         let mut its = notes.filter(|key| redis.cli(&["GET", key]).ends_with(" s"));
         let left = its.next().map(|key| redis.cli(&["PTTL", key]));
-        let ended = redis.cli(&["ZCARD", "{redlock:s}:queue"]) == others;
+        let ended = redis.queue("s").len() == others;
         let left = left.and_then(|left| left.parse().ok()).unwrap_or(i64::MAX);
         ended || left > std::mem::replace(&mut before, left)
     });
@@ -617,21 +560,16 @@ fn a_run_that_ignores_a_freeze_does_not_wait_for_those_that_the_freeze_keeps_out
     let stuck = link(&redis, "--slots 2 s", "x", "first");
     let works = link(&redis, "--slots 2 s", "free", "end");
     let kept_out = job(&redis, "redlock run -q s -- true");
-    wait_until("it waits", || {
-        redis.cli(&["ZCARD", "{redlock:s}:queue"]) == "1"
-    });
+    wait_until("it waits", || redis.queue("s").len() == 1);
     outcome(&mut redis.redlock(&["freeze", "-q", "--reason", "x", "s"])).assert_code(0);
     let last = link(&redis, "x", "--slots 2 --ignore-freeze s", "last");
-    go(&redis, "first", "x", "1");
-    go(&redis, "last", "s", "2");
-    await_second_look(&redis, "1");
-    go(&redis, "end", "free", "0");
+    go(&redis, "first", "x", 1);
+    go(&redis, "last", "s", 2);
+    await_second_look(&redis, 1);
+    go(&redis, "end", "free", 0);
     last.finish().assert_code(0);
     outcome(&mut redis.redlock(&["thaw", "-q", "s"])).assert_code(0);
-    for other in [stuck, works, kept_out] {
-        other.finish().assert_code(0);
-    }
-    assert_nothing_left(&redis);
+    all_succeed(&redis, [stuck, works, kept_out]);
 }
 
 #[test]
@@ -640,15 +578,11 @@ fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
     let stuck = link(&redis, "--shared s", "x", "first");
     let works = link(&redis, "--shared s", "free", "end");
     let last = link(&redis, "x", "--slots 2 s", "last");
-    go(&redis, "first", "x", "1");
-    go(&redis, "last", "s", "1");
-    await_second_look(&redis, "0");
-    go(&redis, "end", "free", "0");
-    last.finish().assert_code(0);
-    for other in [stuck, works] {
-        other.finish().assert_code(0);
-    }
-    assert_nothing_left(&redis);
+    go(&redis, "first", "x", 1);
+    go(&redis, "last", "s", 1);
+    await_second_look(&redis, 0);
+    go(&redis, "end", "free", 0);
+    all_succeed(&redis, [last, stuck, works]);
 }
 
 #[test]
@@ -666,31 +600,16 @@ fn the_wait_for_several_names_is_limited_as_a_whole() {
 #[test]
 fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
     let redis = Redis::start();
-    let job_of = |own: &str, next: &str| {
-        let script = format!(
-            r#"redlock run {own} -c '
-                echo ready
-                until [ -e "$HOME/go" ]; do sleep 0.01; done
-                REDLOCK_REDIS_TIMEOUT=10s redlock run {next} -- true'"#
-        );
-        job(&redis, &script)
-    };
-    let mut jobs = [job_of("a", "b"), job_of("b", "a")];
-    for job in &mut jobs {
-        job.expect_line("ready");
-    }
+    let jobs = [("a", "b"), ("b", "a")].map(|(own, next)| link(&redis, own, next, "go"));
     // It holds something that no job wants.
-    let mut third = job_of("c", "a");
-    third.expect_line("ready");
+    let third = link(&redis, "c", "a", "go");
     // And one that holds nothing.
     let fourth = queued(&redis, &["run", "a", "--", "true"]);
     fs::write(redis.dir.path().join("go"), "").unwrap();
     let mut codes = jobs.map(|job| job.finish().code());
     codes.sort();
     assert_eq!(codes, [Some(0), Some(75)]);
-    third.finish().assert_code(0);
-    fourth.finish().assert_code(0);
-    assert_nothing_left(&redis);
+    all_succeed(&redis, [third, fourth]);
 }
 
 #[test]
@@ -723,10 +642,7 @@ fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
         looked += keys.iter().filter(|key| key.contains(":blocked:")).count();
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert!(
-        looked > 0,
-        "no job has waited long enough to look for deadlocks"
-    );
+    assert!(looked > 0, "no job has looked for deadlocks");
     for job in jobs {
         let end = job.finish();
         end.assert_code(0).assert_silent();
@@ -752,10 +668,9 @@ fn a_renewal_of_one_lock_does_not_make_the_lease_of_another_longer_that_came_mea
             _ => Action::Pass,
         }
     });
-    let url = proxy.url();
-    let options = words!("--ttl 5s -k 100ms REDLOCK_REDIS_TIMEOUT=10s");
-    let words = [&["-u", &url, "run", "-q"], options, &["a", "b", "-c", DEAF]].concat();
-    let first = Running::start(&mut redis.redlock(&words));
+    let options = "-q --ttl 5s -k 100ms REDLOCK_REDIS_TIMEOUT=10s a b";
+    let mut first = redis.run(options, DEAF);
+    let first = Running::start(first.env("REDLOCK_URL", proxy.url()));
     wait_until("b is held", || redis.cli(&["EXISTS", "redlock:b"]) == "1");
     let second = outcome(&mut redis.redlock(&["run", "-q", "b", "-c", "date +%s%N"]));
     let first = first.finish();
@@ -809,8 +724,8 @@ fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others(
     let url = proxy.url();
     let mut gate = Gate::new(&redis);
     let script = r#"redlock release -q a; echo released; read go <"$HOME/gate""#;
-    let words = ["-u", &url, "run", "--ttl", "10s", "a", "b", "-c", script];
-    let mut run = Running::start(&mut redis.redlock(&words));
+    let words = words!("-u {} run --ttl 10s a b -c", &url, script);
+    let mut run = Running::start(&mut redis.redlock(words));
     run.expect_line("released");
     await_renewals(&redis, "b", 1);
     gate.open();
@@ -842,8 +757,7 @@ fn a_command_that_is_killed_for_one_lost_lock_of_two_is_said_to_be_so_after_rene
     let redis = Redis::start();
     let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
     // The other lock is renewed between the two signals.
-    let options = ["run", "--ttl", "9s", "-k", "4s", "a", "b", "-c", script];
-    let mut run = Running::start(&mut redis.redlock(&options));
+    let mut run = Running::start(&mut redis.run("--ttl 9s -k 4s a b", script));
     run.expect_line("ready");
     wait_until("it is told of changes", || redis.trackers() > 0);
     redis.cli(&["DEL", "redlock:a"]);

@@ -6,8 +6,7 @@
 //! tested, only the commands in a document.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
@@ -18,8 +17,8 @@ use tempfile::TempDir;
 use crate::generated::root;
 use crate::promises::recipes::yaml;
 use crate::support::{
-    Outcome, REDLOCK, Redis, Running, assert_nothing_left, begin_packaging_test, free_port,
-    outcome, wait_until, without_terminal,
+    Outcome, REDLOCK, Redis, Running, assert_nothing_left, begin_packaging_test, directly,
+    free_port, outcome, wait_until, without_terminal,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -32,27 +31,26 @@ pub struct Releases {
 }
 
 impl Releases {
-    /// Those of `make dist`, if they are under test, and else these kinds of packages of a binary.
-    fn of(binary: &Path, kinds: &[&str]) -> Self {
+    /// Those of `make dist`, if they are under test, and else these kinds of packages of the binary under test.
+    fn with(kinds: &[&str]) -> Self {
         if let Some(path) = std::env::var_os("REDLOCK_DIST") {
             let path = root().join(path);
             return Self { path, _made: None };
         }
         let made = TempDir::new().unwrap();
         let stripped = made.path().join("stripped");
-        run(&["strip", "-o", text(&stripped), text(binary)]);
+        run(&["strip", "-o", text(&stripped), REDLOCK]);
         let path = made.path().join("dist");
+        begin_packaging_test();
+        let mut dist = Command::new(root().join("scripts/dist"));
+        dist.args([&stripped, &path]).args(kinds);
         // Compressing takes as long as it takes.
-        let packaged = package(root(), &stripped, &path, kinds).output().unwrap();
+        let packaged = dist.env_remove("SOURCE_DATE_EPOCH").output().unwrap();
         Outcome::from(packaged).assert_code(0);
         Self {
             path,
             _made: Some(made),
         }
-    }
-
-    fn with(kinds: &[&str]) -> Self {
-        Self::of(Path::new(REDLOCK), kinds)
     }
 
     /// With the tarball, if not with all; tests that run at the same time share them.
@@ -70,22 +68,13 @@ impl Releases {
         format!("file://{}", self.path.display())
     }
 
-    /// The names of all files.
-    fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.path).unwrap().flatten();
-        let mut names: Vec<String> = entries
-            .map(|entry| entry.file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
-
     /// The only file whose name ends so.
     fn file(&self, end: &str) -> PathBuf {
-        let names = self.names();
-        let found: Vec<&String> = names.iter().filter(|name| name.ends_with(end)).collect();
-        assert_eq!(found.len(), 1, "*{end} in {names:?}");
-        self.path.join(found[0])
+        let entries = fs::read_dir(&self.path).unwrap().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        files.retain(|file| text(file).ends_with(end));
+        assert_eq!(files.len(), 1, "*{end}: {files:?}");
+        files.remove(0)
     }
 
     pub fn tarball(&self) -> PathBuf {
@@ -93,7 +82,7 @@ impl Releases {
     }
 
     /// A copy of what an installation takes, to be changed.
-    fn copy(&self) -> Self {
+    pub fn copy(&self) -> Self {
         let made = TempDir::new().unwrap();
         for file in [self.tarball(), self.path.join("SHA256SUMS")] {
             fs::copy(&file, made.path().join(file.file_name().unwrap())).unwrap();
@@ -118,17 +107,6 @@ pub fn serve(directory: &Path) -> (Running, String) {
         std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
     });
     (server, format!("http://127.0.0.1:{port}"))
-}
-
-/// Packages a binary with the files of a checkout.
-fn package(checkout: &Path, binary: &Path, dist: &Path, kinds: &[&str]) -> Command {
-    begin_packaging_test();
-    let mut command = Command::new(checkout.join("scripts/dist"));
-    command
-        .args([binary, dist])
-        .args(kinds)
-        .env_remove("SOURCE_DATE_EPOCH");
-    command
 }
 
 /// A program with its arguments, whose output counts.
@@ -166,14 +144,12 @@ fn is_static(redlock: &Path) -> bool {
 
 /// A command that needs root, or what looks like it.
 fn as_root(words: &[&str]) -> Command {
-    let alike: &[&str] = if nix::unistd::geteuid().is_root() {
-        &[]
-    } else {
-        &["unshare", "-r"]
-    };
-    let words = [alike, words].concat();
     let mut command = Command::new(words[0]);
     command.args(&words[1..]);
+    if !nix::unistd::geteuid().is_root() {
+        command = Command::new("unshare");
+        command.arg("-r").args(words);
+    }
     command
 }
 
@@ -186,58 +162,44 @@ pub fn assert_is_this_version(redlock: &Path) {
 fn assert_works(redlock: &Path) {
     assert_is_this_version(redlock);
     let server = Redis::start();
-    let mut held = Command::new(redlock);
-    held.args(["run", "a", "--", "sh", "-c"]).arg(format!(
-        "{} extend && echo \"$REDLOCK_NAME\"",
-        redlock.display()
-    ));
-    held.env("REDLOCK_URL", server.url());
-    without_terminal(&mut held);
-    let ran = outcome(&mut held);
+    let script = "\"$0\" extend && echo \"$REDLOCK_NAME\"";
+    let redlock = text(redlock);
+    let held = words!("{} run a -- sh -c", redlock, script, redlock);
+    let ran = outcome(&mut directly(&server, held));
     assert_eq!(ran.assert_code(0).stdout, "a\n");
 }
 
-/// Checks that all files of a directory of the checkout are below another one, compressed or not.
-fn assert_has_all(of: &str, end: &str, there: &Path) {
-    let mut count = 0;
-    for file in fs::read_dir(root().join(of)).unwrap().flatten() {
-        let name = file.file_name().into_string().unwrap();
-        if !file.path().is_file() || !name.ends_with(end) {
-            continue;
-        }
-        count += 1;
-        let packaged = there.join(&name);
-        if packaged.exists() {
-            assert!(
-                fs::read(&packaged).unwrap() == fs::read(file.path()).unwrap(),
-                "{name}"
-            );
-        } else {
-            let unpacked = run(&["gzip", "-dc", &format!("{}.gz", packaged.display())]);
-            assert!(
-                unpacked.stdout.as_bytes() == fs::read(file.path()).unwrap(),
-                "{name}"
-            );
-        }
-    }
-    assert!(count > 0, "{of}");
+/// Checks that a packaged file is this one of the checkout, compressed or not.
+fn assert_same(packaged: &Path, file: &Path) {
+    let bytes = fs::read(packaged).unwrap_or_else(|_| {
+        let compressed = format!("{}.gz", packaged.display());
+        run(&["gzip", "-dc", &compressed]).stdout.into_bytes()
+    });
+    assert!(bytes == fs::read(file).unwrap(), "{}", packaged.display());
 }
 
 /// Checks the manual, the alerts, the dashboard, and the completions where each shell looks for them.
 fn assert_has_the_rest(share: &Path, zsh: &str) {
-    assert_has_all("man", ".1", &share.join("man/man1"));
-    assert_has_all("man", ".7", &share.join("man/man7"));
-    assert_has_all("docs/monitoring", "", &share.join("doc/redlock/monitoring"));
+    for (of, end, there) in [
+        ("man", ".1", "man/man1"),
+        ("man", ".7", "man/man7"),
+        ("docs/monitoring", "", "doc/redlock/monitoring"),
+    ] {
+        let entries = fs::read_dir(root().join(of)).unwrap().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        files.retain(|file| file.is_file() && text(file).ends_with(end));
+        assert!(!files.is_empty(), "{of}");
+        for file in files {
+            let name = file.file_name().unwrap();
+            assert_same(&share.join(there).join(name), &file);
+        }
+    }
     for (file, there) in [
         ("redlock.bash", "bash-completion/completions/redlock"),
         ("redlock.fish", "fish/vendor_completions.d/redlock.fish"),
         ("_redlock", zsh),
     ] {
-        let packaged = fs::read(share.join(there)).unwrap();
-        assert!(
-            packaged == fs::read(root().join("completions").join(file)).unwrap(),
-            "{file}"
-        );
+        assert_same(&share.join(there), &root().join("completions").join(file));
     }
 }
 
@@ -258,13 +220,12 @@ fn the_tarball_is_unpacked_below_a_prefix() {
     let share = prefix.path().join("share");
     assert_has_the_rest(&share, "zsh/site-functions/_redlock");
     for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
-        let packaged = fs::read(share.join("doc/redlock").join(licence)).unwrap();
-        assert_eq!(packaged, fs::read(root().join(licence)).unwrap());
+        let packaged = share.join("doc/redlock").join(licence);
+        assert_same(&packaged, &root().join(licence));
     }
-    for line in run(words!("tar --numeric-owner -tvzf", text(&tarball)))
-        .stdout
-        .lines()
-    {
+    // No directories: unpacking one would replace a link, and reset its owner and mode.
+    let listed = run(words!("tar --numeric-owner -tvzf", text(&tarball))).stdout;
+    for line in listed.lines() {
         let is_program = line.ends_with("/bin/redlock");
         let mode = if is_program { "rwxr-xr-x" } else { "rw-r--r--" };
         assert!(line[1..].starts_with(&format!("{mode} 0/0 ")), "{line}");
@@ -294,15 +255,16 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
         fs::create_dir_all(at("var/lib/dpkg").join(directory)).unwrap();
     }
     fs::write(at("var/lib/dpkg/status"), "").unwrap();
+    let log = at("dpkg.log");
     let dpkg = |words: &[&str]| {
-        let options = [
-            "dpkg",
-            &format!("--root={}", system.path().display()),
-            &format!("--log={}", at("dpkg.log").display()),
-            "--force-script-chrootless",
-            // Containers leave the documentation out.
-            "--path-include=/usr/*",
-        ];
+        let (dir, log) = (text(system.path()), text(&log));
+        let options = words!(
+            "dpkg --root={} --log={} --force-script-chrootless",
+            dir,
+            log
+        );
+        // Containers leave the documentation out.
+        let options = [options, &["--path-include=/usr/*"]].concat();
         outcome(&mut as_root(&[&options, words].concat()))
     };
     assert_eq!(field("Depends"), "");
@@ -387,29 +349,24 @@ fn the_image_runs_redlock_as_a_non_root_user_and_has_certificates() {
 
     let redlock = system.join("usr/bin/redlock");
     if !is_static(&redlock) {
-        let libraries = run(&["ldd", text(&redlock)]).stdout;
-        for library in libraries
-            .split_whitespace()
-            .filter(|word| word.starts_with('/'))
-        {
+        let listed = run(&["ldd", text(&redlock)]).stdout;
+        let words = listed.split_whitespace();
+        for library in words.filter(|word| word.starts_with('/')) {
             let there = system.join(&library[1..]);
             fs::create_dir_all(there.parent().unwrap()).unwrap();
             fs::copy(library, there).unwrap();
         }
     }
     let inside = |arguments: &[&str]| {
-        let mut words = vec!["chroot"];
         // In a user namespace of one's own there is no other user.
-        if nix::unistd::geteuid().is_root() {
-            words.push("--userspec=65532:65532");
-        }
-        words.extend([text(&system), entrypoint]);
-        let mut command = as_root(&[&words, arguments].concat());
-        outcome(
-            command
-                .env_clear()
-                .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
-        )
+        let is_root = nix::unistd::geteuid().is_root();
+        let user = is_root.then_some("--userspec=65532:65532");
+        let words = ["chroot"].into_iter().chain(user);
+        let words = words.chain([text(&system), entrypoint]);
+        let words: Vec<&str> = words.chain(arguments.iter().copied()).collect();
+        let mut command = as_root(&words);
+        command.env_clear();
+        outcome(command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"))
     };
     let version = inside(&["--version"]);
     version.assert_code(0);
@@ -419,7 +376,7 @@ fn the_image_runs_redlock_as_a_non_root_user_and_has_certificates() {
 }
 
 /// The installer, with these variables.
-fn install(prefix: &Path, variables: &[(&str, &str)]) -> Outcome {
+pub fn install(prefix: &Path, variables: &[(&str, &str)]) -> Outcome {
     let mut command = Command::new("sh");
     command
         .args([root().join("ci/install.sh").as_path(), prefix])
@@ -445,9 +402,8 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
     let wrong = right.replace(|digit: char| digit.is_ascii_digit(), "a");
     let refused = |url: &str, checksum: &str, code: i32, why: &str| {
         let variables = [("REDLOCK_RELEASES", url), ("REDLOCK_SHA256", checksum)];
-        install(&prefix, &variables)
-            .assert_code(code)
-            .assert_says(why);
+        let ended = install(&prefix, &variables);
+        ended.assert_code(code).assert_says(why);
         assert_empty(work.path());
     };
     refused(&releases.url(), &wrong, 65, &wrong);
@@ -465,19 +421,15 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
     refused(&changed.url(), "", 69, "SHA256SUMS");
 
     // A checksum that is given is the only one that counts.
-    let variables = [
-        ("REDLOCK_RELEASES", &*changed.url()),
-        ("REDLOCK_SHA256", &right),
-    ];
-    let said = install(&prefix, &variables).assert_code(0).stderr.clone();
-    let place = prefix.display();
-    let path =
-        format!("redlock: {place}/bin isn't on your PATH: export PATH=\"{place}/bin:$PATH\"\n");
-    let installed = format!("redlock: installed version {VERSION} as {place}/bin/redlock, ");
-    assert!(
-        said.starts_with(&installed) && said.ends_with(&path),
-        "{said}"
-    );
+    let from = changed.url();
+    let variables = [("REDLOCK_RELEASES", &*from), ("REDLOCK_SHA256", &right)];
+    let installed = install(&prefix, &variables);
+    let bin = format!("{}/bin", prefix.display());
+    let start = format!("redlock: installed version {VERSION} as {bin}/redlock, ");
+    let end = format!("\nredlock: {bin} isn't on your PATH: export PATH=\"{bin}:$PATH\"\n");
+    let stderr = &installed.assert_code(0).stderr;
+    let is_all = stderr.starts_with(&start) && stderr.ends_with(&end);
+    assert!(is_all, "{installed:?}");
     assert_is_this_version(&prefix.join("bin/redlock"));
     fs::remove_dir_all(&prefix).unwrap();
     let capitals = right.to_uppercase();
@@ -486,47 +438,29 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
     fs::remove_dir_all(&prefix).unwrap();
 
     let changed = releases.copy();
-    let mut tarball = fs::OpenOptions::new()
-        .append(true)
-        .open(changed.tarball())
-        .unwrap();
-    tarball.write_all(b"more").unwrap();
+    let mut bytes = fs::read(changed.tarball()).unwrap();
+    bytes.extend(b"more");
+    fs::write(changed.tarball(), bytes).unwrap();
     refused(&changed.url(), "", 65, &right);
     refused(&changed.url(), &right, 65, &right);
 
-    install(&prefix, &[("REDLOCK_RELEASES", &releases.url())])
+    // A link in the place of a directory stays.
+    for directory in ["own", "prefix"] {
+        fs::create_dir(work.path().join(directory)).unwrap();
+    }
+    symlink("../own", prefix.join("bin")).unwrap();
+    let installed = install(&prefix, &[("REDLOCK_RELEASES", &releases.url())]);
+    installed
         .assert_code(0)
         .assert_says("the checksum is right");
+    assert!(prefix.join("bin").is_symlink());
     assert_is_this_version(&prefix.join("bin/redlock"));
+    let url = releases.url();
     for version in ["99.0.0", "v99.0.0"] {
-        let other = [
-            ("REDLOCK_RELEASES", &*releases.url()),
-            ("REDLOCK_VERSION", version),
-        ];
-        install(&prefix, &other)
-            .assert_code(69)
-            .assert_says("redlock-99.0.0-");
+        let other = [("REDLOCK_RELEASES", &*url), ("REDLOCK_VERSION", version)];
+        let refused = install(&prefix, &other);
+        refused.assert_code(69).assert_says("redlock-99.0.0-");
     }
-}
-
-#[test]
-fn the_installer_follows_links_and_leaves_modes_as_they_are() {
-    let releases = Releases::new();
-    let dir = TempDir::new().unwrap();
-    let at = |path: &str| dir.path().join(path);
-    for directory in ["dotfiles/bin", "prefix"] {
-        fs::create_dir_all(at(directory)).unwrap();
-        fs::set_permissions(at(directory), fs::Permissions::from_mode(0o2770)).unwrap();
-    }
-    fs::write(at("dotfiles/bin/own"), "").unwrap();
-    std::os::unix::fs::symlink("../dotfiles/bin", at("prefix/bin")).unwrap();
-    install(&at("prefix"), &[("REDLOCK_RELEASES", &releases.url())]).assert_code(0);
-    for directory in ["dotfiles/bin", "prefix"] {
-        let mode = fs::metadata(at(directory)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o7777, 0o2770, "{directory}");
-    }
-    assert!(at("prefix/bin").is_symlink() && at("dotfiles/bin/own").exists());
-    assert_is_this_version(&at("dotfiles/bin/redlock"));
 }
 
 #[test]
@@ -553,31 +487,29 @@ fn the_installer_never_says_the_password_of_a_url() {
 fn the_installer_needs_curl_wget_or_busybox_alone() {
     let releases = Releases::new();
     let (_server, url) = serve(&releases.path);
-    let tools = "sh sed tar gzip uname mktemp sha256sum rm mkdir";
+    let find = |name: &str| {
+        let mut sh = Command::new("sh");
+        let path = outcome(sh.args(["-c", "command -v \"$0\"", name])).stdout;
+        path.trim().to_owned()
+    };
     for client in ["curl", "wget", "busybox"] {
+        if find(client).is_empty() {
+            continue;
+        }
+        let is_busybox = client == "busybox";
         let work = TempDir::new().unwrap();
         let programs = work.path().join("programs");
         fs::create_dir(&programs).unwrap();
-        let find = "command -v \"$1\"";
-        let program =
-            |name: &str| outcome(Command::new("sh").args(["-c", find, "sh", name])).stdout;
-        if program(client).is_empty() {
-            continue;
-        }
-        for name in tools.split(' ').chain([client, "wget"]) {
-            let target = match client {
-                "busybox" => program("busybox"),
-                "curl" if name == "wget" => continue,
-                _ => program(name),
-            };
-            let _ = std::os::unix::fs::symlink(target.trim(), programs.join(name));
+        let tools = "sh sed tar gzip uname mktemp sha256sum rm mkdir".split(' ');
+        for name in tools.chain([if is_busybox { "wget" } else { client }]) {
+            let target = find(if is_busybox { client } else { name });
+            symlink(target, programs.join(name)).unwrap();
         }
         let prefix = work.path().join("prefix");
-        let variables = [("PATH", text(&programs)), ("REDLOCK_RELEASES", &url)];
-        install(&prefix, &variables).assert_code(0);
+        let [path, from] = [("PATH", text(&programs)), ("REDLOCK_RELEASES", &url)];
+        install(&prefix, &[path, from]).assert_code(0);
         assert_is_this_version(&prefix.join("bin/redlock"));
-        let other = [&variables[..], &[("REDLOCK_VERSION", "99.0.0")]].concat();
-        install(&prefix, &other).assert_code(69);
+        install(&prefix, &[path, from, ("REDLOCK_VERSION", "99.0.0")]).assert_code(69);
     }
 }
 
@@ -616,9 +548,8 @@ impl GithubJob {
         let temporary = directory.join("runner-temp");
         fs::create_dir_all(&temporary).unwrap();
         fs::write(temporary.join("path"), "").unwrap();
-        let variables = variables
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let variables = variables.iter();
+        let variables = variables.map(|&(name, value)| (name.to_owned(), value.to_owned()));
         Self {
             directory: directory.to_owned(),
             variables: variables.collect(),
@@ -684,101 +615,84 @@ impl GithubJob {
             // What GitHub puts into a script is run.
             assert!(!script.contains("${{"), "{script}");
             let variables = step["env"].as_object().unwrap().iter();
-            let variables: Vec<(&str, &str)> = variables
-                .map(|(name, value)| {
-                    let value = value.as_str().unwrap();
-                    let value = value.strip_prefix("${{ inputs.").unwrap();
-                    (name.as_str(), input(value.strip_suffix(" }}").unwrap()))
-                })
-                .collect();
+            let variables = variables.map(|(name, value)| {
+                let value = value.as_str().unwrap();
+                let value = value.strip_prefix("${{ inputs.").unwrap();
+                (name.as_str(), input(value.strip_suffix(" }}").unwrap()))
+            });
+            let variables: Vec<(&str, &str)> = variables.collect();
             last = Some(self.step(step["shell"].as_str().unwrap(), script, &variables));
         }
         last.expect("steps")
     }
 }
 
-/// A directory in which a job works, with a Redis.
-struct Workspace {
-    redis: Redis,
-    releases: Arc<Releases>,
-}
-
-impl Workspace {
-    fn new() -> Self {
-        Self {
-            redis: Redis::start(),
-            releases: Releases::new(),
-        }
-    }
-
-    fn dir(&self) -> &Path {
-        self.redis.dir.path()
-    }
-}
-
 #[test]
-fn the_action_installs_redlock_and_runs_a_command_under_the_lock() {
-    let workspace = Workspace::new();
-    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
-    let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
-    let job = GithubJob::new(workspace.dir(), &variables);
+fn the_action_runs_a_command_under_the_lock_and_refuses_inputs_that_mislead() {
+    let (redis, releases) = (Redis::start(), Releases::new());
+    let (url, here) = (redis.url(), releases.url());
+    let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &here)];
+    let job = GithubJob::new(redis.dir.path(), &variables);
     let held = "command -v redlock; redlock extend\n[ \"$REDLOCK_NAME\" = deploy ]\nenv | grep ^INPUT_ || exit 7";
-    let run = outcome(&mut job.uses(&[("name", "deploy"), ("run", held)]));
-    run.assert_code(7);
     let installed = job.temporary().join("redlock/bin/redlock");
-    assert_eq!(run.stdout.trim(), text(&installed));
-    // As in a step of GitHub's own, nothing is run after what fails.
-    let failing = "false\necho and on";
-    let run = outcome(&mut job.uses(&[("name", "deploy"), ("run", failing)]));
-    run.assert_code(1);
-    assert_eq!(run.stdout, "");
-    let nameless = outcome(&mut job.uses(&[("run", "true")]));
-    nameless.assert_code(64);
-    assert_nothing_left(&workspace.redis);
+    let installed = format!("{}\n", installed.display());
+    let quotes = "the input args takes no quotes";
+    let options = "redlock: the inputs name and run must not begin with -\n";
+    for (name, run, args, status, stdout, why) in [
+        ("deploy", held, "", 7, &*installed, ""),
+        // As in a step of GitHub's own, nothing is run after what fails.
+        ("deploy", "false\necho and on", "", 1, "", ""),
+        ("", "true", "", 64, "", ""),
+        (
+            "deploy",
+            "echo ran",
+            "--reason='release 1.2'",
+            64,
+            "",
+            quotes,
+        ),
+        ("deploy", "echo ran", "-n --ttl \"5s\"", 64, "", quotes),
+        ("--shell=echo ran", "true", "deploy", 64, "", options),
+        ("-v", "true", "deploy", 64, "", options),
+        ("deploy", "-x", "deploy", 64, "", options),
+    ] {
+        let end = outcome(&mut job.uses(&[("name", name), ("run", run), ("args", args)]));
+        end.assert_code(status).assert_says(why);
+        assert_eq!(end.stdout, stdout, "{end:?}");
+    }
+    assert_nothing_left(&redis);
 }
 
 #[test]
 fn the_action_takes_each_setting_as_an_input() {
-    let workspace = Workspace::new();
-    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
-    let sum = checksum(&workspace.releases.tarball());
-    let job = GithubJob::new(workspace.dir(), &[("REDLOCK_URL", "redis://127.0.0.1:1")]);
-    let with = [
+    let (redis, made) = (Redis::start(), Releases::new());
+    let (url, releases) = (redis.url(), made.url());
+    let sum = checksum(&made.tarball());
+    let job = GithubJob::new(redis.dir.path(), &[("REDLOCK_URL", "redis://127.0.0.1:1")]);
+    let held = "redlock status --json; tr '\\0' ' ' </proc/$PPID/cmdline";
+    let reason = "the \"last\" $HOME; release";
+    let run = outcome(&mut job.uses(&[
         ("name", "deploy"),
-        (
-            "run",
-            "redlock status --json; tr '\\0' ' ' </proc/$PPID/cmdline",
-        ),
+        ("run", held),
         ("args", "--slots 3\n--once  *"),
-        ("reason", "the \"last\" $HOME; release"),
-        ("redis-url", &*url),
+        ("reason", reason),
+        ("redis-url", &url),
         ("releases", &releases),
         ("version", VERSION),
         ("sha256", &sum),
-    ];
-    let run = outcome(&mut job.uses(&with));
+    ]));
     run.assert_code(0);
     let (status, command_line) = run.stdout.split_once("]\n").unwrap();
     let status: Value = serde_json::from_str(&format!("{status}]")).unwrap();
-    let holder = &status[0]["holders"][0];
-    assert_eq!(holder["reason"], "the \"last\" $HOME; release");
-    assert!(
-        command_line.starts_with("redlock run --slots 3 --once * "),
-        "{run:?}"
-    );
-    assert!(!command_line.contains(&url), "{run:?}");
+    assert_eq!(status[0]["holders"][0]["reason"], reason);
+    let starts = command_line.starts_with("redlock run --slots 3 --once * ");
+    assert!(starts && !command_line.contains(&url), "{run:?}");
 
-    let job = GithubJob::new(workspace.dir(), &[]);
+    let job = GithubJob::new(redis.dir.path(), &[]);
     let wrong = sum.replace(|digit: char| digit.is_ascii_digit(), "a");
-    for with in [
-        [("releases", &*releases), ("sha256", &wrong)],
-        [("releases", &releases), ("version", "99.0.0")],
-    ] {
-        let refused = outcome(&mut job.uses(&with));
-        assert!(
-            [Some(65), Some(69)].contains(&refused.code()),
-            "{refused:?}"
-        );
+    for (input, value, code) in [("sha256", &*wrong, 65), ("version", "99.0.0", 69)] {
+        let with = [("releases", &*releases), (input, value)];
+        outcome(&mut job.uses(&with)).assert_code(code);
     }
     let path = fs::read_to_string(job.temporary().join("path")).unwrap();
     assert_eq!(path, "", "nothing is installed");
@@ -786,10 +700,10 @@ fn the_action_takes_each_setting_as_an_input() {
 
 #[test]
 fn inputs_of_the_action_are_never_run() {
-    let workspace = Workspace::new();
-    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
-    let job = GithubJob::new(workspace.dir(), &[("REDLOCK_URL", &url)]);
-    let marker = workspace.dir().join("ran");
+    let (redis, made) = (Redis::start(), Releases::new());
+    let (url, releases) = (redis.url(), made.url());
+    let job = GithubJob::new(redis.dir.path(), &[("REDLOCK_URL", &url)]);
+    let marker = redis.dir.path().join("ran");
     let touch = format!("touch {}", marker.display());
     let evils = [
         format!("$({touch})"),
@@ -820,105 +734,39 @@ fn inputs_of_the_action_are_never_run() {
 }
 
 #[test]
-fn inputs_of_the_action_that_mislead_are_refused() {
-    let workspace = Workspace::new();
-    let (url, releases) = (workspace.redis.url(), workspace.releases.url());
-    let variables = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &releases)];
-    let job = GithubJob::new(workspace.dir(), &variables);
-    let quotes = "the input args takes no quotes";
-    let options = "redlock: the inputs name and run must not begin with -\n";
-    for (name, run, args, why) in [
-        ("deploy", "echo ran", "--reason='release 1.2'", quotes),
-        ("deploy", "echo ran", "-n --ttl \"5s\"", quotes),
-        ("--shell=echo ran", "true", "deploy", options),
-        ("-v", "true", "deploy", options),
-        ("deploy", "-x", "deploy", options),
-    ] {
-        let refused = outcome(&mut job.uses(&[("name", name), ("run", run), ("args", args)]));
-        refused.assert_code(64).assert_says(why);
-        assert_eq!(refused.stdout, "");
-    }
-    assert_nothing_left(&workspace.redis);
-}
-
-/// The script of a GitLab job, with what the template has it run before, and what it runs after it.
-pub fn gitlab_job(job: &Value) -> (String, String) {
-    let template = yaml(&fs::read_to_string(root().join("ci/gitlab.yml")).unwrap());
-    let base = job["extends"].as_str().expect("extends");
-    let part = |name: &str| {
-        let lines = if job[name].is_null() {
-            &template[base][name]
-        } else {
-            &job[name]
-        };
-        let lines = match lines {
-            Value::String(line) => vec![line.clone()],
-            Value::Array(lines) => lines
-                .iter()
-                .map(|line| line.as_str().unwrap().to_owned())
-                .collect(),
-            other => panic!("{name}: {other}"),
-        };
-        lines.join("\n") + "\n"
-    };
-    (
-        part("before_script") + &part("script"),
-        part("after_script"),
-    )
-}
-
-/// A shell that runs such a script as GitLab's runner does.
-pub fn gitlab_shell(shell: &str, script: &str, directory: &Path) -> Command {
-    let pipefail = if shell == "bash" {
-        "-eo pipefail"
-    } else {
-        "-e"
-    };
-    let text = format!("set {pipefail}; set +o noclobber; : | eval \"$0\"; exit 0");
-    let mut command = Command::new(shell);
-    command
-        .args(["-c", &text, script])
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap())
-        .env("HOME", directory)
-        .env("TMPDIR", directory)
-        .env("CI_JOB_ID", "4711")
-        .current_dir(directory);
-    without_terminal(&mut command);
-    command
-}
-
-#[test]
 fn the_gitlab_template_installs_redlock_for_the_job() {
-    let job = yaml(
-        "{extends: .redlock, script: [command -v redlock, exec redlock run deploy -- redlock extend]}",
-    );
-    let (script, after) = gitlab_job(&job);
-    for shell in ["bash", "sh"] {
-        let workspace = Workspace::new();
-        let work = workspace.dir().join("work");
+    let template = yaml(&fs::read_to_string(root().join("ci/gitlab.yml")).unwrap());
+    let part = |name: &str| template[".redlock"][name][0].as_str().unwrap();
+    let (before, after) = (part("before_script"), part("after_script"));
+    let script = "command -v redlock\nexec redlock run deploy -- redlock extend\n";
+    let script = format!("{before}\n{script}");
+    for (shell, options) in [("bash", "-eo pipefail"), ("sh", "-e")] {
+        let (redis, releases) = (Redis::start(), Releases::new());
+        let work = redis.dir.path().join("work");
         fs::create_dir(&work).unwrap();
-        let (url, releases) = (workspace.redis.url(), workspace.releases.url());
+        // As GitLab's runner does.
+        let runner = format!("set {options}; set +o noclobber; : | eval \"$0\"; exit 0");
         let start = |script: &str, checksum: &str| {
-            let mut job = gitlab_shell(shell, script, &work);
-            job.env("REDLOCK_URL", &url)
-                .env("REDLOCK_RELEASES", &releases)
+            let mut job = directly(&redis, &[shell, "-c", &runner, script]);
+            job.env("TMPDIR", &work)
+                .env("CI_JOB_ID", "4711")
+                .env("REDLOCK_RELEASES", releases.url())
                 .env("REDLOCK_SHA256", checksum);
-            outcome(&mut job)
+            outcome(job.current_dir(&work))
         };
         // Without the right checksum the script isn't begun.
         let refused = start(&script, "0000");
         refused.assert_says("nothing is installed");
         assert_ne!(refused.code(), Some(0));
         assert_eq!(refused.stdout, "");
-        start(&after, "").assert_code(0);
+        start(after, "").assert_code(0);
 
         let run = start(&script, "");
         run.assert_code(0);
         let installed = work.join("redlock-4711/bin/redlock");
         assert_eq!(run.stdout.trim(), text(&installed));
-        assert_nothing_left(&workspace.redis);
-        start(&after, "").assert_code(0);
+        assert_nothing_left(&redis);
+        start(after, "").assert_code(0);
         assert_empty(&work);
     }
 }

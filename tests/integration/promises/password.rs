@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::promises::config::set_mode;
-use crate::support::{Gate, Gated, Redis, Running, outcome, redlock, wait_until};
+use crate::promises::config::{configured, set_mode};
+use crate::support::{Gate, Gated, Redis, Running, directly, outcome, redlock, wait_until, words};
 
 /// What the user may do, as docs/servers.md prints it, and more.
 const RULES: [&str; 6] = ["reset", "on", "~*", "&*", "+@all", ">one"];
@@ -44,9 +44,8 @@ impl Tokens {
         command
     }
 
-    fn run(&self, words: &str, script: &str) -> Command {
-        let words: Vec<&str> = words.split_whitespace().collect();
-        self.redlock(&[&["run"], &words[..], &["-c", script]].concat())
+    fn run(&self, line: &str, script: &str) -> Command {
+        self.redlock(&words(&format!("run {line} -c"), &[script]))
     }
 
     /// Ends the old password, and all connections that it has opened.
@@ -57,6 +56,7 @@ impl Tokens {
         self.kill_connections();
     }
 
+    /// Ends all connections of the user.
     fn kill_connections(&self) {
         self.redis.cli(&["CLIENT", "KILL", "USER", "jobs"]);
     }
@@ -65,6 +65,40 @@ impl Tokens {
     fn connections(&self) -> usize {
         let clients = self.redis.cli(&["CLIENT", "LIST"]);
         clients.matches(" user=jobs ").count()
+    }
+}
+
+/// A run that holds the lock "a", and one that waits for it.
+struct Jobs {
+    holder: Running,
+    waiter: Running,
+    gate: Gate,
+}
+
+impl Jobs {
+    fn start(tokens: &Tokens) -> Self {
+        let gate = Gate::new(&tokens.redis);
+        let script = "echo ready; read go <~/gate";
+        let mut holder = Running::start(&mut tokens.run("-v --ttl 15s -k 100ms a", script));
+        holder.expect_line("ready");
+        let mut waiter = Running::start(&mut tokens.run("--ttl 15s -k 100ms a", "echo mine"));
+        waiter.wait_until_queued(&tokens.redis);
+        Self {
+            holder,
+            waiter,
+            gate,
+        }
+    }
+
+    /// Each still has its place, and both succeed.
+    #[track_caller]
+    fn end(mut self, tokens: &Tokens) {
+        assert!(!self.holder.has_ended() && !self.waiter.has_ended());
+        assert_eq!(tokens.redis.holder("a"), Some(self.holder.pid()));
+        self.gate.open();
+        self.holder.finish().assert_code(0);
+        self.waiter.expect_line("mine");
+        self.waiter.finish().assert_code(0);
     }
 }
 
@@ -82,19 +116,10 @@ fn the_password_of_a_file_is_never_shown() {
     assert!(!format!("{history:?}").contains("hunter2"), "{history:?}");
     tokens.write("hunter3");
     let refused = outcome(&mut tokens.redlock(&["status"]));
-    let says = format!(
-        "the password in the file {} is wrong",
-        tokens.file().display()
-    );
+    let file = tokens.file();
+    let says = format!("the password in the file {} is wrong", file.display());
     refused.assert_code(77).assert_says(&says);
     assert!(!refused.stderr.contains("hunter"), "{refused:?}");
-}
-
-/// A directory for `XDG_CONFIG_HOME` with this configuration file.
-fn configured(text: &str) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("redlock.env"), text).unwrap();
-    directory
 }
 
 #[test]
@@ -102,55 +127,42 @@ fn a_variable_overrides_a_configuration_file() {
     let redis = Redis::with(&["--requirepass", "one"]);
     let file = redis.dir.path().join("file");
     fs::write(&file, "one\n").unwrap();
-    let file = file.to_str().unwrap();
-    let status = |variables: &[(&str, &str)], settings: &str| {
-        let config = configured(settings);
-        let mut command = redlock(&["status"]);
-        command
-            .env("XDG_CONFIG_HOME", config.path())
-            .envs(variables.iter().copied());
-        let end = outcome(&mut command);
-        (end.code().unwrap(), end.stderr)
-    };
-    let is = |code: i32, (found, stderr): (i32, String)| assert_eq!(code, found, "{stderr}");
-    let url = redis.tcp_url();
-    let here = [("REDLOCK_URL", url.as_str())];
-    let (good, bad) = (
-        ("REDLOCK_PASSWORD_FILE", file),
-        ("REDLOCK_PASSWORD_FILE", "/nowhere"),
-    );
-    is(78, status(&[here[0], bad], ""));
-    is(0, status(&[here[0], good], ""));
+    let (url, file) = (redis.tcp_url(), file.to_str().unwrap());
     let in_file = |path: &str| format!("REDLOCK_URL={url}\nREDLOCK_PASSWORD_FILE={path}\n");
-    is(0, status(&[], &in_file(file)));
-    is(0, status(&[good], &in_file("/nowhere")));
-    // The password file of a configuration file isn't used for another server than that file's.
-    let (code, said) = status(&here, &in_file(file));
-    assert!(code == 77 && said.contains("requires a password"), "{said}");
+    let (good, bad) = (in_file(file), in_file("/nowhere"));
+    let (url, good, bad) = (url.as_str(), good.as_str(), bad.as_str());
+    for (url, path, settings, code) in [
+        (url, "/nowhere", "", 78),
+        (url, file, "", 0),
+        ("", "", good, 0),
+        ("", file, bad, 0),
+        // The password file of a configuration file isn't used for another server than that file's.
+        (url, "", good, 77),
+    ] {
+        let config = configured(settings);
+        let mut status = redlock(&["status"]);
+        status.env("XDG_CONFIG_HOME", config.path());
+        status.env("REDLOCK_URL", url);
+        let end = outcome(status.env("REDLOCK_PASSWORD_FILE", path));
+        assert_eq!(end.code(), Some(code), "{url} {path} {settings}: {end:?}");
+        if code == 77 {
+            end.assert_says("requires a password");
+        }
+    }
 }
 
 #[test]
 fn holders_keepers_and_waiters_outlive_their_password() {
     let tokens = Tokens::new();
-    let mut gate = Gate::new(&tokens.redis);
-    let script = "echo ready; read go <~/gate";
-    let mut holder = Running::start(&mut tokens.run("-v --ttl 15s -k 100ms a", script));
-    holder.expect_line("ready");
+    let mut jobs = Jobs::start(&tokens);
     let keep =
         "eval \"$(redlock acquire --ttl 15s -k 100ms --while-pid $$ b)\"; echo kept; sleep 300";
-    let script = tokens.redlock(&[]);
-    let mut keeper = Command::new("sh");
-    keeper.args(["-c", keep]).env_clear();
-    keeper.envs(
-        script
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
-    let mut keeper = Running::start(&mut keeper);
+    let mut keeper = directly(&tokens.redis, &["sh", "-c", keep]);
+    keeper.env("REDLOCK_URL", &tokens.url);
+    let mut keeper = Running::start(keeper.env("REDLOCK_PASSWORD_FILE", tokens.file()));
     keeper.expect_line("kept");
-    let fence = tokens.redis.cli(&["HGET", "{redlock:b}:state", "fence"]);
-    let mut waiter = Running::start(&mut tokens.run("--ttl 15s a", "echo mine"));
-    waiter.wait_until_queued(&tokens.redis);
+    let fence = || tokens.redis.cli(&["HGET", "{redlock:b}:state", "fence"]);
+    let first = fence();
     for round in 0..3 {
         wait_until("all of them are logged in", || tokens.connections() == 3);
         let renewals = tokens.redis.calls("pexpire");
@@ -158,30 +170,18 @@ fn holders_keepers_and_waiters_outlive_their_password() {
         wait_until("both locks are renewed with the new password", || {
             tokens.connections() == 3 && tokens.redis.calls("pexpire") > renewals + 1
         });
-        assert!(!holder.has_ended() && !waiter.has_ended() && !keeper.has_ended());
+        assert!(!jobs.holder.has_ended() && !jobs.waiter.has_ended() && !keeper.has_ended());
     }
-    assert_eq!(tokens.redis.holder("a"), Some(holder.pid()));
-    gate.open();
-    holder.finish().assert_code(0);
-    waiter.expect_line("mine");
-    waiter.finish().assert_code(0);
+    jobs.end(&tokens);
     // All the while the keeper's lock was kept, by the first hold of it.
-    assert_eq!(
-        tokens.redis.cli(&["HGET", "{redlock:b}:state", "fence"]),
-        fence
-    );
+    assert_eq!(fence(), first);
     assert_eq!(tokens.redis.cli(&["EXISTS", "redlock:b"]), "1");
 }
 
 #[test]
 fn a_password_file_that_is_gone_for_a_moment_loses_no_lock() {
     let tokens = Tokens::new();
-    let mut gate = Gate::new(&tokens.redis);
-    let script = "echo ready; read go <~/gate";
-    let mut holder = Running::start(&mut tokens.run("--ttl 15s -k 100ms a", script));
-    holder.expect_line("ready");
-    let mut waiter = Running::start(&mut tokens.run("--ttl 15s -k 100ms a", "echo mine"));
-    waiter.wait_until_queued(&tokens.redis);
+    let jobs = Jobs::start(&tokens);
     for is_there in [true, false] {
         if is_there {
             fs::write(tokens.file(), "").unwrap();
@@ -194,11 +194,7 @@ fn a_password_file_that_is_gone_for_a_moment_loses_no_lock() {
             tokens.connections() == 2 && tokens.redis.calls("pexpire") > renewals
         });
     }
-    assert_eq!(tokens.redis.holder("a"), Some(holder.pid()));
-    gate.open();
-    holder.finish().assert_code(0);
-    waiter.expect_line("mine");
-    waiter.finish().assert_code(0);
+    jobs.end(&tokens);
 }
 
 #[test]
@@ -219,37 +215,25 @@ fn a_waiter_gets_its_turn_over_a_fresh_connection_too() {
 
 #[test]
 fn a_password_file_is_read_for_each_connection_so_that_a_rotation_stops_nobody() {
-    let redis = Redis::with(&["--user", "jobs", "on", ">old", "~*", "&*", "+@all"]);
-    let file = redis.dir.path().join("password");
-    fs::write(&file, "old\n").unwrap();
-    let url = format!("redis://jobs@127.0.0.1:{}", redis.port);
-    let with = |words: &[&str]| {
-        let mut command = redis.redlock(words);
-        command
-            .env("REDLOCK_URL", &url)
-            .env("REDLOCK_PASSWORD_FILE", &file);
-        command
+    let tokens = Tokens::new();
+    let jobs = Jobs::start(&tokens);
+    let lease = || {
+        tokens
+            .redis
+            .cli(&["PTTL", "redlock:a"])
+            .parse::<i64>()
+            .unwrap()
     };
-    let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
-    let mut holder = Running::start(&mut with(words!("run -q --ttl 15s a -c", script)));
-    holder.expect_line("ready");
-    let mut waiter = Running::start(&mut with(words!("run -q a -- echo mine")));
-    waiter.wait_until_queued(&redis);
-    let lease = || redis.cli(&["PTTL", "redlock:a"]).parse::<i64>().unwrap();
-
     // The server knows the new password before the file has it, so for a moment both jobs are refused.
-    redis.cli(&["ACL", "SETUSER", "jobs", "resetpass", ">new"]);
-    redis.cli(&["CLIENT", "KILL", "USER", "jobs"]);
+    let redis = &tokens.redis;
+    redis.cli(words!("ACL SETUSER jobs resetpass >two"));
+    tokens.kill_connections();
     wait_until("a job was refused", || {
         redis.cli(&["ACL", "LOG"]).contains("jobs")
     });
-    fs::write(&file, "new\n").unwrap();
+    tokens.write("two");
     let before = lease();
     wait_until("the holder has renewed its lease", || lease() > before);
-    outcome(&mut with(words!("run -n b -- true"))).assert_code(0);
-
-    fs::write(redis.dir.path().join("go"), "").unwrap();
-    holder.finish().assert_code(0);
-    waiter.expect_line("mine");
-    waiter.finish().assert_code(0);
+    outcome(&mut tokens.redlock(words!("run -n b -- true"))).assert_code(0);
+    jobs.end(&tokens);
 }

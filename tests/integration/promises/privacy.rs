@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::support::{Gated, Redis, Running, outcome, queued};
+use crate::support::{Gate, Gated, Redis, Running, outcome, queued, words};
 
 /// All that is stored in Redis, as text.
 fn stored(redis: &Redis) -> String {
@@ -47,13 +47,13 @@ fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
     let mut all = stored(&redis);
     let command = first(&redis, "holders")["command"].to_string();
     outcome(redis.redlock(&["thaw", "-q", "a"]).env("X", "")).assert_code(0);
-    let stop = ["stop", "-q", "--reason", "token: x TOKEN=hunter2", "a"];
-    outcome(&mut redis.redlock(&stop)).assert_code(0);
+    let stop = words!("stop -q --reason {} a", "token: x TOKEN=hunter2");
+    outcome(&mut redis.redlock(stop)).assert_code(0);
     holder.finish().assert_code(79);
     waiter.finish().assert_code(0);
     let holder = Gated::start(&redis, &["a"]).ready();
-    let force = ["release", "-q", "--force", "--reason", "TOKEN=hunter2", "a"];
-    outcome(&mut redis.redlock(&force)).assert_code(0);
+    let force = words!("release -q --force --reason TOKEN=hunter2 a");
+    outcome(&mut redis.redlock(force)).assert_code(0);
     holder.run.finish().assert_code(79);
     all += &stored(&redis);
     assert!(!all.contains("hunter2"), "{all}");
@@ -75,28 +75,17 @@ fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
 fn a_secret_that_is_known_by_its_form_is_not_stored() {
     let redis = Redis::start();
     let random = "s3cr3tHUNTER2s3cr3tHUNTER2s3cr3t";
-    for token in [
-        &format!("ghp_{random}"),
-        &format!("gho_{random}"),
-        &format!("ghu_{random}"),
-        &format!("ghs_{random}"),
-        &format!("ghr_{random}"),
-        &format!("github_pat_11A_{random}"),
-        &format!("glpat-{random}"),
-        &format!("xoxb-17-{random}"),
-        "AKIAS3CR3THUNTER2XYZ",
-        &format!("eyJhbGciOiJIUzI1NiJ9.eyJ{random}.{random}"),
-        &format!("https://{random}@h/r"),
-        &format!("https://{random}:@h/r"),
-        &format!("https://ghp_{random}:x-oauth-basic@h/r"),
-        &format!("redis://{random}@h"),
-    ] {
-        let mut command = redis.redlock(&["run", "--reason", token, "a", "--", "sh", "-c"]);
+    let forms = "ghp_* gho_* ghu_* ghs_* ghr_* github_pat_11A_* glpat-* xoxb-17-* AKIAS3CR3THUNTER2XYZ \
+                 eyJhbGciOiJIUzI1NiJ9.eyJ*.* https://*@h/r https://*:@h/r \
+                 https://ghp_*:x-oauth-basic@h/r redis://*@h";
+    for form in forms.split(' ') {
+        let token = &form.replace('*', random);
+        let mut command = redis.redlock(words!("run --reason {} a -- sh -c", token));
         command.args([": $1 $2", "sh", token, &format!("x='{token}' y")]);
         command.env("BUILDKITE_BUILD_URL", format!("https://b/?x={token}"));
         outcome(&mut command).assert_code(0);
-        outcome(&mut redis.redlock(words!("acquire --reason", token, "b"))).assert_code(0);
-        outcome(&mut redis.redlock(&["release", "--force", "b"])).assert_code(0);
+        outcome(&mut redis.redlock(words!("acquire --reason {} b", token))).assert_code(0);
+        outcome(&mut redis.redlock(words!("release --force b"))).assert_code(0);
         let all = stored(&redis);
         assert!(!all.to_lowercase().contains("hunter2"), "{token}: {all}");
         assert!(all.contains("***"), "{token}: {all}");
@@ -107,36 +96,27 @@ fn a_secret_that_is_known_by_its_form_is_not_stored() {
 #[test]
 fn with_redlock_show_name_only_the_programs_name_is_stored() {
     let redis = Redis::start();
-    let command = |show: &str| {
-        let mut command = redis.redlock(&["run", "-q", "a", "--", "/bin/sh", "-c", "read go"]);
-        if !show.is_empty() {
-            command.env("REDLOCK_SHOW", show);
-        }
-        let (gate, other_end) = std::io::pipe().unwrap();
-        let mut run = command.stdin(gate).spawn().unwrap();
-        crate::support::wait_until("it holds the lock", || {
-            redis.cli(&["EXISTS", "redlock:a"]) == "1"
-        });
+    let mut gate = Gate::new(&redis);
+    let script = "echo ready; read go <~/gate";
+    let mut shown = |setting: &str| {
+        let line = format!("{setting}run a -- /bin/sh -c");
+        let mut run = Running::start(&mut redis.redlock(&words(&line, &[script])));
+        run.expect_line("ready");
         let shown = first(&redis, "holders")["command"].to_string();
-        drop(other_end);
-        run.wait().unwrap();
+        gate.open();
+        run.finish().assert_code(0);
         shown
     };
-    let full = r#"["/bin/sh","-c","read go"]"#;
-    assert_eq!(command("name"), r#"["sh"]"#);
-    assert_eq!(
-        (command("full").as_str(), command("").as_str()),
-        (full, full)
-    );
+    let (name, full) = (r#"["sh"]"#, format!(r#"["/bin/sh","-c","{script}"]"#));
+    assert_eq!(shown("REDLOCK_SHOW=name "), name);
+    assert_eq!(shown("REDLOCK_SHOW=full "), full);
+    assert_eq!(shown(""), full);
     // As a rule of the house, in a file.
-    fs::create_dir_all(redis.dir.path().join(".config")).unwrap();
-    fs::write(
-        redis.dir.path().join(".config/redlock.env"),
-        "REDLOCK_SHOW=name\n",
-    )
-    .unwrap();
-    assert_eq!(command(""), r#"["sh"]"#);
-    outcome(redis.redlock(&["status"]).env("REDLOCK_SHOW", "all"))
+    let config = redis.dir.path().join(".config");
+    fs::create_dir(&config).unwrap();
+    fs::write(config.join("redlock.env"), "REDLOCK_SHOW=name\n").unwrap();
+    assert_eq!(shown(""), name);
+    outcome(&mut redis.redlock(words!("REDLOCK_SHOW=all status")))
         .assert_code(78)
         .assert_says("REDLOCK_SHOW must be full or name");
 }

@@ -11,28 +11,16 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::generated::{recipes, root};
-use crate::pages::markdown;
+use crate::generated::{plain, recipes, root};
+use crate::pages::{self, markdown};
 use crate::promises::packages::{GithubJob, Releases};
 use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, outcome, path, script,
-    without_terminal,
+    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, directly, outcome, script,
 };
 
-/// The code blocks of a recipe: the language and the text.
+/// The code blocks of a recipe.
 pub fn blocks(heading: &str) -> Vec<(String, String)> {
-    let all = recipes();
-    let (_, rest) = all
-        .split_once(&format!("\n## {heading}\n"))
-        .unwrap_or_else(|| panic!("no recipe {heading}"));
-    let recipe = rest.split("\n## ").next().unwrap();
-    let parts: Vec<&str> = recipe.split("```").collect();
-    let code = parts.chunks(2).filter_map(|two| two.get(1));
-    code.map(|code| {
-        let (language, text) = code.split_once('\n').unwrap();
-        (language.to_owned(), text.to_owned())
-    })
-    .collect()
+    pages::blocks(&recipes(), heading)
 }
 
 /// The only block of a recipe.
@@ -93,16 +81,10 @@ impl Sandbox {
     /// A command in the sandbox.
     pub fn command(&self, words: &[&str], variables: &[(&str, &str)]) -> Command {
         let words: Vec<String> = words.iter().map(|word| self.here(word)).collect();
-        let mut command = Command::new(&words[0]);
-        command
-            .args(&words[1..])
-            .env_clear()
-            .envs(variables.iter().copied())
-            .env("PATH", path())
-            .env("HOME", self.dir())
-            .env("REDLOCK_URL", self.redis.url())
-            .current_dir(self.dir());
-        without_terminal(&mut command);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = directly(&self.redis, &words);
+        command.envs(variables.iter().copied());
+        command.current_dir(self.dir());
         command
     }
 
@@ -122,11 +104,7 @@ impl Sandbox {
 /// A YAML document.
 pub fn yaml(text: &str) -> Value {
     let script = "import json, sys, yaml; print(json.dumps(yaml.safe_load(sys.argv[1])))";
-    let parsed: Outcome = Command::new("python3")
-        .args(["-c", script, text])
-        .output()
-        .expect("python3 is installed")
-        .into();
+    let parsed = outcome(Command::new("python3").args(["-c", script, text]));
     parsed.assert_code(0);
     serde_json::from_str(&parsed.stdout).unwrap()
 }
@@ -161,10 +139,8 @@ fn crontab_as_hosts_run_it() {
     // Three hosts, one of which is late.
     for host in 1..=3 {
         assert_eq!(mail(0, 0), "");
-        assert_eq!(
-            (mail(1, 1).as_str(), calls("report.sh")),
-            ("the report failed\n", host)
-        );
+        assert_eq!(mail(1, 1), "the report failed\n");
+        assert_eq!(calls("report.sh"), host);
     }
     assert_eq!(calls("backup.sh"), 1, "{:?}", sandbox.log());
     fs::write(dir.join("opt/jobs/repaired"), "").unwrap();
@@ -188,20 +164,13 @@ fn systemd_timer() {
         }
         let file = sandbox.dir().join(name);
         fs::write(&file, sandbox.here(unit)).unwrap();
-        files.push(file);
+        files.push(file.display().to_string());
     }
-    if let Ok(output) = Command::new("systemd-analyze")
-        .arg("verify")
-        .args(&files)
-        .output()
-    {
+    let mut verify = Command::new("systemd-analyze");
+    if let Ok(output) = verify.arg("verify").args(&files).output() {
         let verified = Outcome::from(output);
-        let ours = |line: &&str| {
-            files
-                .iter()
-                .any(|file| line.contains(file.to_str().unwrap()))
-        };
-        let complaint = verified.stderr.lines().find(ours);
+        let is_ours = |line: &&str| files.iter().any(|file| line.contains(file));
+        let complaint = verified.stderr.lines().find(is_ours);
         assert_eq!(complaint, None, "{verified:?}");
     }
     let words: Vec<&str> = exec.split_whitespace().collect();
@@ -223,54 +192,34 @@ fn systemd_timer() {
     skips(2);
 }
 
-/// The variables of a GitHub job.
-fn github(run_number: &str) -> Vec<(&str, &str)> {
-    vec![
-        ("GITHUB_ACTIONS", "true"),
-        ("GITHUB_SERVER_URL", "https://github.com"),
-        ("GITHUB_REPOSITORY", "o/r"),
-        ("GITHUB_RUN_ID", "77"),
-        ("GITHUB_RUN_NUMBER", run_number),
-        ("GITHUB_REF_NAME", "main"),
-    ]
-}
-
-/// What GitHub puts in for the expressions of a text.
-fn expanded(text: &str, values: &[(&str, &str)]) -> String {
-    let mut text = text.to_owned();
-    for (name, value) in values {
-        text = text.replace(&format!("${{{{ {name} }}}}"), value);
-    }
-    assert!(!text.contains("${{"), "{text}");
-    text
-}
-
 #[test]
 fn github_actions() {
     let sandbox = Sandbox::new().with("deploy.sh", GATE);
     let releases = Releases::new();
-    let workflow = yaml(&blocks("GitHub Actions")[0].1);
-    let job = &workflow["jobs"]["deploy"];
-    assert_eq!(job["env"]["REDLOCK_URL"], "${{ secrets.REDLOCK_URL }}");
+    let workflow = &blocks("GitHub Actions")[0].1;
     let (url, here) = (sandbox.redis.url(), releases.url());
-    let secrets = [("REDLOCK_URL", &*url), ("REDLOCK_RELEASES", &here)];
     let step = |number: &str| {
-        let job_of_this_run = [&github(number)[..], &secrets].concat();
-        let machine = GithubJob::new(sandbox.dir(), &job_of_this_run);
+        let variables = [
+            ("GITHUB_ACTIONS", "true"),
+            ("GITHUB_SERVER_URL", "https://github.com"),
+            ("GITHUB_REPOSITORY", "o/r"),
+            ("GITHUB_RUN_ID", "77"),
+            ("GITHUB_RUN_NUMBER", number),
+            ("REDLOCK_URL", &url),
+            ("REDLOCK_RELEASES", &here),
+        ];
+        let workflow = workflow
+            .replace("${{ github.run_number }}", number)
+            .replace("${{ github.ref_name }}", "-x");
+        let job = &yaml(&workflow)["jobs"]["deploy"];
+        assert_eq!(job["env"]["REDLOCK_URL"], "${{ secrets.REDLOCK_URL }}");
         let step = &job["steps"][1];
         assert!(step["uses"].as_str().unwrap().contains("/redlock@v"));
-        let values = [("github.run_number", number), ("github.ref_name", "-x")];
-        let with: Vec<(&String, String)> = step["with"]
-            .as_object()
-            .unwrap()
-            .iter()
-            .map(|(name, value)| (name, expanded(value.as_str().unwrap(), &values)))
-            .collect();
-        let with: Vec<(&str, &str)> = with
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-            .collect();
-        machine.uses(&with)
+        let with = step["with"].as_object().unwrap().iter();
+        let with = with.map(|(name, value)| (name.as_str(), value.as_str().unwrap()));
+        let with: Vec<(&str, &str)> = with.collect();
+        assert!(with.iter().all(|(_, value)| !value.contains("${{")));
+        GithubJob::new(sandbox.dir(), &variables).uses(&with)
     };
     let mut deploy = Running::start(&mut step("7"));
     deploy.expect_line("ready");
@@ -291,19 +240,24 @@ fn github_actions() {
 #[test]
 fn a_script_that_locks_itself() {
     let sandbox = Sandbox::new();
-    let text = sandbox.here(&block("A script that locks itself"));
+    let text = block("A script that locks itself");
+    let lines: Vec<&str> = text.lines().collect();
+    let manual = fs::read_to_string(root().join("man/parts/redlock-run.roff")).unwrap();
+    assert!(plain(&manual).contains(&lines[1..3].join("\n")), "{text}");
+    let text = sandbox.here(&text) + "echo \"$*\"\n";
     let path = script(sandbox.dir(), "backup", &text);
     let path = path.to_str().unwrap();
-    outcome(&mut sandbox.command(&[path], &[])).assert_code(0);
-    let fence = sandbox
-        .redis
-        .cli(&["HGET", "{redlock:backup}:state", "fence"]);
-    assert!(
-        sandbox
-            .dir()
-            .join(format!("backups/home-{fence}.tar"))
-            .exists()
-    );
+    let state = ["HGET", "{redlock:backup}:state", "fence"];
+    let mut fences = Vec::new();
+    for _ in 0..2 {
+        let end = outcome(&mut sandbox.command(&[path, "one", "a b"], &[]));
+        assert_eq!(end.assert_code(0).stdout, "one a b\n");
+        let fence = sandbox.redis.cli(&state);
+        let archive = sandbox.dir().join(format!("backups/home-{fence}.tar"));
+        assert!(archive.exists());
+        fences.push(fence.parse::<u64>().unwrap());
+    }
+    assert!(fences[0] < fences[1], "{fences:?}");
     let _holder = Gated::start(&sandbox.redis, &["backup"]).ready();
     outcome(&mut sandbox.command(&[path], &[])).assert_code(75);
     // A daemon that starts the script may have inherited this from a run that is over.
@@ -320,7 +274,7 @@ fn shell_snippets() -> Vec<(String, String)> {
             let mut take = |code: &str| snippets.push((page.clone(), code.to_owned()));
             match language {
                 "sh" | "bash" => take(code),
-                "yaml" => texts_of(&yaml(code), &mut take),
+                "yaml" => texts_of(&yaml(code), false, &mut take),
                 _ => {}
             }
         }
@@ -330,11 +284,7 @@ fn shell_snippets() -> Vec<(String, String)> {
     for page in parts.chain([root().join("man/redlock-protocol.7")]) {
         let text = fs::read_to_string(&page).unwrap();
         for code in text.split(".nf\n").skip(1) {
-            let code = code.split(".fi").next().unwrap();
-            let pairs = [("\\-", "-"), ("\\e", "\\"), ("\\(aq", "'"), ("\\&", "")];
-            let code = pairs
-                .iter()
-                .fold(code.to_owned(), |code, (from, to)| code.replace(from, to));
+            let code = plain(code.split(".fi").next().unwrap());
             // Not the crontab.
             if !code.starts_with("PATH=") {
                 snippets.push((page.display().to_string(), code));
@@ -345,19 +295,14 @@ fn shell_snippets() -> Vec<(String, String)> {
 }
 
 /// Takes all texts of fields that CI runs.
-fn texts_of(value: &Value, take: &mut dyn FnMut(&str)) {
+fn texts_of(value: &Value, is_run: bool, take: &mut dyn FnMut(&str)) {
     match value {
-        Value::Array(items) => items.iter().for_each(|item| texts_of(item, take)),
+        Value::String(text) if is_run => take(text),
+        Value::Array(items) => items.iter().for_each(|item| texts_of(item, is_run, take)),
         Value::Object(fields) => {
             for (name, inner) in fields {
                 let is_run = ["run", "script", "before_script"].contains(&name.as_str());
-                match inner {
-                    Value::String(text) if is_run => take(text),
-                    Value::Array(items) if is_run => {
-                        items.iter().filter_map(Value::as_str).for_each(&mut *take);
-                    }
-                    _ => texts_of(inner, take),
-                }
+                texts_of(inner, is_run, take);
             }
         }
         _ => {}

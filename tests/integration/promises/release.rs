@@ -1,9 +1,8 @@
 //! `redlock release`: by token, and by force.
 
 use std::fs;
-use std::process::Stdio;
 
-use crate::support::{Redis, Running, outcome, wait_until};
+use crate::support::{Outcome, Redis, Running, outcome, wait_until};
 
 fn held(redis: &Redis) -> (Running, String) {
     let mut run = Running::start(&mut redis.run("a -- sh", "echo $REDLOCK_TOKEN; exec sleep 60"));
@@ -15,6 +14,14 @@ fn is_held(redis: &Redis) -> bool {
     redis.cli(&["EXISTS", "redlock:a"]) == "1"
 }
 
+/// A command of redlock ends with this status and says this.
+#[track_caller]
+fn assert_end(redis: &Redis, line: &str, code: i32, says: &str) {
+    let words: Vec<&str> = line.split(' ').collect();
+    let end = outcome(&mut redis.redlock(&words));
+    end.assert_code(code).assert_says(says);
+}
+
 fn id(redis: &Redis) -> String {
     let end = outcome(&mut redis.redlock(&["status", "--json", "a"]));
     let locks: serde_json::Value = serde_json::from_str(&end.stdout).unwrap();
@@ -22,33 +29,23 @@ fn id(redis: &Redis) -> String {
 }
 
 #[test]
-fn the_token_in_the_environment_releases() {
+fn the_token_in_the_environment_in_a_file_or_on_standard_input_releases() {
     let redis = Redis::start();
-    let (_run, token) = held(&redis);
-    outcome(redis.redlock(&["release", "a"]).env("REDLOCK_TOKEN", token))
-        .assert_code(0)
-        .assert_silent();
-    assert!(!is_held(&redis));
-}
-
-#[test]
-fn the_token_in_a_file_or_on_standard_input_releases() {
-    let redis = Redis::start();
-    for from_file in [true, false] {
+    let file = redis.dir.path().join("token");
+    for words in [
+        words!("release a"),
+        words!("release a --token-file {}", file.to_str().unwrap()),
+        words!("release a --token-file -"),
+    ] {
         let (_run, token) = held(&redis);
-        let file = redis.dir.path().join("token");
-        fs::write(&file, token + "\n").unwrap();
-        let name = if from_file {
-            file.to_str().unwrap()
-        } else {
-            "-"
-        };
-        let mut command = redis.redlock(&["release", "a", "--token-file", name]);
-        let status = command
-            .stdin(Stdio::from(fs::File::open(&file).unwrap()))
-            .status()
-            .unwrap();
-        assert!(status.success());
+        fs::write(&file, format!("{token}\n")).unwrap();
+        let mut release = redis.redlock(words);
+        if words.len() == 2 {
+            release.env("REDLOCK_TOKEN", token);
+        }
+        release.stdin(fs::File::open(&file).unwrap());
+        let end = Outcome::from(release.output().unwrap());
+        end.assert_code(0).assert_silent();
         assert!(!is_held(&redis));
     }
 }
@@ -76,10 +73,9 @@ fn a_replica_that_hangs_holds_up_no_release_where_none_takes_over() {
     });
     let (_run, token) = held(&redis);
     replica.stall();
-    let patient = ["REDLOCK_REDIS_TIMEOUT=1h", "release", "a"];
-    outcome(redis.redlock(&patient).env("REDLOCK_TOKEN", token))
-        .assert_code(0)
-        .assert_silent();
+    let mut patient = redis.redlock(words!("REDLOCK_REDIS_TIMEOUT=1h release a"));
+    let end = outcome(patient.env("REDLOCK_TOKEN", token));
+    end.assert_code(0).assert_silent();
 }
 
 #[test]
@@ -87,38 +83,24 @@ fn a_wrong_token_or_none_changes_nothing_and_the_holder_is_named() {
     let redis = Redis::start();
     let (run, token) = held(&redis);
     let whose = format!("(pid {})", run.pid());
-    outcome(
-        redis
-            .redlock(&["release", "a"])
-            .env("REDLOCK_TOKEN", "wrong"),
-    )
-    .assert_code(79)
-    .assert_says(&whose);
-    outcome(&mut redis.redlock(&["release", "a"]))
-        .assert_code(79)
-        .assert_says(&whose)
-        .assert_says(&format!("--force --id {}", id(&redis)));
+    let mut release = redis.redlock(&["release", "a"]);
+    let end = outcome(release.env("REDLOCK_TOKEN", "wrong"));
+    end.assert_code(79).assert_says(&whose);
+    assert_end(&redis, "release a", 79, &whose);
+    let by_id = format!("--force --id {}", id(&redis));
+    assert_end(&redis, "release a", 79, &by_id);
     assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
 }
 
 #[test]
 fn releasing_what_is_not_held_is_an_error() {
     let redis = Redis::start();
-    outcome(&mut redis.redlock(&["release", "a"]))
-        .assert_code(79)
-        .assert_says("lock \"a\" is not held");
-    outcome(
-        redis
-            .redlock(&["release", "a"])
-            .env("REDLOCK_TOKEN", "mine"),
-    )
-    .assert_code(79);
-    outcome(&mut redis.redlock(&["release", "--force", "a"]))
-        .assert_code(79)
-        .assert_says("lock \"a\" is not held");
-    outcome(&mut redis.redlock(&["release"]))
-        .assert_code(64)
-        .assert_says("no lock NAME given");
+    let says = "lock \"a\" is not held";
+    assert_end(&redis, "release a", 79, says);
+    assert_end(&redis, "release --force a", 79, says);
+    assert_end(&redis, "release", 64, "no lock NAME given");
+    let mut release = redis.redlock(&["release", "a"]);
+    outcome(release.env("REDLOCK_TOKEN", "mine")).assert_code(79);
     assert_eq!(redis.keys(), [""; 0]);
 }
 
@@ -127,33 +109,26 @@ fn force_frees_a_holder_seen_by_its_id_but_no_newer_one() {
     let redis = Redis::start();
     let (first, _) = held(&redis);
     let seen = id(&redis);
-    outcome(&mut redis.redlock(&["release", "--force", "--id", &seen, "a"]))
-        .assert_code(0)
-        .assert_says("forced free; it was held by");
+    let force = format!("release --force --id {seen} a");
+    assert_end(&redis, &force, 0, "forced free; it was held by");
     drop(first);
     let (_second, token) = held(&redis);
-    outcome(&mut redis.redlock(&["release", "--force", "--id", &seen, "a"]))
-        .assert_code(79)
-        .assert_says("nothing was changed");
+    assert_end(&redis, &force, 79, "nothing was changed");
     assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
-    outcome(&mut redis.redlock(&["release", "--id", &seen, "a"])).assert_code(64);
+    assert_end(&redis, &format!("release --id {seen} a"), 64, "");
 }
 
 #[test]
 fn force_frees_another_clients_lock_but_leaves_other_keys_alone() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "theirs"]);
-    outcome(&mut redis.redlock(&["release", "--force", "a"]))
-        .assert_code(0)
-        .assert_says("forced free; it was held by another client");
+    let says = "forced free; it was held by another client";
+    assert_end(&redis, "release --force a", 0, says);
     assert!(!is_held(&redis));
     redis.cli(&["HSET", "redlock:a", "field", "theirs"]);
-    outcome(&mut redis.redlock(&["release", "--force", "a"]))
-        .assert_code(78)
-        .assert_says("belongs to another program");
-    outcome(&mut redis.redlock(&["release", "a"]))
-        .assert_code(79)
-        .assert_says("is not a lock");
+    let says = "belongs to another program";
+    assert_end(&redis, "release --force a", 78, says);
+    assert_end(&redis, "release a", 79, "is not a lock");
     assert_eq!(redis.cli(&["HGET", "redlock:a", "field"]), "theirs");
 }
 
@@ -162,11 +137,10 @@ fn a_forced_release_wakes_a_waiter() {
     let redis = Redis::start();
     let (_run, _) = held(&redis);
     let waiter = Running::start(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
-    crate::support::wait_until("it listens", || {
+    wait_until("it listens", || {
         redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
     });
-    outcome(&mut redis.redlock(&["release", "-q", "--force", "a"]))
-        .assert_code(0)
-        .assert_silent();
+    let end = outcome(&mut redis.redlock(words!("release -q --force a")));
+    end.assert_code(0).assert_silent();
     waiter.finish().assert_code(0);
 }

@@ -3,23 +3,20 @@
 //! A web server plays GitHub. Uploads and GitHub's workflows aren't tested.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
 
 use crate::generated::root;
-use crate::promises::packages::{Releases, assert_is_this_version, run, serve, text};
+use crate::promises::packages::{Releases, assert_is_this_version, install, run, serve, text};
 use crate::support::{Outcome, outcome, without_terminal};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What stands in texts while redlock has no home.
-const PLACEHOLDERS: [&str; 3] = [
-    "example/redlock",
-    "releases.example.com",
-    "redlock@example.com",
-];
+const PLACEHOLDERS: &str = "example/redlock releases.example.com redlock@example.com";
 
 /// A copy of this checkout, in which redlock may have another home.
 struct Checkout {
@@ -42,15 +39,9 @@ impl Checkout {
     fn at(server: &str) -> Self {
         let checkout = Self::new();
         let home = checkout.path().join("ci/home");
-        let set = fs::read_to_string(&home).unwrap();
-        let set = set
-            .lines()
-            .map(|line| match line.split_once('=') {
-                Some(("repository", _)) => "repository=acme/redlock".to_owned(),
-                _ => line.replace("=https://github.com", &format!("={server}")),
-            })
-            .collect::<Vec<_>>();
-        fs::write(home, set.join("\n") + "\n").unwrap();
+        let set =
+            format!("s|^repository=.*|repository=acme/redlock|; s|=https://github.com|={server}|g");
+        run(&["sed", "-i", &set, text(&home)]);
         checkout.script("home", &[]).assert_code(0);
         checkout
     }
@@ -63,22 +54,13 @@ impl Checkout {
     fn read(&self, file: &str) -> String {
         fs::read_to_string(self.path().join(file)).unwrap()
     }
-
-    /// All files that users read or that tools take: not the code and its tests.
-    fn files(&self) -> Vec<PathBuf> {
-        let found = r#"cd "$1" && find *.md action.yml ci docs packaging skills .github Cargo.toml -type f"#;
-        let found = run(&["sh", "-c", found, "sh", text(self.path())]).stdout;
-        found.lines().map(PathBuf::from).collect()
-    }
 }
 
 #[test]
 fn all_that_names_the_home_or_the_version_is_generated() {
     let checkout = Checkout::new();
-    checkout
-        .script("home", &["--check"])
-        .assert_code(0)
-        .assert_silent();
+    let checked = checkout.script("home", &["--check"]);
+    checked.assert_code(0).assert_silent();
     for (file, from, to) in [
         ("action.yml", "example/redlock@", "acme/redlock@"),
         ("ci/gitlab.yml", "checksum mismatch", "another checksum"),
@@ -99,35 +81,31 @@ fn all_that_names_the_home_or_the_version_is_generated() {
 
 #[test]
 fn without_a_home_the_installer_says_so() {
-    let work = TempDir::new().unwrap();
-    let checkout = Checkout::new();
-    let home = checkout.read("ci/home");
+    let home = fs::read_to_string(root().join("ci/home")).unwrap();
     if !home.contains("\nrepository=\n") {
         return;
     }
-    let mut install = Command::new("sh");
-    install
-        .arg(checkout.path().join("ci/install.sh"))
-        .arg(work.path().join("prefix"))
-        .env_remove("REDLOCK_RELEASES");
-    outcome(&mut install)
-        .assert_code(78)
-        .assert_says("redlock has no public home yet; set REDLOCK_RELEASES");
-    checkout
-        .script("release", &["check", &format!("v{VERSION}")])
-        .assert_code(78)
-        .assert_says("redlock has no home");
+    let work = TempDir::new().unwrap();
+    let says = "redlock has no public home yet; set REDLOCK_RELEASES";
+    let ended = install(&work.path().join("prefix"), &[]);
+    ended.assert_code(78).assert_says(says);
+    let mut release = Command::new(root().join("scripts/release"));
+    let ended = outcome(release.args(["check", &format!("v{VERSION}")]));
+    ended.assert_code(78).assert_says("redlock has no home");
 }
 
 #[test]
 fn once_redlock_has_a_home_no_placeholder_remains() {
     let checkout = Checkout::at("https://github.com");
     checkout.script("home", &["--check"]).assert_code(0);
-    for file in checkout.files() {
-        let text = fs::read_to_string(checkout.path().join(&file)).unwrap();
-        for placeholder in PLACEHOLDERS {
-            assert!(!text.contains(placeholder), "{placeholder} in {file:?}");
-        }
+    // All files that users read or that tools take: not the code and its tests.
+    let find =
+        r#"cd "$1" && find *.md action.yml ci docs packaging skills .github Cargo.toml -type f"#;
+    let files = run(&["sh", "-c", find, "sh", text(checkout.path())]).stdout;
+    for file in files.lines() {
+        let text = checkout.read(file);
+        let placeholder = PLACEHOLDERS.split(' ').find(|&part| text.contains(part));
+        assert_eq!(placeholder, None, "{file}");
     }
     let readme = checkout.read("README.md");
     assert!(!readme.contains("no public home"), "{readme}");
@@ -143,22 +121,16 @@ fn one_line_installs_a_release_from_its_home() {
     let (_server, url) = serve(page.path());
     let checkout = Checkout::at(&url);
     let made = Releases::new();
-    let of_one_processor = checkout.script("release", &["gather", text(&made.path), "half"]);
-    of_one_processor
-        .assert_code(65)
-        .assert_says("a tarball is missing");
-    let releases = page.path().join("acme/redlock/releases");
-    let latest = releases.join("latest/download");
-    fs::create_dir_all(&latest).unwrap();
-    fs::create_dir(releases.join("download")).unwrap();
-    let tag = releases.join(format!("download/v{VERSION}"));
-    std::os::unix::fs::symlink("../latest/download", tag).unwrap();
-    let tarball = made.tarball();
-    let uploaded = latest.join(tarball.file_name().unwrap());
-    fs::copy(&tarball, &uploaded).unwrap();
-    fs::copy(made.path.join("SHA256SUMS"), latest.join("SHA256SUMS")).unwrap();
+    let half = checkout.script("release", &["gather", text(&made.path), "half"]);
+    half.assert_code(65).assert_says("a tarball is missing");
+    let uploaded = made.copy();
     let installer = checkout.path().join("ci/install.sh");
-    fs::copy(installer, latest.join("install.sh")).unwrap();
+    fs::copy(installer, uploaded.path.join("install.sh")).unwrap();
+    for link in ["latest/download", &format!("download/v{VERSION}")] {
+        let link = page.path().join("acme/redlock/releases").join(link);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(&uploaded.path, link).unwrap();
+    }
 
     let home = TempDir::new().unwrap();
     let prefix = home.path().join("below");
@@ -181,39 +153,24 @@ fn one_line_installs_a_release_from_its_home() {
     let version = format!("v{VERSION}");
     install(&[("REDLOCK_VERSION", &version)]).assert_code(0);
     let missing = install(&[("REDLOCK_VERSION", "99.0.0")]);
-    missing
-        .assert_code(69)
-        .assert_says("can't download SHA256SUMS");
+    let says = "can't download SHA256SUMS";
+    missing.assert_code(69).assert_says(says);
     install(&[("REDLOCK_VERSION", "1,e")]).assert_code(64);
-    fs::write(uploaded, "changed").unwrap();
-    install(&[])
-        .assert_code(65)
-        .assert_says("checksum mismatch");
-}
-
-/// The lines of all workflows that name another repository's action.
-fn actions() -> Vec<String> {
-    let workflows = fs::read_dir(root().join(".github/workflows")).unwrap();
-    let texts = workflows.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
-    let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
-    lines.filter(|line| line.contains("uses:")).collect()
+    fs::write(uploaded.tarball(), "changed").unwrap();
+    let refused = install(&[]);
+    refused.assert_code(65).assert_says("checksum mismatch");
 }
 
 #[test]
 fn each_action_of_a_workflow_is_pinned_to_a_commit_and_names_its_version() {
-    let actions = actions();
-    assert!(!actions.is_empty());
-    for line in actions {
-        let pinned = line
-            .split_once('@')
-            .and_then(|(_, pin)| pin.split_once(" # v"));
-        let (commit, version) = pinned.unwrap_or_else(|| panic!("no commit and version: {line}"));
+    let workflows = root().join(".github/workflows");
+    let actions = run(&["grep", "-rh", "uses:", text(&workflows)]).stdout;
+    for line in actions.lines() {
+        let (_, pin) = line.split_once('@').expect(line);
+        let (commit, version) = pin.split_once(" # v").expect(line);
         let is_hash = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
-        assert!(is_hash, "{line}");
-        assert!(
-            version.starts_with(|first: char| first.is_ascii_digit()),
-            "{line}"
-        );
+        let is_version = version.starts_with(|first: char| first.is_ascii_digit());
+        assert!(is_hash && is_version, "{line}");
     }
 }
 
@@ -221,30 +178,16 @@ fn each_action_of_a_workflow_is_pinned_to_a_commit_and_names_its_version() {
 fn the_archive_of_cargo_package_has_all_files_that_a_build_reads_and_no_test() {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let mut list = Command::new(cargo);
-    list.args([
-        "package",
-        "--list",
-        "--allow-dirty",
-        "--locked",
-        "--offline",
-    ])
-    .current_dir(root());
-    let listed = Outcome::from(list.output().unwrap());
+    list.args(words!("package --list --allow-dirty --locked --offline"));
+    let listed = Outcome::from(list.current_dir(root()).output().unwrap());
     let listed: Vec<&str> = listed.assert_code(0).stdout.lines().collect();
     let tracked = run(&["git", "-C", text(root()), "ls-files"]).stdout;
+    let read = "src/ build/ build.rs completions/ Cargo.toml man/redlock";
     for file in tracked.lines() {
-        let is_read = ["src/", "build/", "build.rs", "completions/", "Cargo.toml"]
-            .iter()
-            .any(|start| file.starts_with(start))
-            || file.starts_with("man/redlock");
-        let is_test = file.starts_with("tests/") || file.starts_with("benches/");
-        assert!(
-            !is_read || listed.contains(&file),
-            "not in the archive: {file}"
-        );
-        assert!(
-            !is_test || !listed.contains(&file),
-            "in the archive: {file}"
-        );
+        let begins = |starts: &str| starts.split(' ').any(|start| file.starts_with(start));
+        let is_listed = listed.contains(&file);
+        assert!(!begins(read) || is_listed, "not in the archive: {file}");
+        let is_test = begins("tests/ benches/");
+        assert!(!is_test || !is_listed, "in the archive: {file}");
     }
 }

@@ -6,22 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::generated::root;
+use crate::pages::blocks;
 use crate::promises::recipes::GATE;
 use crate::support::{
     REDLOCK, Running, SERVER, Scratch, is_permitted, outcome, path, script, without_terminal,
 };
-
-/// Returns the shell blocks of a section of the README.
-fn blocks(heading: &str) -> Vec<String> {
-    let page = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, rest) = page
-        .split_once(&format!("\n## {heading}\n"))
-        .expect("the section");
-    let section = rest.split("\n## ").next().unwrap();
-    let code = section.split("```sh\n").skip(1);
-    code.map(|code| code.split("```").next().unwrap().to_owned())
-        .collect()
-}
 
 /// A host: a process in namespaces of its own.
 struct Host {
@@ -77,22 +66,15 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let pid_file = dir.path().join("redis.pid");
     let systemctl = format!(
         "#!/bin/sh\n[ \"$*\" = 'restart redis-server' ] || exit 64\n\
-         if read -r pid <{pid_file}; then\n\
-         kill \"$pid\"\n\
-         while kill -0 \"$pid\"; do sleep 0.02; done\n\
-         fi 2>/dev/null\n\
-         '{}' /etc/redis/redis.conf --daemonize yes --save '' --dir {} --pidfile {pid_file} >/dev/null\n\
+         '{}' /etc/redis/redis.conf --daemonize yes --save '' --dir {} --pidfile {} >/dev/null\n\
          until redis-cli ping; do sleep 0.02; done >/dev/null 2>&1\n",
         SERVER.path.display(),
         dir.path().display(),
-        pid_file = pid_file.display()
+        pid_file.display()
     );
     script(&bin, "systemctl", &systemctl);
-    let gate = script(
-        dir.path(),
-        "gate",
-        &format!("#!/bin/sh\ncd {}\n{GATE}\n", dir.path().display()),
-    );
+    let gate = format!("#!/bin/sh\ncd {}\n{GATE}\n", dir.path().display());
+    let gate = script(dir.path(), "gate", &gate);
     std::os::unix::fs::symlink(REDLOCK, bin.join("redlock")).unwrap();
 
     let [server, second] = ["server", "second"].map(|name| Host::new(dir.path(), name));
@@ -104,11 +86,14 @@ fn the_same_command_takes_turns_on_two_hosts() {
     let link = "ip addr add 10.0.0.6/24 dev v1 && ip link set v1 up";
     outcome(&mut second.sh(link)).assert_code(0);
 
-    let [for_server, for_each, job] = blocks("The second host").try_into().expect("three blocks");
-    let _server = Kill(&pid_file);
-    outcome(&mut server.sh(&for_server)).assert_code(0);
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let blocks = blocks(&readme, "The second host");
+    let [(_, for_server), (_, for_each), (_, job)] = &blocks[..] else {
+        panic!("no three blocks: {blocks:?}");
+    };
+    outcome(&mut server.sh(for_server)).assert_code(0);
     for host in [&server, &second] {
-        let reached = outcome(&mut host.sh(&for_each));
+        let reached = outcome(&mut host.sh(for_each));
         reached.assert_code(0);
         assert_eq!(reached.stdout, "no lock is held at 10.0.0.5:6379\n");
     }
@@ -122,15 +107,7 @@ fn the_same_command_takes_turns_on_two_hosts() {
     first.finish().assert_code(0);
     other.expect_line("ready");
     other.finish().assert_code(0);
-}
-
-/// Ends the server that was started in the background.
-struct Kill<'a>(&'a Path);
-
-impl Drop for Kill<'_> {
-    fn drop(&mut self) {
-        if let Ok(pid) = fs::read_to_string(self.0) {
-            let _ = Command::new("kill").args(["-KILL", pid.trim()]).status();
-        }
-    }
+    // If the test fails, its directory takes the server along.
+    let end = format!("kill -KILL $(cat {})", pid_file.display());
+    outcome(&mut server.sh(&end)).assert_code(0);
 }

@@ -9,14 +9,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::promises::trouble::{encrypted, self_signed};
 use crate::support::proxy::{Action, Proxy};
 use crate::support::{
     Exchange, Job, MASTER, Network, Outcome, Plan, REDLOCK, Redis, Replicated, Running, Sentinel,
-    TIMEOUT, UnresponsiveServer, among_own_processes, assert_in_turn, free_port, is_gone, outcome,
-    redlock, send, turns, wait_until,
+    TIMEOUT, UnresponsiveServer, among_own_processes, assert_in_turn, free_port, is_gone, now,
+    outcome, path, redlock, send, turns, wait_until, without_terminal,
 };
 
 /// A way in which the primary is replaced.
@@ -35,24 +35,24 @@ enum Way {
 const WAYS: [Way; 4] = [Way::Asked, Way::Killed, Way::Stopped, Way::ShutIn];
 
 impl Way {
+    /// Loses the primary, without waiting for another one.
+    fn lose(self, all: &mut Replicated, primary: usize) {
+        match self {
+            Self::Asked => {}
+            Self::Killed => all.servers[primary].kill(),
+            Self::Stopped => all.servers[primary].stall(),
+            Self::ShutIn => all.shut_in(primary),
+        }
+    }
+
     /// Replaces the primary; the number of the next one.
     #[track_caller]
     fn replace(self, all: &mut Replicated, old: usize) -> usize {
-        match self {
-            Self::Asked => all.failover(),
-            Self::Killed => {
-                all.servers[old].kill();
-                all.primary_after(old)
-            }
-            Self::Stopped => {
-                all.servers[old].stall();
-                all.primary_after(old)
-            }
-            Self::ShutIn => {
-                all.shut_in(old);
-                all.primary_after(old)
-            }
+        if self == Self::Asked {
+            return all.failover();
         }
+        self.lose(all, old);
+        all.primary_after(old)
     }
 
     /// All servers are there again.
@@ -68,23 +68,59 @@ impl Way {
     }
 }
 
-/// Starts a job.
-fn job(all: &Replicated, label: &str, options: &[&str]) -> Job {
-    let run = all.redlock(&[&["run", "--ttl", "20s", "-k", "1s"], options, &["a"]].concat());
-    Job::start(label, all.home.path(), run)
+/// Starts a job; the words are those of redlock up to the names of the locks.
+fn start(all: &Replicated, label: &str, words: &[&str]) -> Job {
+    Job::start(label, all.home.path(), all.redlock(words))
+}
+
+/// Starts a job of the lock "a" with a usual lease.
+fn job(all: &Replicated, label: &str, url: &str) -> Job {
+    start(all, label, words!("run --ttl 20s -k 1s --url {} a", url))
+}
+
+/// A run of the lock "a" with these options succeeds and says nothing.
+#[track_caller]
+fn assert_runs(all: &Replicated, options: &[&str]) {
+    let words = [options, words!("run -q a -- true")].concat();
+    let end = outcome(&mut all.redlock(&words));
+    end.assert_code(0).assert_silent();
+}
+
+/// Waits until the lease of a lock was renewed so often: what is left of it grows.
+#[track_caller]
+fn await_renewals(server: &Redis, name: &str, count: u32) {
+    let key = format!("redlock:{name}");
+    let left = || server.cli(&["PTTL", &key]).parse::<i64>().unwrap();
+    let (mut renewals, mut last) = (0, left());
+    wait_until("the lease is renewed", || {
+        let now = left();
+        renewals += u32::from(now > last);
+        last = now;
+        renewals >= count
+    });
+}
+
+/// No history of these locks says that one was lost.
+#[track_caller]
+fn assert_none_lost(all: &Replicated, names: &[&str]) {
+    for name in names {
+        let history = outcome(&mut all.redlock(&["history", name, "--json"]));
+        let history = &history.assert_code(0).stdout;
+        assert!(!history.contains("lost"), "{history}");
+    }
 }
 
 /// Starts waiters one after the other.
 #[track_caller]
-fn waiters(all: &Replicated, primary: usize, labels: &[&str]) -> Vec<Job> {
+fn waiters(all: &Replicated, primary: usize, url: &str) -> Vec<Job> {
     let start = |label: &&str| {
-        let job = job(all, label, &[]);
+        let job = job(all, label, url);
         wait_until("it stands in the queue", || {
             all.servers[primary].queue("a").contains(&job.run.pid())
         });
         job
     };
-    labels.iter().map(start).collect()
+    FIVE.iter().map(start).collect()
 }
 
 /// How many waiters listen at a server.
@@ -95,36 +131,59 @@ fn listening(server: &Redis) -> usize {
 
 const FIVE: [&str; 5] = ["1", "2", "3", "4", "5"];
 
+/// Servers with a user, and the URL of these sentinels with its password.
+fn with_password(all: &Replicated, ports: &[u16]) -> String {
+    for server in &all.servers {
+        let user = words!("ACL SETUSER app on >theirs ~* &* +@all");
+        assert_eq!(server.cli(user), "OK");
+    }
+    let url = all.url_at(ports.iter().copied());
+    url.replace("://", "://app:theirs@")
+}
+
 #[test]
 fn whichever_way_the_primary_is_replaced_the_holder_goes_on_and_the_waiters_get_their_turns() {
     let mut all = Replicated::start();
     let home = all.home.path().to_owned();
+    let honest = [0, 1, 2].map(|number| all.sentinels[number].port);
+    // It keeps nobody at an old primary.
+    let boasting = Exchange::boasting(&all.sentinels[0]);
+    let one_boasts = [boasting.port, honest[1], honest[2]];
     let mut labels = Vec::new();
-    for way in WAYS {
+    for (way, ports, login) in [
+        (Way::Asked, honest, ""),
+        (Way::Killed, honest, ""),
+        (Way::Stopped, honest, ""),
+        (Way::ShutIn, honest, ""),
+        (Way::Asked, honest, "app:theirs@"),
+        (Way::Killed, honest, "app:theirs@"),
+        (Way::ShutIn, one_boasts, ""),
+        (Way::ShutIn, one_boasts, "app:theirs@"),
+    ] {
+        let url = with_password(&all, &ports).replace("app:theirs@", login);
         let old = all.primary();
-        let holder = job(&all, "holder", &[]).ready();
+        let holder = job(&all, "holder", &url).ready();
         let token = all.servers[old].cli(&["GET", "redlock:a"]);
-        let waiting = waiters(&all, old, &FIVE);
+        let waiting = waiters(&all, old, &url);
         all.settle(old);
         let new = way.replace(&mut all, old);
         let server = &all.servers[new];
-        let left = || server.cli(&["PTTL", "redlock:a"]).parse::<i64>().unwrap();
-        let before = left();
-        wait_until("it is renewed at the new primary", || left() > before);
-        assert_eq!(server.cli(&["GET", "redlock:a"]), token, "{way:?}");
+        await_renewals(server, "a", 1);
+        assert_eq!(server.cli(&["GET", "redlock:a"]), token, "{way:?} {url}");
         // One that isn't there yet when its turn comes would have to queue again.
         wait_until("all waiters listen there", || {
             listening(server) == FIVE.len()
         });
         holder.end();
-        for waiter in waiting {
-            waiter.end();
-        }
+        waiting.into_iter().for_each(Job::end);
+        // One that starts now finds it as well.
+        job(&all, "next", &url).ready().end();
         labels.push("holder");
         labels.extend(FIVE);
+        labels.push("next");
         let each = turns(&home);
         let order: Vec<&str> = each.iter().map(|(_, label)| label.as_str()).collect();
-        assert_eq!(order, labels, "{way:?}");
+        assert_eq!(order, labels, "{way:?} {url}");
         assert_in_turn(&home);
         way.recover(&mut all, old);
     }
@@ -217,8 +276,7 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
     let home = all.home.path().to_owned();
     let proxied = Proxied::new(&all);
     let url = proxied.url(&all);
-    let options = ["--url", &url, "run", "--ttl", "30s", "-k", "1s", "a"];
-    let start = |all: &Replicated, label: &str| Job::start(label, &home, all.redlock(&options));
+    let words = words!("run --url {} --ttl 30s -k 1s a", &url);
     for (step, way, when) in [
         (Acquire, Killed, Before),
         (Acquire, Asked, After),
@@ -242,12 +300,12 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
         let mut jobs = Vec::new();
         let held_back = if step == Acquire {
             let armed = arm();
-            jobs.push(start(&all, "0"));
+            jobs.push(start(&all, "0", words));
             armed
         } else {
-            jobs.push(start(&all, "0").ready());
+            jobs.push(start(&all, "0", words).ready());
             for label in ["1", "2"] {
-                jobs.push(start(&all, label));
+                jobs.push(start(&all, label, words));
                 let pid = jobs.last().unwrap().run.pid();
                 let queue = || all.servers[old].queue("a");
                 wait_until("it stands in the queue", || queue().contains(&pid));
@@ -259,13 +317,11 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
         }
         held_back.wait();
         if when == After {
-            let calls = |all: &Replicated| {
-                let server = &all.servers[old];
-                server.calls("evalsha") + server.calls("eval")
-            };
-            let before = calls(&all);
+            let server = &all.servers[old];
+            let calls = || server.calls("evalsha") + server.calls("eval");
+            let before = calls();
             held_back.let_go(Action::LoseReply);
-            wait_until("it is carried out", || calls(&all) > before);
+            wait_until("it is carried out", || calls() > before);
         }
         all.settle(old);
         way.replace(&mut all, old);
@@ -281,17 +337,11 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
         jobs.iter_mut().skip(has_ended).for_each(Job::let_go);
         let ends: Vec<Outcome> = jobs.into_iter().map(Job::finish).collect();
         let are_well = ends.iter().all(|end| end.code() == Some(0));
-        let turns_of_all = turns(&home);
-        assert!(
-            are_well,
-            "{step:?} {way:?} {when:?}: {turns_of_all:?} {ends:?}"
-        );
+        let turns = turns(&home);
+        let where_it_was = format!("{step:?} {way:?} {when:?}: {turns:?} {ends:?}");
+        assert!(are_well, "{where_it_was}");
         let count = if step == Acquire { 1 } else { 3 };
-        assert_eq!(
-            turns(&home).len() - before,
-            count,
-            "{step:?} {way:?} {when:?}"
-        );
+        assert_eq!(turns.len() - before, count, "{where_it_was}");
         assert_in_turn(&home);
         way.recover(&mut all, old);
     }
@@ -331,13 +381,10 @@ fn on_a_primary_that_is_cut_off_with_its_holder_the_command_is_dead_before_anoth
     let on = |host: usize| {
         let words = network.on(host);
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).arg(REDLOCK);
-        command
-            .env_clear()
-            .env("PATH", crate::support::path())
-            .env("REDLOCK_URL", all.url())
-            .env("HOME", all.home.path());
-        crate::support::without_terminal(&mut command);
+        command.args(&words[1..]).arg(REDLOCK).env_clear();
+        command.env("PATH", path()).env("REDLOCK_URL", all.url());
+        command.env("HOME", all.home.path());
+        without_terminal(&mut command);
         command
     };
     assert_dead_in_time(all.home.path(), on(0), on(1), || network.cut(0));
@@ -373,32 +420,22 @@ fn a_sentinel_that_never_answers_costs_a_moment() {
     let busy = busy.strip_prefix("redis://").unwrap();
     let good = format!("127.0.0.1:{}", all.sentinels[2].port);
     let url = format!("redis-sentinel://{busy},{silent},{good}/{MASTER}");
-    let began = Instant::now();
-    let patient = words!("REDLOCK_REDIS_TIMEOUT=50s run -q a -- true");
-    outcome(&mut all.redlock(&[&["--url", &url], patient].concat()))
-        .assert_code(0)
-        .assert_silent();
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(25), "{took:?}");
+    let costs_a_moment = |url: &str| {
+        let began = Instant::now();
+        assert_runs(&all, words!("--url {} REDLOCK_REDIS_TIMEOUT=50s", url));
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(25), "{took:?}");
+    };
+    costs_a_moment(&url);
     // While a lock is held, too: it is renewed several times, and released.
-    let home = all.home.path();
-    let run = ["--url", &url, "run", "--ttl", "9s", "-k", "200ms", "a"];
-    let holder = Job::start("holder", home, all.redlock(&run)).ready();
-    let renewals = || all.servers[0].calls("pexpire");
-    let before = renewals();
-    wait_until("it is renewed", || renewals() >= before + 4);
+    let words = words!("run --url {} --ttl 9s -k 200ms a", &url);
+    let holder = start(&all, "holder", words).ready();
+    await_renewals(&all.servers[0], "a", 2);
     holder.end();
     // None is better than the others: all but one may hang.
-    all.sentinels[0].stall();
-    all.sentinels[1].stall();
-    let began = Instant::now();
-    outcome(&mut all.redlock(patient))
-        .assert_code(0)
-        .assert_silent();
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(25), "{took:?}");
-    all.sentinels[0].resume();
-    all.sentinels[1].resume();
+    all.sentinels[..2].iter().for_each(Sentinel::stall);
+    costs_a_moment(&all.url());
+    all.sentinels[..2].iter().for_each(Sentinel::resume);
 }
 
 /// A server at which nothing should ever arrive: it answers nothing, and knows what was said to it.
@@ -435,149 +472,57 @@ impl Stranger {
     }
 }
 
-/// Servers with a user, and the URL of these sentinels with its password.
-fn with_password(all: &Replicated, ports: &[u16]) -> String {
-    for server in &all.servers {
-        let user = ["SETUSER", "app", "on", ">theirs", "~*", "&*", "+@all"];
-        assert_eq!(server.cli(&[&["ACL"][..], &user].concat()), "OK");
-    }
-    let hosts: Vec<String> = ports
-        .iter()
-        .map(|port| format!("127.0.0.1:{port}"))
-        .collect();
-    format!("redis-sentinel://app:theirs@{}/{MASTER}", hosts.join(","))
-}
-
 #[test]
 fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
     let all = Replicated::start();
     let stranger = Stranger::new();
-    let ports: Vec<(u16, u16)> = vec![(all.servers[0].port, stranger.port)];
+    let ports = vec![(all.servers[0].port, stranger.port)];
     let liar = Exchange::new(&all.sentinels[0], ports);
-    let [_, second, third] = [0, 1, 2].map(|number| all.sentinels[number].port);
+    let [first, second, third] = [0, 1, 2].map(|number| all.sentinels[number].port);
     let url = with_password(&all, &[liar.port, second, third]);
-    let run = |words: &[&str]| outcome(&mut all.redlock(&[&["--url", &url], words].concat()));
-    run(&["run", "-q", "a", "--", "true"])
-        .assert_code(0)
-        .assert_silent();
+    assert_runs(&all, &["--url", &url]);
     stranger.assert_heard_nothing();
     // While a lock is held, one sentinel after the other is asked.
-    let home = all.home.path();
-    let words = ["--url", &url, "run", "--ttl", "6s", "-k", "200ms", "a"];
-    let holder = Job::start("holder", home, all.redlock(&words)).ready();
-    let renewals = || all.servers[0].calls("pexpire");
-    let before = renewals();
-    wait_until("it is renewed", || renewals() >= before + 7);
+    let words = words!("run --url {} --ttl 6s -k 200ms a", &url);
+    let holder = start(&all, "holder", words).ready();
+    await_renewals(&all.servers[0], "a", 4);
     holder.end();
     stranger.assert_heard_nothing();
     // One against one: nobody knows which is right.
-    let url = with_password(&all, &[liar.port, second]);
-    outcome(&mut all.redlock(&["--url", &url, "status"]))
-        .assert_code(69)
-        .assert_says("don't agree");
+    let of_two = with_password(&all, &[liar.port, second]);
+    let end = outcome(&mut all.redlock(&["--url", &of_two, "status"]));
+    end.assert_code(69).assert_says("don't agree");
     stranger.assert_heard_nothing();
     // One that is quick isn't most of three, however late the others are.
-    all.sentinels[1].stall();
-    all.sentinels[2].stall();
-    let url = with_password(&all, &[liar.port, second, third]);
-    outcome(&mut all.redlock(words!("--url {} REDLOCK_REDIS_TIMEOUT=4s status", &url)))
-        .assert_code(69)
-        .assert_says("only one of 3 sentinels named the primary");
+    all.sentinels[1..].iter().for_each(Sentinel::stall);
+    let hasty = words!("--url {} REDLOCK_REDIS_TIMEOUT=4s status", &url);
+    let says = "only one of 3 sentinels named the primary";
+    let end = outcome(&mut all.redlock(hasty));
+    end.assert_code(69).assert_says(says);
     stranger.assert_heard_nothing();
     // Of two, one will do when the other one has had its time.
-    let url = with_password(&all, &[all.sentinels[0].port, second]);
-    let run = ["run", "-q", "a", "--", "true"];
-    let options = ["--url", &url, "REDLOCK_REDIS_TIMEOUT=4s"];
-    outcome(&mut all.redlock(&[&options[..], &run].concat()))
-        .assert_code(0)
-        .assert_silent();
-    all.sentinels[1].resume();
-    all.sentinels[2].resume();
-}
-
-#[test]
-fn with_a_password_the_holder_and_the_waiters_follow_a_failover() {
-    let mut all = Replicated::start();
-    let home = all.home.path().to_owned();
-    let ports: Vec<u16> = all.sentinels.iter().map(|one| one.port).collect();
-    let url = with_password(&all, &ports);
-    let start = |all: &Replicated, label: &str| {
-        let words = ["--url", &url, "run", "--ttl", "20s", "-k", "1s", "a"];
-        Job::start(label, &home, all.redlock(&words))
-    };
-    for way in [Way::Asked, Way::Killed] {
-        let old = all.primary();
-        let holder = start(&all, "holder").ready();
-        let mut waiter = start(&all, "waiter");
-        let queue = || all.servers[old].queue("a");
-        wait_until("it stands in the queue", || {
-            queue().contains(&waiter.run.pid())
-        });
-        all.settle(old);
-        let new = way.replace(&mut all, old);
-        let left = || all.servers[new].cli(&["PTTL", "redlock:a"]);
-        let left = || left().parse::<i64>().unwrap();
-        let before = left();
-        wait_until("it is renewed at the new primary", || left() > before);
-        holder.end();
-        waiter.let_go();
-        waiter.finish().assert_code(0);
-        // One that starts now finds it as well.
-        start(&all, "next").ready().end();
-        way.recover(&mut all, old);
-        if way == Way::Killed {
-            // It has forgotten its users.
-            with_password(&all, &ports);
-        }
-    }
-    assert_in_turn(&home);
-}
-
-#[test]
-fn a_sentinel_that_boasts_of_failovers_keeps_no_holder_at_an_old_primary() {
-    let mut all = Replicated::start();
-    let home = all.home.path().to_owned();
-    let boasting = Exchange::boasting(&all.sentinels[0]);
-    let ports = [boasting.port, all.sentinels[1].port, all.sentinels[2].port];
-    for has_password in [false, true] {
-        let url = if has_password {
-            with_password(&all, &ports)
-        } else {
-            all.url_at(ports.into_iter())
-        };
-        let old = all.primary();
-        let words = ["--url", &url, "run", "--ttl", "20s", "-k", "1s", "a"];
-        let holder = Job::start("holder", &home, all.redlock(&words)).ready();
-        all.settle(old);
-        // The holder reaches the old one as before.
-        let new = Way::ShutIn.replace(&mut all, old);
-        let left = || all.servers[new].cli(&["PTTL", "redlock:a"]);
-        let left = || left().parse::<i64>().unwrap();
-        let before = left();
-        wait_until("it is renewed at the new primary", || left() > before);
-        holder.end();
-        Way::ShutIn.recover(&mut all, old);
-    }
-    assert_in_turn(&home);
+    let url = with_password(&all, &[first, second]);
+    assert_runs(&all, words!("--url {} REDLOCK_REDIS_TIMEOUT=4s", &url));
+    all.sentinels[1..].iter().for_each(Sentinel::resume);
 }
 
 #[test]
 fn sentinels_that_want_a_password_get_their_own() {
     let all = Replicated::start();
+    let run = |url: &str| outcome(&mut all.redlock(words!("run --url {} -q a -- true", url)));
     // A URL for a server, at a sentinel.
-    let sentinel = all.url_at(std::iter::once(all.sentinels[0].port));
     let address = format!("127.0.0.1:{}", all.sentinels[0].port);
-    let plain = format!("redis://{address}");
-    let end = outcome(&mut all.redlock(&["--url", &plain, "run", "a", "--", "true"]));
-    end.assert_code(78)
-        .assert_says(&format!("use redis-sentinel://{address}/NAME"));
+    let right = format!("use redis-sentinel://{address}/NAME");
+    let end = run(&format!("redis://{address}"));
+    end.assert_code(78).assert_says(&right);
     // A password that it doesn't want.
-    let url = format!("{sentinel}?sentinel_password=x");
-    let end = outcome(&mut all.redlock(&["--url", &url, "run", "a", "--", "true"]));
-    end.assert_code(77)
-        .assert_says("needs no password; leave sentinel_password out of the URL");
+    let unwanted = format!("redis-sentinel://{address}/{MASTER}?sentinel_password=x");
+    let end = run(&unwanted);
+    end.assert_code(77);
+    end.assert_says("needs no password; leave sentinel_password out of the URL");
+    let honest = [0, 1, 2].map(|number| all.sentinels[number].port);
+    let url = with_password(&all, &honest);
     for server in &all.servers {
-        server.cli(words!("ACL SETUSER app on >theirs ~* &* +@all"));
         server.cli(&["ACL", "SETUSER", "default", "resetkeys"]);
     }
     for sentinel in &all.sentinels {
@@ -589,52 +534,40 @@ fn sentinels_that_want_a_password_get_their_own() {
         assert_eq!(sentinel.cli(&user), "OK");
         assert_eq!(sentinel.cli(words!("ACL SETUSER default off")), "OK");
     }
-    let file = all.home.path().join("password");
+    let file = format!("{}/password", all.home.path().display());
     fs::write(&file, "hush hush\n").unwrap();
-    let url = all.url().replace("://", "://app:theirs@");
-    let run = |options: &str| {
-        let url = format!("{url}{options}");
-        let end = outcome(&mut all.redlock(&["--url", &url, "run", "-q", "a", "--", "true"]));
+    let by_file = format!("?sentinel_user=asker&sentinel_password_file={file}");
+    for (options, code) in [
+        ("?sentinel_user=asker&sentinel_password=hush%20hush", 0),
+        (by_file.as_str(), 0),
+        ("?sentinel_user=asker&sentinel_password=hush", 77),
+        ("", 77),
+    ] {
+        let end = run(&format!("{url}{options}"));
+        end.assert_code(code);
         for secret in ["theirs", "hush"] {
             assert!(!end.stderr.contains(secret), "{end:?}");
         }
-        end
-    };
-    run("?sentinel_user=asker&sentinel_password=hush%20hush").assert_code(0);
-    let file = format!(
-        "?sentinel_user=asker&sentinel_password_file={}",
-        file.display()
-    );
-    run(&file).assert_code(0);
-    run("?sentinel_user=asker&sentinel_password=hush").assert_code(77);
-    run("").assert_code(77);
+    }
 }
 
 #[test]
 fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
     let all = Replicated::start();
-    let home = all.home.path();
-    let redlock = |words: &[&str]| outcome(&mut all.redlock(words));
-    let job = |label: &str, options: &[&str]| {
-        let run = [&["run", "--ttl", "12s", "-k", "200ms"], options].concat();
-        Job::start(label, home, all.redlock(&run)).ready()
+    let redlock = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        outcome(&mut all.redlock(&words))
     };
-    redlock(&["run", "done", "--", "sh", "-c", "exit 3"]).assert_code(3);
-    redlock(&["freeze", "frozen", "--reason", "release night"]).assert_code(0);
+    redlock("run done -- false").assert_code(1);
+    redlock("freeze frozen --reason release-night").assert_code(0);
     let script =
         r#"eval "$(redlock acquire --while-pid $$ --ttl 12s kept)"; echo ready; exec sleep 60"#;
-    let mut script = Running::start(
-        all.redlock(&[])
-            .env("SCRIPT", script)
-            .args(words!("run -q outer -c", r#"eval "$SCRIPT""#)),
-    );
-    script.expect_line("ready");
-    let groups = [
-        job("shared", &["--shared", "read"]),
-        job("shared", &["--shared", "read"]),
-        job("slot", &["--slots", "2", "two"]),
-        job("slot", &["--slots", "2", "two"]),
-    ];
+    let mut outer = all.redlock(words!("run -q outer -c", r#"eval "$SCRIPT""#));
+    let mut outer = Running::start(outer.env("SCRIPT", script));
+    outer.expect_line("ready");
+    let read = words!("run --ttl 12s -k 200ms --shared read");
+    let two = words!("run --ttl 12s -k 200ms --slots 2 two");
+    let groups = [read, read, two, two].map(|words| start(&all, "member", words).ready());
     all.settle(0);
     let new = all.failover();
     let server = &all.servers[new];
@@ -642,23 +575,19 @@ fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
     wait_until("all are renewed there", || {
         server.calls("pexpire") >= renewals
     });
-    redlock(&["run", "-n", "frozen", "--", "true"])
-        .assert_code(75)
-        .assert_says("release night");
-    let history = redlock(&["history", "done"]);
-    assert!(history.stdout.contains("status 3"), "{history:?}");
-    for busy in ["kept", "read", "two"] {
-        redlock(&["run", "-q", "-n", busy, "--", "true"]).assert_code(75);
+    let end = redlock("run -n frozen -- true");
+    end.assert_code(75).assert_says("release-night");
+    let history = redlock("history done");
+    assert!(history.stdout.contains("status 1"), "{history:?}");
+    for busy in ["kept", "read", "two", "--slots 2 two"] {
+        redlock(&format!("run -q -n {busy} -- true")).assert_code(75);
     }
-    redlock(&["run", "-q", "-n", "--shared", "read", "--", "true"]).assert_code(0);
-    redlock(&["run", "-q", "-n", "--slots", "2", "two", "--", "true"]).assert_code(75);
-    for member in groups {
-        member.end();
-    }
-    drop(script);
-    redlock(&["run", "-q", "-w", "50s", "kept", "--", "true"]).assert_code(0);
-    redlock(&["thaw", "frozen"]).assert_code(0);
-    redlock(&["run", "-n", "frozen", "--", "true"]).assert_code(0);
+    redlock("run -q -n --shared read -- true").assert_code(0);
+    groups.into_iter().for_each(Job::end);
+    drop(outer);
+    redlock("run -q -w 50s kept -- true").assert_code(0);
+    redlock("thaw frozen").assert_code(0);
+    redlock("run -n frozen -- true").assert_code(0);
 }
 
 /// Ends the workers of a test, even if it fails.
@@ -680,19 +609,15 @@ fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
         echo "$REDLOCK_FENCE x" >>"$HOME/turns"
     "#;
     let is_over = Arc::new(AtomicBool::new(false));
-    let (url, path) = (all.url(), crate::support::path());
+    let url = all.url();
     let workers = [(); 4].map(|()| {
-        let (is_over, url, path) = (Arc::clone(&is_over), url.clone(), path.clone());
-        let home = home.clone();
+        let (is_over, url, home) = (Arc::clone(&is_over), url.clone(), home.clone());
         std::thread::spawn(move || {
             let mut grants = 0;
             while !is_over.load(Ordering::Relaxed) {
                 let words = words!("run -q REDLOCK_SYNC=all --ttl 8s -k 500ms a -c", script);
-                let mut run = crate::support::redlock(words);
-                run.env("HOME", &home)
-                    .env("PATH", &path)
-                    .env("REDLOCK_URL", &url);
-                let end = outcome(&mut run);
+                let mut run = redlock(words);
+                let end = outcome(run.env("HOME", &home).env("REDLOCK_URL", &url));
                 // While there is no primary, or not enough replicas, it may be 69.
                 assert!(matches!(end.code(), Some(0 | 69 | 79)), "{end:?}");
                 grants += usize::from(end.code() == Some(0));
@@ -701,14 +626,9 @@ fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
         })
     });
     let _end = EndOnDrop(Arc::clone(&is_over));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let mut random = u64::from(now.subsec_nanos());
     let mut ways = Vec::new();
     for _ in 0..4 {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let number = usize::try_from(random >> 33).unwrap();
+        let number = usize::try_from(now().subsec_nanos()).unwrap();
         let way = WAYS[number % WAYS.len()];
         ways.push(way);
         let grants = turns(&home).len() + number % 67;
@@ -725,90 +645,56 @@ fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
     assert_in_turn(&home);
 }
 
-/// How a primary is lost at the end of a command.
-const LOSSES: [Way; 3] = [Way::Killed, Way::Stopped, Way::ShutIn];
+/// Starts a run that gives its releases up at once, and nobody waits for its locks.
+fn hasty(all: &Replicated) -> Job {
+    let words = words!("run --ttl 90s -k 0s REDLOCK_REDIS_TIMEOUT=1500ms a b");
+    start(all, "holder", words).ready()
+}
 
 impl Replicated {
-    /// Loses the primary, and has no other one take over before [`Self::resume_but`].
-    fn lose_without_failover(&mut self, way: Way, primary: usize) {
-        way.lose(self, primary);
+    /// All servers but the primary. While they stand still, none of them takes over.
+    fn replicas(&self, primary: usize) -> impl Iterator<Item = &Redis> {
         let servers = self.servers.iter().enumerate();
-        for (number, server) in servers {
-            if number != primary {
-                server.stall();
-            }
-        }
-    }
-
-    /// All servers but this go on.
-    fn resume_but(&self, primary: usize) {
-        let servers = self.servers.iter().enumerate();
-        for (number, server) in servers {
-            if number != primary {
-                server.resume();
-            }
-        }
-    }
-}
-
-impl Way {
-    /// Loses the primary, without waiting for another one.
-    fn lose(self, all: &mut Replicated, primary: usize) {
-        match self {
-            Self::Asked => {}
-            Self::Killed => all.servers[primary].kill(),
-            Self::Stopped => all.servers[primary].stall(),
-            Self::ShutIn => all.shut_in(primary),
-        }
+        servers.filter_map(move |(number, server)| (number != primary).then_some(server))
     }
 }
 
 #[test]
-fn a_release_that_no_primary_hears_or_that_one_takes_with_it_is_repeated_at_the_next_one() {
+fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
     let mut all = Replicated::start();
-    let patient = LOSSES.map(|way| (way, "10s"));
-    // A failover takes longer than this: the time for that is --kill-after.
-    let hasty = [Way::Killed, Way::Stopped].map(|way| (way, "500ms"));
-    for (way, connecting) in patient.into_iter().chain(hasty) {
+    for (way, timeout, is_replaced) in [
+        // No primary hears it, or one takes it with it.
+        (Way::Killed, "10s", false),
+        (Way::Stopped, "10s", false),
+        (Way::ShutIn, "10s", false),
+        // A failover takes longer than this: the time for that is --kill-after.
+        (Way::Killed, "500ms", false),
+        (Way::Stopped, "500ms", false),
+        // There is another primary than the one that granted the lock.
+        (Way::Asked, "10s", true),
+        (Way::ShutIn, "10s", true),
+    ] {
         let old = all.primary();
-        let options = words!(
-            "run --ttl 90s -k 30s a REDLOCK_REDIS_TIMEOUT={}",
-            connecting
-        );
-        let mut holder = Job::start("holder", all.home.path(), all.redlock(options)).ready();
+        let words = words!("run --ttl 90s -k 30s a REDLOCK_REDIS_TIMEOUT={}", timeout);
+        let mut holder = start(&all, "holder", words).ready();
         all.settle(old);
-        way.lose(&mut all, old);
+        if is_replaced {
+            let new = way.replace(&mut all, old);
+            assert_eq!(all.servers[new].cli(&["EXISTS", "redlock:a"]), "1");
+        } else {
+            way.lose(&mut all, old);
+        }
         holder.let_go();
-        // Nothing is left to a process in the background, which would say so.
-        holder.finish().assert_code(0).assert_silent();
+        let end = holder.finish();
+        end.assert_code(0);
+        if !is_replaced {
+            // Nothing is left to a process in the background, which would say so.
+            end.assert_silent();
+        }
         let new = all.primary_after(old);
         let held = all.servers[new].cli(&["EXISTS", "redlock:a"]);
-        assert_eq!(held, "0", "{way:?}");
-        let history = outcome(&mut all.redlock(&["history", "a", "--json"]));
-        assert!(
-            !history.stdout.contains("lost"),
-            "{way:?}: {}",
-            history.stdout
-        );
-        way.recover(&mut all, old);
-    }
-    assert_in_turn(all.home.path());
-}
-
-#[test]
-fn a_release_goes_to_the_primary_that_the_sentinels_name_and_not_to_the_one_that_granted_the_lock()
-{
-    let mut all = Replicated::start();
-    for way in [Way::Asked, Way::ShutIn] {
-        let old = all.primary();
-        let run = all.redlock(&["run", "--ttl", "90s", "a"]);
-        let holder = Job::start("holder", all.home.path(), run).ready();
-        all.settle(old);
-        let new = way.replace(&mut all, old);
-        assert_eq!(all.servers[new].cli(&["EXISTS", "redlock:a"]), "1");
-        holder.end();
-        let held = all.servers[new].cli(&["EXISTS", "redlock:a"]);
-        assert_eq!(held, "0", "{way:?}");
+        assert_eq!(held, "0", "{way:?} {timeout} {is_replaced}");
+        assert_none_lost(&all, &["a"]);
         way.recover(&mut all, old);
     }
     assert_in_turn(all.home.path());
@@ -817,28 +703,22 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_and_not_to_the_one_that
 #[test]
 fn a_run_that_could_not_release_its_locks_leaves_a_process_that_does_so_at_the_next_primary() {
     let mut all = Replicated::start();
-    for way in LOSSES {
+    for way in [Way::Killed, Way::Stopped, Way::ShutIn] {
         let old = all.primary();
-        // It gives its releases up at once, and nobody waits for the locks.
-        let options = ["--ttl", "90s", "-k", "0s", "REDLOCK_REDIS_TIMEOUT=1500ms"];
-        let run = all.redlock(&[&["run"][..], &options, &["a", "b"]].concat());
-        let mut holder = Job::start("holder", all.home.path(), run).ready();
+        let mut holder = hasty(&all);
         all.settle(old);
-        all.lose_without_failover(way, old);
+        way.lose(&mut all, old);
+        all.replicas(old).for_each(Redis::stall);
         holder.let_go();
-        holder
-            .finish()
-            .assert_code(0)
-            .assert_says("a background process keeps trying");
-        all.resume_but(old);
+        let says = "a background process keeps trying";
+        holder.finish().assert_code(0).assert_says(says);
+        all.replicas(old).for_each(Redis::resume);
         let new = all.primary_after(old);
-        wait_until(
-            &format!("the locks are free at the next primary: {way:?}"),
-            || all.servers[new].cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0",
-        );
+        wait_until("the locks are free at the next primary", || {
+            all.servers[new].cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
+        });
+        assert_none_lost(&all, &["a", "b"]);
         for name in ["a", "b"] {
-            let history = outcome(&mut all.redlock(&["history", name, "--json"]));
-            assert!(!history.stdout.contains("lost"), "{}", history.stdout);
             // The success is remembered with the release.
             let once = words!("run -n --once-per 1h {} -- echo again", name);
             let skipped = outcome(&mut all.redlock(once));
@@ -864,18 +744,17 @@ fn releaser(home: &Path) -> Option<i32> {
 fn a_release_that_a_replica_does_not_confirm_keeps_no_other_lock_of_the_run() {
     among_own_processes!();
     let mut all = Replicated::start();
-    let options = words!("run --ttl 90s -k 0s REDLOCK_REDIS_TIMEOUT=1500ms a b");
-    let mut holder = Job::start("holder", all.home.path(), all.redlock(options)).ready();
+    let mut holder = hasty(&all);
     all.settle(0);
     // No primary takes over before the process in the background stands still.
     all.servers[0].kill();
-    all.servers[1..].iter().for_each(Redis::stall);
+    all.replicas(0).for_each(Redis::stall);
     holder.let_go();
     let says = "a background process keeps trying";
     holder.finish().assert_code(0).assert_says(says);
     let releaser = releaser(all.home.path()).expect("a background process");
     send(releaser, libc::SIGSTOP);
-    all.servers[1..].iter().for_each(Redis::resume);
+    all.replicas(0).for_each(Redis::resume);
     let primary = &all.servers[all.primary_after(0)];
     let port = primary.port.to_string();
     let deaf = Redis::with(&["--replicaof", "127.0.0.1", &port]);
@@ -895,10 +774,9 @@ fn a_release_that_a_replica_does_not_confirm_keeps_no_other_lock_of_the_run() {
 fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary_answers() {
     let mut all = Replicated::start();
     let options = words!("run --ttl 1m -k 2s REDLOCK_REDIS_TIMEOUT=2s");
-    let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
+    let names = locks(20);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let options = &[options, &names].concat();
-    let mut holder = Job::start("holder", all.home.path(), all.redlock(options)).ready();
+    let mut holder = start(&all, "holder", &[options, &names].concat()).ready();
     all.servers.iter_mut().for_each(Redis::kill);
     let began = Instant::now();
     holder.let_go();
@@ -912,94 +790,74 @@ fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary
 }
 
 #[test]
-fn a_replica_that_hangs_costs_a_release_a_moment() {
-    let all = Replicated::start();
-    let run = all.redlock(words!("run --ttl 90s -k 45s a"));
-    let mut holder = Job::start("holder", all.home.path(), run).ready();
+fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_costs_nothing() {
+    let mut all = Replicated::start();
+    let mut holder = start(&all, "holder", words!("run --ttl 90s -k 45s a")).ready();
     all.servers[1].stall();
     holder.let_go();
     let began = Instant::now();
     let end = holder.finish();
     let took = began.elapsed();
     all.servers[1].resume();
-    end.assert_code(0)
-        .assert_says("some replicas haven't confirmed the release of lock \"a\"");
+    let says = "some replicas haven't confirmed the release of lock \"a\"";
+    end.assert_code(0).assert_says(says);
     assert!(took < Duration::from_secs(20), "{took:?}");
     assert_eq!(all.servers[0].cli(&["EXISTS", "redlock:a"]), "0");
+
+    all.wait_until_whole();
+    let holders = [
+        ("a", words!("run --ttl 12s -k 1s a")),
+        ("b", words!("run --ttl 12s -k 1s REDLOCK_SYNC=1 b")),
+        ("c", words!("run --ttl 12s -k 1s REDLOCK_SYNC=all c")),
+    ];
+    let holders = holders.map(|(name, words)| (name, start(&all, name, words).ready()));
+    wait_until("all were renewed", || all.servers[0].trackers() >= 3);
+    all.servers[1].kill();
+    let primary = &all.servers[0];
+    wait_until("the replica is gone", || {
+        primary.info("replication", "connected_slaves") == "1"
+    });
+    for (name, mut holder) in holders {
+        // Two renewals later nobody waits for it any more.
+        await_renewals(primary, name, 3);
+        holder.let_go();
+        let began = Instant::now();
+        let end = holder.finish();
+        let took = began.elapsed();
+        end.assert_code(0);
+        assert!(!end.stderr.contains("replicas"), "{name} {end:?}");
+        assert!(took < Duration::from_secs(10), "{name}: {took:?}");
+        assert_eq!(primary.holder(name), None);
+    }
 }
 
-#[test]
-fn a_replica_that_was_shut_down_during_a_run_does_not_hold_up_its_release() {
-    std::thread::scope(|scope| {
-        for options in [&[][..], &["REDLOCK_SYNC=1"], &["REDLOCK_SYNC=all"]] {
-            scope.spawn(move || {
-                let mut all = Replicated::start();
-                let words = [&["run", "--ttl", "12s", "-k", "1s"], options, &["a"]].concat();
-                let mut holder = Job::start("holder", all.home.path(), all.redlock(&words)).ready();
-                wait_until("it was renewed", || all.servers[0].trackers() > 0);
-                all.servers[1].kill();
-                let primary = &all.servers[0];
-                wait_until("it is gone", || {
-                    primary.info("replication", "connected_slaves") == "1"
-                });
-                // Two renewals later nobody waits for it any more.
-                let (since, lease) = (Instant::now(), || primary.cli(&["PTTL", "redlock:a"]));
-                let mut renewals = 0;
-                let mut last: i64 = lease().parse().unwrap();
-                while renewals < 3 {
-                    assert!(since.elapsed() < Duration::from_secs(40), "{options:?}");
-                    let left = lease().parse().unwrap();
-                    renewals += u32::from(left > last);
-                    last = left;
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                holder.let_go();
-                let began = Instant::now();
-                let end = holder.finish();
-                let took = began.elapsed();
-                end.assert_code(0);
-                assert!(!end.stderr.contains("replicas"), "{options:?} {end:?}");
-                assert!(took < Duration::from_secs(10), "{options:?}: {took:?}");
-                assert_eq!(primary.cli(&["EXISTS", "redlock:a"]), "0");
-            });
-        }
-    });
+/// The names of so many locks.
+fn locks(count: u32) -> Vec<String> {
+    (0..count).map(|number| format!("lock-{number}")).collect()
 }
 
 #[test]
 fn a_run_that_a_signal_ends_does_not_wait_for_silent_sentinels_with_each_release() {
     let mut all = Replicated::start();
-    let options = ["run", "--ttl", "9s", "-k", "1s"];
-    let locks: Vec<String> = (0..48).map(|number| format!("lock-{number}")).collect();
-    let locks: Vec<&str> = locks.iter().map(String::as_str).collect();
-    let words = [&options, &locks[..], &["--", "sleep", "60"]].concat();
+    let locks = locks(48);
+    let names: Vec<&str> = locks.iter().map(String::as_str).collect();
+    let options = words!("run --ttl 9s -k 1s");
+    let words = [options, &names, &["--", "sleep", "60"]].concat();
     let run = Running::start(&mut all.redlock(&words));
     wait_until("it has all", || {
         let primary = &all.servers[0];
         locks.iter().all(|name| primary.holder(name).is_some())
     });
-    for sentinel in &all.sentinels {
-        sentinel.stall();
-    }
-    all.servers[1].kill();
-    all.servers[2].kill();
+    all.sentinels.iter().for_each(Sentinel::stall);
+    all.servers[1..].iter_mut().for_each(Redis::kill);
     let primary = &all.servers[0];
     // No release asks for them any more after the second renewal that is that much later.
-    let lease = || primary.cli(&["PTTL", "redlock:lock-0"]).parse().unwrap();
-    let (mut renewals, mut last): (u32, i64) = (0, lease());
-    while renewals < 5 {
-        let left = lease();
-        renewals += u32::from(left > last);
-        last = left;
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    await_renewals(primary, "lock-0", 5);
     let began = Instant::now();
     send(run.pid(), libc::SIGTERM);
     run.finish();
     let took = began.elapsed();
-    for sentinel in &all.sentinels {
-        sentinel.resume();
-    }
+    all.sentinels.iter().for_each(Sentinel::resume);
     assert!(took < Duration::from_secs(12), "{took:?}");
     wait_until("all are free", || {
         locks.iter().all(|name| primary.holder(name).is_none())
@@ -1007,51 +865,34 @@ fn a_run_that_a_signal_ends_does_not_wait_for_silent_sentinels_with_each_release
 }
 
 #[test]
-fn a_run_whose_lease_a_failover_may_outlast_says_so_once() {
+fn a_run_whose_lease_a_failover_may_outlast_says_so_and_status_that_sentinels_name_no_primary() {
     let all = Replicated::start();
     let says = "may end during a failover";
-    let run = |options: &[&str]| {
-        outcome(&mut all.redlock(&[&["run"], options, words!("a -k 1s -- true")].concat()))
-    };
-    for (options, times) in [
-        (&["--ttl", "7s"][..], 1),
-        (&["--ttl", "7s", "-q"], 0),
-        (&["--ttl", "30s"], 0),
+    for (words, times) in [
+        (words!("run --ttl 7s a -k 1s -- true"), 1),
+        (words!("run --ttl 7s -q a -k 1s -- true"), 0),
+        (words!("run --ttl 30s a -k 1s -- true"), 0),
         // Replicas have to confirm the next renewal, too.
-        (&["--ttl", "12s", "REDLOCK_SYNC=all"], 1),
-        (&["--ttl", "30s", "REDLOCK_SYNC=all"], 0),
+        (words!("run --ttl 12s REDLOCK_SYNC=all a -k 1s -- true"), 1),
+        (words!("run --ttl 30s REDLOCK_SYNC=all a -k 1s -- true"), 0),
     ] {
-        let end = run(options);
-        end.assert_code(0);
-        assert_eq!(
-            end.stderr.matches(says).count(),
-            times,
-            "{options:?} {end:?}"
-        );
+        let end = outcome(&mut all.redlock(words));
+        let count = end.assert_code(0).stderr.matches(says).count();
+        assert_eq!(count, times, "{words:?} {end:?}");
     }
-}
-
-#[test]
-fn status_says_that_most_sentinels_do_not_name_the_primary_that_it_shows() {
-    let all = Replicated::start();
-    let holder = job(&all, "holder", &[]).ready();
+    let holder = job(&all, "holder", &all.url()).ready();
     let status = |options: &[&str]| {
         let end = outcome(&mut all.redlock(&[&["status", "a"], options].concat()));
-        end.assert_code(0);
-        assert!(end.stdout.contains("held"), "{end:?}");
+        assert!(end.assert_code(0).stdout.contains("held"), "{end:?}");
         end.stderr
     };
     assert_eq!(status(&[]), "");
-    for sentinel in &all.sentinels[1..] {
-        sentinel.stall();
-    }
+    all.sentinels[1..].iter().for_each(Sentinel::stall);
     let says = "most of the sentinels don't name Redis at ";
     let stderr = status(&[]);
     assert!(stderr.contains(says), "{stderr:?}");
     assert_eq!(status(&["-q"]), "");
-    for sentinel in &all.sentinels[1..] {
-        sentinel.resume();
-    }
+    all.sentinels[1..].iter().for_each(Sentinel::resume);
     holder.end();
 }
 
@@ -1071,11 +912,9 @@ fn over_tls_a_primary_that_is_named_by_its_number_is_reached_by_the_urls_name_of
         key.display(),
     );
     let _sentinel = Sentinel::start("127.0.0.1".into(), port, &text, Vec::new(), Vec::new());
-    let run = |host: &str| {
-        let url = format!("rediss-sentinel://{host}:{port}/{MASTER}");
-        let ca = cert.to_str().unwrap();
-        let words = words!("-u {} REDLOCK_TLS_CA={} run -w 30s a -- echo ran", &url, ca);
-        outcome(&mut redlock(words))
-    };
-    assert_eq!(run("localhost").assert_code(0).stdout, "ran\n");
+    let url = format!("rediss-sentinel://localhost:{port}/{MASTER}");
+    let ca = cert.to_str().unwrap();
+    let words = words!("-u {} REDLOCK_TLS_CA={} run -w 30s a -- echo ran", &url, ca);
+    let end = outcome(&mut redlock(words));
+    assert_eq!(end.assert_code(0).stdout, "ran\n");
 }

@@ -9,23 +9,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::promises::keeper::keeper;
+use crate::promises::terminal::hand_on;
 use crate::support::{
-    Gate, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, directly, free_port,
-    is_alive, is_gone, is_permitted, now, outcome, path, script, send, wait_until,
+    Gate, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, children, directly,
+    free_port, is_alive, is_gone, is_permitted, now, outcome, path, script, send, wait_until,
 };
 
-/// redlock under strace with these options; strace ends as redlock does.
+/// Returns redlock under strace with these options. strace ends as redlock does; with `-D` it runs beside redlock.
 fn traced(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {
     let strace = ["strace", "-o", "/dev/null"];
-    directly(redis, &[&strace, options, &[REDLOCK], arguments].concat())
-}
-
-/// The same, but what is started is redlock, and strace something beside it.
-fn traced_from_beside(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {
-    let strace = ["strace", "-D", "-o", "/dev/null"];
     directly(redis, &[&strace, options, &[REDLOCK], arguments].concat())
 }
 
@@ -44,28 +40,20 @@ const STUBBORN: &str = r#"
     while (time < $limit) { seek $life, 0, 0; printf $life "%.6f\n", time; sleep 0.003 }
 "#;
 
-/// No thread can be made: COMMAND's own process is the first clone(2) with either C library, and of
-/// its children strace takes no notice.
-const NO_THREAD: [&str; 4] = [
-    "-e",
-    "inject=clone3:error=EAGAIN",
-    "-e",
-    "inject=clone:error=EAGAIN:when=2+",
-];
-
 #[test]
 fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends() {
     let redis = Redis::start();
     let life = redis.dir.path().join("life");
-    let run = ["run", "--ttl", "8s", "-k", "2s"];
-    let run = [&run[..], &["a", "--", "perl", "-e", STUBBORN]].concat();
-    let arguments = [&run[..], &[life.to_str().unwrap()]].concat();
-    let mut run = Running::start(&mut traced_from_beside(&redis, &NO_THREAD, &arguments));
+    // COMMAND's own process is the first clone(2) with either C library, and of its children strace takes no notice.
+    let no_thread = words!("-D -e inject=clone3:error=EAGAIN -e inject=clone:error=EAGAIN:when=2+");
+    let arguments = words!(
+        "run --ttl 8s -k 2s a -- perl -e",
+        STUBBORN,
+        life.to_str().unwrap()
+    );
+    let mut run = Running::start(&mut traced(&redis, no_thread, arguments));
     let words = run.line();
-    let pids: Vec<i32> = words
-        .split(' ')
-        .filter_map(|pid| pid.parse().ok())
-        .collect();
+    let pids: Vec<i32> = words.split(' ').flat_map(str::parse).collect();
     let [command, child] = pids[..] else {
         panic!("{words}");
     };
@@ -92,12 +80,12 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
 #[test]
 fn when_the_renewing_thread_can_be_made_in_time_all_goes_on() {
     let redis = Redis::start();
-    let options =
-        words!("-e inject=clone3:error=EAGAIN:when=1..2 -e inject=clone:error=EAGAIN:when=2..3");
+    let no_thread =
+        words!("-D -e inject=clone3:error=EAGAIN:when=1..2 -e inject=clone:error=EAGAIN:when=2..3");
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read go <"$HOME/gate""#;
-    let arguments = ["run", "--ttl", "6s", "-k", "100ms", "a", "-c", script];
-    let mut run = Running::start(&mut traced_from_beside(&redis, options, &arguments));
+    let arguments = words!("run --ttl 6s -k 100ms a -c", script);
+    let mut run = Running::start(&mut traced(&redis, no_thread, arguments));
     run.expect_line("ready");
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || {
@@ -135,77 +123,70 @@ const SURROUNDINGS: &str = r#"
     print map { /^REDLOCK_(?!URL)/ ? () : "variable $_=$ENV{$_}\n" } sort keys %ENV;
 "#;
 
-/// How a COMMAND may come to be started.
-fn ways() -> Vec<Vec<String>> {
-    let nowhere = format!("redis://127.0.0.1:{}", free_port());
-    let ways: [&[&str]; 10] = [
-        &["run", "a", "--"],
-        &["run", "--on-unreachable", "run", "-u", &nowhere, "a", "--"],
-        &["run", "--on-unreachable", "run", "a", "--"],
-        &["run", "-v", "--shared", "a", "--"],
-        &["run", "--slots", "3", "a", "--"],
-        &["run", "-t", "50s", "-k", "1s", "a", "b", "--"],
-        &["run", "--ttl", "9s", "-w", "50s", "-q", "a", "--"],
-        &["run", "--once-per", "1ms", "a", "--"],
-        &["run", "--supersede", "--cancel-in-progress", "a", "--"],
-        &["run", "a", "--", REDLOCK, "run", "b", "--"],
-    ];
-    let owned = |way: &&[&str]| way.iter().map(|&word| word.to_owned()).collect();
-    ways.iter().map(owned).collect()
-}
-
-/// COMMAND finds all as it would without redlock, when both are started by `around`.
-#[track_caller]
-fn assert_changes_nothing(around: &[&str]) {
-    let redis = Redis::start();
-    let look = ["perl", "-e", SURROUNDINGS];
-    let found = |way: &[&str]| {
-        let words = [around, way, &look].concat();
-        outcome(&mut directly(&redis, &words))
-    };
-    let direct = found(&[]);
-    direct.assert_code(0).assert_silent();
-    assert!(direct.stdout.lines().count() > 60, "{}", direct.stdout);
-    for way in ways() {
-        let way: Vec<&str> = way.iter().map(String::as_str).collect();
-        let under = found(&[&[REDLOCK], &way[..]].concat());
-        under.assert_code(0);
-        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-        let (without, with) = (lines(&direct.stdout), lines(&under.stdout));
-        let differ = without
-            .iter()
-            .zip(&with)
-            .filter(|(one, other)| one != other);
-        let differ: Vec<_> = differ.collect();
-        assert!(
-            differ.is_empty() && without.len() == with.len(),
-            "{way:?} changes (without, with redlock): {differ:#?}; {under:?}"
-        );
-    }
-}
-
 #[test]
 fn command_finds_everything_as_it_would_without_redlock() {
-    assert_changes_nothing(&[]);
-    assert_changes_nothing(&["nice", "-n", "3"]);
-    assert_changes_nothing(&["prlimit", "--nofile=200:300", "--core=0", "--stack=4194304"]);
-    assert_changes_nothing(&["sh", "-c", r#"umask 027; cd /; exec "$@""#, "sh"]);
-    assert_changes_nothing(&["chrt", "--batch", "0"]);
-    assert_changes_nothing(&["taskset", "-c", "0"]);
+    let redis = Redis::start();
+    let nowhere = format!("redis://127.0.0.1:{}", free_port());
+    let opens = r#"exec env -u _ "$@" 3</dev/null 7</dev/null 200>/dev/zero"#;
+    let look = ["perl", "-e", SURROUNDINGS];
+    // What starts COMMAND, with redlock or without.
+    for around in [
+        words!("nice -n 3"),
+        &[],
+        words!("prlimit --nofile=200:300 --core=0 --stack=4194304"),
+        &["sh", "-c", r#"umask 027; cd /; exec "$@""#, "sh"],
+        // It tells each program where that is, in the variable `_`.
+        &["bash", "-c", opens, "bash"],
+        words!("chrt --batch 0"),
+        words!("taskset -c 0"),
+    ] {
+        let see = |way: &[&str]| outcome(&mut directly(&redis, &[around, way, &look].concat()));
+        let direct = see(&[]);
+        direct.assert_code(0).assert_silent();
+        let without: Vec<&str> = direct.stdout.lines().collect();
+        assert!(without.len() > 60, "{direct:?}");
+        for way in [
+            words!("redlock run a --"),
+            words!("redlock run --on-unreachable run -u {} a --", &nowhere),
+            words!("redlock run --on-unreachable run a --"),
+            words!("redlock run -v --shared a --"),
+            words!("redlock run --slots 3 a --"),
+            words!("redlock run -t 50s -k 1s a b --"),
+            words!("redlock run --ttl 9s -w 50s -q a --"),
+            words!("redlock run --once-per 1ms a --"),
+            words!("redlock run --supersede --cancel-in-progress a --"),
+            words!("redlock run a -- redlock run b --"),
+        ] {
+            let under = see(way);
+            under.assert_code(0);
+            let with: Vec<&str> = under.stdout.lines().collect();
+            let pairs = without.iter().zip(&with);
+            let differ: Vec<_> = pairs.filter(|(one, other)| one != other).collect();
+            assert!(
+                differ.is_empty() && without.len() == with.len(),
+                "{around:?} {way:?} changes (without, with redlock): {differ:#?}; {under:?}"
+            );
+        }
+    }
 }
 
 #[test]
 fn a_command_that_had_to_wait_finds_everything_as_it_would_without_redlock() {
     let redis = Redis::start();
-    let look = ["perl", "-e", SURROUNDINGS];
-    let direct = outcome(&mut directly(&redis, &look));
-    for options in [&["-v"][..], &["--slots", "1", "-q"]] {
+    let see = |way: &[&str]| {
+        let mut command = directly(&redis, &[way, &["perl", "-e", SURROUNDINGS]].concat());
+        command.env("REDLOCK_URL", redis.tcp_url());
+        Running::start(&mut command)
+    };
+    let direct = see(&[]).finish();
+    for way in [
+        words!("redlock run -v a --"),
+        words!("redlock run --slots 1 -q a --"),
+    ] {
         redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
-        let words = [&[REDLOCK, "run"], options, &["a", "--"], &look].concat();
-        let mut waiter = Running::start(&mut directly(&redis, &words));
+        let mut waiter = see(way);
         waiter.wait_until_queued(&redis);
-        redis.cli(&["DEL", "redlock:a"]);
-        redis.cli(&["PUBLISH", &redis.cli(&["PUBSUB", "CHANNELS"]), "free"]);
+        hand_on(&redis);
         let end = waiter.finish();
         end.assert_code(0);
         assert_eq!(end.stdout, direct.stdout);
@@ -229,14 +210,14 @@ fn tool(redis: &Redis, directory: &str, text: &str, mode: u32) {
 }
 
 #[test]
-fn a_script_without_an_interpreter_is_run_where_it_may_be_executed() {
+fn a_script_without_an_interpreter_is_the_shells_where_it_may_be_executed() {
     let redis = Redis::start();
     let path = search_path(&redis, &["one", "two"]);
     tool(&redis, "one", "echo one", 0o644);
-    tool(&redis, "two", "echo two $0 $@", 0o755);
-    let mut run = redis.redlock(&["run", "a", "--", "tool", "x", "y"]);
+    tool(&redis, "two", "echo two $0 $@; exit 4", 0o755);
+    let mut run = redis.redlock(words!("run a -- tool x y"));
     let end = outcome(run.env("PATH", &path));
-    end.assert_code(0).assert_silent();
+    end.assert_code(4).assert_silent();
     let second = redis.dir.path().join("two/tool");
     assert_eq!(end.stdout, format!("two {} x y\n", second.display()));
     assert_nothing_left(&redis);
@@ -275,23 +256,18 @@ fn a_file_system_that_does_not_answer_is_passed_over() {
 
 #[test]
 fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
-    for (error, texts) in [
-        ("EAGAIN", ["Resource temporarily unavailable"; 2]),
+    for (error, says) in [
+        ("EAGAIN", &["Resource temporarily unavailable"][..]),
         // As glibc and as musl have it.
-        ("ENOMEM", ["annot allocate memory", "Out of memory"]),
+        ("ENOMEM", &["annot allocate memory", "Out of memory"]),
     ] {
         let redis = Redis::start();
         let inject = format!("inject=clone,clone3,fork,vfork:error={error}");
-        let end = outcome(&mut traced(
-            &redis,
-            &["-e", &inject],
-            &["run", "a", "--", "echo", "ran"],
-        ));
+        let mut run = traced(&redis, &["-e", &inject], words!("run a -- echo ran"));
+        let end = outcome(&mut run);
         end.assert_code(125).assert_says("echo");
-        assert!(
-            texts.iter().any(|text| end.stderr.contains(text)),
-            "{end:?}"
-        );
+        let is_named = says.iter().any(|text| end.stderr.contains(text));
+        assert!(is_named, "{end:?}");
         assert_eq!(end.stdout, "");
         assert_nothing_left(&redis);
     }
@@ -310,8 +286,8 @@ fn a_child_that_is_killed_before_it_executes_is_not_a_command_that_was_not_found
         let path = search_path(&redis, &["one"]);
         let mut run = traced(&redis, &["-f", "-e", inject], &["run", "a", "--", "true"]);
         let end = outcome(run.env("PATH", path));
-        assert_ne!(end.code(), Some(127), "{inject}: {end:?}");
-        assert_ne!(end.code(), Some(126), "{inject}: {end:?}");
+        let is_found = ![Some(126), Some(127)].contains(&end.code());
+        assert!(is_found, "{inject}: {end:?}");
         assert_nothing_left(&redis);
     }
 }
@@ -346,12 +322,10 @@ fn first(redis: &Redis, words: &[&str]) -> Command {
 
 /// The first process in the namespace that this unshare has made, by its pid outside.
 #[track_caller]
-fn inside(unshare: &Running) -> i32 {
-    let pid = unshare.pid();
+pub fn inside(unshare: &Running) -> i32 {
     let mut child = None;
     wait_until("it is in its namespace", || {
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        child = children.unwrap_or_default().trim().parse().ok();
+        child = children(unshare.pid()).first().copied();
         child.is_some()
     });
     child.unwrap()
@@ -378,10 +352,7 @@ fn as_the_first_process_redlock_ends_by_a_term_while_it_connects() {
             // The first ones may come before it has begun to connect.
             wait_until(&format!("{url} {command:?} ends"), || {
                 if is_alive(redlock) {
-                    let _ = nix::sys::signal::kill(
-                        nix::unistd::Pid::from_raw(redlock),
-                        Signal::SIGTERM,
-                    );
+                    let _ = kill(Pid::from_raw(redlock), Signal::SIGTERM);
                 }
                 std::thread::sleep(Duration::from_millis(50));
                 run.has_ended()

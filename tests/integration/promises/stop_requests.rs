@@ -2,19 +2,17 @@
 //! relay the same signal, COMMAND may clean up; only a second request kills it.
 
 use std::fmt::Debug;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::promises::terminal::{CTRL_C, on_terminal, pid_in, shell};
 use crate::support::pty::Terminal;
 use crate::support::{
-    COUNTER, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, path, script,
+    COUNTER, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, script,
     seen_by_a_shell, send, wait_until, with_default_signals,
 };
-
-const CTRL_C: &str = "\x03";
 
 /// How often each relay is tried: what decides is which of several signals comes first.
 const ROUNDS: usize = 12;
@@ -36,11 +34,6 @@ const CLEANS_UP: &str = r#"
     exit 9;
 "#;
 
-/// The counting program under redlock, with a minute for everything.
-const COUNTING: [&str; 11] = [
-    "run", "--ttl", "120s", "-k", "60s", "a", "--", "perl", "-e", COUNTER, "child",
-];
-
 /// Two runs, one in the other.
 const NESTED: [&str; 13] = [
     REDLOCK, "run", "--ttl", "120s", "-k", "60s", "a", "--", REDLOCK, "run", "-q", "b", "--",
@@ -49,66 +42,51 @@ const NESTED: [&str; 13] = [
 /// A run under a supervisor that passes on to all of its group what it gets itself.
 const UNDER_TIMEOUT: [&str; 8] = ["timeout", "60", REDLOCK, "run", "-k", "60s", "a", "--"];
 
-/// A command at the head of a session on a terminal, with default signals.
-fn on_terminal(redis: &Redis, words: &[&str]) -> Terminal {
-    let mut command = Command::new(words[0]);
-    command
-        .args(&words[1..])
-        .env_clear()
-        .env("PATH", path())
-        .env("PS1", "")
-        .env("REDLOCK_URL", redis.url())
-        .env("HOME", redis.dir.path());
-    Terminal::start(with_default_signals(command))
+/// Ends the counting program at the head of a terminal, which was not killed.
+fn end(terminal: &mut Terminal, redis: &Redis) {
+    send(terminal.pid(), libc::SIGRTMAX());
+    terminal.line("child end");
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+    assert_nothing_left(redis);
 }
 
 #[test]
-fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it() {
+fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it_or_ignores_it() {
     let redis = Redis::start();
-    let words = [&[REDLOCK], &COUNTING[..], &["INT", "WINCH"]].concat();
-    let mut terminal = on_terminal(&redis, &words);
-    terminal.line("child ready");
-    for round in 0..8 {
-        terminal.type_in(CTRL_C);
-        terminal.line("child INT");
-        // When this one has been passed on, redlock has seen the key too, as the kernel gives the
-        // lower number first.
-        send(terminal.pid(), libc::SIGWINCH);
-        terminal.line("child WINCH");
-        if round == 4 {
-            // Neither shortly after another nor long after it.
-            std::thread::sleep(SAME + Duration::from_millis(100));
+    for (kill_after, trap, names) in [
+        ("60s", "-", "INT WINCH"),
+        // Less than lies between the keys.
+        ("1ms", "-", "INT WINCH"),
+        ("60s", "''", "WINCH"),
+    ] {
+        let script = format!("trap {trap} INT; exec perl -e \"$COUNTER\" child {names}");
+        let words = words!("redlock run --ttl 120s -k {} a -c", kill_after, &script);
+        let mut terminal = on_terminal(&redis, words);
+        terminal.line("child ready");
+        for round in 0..8 {
+            terminal.type_in(CTRL_C);
+            if names.contains("INT") {
+                terminal.line("child INT");
+            }
+            // When this one has been passed on, redlock has seen the key too, as the kernel gives the
+            // lower number first.
+            send(terminal.pid(), libc::SIGWINCH);
+            terminal.line("child WINCH");
+            if round == 4 {
+                // Neither shortly after another nor long after it.
+                std::thread::sleep(SAME + Duration::from_millis(100));
+            }
         }
+        end(&mut terminal, &redis);
     }
-    send(terminal.pid(), libc::SIGRTMAX());
-    terminal.line("child end");
-    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn typed_ctrl_c_never_kills_a_command_that_ignores_it() {
-    let redis = Redis::start();
-    let script = "trap '' INT; exec perl -e \"$0\" child WINCH";
-    let words = [REDLOCK, "run", "--ttl", "120s", "-k", "60s", "a", "--"];
-    let words = [&words[..], &["sh", "-c", script, COUNTER]].concat();
-    let mut terminal = on_terminal(&redis, &words);
-    terminal.line("child ready");
-    for _ in 0..4 {
-        terminal.type_in(CTRL_C);
-        send(terminal.pid(), libc::SIGWINCH);
-        terminal.line("child WINCH");
-    }
-    send(terminal.pid(), libc::SIGRTMAX());
-    terminal.line("child end");
-    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
 }
 
 #[test]
 fn after_a_typed_ctrl_c_a_sent_term_is_the_first_request() {
     let redis = Redis::start();
-    let words = [&[REDLOCK], &COUNTING[..], &["INT", "TERM", "WINCH"]].concat();
-    let mut terminal = on_terminal(&redis, &words);
+    let script = "exec perl -e \"$COUNTER\" child INT TERM WINCH";
+    let words = words!("redlock run --ttl 120s -k 60s a -c", script);
+    let mut terminal = on_terminal(&redis, words);
     terminal.line("child ready");
     terminal.type_in(CTRL_C);
     terminal.line("child INT");
@@ -117,29 +95,26 @@ fn after_a_typed_ctrl_c_a_sent_term_is_the_first_request() {
     terminal.line("child TERM");
     send(terminal.pid(), libc::SIGWINCH);
     terminal.line("child WINCH");
-    send(terminal.pid(), libc::SIGRTMAX());
-    terminal.line("child end");
-    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+    end(&mut terminal, &redis);
 }
 
 /// Starts the counting program; its pid.
-fn counting(redis: &Redis, names: &[&str]) -> (Running, i32) {
-    let words = [&COUNTING[..], names].concat();
-    let mut run = Running::start(&mut with_default_signals(redis.redlock(&words)));
+fn counting(redis: &Redis) -> (Running, i32) {
+    let words = words!(
+        "run --ttl 120s -k 60s a -- perl -e {} child INT TERM WINCH",
+        COUNTER
+    );
+    let mut run = Running::start(&mut with_default_signals(redis.redlock(words)));
     let line = run.line();
-    (run, line.rsplit(' ').next().unwrap().parse().unwrap())
+    (run, pid_in(&line))
 }
 
 #[test]
 fn a_second_request_that_is_sent_half_a_second_after_the_first_kills() {
     let redis = Redis::start();
-    for (first, second) in [
-        (Signal::SIGTERM, Signal::SIGTERM),
-        (Signal::SIGINT, Signal::SIGINT),
-        (Signal::SIGTERM, Signal::SIGINT),
-        (Signal::SIGINT, Signal::SIGTERM),
-    ] {
-        let (mut run, child) = counting(&redis, &["INT", "TERM"]);
+    let (term, int) = (Signal::SIGTERM, Signal::SIGINT);
+    for (first, second) in [(term, term), (int, int), (term, int), (int, term)] {
+        let (mut run, child) = counting(&redis);
         run.signal(first);
         run.expect_line(&format!("child {}", &first.as_str()[3..]));
         std::thread::sleep(SAME + Duration::from_millis(50));
@@ -152,11 +127,11 @@ fn a_second_request_that_is_sent_half_a_second_after_the_first_kills() {
     }
 }
 
-/// Sends two signals to a run within half a second, and then lets COMMAND end; what it said after
+/// Sends two signals to a run within half a second, and then lets COMMAND end; what it prints after
 /// the first. Where the machine was slower than that nothing is known, and it is done again.
-fn said_after(redis: &Redis, first: Signal, second: Signal) -> String {
+fn lines_after(redis: &Redis, first: Signal, second: Signal) -> String {
     for _ in 0..50 {
-        let (mut run, _) = counting(redis, &["INT", "TERM", "WINCH"]);
+        let (mut run, _) = counting(redis);
         let began = Instant::now();
         run.signal(first);
         run.expect_line(&format!("child {}", &first.as_str()[3..]));
@@ -164,46 +139,42 @@ fn said_after(redis: &Redis, first: Signal, second: Signal) -> String {
         // The kernel gives the lower number first, to redlock and to COMMAND: when this one has
         // arrived, so has all that comes of the others.
         send(run.pid(), libc::SIGWINCH);
-        let mut said = String::new();
-        while !said.ends_with("WINCH\n") {
+        let mut lines = String::new();
+        while !lines.ends_with("WINCH\n") {
             match run.next_line() {
-                Some(line) => said += line.strip_prefix("child ").unwrap_or(&line),
+                Some(line) => lines += line.strip_prefix("child ").unwrap_or(&line),
                 None => break,
             }
         }
         let took = began.elapsed();
-        if said.ends_with("WINCH\n") {
+        let is_alive_then = lines.ends_with("WINCH\n");
+        assert!(
+            is_alive_then || took >= SAME,
+            "killed within {took:?} by {first} and {second}; it said {lines:?}"
+        );
+        if is_alive_then {
             send(run.pid(), libc::SIGRTMAX());
             run.finish().assert_exited(0);
             if took < SAME {
-                return said;
+                return lines;
             }
-        } else {
-            assert!(
-                took >= SAME,
-                "killed within {took:?} by {first} and {second}; it said {said:?}"
-            );
-            run.finish();
         }
     }
     panic!("this machine never did it within {SAME:?}");
 }
 
 #[test]
-fn the_same_signal_again_within_half_a_second_is_the_same_request_and_not_passed_on() {
+fn within_half_a_second_a_signal_is_the_same_request_and_only_another_one_is_passed_on() {
     let redis = Redis::start();
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        assert_eq!(said_after(&redis, signal, signal), "WINCH\n", "{signal}");
+    let (term, int) = (Signal::SIGTERM, Signal::SIGINT);
+    for (first, second, lines) in [
+        (term, term, "WINCH\n"),
+        (int, int, "WINCH\n"),
+        (int, term, "TERM\nWINCH\n"),
+        (term, int, "INT\nWINCH\n"),
+    ] {
+        assert_eq!(lines_after(&redis, first, second), lines, "{first}");
     }
-}
-
-#[test]
-fn another_signal_within_half_a_second_is_passed_on_and_does_not_kill() {
-    let redis = Redis::start();
-    let said = said_after(&redis, Signal::SIGINT, Signal::SIGTERM);
-    assert_eq!(said, "TERM\nWINCH\n");
-    let said = said_after(&redis, Signal::SIGTERM, Signal::SIGINT);
-    assert_eq!(said, "INT\nWINCH\n");
 }
 
 /// Counts the rounds in which COMMAND cleaned up.
@@ -268,7 +239,7 @@ fn kill_of_a_shells_job_lets_command_clean_up() {
     let redis = Redis::start();
     let text = format!("#!/usr/bin/env perl\n{CLEANS_UP}");
     script(redis.dir.path(), "command", &text);
-    let mut terminal = on_terminal(&redis, words!("bash --norc --noprofile --noediting -i"));
+    let mut terminal = shell(&redis);
     let mut rounds = Rounds::default();
     for _ in 0..ROUNDS {
         terminal.type_in("redlock run -k 60s a -- redlock run -k 60s b -- ~/command &\n");
@@ -282,8 +253,6 @@ fn kill_of_a_shells_job_lets_command_clean_up() {
         rounds.judge(is_clean, began, &terminal.shown);
     }
     rounds.assert_some();
-    terminal.type_in("exit 0\n");
-    terminal.finish();
     assert_nothing_left(&redis);
 }
 

@@ -14,42 +14,41 @@ use crate::support::{Redis, Running, TIMEOUT, directly, outcome, send, setting, 
 /// A COMMAND that ends when a file appears in its home directory.
 const UNTIL_GO: &str = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
 
-fn run(redis: &Redis, options: &[&str]) -> Running {
-    let mut arguments = vec!["run"];
-    arguments.extend(options);
-    arguments.extend(["a", "--", "sh", "-c", UNTIL_GO]);
-    let mut run = Running::start(&mut redis.redlock(&arguments));
+/// A run of the lock "a", at its `ready` line.
+fn run(redis: &Redis, options: &str) -> Running {
+    let mut run = Running::start(&mut redis.run(&format!("{options} a"), UNTIL_GO));
     run.expect_line("ready");
     run
+}
+
+/// Waits until a script was called once more.
+fn wait_for_renewal(redis: &Redis) {
+    let calls = || redis.calls("evalsha") + redis.calls("eval");
+    let before = calls();
+    wait_until("a renewal", || calls() > before);
+}
+
+/// Lets the commands end.
+fn go(redis: &Redis) {
+    std::fs::write(redis.dir.path().join("go"), "").unwrap();
 }
 
 /// The run renews at least once more, still has its token, and ends well and silently.
 #[track_caller]
 fn assert_goes_on(redis: &Redis, run: Running, token: &str) {
-    let before = redis.calls("evalsha") + redis.calls("eval");
-    wait_until("another renewal", || {
-        redis.calls("evalsha") + redis.calls("eval") > before
-    });
-    assert_eq!(
-        redis.cli(&["GET", "redlock:a"]),
-        token,
-        "{}",
-        redis.describe_key("a")
-    );
-    std::fs::write(redis.dir.path().join("go"), "").unwrap();
+    wait_for_renewal(redis);
+    let left = redis.cli(&["GET", "redlock:a"]);
+    assert_eq!(left, token, "{}", redis.describe_key("a"));
+    go(redis);
     run.finish().assert_code(0).assert_silent();
-    assert_eq!(
-        redis.cli(&["EXISTS", "redlock:a"]),
-        "0",
-        "{}",
-        redis.describe_key("a")
-    );
+    let left = redis.cli(&["EXISTS", "redlock:a"]);
+    assert_eq!(left, "0", "{}", redis.describe_key("a"));
 }
 
 #[test]
 fn a_redis_that_restarts_with_its_data_is_not_noticed() {
     let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let run = run(&redis, &["--ttl", "10s", "-k", "1s"]);
+    let run = run(&redis, "--ttl 10s -k 1s");
     let token = redis.cli(&["GET", "redlock:a"]);
     redis.kill();
     redis.start_again();
@@ -61,9 +60,7 @@ fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
     let redis = Redis::start();
     load_scripts(&redis);
     let proxy = Proxy::new(&redis);
-    let url = proxy.url();
-    let options = ["-u", &url, "-q", "--ttl", "12s", "--kill-after", "1s"];
-    let run = run(&redis, &options);
+    let run = run(&redis, &format!("-u {} -q --ttl 12s -k 1s", proxy.url()));
     let token = redis.cli(&["GET", "redlock:a"]);
     // It is suspended when a renewal comes, and for as long as the stall is to last.
     let (pid, (renewals, renewal)) = (redis.pid(), channel());
@@ -88,12 +85,6 @@ fn heard(redis: &Redis, settings: &str, options: &str) -> Running {
     run
 }
 
-fn wait_for_renewal(redis: &Redis) {
-    let calls = || redis.calls("evalsha") + redis.calls("eval");
-    let before = calls();
-    wait_until("a renewal", || calls() > before);
-}
-
 #[test]
 fn a_silent_redis_is_reported_once_an_outage_with_when_the_command_is_stopped() {
     let redis = Redis::start();
@@ -109,10 +100,9 @@ fn a_silent_redis_is_reported_once_an_outage_with_when_the_command_is_stopped() 
         redis.resume();
         run.expect_line("redlock: Redis answers again");
     }
-    std::fs::write(redis.dir.path().join("go"), "").unwrap();
+    go(&redis);
     let end = run.finish();
-    end.assert_code(0);
-    assert_eq!(end.stdout.lines().count(), 5, "{end:?}");
+    assert_eq!(end.assert_code(0).stdout.lines().count(), 5, "{end:?}");
 }
 
 #[test]
@@ -129,7 +119,7 @@ fn a_redis_that_refuses_renewals_is_reported_with_why_and_not_with_quiet() {
     assert!(begins && says, "{line}");
     redis.cli(&["ACL", "SETUSER", "default", "+@scripting"]);
     run.expect_line("redlock: renewals succeed again");
-    std::fs::write(redis.dir.path().join("go"), "").unwrap();
+    go(&redis);
     run.finish().assert_code(0);
     silent.finish().assert_code(0).assert_silent();
 }
@@ -137,7 +127,7 @@ fn a_redis_that_refuses_renewals_is_reported_with_why_and_not_with_quiet() {
 #[test]
 fn dropped_connections_and_flushed_scripts_are_not_noticed() {
     let redis = Redis::start();
-    let run = run(&redis, &["--ttl", "8s", "-k", "200ms"]);
+    let run = run(&redis, "--ttl 8s -k 200ms");
     let token = redis.cli(&["GET", "redlock:a"]);
     for _ in 0..3 {
         let before = redis.calls("eval");
@@ -206,9 +196,8 @@ fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
         let network = slow_network(redis.port);
         let url = format!("redis://127.0.0.1:{}", network.port);
         // Half of a lease without an answer is worth a word.
-        let quiet: &[&str] = if stall > 1_000 { &["-q"] } else { &[] };
-        let options = ["--url", &url, "--ttl", ttl, "--kill-after", "200ms"];
-        let run = run(&redis, &[quiet, &options].concat());
+        let quiet = if stall > 1_000 { "-q" } else { "" };
+        let run = run(&redis, &format!("{quiet} --url {url} --ttl {ttl} -k 200ms"));
         let token = redis.cli(&["GET", "redlock:a"]);
         network.hold_up(true);
         wait_until("a renewal is held up", || {
@@ -239,14 +228,11 @@ fn idle_connections_are_kept_alive_with_tls_or_without() {
     self_signed(directory.path(), "server", "2", "FALSE");
     let (redis, tls_port) = encrypted(directory.path(), "server");
     let ca = directory.path().join("server.crt");
+    let ca = setting("REDLOCK_TLS_CA", ca.to_str().unwrap());
     let tls_url = format!("rediss://localhost:{tls_port}");
     for (url, port) in [(redis.tcp_url(), redis.port), (tls_url, tls_port)] {
-        let run = run(
-            &redis,
-            &[setting("REDLOCK_TLS_CA", ca.to_str().unwrap()), "-u", &url],
-        );
+        let _run = run(&redis, &format!("{ca} -u {url}"));
         wait_until("its connection is kept alive", || is_kept_alive(port));
-        drop(run);
     }
 }
 
@@ -254,7 +240,7 @@ fn idle_connections_are_kept_alive_with_tls_or_without() {
 fn a_run_that_redis_cannot_notify_sees_within_a_minute_that_it_was_stopped_whatever_its_ttl() {
     let redis = Redis::start();
     redis.cli(&["ACL", "SETUSER", "default", "-client"]);
-    let run = run(&redis, &["--ttl", "30m"]);
+    let run = run(&redis, "--ttl 30m");
     let stopped = outcome(&mut redis.redlock(&["stop", "a"]));
     stopped.assert_code(0).assert_says("\"a\" is free after ");
     run.finish().assert_exited(79);
@@ -265,14 +251,11 @@ fn a_waiter_survives_a_restart_of_redis() {
     let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     assert_eq!(redis.cli(words!("SET redlock:a theirs PX 60000")), "OK");
     let waiter = Running::start(&mut redis.redlock(&["run", "a", "--", "true"]));
-    wait_until("it listens", || {
-        redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
-    });
+    let listens = |redis: &Redis| redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:");
+    wait_until("it listens", || listens(&redis));
     redis.kill();
     redis.start_again();
-    wait_until("it listens again", || {
-        redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
-    });
+    wait_until("it listens again", || listens(&redis));
     redis.cli(&["DEL", "redlock:a"]);
     waiter.finish().assert_code(0);
 }
@@ -283,15 +266,10 @@ fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
     let network = slow_network(redis.port);
     let url = format!("redis://127.0.0.1:{}", network.port);
     // The request passes while the answer is held up, because it is let through once.
-    let arguments = words!(
-        "--url {} REDLOCK_REDIS_TIMEOUT=500ms run a -- echo ran",
-        &url
-    );
+    let words = words!("-u {} REDLOCK_REDIS_TIMEOUT=500ms run a -- echo ran", &url);
     network.hold_up(true);
-    let run = Running::start(&mut redis.redlock(arguments));
-    let end = run.finish();
-    end.assert_code(69);
-    assert_eq!(end.stdout, "");
+    let end = outcome(&mut redis.redlock(words));
+    assert_eq!(end.assert_code(69).stdout, "");
     network.hold_up(false);
     // Now both requests arrive: the late one that takes the lock, and the one that releases it.
     wait_until("both have arrived", || {
@@ -310,8 +288,7 @@ fn a_renewal_that_is_due_while_the_lock_is_being_checked_comes_after_that() {
         "check" => Action::StallReply(Duration::from_millis(500)),
         _ => Action::Pass,
     });
-    let url = proxy.url();
-    let run = run(&redis, &["-u", &url, "--ttl", "9s", "-k", "100ms"]);
+    let run = run(&redis, &format!("-u {} --ttl 9s -k 100ms", proxy.url()));
     let token = redis.cli(&["GET", "redlock:a"]);
     // Each change of the key is followed by a check, so that one is nearly always under way.
     let renewals = proxy.answered("renew");
@@ -333,9 +310,8 @@ fn a_renewal_without_an_answer_is_sent_again_within_the_lease_however_long_the_c
         _ => Action::Pass,
     });
     let url = proxy.url();
-    let options = ["-u", &url, "--ttl", "10s", "-k", "200ms"];
-    let patient = ["REDLOCK_REDIS_TIMEOUT=20s"];
-    let mut run = run(&redis, &[&options[..], &patient].concat());
+    let patient = format!("-u {url} --ttl 10s -k 200ms REDLOCK_REDIS_TIMEOUT=20s");
+    let mut run = run(&redis, &patient);
     let token = redis.cli(&["GET", "redlock:a"]);
     wait_until("it is renewed, or has ended", || {
         proxy.answered("renew") > 0 || run.has_ended()

@@ -12,11 +12,11 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 
 use crate::promises::blocked::assert_renewed;
-use crate::promises::keeper::keeper;
+use crate::promises::keeper::{await_release, keeper};
 use crate::support::proxy::Proxy;
 use crate::support::{
-    Gate, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, is_gone, outcome, send,
-    state, wait_until, with_default_signals,
+    Gate, Outcome, REDLOCK, Redis, Running, assert_nothing_left, directly, is_alive, is_gone,
+    outcome, send, state, wait_until, with_default_signals,
 };
 
 /// A Perl program that says `ready` and its pid, cleans up when it gets a TERM, and says so.
@@ -196,41 +196,30 @@ fn await_adoption(bystander: i32, run: &Running) {
 }
 
 #[test]
-fn a_process_that_an_earlier_daemon_starts_is_neither_killed_nor_waited_for() {
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    let mut run = beside_a_daemon(&redis, "-k 100ms", "");
-    pid_after("command", &mut run);
-    gate.open();
-    let bystander = pid_after("bystander", &mut run);
-    await_adoption(bystander, &run);
-    run.signal(Signal::SIGTERM);
-    run.finish().assert_code(143);
-    assert!(is_alive(bystander));
-    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
-    send(bystander, libc::SIGKILL);
-}
-
-#[test]
-fn a_process_that_an_earlier_daemon_orphans_is_no_work_of_the_command() {
-    for way in ["setsid", "env -i"] {
-        for (options, code) in [("-t 6s -k 100ms", 124), ("--with-children", 0)] {
-            let redis = Redis::start();
-            let mut gate = Gate::new(&redis);
-            let mut run = beside_a_daemon(&redis, options, way);
-            let command = pid_after("command", &mut run);
-            gate.open();
-            let bystander = pid_after("bystander", &mut run);
-            await_adoption(bystander, &run);
-            if code == 0 {
-                send(command, libc::SIGKILL);
-            }
-            let code = if code == 0 { 137 } else { code };
-            run.finish().assert_code(code);
-            assert!(is_alive(bystander));
-            assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
-            send(bystander, libc::SIGKILL);
+fn a_process_that_an_earlier_daemon_starts_or_orphans_is_neither_killed_nor_waited_for() {
+    for (way, options, code) in [
+        ("", "-k 100ms", 143),
+        ("setsid", "-t 6s -k 100ms", 124),
+        ("setsid", "--with-children", 137),
+        ("env -i", "-t 6s -k 100ms", 124),
+        ("env -i", "--with-children", 137),
+    ] {
+        let redis = Redis::start();
+        let mut gate = Gate::new(&redis);
+        let mut run = beside_a_daemon(&redis, options, way);
+        let command = pid_after("command", &mut run);
+        gate.open();
+        let bystander = pid_after("bystander", &mut run);
+        await_adoption(bystander, &run);
+        match code {
+            143 => run.signal(Signal::SIGTERM),
+            137 => send(command, libc::SIGKILL),
+            _ => {}
         }
+        run.finish().assert_code(code);
+        assert!(is_alive(bystander), "{way} {options}");
+        assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
+        send(bystander, libc::SIGKILL);
     }
 }
 
@@ -240,16 +229,10 @@ fn an_orphan_of_the_command_is_its_work_beside_an_earlier_daemon_whatever_it_dro
     let mut gate = Gate::new(&redis);
     // Its parent has ended before redlock could look, and nothing but a limit tells where it is from.
     let script = r#"(read go <"$HOME/gate") & exec redlock run -k 60s --with-children a -- sh -c '
-        (setsid env -i sh -c "echo orphan \$\$; exec sleep 50" &); echo command $$'"#;
-    let mut run = Running::start(&mut with_default_signals(directly(
-        &redis,
-        &["sh", "-c", script],
-    )));
-    let orphan = loop {
-        if let Some(pid) = run.line().strip_prefix("orphan ") {
-            break pid.parse().unwrap();
-        }
-    };
+        (setsid env -i sh -c "echo ready \$\$; exec sleep 50" &); echo command $$'"#;
+    let shell = directly(&redis, &["sh", "-c", script]);
+    let mut run = Running::start(&mut with_default_signals(shell));
+    let (_, orphan) = both(&mut run);
     await_adoption(orphan, &run);
     assert!(!run.has_ended());
     run.signal(Signal::SIGTERM);
@@ -303,25 +286,20 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let trace = redis.dir.path().join("trace");
     // COMMAND ends at once; the other one of its group takes its time, and a signal comes meanwhile.
     let command = r#"perl -e "$1" "$2" & echo command $$; exec sleep 50"#;
-    let words = words!(
-        "strace -f -e trace=kill,wait4,waitid,waitpid -o",
-        trace.to_str().unwrap(),
-        REDLOCK,
-        "run",
-        "--ttl",
-        "120s",
-        "-k",
-        "60s",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        command,
-        "sh",
-        SLOW,
-        file.to_str().unwrap()
+    let (log, file) = (trace.to_str().unwrap(), file.to_str().unwrap());
+    let strace = words!(
+        "strace -f -e trace=kill,wait4,waitid,waitpid -o {} {}",
+        log,
+        REDLOCK
     );
-    let mut run = Running::start(&mut with_default_signals(directly(&redis, words)));
+    let run = words!(
+        "run --ttl 120s -k 60s a -- sh -c {} sh",
+        command,
+        SLOW,
+        file
+    );
+    let traced = directly(&redis, &[strace, run].concat());
+    let mut run = Running::start(&mut with_default_signals(traced));
     let (group, _) = both(&mut run);
     let redlock = redis.holder("a").unwrap();
     send(redlock, libc::SIGTERM);
@@ -339,25 +317,20 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let_go(&redis);
     run.finish();
     let trace = fs::read_to_string(&trace).unwrap();
-    let ours: Vec<&str> = trace
-        .lines()
-        .filter(|line| line.starts_with(&format!("{redlock} ")))
-        .collect();
+    let own = format!("{redlock} ");
+    let ours = trace.lines().filter(|line| line.starts_with(&own));
+    let ours: Vec<&str> = ours.collect();
+    let (status, child) = (format!("= {group}"), format!("si_pid={group},"));
     let reaps = |line: &&str| {
-        (line.contains("wait4") && line.ends_with(&format!("= {group}")))
-            || (line.contains("waitid")
-                && line.contains(&format!("si_pid={group},"))
-                && !line.contains("WNOWAIT"))
+        let by_waitid = line.contains("waitid") && line.contains(&child);
+        (by_waitid && !line.contains("WNOWAIT"))
+            || (line.contains("wait4") && line.ends_with(&status))
     };
     let reaped = ours.iter().position(reaps);
     let reaped = reaped.unwrap_or_else(|| panic!("{group} was never reaped:\n{trace}"));
-    let late: Vec<&&str> = ours[reaped..]
-        .iter()
-        .filter(|line| {
-            line.contains(&format!("kill(-{group},")) || line.contains(&format!("kill({group},"))
-        })
-        .collect();
-    assert_eq!(late, [&""; 0], "{}", ours.join("\n"));
+    let kills = [format!("kill(-{group},"), format!("kill({group},")];
+    let is_late = |line: &&str| kills.iter().any(|kill| line.contains(kill));
+    assert!(!ours[reaped..].iter().any(is_late), "{}", ours.join("\n"));
 }
 
 #[test]
@@ -400,30 +373,29 @@ fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
 #[test]
 fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grace() {
     let redis = Redis::start();
-    for detached in [
-        r#"setsid perl -e "$1" & exec sleep 50"#,
-        r#"(setsid perl -e "$1" & exit 0); exec sleep 50"#,
-        // As the shell's job control does it.
-        r#"perl -e 'setpgrp; exec @ARGV' perl -e "$1" & exec sleep 50"#,
+    let own_session = r#"setsid perl -e "$1" & exec sleep 50"#;
+    let orphan = r#"(setsid perl -e "$1" & exit 0); exec sleep 50"#;
+    // As the shell's job control does it.
+    let own_group = r#"perl -e 'setpgrp; exec @ARGV' perl -e "$1" & exec sleep 50"#;
+    for (detached, is_stopped, code) in [
+        (own_session, false, 143),
+        (orphan, false, 143),
+        (own_group, false, 143),
+        (own_session, true, 143),
+        (own_session, false, 124),
     ] {
-        let mut run = script(&redis, &["--ttl", "60s", "-k", "30s"], detached, CLEANER);
+        let limit: &[&str] = if code == 124 { &["-t", "6s"] } else { &[] };
+        let options = [words!("--ttl 120s -k 60s"), limit].concat();
+        let mut run = script(&redis, &options, detached, CLEANER);
         let descendant = pid_after("ready", &mut run);
-        run.signal(Signal::SIGTERM);
+        let _stopped = is_stopped.then(|| Stopped::stop(descendant));
+        if limit.is_empty() {
+            run.signal(Signal::SIGTERM);
+        }
         run.expect_line("cleaned");
-        run.finish().assert_code(143);
-        assert!(is_gone(descendant));
+        run.finish().assert_code(code);
+        assert!(is_gone(descendant), "{detached} {is_stopped} {code}");
     }
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn a_timeout_asks_a_descendant_in_its_own_session_too() {
-    let redis = Redis::start();
-    let detached = r#"setsid perl -e "$1" & exec sleep 50"#;
-    let mut run = script(&redis, words!("--ttl 60s -t 6s -k 30s"), detached, CLEANER);
-    pid_after("ready", &mut run);
-    run.expect_line("cleaned");
-    run.finish().assert_code(124);
     assert_nothing_left(&redis);
 }
 
@@ -441,18 +413,6 @@ fn a_stopped_command_goes_on_to_take_its_term() {
 }
 
 #[test]
-fn a_stopped_descendant_goes_on_to_take_its_term() {
-    let redis = Redis::start();
-    let detached = r#"setsid perl -e "$1" & exec sleep 50"#;
-    let mut run = script(&redis, &["--ttl", "120s", "-k", "60s"], detached, CLEANER);
-    let descendant = pid_after("ready", &mut run);
-    let _stopped = Stopped::stop(descendant);
-    run.signal(Signal::SIGTERM);
-    run.expect_line("cleaned");
-    run.finish().assert_code(143);
-}
-
-#[test]
 fn a_process_that_a_daemon_of_a_killed_script_starts_on_sigterm_is_stopped() {
     let redis = Redis::start();
     let daemon = r#"trap 'env -i sleep 50 & echo "started $!"; wait' TERM; echo "ready $$"; while :; do sleep 1; done"#;
@@ -466,9 +426,7 @@ fn a_process_that_a_daemon_of_a_killed_script_starts_on_sigterm_is_stopped() {
     assert_renewed(&redis, 2);
     running.signal(Signal::SIGKILL);
     let started = pid_after("started", &mut running);
-    wait_until("the lock is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    await_release(&redis, "a");
     assert!(!is_alive(daemon) && !is_alive(started));
     running.finish();
 }
@@ -592,9 +550,7 @@ fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
     await_renewals(&redis);
     outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
     gate.open();
-    wait_until("it is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    await_release(&redis, "a");
     assert_nothing_left(&redis);
 }
 
@@ -638,36 +594,34 @@ fn a_large_tree_is_dead_when_the_lease_ends() {
 }
 
 #[test]
-fn with_children_a_term_after_the_end_of_command_reaches_its_descendants() {
-    let redis = Redis::start();
+fn with_children_a_term_or_a_lost_lock_after_the_end_of_command_stops_what_is_left() {
     let daemon = r#"(setsid perl -e "$1" & exit 0); echo command $$; exit 3"#;
-    let options = ["--ttl", "60s", "-k", "30s", "--with-children"];
-    let mut run = script(&redis, &options, daemon, CLEANER);
-    let (command, _) = both(&mut run);
-    wait_until("COMMAND has ended", || !is_alive(command));
-    run.signal(Signal::SIGTERM);
-    run.expect_line("cleaned");
-    run.finish();
-    assert_nothing_left(&redis);
-}
-
-#[test]
-fn with_children_a_lost_lock_stops_what_is_left() {
-    let redis = Redis::start();
-    let daemon = r#"(setsid perl -e "$1" & exit 0); exit 3"#;
-    let options = ["--ttl", "60s", "-k", "30s", "--with-children"];
-    let mut run = script(&redis, &options, daemon, CLEANER);
-    let descendant = pid_after("ready", &mut run);
-    redis.cli(&["DEL", "redlock:a"]);
-    run.expect_line("cleaned");
-    run.finish().assert_says("lock \"a\" was lost");
-    assert!(is_gone(descendant));
+    for is_lost in [false, true] {
+        let redis = Redis::start();
+        let options = words!("--ttl 60s -k 30s --with-children");
+        let mut run = script(&redis, options, daemon, CLEANER);
+        let (command, descendant) = both(&mut run);
+        wait_until("COMMAND has ended", || !is_alive(command));
+        if is_lost {
+            redis.cli(&["DEL", "redlock:a"]);
+        } else {
+            run.signal(Signal::SIGTERM);
+        }
+        run.expect_line("cleaned");
+        let end = run.finish();
+        assert!(is_gone(descendant));
+        if is_lost {
+            end.assert_says("lock \"a\" was lost");
+        } else {
+            assert_nothing_left(&redis);
+        }
+    }
 }
 
 #[test]
 fn without_with_children_descendants_of_a_command_that_ended_by_itself_are_left_alone() {
-    let redis = Redis::start();
     for code in [0, 3] {
+        let redis = Redis::start();
         let mut gate = Gate::new(&redis);
         let command = format!("setsid {AT_THE_GATE} & {AT_THE_GATE} & echo started; exit {code}");
         let end = outcome(&mut run(&redis, &["run", "a", "-c", &command]));
@@ -678,9 +632,6 @@ fn without_with_children_descendants_of_a_command_that_ended_by_itself_are_left_
         gate.open();
         gate.open();
         wait_until("it has exited", || !is_alive(descendant));
-        drop(gate);
-        fs::remove_file(redis.dir.path().join("gate")).unwrap();
-        fs::remove_file(redis.dir.path().join("pid")).unwrap();
     }
 }
 
@@ -709,9 +660,7 @@ fn a_deaf_leftover_of_a_command_that_was_killed_is_killed_before_the_lock_is_fre
     let mut run = script(&redis, &["--ttl", "60s", "-k", "300ms"], how, DEAF);
     let (command, leftover) = both(&mut run);
     send(command, libc::SIGUSR1);
-    wait_until("the lock is free", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    await_release(&redis, "a");
     assert!(!is_alive(leftover));
     run.finish().assert_code(128 + libc::SIGUSR1);
     assert_nothing_left(&redis);
@@ -735,10 +684,7 @@ fn with_children_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
         let mut gate = Gate::new(&redis);
         // What was there before the lock doesn't keep it.
         let first = "sh -c 'echo $$; read end <before' >&2 & disown";
-        let before = redis.dir.path().join("before");
-        nix::unistd::mkfifo(&before, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let mut both = fs::OpenOptions::new();
-        let before = both.read(true).write(true).open(before).unwrap();
+        let _before = Gate::at(&redis.dir.path().join("before"));
         let mut script = keeping(&redis, RENEWED_OFTEN, first, &how);
         let descendant = at_the_gate(&redis);
         wait_until("the script has ended", || script.has_ended());
@@ -746,12 +692,9 @@ fn with_children_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
         outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
         assert!(is_alive(descendant), "{how}");
         gate.open();
-        wait_until("it is released", || {
-            redis.cli(&["EXISTS", "redlock:a"]) == "0"
-        });
+        await_release(&redis, "a");
         assert!(!is_alive(descendant), "{how}");
         assert_nothing_left(&redis);
-        drop(before);
     }
 }
 
@@ -763,9 +706,7 @@ fn without_with_children_what_a_script_leaves_at_its_end_is_left_alone() {
     let mut script = keeping(&redis, "--ttl 60s", "", &rest);
     script.expect_line("started");
     script.finish().assert_code(0);
-    wait_until("it is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    await_release(&redis, "a");
     assert!(is_alive(at_the_gate(&redis)));
     gate.open();
     assert_nothing_left(&redis);
@@ -785,9 +726,7 @@ fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_fr
         let keeper = keeper(&script);
         script.signal(Signal::SIGKILL);
         script.expect_line("cleaned");
-        wait_until("it is released", || {
-            redis.cli(&["EXISTS", "redlock:a"]) == "0"
-        });
+        await_release(&redis, "a");
         assert!(!is_alive(leftover), "{how}");
         wait_until("the keeper is gone", || !is_alive(keeper));
         assert_nothing_left(&redis);
@@ -795,8 +734,8 @@ fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_fr
 }
 
 /// Runs a script as process 1 of a pid namespace whose /proc is still that of the outer one, which is new as well, so
-/// that its numbers are small; `None` where namespaces aren't permitted.
-fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Command> {
+/// that its numbers are small, to its end; `None` where namespaces aren't permitted.
+fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Outcome> {
     let fifo = redis.dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut unshare = vec!["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -811,10 +750,7 @@ fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Command> {
     let outer = r#"unshare --pid --fork --kill-child sh -c "$1" & wait"#;
     let words = [&unshare[..], &["sh", "-c", outer, "sh", script]].concat();
     let mut command = directly(redis, &words);
-    command
-        .env("PATH", crate::support::path())
-        .current_dir(redis.dir.path());
-    Some(command)
+    Some(outcome(command.current_dir(redis.dir.path())))
 }
 
 #[test]
@@ -833,10 +769,9 @@ fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
         kill -KILL $others
         for other in $others; do wait $other; echo $?; done
     "#;
-    let Some(mut command) = below_foreign_proc(&redis, script) else {
+    let Some(end) = below_foreign_proc(&redis, script) else {
         return;
     };
-    let end = outcome(&mut command);
     let expected = "ended with 143\n".to_owned() + &"137\n".repeat(6);
     assert_eq!(end.stdout, expected, "{}", end.stderr);
     assert_nothing_left(&redis);
@@ -846,10 +781,9 @@ fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
 fn a_keeper_that_could_not_find_what_a_script_starts_is_refused() {
     let redis = Redis::start();
     let script = "redlock acquire a --while-pid $$; redlock run -q a -- echo free";
-    let Some(mut command) = below_foreign_proc(&redis, script) else {
+    let Some(end) = below_foreign_proc(&redis, script) else {
         return;
     };
-    let end = outcome(&mut command);
     end.assert_says("/proc belongs to another pid namespace");
     assert!(end.stdout.ends_with("free\n"), "{}", end.stdout);
 }
@@ -871,10 +805,9 @@ fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_kept() {
         echo $?
         cat said >&2
     "#;
-    let Some(mut command) = below_foreign_proc(&redis, script) else {
+    let Some(end) = below_foreign_proc(&redis, script) else {
         return;
     };
-    let end = outcome(&mut command);
     assert_eq!(end.stdout, "75\n124\n75\n", "{}", end.stderr);
     end.assert_says("may still be running, and redlock can't see them");
 }
@@ -884,29 +817,22 @@ fn the_words_of_a_process_of_another_pid_namespace_are_not_shown() {
     let redis = Redis::start();
     // Its parent has the number 1, which is another process's by that /proc.
     let script = "redlock acquire -q a >/dev/null; redlock status --json a";
-    let Some(mut command) = below_foreign_proc(&redis, script) else {
+    let Some(end) = below_foreign_proc(&redis, script) else {
         return;
     };
-    let end = outcome(&mut command);
     assert!(end.stdout.contains("\"a\""), "{end:?}");
     assert!(!end.stdout.contains("unshare"), "{}", end.stdout);
-}
-
-/// A program like sleep(1) whose name is no text any more as the kernel cuts it.
-fn with_cut_name(redis: &Redis) -> String {
-    let program = redis.dir.path().join("nettoyage-données");
-    fs::copy("/bin/sleep", &program).unwrap();
-    program.to_str().unwrap().to_owned()
 }
 
 #[test]
 fn a_program_whose_name_is_cut_within_a_character_isnt_stopped_where_it_was_there_before() {
     let redis = Redis::start();
-    let program = with_cut_name(&redis);
-    let text = format!(
-        "'{program}' 60 >/dev/null 2>&1 & echo $!; exec redlock run -q -t 300ms a -- sleep 60"
-    );
-    let mut run = Running::start(&mut directly(&redis, &["bash", "-c", &text]));
+    // Like sleep(1), with a name that is no text any more as the kernel cuts it.
+    let program = redis.dir.path().join("nettoyage-données");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let text = r#""$0" 60 >/dev/null 2>&1 & echo $!; exec redlock run -q -t 300ms a -- sleep 60"#;
+    let words = ["bash", "-c", text, program.to_str().unwrap()];
+    let mut run = Running::start(&mut directly(&redis, &words));
     let before: i32 = run.line().parse().unwrap();
     run.finish().assert_exited(124);
     assert!(is_alive(before));

@@ -3,28 +3,30 @@
 //!
 //! All need root, and a temporary directory where setuid programs count; elsewhere they check nothing.
 
-use std::fs;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::promises::keeper::keeper;
-use crate::support::{OtherUser, Redis, Running, directly, is_alive, outcome, wait_until};
+use crate::support::{OtherUser, Redis, Running, directly, is_alive, is_gone, outcome, wait_until};
 
 /// A program of root's that says `ready` with its pid, and ends when the gate is opened.
 const ROOTS: &str = "./become sh -c 'echo ready $$; exec head -n 1 gate'";
 
-/// Mounts a /proc that doesn't show this user the processes of others, and becomes this user.
-fn below_hidden_proc(user: &OtherUser, hidepid: u8, words: &[&str]) -> Command {
+/// Starts a command of this user's below a /proc with this hidepid: 2 and 4 hide the processes of others.
+fn start(user: &OtherUser, redis: &Redis, hidepid: u8, words: &[&str]) -> Running {
     let mount = format!(r#"mount -t proc -o hidepid={hidepid} proc /proc && exec "$@""#);
-    user.command_below(&["unshare", "-m", "sh", "-c", &mount, "sh"], words)
+    let mut command = match hidepid {
+        0 => user.command(words),
+        _ => user.command_below(&["unshare", "-m", "sh", "-c", &mount, "sh"], words),
+    };
+    Running::start(command.env("REDLOCK_URL", redis.tcp_url()))
 }
 
-/// A run of this script under the lock "a", whose messages come among what it prints.
-fn words<'a>(options: &[&'a str], script: &'a str) -> Vec<&'a str> {
-    let run = ["sh", "-c", r#"exec ./redlock run "$@" 2>&1"#, "sh"];
-    [&run, options, &["a", "-c", script]].concat()
+/// Starts a run of this script under the lock "a", whose messages come among what it prints.
+fn run(user: &OtherUser, redis: &Redis, hidepid: u8, script: &str) -> Running {
+    let shell = r#"exec ./redlock run --ttl 9s -k 300ms a -c "$0" 2>&1"#;
+    start(user, redis, hidepid, &["sh", "-c", shell, script])
 }
 
 /// The pid in the line of the program that is ready.
@@ -60,28 +62,39 @@ fn assert_free(redis: &Redis) {
     next.assert_code(0);
 }
 
-const OPTIONS: [&str; 4] = ["--ttl", "9s", "-k", "300ms"];
-
 #[test]
-fn work_that_may_not_be_killed_keeps_its_lock_until_it_ends() {
+fn work_that_may_not_be_killed_or_seen_keeps_its_lock_until_it_ends() {
     let Some(mut user) = OtherUser::new() else {
         return;
     };
     let beside = format!("{ROOTS} & exec sleep 50");
     let in_its_place = format!("exec {ROOTS}");
-    for script in [&beside, &in_its_place] {
+    // It becomes redlock's child when its parent has ended.
+    let orphan = format!("({ROOTS} & exit 0); exec sleep 50");
+    for (hidepid, script) in [
+        (0, &beside),
+        (0, &in_its_place),
+        (2, &beside),
+        (2, &orphan),
+        (4, &beside),
+        (4, &orphan),
+    ] {
         let redis = Redis::start();
-        let mut command = user.command(&words(&OPTIONS, script));
-        let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+        let mut run = run(&user, &redis, hidepid, script);
         let roots = pid_when_ready(&mut run);
         run.signal(Signal::SIGTERM);
-        let said = line_with("can't kill", &mut run);
-        let who = format!("process {roots} (head of root): not permitted; the lock is kept");
-        assert!(said.contains(&who), "{said}");
+        let line = line_with("can't kill", &mut run);
+        let says = match hidepid {
+            0 => format!("process {roots} (head of root): not permitted; the lock is kept"),
+            _ => format!("can't kill process {roots}: not permitted"),
+        };
+        assert!(line.contains(&says), "hidepid={hidepid}, {script}: {line}");
+        let mut stop = Running::start(&mut redis.redlock(&["stop", "a"]));
         assert_kept(&redis);
-        assert!(is_alive(roots) && !run.has_ended());
+        assert!(is_alive(roots) && !run.has_ended() && !stop.has_ended());
         user.open_gate();
         let end = run.finish();
+        stop.finish().assert_code(0);
         assert!(!is_alive(roots), "{end:?}");
         assert_free(&redis);
     }
@@ -93,9 +106,7 @@ fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
         return;
     };
     let redis = Redis::start();
-    let script = format!("{ROOTS} & exec sleep 50");
-    let mut command = user.command(&words(words!("--ttl 20s -k 300ms"), &script));
-    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let mut run = run(&user, &redis, 0, &format!("{ROOTS} & exec sleep 50"));
     let roots = pid_when_ready(&mut run);
     run.signal(Signal::SIGTERM);
     line_with(
@@ -113,59 +124,18 @@ fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
 }
 
 #[test]
-fn work_that_a_hidden_proc_does_not_show_keeps_its_lock_until_it_ends() {
+fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() {
     let Some(mut user) = OtherUser::new() else {
         return;
     };
-    let beside = format!("{ROOTS} & exec sleep 50");
-    // It becomes redlock's child when its parent has ended.
-    let orphan = format!("({ROOTS} & exit 0); exec sleep 50");
-    for hidepid in [2, 4] {
-        for script in [&beside, &orphan] {
-            let redis = Redis::start();
-            let mut command = below_hidden_proc(&user, hidepid, &words(&OPTIONS, script));
-            let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
-            let roots = pid_when_ready(&mut run);
-            run.signal(Signal::SIGTERM);
-            line_with(
-                &format!("can't kill process {roots}: not permitted"),
-                &mut run,
-            );
-            let mut stop = Running::start(&mut redis.redlock(&["stop", "a"]));
-            assert_kept(&redis);
-            assert!(is_alive(roots) && !run.has_ended() && !stop.has_ended());
-            user.open_gate();
-            run.finish();
-            stop.finish().assert_code(0);
-            assert!(!is_alive(roots));
-            assert_free(&redis);
-        }
-    }
-}
-
-/// A script with a keeper, whose work is root's.
-fn script_of(user: &OtherUser, redis: &Redis, hidepid: Option<u8>) -> Running {
     let script = format!(
         r#"eval "$(./redlock acquire a --ttl 9s -k 300ms --while-pid $$)"
         {ROOTS} &
         wait"#
     );
-    let words = ["sh", "-c", &script];
-    let mut command = match hidepid {
-        Some(hidepid) => below_hidden_proc(user, hidepid, &words),
-        None => user.command(&words),
-    };
-    Running::start(command.env("REDLOCK_URL", redis.tcp_url()))
-}
-
-#[test]
-fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() {
-    let Some(mut user) = OtherUser::new() else {
-        return;
-    };
-    for hidepid in [None, Some(2)] {
+    for hidepid in [0, 2] {
         let redis = Redis::start();
-        let mut script = script_of(&user, &redis, hidepid);
+        let mut script = start(&user, &redis, hidepid, &["sh", "-c", &script]);
         let roots = pid_when_ready(&mut script);
         let keeper = keeper(&script);
         // By then the keeper has found it.
@@ -179,7 +149,7 @@ fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() 
         assert!(!is_alive(roots));
         let is_free = redis.cli(&["EXISTS", "redlock:a"]) == "0";
         // What root's work has started may not be seen: then the lock ends with its lease.
-        assert_eq!(is_free, hidepid.is_none());
+        assert_eq!(is_free, hidepid == 0);
         script.finish();
     }
 }
@@ -237,8 +207,8 @@ fn a_keeper_that_may_not_see_all_says_so_at_once_and_lets_the_lease_of_a_stopped
     // Nothing shows this process, which lives on: it is root's, and nobody's child.
     let script = r#"eval "$(./redlock acquire a --ttl 60s -k 300ms --while-pid $$)"
         (./become setsid head -n 1 gate &); echo ready $$; exec sleep 50"#;
-    let mut command = below_hidden_proc(&user, 2, &["sh", "-c", &format!("exec 2>&1; {script}")]);
-    let mut script = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let script = format!("exec 2>&1; {script}");
+    let mut script = start(&user, &redis, 2, &["sh", "-c", &script]);
     assert!(script.line().contains("(hidepid)"));
     pid_when_ready(&mut script);
     let keeper = keeper(&script);
@@ -256,13 +226,11 @@ fn work_that_is_not_there_any_more_is_not_waited_for_where_proc_is_hidden() {
     };
     let redis = Redis::start();
     let script = "./become true; setsid sleep 50 & echo ready $!; exec sleep 50";
-    let mut command = below_hidden_proc(&user, 2, &words(&OPTIONS, script));
-    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let mut run = run(&user, &redis, 2, script);
     let sleeper = pid_when_ready(&mut run);
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(143);
-    assert!(!is_alive(sleeper));
-    assert!(fs::metadata(format!("/proc/{sleeper}")).is_err());
+    assert!(is_gone(sleeper));
     assert_free(&redis);
 }
 
@@ -273,10 +241,11 @@ fn doctor_warns_of_a_proc_that_hides_the_processes_of_others() {
     };
     let redis = Redis::start();
     for (hidepid, mark) in [(0, "ok"), (1, "warn"), (2, "warn"), (4, "warn")] {
-        let mut doctor = below_hidden_proc(&user, hidepid, &["./redlock", "doctor"]);
-        let said = outcome(doctor.env("REDLOCK_URL", redis.tcp_url())).stdout;
-        let line = said.lines().find(|line| line.contains(" proc "));
-        let line = line.unwrap_or_else(|| panic!("{said}")).trim();
+        let shown = start(&user, &redis, hidepid, &["./redlock", "doctor"])
+            .finish()
+            .stdout;
+        let line = shown.lines().find(|line| line.contains(" proc "));
+        let line = line.unwrap_or_else(|| panic!("{shown}")).trim();
         assert!(line.starts_with(mark), "hidepid={hidepid}: {line}");
         assert_eq!(line.contains("hidepid"), hidepid > 0, "{line}");
     }
@@ -291,8 +260,7 @@ fn work_that_may_not_be_killed_and_forks_on_does_not_keep_redlock_from_its_renew
     // It starts one process after the other for as long as the gate is there.
     let forks =
         "./become sh -c 'echo ready $$; while test -e gate; do /bin/true; done' & exec sleep 50";
-    let mut command = user.command(&words(&OPTIONS, forks));
-    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let mut run = run(&user, &redis, 0, forks);
     pid_when_ready(&mut run);
     run.signal(Signal::SIGTERM);
     line_with("can't kill", &mut run);

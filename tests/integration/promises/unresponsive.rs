@@ -1,16 +1,15 @@
 //! Ending while Redis doesn't respond, and starting nothing under an expired lease.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::promises::by_signal::takes_signals;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, outcome, redlock,
-    script, send, setting, state, wait_until, with_default_signals,
+    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, outcome, redlock, script, send,
+    state, wait_until, with_default_signals, words,
 };
 
 /// Sends a signal, and waits until it has been read and for longer than the time within which another one counts as it.
@@ -25,21 +24,27 @@ fn send_alone(pid: i32, signal: i32) {
     thread::sleep(Duration::from_millis(600));
 }
 
+/// Starts a redlock, by a line and these words behind it.
+fn start(redis: &Redis, line: &str, more: &[&str]) -> Running {
+    let command = redis.redlock(&words(line, more));
+    Running::start(&mut with_default_signals(command))
+}
+
 /// Ways to wait for the lock "a", each with this limit for the server's answers.
-fn waits(limit: &'static str) -> [Vec<&'static str>; 3] {
-    let limit = [setting("REDLOCK_REDIS_TIMEOUT", limit)];
+fn waits(limit: &str) -> [String; 3] {
     [
-        [&["run"], &limit[..], &["a", "--", "echo", "ran"]].concat(),
-        [&["acquire", "-w", "60s"], &limit[..], &["a"]].concat(),
+        "run a -- echo ran",
+        "acquire -w 60s a",
         // The first is taken, and has to be released.
-        [&["run"], &limit[..], &["0", "a", "--", "echo", "ran"]].concat(),
+        "run 0 a -- echo ran",
     ]
+    .map(|line| format!("REDLOCK_REDIS_TIMEOUT={limit} {line}"))
 }
 
 /// A run that waits for the lock "a" of another client, in its queue.
-fn waiter(redis: &Redis, arguments: &[&str]) -> Running {
+fn waiter(redis: &Redis, line: &str) -> Running {
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
-    let mut waiter = Running::start(&mut with_default_signals(redis.redlock(arguments)));
+    let mut waiter = start(redis, line, &[]);
     wait_until("it is in the queue", || {
         assert!(!waiter.has_ended(), "it has ended");
         !redis.queue("a").is_empty()
@@ -47,45 +52,48 @@ fn waiter(redis: &Redis, arguments: &[&str]) -> Running {
     waiter
 }
 
+/// A run that may wait for the server for an hour, and whose COMMAND is under way.
+fn patient(redis: &Redis, names: &str) -> Running {
+    // The server learns the scripts: of one that it doesn't know it would ask for the text.
+    outcome(&mut redis.run(names, "true")).assert_code(0);
+    let line = format!("REDLOCK_REDIS_TIMEOUT=1h run --ttl 1h {names} -c");
+    let mut run = start(redis, &line, &["echo ready; exec sleep 60"]);
+    run.expect_line("ready");
+    run
+}
+
+/// A server that lets clients in and never answers; it is named by its URL.
+fn mute() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
 #[test]
 fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_interrupt() {
-    let changes: [(&[&str], &str); 2] = [
-        (&["freeze", "a", "--new", "--reason", "repair"], "frozen"),
-        (&["thaw", "a"], "thawed"),
-    ];
-    for ((command, done), interrupted) in
-        changes.into_iter().flat_map(|it| [(it, true), (it, false)])
-    {
-        let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("redis://{}", server.local_addr().unwrap());
-        let limit = if interrupted { "60s" } else { "1s" };
-        let options = ["--url", &url, setting("REDLOCK_REDIS_TIMEOUT", limit)];
-        let change = Running::start(&mut with_default_signals(redlock(
-            &[command, &options[..]].concat(),
-        )));
-        let (mut connection, _) = server.accept().unwrap();
-        let mut asked = Vec::new();
-        while !String::from_utf8_lossy(&asked).contains("EVALSHA") {
-            let mut part = [0; 4096];
-            let length = connection.read(&mut part).unwrap();
-            assert!(
-                length > 0,
-                "it has sent {}",
-                String::from_utf8_lossy(&asked)
-            );
-            asked.extend_from_slice(&part[..length]);
-        }
-        if interrupted {
-            send(change.pid(), libc::SIGINT);
-        }
-        let end = change.finish();
-        end.assert_says(&format!(
-            "lock \"a\" may have been {done}; to find out: redlock status a"
-        ));
-        if interrupted {
-            end.assert_killed_by(libc::SIGINT);
-        } else {
-            end.assert_code(69).assert_says("gives no answer in time");
+    for (line, done) in [
+        ("freeze a --new --reason repair", "frozen"),
+        ("thaw a", "thawed"),
+    ] {
+        for (limit, interrupted) in [("60s", true), ("1s", false)] {
+            let (server, url) = mute();
+            let line = format!("{line} -u {url} REDLOCK_REDIS_TIMEOUT={limit}");
+            let command = redlock(&words(&line, &[]));
+            let change = Running::start(&mut with_default_signals(command));
+            let mut request = BufReader::new(server.accept().unwrap().0).lines();
+            while request.next().expect("it asks").unwrap() != "EVALSHA" {}
+            if interrupted {
+                send(change.pid(), libc::SIGINT);
+            }
+            let end = change.finish();
+            end.assert_says(&format!(
+                "lock \"a\" may have been {done}; to find out: redlock status a"
+            ));
+            if interrupted {
+                end.assert_killed_by(libc::SIGINT);
+            } else {
+                end.assert_code(69).assert_says("gives no answer in time");
+            }
         }
     }
 }
@@ -93,9 +101,9 @@ fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_inte
 #[test]
 fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
     let ends_by = |signal: i32| {
-        for arguments in waits("2s") {
+        for line in waits("2s") {
             let redis = Redis::start();
-            let waiter = waiter(&redis, &arguments);
+            let waiter = waiter(&redis, &line);
             redis.stall();
             send(waiter.pid(), signal);
             let end = waiter.finish();
@@ -113,10 +121,10 @@ fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
 
 #[test]
 fn a_second_signal_ends_a_withdrawal_that_redis_does_not_answer() {
-    for arguments in waits("1h") {
+    for line in waits("1h") {
         for signal in [libc::SIGINT, libc::SIGTERM] {
             let redis = Redis::start();
-            let mut waiter = waiter(&redis, &arguments);
+            let mut waiter = waiter(&redis, &line);
             redis.stall();
             send_alone(waiter.pid(), signal);
             if !waiter.has_ended() {
@@ -127,46 +135,6 @@ fn a_second_signal_ends_a_withdrawal_that_redis_does_not_answer() {
             assert!(!end.stdout.contains("ran"), "{end:?}");
         }
     }
-}
-
-#[test]
-fn a_second_signal_ends_a_run_whose_first_question_is_not_answered() {
-    let redis = Redis::start();
-    redis.stall();
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        let [run, ..] = waits("1h");
-        let mut run = Running::start(&mut with_default_signals(redis.redlock(&run)));
-        let pid = run.pid();
-        wait_until("it takes signals", || {
-            assert!(!run.has_ended(), "it has ended");
-            takes_signals(pid)
-        });
-        send_alone(run.pid(), signal);
-        if !run.has_ended() {
-            send(run.pid(), signal);
-        }
-        let end = run.finish();
-        end.assert_killed_by(signal);
-        assert_eq!(end.stdout, "");
-    }
-    redis.resume();
-}
-
-#[test]
-fn a_second_signal_ends_a_release_that_redis_does_not_answer() {
-    let redis = Redis::start();
-    let command = ["run", "REDLOCK_REDIS_TIMEOUT=1h", "--ttl", "1h", "a", "-c"];
-    let command = [&command[..], &["echo $$; exec sleep 60"]].concat();
-    let mut run = Running::start(&mut with_default_signals(redis.redlock(&command)));
-    let child: i32 = run.line().parse().unwrap();
-    redis.stall();
-    send_alone(run.pid(), libc::SIGTERM);
-    wait_until("COMMAND has ended", || is_gone(child));
-    if !run.has_ended() {
-        send(run.pid(), libc::SIGTERM);
-    }
-    run.finish().assert_killed_by(libc::SIGTERM);
-    redis.resume();
 }
 
 /// A run under a lease of three seconds whose COMMAND comes late: these system calls take five seconds
@@ -227,55 +195,42 @@ fn a_command_whose_process_is_made_when_the_lease_is_over_never_starts() {
     assert_executes_nothing(&redis, first);
 }
 
-/// A server that lets clients in and never answers; it is named by its URL.
-fn mute() -> (TcpListener, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    (listener, url)
-}
-
 #[test]
 fn one_signal_ends_a_command_whose_first_question_is_not_answered() {
-    let home = tempfile::tempdir().unwrap();
-    for arguments in [
-        &["run", "a", "--", "true"][..],
-        &["run", "-n", "a", "--", "true"],
-        &["acquire", "a"],
-        &["status"],
-    ] {
-        let (listener, url) = mute();
-        let mut command = redlock(&[&["REDLOCK_REDIS_TIMEOUT=1h"], arguments].concat());
-        command.env("REDLOCK_URL", url).env("HOME", home.path());
-        let asker = Running::start(&mut with_default_signals(command));
-        let mut question = listener.accept().unwrap().0;
-        assert!(question.read(&mut [0]).unwrap() > 0, "it has asked");
-        send(asker.pid(), libc::SIGINT);
-        asker.finish().assert_killed_by(libc::SIGINT);
+    for line in ["run a -- true", "run -n a -- true", "acquire a", "status"] {
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            let (listener, url) = mute();
+            let mut command = redlock(&words(line, &[]));
+            command.env("REDLOCK_URL", url);
+            command.env("REDLOCK_REDIS_TIMEOUT", "1h");
+            let asker = Running::start(&mut with_default_signals(command));
+            let mut question = listener.accept().unwrap().0;
+            assert!(question.read(&mut [0]).unwrap() > 0, "it asks");
+            send(asker.pid(), signal);
+            asker.finish().assert_killed_by(signal);
+        }
     }
 }
 
 #[test]
 fn one_signal_ends_a_wait_and_a_run_whose_release_is_not_answered() {
-    for arguments in waits("1h") {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        for line in waits("1h") {
+            let redis = Redis::start();
+            let waiter = waiter(&redis, &line);
+            redis.stall();
+            send(waiter.pid(), signal);
+            waiter.finish().assert_killed_by(signal);
+        }
         let redis = Redis::start();
-        let waiter = waiter(&redis, &arguments);
+        let run = patient(&redis, "a");
         redis.stall();
-        send(waiter.pid(), libc::SIGINT);
-        waiter.finish().assert_killed_by(libc::SIGINT);
+        send(run.pid(), signal);
+        run.finish().assert_killed_by(signal);
+        // What was sent is read when the server goes on.
+        redis.resume();
+        wait_until("the lock is free", || redis.holder("a").is_none());
     }
-    let redis = Redis::start();
-    // The server learns the scripts: of one that it doesn't know it would ask for the text.
-    outcome(&mut redis.run("a", "true")).assert_code(0);
-    let command = ["run", "REDLOCK_REDIS_TIMEOUT=1h", "--ttl", "1h", "a", "-c"];
-    let command = [&command[..], &["echo ready; exec sleep 60"]].concat();
-    let mut run = Running::start(&mut with_default_signals(redis.redlock(&command)));
-    run.expect_line("ready");
-    redis.stall();
-    send(run.pid(), libc::SIGINT);
-    run.finish().assert_killed_by(libc::SIGINT);
-    // What was sent is read when the server goes on.
-    redis.resume();
-    wait_until("the lock is free", || redis.holder("a").is_none());
 }
 
 #[test]
@@ -292,9 +247,8 @@ fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
         }
         Action::Pass
     });
-    let options = ["REDLOCK_REDIS_TIMEOUT=1h", "--ttl", "1h"];
-    let words = [&["run"], &options[..], &["a", "b", "z", "--", "true"]].concat();
-    let mut waiter = redis.redlock(&words);
+    let line = "REDLOCK_REDIS_TIMEOUT=1h run --ttl 1h a b z -- true";
+    let mut waiter = redis.redlock(&words(line, &[]));
     waiter.env("REDLOCK_URL", proxy.url());
     let waiter = Running::start(&mut with_default_signals(waiter));
     looked.recv_timeout(crate::support::TIMEOUT).unwrap();
@@ -317,27 +271,26 @@ fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_woul
     let redis = Redis::start();
     load_scripts(&redis);
     redis.cli(&["SET", "redlock:z", "theirs", "PX", "600000"]);
-    let limits = ["-w", "5s", "REDLOCK_REDIS_TIMEOUT=5s"];
     let waits = [
-        [&["run"], &limits[..], &["z", "--", "true"]].concat(),
-        [&["acquire"], &limits[..], &["z"]].concat(),
+        "run -w 5s z -- true",
+        "acquire -w 5s z",
         // The others are taken, and have to be released; and it looks for a deadlock.
-        [&["run"], &limits[..], &["a", "b", "z", "--", "true"]].concat(),
+        "run -w 5s a b z -- true",
     ];
-    let (mut began, mut waiters) = (Vec::new(), Vec::new());
-    for words in &waits {
-        began.push(Instant::now());
-        waiters.push(Running::start(&mut redis.redlock(words)));
-    }
+    let waiters = waits.map(|line| {
+        let mut waiter = redis.redlock(&words(line, &[]));
+        waiter.env("REDLOCK_REDIS_TIMEOUT", "5s");
+        (line, Instant::now(), Running::start(&mut waiter))
+    });
     wait_until("they are in the queue", || redis.queue("z").len() == 3);
     redis.stall();
-    for ((waiter, began), words) in waiters.into_iter().zip(began).zip(waits) {
+    for (line, began, waiter) in waiters {
         let end = waiter.finish();
         let took = began.elapsed();
         end.assert_code(69).assert_says("gives no answer in time");
         // Another answer would take another five seconds.
         let (least, most) = (Duration::from_secs(5), Duration::from_secs(14));
-        assert!(took >= least && took < most, "{words:?}: {took:?}");
+        assert!(took >= least && took < most, "{line}: {took:?}");
     }
     redis.resume();
     wait_until("all are free", || {
@@ -349,15 +302,7 @@ fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_woul
 fn one_signal_ends_a_run_of_many_locks_as_soon_as_that_of_one_while_redis_stands_still() {
     let redis = Redis::start();
     let names: Vec<String> = (0..20).map(|number| format!("lock-{number}")).collect();
-    let mut words = vec!["run", "REDLOCK_REDIS_TIMEOUT=1h", "--ttl", "1h"];
-    words.extend(names.iter().map(String::as_str));
-    words.extend(["--", "true"]);
-    // The server learns the scripts.
-    outcome(&mut redis.redlock(&words)).assert_code(0);
-    words.truncate(words.len() - 2);
-    words.extend(["-c", "echo ready; exec sleep 60"]);
-    let mut run = Running::start(&mut with_default_signals(redis.redlock(&words)));
-    run.expect_line("ready");
+    let run = patient(&redis, &names.join(" "));
     redis.stall();
     let began = Instant::now();
     send(run.pid(), libc::SIGINT);
@@ -374,17 +319,13 @@ fn one_signal_ends_a_run_of_many_locks_as_soon_as_that_of_one_while_redis_stands
 #[test]
 fn a_server_that_lets_clients_in_and_does_not_answer_is_told_from_one_out_of_reach() {
     let (_listener, url) = mute();
-    for arguments in [
-        &["run", "a", "--", "true"][..],
-        &["acquire", "a"],
-        &["status"],
-    ] {
-        let mut command = redlock(&[&["REDLOCK_REDIS_TIMEOUT=1s"], arguments].concat());
+    let place = &url["redis://".len()..];
+    let says = format!("Redis at {place} accepts connections, but gives no answer in time");
+    for line in ["run a -- true", "acquire a", "status"] {
+        let mut command = redlock(&words(line, &[]));
+        command.env("REDLOCK_REDIS_TIMEOUT", "1s");
         let end = outcome(command.env("REDLOCK_URL", &url));
-        let place = &url["redis://".len()..];
-        end.assert_code(69).assert_says(&format!(
-            "Redis at {place} accepts connections, but gives no answer in time"
-        ));
+        end.assert_code(69).assert_says(&says);
         assert!(!end.stderr.contains("can't reach"), "{end:?}");
     }
 }

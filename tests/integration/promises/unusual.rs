@@ -1,16 +1,14 @@
 //! Unusual jobs and surroundings: a COMMAND that is stopped or ignores signals, work without an
 //! environment or of another user, files of other users, and limits. Each promise here was once broken.
 
-use std::fs;
-
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::promises::terminal::{pid_in, shell};
+use crate::promises::terminal::{is_stopped, on_terminal, parent, pid_in, shell};
 use crate::support::pty::Terminal;
 use crate::support::{
-    COUNTER, Gate, REDLOCK, Redis, Running, directly, is_alive, outcome, script, send, state,
-    wait_until, with_default_signals,
+    Gate, REDLOCK, Redis, Running, directly, is_alive, outcome, script, send, state, wait_until,
+    with_default_signals,
 };
 
 /// The pid in the next line, after this word.
@@ -31,13 +29,17 @@ fn job(redis: &Redis, terminal: &mut Terminal, command: &str) -> (i32, i32) {
     (command, redis.holder("a").unwrap())
 }
 
+/// Starts a command with default signals.
+fn start(redis: &Redis, words: &[&str]) -> Running {
+    Running::start(&mut with_default_signals(directly(redis, words)))
+}
+
 #[test]
 fn under_a_limit_of_file_sizes_command_gets_no_signal_for_a_file_of_redlocks() {
     let redis = Redis::start();
     let limited = r#"ulimit -f 0; exec "$0" run a -c 'read go <"$HOME/gate"; exit 7'"#;
-    let words = ["sh", "-c", limited, REDLOCK];
     let mut gate = Gate::new(&redis);
-    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    let mut run = start(&redis, &["sh", "-c", limited, REDLOCK]);
     // With the first renewal it would write its mark.
     wait_until("it is renewed, or ends", || {
         redis.calls("evalsha") + redis.calls("eval") > 2 || run.has_ended()
@@ -53,42 +55,35 @@ fn a_process_from_before_the_run_is_no_part_of_the_tree_when_its_parent_ends() {
     // The shell starts another one, and that a bystander; redlock takes the first shell's place.
     let before = r#"(sleep 50 >/dev/null 2>&1 & echo bystander $!; read go <"$HOME/gate") &
         read go <"$HOME/started"; exec "$0" run a -c 'echo ready; exec sleep 50'"#;
-    let started = redis.dir.path().join("started");
-    nix::unistd::mkfifo(&started, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let words = ["sh", "-c", before, REDLOCK];
-    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    let mut started = Gate::at(&redis.dir.path().join("started"));
+    let mut run = start(&redis, &["sh", "-c", before, REDLOCK]);
     let bystander = pid_after("bystander ", &mut run);
     // The kernel tells the starts of processes in hundredths of a second.
     std::thread::sleep(std::time::Duration::from_millis(50));
-    fs::write(&started, "go\n").unwrap();
+    started.open();
     run.expect_line("ready");
     gate.open();
-    let redlock = run.pid();
     wait_until("the bystander is redlock's child", || {
-        let status = fs::read_to_string(format!("/proc/{bystander}/status")).unwrap_or_default();
-        status.contains(&format!("\nPPid:\t{redlock}\n"))
+        parent(bystander) == run.pid()
     });
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(143);
-    assert!(
-        is_alive(bystander),
-        "the bystander was stopped with COMMAND"
-    );
+    assert!(is_alive(bystander), "it was stopped with COMMAND");
     send(bystander, libc::SIGKILL);
 }
 
 #[test]
 fn a_command_that_is_stopped_where_no_shell_can_continue_it_stays_stopped() {
     let redis = Redis::start();
-    let command = ["run", "a", "--", "sh", "-c", "echo ready $$; read line"];
-    let mut terminal = Terminal::start(with_default_signals(redis.redlock(&command)));
+    let script = "echo ready $$; read line";
+    let mut terminal = on_terminal(&redis, words!("redlock run a -c", script));
     let command = pid_in(&terminal.line("ready "));
     send(command, libc::SIGSTOP);
-    wait_until("it is stopped", || state(command) == Some('T'));
+    wait_until("it is stopped", || is_stopped(command));
     // Many times as long as COMMAND has to be stopped before redlock takes notice.
     for _ in 0..100 {
         std::thread::sleep(std::time::Duration::from_millis(5));
-        assert_eq!(state(command), Some('T'), "somebody has continued it");
+        assert!(is_stopped(command), "somebody has continued it");
     }
     send(command, libc::SIGKILL);
     terminal.finish();
@@ -98,18 +93,15 @@ fn a_command_that_is_stopped_where_no_shell_can_continue_it_stays_stopped() {
 fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock() {
     let redis = Redis::start();
     let mut terminal = shell(&redis);
-    let (command, redlock) = job(
-        &redis,
-        &mut terminal,
-        // One that reads from the terminal would be stopped again, as it is in the background now.
-        "#!/bin/sh\necho ready $$\nexec sleep 50\n",
-    );
+    // One that reads from the terminal would be stopped again, as it is in the background now.
+    let text = "#!/bin/sh\necho ready $$\nexec sleep 50\n";
+    let (command, redlock) = job(&redis, &mut terminal, text);
     let is_at_work = || matches!(state(command), Some('R' | 'S' | 'D'));
     send(command, libc::SIGSTOP);
     wait_until("it is stopped", || !is_at_work());
     let renewals = redis.calls("evalsha");
     wait_until("redlock is stopped, or renews the lease", || {
-        state(redlock) == Some('T') || redis.calls("evalsha") > renewals
+        is_stopped(redlock) || redis.calls("evalsha") > renewals
     });
     send(command, libc::SIGCONT);
     // One renewal may have been under way. Where the machine is too slow for another one, the command is dead in
@@ -117,8 +109,7 @@ fn a_command_that_is_stopped_and_continued_by_its_own_pid_works_under_the_lock()
     let renewals = redis.calls("evalsha");
     wait_until("the lease is renewed, or the command is dead", || {
         let is_free = redis.holder("a").is_none();
-        let beside = is_free && is_at_work();
-        assert!(!beside, "it works without the lock");
+        assert!(!(is_free && is_at_work()), "it works without the lock");
         is_free || redis.calls("evalsha") > renewals + 1
     });
     // With all of their group, unless they have ended.
@@ -132,11 +123,10 @@ fn processes_of_a_suspended_command_work_under_the_lock() {
     let text = "#!/bin/sh\n(while :; do date >>~/beats; sleep 0.1; done) &\necho ready $$\nwait\n";
     let (command, redlock) = job(&redis, &mut terminal, text);
     send(command, libc::SIGSTOP);
-    wait_until("it is stopped", || state(command) == Some('T'));
-    let second = ["run", "-w", "8s", "a", "--", "sh", "-c"];
+    wait_until("it is stopped", || is_stopped(command));
     let beside = r#"at=$(wc -l <"$HOME/beats"); sleep 1
         [ "$(wc -l <"$HOME/beats")" = "$at" ] || echo beside"#;
-    let second = outcome(&mut redis.redlock(&[&second[..], &[beside]].concat()));
+    let second = outcome(&mut redis.run("-w 8s a", beside));
     // With all of their group.
     send(-redlock, libc::SIGKILL);
     assert_eq!(second.stdout, "", "two are at work at once: {second:?}");
@@ -152,26 +142,8 @@ fn a_command_that_ignores_sigint_gets_sigterm_before_sigkill() {
     let mut run = Running::start(&mut with_default_signals(run));
     run.expect_line("ready");
     run.signal(Signal::SIGINT);
-    let end = run.finish();
-    assert_eq!(
-        end.stdout, "ready\ncleaned\n",
-        "it was killed unasked: {end:?}"
-    );
-}
-
-#[test]
-fn each_hang_up_that_asks_for_a_reload_reaches_the_child() {
-    let redis = Redis::start();
-    let counter = words!("run --ttl 120s a -- perl -e", COUNTER, "child", "HUP");
-    let mut run = Running::start(&mut with_default_signals(redis.redlock(counter)));
-    pid_after("child ready ", &mut run);
-    for _ in 0..2 {
-        // The second one comes when COMMAND has done what the first one asked for.
-        run.signal(Signal::SIGHUP);
-        run.expect_line("child HUP");
-    }
-    send(run.pid(), libc::SIGRTMAX());
-    run.finish().assert_exited(0);
+    // Otherwise it was killed unasked.
+    assert_eq!(run.finish().stdout, "ready\ncleaned\n");
 }
 
 #[test]
@@ -204,8 +176,7 @@ fn a_signal_ends_an_acquire_whose_output_is_not_read() {
     // A pipe that is full, and stays so.
     let full = r#"mkfifo ~/full; exec 3<>~/full; timeout 1 dd if=/dev/zero bs=4096 count=17 >&3
         exec "$0" acquire --ttl 60s a >&3"#;
-    let words = ["bash", "-c", full, REDLOCK];
-    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    let mut run = start(&redis, &["bash", "-c", full, REDLOCK]);
     wait_until("the lock is held", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "1"
     });
@@ -222,18 +193,14 @@ fn with_children_a_script_holds_its_lock_for_one_without_any_environment_too() {
     let text = r#"eval "$(redlock acquire --ttl 60s --with-children --while-pid $$ a)"
         env -i sh -c 'read go <"$1"' sh "$HOME/gate" >/dev/null 2>&1 &
         echo script $!"#;
-    let words = ["bash", "-c", text];
-    let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
+    let mut run = start(&redis, &["bash", "-c", text]);
     let work = pid_after("script ", &mut run);
     wait_until("the script has ended", || run.has_ended());
     // The keeper sees the end as soon as we do.
     for _ in 0..50 {
         std::thread::sleep(std::time::Duration::from_millis(10));
-        let held = redis.cli(&["EXISTS", "redlock:a"]) == "1";
-        assert!(
-            held && is_alive(work),
-            "the lock is free while it is at work"
-        );
+        let is_held = redis.cli(&["EXISTS", "redlock:a"]) == "1";
+        assert!(is_held && is_alive(work), "it is free while it is at work");
     }
     gate.open();
     wait_until("the lock is free", || {

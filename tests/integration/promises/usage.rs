@@ -13,16 +13,22 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::generated::cli;
+use crate::promises::config::configured;
 use crate::support::pty::Terminal;
-use crate::support::{Outcome, Redis, Running, outcome, redlock, script};
+use crate::support::{Outcome, Redis, Running, directly, outcome, redlock, script, words};
 
 /// A command line with a mistake; what is said of it is a line.
 fn mistake(words: &[&str]) -> String {
     let end = outcome(&mut redlock(words));
     end.assert_code(64);
     assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
-    let said = end.stderr.trim_end();
-    said.strip_prefix("redlock: ").expect("the prefix").into()
+    let line = end.stderr.trim_end();
+    line.strip_prefix("redlock: ").expect("the prefix").into()
+}
+
+/// How a redlock ends that knows the server, with all its words, and its variables, in a line.
+fn ends(redis: &Redis, line: &str) -> Outcome {
+    outcome(&mut redis.redlock(&words(line, &[])))
 }
 
 #[test]
@@ -30,155 +36,97 @@ fn each_line_that_would_take_another_lock_than_was_meant_is_shown_as_it_was_mean
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     script(dir.path(), "deploy.sh", "#!/bin/sh\necho \"$@\"\n");
-    let long = "redlock run deploy -- sh -c 'exit 7'";
     for (typed, meant) in [
+        ("run -w 1h 30m a -- CMD", "run -w 1h30m a -- CMD"),
+        ("run --ttl=1m 30s a -- CMD", "run --ttl=1m30s a -- CMD"),
+        ("run -t 5 min a -- CMD", "run -t 5min a -- CMD"),
+        ("run a \u{2013}n -- CMD", "run a -n -- CMD"),
+        ("run a \u{2014} CMD", "run a -- CMD"),
         (
-            "redlock run -w 1h 30m deploy -- sh -c 'exit 7'",
-            "redlock run -w 1h30m deploy -- sh -c 'exit 7'",
+            "run a --reason \u{201c}release 1.2\u{201d} -- CMD",
+            "run a --reason 'release 1.2' -- CMD",
         ),
-        (
-            "redlock run --ttl=1m 30s deploy -- sh -c 'exit 7'",
-            "redlock run --ttl=1m30s deploy -- sh -c 'exit 7'",
-        ),
-        (
-            "redlock run -t 5 min deploy -- sh -c 'exit 7'",
-            "redlock run -t 5min deploy -- sh -c 'exit 7'",
-        ),
-        (
-            "redlock run deploy \u{2013}n -- sh -c 'exit 7'",
-            "redlock run deploy -n -- sh -c 'exit 7'",
-        ),
-        ("redlock run deploy \u{2014} sh -c 'exit 7'", long),
-        (
-            "redlock run deploy --reason \u{201c}release 1.2\u{201d} -- sh -c 'exit 7'",
-            "redlock run deploy --reason 'release 1.2' -- sh -c 'exit 7'",
-        ),
-        (
-            "redlock run deploy -- -n sh -c 'exit 7'",
-            "redlock run deploy -n -- sh -c 'exit 7'",
-        ),
-        ("redlock run deploy sh -c 'exit 7'", long),
-        (
-            "redlock -w 10 deploy -- sh -c 'exit 7'",
-            "redlock run -w 10 deploy -- sh -c 'exit 7'",
-        ),
-        (
-            "redlock run -- sh -c 'exit 7'",
-            "redlock run job -- sh -c 'exit 7'",
-        ),
-        (
-            "redlock run ./deploy.sh; exit 7",
-            "redlock run deploy -- ./deploy.sh",
-        ),
+        ("run a -- -n CMD", "run a -n -- CMD"),
+        ("run a CMD", "run a -- CMD"),
+        ("-w 10 a -- CMD", "run -w 10 a -- CMD"),
+        ("run -- CMD", "run job -- CMD"),
+        ("run ./deploy.sh", "run deploy -- ./deploy.sh"),
     ] {
+        let [typed, meant] =
+            [typed, meant].map(|line| format!("redlock {line}").replace("CMD", "sh -c 'exit 7'"));
         let shell = |line: &str| {
-            let mut shell = Command::new("sh");
-            shell
-                .args(["-c", line])
-                .current_dir(dir.path())
-                .env_clear()
-                .env("PATH", crate::support::path())
-                .env("REDLOCK_URL", redis.url());
-            outcome(&mut shell)
+            let mut shell = directly(&redis, &["sh", "-c", line]);
+            outcome(shell.current_dir(dir.path()))
         };
-        let end = shell(typed.trim_end_matches("; exit 7"));
+        let end = shell(&typed);
         end.assert_code(64);
         assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
         let line = end.stderr.trim_end().rsplit_once(": ").expect("a line").1;
         assert_eq!(line, meant, "{typed}");
         assert_eq!(redis.cli(&["KEYS", "*"]), "", "{typed}");
         // Pasted, it does what was meant.
-        let status = if typed.contains("./deploy.sh") { 0 } else { 7 };
+        let status = if meant.contains("exit 7") { 7 } else { 0 };
         shell(line).assert_code(status);
         redis.cli(&["FLUSHALL"]);
     }
     // Elsewhere such a name is one.
-    for words in [
-        &["run", "5m", "-w", "1h", "--", "true"][..],
-        &["run", "-w1h", "a", "5m", "--", "true"],
-        &["run", "-w", "5", "30", "--", "true"],
-        &["run", "m", "--", "true"],
-        &["run", "a", "--reason", "\u{2013}", "--", "echo", "\u{201c}"],
+    for line in [
+        "run 5m -w 1h -- true",
+        "run -w1h a 5m -- true",
+        "run -w 5 30 -- true",
+        "run m -- true",
+        "run a --reason \u{2013} -- echo \u{201c}",
     ] {
-        outcome(&mut redis.redlock(words))
-            .assert_code(0)
-            .assert_silent();
+        ends(&redis, line).assert_code(0).assert_silent();
     }
 }
 
 #[test]
-fn a_builtin_of_the_shell_as_command_is_named_as_such() {
+fn a_command_that_is_no_program_is_explained() {
     let redis = Redis::start();
     for builtin in ["source", "export", "[[", "ulimit"] {
-        let end = outcome(&mut redis.redlock(&["run", "x", "--", builtin, "a"]));
-        end.assert_code(127).assert_says(&format!(
-            "{builtin} is a builtin of the shell; use -c SCRIPT"
-        ));
+        let says = format!("{builtin} is a builtin of the shell; use -c SCRIPT");
+        outcome(&mut redis.redlock(words!("run x --", builtin, "a")))
+            .assert_code(127)
+            .assert_says(&says);
     }
+    let end = outcome(&mut redis.redlock(words!("run x --", "a && b")));
+    end.assert_code(127)
+        .assert_says("\"a && b\" is one word; to run a shell line use -c");
+    let end = ends(&redis, "run x -- no-such-program");
+    end.assert_code(127);
+    assert!(!end.stderr.contains("one word"), "{end:?}");
 }
 
 #[test]
 fn a_variable_that_others_read_is_named_where_it_would_have_helped() {
     let port = crate::support::free_port();
-    let mut command = redlock(&["status"]);
     let listens = std::net::TcpStream::connect("127.0.0.1:6379").is_ok();
     if !listens {
+        let mut command = redlock(&["status"]);
         command.env("REDIS_URL", format!("redis://:hunter2@127.0.0.1:{port}"));
         let end = outcome(&mut command);
         end.assert_code(69)
             .assert_says("REDIS_URL is set, but redlock reads REDLOCK_URL");
         assert!(!end.stderr.contains("hunter2"), "{end:?}");
     }
-    let redis = Redis::start();
-    redis.cli(&["CONFIG", "SET", "requirepass", "hunter2"]);
-    let mut command = redis.redlock(&["status"]);
-    let end = outcome(command.env("REDLOCK_PASSWORD", "hunter2"));
+    let redis = Redis::with(&["--requirepass", "hunter2"]);
+    let end = ends(&redis, "REDLOCK_PASSWORD=hunter2 status");
     end.assert_code(77)
         .assert_says("REDLOCK_PASSWORD is set, but redlock reads REDLOCK_PASSWORD_FILE");
     assert!(!end.stderr.contains("hunter2"), "{end:?}");
-    let end = outcome(&mut redis.redlock(&["status"]));
+    let end = ends(&redis, "status");
     end.assert_code(77);
     assert!(!end.stderr.contains("is set"), "{end:?}");
 }
 
 #[test]
-fn the_dashes_that_are_missing_are_put_into_what_was_typed() {
-    for (typed, put) in [
-        (
-            &["run", "deploy", "./deploy.sh", "arg"][..],
-            "run deploy -- ./deploy.sh arg",
-        ),
-        (
-            &["run", "deploy", "sh", "-ec", "a && b"],
-            "run deploy -- sh -ec 'a && b'",
-        ),
-        (
-            &["run", "-n", "deploy", "./x", "--flag"],
-            "run -n deploy -- ./x --flag",
-        ),
-        (
-            &["run", "deploy", "echo", "a b", "it's", "$HOME"],
-            "run deploy -- echo 'a b' \"it's\" '$HOME'",
-        ),
-    ] {
-        let said = mistake(typed);
-        let line = said
-            .strip_prefix("put -- before the command: redlock ")
-            .expect(&said);
-        assert_eq!(line, put);
-    }
-    // A shell takes the line in as it was meant.
+fn a_shell_takes_the_line_with_the_missing_dashes_in_as_it_was_meant() {
     let redis = Redis::start();
     let words = words!("run a printf <%s>", "a b", "it's", "l\nm", "$x", "\u{e9}");
-    let said = mistake(words);
-    let line = said.split_once(": ").expect("the line").1;
-    let mut shell = Command::new("bash");
-    shell
-        .args(["-c", line])
-        .env_clear()
-        .env("PATH", crate::support::path())
-        .env("REDLOCK_URL", redis.url());
-    let end = outcome(&mut shell);
+    let shown = mistake(words);
+    let line = shown.strip_prefix("put -- before the command: ").unwrap();
+    let end = outcome(&mut directly(&redis, &["bash", "-c", line]));
     end.assert_code(0).assert_silent();
     assert_eq!(end.stdout, "<a b><it's><l\nm><$x><\u{e9}>");
 }
@@ -186,33 +134,30 @@ fn the_dashes_that_are_missing_are_put_into_what_was_typed() {
 #[test]
 fn a_word_after_the_script_of_c_is_no_lock_name() {
     let redis = Redis::start();
-    let words = ["run", "deploy", "-c", "echo \"$1\"", "sh", "prod"];
-    let said = mistake(&words);
-    assert!(said.contains("redlock run NAME -- sh -c SCRIPT"), "{said}");
+    let shown = mistake(words!("run deploy -c", "echo \"$1\"", "sh", "prod"));
+    assert!(
+        shown.contains("redlock run NAME -- sh -c SCRIPT"),
+        "{shown}"
+    );
     // Names that stand together are names.
-    for words in [
-        &["run", "a", "b", "-c", "true"][..],
-        &["run", "-c", "true", "a", "b"],
-    ] {
-        outcome(&mut redis.redlock(words))
-            .assert_code(0)
-            .assert_silent();
+    for line in ["run a b -c true", "run -c true a b"] {
+        ends(&redis, line).assert_code(0).assert_silent();
     }
 }
 
 #[test]
 fn a_mistake_never_repeats_a_password() {
-    for words in [
-        &["-u", "redis://u:hunter2@h", "run", "a", "./x"][..],
-        &["run", "--url=redis://u:hunter2@h", "a", "./x"],
-        &["-uredis://u:hunter2@h", "deploy", "--", "./x"],
-        &["-qu", "redis://u:hunter2@h", "run", "a", "./x"],
-        &["-quhunter2", "run", "a", "./x"],
-        &["redis://u:hunter2@h", "--", "./x"],
+    for line in [
+        "-u redis://u:hunter2@h run a ./x",
+        "run --url=redis://u:hunter2@h a ./x",
+        "-uredis://u:hunter2@h deploy -- ./x",
+        "-qu redis://u:hunter2@h run a ./x",
+        "-quhunter2 run a ./x",
+        "redis://u:hunter2@h -- ./x",
     ] {
-        let said = mistake(words);
-        assert!(said.contains("-- ./x"), "{said}");
-        assert!(!said.contains("hunter2"), "{said}");
+        let shown = mistake(&words(line, &[]));
+        assert!(shown.contains("-- ./x"), "{shown}");
+        assert!(!shown.contains("hunter2"), "{shown}");
     }
     let mut strange = redlock(&["-u"]);
     strange
@@ -233,29 +178,26 @@ fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
         "unix:///run/r.sock?pass=hunter2",
         "https://hunter2@h/x",
     ] {
-        for words in [
-            &["run", url, "--", "true"][..],
-            &["run", "a", url, "--", "true"],
-            &["acquire", url, "--format", "token"],
-            &["status", url],
-            &["history", url],
-            &["stop", url],
-            &["release", url],
-            &["release", "--force", url],
-            &["freeze", "--reason", "x", url],
-            &["thaw", url],
-            &["doctor", url],
-            &["extend", url],
+        for line in [
+            "run {} -- true",
+            "run a {} -- true",
+            "acquire {} --format token",
+            "status {}",
+            "history {}",
+            "stop {}",
+            "release {}",
+            "release --force {}",
+            "freeze --reason x {}",
+            "thaw {}",
+            "doctor {}",
+            "extend {}",
         ] {
-            let end = outcome(&mut redis.redlock(words));
+            let end = outcome(&mut redis.redlock(&words(line, &[url])));
             end.assert_code(64).assert_says("--url");
-            assert!(
-                !format!("{end:?}").contains("hunter2"),
-                "{words:?}: {end:?}"
-            );
+            assert!(!format!("{end:?}").contains("hunter2"), "{line}: {end:?}");
         }
-        let said = mistake(&["run", "a", url]);
-        assert!(!said.contains("hunter2"), "{said}");
+        let shown = mistake(&["run", "a", url]);
+        assert!(!shown.contains("hunter2"), "{shown}");
     }
     outcome(&mut redis.run("s3://bucket/x", "true")).assert_code(0);
 }
@@ -288,36 +230,26 @@ fn output_that_cannot_be_written_is_an_error() {
         "doctor",
         "acquire a",
     ] {
-        let words: Vec<&str> = line.split(' ').collect();
         let full = fs::OpenOptions::new().write(true).open("/dev/full");
-        let output = redis
-            .redlock(&words)
-            .stdout(full.unwrap())
-            .output()
-            .unwrap();
-        assert_eq!(output.status.code(), Some(125), "{line}");
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let mut command = redis.redlock(&words(line, &[]));
+        let end: Outcome = command.stdout(full.unwrap()).output().unwrap().into();
+        end.assert_exited(125);
         let says = "redlock: can't write to standard output: no space left on device\n";
-        assert_eq!(stderr, says, "{line}");
+        assert_eq!(end.stderr, says, "{line}");
     }
 }
 
 #[test]
 fn a_duration_may_begin_with_its_point_also_before_a_unit() {
     let redis = Redis::start();
-    for wait in [".5", ".2s", "0.2s", ".5h"] {
-        outcome(&mut redis.redlock(&["run", "-w", wait, "a", "--", "true"])).assert_code(0);
+    for (wait, code) in [(".5", 0), (".2s", 0), ("0.2s", 0), (".5h", 0), (".s", 64)] {
+        outcome(&mut redis.redlock(words!("run -w {} a -- true", wait))).assert_code(code);
     }
-    outcome(&mut redis.redlock(&["run", "-w", ".s", "a", "--", "true"])).assert_code(64);
 }
 
 #[test]
 fn a_mistake_names_the_help_of_its_command() {
     for (typed, says) in [
-        (
-            "run --no-wiat a -- b",
-            "unexpected argument '--no-wiat' found; did you mean --no-wait? see redlock run -h",
-        ),
         (
             "run -s5 a -- b",
             "unexpected argument '-5' found; see redlock run -h",
@@ -334,46 +266,43 @@ fn a_mistake_names_the_help_of_its_command() {
             "run -s --slots 2 a -- b",
             "the argument '--shared' cannot be used with '--slots <N>'; see redlock run -h",
         ),
+        (
+            "run --ttl 500ms a -- b",
+            "invalid value '500ms' for '--ttl <TIME>': must be at least 1s: a shorter lease can't be renewed in time; see redlock run -h",
+        ),
     ] {
-        let words: Vec<&str> = typed.split(' ').collect();
-        assert_eq!(mistake(&words), says, "{typed}");
+        assert_eq!(mistake(&words(typed, &[])), says, "{typed}");
     }
-    let said = mistake(&["run", "", "--", "true"]);
-    assert_eq!(
-        said,
-        "a lock's name can't be empty: \"\"; see redlock run -h"
-    );
-}
-
-#[test]
-fn a_shell_line_in_one_word_is_explained() {
-    let redis = Redis::start();
-    let end = outcome(&mut redis.redlock(&["run", "x", "--", "a && b"]));
-    end.assert_code(127)
-        .assert_says("\"a && b\" is one word; to run a shell line use -c");
-    let end = outcome(&mut redis.redlock(&["run", "x", "--", "no-such-program"]));
-    end.assert_code(127);
-    assert!(!end.stderr.contains("one word"), "{end:?}");
+    let says = "a lock's name can't be empty: \"\"; see redlock run -h";
+    assert_eq!(mistake(&["run", "", "--", "true"]), says);
+    for script in ["", " "] {
+        let shown = mistake(&["run", "a", "-c", script]);
+        assert!(shown.contains("must not be empty"), "{shown}");
+    }
 }
 
 #[test]
 fn names_of_other_tools_work() {
     let redis = Redis::start();
     let _held = held(&redis);
-    for name in ["ls", "ps"] {
-        let end = outcome(&mut redis.redlock(&[name, "--names-only"]));
-        assert_eq!(end.assert_code(0).stdout, "a\n");
+    for line in ["ls --names-only", "ps --names-only"] {
+        assert_eq!(ends(&redis, line).assert_code(0).stdout, "a\n");
     }
-    for options in [&["--nonblock"][..], &["--nb"], &["-n"]] {
-        let words = [&["run"], options, &["a", "--", "true"]].concat();
-        outcome(&mut redis.redlock(&words)).assert_code(75);
+    for option in ["--nonblock", "--nb", "-n"] {
+        ends(&redis, &format!("run {option} a -- true")).assert_code(75);
     }
-    outcome(&mut redis.redlock(&["unlock", "--force", "a"])).assert_code(0);
-    let shown = |words: &[&str]| outcome(&mut redlock(words)).assert_code(0).stdout.clone();
-    assert_eq!(shown(&["version"]), shown(&["--version"]));
-    assert_eq!(shown(&["version", "-v"]), shown(&["-V", "-v"]));
-    assert_eq!(shown(&["help"]), shown(&["--help"]));
-    assert_eq!(shown(&["help", "ps"]), shown(&["help", "status"]));
+    ends(&redis, "unlock --force a").assert_code(0);
+    for (line, same) in [
+        ("version", "--version"),
+        ("version -v", "-V -v"),
+        ("help", "--help"),
+        ("help ps", "help status"),
+    ] {
+        let shown = ends(&redis, line);
+        shown.assert_code(0);
+        let as_shown = ends(&redis, same);
+        assert_eq!(shown.stdout, as_shown.assert_code(0).stdout);
+    }
 }
 
 /// A run that holds the lock "a".
@@ -389,8 +318,7 @@ fn a_number_alone_counts_seconds_and_0_is_no_wait() {
     let _held = held(&redis);
     let wait = |duration: &str| -> Duration {
         let start = Instant::now();
-        let end = outcome(&mut redis.redlock(&["run", "-w", duration, "a", "--", "true"]));
-        end.assert_code(75);
+        ends(&redis, &format!("run -w {duration} a -- true")).assert_code(75);
         start.elapsed()
     };
     assert!(wait("1") >= Duration::from_secs(1));
@@ -414,16 +342,15 @@ fn months_and_years_are_refused_with_what_to_write() {
         ("366d", "must be at most 365d"),
         ("", "must be a duration such as"),
     ] {
-        let said = mistake(words!("run -t", duration, "a", "--", "true"));
-        assert!(said.contains("'--max-runtime <TIME>'"), "{said}");
-        assert!(said.contains(says), "{said}");
-        let end =
-            outcome(redlock(&["run", "a", "--", "true"]).env("REDLOCK_MAX_RUNTIME", duration));
+        let shown = mistake(words!("run -t {} a -- true", duration));
+        assert!(shown.contains("'--max-runtime <TIME>'"), "{shown}");
+        assert!(shown.contains(says), "{shown}");
         // An empty variable is none.
         if !duration.is_empty() {
-            end.assert_code(78)
-                .assert_says("redlock: REDLOCK_MAX_RUNTIME");
-            end.assert_says(says);
+            let line = "REDLOCK_MAX_RUNTIME={} run a -- true";
+            let end = outcome(&mut redlock(&words(line, &[duration])));
+            end.assert_code(78).assert_says(says);
+            end.assert_says("redlock: REDLOCK_MAX_RUNTIME");
         }
     }
 }
@@ -431,13 +358,14 @@ fn months_and_years_are_refused_with_what_to_write() {
 #[test]
 fn time_out_0_is_none_and_the_message_tells_it_from_the_wait() {
     let redis = Redis::start();
-    outcome(&mut redis.redlock(&["run", "-t", "0", "a", "--", "true"])).assert_code(0);
-    let end = outcome(&mut redis.redlock(&["run", "-t", "0.2", "a", "--", "sleep", "60"]));
-    end.assert_code(124)
-        .assert_says("ran longer than --max-runtime 200ms (--wait limits the wait for the lock); ");
-    let end = outcome(&mut redis.redlock(&["run", "-n", "-t", "0.2", "a", "--", "sleep", "60"]));
-    end.assert_code(124)
-        .assert_says("ran longer than --max-runtime 200ms; ");
+    ends(&redis, "run -t 0 a -- true").assert_code(0);
+    let says = "ran longer than --max-runtime 200ms";
+    ends(&redis, "run -t 0.2 a -- sleep 60")
+        .assert_code(124)
+        .assert_says(&format!("{says} (--wait limits the wait for the lock); "));
+    ends(&redis, "run -n -t 0.2 a -- sleep 60")
+        .assert_code(124)
+        .assert_says(&format!("{says}; "));
 }
 
 #[test]
@@ -445,13 +373,9 @@ fn a_wrong_token_holds_nothing_and_lost_nothing() {
     let redis = Redis::start();
     let file = redis.dir.path().join("token");
     fs::write(&file, "never:held:1").unwrap();
-    let file = file.to_str().unwrap();
-    for words in [
-        &["extend", "a", "--for", "10"][..],
-        &["extend", "a"],
-        &["release", "a"],
-    ] {
-        let end = outcome(&mut redis.redlock(&[words, &["--token-file", file]].concat()));
+    for line in ["extend a --for 10", "extend a", "release a"] {
+        let mut command = redis.redlock(&words(line, &[]));
+        let end = outcome(command.arg("--token-file").arg(&file));
         end.assert_code(79)
             .assert_says("lock \"a\" is not held with this token; ");
         assert!(!end.stderr.contains("lost"), "{end:?}");
@@ -493,19 +417,17 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
     let mut rest = long.as_str();
     for part in cli::help::GROUPS.iter().filter(|part| **part != "Script") {
         let heading = format!("\n{part}:\n");
-        let (_, after) = rest
-            .split_once(&heading)
-            .unwrap_or_else(|| panic!("{part}: {long}"));
-        rest = after;
+        let after = rest.split_once(&heading).map(|(_, after)| after);
+        rest = after.unwrap_or_else(|| panic!("{part}: {long}"));
     }
-    assert!(rest.contains("--url"), "{rest}");
-    assert!(rest.contains("NAME has 1 to 200 bytes"), "{rest}");
-    assert!(rest.contains("TIME is 500ms"), "{rest}");
-    let examples = rest.split_once("Examples:").expect("examples").1;
-    let shown = examples
+    for part in ["--url", "NAME has 1 to 200 bytes", "TIME is 500ms"] {
+        assert!(rest.contains(part), "{rest}");
+    }
+    let (_, examples) = rest.split_once("Examples:").expect("examples");
+    let runs = examples
         .lines()
         .filter(|line| line.starts_with("  redlock run"));
-    assert_eq!(shown.count(), 3);
+    assert_eq!(runs.count(), 3);
 }
 
 #[test]
@@ -527,23 +449,14 @@ fn the_help_of_run_lists_the_exit_statuses_of_its_manual() {
 }
 
 /// Settings that are no options.
-const SETTINGS_ONLY: [&str; 15] = [
-    "PREFIX",
-    "PASSWORD_FILE",
-    "TLS_CA",
-    "TLS_CERT",
-    "TLS_KEY",
-    "REDIS_TIMEOUT",
-    "SYNC",
-    "SYNC_TIMEOUT",
-    "REPAIR_TTL",
-    "HISTORY_SIZE",
-    "ON_LOST",
-    "JITTER",
-    "WHO",
-    "SHOW",
-    "HOOK",
-];
+const SETTINGS_ONLY: &str = "PREFIX PASSWORD_FILE TLS_CA TLS_CERT TLS_KEY REDIS_TIMEOUT SYNC SYNC_TIMEOUT \
+                             REPAIR_TTL HISTORY_SIZE ON_LOST JITTER WHO SHOW HOOK";
+
+/// A command's long help with single spaces.
+fn help(command: &str) -> String {
+    let help = outcome(&mut redlock(&[command, "--help"])).stdout;
+    help.split_whitespace().collect::<Vec<_>>().join(" ")
+}
 
 #[test]
 fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answered_when_typed() {
@@ -552,24 +465,22 @@ fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answe
     let (_, section) = manual.split_once(".SH SETTINGS\n").expect("the section");
     let (section, _) = section.split_once("\n.SH ").expect("its end");
     let redis = Redis::start();
-    for setting in SETTINGS_ONLY {
-        assert!(
-            section.contains(&format!(".BI REDLOCK_{setting}= ")),
-            "{setting}"
-        );
-        let option = format!("--{}", setting.to_lowercase().replace('_', "-"));
+    for setting in SETTINGS_ONLY.split(' ') {
+        let entry = format!(".BI REDLOCK_{setting}= ");
+        assert!(section.contains(&entry), "{setting}");
         // These have never been options.
         if ["REDIS_TIMEOUT", "WHO", "SHOW", "HOOK"].contains(&setting) {
             continue;
         }
+        let option = format!("--{}", setting.to_lowercase().replace('_', "-"));
         let value = if setting == "REPAIR_TTL" { "1" } else { "x" };
         let says = format!("put REDLOCK_{setting}={value} in the environment or redlock.env");
-        for words in [
-            words!("{} x run a -- echo ran", &option),
-            words!("run {} x a -- echo ran", &option),
-            words!("acquire a {} x", &option),
+        for line in [
+            "{} x run a -- echo ran",
+            "run {} x a -- echo ran",
+            "acquire a {} x",
         ] {
-            let end = outcome(&mut redis.redlock(words));
+            let end = outcome(&mut redis.redlock(&words(line, &[&option])));
             end.assert_code(64)
                 .assert_says(&format!("no option {option}: {says}"));
             assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
@@ -577,8 +488,7 @@ fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answe
         }
     }
     for command in ["run", "guard", "acquire", "extend"] {
-        let help = outcome(&mut redlock(&[command, "--help"])).stdout;
-        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let help = help(command);
         assert!(help.contains("SETTINGS in redlock(1)"), "{help}");
     }
 }
@@ -613,240 +523,146 @@ fn the_help_names_the_variables_of_eight_options_and_no_others() {
     }
     assert_eq!(named, BOTH.map(|(name, _)| name.to_owned()).into());
     for (name, command) in BOTH {
-        let help = outcome(&mut redlock(&[command, "--help"])).stdout;
-        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let help = help(command);
         assert!(help.contains(&format!("[env: REDLOCK_{name}]")), "{name}");
     }
 }
 
 #[test]
 fn a_wrong_value_of_a_setting_is_refused_by_each_command_and_says_where_it_is_set() {
-    let texts = [
-        "PREFIX",
-        "PASSWORD_FILE",
-        "TLS_CA",
-        "TLS_CERT",
-        "TLS_KEY",
-        "WHO",
-        "HOOK",
-    ];
-    let settings = SETTINGS_ONLY
-        .iter()
-        .chain(BOTH.iter().map(|(name, _)| name));
+    let texts = "PREFIX PASSWORD_FILE TLS_CA TLS_CERT TLS_KEY WHO HOOK".split(' ');
+    let texts: BTreeSet<&str> = texts.collect();
+    let settings = SETTINGS_ONLY.split(' ').chain(BOTH.map(|(name, _)| name));
     for setting in settings.filter(|setting| !texts.contains(setting)) {
         let variable = format!("REDLOCK_{setting}");
-        let wrong = if *setting == "REASON" { " " } else { "wrong" };
-        let directory = tempfile::tempdir().unwrap();
+        let wrong = if setting == "REASON" { " " } else { "wrong" };
+        let directory = configured(&format!("\n{variable}='{wrong}'\n"));
         let file = directory.path().join("redlock.env");
-        fs::write(&file, format!("\n{variable}='{wrong}'\n")).unwrap();
-        for words in [words!("run a -- echo ran"), words!("status")] {
-            let mut by_variable = redlock(words);
-            let mut by_file = redlock(words);
+        for line in ["run a -- echo ran", "status"] {
+            let mut by_variable = redlock(&words(line, &[]));
+            let mut by_file = redlock(&words(line, &[]));
             by_variable.env(&variable, wrong);
             by_file.env("XDG_CONFIG_HOME", directory.path());
             let in_file = format!("{}:2", file.display());
             for (command, place) in [(&mut by_variable, &variable), (&mut by_file, &in_file)] {
                 let end = outcome(command);
                 end.assert_code(78).assert_says(place);
-                assert_eq!(
-                    (end.stdout.as_str(), end.stderr.lines().count()),
-                    ("", 1),
-                    "{end:?}"
-                );
+                assert_eq!(end.stdout, "", "{end:?}");
+                assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
             }
         }
     }
 }
 
-/// How redlock ends with these variables.
-fn with(redis: &Redis, settings: &[(&str, &str)], words: &[&str]) -> Outcome {
-    let mut command = redis.redlock(words);
-    for (name, value) in settings {
-        command.env(name, value);
-    }
-    outcome(&mut command)
-}
-
 #[test]
 fn a_house_setting_does_what_its_option_does() {
     let redis = Redis::start();
-    let free = ["run", "a", "-c", "redis-cli -s \"$S\" PTTL redlock:a"];
-    let socket = redis.socket();
-    let ttl = |settings: &[(&str, &str)]| -> u64 {
-        let settings = [settings, &[("S", socket.to_str().unwrap())]].concat();
-        let end = with(&redis, &settings, &free);
-        end.assert_code(0)
-            .assert_silent()
-            .stdout
-            .trim()
-            .parse()
-            .unwrap()
+    let ttl = |settings: &str| -> u64 {
+        let line = format!("{settings}run a -c");
+        let script = "redis-cli -s \"${REDLOCK_URL#unix://}\" PTTL redlock:a";
+        let end = outcome(&mut redis.redlock(&words(&line, &[script])));
+        end.assert_code(0).assert_silent();
+        end.stdout.trim().parse().unwrap()
     };
-    assert!(ttl(&[]) <= 30_000);
-    let long = ttl(&[("REDLOCK_TTL", "100")]);
+    assert!(ttl("") <= 30_000);
+    let long = ttl("REDLOCK_TTL=100 ");
     assert!((90_000..=100_000).contains(&long), "{long}");
 
-    let script = |settings: &[(&str, &str)], script: &str| {
-        with(&redis, settings, &["run", "b", "-c", script])
-    };
-    script(
-        &[
-            ("REDLOCK_MAX_RUNTIME", "0.2"),
-            ("REDLOCK_KILL_AFTER", "0.1"),
-        ],
-        "trap '' TERM; while :; do sleep 0.01; done",
-    )
-    .assert_code(124)
-    .assert_says("--max-runtime 200ms");
-    let reason = "redlock status --json \"$REDLOCK_NAME\"";
-    let end = script(&[("REDLOCK_REASON", "release 1.2")], reason);
+    let stubborn = "trap '' TERM; while :; do sleep 0.01; done";
+    let line = "REDLOCK_MAX_RUNTIME=0.2 REDLOCK_KILL_AFTER=0.1 run b -c";
+    outcome(&mut redis.redlock(&words(line, &[stubborn])))
+        .assert_code(124)
+        .assert_says("--max-runtime 200ms");
+    let line = "REDLOCK_REASON={} run b -- redlock status --json b";
+    let end = outcome(&mut redis.redlock(&words(line, &["release 1.2"])));
     assert!(end.stdout.contains("release 1.2"), "{end:?}");
-    let end = with(
-        &redis,
-        &[("REDLOCK_SHELL", "echo from the setting")],
-        &["run", "c"],
-    );
+    let mut no_setting = redis.redlock(&["run", "c"]);
+    let end = outcome(no_setting.env("REDLOCK_SHELL", "echo from the setting"));
     assert_eq!(end.assert_code(64).stdout, "");
-    let unreachable = with(
-        &redis,
-        &[
-            ("REDLOCK_ON_UNREACHABLE", "run"),
-            ("REDLOCK_URL", "redis://127.0.0.1:1"),
-        ],
-        &["run", "a", "--", "true"],
-    );
-    unreachable.assert_code(0);
+    let line = "REDLOCK_ON_UNREACHABLE=run REDLOCK_URL=redis://127.0.0.1:1 run a -- true";
+    outcome(&mut redlock(&words(line, &[]))).assert_code(0);
 }
 
 #[test]
 fn a_typed_option_overrides_the_environment_and_that_a_file() {
     let redis = Redis::start();
-    let reason = |settings: &[(&str, &str)], options: &[&str]| {
-        let script = "redlock status --json \"$REDLOCK_NAME\"";
-        let end = with(
-            &redis,
-            settings,
-            &[&["run"], options, &["a", "-c", script]].concat(),
-        );
+    let file = configured("REDLOCK_REASON=file\n");
+    for (line, reason) in [
+        ("run a", "file"),
+        ("REDLOCK_REASON=environment run a", "environment"),
+        ("REDLOCK_REASON=environment run -m option a", "option"),
+    ] {
+        let script = ["-c", "redlock status --json \"$REDLOCK_NAME\""];
+        let mut run = redis.redlock(&words(line, &script));
+        let end = outcome(run.env("XDG_CONFIG_HOME", file.path()));
         let status: Value = serde_json::from_str(&end.assert_code(0).stdout).unwrap();
-        status[0]["holders"][0]["reason"]
-            .as_str()
-            .unwrap()
-            .to_owned()
-    };
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("redlock.env");
-    fs::write(&file, "REDLOCK_REASON=file\n").unwrap();
-    let home = ("XDG_CONFIG_HOME", directory.path().to_str().unwrap());
-    let environment = ("REDLOCK_REASON", "environment");
-    assert_eq!(reason(&[home], &[]), "file");
-    assert_eq!(reason(&[home, environment], &[]), "environment");
-    assert_eq!(reason(&[home, environment], &["-m", "option"]), "option");
+        assert_eq!(status[0]["holders"][0]["reason"], reason);
+    }
     // Only a keeper kills.
-    with(&redis, &[("REDLOCK_KILL_AFTER", "1")], &["acquire", "b"]).assert_code(0);
-    fs::write(&file, "REDLOCK_REASON=file\nREDLOCK_E=1\n").unwrap();
-    with(&redis, &[home], &["run", "a", "--", "true"])
-        .assert_code(78)
-        .assert_says("redlock.env:2: unknown setting REDLOCK_E");
+    ends(&redis, "REDLOCK_KILL_AFTER=1 acquire b").assert_code(0);
     // Help doesn't need them.
-    outcome(redlock(&["run", "-h"]).env("REDLOCK_TTL", "x")).assert_code(0);
+    ends(&redis, "REDLOCK_TTL=x run -h").assert_code(0);
 }
 
 #[test]
 fn a_removed_setting_is_ignored_and_named_by_doctor_and_with_verbose() {
     let redis = Redis::start();
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("redlock.env");
-    fs::write(&file, "REDLOCK_TTL=30s\nREDLOCK_NO_WAIT=1\n").unwrap();
-    let home = ("XDG_CONFIG_HOME", directory.path().to_str().unwrap());
+    let file = configured("REDLOCK_TTL=30s\nREDLOCK_NO_WAIT=1\n");
     let named = "redlock.env:2: REDLOCK_NO_WAIT; `redlock help redlock` lists all settings";
-    let run = |options: &[&str]| {
-        let words = [&["run"], options, &["a", "--", "true"]].concat();
-        with(&redis, &[home], &words)
+    let with_file = |line: &str| {
+        let mut command = redis.redlock(&words(line, &[]));
+        outcome(command.env("XDG_CONFIG_HOME", file.path()))
     };
-    run(&[]).assert_code(0).assert_silent();
-    run(&["-v"]).assert_code(0).assert_says(named);
-    let doctor = with(&redis, &[home], &["doctor"]);
+    with_file("run a -- true").assert_code(0).assert_silent();
+    with_file("run -v a -- true")
+        .assert_code(0)
+        .assert_says(named);
+    let doctor = with_file("doctor");
     assert_eq!(doctor.stdout.matches(named).count(), 1, "{doctor:?}");
     // A job's options have no variable, so that none reaches the runs that the job starts.
-    let nested = words!("run a -- redlock run b -- true");
-    with(&redis, &[("REDLOCK_SLOTS", "3")], nested)
+    ends(&redis, "REDLOCK_SLOTS=3 run a -- redlock run b -- true")
         .assert_code(0)
         .assert_silent();
-    let mode = words!("run a -- redlock status --json a");
-    let end = with(&redis, &[("REDLOCK_SLOTS", "3")], mode);
-    assert!(
-        !end.assert_code(0).stdout.contains("\"slots\":3"),
-        "{end:?}"
-    );
+    let end = ends(&redis, "REDLOCK_SLOTS=3 run a -- redlock status --json a");
+    let shown = &end.assert_code(0).stdout;
+    assert!(!shown.contains("\"slots\":3"), "{shown}");
 }
 
 #[test]
 fn an_unknown_variable_is_a_warning_in_one_line_that_quiet_silences() {
     let redis = Redis::start();
-    let run = |options: &[&str]| {
-        let words = [
-            &["run"],
-            options,
-            &["a", "--", "redlock", "run", "b", "--", "true"],
-        ]
-        .concat();
-        with(&redis, &[("REDLOCK_TLT", "5")], &words)
-    };
-    let end = run(&[]);
-    end.assert_code(0);
-    assert_eq!(
-        end.stderr,
-        "redlock: unknown variable REDLOCK_TLT; did you mean REDLOCK_TTL?\n"
-    );
-    run(&["-q"]).assert_code(0).assert_silent();
-    // Those of a job, of another command, and of ci/install.sh.
-    for known in [
-        ("REDLOCK_SLOT", "1"),
-        ("REDLOCK_FORMAT", "json"),
-        ("REDLOCK_VERSION", "0.1.0"),
+    let end = ends(&redis, "REDLOCK_TLT=5 run a -- redlock run b -- true");
+    let says = "redlock: unknown variable REDLOCK_TLT; did you mean REDLOCK_TTL?\n";
+    assert_eq!(end.assert_code(0).stderr, says);
+    for line in [
+        "REDLOCK_TLT=5 run -q a -- redlock run b -- true",
+        // Those of a job, of another command, and of ci/install.sh.
+        "REDLOCK_SLOT=1 run a -- true",
+        "REDLOCK_FORMAT=json run a -- true",
+        "REDLOCK_VERSION=0.1.0 run a -- true",
     ] {
-        with(&redis, &[known], &["run", "a", "--", "true"])
-            .assert_code(0)
-            .assert_silent();
-    }
-}
-
-#[test]
-fn an_empty_script_is_refused() {
-    for (words, says) in [
-        (&["run", "a", "-c", ""][..], "must not be empty"),
-        (&["run", "a", "-c", " "], "must not be empty"),
-    ] {
-        outcome(&mut redlock(words))
-            .assert_code(64)
-            .assert_says(says);
+        ends(&redis, line).assert_code(0).assert_silent();
     }
 }
 
 #[test]
 fn a_kill_after_that_the_ttl_does_not_allow_is_announced_at_the_start() {
     let redis = Redis::start();
-    let run = |line: &str| {
-        let words = format!("{line} -- true");
-        outcome(&mut redis.redlock(&words.split(' ').collect::<Vec<_>>()))
-    };
     let says = "redlock: --kill-after 1m is more than half of the TTL: SIGKILL comes 15s after SIGTERM; --ttl 2m allows 1m\n";
-    for line in ["run -k 60 a", "run -k 60 a b"] {
-        assert_eq!(run(line).assert_code(0).stderr, says);
-    }
-    run("run -k 5 --ttl 6s a").assert_says("SIGKILL comes 3s after SIGTERM; --ttl 10s allows 5s");
-    for line in [
-        "run --ttl 6s a",
-        "run -k 15 a",
-        "run -k 60 --ttl 2m a",
-        "run -q -k 60 a",
-    ] {
-        run(line).assert_code(0).assert_silent();
-    }
-    let guarded = outcome(&mut redis.redlock(words!("run a -- redlock guard -k 60 -- true")));
     let says_guard = says.replace("--ttl 2m", "the run's --ttl 2m");
-    assert_eq!(guarded.assert_code(0).stderr, says_guard);
+    for (line, stderr) in [
+        ("run -k 60 a -- true", says),
+        ("run -k 60 a b -- true", says),
+        ("run --ttl 6s a -- true", ""),
+        ("run -k 15 a -- true", ""),
+        ("run -k 60 --ttl 2m a -- true", ""),
+        ("run -q -k 60 a -- true", ""),
+        ("run a -- redlock guard -k 60 -- true", says_guard.as_str()),
+    ] {
+        assert_eq!(ends(&redis, line).assert_code(0).stderr, stderr, "{line}");
+    }
+    ends(&redis, "run -k 5 --ttl 6s a -- true")
+        .assert_says("SIGKILL comes 3s after SIGTERM; --ttl 10s allows 5s");
     let script = r#"eval "$(redlock acquire -k 60 --while-pid $$ a)""#;
     outcome(&mut redis.run("-q b", script))
         .assert_code(0)

@@ -9,11 +9,13 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::promises::keeper::keeper;
+use crate::promises::terminal::pid_in;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 use crate::support::{
-    COUNTER, Gate, OtherUser, REDLOCK, Redis, Running, ask, attach_strace, await_watchdog,
-    children, directly, forked_watchdog, is_alive, now, outcome, send, state, wait_until, watchdog,
-    with_default_signals,
+    COUNTER, Gate, Gated, OtherUser, REDLOCK, Redis, Running, ask, attach_strace, await_watchdog,
+    children, directly, forked_watchdog, is_alive, is_gone, now, outcome, send, state, wait_until,
+    watchdog, with_default_signals,
 };
 
 /// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
@@ -28,8 +30,7 @@ const FAMILY: &str = r#"
 
 /// The pids of [`FAMILY`].
 fn family(run: &mut Running) -> Vec<i32> {
-    let pid = |line: String| line.strip_prefix("ready ").unwrap().parse().unwrap();
-    (0..4).map(|_| pid(run.line())).collect()
+    (0..4).map(|_| pid_in(&run.line())).collect()
 }
 
 fn run(redis: &Redis, words: &[&str]) -> Running {
@@ -39,7 +40,7 @@ fn run(redis: &Redis, words: &[&str]) -> Running {
 #[test]
 fn a_kill_of_redlocks_group_leaves_nothing_of_the_command() {
     let redis = Redis::start();
-    let mut run = run(&redis, &["run", "--ttl", "60s", "a", "-c", FAMILY]);
+    let mut run = run(&redis, words!("run --ttl 60s a -c", FAMILY));
     let family = family(&mut run);
     await_watchdog(run.pid());
     killpg(Pid::from_raw(run.pid()), Signal::SIGKILL).unwrap();
@@ -81,22 +82,15 @@ fn a_term_for_every_process_reaches_once_what_a_killed_command_has_left() {
         sh -c 'trap "echo asked" TERM; echo ready $$
             while [ ! -e "$HOME/over" ]; do sleep 0.01 & wait $!; done; echo over' &
         exec sleep 50"#;
-    let mut run = run(
-        &redis,
-        &[
-            "run", "-v", "--ttl", "120s", "-k", "60s", "a", "-c", command,
-        ],
-    );
-    let left: i32 = run.line().strip_prefix("ready ").unwrap().parse().unwrap();
+    let mut run = run(&redis, words!("run -v --ttl 120s -k 60s a -c", command));
+    let left = pid_in(&run.line());
     let watchdog = await_watchdog(run.pid());
     let command = children(run.pid())[0];
     for pid in [left, watchdog, command] {
         send(pid, libc::SIGTERM);
     }
     run.expect_line("asked");
-    wait_until("COMMAND was reaped", || {
-        !fs::exists(format!("/proc/{command}")).unwrap()
-    });
+    wait_until("COMMAND was reaped", || is_gone(command));
     send(run.pid(), libc::SIGTERM);
     wait_until("redlock has read it", || {
         let status = fs::read_to_string(format!("/proc/{}/status", run.pid())).unwrap();
@@ -125,9 +119,8 @@ fn a_signal_for_redlocks_group_reaches_command_also_when_a_new_watchdog_gets_it_
             watchdog != 0
         });
         let status = fs::read_to_string(format!("/proc/{watchdog}/status")).unwrap();
-        let tracer = status
-            .lines()
-            .find_map(|line| line.strip_prefix("TracerPid:"));
+        let mut lines = status.lines();
+        let tracer = lines.find_map(|line| line.strip_prefix("TracerPid:"));
         // It finds the signal as late as on a busy machine.
         run.signal(Signal::SIGSTOP);
         wait_until("redlock is stopped", || {
@@ -148,39 +141,54 @@ fn a_signal_for_redlocks_group_reaches_command_also_when_a_new_watchdog_gets_it_
 fn a_kill_of_timeouts_group_leaves_nothing_of_the_command_as_with_flock() {
     let redis = Redis::start();
     let file = redis.dir.path().join("lock");
-    let timeout = ["timeout", "-s", "KILL", "4"];
-    let flock = ["flock", file.to_str().unwrap(), "sh", "-c"];
-    for locker in [&flock[..], words!("redlock run --ttl 60s a -c")] {
+    let flock = words!("timeout -s KILL 4 flock {} sh -c", file.to_str().unwrap());
+    for locker in [
+        flock,
+        words!("timeout -s KILL 4 redlock run --ttl 60s a -c"),
+    ] {
         // The group of timeout(1), without what has left it.
-        let script = "sleep 50 & echo ready $!; wait";
-        let words = [&timeout[..], locker, &[script]].concat();
+        let words = [locker, &["sleep 50 & echo ready $!; wait"]].concat();
         let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
-        let line = run.line();
-        let sleeper: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
+        let sleeper = pid_in(&run.line());
         run.finish().assert_code(137);
         wait_until("it is dead", || !is_alive(sleeper));
     }
 }
 
 #[test]
-fn a_stopped_redlocks_command_is_dead_when_its_lease_ends() {
-    let redis = Redis::start();
-    let mut run = run(
-        &redis,
-        &["run", "--ttl", "6s", "-k", "1s", "a", "-c", FAMILY],
-    );
-    let family = family(&mut run);
-    await_watchdog(run.pid());
-    killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
-    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
-    // COMMAND itself is reaped when redlock goes on.
-    let left = family.iter().filter(|&&pid| is_alive(pid)).count();
-    next.assert_code(0);
-    assert_eq!(left, 0);
-    run.signal(Signal::SIGCONT);
-    run.finish()
-        .assert_code(79)
-        .assert_says("not renewed in time");
+fn the_command_of_a_redlock_that_is_stopped_or_held_by_a_debugger_is_dead_when_its_lease_ends() {
+    let held = words!("-e inject=poll,ppoll:delay_exit=60s -o /dev/null");
+    for is_stopped in [true, false] {
+        let redis = Redis::start();
+        let mut run = run(&redis, words!("run --ttl 6s -k 1s a -c", FAMILY));
+        let family = family(&mut run);
+        await_watchdog(run.pid());
+        let debugger = if is_stopped {
+            killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
+            None
+        } else {
+            Some(attach_strace(run.pid(), held))
+        };
+        let next = Gated::start(&redis, &["-q", "a"]).ready();
+        // COMMAND itself is reaped when redlock goes on.
+        let left = family.iter().filter(|&&pid| is_alive(pid)).count();
+        assert_eq!(left, 0, "is stopped: {is_stopped}");
+        let token = redis.cli(&["GET", "redlock:a"]);
+        if let Some(mut debugger) = debugger {
+            debugger.kill().unwrap();
+            debugger.wait().unwrap();
+        }
+        run.signal(Signal::SIGCONT);
+        run.finish()
+            .assert_code(79)
+            .assert_says("not renewed in time");
+        assert_eq!(
+            redis.cli(&["GET", "redlock:a"]),
+            token,
+            "it is the next one's"
+        );
+        next.end();
+    }
 }
 
 #[test]
@@ -210,7 +218,7 @@ fn a_stopped_redlocks_command_whose_lock_is_lost_has_no_time_beyond_its_grace() 
 fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_waiting() {
     let redis = Redis::start();
     let script = "echo $$; exec sleep 50";
-    let mut run = run(&redis, &["run", "--ttl", "9s", "a", "-c", script]);
+    let mut run = run(&redis, words!("run --ttl 9s a -c", script));
     let command: i32 = run.line().parse().unwrap();
     let watchdog = await_watchdog(run.pid());
     killpg(Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
@@ -220,8 +228,8 @@ fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_wai
     };
     wait_until("it has taken in what it was told", rests);
     // As /proc does that waits for the memory of another process.
-    let held = ["-e", "inject=openat:delay_enter=60s", "-o", "/dev/null"];
-    let mut strace = attach_strace(watchdog, &held);
+    let held = words!("-e inject=openat:delay_enter=60s -o /dev/null");
+    let mut strace = attach_strace(watchdog, held);
     let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
     let is_left = state(command).is_some_and(|state| state != 'Z');
     let _ = strace.kill();
@@ -242,9 +250,8 @@ fn a_watchdog_leaves_a_command_the_time_that_it_has_extended_its_lease_by() {
     let script = r#"echo ready; read go <"$HOME/gate"
         redlock -u "$0" extend --for 60s && echo extended; sleep 8; echo done"#;
     let (url, direct) = (proxy.url(), redis.url());
-    let options = ["run", "-u", &url, "--ttl", "6s", "-k", "1s", "a", "--"];
-    let words = [&options[..], &["sh", "-c", script, &direct]].concat();
-    let mut run = run(&redis, &words);
+    let words = words!("run -u {} --ttl 6s -k 1s a -- sh -c", &url, script, &direct);
+    let mut run = run(&redis, words);
     run.expect_line("ready");
     wait_until("it is told of changes", || proxy.answered("check") > 0);
     let looks = proxy.answered("check");
@@ -259,35 +266,12 @@ fn a_watchdog_leaves_a_command_the_time_that_it_has_extended_its_lease_by() {
 }
 
 #[test]
-fn the_command_of_a_redlock_that_a_debugger_holds_is_dead_when_its_lease_ends() {
-    let redis = Redis::start();
-    let mut run = run(
-        &redis,
-        &["run", "--ttl", "6s", "-k", "1s", "a", "-c", FAMILY],
-    );
-    let family = family(&mut run);
-    await_watchdog(run.pid());
-    let held = ["-e", "inject=poll,ppoll:delay_exit=60s", "-o", "/dev/null"];
-    let mut strace = attach_strace(run.pid(), &held);
-    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
-    let left = family.iter().filter(|&&pid| is_alive(pid)).count();
-    next.assert_code(0);
-    assert_eq!(left, 0);
-    strace.kill().unwrap();
-    strace.wait().unwrap();
-    run.finish()
-        .assert_code(79)
-        .assert_says("not renewed in time");
-}
-
-#[test]
 fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
     let redis = Redis::start();
     load_scripts(&redis);
     let proxy = Proxy::new(&redis);
     let (url, script) = (proxy.url(), "echo $$; exec sleep 60");
-    let words = ["run", "-u", &url, "--ttl", "15s", "a", "b", "-c", script];
-    let mut run = run(&redis, &words);
+    let mut run = run(&redis, words!("run -u {} --ttl 15s a b -c", &url, script));
     let command: i32 = run.line().parse().unwrap();
     // Where b took long to get, a was renewed alone before.
     await_watchdog(run.pid());
@@ -322,10 +306,8 @@ fn a_stopped_redlock_with_on_lost_warn_has_its_command_go_on() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read go <"$HOME/gate""#;
-    let mut run = run(
-        &redis,
-        words!("run --ttl 6s REDLOCK_ON_LOST=warn a -c", script),
-    );
+    let words = words!("run --ttl 6s REDLOCK_ON_LOST=warn a -c", script);
+    let mut run = run(&redis, words);
     run.expect_line("ready");
     await_watchdog(run.pid());
     run.suspend();
@@ -353,16 +335,12 @@ fn a_watchdog_ends_with_its_run_and_kills_nothing_that_was_left_on_purpose() {
 #[test]
 fn a_killed_watchdog_is_replaced_with_the_next_renewal() {
     let redis = Redis::start();
-    let mut run = run(
-        &redis,
-        &["run", "--ttl", "6s", "-k", "1s", "a", "-c", FAMILY],
-    );
+    let mut run = run(&redis, words!("run --ttl 6s -k 1s a -c", FAMILY));
     let family = family(&mut run);
     let first = await_watchdog(run.pid());
     send(first, libc::SIGKILL);
-    let redlock = run.pid();
     wait_until("there is another", || {
-        watchdog(redlock).is_some_and(|second| second != first)
+        watchdog(run.pid()).is_some_and(|second| second != first)
     });
     run.kill();
     wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
@@ -392,17 +370,21 @@ fn a_watchdog_holds_nothing_of_the_job() {
     run.finish().assert_code(143);
 }
 
+/// Starts this user's redlock at a limit of processes: redlock and COMMAND, and none for the renewer or a watchdog.
+fn limited(user: &OtherUser, url: &str, words: &[&str]) -> Running {
+    let limit = words!("prlimit --nproc=2 ./redlock run");
+    let mut command = user.command(&[limit, words].concat());
+    Running::start(command.env("REDLOCK_URL", url))
+}
+
 #[test]
 fn at_a_limit_of_processes_the_lock_is_renewed_all_the_same() {
     let Some(mut user) = OtherUser::alone() else {
         return;
     };
     let redis = Redis::start();
-    // redlock and COMMAND, and none for the renewer or a watchdog.
-    let limited = ["prlimit", "--nproc=2", "./redlock", "run", "--ttl", "9s"];
-    let words = [&limited[..], &["a", "--", "head", "-n", "1", "gate"]].concat();
-    let mut command = user.command(&words);
-    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let words = words!("--ttl 9s a -- head -n 1 gate");
+    let mut run = limited(&user, &redis.tcp_url(), words);
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || {
         assert!(!run.has_ended());
@@ -422,10 +404,8 @@ fn at_a_limit_of_processes_the_loss_of_the_lock_is_noticed_before_the_next_renew
     };
     let redis = Redis::start();
     // The next renewal is due after minutes.
-    let limited = ["prlimit", "--nproc=2", "./redlock", "run", "--ttl", "15m"];
-    let words = [&limited[..], &["a", "--", "sleep", "290"]].concat();
-    let mut command = user.command(&words);
-    let mut run = Running::start(command.env("REDLOCK_URL", redis.tcp_url()));
+    let words = words!("--ttl 15m a -- sleep 290");
+    let mut run = limited(&user, &redis.tcp_url(), words);
     wait_until("it tracks its lock", || redis.trackers() > 0);
     redis.cli(&["DEL", "redlock:a"]);
     wait_until("it notices that", || run.has_ended());
@@ -440,29 +420,44 @@ fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
     let redis = Redis::start();
     // Two redlocks, and no thread for either.
     let script = "echo ready; read go <gate; exec ./redlock run -w 60s b -- true";
-    let limited = [
-        "prlimit",
-        "--nproc=2",
-        "./redlock",
-        "run",
-        "a",
-        "-c",
-        script,
-    ];
-    let mut limited = user.command(&limited);
-    let mut limited = Running::start(limited.env("REDLOCK_URL", redis.tcp_url()));
+    let mut limited = limited(&user, &redis.tcp_url(), &["a", "-c", script]);
     limited.expect_line("ready");
     let nested = "redlock run -w 60s a -- true";
-    let other = Running::start(&mut redis.redlock(&["run", "b", "-c", nested]));
+    let other = Running::start(&mut redis.run("b", nested));
     wait_until("the other one waits", || redis.queue("a").len() == 1);
-    let connections = || redis.info("stats", "total_connections_received");
-    let before: u64 = connections().parse().unwrap();
+    let connections = || -> u64 {
+        let count = redis.info("stats", "total_connections_received");
+        count.parse().unwrap()
+    };
+    let before = connections();
     user.open_gate();
     let end = limited.finish();
     end.assert_code(75).assert_says("deadlock");
     other.finish().assert_code(0);
-    let after: u64 = connections().parse().unwrap();
-    assert!(after - before < 20, "{}", after - before);
+    let more = connections() - before;
+    assert!(more < 20, "{more}");
+}
+
+#[test]
+fn at_a_limit_of_processes_a_command_is_dead_before_its_lease_ends_while_redis_stands_still() {
+    let Some(user) = OtherUser::alone() else {
+        return;
+    };
+    let redis = Redis::start();
+    let perl = r#"$SIG{TERM} = "IGNORE"; $| = 1; print "ready $$\n"; sleep 50"#;
+    load_scripts(&redis);
+    let proxy = Proxy::new(&redis);
+    let words = words!("--ttl 6s a -- perl -e", perl);
+    let mut run = limited(&user, &proxy.url(), words);
+    let command = pid_in(&run.line());
+    wait_until("it is renewed", || proxy.answered("renew") > 0);
+    // To this run it stands still, and the next one sees the end of the lease.
+    proxy.set_hook(|_| Action::LoseRequest);
+    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    let is_left = is_alive(command);
+    next.assert_code(0);
+    assert!(!is_left);
+    run.finish().assert_code(79);
 }
 
 #[test]
@@ -476,18 +471,12 @@ fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
     let shell = r#"set -m; "$@" & echo "redlock $!"
         read go <"$HOME/gate"; echo $go >/proc/sys/kernel/ns_last_pid; sleep 50 & echo "bystander $!"; wait"#;
     let mut gate = Gate::new(&redis);
-    let bash = ["bash", "-c", shell, "bash"];
-    let mut bash = directly(&redis, &[&bash[..], words].concat());
-    let mut bash = Running::start(&mut bash);
-    let (mut redlock, mut command) = (None, None);
-    while redlock.is_none() || command.is_none() {
-        let line = bash.line();
-        match line.strip_prefix("redlock ") {
-            Some(pid) => redlock = pid.parse::<i32>().ok(),
-            None => command = line.parse::<i32>().ok(),
-        }
-    }
-    let (redlock, command) = (redlock.unwrap(), command.unwrap());
+    let bash = words!("bash -c {} bash", shell);
+    let mut bash = Running::start(&mut directly(&redis, &[bash, words].concat()));
+    // The shell prints one pid after a word, and COMMAND the other alone.
+    let mut lines = [bash.line(), bash.line()];
+    lines.sort();
+    let [command, redlock] = lines.map(|line| pid_in(&line));
     let watchdog = await_watchdog(redlock);
     wait_until("COMMAND is reaped", || state(command).is_none());
     gate.say(&(command - 1).to_string());
@@ -505,7 +494,7 @@ fn a_watchdog_kills_no_process_that_has_the_number_of_a_reaped_command() {
 fn a_process_with_the_locks_token_among_other_text_is_not_killed() {
     let redis = Redis::start();
     let script = r#"echo "$REDLOCK_TOKEN"; exec sleep 50"#;
-    let mut run = run(&redis, &["run", "--ttl", "60s", "a", "-c", script]);
+    let mut run = run(&redis, words!("run --ttl 60s a -c", script));
     let token = run.line();
     let watchdog = await_watchdog(run.pid());
     let mut other = directly(&redis, &["sh", "-c", "echo ready; exec sleep 50"]);
@@ -523,8 +512,7 @@ fn a_process_with_the_name_of_a_keeper_does_not_escape() {
         let perl = format!(r#"$0 = "{name}"; $| = 1; print "ready $$\n"; sleep 50"#);
         let script = format!("setsid perl -e '{perl}' & sleep 50");
         let mut run = run(&redis, words!("run -k 100ms a -c", &script));
-        let line = run.line();
-        let escaping: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
+        let escaping = pid_in(&run.line());
         run.signal(Signal::SIGTERM);
         run.finish().assert_code(143);
         assert!(!is_alive(escaping), "{name}");
@@ -538,8 +526,7 @@ fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_wat
     let words = words!("redlock -u {} run a -c", &url, "echo ready; exec sleep 50");
     let mut run = Running::start(&mut with_default_signals(directly(&redis, words)));
     run.expect_line("ready");
-    let redlock = run.pid();
-    let watchdog = await_watchdog(redlock);
+    let watchdog = await_watchdog(run.pid());
     let shown = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
     wait_until("its words are gone", || {
         shown(watchdog).starts_with("rl-watchdog\0")
@@ -551,40 +538,6 @@ fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_wat
         format!(r#"eval "$(redlock -u {url} acquire b --while-pid $$)"; echo ready; sleep 50"#);
     let mut script = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
     script.expect_line("ready");
-    let keeper = crate::promises::keeper::keeper(&script);
+    let keeper = keeper(&script);
     wait_until("its words are gone", || !shown(keeper).contains("hidden"));
-}
-
-#[test]
-fn at_a_limit_of_processes_a_command_is_dead_before_its_lease_ends_while_redis_stands_still() {
-    let Some(user) = OtherUser::alone() else {
-        return;
-    };
-    let redis = Redis::start();
-    let perl = r#"$SIG{TERM} = "IGNORE"; $| = 1; print "ready $$\n"; sleep 50"#;
-    let words = [
-        "prlimit",
-        "--nproc=2",
-        "./redlock",
-        "run",
-        "--ttl",
-        "6s",
-        "a",
-        "--",
-    ];
-    let words = [&words[..], &["perl", "-e", perl]].concat();
-    let mut command = user.command(&words);
-    load_scripts(&redis);
-    let proxy = Proxy::new(&redis);
-    let mut run = Running::start(command.env("REDLOCK_URL", proxy.url()));
-    let line = run.line();
-    let command: i32 = line.strip_prefix("ready ").unwrap().parse().unwrap();
-    wait_until("it is renewed", || proxy.answered("renew") > 0);
-    // To this run it stands still, and the next one sees the end of the lease.
-    proxy.set_hook(|_| Action::LoseRequest);
-    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
-    let is_left = is_alive(command);
-    next.assert_code(0);
-    assert!(!is_left);
-    run.finish().assert_code(79);
 }

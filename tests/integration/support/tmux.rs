@@ -12,11 +12,7 @@ pub struct Tmux<'a> {
 }
 
 impl<'a> Tmux<'a> {
-    pub fn start(redis: &'a Redis) -> Self {
-        Self::with_size(redis, 120, 50)
-    }
-
-    /// The same in a window of this many columns and rows.
+    /// Opens a window of this many columns and rows.
     pub fn with_size(redis: &'a Redis, columns: u16, rows: u16) -> Self {
         let mut tmux = Self { redis, pid: 0 };
         let shell = "PS1='$ ' exec bash --norc --noprofile --noediting -i";

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 use super::{Liar, MOST, Say, drives, weighed};
-use crate::support::{Redis, asked};
+use crate::support::{Redis, asked, words};
 
 /// How many conversations there are usually.
 const USUAL: u32 = 24;
@@ -18,43 +18,23 @@ const USUAL: u32 = 24;
 /// A command has a second to wait, and a silent server has 200 ms for each answer; all else is work.
 const LONGEST: Duration = Duration::from_secs(20);
 
-const COMMANDS: [&[&str]; 15] = [
-    &["run", "-w", "300ms", "a", "--", "true"],
-    &["run", "-n", "--ttl", "1s", "a", "--", "sleep", "0.5"],
-    &["run", "-w", "300ms", "--shared", "a", "b", "--", "true"],
-    &["run", "-n", "--once-per", "1h", "a", "--", "true"],
-    &["status"],
-    &["status", "a"],
-    &["status", "--json", "a"],
-    &["history", "a"],
-    &["history", "--svg", "-", "a"],
-    &["history"],
-    &["history", "--json", "--skipped", "a"],
-    &["doctor", "a"],
-    &["doctor", "--json"],
-    &["extend", "a"],
-    &["release", "--force", "a"],
+const COMMANDS: [&str; 15] = [
+    "run -w 300ms a -- true",
+    "run -n --ttl 1s a -- sleep 0.5",
+    "run -w 300ms --shared a b -- true",
+    "run -n --once-per 1h a -- true",
+    "status",
+    "status a",
+    "status --json a",
+    "history a",
+    "history --svg - a",
+    "history",
+    "history --json --skipped a",
+    "doctor a",
+    "doctor --json",
+    "extend a",
+    "release --force a",
 ];
-
-/// What one request gets for an answer.
-#[derive(Clone, Debug)]
-enum Answer {
-    Truth,
-    Twice,
-    Close,
-    Bytes(Vec<u8>),
-}
-
-impl Answer {
-    fn say(&self) -> Say {
-        match self {
-            Self::Truth => Say::Truth,
-            Self::Twice => Say::Twice,
-            Self::Close => Say::Close,
-            Self::Bytes(bytes) => Say::Lie(bytes.clone()),
-        }
-    }
-}
 
 /// Texts of our entries, of servers, and of those who mean harm.
 const TEXTS: [&str; 14] = [
@@ -94,14 +74,12 @@ fn bulk(text: &str) -> Vec<u8> {
     format!("${}\r\n{text}\r\n", text.len()).into()
 }
 
+/// A list, or a map with an even number of values.
 fn list(kind: char, values: &[Vec<u8>]) -> Vec<u8> {
-    let count = if kind == '%' {
-        values.len() / 2
-    } else {
-        values.len()
-    };
-    let values = &values[..if kind == '%' { count * 2 } else { count }];
-    [format!("{kind}{count}\r\n").into_bytes(), values.concat()].concat()
+    let each = if kind == '%' { 2 } else { 1 };
+    let count = values.len() / each;
+    let start = format!("{kind}{count}\r\n").into_bytes();
+    [start, values[..count * each].concat()].concat()
 }
 
 /// A value as it is sent.
@@ -118,7 +96,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// A value, or what is left of one.
-fn answer() -> impl Strategy<Value = Answer> {
+fn answer() -> impl Strategy<Value = Say> {
     let whole = vec(value(), 1..3).prop_map(|values| values.concat());
     let broken = (value(), any::<u16>(), any::<u8>()).prop_map(|(mut bytes, at, byte)| {
         let at = usize::from(at) % bytes.len().max(1);
@@ -130,22 +108,20 @@ fn answer() -> impl Strategy<Value = Answer> {
         bytes
     });
     prop_oneof![
-        8 => Just(Answer::Truth),
-        1 => Just(Answer::Twice),
-        1 => Just(Answer::Close),
-        6 => whole.prop_map(Answer::Bytes),
-        3 => broken.prop_map(Answer::Bytes),
+        8 => Just(Say::Truth),
+        1 => Just(Say::Twice),
+        1 => Just(Say::Close),
+        6 => whole.prop_map(Say::Lie),
+        3 => broken.prop_map(Say::Lie),
     ]
 }
 
 /// Has a command talk with a server that gives these answers, and then the truth.
-fn converse(redis: &Redis, arguments: &[&str], answers: Vec<Answer>) -> Result<(), TestCaseError> {
+fn converse(redis: &Redis, line: &str, answers: Vec<Say>) -> Result<(), TestCaseError> {
     let mut left = answers.into_iter();
-    let liar = Liar::new(redis, move |_| {
-        left.next().map_or(Say::Truth, |answer| answer.say())
-    });
-    let arguments = [&["REDLOCK_REDIS_TIMEOUT=200ms"], arguments].concat();
-    let mut command = liar.redlock(redis, &arguments);
+    let liar = Liar::new(redis, move |_| left.next().unwrap_or(Say::Truth));
+    let mut command = liar.redlock(redis, &words(line, &[]));
+    command.env("REDLOCK_REDIS_TIMEOUT", "200ms");
     let began = Instant::now();
     let (end, peak) = weighed(command.env("REDLOCK_TOKEN", "x"));
     prop_assert!(began.elapsed() < LONGEST, "{:?}: {end:?}", began.elapsed());
