@@ -4,11 +4,13 @@
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
+use nix::fcntl::{AtFlags, FcntlArg, OFlag, fcntl, openat, readlinkat, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{self, UnlinkatFlags, geteuid, unlinkat};
 
@@ -20,12 +22,56 @@ const LARGEST: u64 = 4 << 20;
 /// Longest first line, in bytes: the kernel's limit for a variable of the environment.
 const LONGEST_LINE: usize = 128 << 10;
 
-/// All of a file.
+/// Longest wait for a process that opens a pipe to write.
+const WRITER_COMES: Duration = Duration::from_secs(1);
+
+/// Longest wait for all that is written into a pipe.
+const WRITER_ENDS: Duration = Duration::from_secs(10);
+
+/// Reads all of a file, or of a pipe.
 ///
 /// # Errors
-/// Also where it is larger than any that redlock has use for.
+/// Also if the file is larger than any that redlock has use for, or if nobody writes into the pipe.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    read_all(File::open(path)?)
+    let mut options = OpenOptions::new();
+    // To open a pipe would wait for its writer.
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = file.open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        return read_all(Pipe {
+            file,
+            opened_at: Instant::now(),
+            has_writer: false,
+        });
+    }
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
+    read_all(file)
+}
+
+/// A pipe whose writer may be missing or silent.
+struct Pipe {
+    file: File,
+    opened_at: Instant,
+    has_writer: bool,
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let result = self.file.read(buffer);
+            let is_silent = matches!(&result, Err(error) if error.kind() == ErrorKind::WouldBlock);
+            self.has_writer |= is_silent || matches!(result, Ok(1..));
+            if self.has_writer && !is_silent {
+                return result;
+            }
+            let limit = if is_silent { WRITER_ENDS } else { WRITER_COMES };
+            if self.opened_at.elapsed() >= limit {
+                let why = "it is a pipe that nobody writes into";
+                return Err(io::Error::new(ErrorKind::TimedOut, why));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
 
 /// All that comes from a stream, under the same condition.
@@ -257,6 +303,19 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::IsADirectory);
         replace(Path::new("/dev/null"), "text").unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn a_pipe_is_read_to_its_end_and_one_without_a_writer_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let error = read(&pipe).unwrap_err();
+        assert_eq!(error.to_string(), "it is a pipe that nobody writes into");
+        let to = pipe.clone();
+        let writer = thread::spawn(move || fs::write(to, "text"));
+        assert_eq!(read(&pipe).unwrap(), b"text");
+        writer.join().unwrap().unwrap();
     }
 
     #[test]

@@ -151,7 +151,11 @@ fn dispatch(
         if !is_doctor {
             sources.expect_trusted()?;
         }
-        let settings = Settings::read(&common.or(cli.common), &sources)?;
+        let common = common.or(cli.common);
+        if let Some(url) = &common.url {
+            command::remember_url(url);
+        }
+        let settings = Settings::read(&common, &sources)?;
         if !is_doctor {
             settings.warn();
         }

@@ -27,8 +27,8 @@ pub use self::words::{
     NO_URL, Outlook, THIS_HOST_ONLY, after_refusal, at_server, busy_line, busy_with, cancelled,
     client_and_reason, client_in_words, client_name, describe_job, describe_job_with, expectation,
     holder, holder_and_others, job, killed_in, left_of_freeze, lost, not_held, not_renewed,
-    outage_line, quoted, reason_of, stopping, superseded, this_host_only, typed, typed_for,
-    waiting_line,
+    outage_line, quoted, reason_of, remember_url, stopping, superseded, this_host_only, typed,
+    typed_for, waiting_line,
 };
 
 /// What each of our lines on stderr begins with.

@@ -59,12 +59,12 @@ pub fn complete(words: &[OsString]) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Offers the locks on `server` for the arguments of a command that are names of locks, and the pages of the manual.
+/// Offers the locks on `server` for the arguments of a command that are names of locks, and the pages of the manual. Only
+/// locks with a holder or a waiter can be stopped or released.
 fn with_names(command: clap::Command, server: &[OsString]) -> clap::Command {
-    let listing = if command.get_name() == "history" {
-        "history"
-    } else {
-        "status"
+    let listing = match command.get_name() {
+        "stop" | "release" | "extend" => "status",
+        _ => "history",
     };
     command.mut_args(|argument| {
         let server = server.to_vec();

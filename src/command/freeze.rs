@@ -41,7 +41,7 @@ pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     for (name, found) in names.iter().zip(&frozen) {
         settings
             .verbosity
-            .info(frozen_line(name, options.lasting, found));
+            .info(frozen_line(name, settings, options.lasting, found));
     }
     if options.drain {
         let thaw = report::typed_for(&["thaw"], &names);
@@ -128,7 +128,13 @@ fn change_each<T>(
 }
 
 /// That a lock is frozen, for how long, and who may still hold it.
-fn frozen_line(name: &Name, lasting: Option<Duration>, found: &FreezeReply) -> String {
+fn frozen_line(
+    name: &Name,
+    settings: &Settings,
+    lasting: Option<Duration>,
+    found: &FreezeReply,
+) -> String {
+    let at = report::at_server(&settings.locks);
     let until = match lasting {
         Some(long) => format!("for {}", duration::exact(long)),
         None => format!(
@@ -149,7 +155,7 @@ fn frozen_line(name: &Name, lasting: Option<Duration>, found: &FreezeReply) -> S
             report::client_and_reason(before)
         )
     });
-    format!("lock \"{name}\" is frozen {until}; {held}{before}")
+    format!("lock \"{name}\"{at} is frozen {until}; {held}{before}")
 }
 
 /// Lets others in again.
@@ -161,15 +167,16 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
         settings.locks.lock(name.clone()).thaw(&mut client)
     })?;
     client.refuse_replica()?;
+    let at = report::at_server(&settings.locks);
     let mut others = Vec::new();
     for (name, thawed) in names.iter().zip(thawed) {
         if let Some(by) = thawed {
             settings.verbosity.info(format_args!(
-                "lock \"{name}\" is thawed; it was frozen by {}",
+                "lock \"{name}\"{at} is thawed; it was frozen by {}",
                 report::client_and_reason(&by)
             ));
         } else {
-            let line = format_args!("lock \"{name}\" was not frozen");
+            let line = format_args!("lock \"{name}\"{at} was not frozen");
             settings.verbosity.info(line);
             others.push(name.clone());
         }

@@ -10,6 +10,7 @@ use super::mistakes::print_help;
 use super::usage::BadUsage;
 use crate::cli;
 use crate::decide::exit::Exit;
+use crate::pattern::nearest;
 use crate::typed::Typed;
 use crate::{report, sys};
 
@@ -24,8 +25,11 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
     // A command may have another name.
     let command = Typed::new(vec![name.into()]);
     let Some(page) = page(command.name().unwrap_or(name)) else {
+        let meant = nearest(name, pages());
+        let meant = meant.map(|meant| format!("; did you mean {meant}?"));
         let pages = pages().collect::<Vec<_>>().join(", ");
-        return Err(BadUsage(format!("no page {name:?}; the pages are {pages}")).into());
+        let meant = meant.unwrap_or(format!("; the pages are {pages}"));
+        return Err(BadUsage(format!("no page {name:?}{meant}")).into());
     };
     let text = report::plain(page);
     if io::stdout().is_terminal() && !report::is_dumb() {

@@ -32,6 +32,8 @@ mod stop;
 mod usage;
 mod version;
 
+use crate::report;
+
 pub use self::acquire::acquire;
 pub use self::completions::{COMPLETES, complete, completions};
 pub use self::corrections::mistyped;
@@ -50,3 +52,8 @@ pub use self::status::status;
 pub use self::stop::stop;
 pub use self::usage::fail;
 pub use self::version::version;
+
+/// Adds this `--url`, without its password, to each line that a message gives to type.
+pub fn remember_url(url: &str) {
+    report::remember_url(privacy::masked(url).into_owned());
+}

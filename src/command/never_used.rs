@@ -72,7 +72,8 @@ pub(super) fn similar<'a>(name: &str, known: &'a [Name]) -> Vec<&'a str> {
             .map(Name::as_str)
             .filter(|known| *known != name)
     };
-    let contain = all().filter(|known| name.len() > 1 && known.contains(name));
+    let folded = name.to_lowercase();
+    let contain = all().filter(|known| name.len() > 1 && known.to_lowercase().contains(&folded));
     let mut similar: Vec<&str> = contain.chain(meant(name, all())).collect();
     similar.sort_by(|a, b| natural_cmp(a, b));
     similar.dedup();
@@ -83,13 +84,21 @@ pub(super) fn similar<'a>(name: &str, known: &'a [Name]) -> Vec<&'a str> {
 /// Most names that are offered.
 const MOST: usize = 5;
 
-/// Of these names the one that was probably meant. One that differs in its numbers alone is another lock's, and of a short
-/// name any other may be.
-pub(super) fn meant<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// Returns the name that was probably meant. A name that differs only in its numbers is another lock's, and a short name
+/// is near to many.
+pub(super) fn meant<'a>(
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> Option<&'a str> {
     let without_numbers = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
     let letters = without_numbers(name);
     let others = known.filter(|other| without_numbers(other) != letters);
-    (letters.len() >= SHORT).then(|| nearest(name, others))?
+    if letters.len() < SHORT {
+        return None;
+    }
+    let folded = name.to_lowercase();
+    let in_other_case = others.clone().find(|other| other.to_lowercase() == folded);
+    in_other_case.or_else(|| nearest(name, others))
 }
 
 /// Names with fewer letters are short.
@@ -119,6 +128,7 @@ mod tests {
         for (name, expected) in [
             ("deploi", Some("deploy")),
             ("depoly", Some("deploy")),
+            ("DEPLOY", Some("deploy")),
             ("backup:nigthly", Some("backup:nightly")),
             ("deploy", None),
             ("deploy2", None),

@@ -94,41 +94,28 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
 /// Without a token: reports the holder of the lock, and changes nothing.
 fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
-    let found = settings
-        .locks
-        .inspect(&mut client, std::slice::from_ref(name))?;
-    let Some(found) = found.first() else {
-        return Ok(Exit::Lost);
-    };
-    match (&found.key, found.holds(), found.busy()) {
-        (Key::NotALock(kind), ..) => report::error(format_args!(
-            "\"{name}\" is not a lock: its key is a {kind}; left unchanged"
-        )),
-        (_, [first, ..], Some(busy)) => {
-            // A freeze doesn't concern the holder.
-            let busy = Busy {
-                frozen: None,
-                ..busy
-            };
-            let at = report::at_server(&settings.locks);
-            let (line, id) = (report::busy_line(name, &at, &busy), &first.id);
-            let stop = if is_watched(first) {
-                format!("to stop its command: {}; ", report::typed(&["stop"], name))
-            } else {
-                String::new()
-            };
-            let force = report::typed(&["release", "--force", "--id", id], name);
-            report::error(format_args!(
-                "{line}; {stop}to force the lock free at once: {force}"
-            ));
-        }
-        _ => {
-            if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
-                return Ok(exit);
-            }
-            let at = report::at_server(&settings.locks);
-            report::error(format_args!("lock \"{name}\"{at} is not held"));
-        }
+    let found = &settings.locks.inspect_one(&mut client, name)?;
+    let at = report::at_server(&settings.locks);
+    if let ([first, ..], Some(busy)) = (found.holds(), found.busy()) {
+        // A freeze doesn't concern the holder.
+        let busy = Busy {
+            frozen: None,
+            ..busy
+        };
+        let (line, id) = (report::busy_line(name, &at, &busy), &first.id);
+        let stop = if is_watched(first) {
+            format!("to stop its command: {}; ", report::typed(&["stop"], name))
+        } else {
+            String::new()
+        };
+        let force = report::typed(&["release", "--force", "--id", id], name);
+        report::error(format_args!(
+            "{line}; {stop}to force the lock free at once: {force}"
+        ));
+    } else if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
+        return Ok(exit);
+    } else {
+        report::error(nobody(found, None, &at));
     }
     Ok(Exit::Lost)
 }
@@ -139,13 +126,9 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
     client.ask_role()?;
     let name = lock.name();
     let id = options.id.as_deref();
-    let found = settings
-        .locks
-        .inspect(&mut client, std::slice::from_ref(name))?;
+    let found = &settings.locks.inspect_one(&mut client, name)?;
     client.refuse_replica()?;
-    let Some(found) = found.first() else {
-        return Ok(Exit::Lost);
-    };
+    let at = report::at_server(&settings.locks);
     let (holds, id) = match select(found, id, options.all) {
         Selection::Unclear(lines) => {
             refuse_unclear(found, id, &lines);
@@ -175,7 +158,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
             if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
                 return Ok(exit);
             }
-            report::error(nobody(found, id, &report::at_server(&settings.locks)));
+            report::error(nobody(found, id, &at));
             return Ok(Exit::Lost);
         }
     };
@@ -199,7 +182,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
             };
             let aftermath = aftermath(&holds);
             settings.verbosity.info(format_args!(
-                "lock \"{name}\" forced free; it was held by {whose}{beside}{aftermath}"
+                "lock \"{name}\"{at} forced free; it was held by {whose}{beside}{aftermath}"
             ));
             Ok(Exit::Success)
         }
@@ -208,19 +191,18 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
                 report::client_in_words(&waiter.who)
             });
             settings.verbosity.info(format_args!(
-                "removed {who} from the queue of lock \"{name}\"; its run gives up"
+                "removed {who} from the queue of lock \"{name}\"{at}; its run gives up"
             ));
             Ok(Exit::Success)
         }
         Forced::WasFree => {
-            let at = report::at_server(&settings.locks);
             report::error(format_args!("lock \"{name}\"{at} is not held"));
             Ok(Exit::Lost)
         }
         Forced::HeldByOther(id, holder) => {
             let whose = report::holder(holder.as_ref());
             report::error(format_args!(
-                "the id you gave isn't the holder's: {whose} holds lock \"{name}\" with id {id}; nothing was changed"
+                "the id you gave isn't the holder's: {whose} holds lock \"{name}\"{at} with id {id}; nothing was changed"
             ));
             Ok(Exit::Lost)
         }

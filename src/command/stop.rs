@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::change::{change, with_last_words};
 use super::identity::{masked, own_identity};
 use super::looks::{LOOK_EVERY, Looks};
-use super::never_used::refuse_mistaken;
+use super::never_used::{is_unused, refuse_mistaken};
 use super::selection::{Selection, refuse_unclear, select};
 use super::usage::name;
 use crate::cli;
@@ -27,13 +27,9 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     let lock = settings.locks.lock(name.clone());
     let mut client = settings.locks.open()?;
     client.ask_role()?;
-    let found = settings
-        .locks
-        .inspect(&mut client, std::slice::from_ref(&name))?;
+    let found = &settings.locks.inspect_one(&mut client, &name)?;
     client.refuse_replica()?;
-    let Some(found) = found.first() else {
-        return Ok(Exit::Lost);
-    };
+    let at = report::at_server(&settings.locks);
     let holds = match select(found, options.id.as_deref(), options.all) {
         Selection::Holders(holds) => holds,
         Selection::Unclear(lines) => {
@@ -44,7 +40,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             let who = report::client_in_words(&waiting.waiter.who);
             let remove = report::typed(&["release", "--force", "--id", &waiting.id], &name);
             report::error(format_args!(
-                "{who} only waits for lock \"{name}\"; to remove it from the queue: {remove}"
+                "{who} only waits for lock \"{name}\"{at}; to remove it from the queue: {remove}"
             ));
             return Ok(Exit::Lost);
         }
@@ -52,13 +48,12 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
                 return Ok(exit);
             }
-            let at = report::at_server(&settings.locks);
             report::error(nobody(found, options.id.as_deref(), &at));
             return Ok(Exit::Lost);
         }
     };
     // Before any of them is asked.
-    if let Some(line) = holds.iter().find_map(|hold| unwatched(found, hold)) {
+    if let Some(line) = holds.iter().find_map(|hold| unwatched(found, &at, hold)) {
         report::error(line);
         return Ok(Exit::Lost);
     }
@@ -84,7 +79,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
             settings.verbosity.info(line);
         }
         settings.verbosity.info(format_args!(
-            "asked {whom} to stop; \"{name}\" is handed over after that"
+            "asked {whom} to stop; \"{name}\"{at} is handed over after that"
         ));
         return Ok(Exit::Success);
     }
@@ -102,7 +97,7 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     }
     let took = in_tenths(now().since(asked));
     settings.verbosity.info(format_args!(
-        "asked {whom} to stop; \"{name}\" {} after {took}{}",
+        "asked {whom} to stop; \"{name}\"{at} {} after {took}{}",
         if after.holds().is_empty() {
             "is free"
         } else {
@@ -129,26 +124,27 @@ pub(super) fn nobody(found: &Inspected, id: Option<&str>, at: &str) -> String {
     let name = &found.name;
     match (&found.key, found.holds(), id) {
         (Key::NotALock(kind), ..) => {
-            format!("\"{name}\" is not a lock: its key is a {kind}; left unchanged")
+            format!("\"{name}\"{at} is not a lock: its key is a {kind}; left unchanged")
         }
         (_, [_, _, ..], Some(id)) => {
             format!(
-                "no holder of lock \"{name}\" has an id that begins with {id}; nothing was changed; `{}` lists them",
+                "no holder of lock \"{name}\"{at} has an id that begins with {id}; nothing was changed; `{}` lists them",
                 report::typed(&["status"], name)
             )
         }
         (_, [first], Some(_)) => {
             let (whose, id) = (report::holder(first.holder.as_ref()), &first.id);
             format!(
-                "the id you gave isn't the holder's: {whose} holds lock \"{name}\" with id {id}; nothing was changed"
+                "the id you gave isn't the holder's: {whose} holds lock \"{name}\"{at} with id {id}; nothing was changed"
             )
         }
+        _ if is_unused(found) => format!("lock \"{name}\"{at} was never used"),
         _ => format!("lock \"{name}\"{at} is not held"),
     }
 }
 
-/// Why a holder can't be stopped, if no process watches over its hold.
-fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
+/// Returns why a holder can't be stopped, if no process supervises its hold. `at`: the server.
+fn unwatched(found: &Inspected, at: &str, hold: &Hold) -> Option<String> {
     let (name, id) = (&found.name, &hold.id);
     let force = report::typed(&["release", "--force", "--id", id], name);
     match &hold.holder {
@@ -160,14 +156,14 @@ fn unwatched(found: &Inspected, hold: &Hold) -> Option<String> {
             );
             let left = report::format_duration(left);
             Some(format!(
-                "nothing runs under lock \"{name}\": it is kept for {left} more after {whom} has ended (--hold-at-least); to free it now: {force}"
+                "nothing runs under lock \"{name}\"{at}: it is kept for {left} more after {whom} has ended (--hold-at-least); to free it now: {force}"
             ))
         }
         Some(holder) if holder.who.instance.is_some() => None,
         other => {
             let whom = report::holder(other.as_ref());
             Some(format!(
-                "no redlock process supervises {whom} under lock \"{name}\", so there is nothing to stop. To free the lock anyway: {force}"
+                "no redlock process supervises {whom} under lock \"{name}\"{at}, so there is nothing to stop. To free the lock anyway: {force}"
             ))
         }
     }

@@ -1,6 +1,7 @@
 //! Looking at locks without changing them.
 
 use std::collections::BTreeSet;
+use std::slice;
 use std::time::Duration;
 
 use redis::Value;
@@ -11,8 +12,7 @@ use super::guard::GuardEntry;
 use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
 use super::lock::Lock;
 use super::locks::Locks;
-use super::name::Name;
-use super::name::index_key;
+use super::name::{Name, index_key};
 use super::scripts::{
     self, INSPECT, MOST_PARTS, array, cursor, endless, frozen, holder, lossy_text, milliseconds,
     number, some_text, unexpected_reply, waiter,
@@ -261,6 +261,12 @@ impl Locks {
         client.with_connection(|connection, _| self.inspect_over(connection, names, newest))
     }
 
+    /// Like [`Self::inspect`], for one lock.
+    pub fn inspect_one(&self, client: &mut Client, name: &Name) -> Result<Inspected, Error> {
+        let mut all = self.inspect(client, slice::from_ref(name))?;
+        all.pop().ok_or_else(|| unexpected_reply(&[]))
+    }
+
     pub(super) fn inspect_over(
         &self,
         connection: &mut Connection,
@@ -280,10 +286,9 @@ impl Locks {
             },
             |found| found.as_ref().map_or(0, |(lock, _)| lock.weight()),
         )?;
-        let found = found.into_iter().flatten();
-        found
-            .map(|(lock, next)| self.with_other_pages(connection, lock, next))
-            .collect()
+        let locks = found.into_iter().flatten();
+        let locks = locks.map(|(lock, next)| self.with_other_pages(connection, lock, next));
+        locks.collect()
     }
 
     /// Adds the holders and waiters that didn't fit into the first answer.

@@ -154,11 +154,6 @@ impl Locks {
         self.deployment.server().redis_cli()
     }
 
-    /// Returns true if the URL was typed, so a command without it goes elsewhere.
-    pub fn have_typed_url(&self) -> bool {
-        self.deployment.server().has_typed_url()
-    }
-
     /// Returns the user of the URL; the text is `***` if the user may be the password.
     pub fn user(&self) -> Option<String> {
         self.deployment.server().shown_user().map(str::to_owned)

@@ -22,7 +22,7 @@ pub fn from_server(
     let (said, in_script) = without_script(&all);
     let (code, details) = said.split_once(' ').unwrap_or((said, ""));
     if said.contains("WRONGTYPE") {
-        let message = wrong_type(key, in_script);
+        let message = wrong_type(key, in_script, server);
         return Error::new(ErrorKind::Config, message).for_doctor();
     }
     let found = not_permitted(code, &all, server, script)
@@ -363,9 +363,11 @@ fn hash_tag(server: &Server) -> String {
 }
 
 /// A key of another type: that of the lock itself, or (a script stumbled over it) one beside it.
-fn wrong_type(key: Option<&[u8]>, beside: bool) -> String {
+fn wrong_type(key: Option<&[u8]>, beside: bool, server: &Server) -> String {
     let Some(key) = key else {
-        return "a key with redlock's prefix has another type, so it belongs to another program; choose another REDLOCK_PREFIX".into();
+        return format!(
+            "a key with redlock's prefix has another type, so it belongs to another program at {server}; choose another REDLOCK_PREFIX"
+        );
     };
     let key = quoted(&String::from_utf8_lossy(key)).into_owned();
     let what = if beside {
@@ -375,7 +377,7 @@ fn wrong_type(key: Option<&[u8]>, beside: bool) -> String {
     } else {
         format!("key \"{key}\" isn't a string, so it is not a lock and")
     };
-    format!("{what} belongs to another program; choose another name or REDLOCK_PREFIX")
+    format!("{what} belongs to another program at {server}; choose another name or REDLOCK_PREFIX")
 }
 
 /// The answer of one node of a cluster for what another one serves: `<slot> <host>:<port>`.

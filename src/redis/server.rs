@@ -767,11 +767,6 @@ impl Server {
         .with_origin(self.url_origin())
     }
 
-    /// Whether the URL was typed, and not set.
-    pub fn has_typed_url(&self) -> bool {
-        self.origin == UrlOrigin::Option
-    }
-
     /// Returns true if no URL is set, so that this is the default server.
     pub fn is_default(&self) -> bool {
         self.origin == UrlOrigin::Default

@@ -1,6 +1,7 @@
 //! Sentences about a lock, its holders and its waiters.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::text::{columns, in_seconds, ordinal, shorten, whole_seconds};
@@ -149,14 +150,23 @@ pub fn superseded(name: &Name, by: &Who, order: Option<u64>) -> String {
     }
 }
 
-/// A command of ours for a lock, for people to type: a shell takes it as it stands, whatever the name is.
+/// The `--url` of this process, without its password.
+static TYPED_URL: OnceLock<String> = OnceLock::new();
+
+/// Adds this `--url` to each line of [`typed`], so that the line reaches the same server.
+pub fn remember_url(url: String) {
+    let _ = TYPED_URL.set(url);
+}
+
+/// Returns a redlock command for a lock, for people to type: a shell takes it as it stands, whatever the name is.
 pub fn typed(words: &[&str], name: &Name) -> String {
     typed_for(words, std::slice::from_ref(name))
 }
 
-/// The same for several locks.
+/// Like [`typed`], for several locks.
 pub fn typed_for(words: &[&str], names: &[Name]) -> String {
-    let words = ["redlock"].iter().chain(words).copied();
+    let url = TYPED_URL.get().into_iter().flat_map(|url| ["-u", url]);
+    let words = ["redlock"].iter().chain(words).copied().chain(url);
     let words = words.chain(names.iter().map(Name::as_str));
     let words: Vec<String> = words.map(str::to_owned).collect();
     command_line(&words)

@@ -293,14 +293,14 @@ const COMPLETED: [(&str, &str); 15] = [
     ("thaw --ur", "--url"),
     ("run --on-unreachable f", "fail"),
     ("acquire --format g", "github"),
-    ("status ", "deploy:prod"),
+    ("stop ", "deploy:prod"),
     ("run -n --ttl 5s a dep", "deploy:prod"),
     ("guard --with-children a dep", "deploy:prod"),
     ("acquire --format json dep", "deploy:prod"),
     ("extend --for 5s dep", "deploy:prod"),
     ("freeze --reason x dep", "deploy:prod"),
     ("history -n 5 dep", "deploy:prod"),
-    ("history old", "older"),
+    ("run old", "older"),
     ("release --token-file Cargo.t", "Cargo.toml"),
     ("fence Cargo.t", "Cargo.toml"),
 ];
@@ -325,8 +325,8 @@ fn each_shell_completes_commands_options_and_names_of_live_locks() {
     let url = other.url();
     for complete in [bash, fish] {
         let complete = |line: &str| complete(&redis, &format!("redlock {line}"));
-        // All has been given, or only the user knows what comes next; and only a history has the name.
-        for line in ["acquire a ", "freeze a --reason ", "freeze old"] {
+        // All has been given, or only the user knows what comes next; and nobody has the lock.
+        for line in ["acquire a ", "freeze a --reason ", "stop old"] {
             assert_eq!(complete(line), [""; 0], "{line}");
         }
         assert_eq!(complete("run a --on-unreachable "), ["fail", "run"]);
@@ -485,8 +485,8 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
         let renewals = redis.calls("pexpire");
         wait_until("it is renewed", || redis.calls("pexpire") > renewals);
         outcome(&mut redlock(words!("release --force a"))).assert_code(0);
-        let waited = waiter.finish();
-        waited.assert_code(0).assert_says("lock \"a\" released");
+        let end = waiter.finish();
+        end.assert_code(0).assert_says("lock \"a\" released");
         holder.finish().assert_code(79).assert_says("forced free");
 
         // With a history of one, the second hold has it cut.

@@ -557,7 +557,7 @@ impl<'a> Attempt<'a> {
                 let by = self.told(|| report::busy_with(&busy));
                 Reason::Busy(self.busy_message(&busy), by)
             }
-            wait::End::Crowded(waiting) => Reason::Busy(crowded(name, waiting), None),
+            wait::End::Crowded(waiting) => Reason::Busy(self.crowded(waiting), None),
             wait::End::Superseded(by) => Reason::Busy(
                 report::superseded(name, &by, self.acquisition.request.queue.number),
                 self.told(|| report::client_in_words(&by)),
@@ -654,6 +654,17 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Returns the message for a run that doesn't queue because so many others do.
+    fn crowded(&self, waiting: u32) -> String {
+        let name = self.claim.lock().name();
+        let at = report::at_server(&self.acquisition.settings.locks);
+        let runs = match waiting {
+            1 => "a run waits".to_owned(),
+            more => format!("{more} runs wait"),
+        };
+        format!("{runs} for lock \"{name}\"{at} already (--max-queue)")
+    }
+
     /// The message for a wait during which something that we held was lost.
     fn lost_meanwhile(&self, trouble: Option<&LockTrouble>) -> String {
         let what = match trouble {
@@ -676,15 +687,6 @@ fn held_by_itself(name: &Name, pid: i32) -> String {
     format!(
         "lock \"{name}\" is held by this job itself (pid {pid}); its {HELD} was dropped on the way, by sudo for example: keep it with sudo --preserve-env={HELD}"
     )
-}
-
-/// The message for a run that doesn't queue, as so many others do.
-fn crowded(name: &Name, waiting: u32) -> String {
-    let runs = match waiting {
-        1 => "a run waits".to_owned(),
-        more => format!("{more} runs wait"),
-    };
-    format!("{runs} for lock \"{name}\" already (--max-queue)")
 }
 
 /// What was found by a look for a deadlock, as an event.

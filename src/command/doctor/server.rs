@@ -3,7 +3,6 @@
 //! All questions end at one moment at the latest. If one fails, doctor still asks those that don't depend on it, over a
 //! new connection.
 
-use std::slice;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::finding::{Check, Finding, Group, Level, command};
@@ -422,10 +421,8 @@ impl Server<'_> {
 
     fn name(&mut self, name: &Name) -> Finding {
         self.client.limit_to(left(self.until));
-        let inspected = self.locks.inspect(&mut self.client, slice::from_ref(name));
-        match inspected.map(|mut all| all.pop()) {
-            Ok(Some(lock)) => self.lock(&lock),
-            Ok(None) => NAME.unknown("the server has no state of it"),
+        match self.locks.inspect_one(&mut self.client, name) {
+            Ok(lock) => self.lock(&lock),
             Err(error) if error.kind.is_unreachable() => self.unknown(NAME, &error),
             Err(error) => self.failure(NAME, &error),
         }
@@ -433,8 +430,6 @@ impl Server<'_> {
 
     fn lock(&self, lock: &Inspected) -> Finding {
         let (name, prefix) = (&lock.name, self.locks.prefix());
-        // A typed URL may contain a password, so it isn't repeated.
-        let url = self.locks.have_typed_url().then_some("with the same --url");
         let mut holds = lock.holds().iter();
         match (&lock.key, lock.busy(), &lock.frozen) {
             (Key::NotALock(kind), ..) => NAME.fail(
@@ -442,7 +437,7 @@ impl Server<'_> {
                 "choose another name or REDLOCK_PREFIX: that program may still need its key",
             ),
             _ if holds.any(|hold| hold.holder.is_none() && hold.left.is_none()) => {
-                let line = command(&typed(&["release", "--force"], name), &[url]);
+                let line = typed(&["release", "--force"], name);
                 NAME.fail(
                     format!("the key of lock \"{name}\" has no expiry: it never becomes free"),
                     format!("make sure that the program that set the key is dead; then {line}"),
@@ -452,7 +447,7 @@ impl Server<'_> {
             (_, None, Some(frozen)) => {
                 let left = Duration::from_millis(frozen.until_ms.saturating_sub(lock.now_ms));
                 let message = format!("\"{name}\" is frozen for {} more", format_duration(left));
-                NAME.warn(message, command(&typed(&["thaw"], name), &[url]))
+                NAME.warn(message, typed(&["thaw"], name))
             }
             (_, None, None) => NAME.ok(format!("\"{name}\" is free")),
         }

@@ -260,11 +260,12 @@ impl History<'_> {
             return Ok(Vec::new());
         }
         let known = known_names(&mut self.client, &self.settings.locks)?;
+        let at = report::at_server(&self.settings.locks);
         let line = |name: &str| {
             let meant = similar(name, &known).into_iter().next();
             let meant = meant.map(|meant| format!("; did you mean {}?", report::quote(meant)));
             let meant = meant.unwrap_or_default();
-            format!("no history of \"{name}\" (kept for {days} days{meant})")
+            format!("no history of \"{name}\"{at} (kept for {days} days{meant})")
         };
         Ok(missing.into_iter().map(line).collect())
     }

@@ -215,6 +215,9 @@ fn on_a_full_server_a_holder_can_be_stopped() {
 #[test]
 fn a_lock_that_nobody_holds_can_neither_be_stopped_nor_forced_free() {
     let redis = Redis::start();
+    answers(&redis, "stop a", 79, "lock \"a\" was never used");
+    answers(&redis, "release --force a", 79, "lock \"a\" was never used");
+    outcome(&mut redis.run("a", "true")).assert_code(0);
     answers(&redis, "stop a", 79, "lock \"a\" is not held");
     answers(&redis, "release --force a", 79, "lock \"a\" is not held");
     redis.cli(&["HSET", "redlock:a", "field", "theirs"]);

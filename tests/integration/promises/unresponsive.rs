@@ -87,7 +87,7 @@ fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_inte
             }
             let end = change.finish();
             end.assert_says(&format!(
-                "lock \"a\" may have been {done}; to find out: redlock status a"
+                "lock \"a\" may have been {done}; to find out: redlock status -u {url} a"
             ));
             if interrupted {
                 end.assert_killed_by(libc::SIGINT);
