@@ -568,9 +568,7 @@ impl Supervision<'_> {
                 format!("{what} not renewed in time: {error}")
             }
             // Also if it asks by now: a renewal was due, too.
-            Some(LockTrouble::Released(_)) | None
-                if self.has_overslept || (self.woke_late && !self.watch.holds.is_asking()) =>
-            {
+            Some(LockTrouble::Released(_)) | None if self.has_overslept || self.woke_late => {
                 format!("{what} not renewed in time: redlock or this machine was suspended")
             }
             Some(LockTrouble::Released(_)) | None if self.watch.holds.is_asking() => {
@@ -732,14 +730,14 @@ impl<'a> Executor<'a> for Supervision<'a> {
 
     fn woke(&mut self, due: Option<Moment>) -> Step {
         // Where we were late, a renewal may have succeeded meanwhile.
-        let stop = self.watch.next_stop();
-        if let Some(stop) = stop {
-            let woke = now();
+        let woke = now();
+        if let Some(stop) = self.watch.next_stop().filter(|&stop| woke >= stop) {
             self.has_overslept |= was_suspended(due, stop, woke);
             self.woke_late |= woke >= stop + STOOD_STILL;
-        }
-        if stop.is_some_and(|stop| now() >= stop) {
+            let unanswered = self.watch.holds.unanswered();
             self.take_reports()?;
+            let is_silent = unanswered.is_some() && unanswered == self.watch.holds.unanswered();
+            self.woke_late &= !is_silent || woke >= stop + SUSPENDED;
         }
         self.take_signals()?;
         // Another run may wait for what we hold; all else has time.
@@ -790,6 +788,9 @@ impl<'a> Executor<'a> for Supervision<'a> {
 
 /// Delay after COMMAND's last moment from which redlock must have stood still, as no answer of Redis delays it that long.
 const STOOD_STILL: Duration = Duration::from_millis(100);
+
+/// Longer delay, from which that is the reason even if a request still has no answer: it may have come by now.
+const SUSPENDED: Duration = Duration::from_secs(1);
 
 /// Whether redlock or this machine stood still: it was to wake before COMMAND had to be stopped, and woke after that.
 /// Where nothing was due before, waking then is no sign of it.

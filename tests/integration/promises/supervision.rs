@@ -265,8 +265,9 @@ fn mask(signals: &[i32]) -> u64 {
 
 #[test]
 fn signals_that_are_default_ignored_or_blocked_are_so_in_the_child_too() {
+    type IsIgnored = fn(i32) -> bool;
     let redis = Redis::start();
-    let rows: [(&str, fn(i32) -> bool, u64); 8] = [
+    let rows: [(&str, IsIgnored, u64); 8] = [
         ("none", |_| false, 0),
         ("PIPE", |signal| signal == libc::SIGPIPE, 0),
         ("CHLD", |signal| signal == libc::SIGCHLD, 0),
@@ -412,6 +413,8 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
             redis.cli(&["EXISTS", "redlock:a"]) == "0"
         });
         assert!(is_alive(child), "it doesn't know yet");
+        // Longer than a busy machine keeps a process from waking.
+        std::thread::sleep(Duration::from_secs(2));
         // From here on no question is answered.
         redis.stall();
         running.signal(Signal::SIGCONT);
