@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::pattern::is_pattern;
-use crate::protocol::{self, NOT_INSTALLED, Name};
+use crate::protocol::{self, Cause, Name};
 use crate::report;
 use crate::typed::Typed;
 
@@ -53,16 +53,16 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
 /// Where to read on, behind a message.
 const DOCTOR: &str = " (`redlock doctor` shows more)";
 
-/// Variables that redlock doesn't read, each with the words of an error that it would have prevented, and what to do.
-const UNREAD: [(&str, &str, &str); 2] = [
+/// Variables that redlock doesn't read, each with the cause of an error that it would have prevented, and what to do.
+const UNREAD: [(&str, Cause, &str); 2] = [
     (
         "REDIS_URL",
-        "no --url or REDLOCK_URL was given",
+        Cause::NoDefaultServer,
         "redlock reads REDLOCK_URL",
     ),
     (
         "REDLOCK_PASSWORD",
-        "requires a password",
+        Cause::NoPassword,
         "redlock reads REDLOCK_PASSWORD_FILE, the name of a file with the password",
     ),
 ];
@@ -71,59 +71,59 @@ const UNREAD: [(&str, &str, &str); 2] = [
 pub(super) const NO_PASSWORD_COMMAND: &str =
     "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
 
-/// Which variable is set in vain, as the end of the message of an error. Its value isn't repeated.
-fn unread_variable(message: &str) -> String {
+/// Returns the end of an error's message that names the variable that is set in vain, without its value.
+fn unread_variable(error: &protocol::Error) -> String {
     let mut all = UNREAD.iter();
-    let found = all.find(|(name, error, _)| {
-        message.contains(error) && std::env::var_os(name).is_some_and(|value| !value.is_empty())
+    let unread = all.find(|(name, cause, _)| {
+        let is_set = std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        is_set && error.has_cause(*cause)
     });
-    found.map_or(String::new(), |(name, _, instead)| {
+    unread.map_or(String::new(), |(name, _, instead)| {
         format!("; {name} is set, but {instead}")
     })
 }
 
-/// What starts a server on this host, by the first program that is installed here.
-const STARTS: [(&str, &str); 8] = [
-    ("redis-server", "redis-server --daemonize yes"),
-    ("valkey-server", "valkey-server --daemonize yes"),
-    ("apt-get", "sudo apt-get install -y redis-server"),
+/// Programs that get a server for this host, each with what installs the server, and what starts it then.
+const SERVERS: [(&str, &str, &str); 8] = [
+    ("redis-server", "", "redis-server --daemonize yes"),
+    ("valkey-server", "", "valkey-server --daemonize yes"),
+    ("apt-get", "sudo apt-get install -y redis-server", ""),
     (
         "dnf",
-        "sudo dnf install -y redis && sudo systemctl start redis",
+        "sudo dnf install -y redis",
+        "sudo systemctl start redis",
     ),
-    ("apk", "apk add redis && redis-server --daemonize yes"),
+    ("apk", "apk add redis", "redis-server --daemonize yes"),
     (
         "pacman",
-        "sudo pacman -S valkey && sudo systemctl start valkey",
+        "sudo pacman -S valkey",
+        "sudo systemctl start valkey",
     ),
-    ("docker", "docker run -d -p 127.0.0.1:6379:6379 redis"),
+    ("docker", "", "docker run -d -p 127.0.0.1:6379:6379 redis"),
     (
         "podman",
+        "",
         "podman run -d -p 127.0.0.1:6379:6379 docker.io/redis",
     ),
 ];
 
-/// What starts a server that is installed here by an installation.
-const AFTER_INSTALLATION: &str = " && ";
-
-/// The line that installs or starts a server here, as the end of the message of an error: nothing is installed that `local:`
-/// could start, or nothing listens, and nobody has said where.
-fn how_to_start(message: &str, is_installed: impl Fn(&str) -> bool) -> String {
-    if message.contains(NOT_INSTALLED) {
-        let is_package = |line: &str| !line.contains("--daemonize") && !line.contains(" run ");
-        let mut installs = STARTS.iter().map(|(program, line)| {
-            let install = line.split(AFTER_INSTALLATION).next().unwrap_or(line);
-            (program, install)
+/// Returns the end of an error's message with the line that installs or starts a server here.
+fn how_to_start(error: &protocol::Error) -> String {
+    let mut servers = SERVERS.iter().filter(|(program, ..)| is_installed(program));
+    if error.has_cause(Cause::NoServerProgram) {
+        let install = servers.find(|(_, install, _)| !install.is_empty());
+        return install.map_or(String::new(), |(_, line, _)| {
+            format!("; `{line}` installs it")
         });
-        let install = installs.find(|(program, line)| is_package(line) && is_installed(program));
-        return install.map_or(String::new(), |(_, line)| format!("; `{line}` installs it"));
     }
-    let is_about_default = message.contains("no --url or REDLOCK_URL was given");
-    if !is_about_default || !message.contains("connection refused") {
+    if !error.has_cause(Cause::NoDefaultServer) {
         return String::new();
     }
-    let start = STARTS.iter().find(|(program, _)| is_installed(program));
-    let start = start.map_or(String::new(), |(_, line)| {
+    let start = servers.next().map_or(String::new(), |(_, install, start)| {
+        let lines = [*install, *start]
+            .into_iter()
+            .filter(|line| !line.is_empty());
+        let line = lines.collect::<Vec<_>>().join(" && ");
         format!("; `{line}` starts Redis here")
     });
     format!(
@@ -143,20 +143,19 @@ pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<
         let typed = Typed::new(words.to_vec());
         report::error(with_help(&format!("{error:#}"), typed.name()));
     } else {
-        let lock_error = error.downcast_ref::<protocol::Error>();
-        let more = lock_error.is_some_and(protocol::Error::doctor_knows_more);
         let mut line = format!("{error:#}");
-        line += &how_to_start(&line, is_installed);
-        line += &unread_variable(&line);
+        let lock_error = error.downcast_ref::<protocol::Error>();
+        if let Some(error) = lock_error {
+            line += &how_to_start(error);
+            line += &unread_variable(error);
+        }
         if let Some(place) = password_command.filter(|_| exit == Exit::Refused) {
             line = format!("{line}; {place} isn't read: {NO_PASSWORD_COMMAND}");
         }
-        let hint = if more && !line.contains("`redlock doctor`") {
-            DOCTOR
-        } else {
-            ""
-        };
-        report::error(line + hint);
+        if lock_error.is_some_and(protocol::Error::doctor_knows_more) {
+            line += DOCTOR;
+        }
+        report::error(line);
     }
     exit
 }

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, cmd};
 
 use super::connection::Connection;
+use super::error::{Cause, Error, ErrorKind};
 use super::nodes::{MAX_NODES, Nodes, Redirect, is_host};
 use super::replication::{Quorum, Replicas, Replication, Role};
 use super::reply::lossy_text;
 use super::server::Server;
 use super::slot::key_of_prefix;
 use super::url::Address;
-use super::{Error, ErrorKind};
 
 /// How often the first answers may name yet another node, before all are asked.
 const HOPS: usize = 3;
@@ -367,7 +367,7 @@ impl SlotSearch {
             Some(_) if error.kind == ErrorKind::Unreachable => {
                 Error::new(ErrorKind::NoPrimary, error.to_string())
             }
-            Some(by) if error.is_about_tls() && !self.usable.contains(server.address()) => {
+            Some(by) if error.has_cause(Cause::Tls) && !self.usable.contains(server.address()) => {
                 let kind = if self.was_reached {
                     ErrorKind::NoPrimary
                 } else {
@@ -381,7 +381,7 @@ impl SlotSearch {
                 )
             }
             // Other nodes have listed it, by its number beside its name perhaps.
-            None if error.is_about_tls() && !self.usable.contains(server.address()) => {
+            None if error.has_cause(Cause::Tls) && !self.usable.contains(server.address()) => {
                 Error::new(ErrorKind::Unreachable, error.to_string())
             }
             _ => error,

@@ -71,6 +71,19 @@ impl ErrorKind {
     }
 }
 
+/// A cause that the rest of redlock depends on, beside the kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A TLS handshake failed: the address, or a certificate, is wrong.
+    Tls,
+    /// No URL is set, and no server listens at the default address.
+    NoDefaultServer,
+    /// `local:` needs a server program, and none is installed.
+    NoServerProgram,
+    /// The server requires a password, and none is set.
+    NoPassword,
+}
+
 /// A failed conversation with Redis. The message is for people: what happened, and what to do.
 #[derive(Clone, Debug)]
 pub struct Error {
@@ -86,8 +99,7 @@ pub struct Error {
     redirect: Option<Redirect>,
     /// Some keys have moved to that node, and the others follow.
     is_migration: bool,
-    /// TLS failed: the address, or a certificate, is wrong.
-    is_about_tls: bool,
+    cause: Option<Cause>,
 }
 
 /// How much of a text a message quotes, in characters.
@@ -120,19 +132,19 @@ impl Error {
             missing_rules: None,
             redirect: None,
             is_migration: false,
-            is_about_tls: false,
+            cause: None,
         }
     }
 
-    /// Marks the error as one of a TLS handshake.
-    pub(super) fn of_tls(mut self) -> Self {
-        self.is_about_tls = true;
+    /// Returns the error with its cause, if that is known.
+    pub(super) fn because(mut self, cause: impl Into<Option<Cause>>) -> Self {
+        self.cause = cause.into();
         self
     }
 
-    /// Returns true for an error of a TLS handshake.
-    pub(super) fn is_about_tls(&self) -> bool {
-        self.is_about_tls
+    /// Returns true if this is the cause.
+    pub fn has_cause(&self, cause: Cause) -> bool {
+        self.cause == Some(cause)
     }
 
     /// The same error, with the origin of the server's URL.
@@ -167,10 +179,10 @@ impl Error {
         self.doctor_knows_more
     }
 
-    /// The same error, of a user without these ACL rules.
+    /// Returns the error of a user without these ACL rules.
     pub(super) fn of_missing_rules(mut self, rules: String) -> Self {
         self.missing_rules = Some(rules);
-        self.for_doctor()
+        self
     }
 
     /// Returns the ACL rules that are missing, if that is the reason.

@@ -19,16 +19,13 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::waitpid;
 use nix::unistd::{geteuid, gethostname};
 
-use super::error::{Error, ErrorKind};
+use super::error::{Cause, Error, ErrorKind};
 use super::stream::open_unix;
 use crate::reason::reason;
 use crate::sys;
 
 /// The beginning of each line about a server of this host.
 pub const THIS_HOST_ONLY: &str = "this host only";
-
-/// Part of the error without a server program, by which callers recognize that error.
-pub const NOT_INSTALLED: &str = "neither redis-server nor valkey-server is installed";
 
 /// The server programs, in order of preference.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
@@ -166,9 +163,8 @@ impl Local {
     /// Starts a server that isn't part of any job: it has its own session, and init or a subreaper is its parent.
     fn fork_server(&self, lock: &File) -> Result<(), Error> {
         let program = program().ok_or_else(|| {
-            unreachable(&format!(
-                "can't start a server for `local:`, as {NOT_INSTALLED}"
-            ))
+            let why = "can't start a server for `local:`, as neither redis-server nor valkey-server is installed";
+            unreachable(why).because(Cause::NoServerProgram)
         })?;
         let (socket, data) = (self.socket(), &self.directory);
         let mut words: Vec<&OsStr> = vec![program.as_os_str(), "--save".as_ref(), "".as_ref()];

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use redis::ServerError;
 
-use super::error::{Error, ErrorKind, quoted};
+use super::error::{Cause, Error, ErrorKind, quoted};
 use super::nodes::Redirect;
 use super::server::{Part, Server};
 use super::slot::key_starts;
@@ -26,10 +26,7 @@ pub fn from_server(
         return Error::new(ErrorKind::Config, message).for_doctor();
     }
     let found = not_permitted(code, &all, server, script)
-        .or_else(|| {
-            let message = refused(code, &all, server)?;
-            Some(Error::new(ErrorKind::Refused, message))
-        })
+        .or_else(|| refused(code, &all, server))
         .or_else(|| behind_proxy(said, server))
         .or_else(|| moving(code, details, server))
         .or_else(|| missing_command(&all, server, script))
@@ -75,24 +72,29 @@ fn without_arguments(said: &str) -> &str {
     &said[..arguments.unwrap_or(said.len())]
 }
 
+/// The rule, if a server doesn't name the command.
+const NAMED_BY_DOCTOR: &str = "the one that `redlock doctor` names";
+
 /// Returns the error for a rule of the access list that is missing.
 fn not_permitted(code: &str, said: &str, server: &Server, script: Option<&str>) -> Option<Error> {
     is_permission(code, said).then(|| {
         let (what, rule) = missing_permission(said, server.prefix(), script);
-        let user = server.user();
+        let (user, named) = (server.user(), rule.as_deref().unwrap_or(NAMED_BY_DOCTOR));
         let message = format!(
-            "Redis at {server}: {user} isn't permitted to {what}; add {rule} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
+            "Redis at {server}: {user} isn't permitted to {what}; add {named} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
         );
-        Error::new(ErrorKind::Refused, message).of_missing_rules(rule)
+        let error = Error::new(ErrorKind::Refused, message).of_missing_rules(named.to_owned());
+        if rule.is_some() { error.for_doctor() } else { error }
     })
 }
 
-/// Authentication.
-fn refused(code: &str, said: &str, server: &Server) -> Option<String> {
-    Some(match code {
-        "NOAUTH" => needs_password(server),
-        // It answers so to a request with more than ten parts.
-        _ if said.contains("unauthenticated") => needs_password(server),
+/// Returns the error for a failed authentication.
+fn refused(code: &str, said: &str, server: &Server) -> Option<Error> {
+    // A server answers the second to a request with more than ten parts.
+    if code == "NOAUTH" || said.contains("unauthenticated") {
+        return Some(needs_password(server));
+    }
+    let message = match code {
         "WRONGPASS" => server.wrong_password(),
         _ if said.contains("AUTH")
             && said.contains("without any password")
@@ -110,19 +112,21 @@ fn refused(code: &str, said: &str, server: &Server) -> Option<String> {
             "Redis at {server} is in protected mode, which admits only clients on its own host; set a password there (requirepass) and use it here (REDLOCK_PASSWORD_FILE)"
         ),
         _ => return None,
-    })
+    };
+    Some(Error::new(ErrorKind::Refused, message))
 }
 
-fn needs_password(server: &Server) -> String {
-    if server.has_only_user() {
-        return server.wrong_password();
-    }
-    if server.part() == Part::Sentinel {
-        return format!(
+fn needs_password(server: &Server) -> Error {
+    let message = if server.has_only_user() {
+        return Error::new(ErrorKind::Refused, server.wrong_password());
+    } else if server.part() == Part::Sentinel {
+        format!(
             "the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, if it isn't the default user)"
-        );
-    }
-    format!("Redis at {server} requires a password; use REDLOCK_PASSWORD_FILE or the URL")
+        )
+    } else {
+        format!("Redis at {server} requires a password; use REDLOCK_PASSWORD_FILE or the URL")
+    };
+    Error::new(ErrorKind::Refused, message).because(Cause::NoPassword)
 }
 
 /// What proxies say when they can't reach their server, or get no answer from it: Envoy's sentences, and
@@ -398,17 +402,15 @@ fn is_refused_in_script(said: &str) -> bool {
 }
 
 /// What a user isn't permitted, and the rule that is missing, by what servers of different ages say.
-fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String, String) {
+fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String, Option<String>) {
     let (lock, beside) = key_starts(prefix);
     let (keys, channels) = (format!("~{lock}* ~{beside}*"), format!("&{beside}*"));
     if said.contains("channel") {
-        return ("use the channels of redlock".into(), channels);
+        return ("use the channels of redlock".into(), Some(channels));
     }
     if said.contains(" key") && !said.contains("keys *") {
-        return (
-            format!("use the keys of redlock (prefix \"{prefix}\")"),
-            keys,
-        );
+        let what = format!("use the keys of redlock (prefix \"{prefix}\")");
+        return (what, Some(keys));
     }
     let named = said
         .split("the '")
@@ -427,14 +429,11 @@ fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String
         .map(|name| (name.to_uppercase(), format!("+{}", name.to_lowercase())))
         .unzip();
     match upper.as_slice() {
-        [] => (
-            "run a command that redlock's scripts use".into(),
-            "the one that `redlock doctor` names".into(),
-        ),
-        [name] => (format!("run {name}"), lower.join(" ")),
+        [] => ("run a command that redlock's scripts use".into(), None),
+        [name] => (format!("run {name}"), Some(lower.join(" "))),
         several => (
             format!("run one of {}", several.join(", ")),
-            lower.join(" "),
+            Some(lower.join(" ")),
         ),
     }
 }
@@ -518,7 +517,7 @@ mod tests {
             (
                 "ERR The user executing the script can't run this command or subcommand script: 4ff, on @user_script:1.",
                 "run a command that redlock's scripts use",
-                "the one that `redlock doctor` names",
+                "",
             ),
             (
                 "ERR ACL failure in script: User jobs has no permissions to run the 'set' command script: 4ff",
@@ -526,14 +525,12 @@ mod tests {
                 "+set",
             ),
         ] {
-            assert_eq!(
-                missing_permission(said, "p:", None),
-                (what.into(), rule.into()),
-                "{said}"
-            );
+            let rule = Some(rule.to_owned()).filter(|rule| !rule.is_empty());
+            let missing = missing_permission(said, "p:", None);
+            assert_eq!(missing, (what.into(), rule), "{said}");
         }
         let tagged = missing_permission("NOPERM No permissions to access a key", "{p}:", None).1;
-        assert_eq!(tagged, "~{p}:* ~{p}*");
+        assert_eq!(tagged.as_deref(), Some("~{p}:* ~{p}*"));
     }
 
     #[test]
@@ -545,7 +542,7 @@ mod tests {
             );
             missing_permission(&said, "p:", Some(script))
         };
-        let names = |what: &str, rule: &str| (what.to_owned(), rule.to_owned());
+        let names = |what: &str, rule: &str| (what.to_owned(), Some(rule.to_owned()));
         assert_eq!(said(4), names("run DEL", "+del"));
         let both = names("run one of HGET, SET", "+hget +set");
         assert_eq!(said(3), both);

@@ -27,10 +27,10 @@ use self::answer::{Question, ask};
 use self::heard::{Answer, Heard, LEAST};
 use self::poll::{Agreed, Need, Poll, left};
 use super::connection::Connection;
+use super::error::{Cause, Error, ErrorKind};
 use super::replication::{Quorum, Replicas, Replication, Role};
 use super::server::{Server, resolve};
 use super::url::Address;
-use super::{Error, ErrorKind};
 
 /// When sentinels that disagree are asked again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -240,7 +240,7 @@ impl Sentinels {
             Connection::open_asking(server, timeout, left(until), &[cmd("ROLE")])
         };
         let opened = match open(&server) {
-            Err(error) if error.is_about_tls() => match self.named(address, until) {
+            Err(error) if error.has_cause(Cause::Tls) => match self.named(address, until) {
                 Some(named) => open(&Arc::new(like.at(named))),
                 None => Err(error),
             },
@@ -291,13 +291,13 @@ impl Sentinels {
         let Agreed { by, address, .. } = agreed;
         let kind = match error.kind {
             ErrorKind::Unreachable => ErrorKind::NoPrimary,
-            ErrorKind::Config if was_reached && error.is_about_tls() => ErrorKind::NoPrimary,
+            ErrorKind::Config if was_reached && error.has_cause(Cause::Tls) => ErrorKind::NoPrimary,
             other => other,
         };
         let has_number =
             matches!(address, Address::Tcp { host, .. } if host.parse::<IpAddr>().is_ok());
         // Elsewhere it may be an address that only its own network has.
-        let hint = if error.is_about_tls() && has_number {
+        let hint = if error.has_cause(Cause::Tls) && has_number {
             "; or have the sentinels name hosts: `sentinel resolve-hostnames yes`, `sentinel announce-hostnames yes`, and replica-announce-ip NAME on each server"
         } else if kind == ErrorKind::NoPrimary && !by.starts_with(&host_of(address)) {
             "; if this host can't reach that address, set replica-announce-ip on that server"

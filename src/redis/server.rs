@@ -19,6 +19,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{SockRef, TcpKeepalive};
 
+use super::error::{Cause, Error, ErrorKind};
 use super::local::Local;
 use super::password::FreshPassword;
 use super::redis_cli::RedisCli;
@@ -26,7 +27,6 @@ use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
 use super::transport::Transport;
 use super::url::{Address, Login};
-use super::{Error, ErrorKind};
 use crate::reason::reason;
 use crate::sys::look_up;
 
@@ -664,11 +664,14 @@ impl Server {
 
     /// The error for a name whose address isn't known.
     fn unknown_host(&self, host: &str, error: &io::Error) -> Error {
-        if error.kind() == io::ErrorKind::TimedOut {
-            return self
-                .unreachable_because(&format!("no address of host \"{host}\" was found in time"));
-        }
-        self.unreachable_because(&no_address(host, &error.to_string()))
+        self.unreachable_because(&match error.kind() {
+            io::ErrorKind::TimedOut => format!("no address of host \"{host}\" was found in time"),
+            io::ErrorKind::NotFound => format!("no such host \"{host}\""),
+            io::ErrorKind::HostUnreachable => {
+                format!("host \"{host}\" can't be looked up now, as the name server doesn't answer")
+            }
+            _ => format!("host \"{host}\" can't be looked up"),
+        })
     }
 
     /// The error for a socket file that can't be connected to.
@@ -724,7 +727,7 @@ impl Server {
         if error.kind() == io::ErrorKind::InvalidData {
             let (why, next) = self.handshake().why(error);
             let message = format!("TLS with {self} failed: {why}; {next}");
-            return Error::new(ErrorKind::Config, message).of_tls();
+            return Error::new(ErrorKind::Config, message).because(Cause::Tls);
         }
         self.unreachable_error(error)
     }
@@ -745,7 +748,10 @@ impl Server {
             }
             _ => reason(error),
         };
-        self.unreachable_because(&what)
+        let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
+        let is_missing = is_refused && self.is_default() && !self.was_reached();
+        let cause = is_missing.then_some(Cause::NoDefaultServer);
+        self.unreachable_because(&what).because(cause)
     }
 
     /// The error for a server that has let us in, and doesn't answer.
@@ -853,23 +859,6 @@ fn in_hosts_file(host: &str, port: u16) -> Option<Vec<SocketAddr>> {
     (!addresses.is_empty()).then_some(addresses)
 }
 
-/// Why a name has no address, by what the C library says: it has no better word for programs.
-fn no_address(host: &str, said: &str) -> String {
-    let says = |parts: &[&str]| parts.iter().any(|part| said.contains(part));
-    if says(&[
-        "not known",
-        "does not resolve",
-        "No address",
-        "no usable address",
-    ]) {
-        format!("no such host \"{host}\"")
-    } else if says(&["Temporary failure", "Try again"]) {
-        format!("host \"{host}\" can't be looked up now, as the name server doesn't answer")
-    } else {
-        format!("host \"{host}\" can't be looked up")
-    }
-}
-
 /// What a server said that speaks something else, as far as it has come.
 fn first_line(tcp: &TcpStream) -> String {
     let mut bytes = [0; 80];
@@ -887,44 +876,5 @@ impl fmt::Display for Server {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Server({self})")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_host_and_a_name_server_that_is_silent_are_two_things() {
-        for (said, says) in [
-            (
-                "failed to lookup address information: Name or service not known",
-                "no such host \"h\"",
-            ),
-            (
-                "failed to lookup address information: No address associated with hostname",
-                "no such host \"h\"",
-            ),
-            (
-                "failed to lookup address information: Name does not resolve",
-                "no such host \"h\"",
-            ),
-            (
-                "failed to lookup address information: Name has no usable address",
-                "no such host \"h\"",
-            ),
-            (
-                "failed to lookup address information: Temporary failure in name resolution",
-                "can't be looked up now",
-            ),
-            (
-                "failed to lookup address information: Try again",
-                "can't be looked up now",
-            ),
-            ("something else", "host \"h\" can't be looked up"),
-        ] {
-            let why = no_address("h", said);
-            assert!(why.contains(says) && !why.contains("failed to"), "{why}");
-        }
     }
 }

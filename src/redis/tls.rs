@@ -266,14 +266,14 @@ impl ServerCertVerifier for Verifier {
 fn is_about_its_issuer(error: &CertificateError) -> bool {
     match error {
         CertificateError::UnknownIssuer => true,
-        CertificateError::Other(other) => is_ca(other),
+        CertificateError::Other(other) => is(other, &webpki::Error::CaUsedAsEndEntity),
         _ => false,
     }
 }
 
-/// Whether a certificate is refused as it may sign others.
-fn is_ca(error: &rustls::OtherError) -> bool {
-    error.to_string() == "CaUsedAsEndEntity"
+/// Returns true for this error of the verifier that rustls uses.
+fn is(error: &rustls::OtherError, cause: &webpki::Error) -> bool {
+    error.0.downcast_ref() == Some(cause)
 }
 
 /// What is known of a handshake when it fails.
@@ -319,7 +319,9 @@ impl Handshake<'_> {
         );
         let (why, next): (&str, &str) = match error {
             Bad::UnknownIssuer => ("its certificate isn't signed by a trusted CA", CA),
-            Bad::Other(other) if is_ca(other) => ("its certificate is that of a CA", CA),
+            Bad::Other(other) if is(other, &webpki::Error::CaUsedAsEndEntity) => {
+                ("its certificate is that of a CA", CA)
+            }
             Bad::Expired | Bad::ExpiredContext { .. } => (
                 "its certificate has expired",
                 "renew it, or check this machine's clock",
@@ -331,7 +333,7 @@ impl Handshake<'_> {
             Bad::NotValidForNameContext { presented, .. } if presented.is_empty() => {
                 ("its certificate has no subjectAltName", &*anew)
             }
-            Bad::Other(other) if other.to_string() == "UnsupportedCertVersion" => (
+            Bad::Other(other) if is(other, &webpki::Error::UnsupportedCertVersion) => (
                 "its certificate is of X.509 version 1, which has no subjectAltName",
                 &anew,
             ),

@@ -1,6 +1,6 @@
 //! The C library's lookup of host names, of one address family or both: the standard library offers only both.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CString, c_int};
 use std::io;
 use std::net::SocketAddr;
 use std::ptr;
@@ -8,6 +8,9 @@ use std::ptr;
 use socket2::SockAddr;
 
 /// Returns the addresses of a host in this family; `AF_UNSPEC` is both. Takes as long as the C library wants.
+///
+/// # Errors
+/// `NotFound` for a host without an address, and `HostUnreachable` if the name server doesn't answer.
 pub fn look_up(host: &str, port: u16, family: c_int) -> io::Result<Vec<SocketAddr>> {
     let host = CString::new(host)?;
     let mut list = ptr::null_mut();
@@ -19,12 +22,12 @@ pub fn look_up(host: &str, port: u16, family: c_int) -> io::Result<Vec<SocketAdd
         (hints.ai_family, hints.ai_socktype) = (family, libc::SOCK_STREAM);
         let failure =
             libc::getaddrinfo(host.as_ptr(), ptr::null(), &raw const hints, &raw mut list);
-        if failure == libc::EAI_SYSTEM {
-            return Err(io::Error::last_os_error());
-        }
-        if failure != 0 {
-            let why = CStr::from_ptr(libc::gai_strerror(failure));
-            return Err(io::Error::other(why.to_string_lossy()));
+        match failure {
+            0 => {}
+            libc::EAI_SYSTEM => return Err(io::Error::last_os_error()),
+            libc::EAI_NONAME | libc::EAI_NODATA => return Err(io::ErrorKind::NotFound.into()),
+            libc::EAI_AGAIN => return Err(io::ErrorKind::HostUnreachable.into()),
+            _ => return Err(io::ErrorKind::Other.into()),
         }
         let mut next = list;
         while let Some(entry) = next.as_ref() {
