@@ -110,6 +110,10 @@ mod tests {
                 ],
                 Some("https://b/1#x"),
             ),
+            (
+                &[("BUILDKITE_BUILD_URL", "https://b/1")],
+                Some("https://b/1"),
+            ),
             (&[("CIRCLE_BUILD_URL", "https://c/1")], Some("https://c/1")),
             (&[], None),
         ] {

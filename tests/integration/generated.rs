@@ -287,7 +287,7 @@ print -r -- "$line"
 
 /// Lines, and the only thing that each shell offers at their end. The lock "deploy:prod" is held, "older" has a history, and
 /// two names would be options.
-const COMPLETED: [(&str, &str); 15] = [
+const COMPLETED: [(&str, &str); 18] = [
     ("sta", "status"),
     ("run --no-w", "--no-wait"),
     ("thaw --ur", "--url"),
@@ -301,6 +301,9 @@ const COMPLETED: [(&str, &str); 15] = [
     ("freeze --reason x dep", "deploy:prod"),
     ("history -n 5 dep", "deploy:prod"),
     ("run old", "older"),
+    ("thaw dep", "deploy:prod"),
+    ("history --svg Cargo.t", "Cargo.toml"),
+    ("extend a --token-file Cargo.t", "Cargo.toml"),
     ("release --token-file Cargo.t", "Cargo.toml"),
     ("fence Cargo.t", "Cargo.toml"),
 ];
@@ -326,7 +329,15 @@ fn each_shell_completes_commands_options_and_names_of_live_locks() {
     for complete in [bash, fish] {
         let complete = |line: &str| complete(&redis, &format!("redlock {line}"));
         // All has been given, or only the user knows what comes next; and nobody has the lock.
-        for line in ["acquire a ", "freeze a --reason ", "stop old"] {
+        for line in [
+            "acquire a ",
+            "extend a ",
+            "release a ",
+            "freeze a --reason ",
+            "history -n ",
+            "run --seq ",
+            "stop old",
+        ] {
             assert_eq!(complete(line), [""; 0], "{line}");
         }
         assert_eq!(complete("run a --on-unreachable "), ["fail", "run"]);
@@ -346,6 +357,19 @@ fn each_shell_completes_commands_options_and_names_of_live_locks() {
     let inner = "redlock guard a -- redlock st";
     assert!(fish(&redis, inner).contains(&"status".to_owned()));
     zsh_completes(&redis, inner, "status");
+    for command in cli::documented().get_subcommands() {
+        let name = command.get_name();
+        let mut offered = bash(&redis, &format!("redlock {name} --"));
+        offered.retain(|option| option != "--");
+        let shown = command
+            .get_arguments()
+            .filter(|option| !option.is_hide_set());
+        let long = shown.filter_map(clap::Arg::get_long);
+        let mut expected: Vec<String> = long.map(|option| format!("--{option}")).collect();
+        offered.sort();
+        expected.sort();
+        assert_eq!(offered, expected, "{name}");
+    }
 }
 
 #[test]

@@ -80,6 +80,7 @@ fn a_mistake_in_the_file_is_78_and_named_with_its_line() {
             "1: REDLOCK_REDIS_TIMEOUT must be a duration such as 500ms",
         ),
         ("REDLOCK_NAME=hunter2", "1: unknown setting REDLOCK_NAME"),
+        ("REDLOCK_E=hunter2", "1: unknown setting REDLOCK_E"),
     ] {
         let end = with_file(configured(text).path(), &["status"]);
         assert_refused(&end, &format!("/redlock.env:{says}"));

@@ -142,6 +142,16 @@ fn bad_configuration_is_78_and_says_what_is_wrong() {
     for (options, name, says) in [
         (no_database, "b", "doesn't have the URL's database"),
         (format!("REDLOCK_PASSWORD_FILE={file}"), "b", file),
+        (
+            "REDLOCK_REDIS_TIMEOUT=0".into(),
+            "b",
+            "must be greater than 0",
+        ),
+        (
+            "REDLOCK_SYNC=1001".into(),
+            "b",
+            "a number of replicas up to 1000",
+        ),
         // A key of another kind is left alone.
         ("--ttl 30s".into(), "a", "belongs to another program"),
     ] {

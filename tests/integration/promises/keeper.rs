@@ -268,23 +268,29 @@ fn with_on_lost_warn_a_script_may_hear_that_it_is_to_stop_and_keeps_its_lock() {
 
 #[test]
 fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() {
-    let redis = Redis::start();
     // It writes the time into a file for as long as it lives.
     let deaf = r#"trap "" TERM; echo $$; while :; do date +%s%N >next$$ && mv next$$ life; done"#;
-    let both = format!("sh -c '{deaf}' & {deaf}");
-    let mut script = holder(&redis, "--ttl 12s -k 1s", &both);
-    let pids = [script.line(), script.line()].map(|pid| pid.parse::<i32>().unwrap());
-    // The next renewal is 4 s away.
-    await_renewals(&redis, &mut script, 1);
-    let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    redis.stall();
-    let lease_ends = now() + Duration::from_millis(pttl);
-    wait_until("both are dead", || {
-        script.has_ended() && !pids.iter().any(|&pid| is_alive(pid))
-    });
-    let last = moment(&fs::read_to_string(redis.dir.path().join("life")).unwrap());
-    assert!(last < lease_ends, "{last:?}, {lease_ends:?}");
-    redis.resume();
+    // A script that is as deaf as its child, and one that ends at once.
+    for rest in [deaf, "echo $$; wait"] {
+        let redis = Redis::start();
+        let mut script = holder(
+            &redis,
+            "--ttl 12s -k 1s",
+            &format!("sh -c '{deaf}' & {rest}"),
+        );
+        let pids = [script.line(), script.line()].map(|pid| pid.parse::<i32>().unwrap());
+        // The next renewal is 4 s away.
+        await_renewals(&redis, &mut script, 1);
+        let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
+        redis.stall();
+        let lease_ends = now() + Duration::from_millis(pttl);
+        wait_until("both are dead", || {
+            script.has_ended() && !pids.iter().any(|&pid| is_alive(pid))
+        });
+        let last = moment(&fs::read_to_string(redis.dir.path().join("life")).unwrap());
+        assert!(last < lease_ends, "{last:?}, {lease_ends:?}");
+        redis.resume();
+    }
 }
 
 #[test]
@@ -305,13 +311,14 @@ fn release_in_the_script_ends_the_keeper_and_nothing_else() {
 #[test]
 fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script_lives() {
     let redis = Redis::start();
-    let script = holder(&redis, "--ttl 5s", WAIT);
+    let mut script = holder(&redis, "--ttl 5s", WAIT);
     send(keeper(&script), libc::SIGKILL);
     let began = Instant::now();
     let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
     assert!(began.elapsed() >= Duration::from_millis(left));
     assert!(began.elapsed() < TIMEOUT / 4);
+    assert!(!script.has_ended());
 }
 
 #[test]

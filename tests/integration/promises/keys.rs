@@ -108,6 +108,8 @@ fn lines_of(redis: &Redis, line: &str, act: impl Fn(&mut Terminal, i32)) -> Vec<
     wait_until("they have ended", || {
         !redlocks.iter().any(|&pid| is_alive(pid))
     });
+    terminal.type_in("echo on:$((1 + 1))\n");
+    terminal.line("on:2");
     let lines = terminal.shown.lines().map(str::trim_end);
     let lines = lines.filter(|line| line.starts_with("child ") && !line.starts_with("child ready"));
     let lines = lines.filter(|line| !line.contains("NUM60"));

@@ -136,19 +136,33 @@ fn the_next_holder_is_named_and_left_alone() {
 
 #[test]
 fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
-    let redis = Redis::start();
     let script = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done; echo done"#;
-    let mut run = redis.run("--ttl 30s -k 200ms REDLOCK_ON_LOST=warn -v a", script);
-    let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
-    run.expect_line("ready");
-    await_watchdog(run.pid());
-    redis.cli(&["DEL", "redlock:a"]);
-    wait_until("it knows that its lock is lost", || losses(&redis) == 1);
-    assert!(!run.has_ended());
-    fs::write(redis.dir.path().join("go"), "").unwrap();
-    run.expect_line("done");
-    let says = "the command continues without the lock";
-    run.finish().assert_code(79).assert_says(says);
+    // It is an error, so --quiet doesn't hide it; and the lock that somebody else has by then stays.
+    for (option, loss, check, expected) in [
+        ("-v", "DEL redlock:a", "EXISTS redlock:a", "0"),
+        (
+            "-q",
+            "SET redlock:a thief PX 600000",
+            "GET redlock:a",
+            "thief",
+        ),
+    ] {
+        let redis = Redis::start();
+        let call = |line: &str| redis.cli(&line.split(' ').collect::<Vec<_>>());
+        let options = format!("--ttl 30s -k 200ms REDLOCK_ON_LOST=warn {option} a");
+        let mut run = redis.run(&options, script);
+        let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
+        run.expect_line("ready");
+        await_watchdog(run.pid());
+        call(loss);
+        wait_until("it knows that its lock is lost", || losses(&redis) == 1);
+        assert!(!run.has_ended());
+        fs::write(redis.dir.path().join("go"), "").unwrap();
+        run.expect_line("done");
+        let says = "the command continues without the lock";
+        run.finish().assert_code(79).assert_says(says);
+        assert_eq!(call(check), expected, "{loss}");
+    }
 }
 
 /// Command has a last sign of life before the lease it was given could end at the server.

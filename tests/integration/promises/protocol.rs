@@ -301,3 +301,35 @@ fn readers_get_in_at_once_when_the_last_of_600_members_with_a_limit_has_left() {
         take(&redis, reader, SHARED);
     }
 }
+
+#[test]
+fn no_key_is_left_without_an_expiry_whatever_single_key_was_deleted() {
+    let redis = Redis::start();
+    let for_ever = "local kept = {}
+        for _, key in ipairs(redis.call('KEYS', '*')) do
+            if redis.call('PTTL', key) == -1 then kept[#kept + 1] = key end
+        end
+        return kept";
+    for deleted in KEYS {
+        for limit in ["1", "2", SHARED] {
+            for deed in ["release", "renew", "force", "thaw", "acquire"] {
+                redis.cli(&["FLUSHALL"]);
+                take(&redis, "holder", limit);
+                acquire(&redis, "first", "1", "poll");
+                redis.cli(&["DEL", deleted]);
+                match deed {
+                    "release" => release(&redis, "holder"),
+                    "renew" => drop(call(&redis, "renew", &["holder", "60000", "1"])),
+                    "force" => drop(call(&redis, "force", &["", WHO, "0", "0"])),
+                    "thaw" => {
+                        call(&redis, "freeze", &["60000", WHO]);
+                        call(&redis, "thaw", &[]);
+                    }
+                    _ => drop(acquire(&redis, "second", limit, "poll")),
+                }
+                let kept = redis.cli(&["EVAL", for_ever, "0"]);
+                assert_eq!(kept, "", "{deleted} {limit} {deed}");
+            }
+        }
+    }
+}

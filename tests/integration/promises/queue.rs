@@ -640,3 +640,23 @@ fn a_killed_waiter_covers_no_run_that_comes_after_it() {
     holder.end();
     waiter.finish().assert_code(0);
 }
+
+#[test]
+fn a_release_that_a_replica_refuses_hands_nothing_on_and_waiters_keep_their_places() {
+    let redis = Redis::start();
+    let mut holder = Gated::start(&redis, &["--ttl", "60s", "a"]).ready();
+    let next = [(); 2].map(|()| Gated::queued(&redis, &["a"]));
+    redis.cli(words!("REPLICAOF 127.0.0.1 1"));
+    holder.open();
+    let end = holder.run.finish();
+    end.assert_code(0).assert_says("can't release");
+    let pids = next.each_ref().map(|next| next.run.pid());
+    assert_eq!(redis.queue("a"), pids);
+    redis.cli(words!("REPLICAOF NO ONE"));
+    // As if its lease were over.
+    redis.cli(&["DEL", "redlock:a"]);
+    for next in next {
+        next.end();
+    }
+    assert_nothing_left(&redis);
+}

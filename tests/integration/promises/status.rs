@@ -309,7 +309,14 @@ fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut()
     let mut run = Running::start(run.envs(ci));
     run.expect_line("ready");
     let _waiter = queued(&redis, &["run", "a", "--", "true"]);
-    let holder = &as_json(&redis, "a")[0]["holders"][0];
+    let json = as_json(&redis, "a");
+    let (lock, holder) = (&json[0], &json[0]["holders"][0]);
+    for left in [&lock["ttl_ms"], &holder["ttl_ms"]] {
+        let left = left.as_u64().unwrap();
+        assert!((30_000..=60_000).contains(&left), "{lock}");
+    }
+    let fence = redis.cli(words!("HGET {redlock:a}:state fence"));
+    assert_eq!(lock["fence"].to_string(), fence);
     assert_eq!(
         (&holder["user"], &holder["reason"]),
         (&json!("ci"), &json!(long))

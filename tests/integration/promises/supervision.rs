@@ -426,6 +426,17 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
     }
 }
 
+#[test]
+fn the_grace_is_never_more_than_half_the_ttl() {
+    let redis = Redis::start();
+    let words = words!("run --ttl 6s -k 1h a -- perl -e {} child TERM", COUNTER);
+    let mut running = Running::start(&mut run(&redis, words));
+    running.line();
+    running.signal(Signal::SIGTERM);
+    running.expect_line("child TERM");
+    running.finish().assert_code(137);
+}
+
 /// A busy machine may let the thread that decides wait, and the one that renews not.
 fn assert_late_news_counts(meanwhile: Option<Signal>) {
     let redis = Redis::start();

@@ -135,6 +135,15 @@ fn a_second_signal_ends_a_withdrawal_that_redis_does_not_answer() {
             assert!(!end.stdout.contains("ran"), "{end:?}");
         }
     }
+    let redis = Redis::start();
+    let mut run = patient(&redis, "a");
+    redis.stall();
+    send_alone(run.pid(), libc::SIGTERM);
+    if !run.has_ended() {
+        send(run.pid(), libc::SIGTERM);
+    }
+    run.finish().assert_killed_by(libc::SIGTERM);
+    redis.resume();
 }
 
 /// A run under a lease of three seconds whose COMMAND comes late: these system calls take five seconds

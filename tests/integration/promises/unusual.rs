@@ -7,8 +7,8 @@ use nix::unistd::Pid;
 use crate::promises::terminal::{is_stopped, on_terminal, parent, pid_in, shell};
 use crate::support::pty::Terminal;
 use crate::support::{
-    Gate, REDLOCK, Redis, Running, directly, is_alive, outcome, script, send, state, wait_until,
-    with_default_signals,
+    COUNTER, Gate, REDLOCK, Redis, Running, directly, is_alive, outcome, script, send, state,
+    wait_until, with_default_signals,
 };
 
 /// The pid in the next line, after this word.
@@ -206,4 +206,18 @@ fn with_children_a_script_holds_its_lock_for_one_without_any_environment_too() {
     wait_until("the lock is free", || {
         redis.cli(&["EXISTS", "redlock:a"]) == "0"
     });
+}
+
+#[test]
+fn each_hang_up_that_asks_for_a_reload_reaches_the_child() {
+    let redis = Redis::start();
+    let words = words!("redlock run --ttl 120s a -- perl -e {} child HUP", COUNTER);
+    let mut run = start(&redis, words);
+    run.line();
+    for _ in 0..2 {
+        run.signal(nix::sys::signal::Signal::SIGHUP);
+        run.expect_line("child HUP");
+    }
+    send(run.pid(), libc::SIGRTMAX());
+    run.finish().assert_exited(0);
 }
