@@ -250,7 +250,7 @@ fn an_inner_run_takes_only_what_is_not_held_yet_and_releases_only_what_it_took()
 fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     let redis = Redis::start();
     // The outer one takes no notice of its loss, so that the inner one's can be seen.
-    let script = r#"redlock run --ttl 9s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
+    let script = r#"REDLOCK_ON_LOST=stop redlock run --ttl 9s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
         until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
     let mut run = redis.run("--ttl 9s REDLOCK_ON_LOST=warn a", script);
     let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
