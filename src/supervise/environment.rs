@@ -181,7 +181,8 @@ fn pairs(held: &[u8]) -> impl Iterator<Item = Option<(Name, Token)>> {
 /// The line of JSON that each call of a hook was told, which nothing has in its environment but what that call has started.
 static TOLD: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-fn told() -> MutexGuard<'static, Vec<Vec<u8>>> {
+/// Locks what is known of hooks, so that no other thread has it locked at a fork: the lock would stay so in the child.
+pub fn lock_hooks() -> MutexGuard<'static, Vec<Vec<u8>>> {
     TOLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -193,18 +194,18 @@ fn is_line(variable: &[u8]) -> bool {
 /// A hook is called with these variables.
 pub fn know_hook(variables: &[CString]) {
     let variables = variables.iter().map(|text| text.to_bytes());
-    told().extend(variables.filter(|text| is_line(text)).map(<[u8]>::to_vec));
+    lock_hooks().extend(variables.filter(|text| is_line(text)).map(<[u8]>::to_vec));
 }
 
 /// Whether a hook was called.
 pub fn has_called_hook() -> bool {
-    !told().is_empty()
+    !lock_hooks().is_empty()
 }
 
 /// Whether an environment, as `NAME=value` texts that end with a zero byte, is that of a hook which was called. Such a process
 /// is no part of COMMAND, also where what attended to it has died.
 pub fn is_of_hook(environment: &[u8]) -> bool {
-    let told = told();
+    let told = lock_hooks();
     let mut variables = environment.split(|&byte| byte == 0);
     variables.any(|variable| is_line(variable) && told.iter().any(|line| line == variable))
 }

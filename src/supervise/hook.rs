@@ -20,11 +20,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::HeldLocks;
 use super::environment::{self, list_of};
-use super::tree::{HOOK, Tree, has_own_proc};
+use super::tree::{self, HOOK, Tree};
 use crate::clock::now;
 use crate::decide::exit::Exit;
 use crate::protocol::{Name, Who};
@@ -113,12 +113,10 @@ impl Hook<'_> {
         let words = [c"sh".into(), c"-c".into(), c"--".into(), script];
         let variables = self.environment(news)?;
         environment::know_hook(&variables);
-        // What is looked up but once is known before the fork: there nobody would finish that.
-        has_own_proc();
         // For a moment whoever forks has the name of its child, and redlock's main thread must not be taken for that.
         let forking = sys::start_thread("hook", sys::USUAL_STACK, move || {
             let work = |result: File| attend(result, &words, &variables);
-            let _ = sys::fork_apart(HOOK, result, work);
+            let _ = tree::fork_apart(HOOK, result, work);
         })?;
         self.forks.0.borrow_mut().push(forking);
         Ok(())
@@ -188,7 +186,7 @@ impl Hook<'_> {
             (REASON, or_empty(reason)),
             (BY, or_empty(by_escaped)),
             (COMMAND, command),
-            (JSON, line(&json)),
+            (JSON, report::escaped_json(&json.to_string()).into_owned()),
         ]
     }
 }
@@ -202,10 +200,6 @@ fn truncated(mut text: String, most: usize) -> String {
         text.push('…');
     }
     text
-}
-
-fn line(json: &Value) -> String {
-    report::escaped_json(&json.to_string()).into_owned()
 }
 
 fn open_null() -> io::Result<File> {
@@ -324,6 +318,8 @@ fn kill_all(tree: &Tree, note_end: &mut dyn FnMut(i32, ExitStatus)) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +21,7 @@ use nix::unistd::{Pid, getsid};
 use crate::clock::{Moment, now};
 use crate::protocol;
 use crate::signal::SIGINT;
-use crate::supervise::environment::{Origin, has_called_hook, is_of_hook};
+use crate::supervise::environment::{Origin, has_called_hook, is_of_hook, lock_hooks};
 use crate::sys;
 
 /// The descendants of a process, except those that were there before, and what those start.
@@ -603,6 +604,7 @@ impl Stat {
         // The program's name, in parentheses, may contain anything.
         let (name, fields) = stat.rsplit_once(')')?;
         let name = name.split_once('(').map_or(name, |(_, name)| name);
+        let is_one_of = |names: &[&CStr]| names.iter().any(|it| it.to_bytes() == name.as_bytes());
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
         let ticks: u64 = field(22)?.parse().ok()?;
@@ -626,12 +628,8 @@ impl Stat {
             is_fork: flags & FORK != 0,
             // All are 0 where we may not know.
             execution: (!places.contains(&0)).then_some(Execution(places)),
-            is_named_helper: [sys::WAKER, WATCHDOG]
-                .map(CStr::to_bytes)
-                .contains(&name.as_bytes()),
-            is_named_keeper: [KEEPER, RELEASER, HOOK, sys::LOCAL_SERVER, sys::WITNESS]
-                .map(CStr::to_bytes)
-                .contains(&name.as_bytes()),
+            is_named_helper: is_one_of(&[sys::WAKER, WATCHDOG]),
+            is_named_keeper: is_one_of(&[KEEPER, RELEASER, HOOK, sys::LOCAL_SERVER, sys::WITNESS]),
             ignores_int: {
                 let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
                 ignored & (1 << (SIGINT - 1)) != 0
@@ -673,6 +671,20 @@ pub fn has_own_proc() -> bool {
         // Nothing is there, or we couldn't look this time, which says nothing.
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
+}
+
+/// Forks as [`sys::fork_apart`] does, with nothing half done: a lock that another thread has at a fork, or something that it
+/// is just initializing, stays so in the child for ever.
+///
+/// # Errors
+/// Those of [`sys::fork_apart`].
+pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {
+    has_own_proc();
+    let hooks = lock_hooks();
+    sys::fork_apart(name, kept, |kept| {
+        drop(hooks);
+        work(kept);
+    })
 }
 
 /// All processes that we can see.

@@ -24,7 +24,7 @@ use crate::signal::passed_on;
 use crate::supervise::child::Child;
 use crate::supervise::process::ProcessFd;
 use crate::supervise::renewer::{Call, OnRenewal};
-use crate::supervise::tree::{Process, WATCHDOG};
+use crate::supervise::tree::{self, Process, WATCHDOG};
 use crate::sys::poll::{self, readable};
 use crate::sys::{self, SignalSet};
 
@@ -147,7 +147,7 @@ impl Watchdog {
             looked: None,
         };
         in_thread(Box::new(move || {
-            if let Ok(pid) = sys::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
+            if let Ok(pid) = tree::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
                 let _ = announce.send(pid);
             }
         }));
@@ -219,8 +219,7 @@ impl Watchdog {
 
     /// Returns whether it lives.
     pub fn is_alive(&mut self) -> bool {
-        self.process()
-            .is_some_and(|process| Process::is_alive(&process))
+        self.process().is_some_and(|process| process.is_alive())
     }
 
     /// Returns the watchdog's process, once it was forked. Until it is reaped here its number is its own.
