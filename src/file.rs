@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, FcntlArg, OFlag, fcntl, openat, readlinkat, renameat};
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{self, UnlinkatFlags, geteuid, unlinkat};
 
@@ -35,42 +35,22 @@ const WRITER_ENDS: Duration = Duration::from_secs(10);
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
     // To open a pipe would wait for its writer.
-    let file = options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = file.open(path)?;
-    if file.metadata()?.file_type().is_fifo() {
-        return read_all(Pipe {
-            file,
-            opened_at: Instant::now(),
-            has_writer: false,
-        });
-    }
-    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
-    read_all(file)
-}
-
-/// A pipe whose writer may be missing or silent.
-struct Pipe {
-    file: File,
-    opened_at: Instant,
-    has_writer: bool,
-}
-
-impl Read for Pipe {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let result = self.file.read(buffer);
-            let is_silent = matches!(&result, Err(error) if error.kind() == ErrorKind::WouldBlock);
-            self.has_writer |= is_silent || matches!(result, Ok(1..));
-            if self.has_writer && !is_silent {
-                return result;
-            }
-            let limit = if is_silent { WRITER_ENDS } else { WRITER_COMES };
-            if self.opened_at.elapsed() >= limit {
-                let why = "it is a pipe that nobody writes into";
-                return Err(io::Error::new(ErrorKind::TimedOut, why));
-            }
-            thread::sleep(Duration::from_millis(10));
+    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let is_pipe = file.metadata()?.file_type().is_fifo();
+    let (mut stream, mut bytes) = (file.take(LARGEST + 1), Vec::new());
+    let opened_at = Instant::now();
+    loop {
+        let limit = match stream.read_to_end(&mut bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => WRITER_ENDS,
+            Ok(0) if is_pipe && bytes.is_empty() => WRITER_COMES,
+            result => return result.and_then(|_| limited(bytes)),
+        };
+        if opened_at.elapsed() >= limit {
+            let why = "it is a pipe that nobody writes into";
+            return Err(io::Error::new(ErrorKind::TimedOut, why));
         }
+        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -81,6 +61,11 @@ impl Read for Pipe {
 pub fn read_all(stream: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    limited(bytes)
+}
+
+/// Returns what was read, or an error if that is too large.
+fn limited(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > LARGEST {
         let why = format!("it is larger than {} MiB", LARGEST >> 20);
         return Err(io::Error::new(ErrorKind::FileTooLarge, why));

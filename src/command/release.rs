@@ -7,7 +7,7 @@ use super::identity::{masked, own_identity};
 use super::job::{self, Held};
 use super::never_used::refuse_mistaken;
 use super::selection::{Selection, refuse_unclear, select};
-use super::stop::nobody;
+use super::stop::{held_by_other, nobody};
 use super::usage::{BadUsage, name};
 use crate::cli;
 use crate::config::Settings;
@@ -200,10 +200,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
             Ok(Exit::Lost)
         }
         Forced::HeldByOther(id, holder) => {
-            let whose = report::holder(holder.as_ref());
-            report::error(format_args!(
-                "the id you gave isn't the holder's: {whose} holds lock \"{name}\"{at} with id {id}; nothing was changed"
-            ));
+            report::error(held_by_other(name, &at, holder.as_ref(), &id));
             Ok(Exit::Lost)
         }
     }

@@ -16,8 +16,8 @@ use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{
-    Client, Error, GuardEntry, HistoryEntry, Hold, HoldOutcome, Inspected, Kept, Key, Limit, Lock,
-    LockHistory, Name, Renewal, StopReply, Who,
+    Client, Error, GuardEntry, HistoryEntry, Hold, HoldOutcome, Holder, Inspected, Kept, Key,
+    Limit, Lock, LockHistory, Name, Renewal, StopReply, Who,
 };
 use crate::report;
 
@@ -132,15 +132,18 @@ pub(super) fn nobody(found: &Inspected, id: Option<&str>, at: &str) -> String {
                 report::typed(&["status"], name)
             )
         }
-        (_, [first], Some(_)) => {
-            let (whose, id) = (report::holder(first.holder.as_ref()), &first.id);
-            format!(
-                "the id you gave isn't the holder's: {whose} holds lock \"{name}\"{at} with id {id}; nothing was changed"
-            )
-        }
+        (_, [first], Some(_)) => held_by_other(name, at, first.holder.as_ref(), &first.id),
         _ if is_unused(found) => format!("lock \"{name}\"{at} was never used"),
         _ => format!("lock \"{name}\"{at} is not held"),
     }
+}
+
+/// Returns the message that the id is another holder's. `at`: the server.
+pub(super) fn held_by_other(name: &Name, at: &str, holder: Option<&Holder>, id: &str) -> String {
+    let whose = report::holder(holder);
+    format!(
+        "the id you gave isn't the holder's: {whose} holds lock \"{name}\"{at} with id {id}; nothing was changed"
+    )
 }
 
 /// Returns why a holder can't be stopped, if no process supervises its hold. `at`: the server.

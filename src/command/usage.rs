@@ -84,47 +84,36 @@ fn unread_variable(error: &protocol::Error) -> String {
 }
 
 /// Programs that get a server for this host, each with what installs the server, and what starts it then.
-const SERVERS: [(&str, &str, &str); 8] = [
-    ("redis-server", "", "redis-server --daemonize yes"),
-    ("valkey-server", "", "valkey-server --daemonize yes"),
-    ("apt-get", "sudo apt-get install -y redis-server", ""),
-    (
-        "dnf",
-        "sudo dnf install -y redis",
-        "sudo systemctl start redis",
-    ),
-    ("apk", "apk add redis", "redis-server --daemonize yes"),
-    (
-        "pacman",
-        "sudo pacman -S valkey",
-        "sudo systemctl start valkey",
-    ),
-    ("docker", "", "docker run -d -p 127.0.0.1:6379:6379 redis"),
-    (
-        "podman",
-        "",
-        "podman run -d -p 127.0.0.1:6379:6379 docker.io/redis",
-    ),
-];
+const SERVERS: &str = "\
+redis-server||redis-server --daemonize yes
+valkey-server||valkey-server --daemonize yes
+apt-get|sudo apt-get install -y redis-server|
+dnf|sudo dnf install -y redis|sudo systemctl start redis
+apk|apk add redis|redis-server --daemonize yes
+pacman|sudo pacman -S valkey|sudo systemctl start valkey
+docker||docker run -d -p 127.0.0.1:6379:6379 redis
+podman||podman run -d -p 127.0.0.1:6379:6379 docker.io/redis";
 
 /// Returns the end of an error's message with the line that installs or starts a server here.
 fn how_to_start(error: &protocol::Error) -> String {
-    let mut servers = SERVERS.iter().filter(|(program, ..)| is_installed(program));
+    let rows = SERVERS
+        .lines()
+        .map(|row| row.split('|').collect::<Vec<_>>());
+    let mut servers = rows.filter(|row| is_installed(row[0]));
     if error.has_cause(Cause::NoServerProgram) {
-        let install = servers.find(|(_, install, _)| !install.is_empty());
-        return install.map_or(String::new(), |(_, line, _)| {
-            format!("; `{line}` installs it")
-        });
+        let install = servers.find(|row| !row[1].is_empty());
+        return install.map_or(String::new(), |row| format!("; `{}` installs it", row[1]));
     }
     if !error.has_cause(Cause::NoDefaultServer) {
         return String::new();
     }
-    let start = servers.next().map_or(String::new(), |(_, install, start)| {
-        let lines = [*install, *start]
-            .into_iter()
-            .filter(|line| !line.is_empty());
-        let line = lines.collect::<Vec<_>>().join(" && ");
-        format!("; `{line}` starts Redis here")
+    let start = servers.next().map_or(String::new(), |row| {
+        let lines: Vec<&str> = row[1..]
+            .iter()
+            .copied()
+            .filter(|line| !line.is_empty())
+            .collect();
+        format!("; `{}` starts Redis here", lines.join(" && "))
     });
     format!(
         "; if other hosts use a Redis, put REDLOCK_URL=redis://HOST into /etc/redlock.env; `-u local:` uses a server of this host alone{start}"

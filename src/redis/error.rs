@@ -210,14 +210,6 @@ impl Error {
         self.is_migration
     }
 
-    /// The same error, with the node that has the keys.
-    pub(super) fn redirected(self, redirect: Redirect) -> Self {
-        Self {
-            redirect: Some(redirect),
-            ..self
-        }
-    }
-
     /// The same error, of keys that a node of a cluster is moving or has moved.
     pub(super) fn moved_to(self, redirect: Option<Redirect>, is_migration: bool) -> Self {
         Self {

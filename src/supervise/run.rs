@@ -270,21 +270,18 @@ impl Supervision<'_> {
     /// meant.
     fn suspend(&mut self) -> io::Result<Refused> {
         let stop = self.watch.next_stop();
-        let patience = self
-            .job_control
-            .stopping(stop.map(|stop| stop.since(now())));
+        let left = stop.map(|stop| stop.since(now()));
+        let patience = self.job_control.stopping(left);
         let (continued, works) = self.stop_ourselves(patience)?;
         self.has_overslept |= stop.is_some_and(|stop| now() >= stop);
         let is_meant = self.job_control.resumed(continued, works);
         // Where COMMAND is stopped, and what it has started is not yet, we stop again later.
         self.look_whether_stopped();
         // The job may be stopped again by now.
-        let is_meant = is_meant && self.child.is_stopped() && !sys::is_pending(SIGTSTP);
-        Ok(if is_meant {
-            self.child.continue_job()
-        } else {
-            Refused::new()
-        })
+        if !is_meant || !self.child.is_stopped() || sys::is_pending(SIGTSTP) {
+            return Ok(Refused::new());
+        }
+        Ok(self.child.continue_job())
     }
 
     /// Whether somebody else has continued us, and whether we were woken for what works on.
@@ -567,16 +564,16 @@ impl Supervision<'_> {
             Some(LockTrouble::Unreachable(error)) => {
                 format!("{what} not renewed in time: {error}")
             }
-            // Also if it asks by now: a renewal was due, too.
-            Some(LockTrouble::Released(_)) | None if self.has_overslept || self.woke_late => {
-                format!("{what} not renewed in time: redlock or this machine was suspended")
-            }
-            Some(LockTrouble::Released(_)) | None if self.watch.holds.is_asking() => {
-                let locks = self.terms.locks;
-                format!("{what} not renewed in time: no answer from Redis at {locks}")
-            }
             Some(LockTrouble::Released(_)) | None => {
-                format!("{what} not renewed in time: Redis answered too late")
+                // Also if it asks by now: a renewal was due, too.
+                let why = if self.has_overslept || self.woke_late {
+                    "redlock or this machine was suspended".into()
+                } else if self.watch.holds.is_asking() {
+                    format!("no answer from Redis at {}", self.terms.locks)
+                } else {
+                    "Redis answered too late".into()
+                };
+                format!("{what} not renewed in time: {why}")
             }
         }
     }

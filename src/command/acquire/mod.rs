@@ -186,9 +186,9 @@ fn acquire_lock(
         Err(error) => acquisition.first_failure(error)?,
     }
     let outcome = acquisition.acquire_all(started, holds, requester, signals, &mut timer);
-    if let Outcome::NotAcquired(why) = outcome
-        .inspect_err(|_| acquisition.release_all(holds, &ReleaseMode::UNUSED, Some(signals)))?
-    {
+    if let Outcome::NotAcquired(why) = outcome.inspect_err(|_| {
+        drop(acquisition.release_all(holds, &ReleaseMode::UNUSED, Some(signals)))
+    })? {
         return Ok(Err(why));
     }
     if let Some(signal) = signals.next_ending()? {

@@ -41,7 +41,7 @@ const MANY_INHERITED: usize = 32;
 
 /// Locks of which something is left to do after their release.
 #[derive(Default)]
-struct Unreleased {
+pub struct Unreleased {
     /// Released, and a waiter that got the lock may not have confirmed that.
     unconfirmed: Vec<Claim>,
     /// Of a run that is over: a server that takes over may not know that.
@@ -383,7 +383,7 @@ impl<'a> Acquisition<'a> {
             unconfirmed,
             unsure,
             guarded,
-        } = self.release_each(holds, mode, signals);
+        } = self.release_all(holds, mode, signals);
         wake_others(&unconfirmed, &mut holds.client, mode, signals);
         let mut is_failing = false;
         for (claim, over_by) in &guarded {
@@ -529,19 +529,9 @@ impl<'a> Acquisition<'a> {
         });
     }
 
-    /// Releases all locks, the last first. An unresponsive server may make that slow; then another of
-    /// these signals ends us at once.
+    /// Releases all locks, the last first, and returns those that may not be free yet. An unresponsive server may make that
+    /// slow; then another of these signals ends us at once.
     pub fn release_all(
-        &self,
-        holds: &mut HeldLocks,
-        mode: &ReleaseMode,
-        signals: Option<&Signals>,
-    ) {
-        self.release_each(holds, mode, signals);
-    }
-
-    /// The same; returns those that may not be free yet.
-    fn release_each(
         &self,
         holds: &mut HeldLocks,
         mode: &ReleaseMode,
