@@ -880,4 +880,29 @@ mod tests {
         assert!(members.contains(&pid(&after)), "{members:?}");
         assert!(!members.contains(&pid(&before)), "{members:?}");
     }
+
+    #[test]
+    fn a_forked_process_finds_no_lock_taken() {
+        use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+        let (taken, is_taken) = std::sync::mpsc::channel();
+        let holder = std::thread::spawn(move || {
+            let hooks = lock_hooks();
+            taken.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            drop(hooks);
+        });
+        is_taken.recv().unwrap();
+        let null = File::open("/dev/null").unwrap();
+        let child = fork_apart(c"test", null, |_| drop(lock_hooks())).unwrap();
+        holder.join().unwrap();
+        let until = now() + Duration::from_secs(60);
+        while now() < until {
+            match waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap() {
+                WaitStatus::StillAlive => std::thread::sleep(Duration::from_millis(5)),
+                status => return assert_eq!(status, WaitStatus::Exited(child, 0)),
+            }
+        }
+        sys::kill_and_reap(child);
+        panic!("it waits for a lock for ever");
+    }
 }
