@@ -187,7 +187,7 @@ fn acquire_lock(
     }
     let outcome = acquisition.acquire_all(started, holds, requester, signals, &mut timer);
     if let Outcome::NotAcquired(why) = outcome.inspect_err(|_| {
-        drop(acquisition.release_all(holds, &ReleaseMode::UNUSED, Some(signals)))
+        acquisition.release_all(holds, &ReleaseMode::UNUSED, Some(signals));
     })? {
         return Ok(Err(why));
     }
