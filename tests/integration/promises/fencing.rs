@@ -347,10 +347,14 @@ fn a_file_that_others_replace_all_the_time_is_given_up() {
     // call of statx, or with musl the second one of stat.
     let log = dir.path().join("trace");
     let (log, path) = (log.to_str().unwrap(), file.to_str().unwrap());
-    let inject =
-        "-e inject=statx:error=ENOENT:when=3+3 -e inject=?stat,?newfstatat:error=ENOENT:when=2+2";
-    let strace = format!("-f -o {log} {inject} -P {path} {REDLOCK} fence {path} 1");
-    outcome(Command::new("strace").args(strace.split(' ')))
+    let words = words!(
+        "-f -o {} -e inject=statx:error=ENOENT:when=3+3 -e inject=?stat,?newfstatat:error=ENOENT:when=2+2 -P {} {} fence {} 1",
+        log,
+        path,
+        REDLOCK,
+        path
+    );
+    outcome(Command::new("strace").args(words))
         .assert_code(75)
         .assert_says("keep replacing or removing");
     assert_eq!(text(&file), "");

@@ -640,11 +640,11 @@ fn where_no_url_was_given_and_nothing_listens_the_line_that_starts_a_server_here
     let redis = Redis::start();
     let programs = redis.dir.path().display();
     let unshare = "unshare --net env -u REDLOCK_URL";
-    let up = format!("{unshare} sh -c 'ip link set lo up; PATH={programs} exec {REDLOCK}");
+    let up = format!("{unshare} sh -c 'ip link set lo up; PATH={programs} exec \"{REDLOCK}\"");
     let default = "no --url or REDLOCK_URL was given, so the default 127.0.0.1:6379 was tried";
     let next = "if other hosts use a Redis, put REDLOCK_URL=redis://HOST into /etc/redlock.env; `-u local:` uses";
     redis.play(&format!(
-        "69 {unshare} {REDLOCK} status → ; {default}
+        "69 {unshare} '{REDLOCK}' status → ; {default}
         69 {up} status' → connection refused … ; {default} … ; {next}
         69 {up} -u redis://127.0.0.1:6379 status' → connection refused … without /etc/redlock.env"
     ));
@@ -746,7 +746,9 @@ fn a_host_is_looked_up_in_the_systems_files_and_named_if_it_is_not_found() {
     let mut rows: Vec<String> = rows.lines().map(str::to_owned).collect();
     for binary in binaries() {
         for host in ["redis-main", "REDIS-MAIN"] {
-            rows.push(format!("{hosts} {binary} -u redis://{host}:{port} status"));
+            rows.push(format!(
+                "{hosts} '{binary}' -u redis://{host}:{port} status"
+            ));
         }
     }
     for row in &rows {
@@ -823,7 +825,7 @@ fn a_host_is_found_whatever_its_name_server_answers_about_ipv6_and_by_a_job_when
     for binary in binaries() {
         for code in [SILENT, NXDOMAIN, SERVFAIL, REFUSED, NOTIMP, 0] {
             names.answer_with(0, code);
-            let run = format!("{binary} -u {url} run -q -n a -- true # code {code}");
+            let run = format!("'{binary}' -u {url} run -q -n a -- true # code {code}");
             redis.play(&format!("0 REDLOCK_REDIS_TIMEOUT=8s {start} {run}"));
         }
     }
