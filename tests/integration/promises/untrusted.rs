@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::promises::config::openssl;
+use crate::support::lua::KEYS;
 use crate::support::proxy::hashes;
 use crate::support::{
     Gate, Gated, Outcome, Redis, Running, TIMEOUT, assert_nothing_left, outcome, queued, redlock,
@@ -766,16 +767,8 @@ fn read(redis: &Redis, reader: &str, what: &str) -> Outcome {
 #[test]
 fn keys_of_another_type_are_left_alone_and_named() {
     let redis = Redis::start();
-    for key in [
-        "{redlock:a}:state",
-        "{redlock:a}:meta",
-        "{redlock:a}:holders",
-        "{redlock:a}:queue",
-        "{redlock:a}:waiters",
-        "{redlock:a}:history",
-        "{redlock:a}:skips",
-        "{redlock:}:index",
-    ] {
+    // All but the lock's own.
+    for key in KEYS[1..].iter().chain(&["{redlock:a}:skips"]) {
         for line in [
             "SET {} x",
             "RPUSH {} x",
