@@ -745,6 +745,21 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<ExitStatus> {
     known.then(|| ExitStatus::from_raw(info.exit_code))
 }
 
+/// Switches to the policy `SCHED_BATCH`, so that an answer to this process doesn't take the processor from another one.
+/// COMMAND must not inherit it.
+pub fn yield_cpu() {
+    // SAFETY: the structure is valid, and zero is the only priority that this policy has.
+    unsafe {
+        let parameters: libc::sched_param = std::mem::zeroed();
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::SCHED_BATCH,
+            &raw const parameters,
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write, pipe};
