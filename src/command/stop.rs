@@ -265,13 +265,13 @@ fn lost_first(
     let mut how = None;
     let end_of = |entry: &HistoryEntry| {
         let id = &entry.hold.as_ref()?.id;
-        match &entry.outcome {
+        match entry.outcome {
             _ if !holds.iter().any(|hold| hold.id == *id) => None,
             HoldOutcome::Expired => Some("its lease expired".to_owned()),
-            HoldOutcome::Forced(None) => Some("it was forced free".to_owned()),
-            HoldOutcome::Forced(Some(by)) => {
-                let by = report::client_in_words(by);
-                Some(format!("it was forced free by {by}"))
+            HoldOutcome::Forced => {
+                let by = entry.by.as_ref().map(report::client_in_words);
+                let by = by.map_or(String::new(), |by| format!(" by {by}"));
+                Some(format!("it was forced free{by}"))
             }
             _ => None,
         }

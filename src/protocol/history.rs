@@ -1,19 +1,18 @@
 //! The past and present holds of a lock, as the scripts have recorded them, and the runs that ended without the lock.
 
-use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use redis::Value;
+use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::lock::Lock;
 use super::locks::Locks;
 use super::name::Name;
 use super::scripts::{HISTORY, SKIP, array, is_id, lossy_text, number, unexpected_reply};
-use super::who::{Holder, Limit, Who};
-use crate::duration::milliseconds;
+use super::who::{self, Holder, Limit, Who};
 use crate::redis::error::Error;
-use crate::redis::reply::MAX_EXACT_INT;
 
 /// Known holds of a lock, and runs that ended without it.
 #[derive(Clone, Debug)]
@@ -25,8 +24,9 @@ pub struct LockHistory {
     pub entries: Vec<HistoryEntry>,
 }
 
-/// Why a run ended without the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason of a run to end without the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SkipReason {
     /// A run had succeeded recently enough (`--once-per`).
     Recent,
@@ -46,22 +46,10 @@ pub enum SkipReason {
     Deadlock,
 }
 
-impl SkipReason {
-    const ALL: [(Self, &str); 8] = [
-        (Self::Recent, "recent"),
-        (Self::Busy, "busy"),
-        (Self::Timeout, "timeout"),
-        (Self::Crowded, "crowded"),
-        (Self::Frozen, "frozen"),
-        (Self::Superseded, "superseded"),
-        (Self::Removed, "removed"),
-        (Self::Deadlock, "deadlock"),
-    ];
-
-    /// In one word.
-    pub fn kind(self) -> &'static str {
-        let own = Self::ALL.into_iter().find(|(one, _)| *one == self);
-        own.map_or("", |(_, kind)| kind)
+/// Shows the word that the history and JSON have for the reason.
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -78,6 +66,10 @@ pub struct HistoryEntry {
     /// `None` while the hold lasts.
     pub ended_ms: Option<u64>,
     pub outcome: HoldOutcome,
+    /// The client that ended the hold, or stood in the way of the run, if it is known.
+    pub by: Option<Who>,
+    /// Time since the success that made the run needless ([`SkipReason::Recent`]).
+    pub success_ago: Option<Duration>,
 }
 
 /// Properties of a hold that a run without the lock lacks.
@@ -94,6 +86,21 @@ pub struct PastHold {
 }
 
 impl HistoryEntry {
+    /// Returns the entry of a client that waits.
+    pub fn waiting(name: &Name, who: Who, since_ms: u64, waited: Duration) -> Self {
+        Self {
+            name: name.clone(),
+            hold: None,
+            who,
+            since_ms,
+            waited,
+            ended_ms: None,
+            outcome: HoldOutcome::Running,
+            by: None,
+            success_ago: None,
+        }
+    }
+
     /// Returns how long the hold lasted, or has lasted until now.
     pub fn ran(&self, now_ms: u64) -> Duration {
         let until = self.ended_ms.unwrap_or(now_ms);
@@ -101,10 +108,10 @@ impl HistoryEntry {
     }
 }
 
-/// How a hold ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// End of a hold, or of a run without the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldOutcome {
-    /// It hasn't.
+    /// The hold lasts, or the run waits.
     Running,
     /// COMMAND exited with this status.
     Status(u8),
@@ -114,51 +121,42 @@ pub enum HoldOutcome {
     Timeout,
     /// The lock was lost while COMMAND ran.
     Lost,
-    /// A newer run had it stopped.
-    Cancelled(Option<Who>),
-    /// It was taken by force.
-    Forced(Option<Who>),
+    /// A newer run, or a person, had the run stopped.
+    Cancelled,
+    /// The lock was taken by force.
+    Forced,
     /// Its process died, or could not renew the lease in time.
     Expired,
-    /// It was released with `redlock release`, or by a keeper.
+    /// The lock was released with `redlock release`, or by a keeper.
     Released,
     /// The run ended without the lock.
-    Skipped {
-        reason: SkipReason,
-        /// Time waited; with [`SkipReason::Recent`], the time since the success.
-        after: Duration,
-        /// The run that stood in the way, if it is known.
-        by: Option<Who>,
-    },
+    Skipped(SkipReason),
 }
 
 impl HoldOutcome {
-    /// Returns the client that ended the hold, or stood in the way of the run, if it is known.
-    pub fn by(&self) -> Option<&Who> {
-        match self {
-            Self::Cancelled(by) | Self::Forced(by) | Self::Skipped { by, .. } => by.as_ref(),
-            _ => None,
-        }
+    /// Returns true if the hold ended as its job wanted it to.
+    pub fn is_success(self) -> bool {
+        matches!(self, Self::Status(0) | Self::Released)
     }
 
-    /// In one word.
-    pub fn kind(&self) -> &'static str {
+    /// Returns the outcome in one word.
+    pub fn kind(self) -> &'static str {
         match self {
             Self::Running => "running",
             Self::Status(_) => "status",
             Self::Signal(_) => "signal",
             Self::Timeout => "timeout",
             Self::Lost => "lost",
-            Self::Cancelled(_) => "cancelled",
-            Self::Forced(_) => "forced",
+            Self::Cancelled => "cancelled",
+            Self::Forced => "forced",
             Self::Expired => "expired",
             Self::Released => "released",
-            Self::Skipped { .. } => "skipped",
+            Self::Skipped(_) => "skipped",
         }
     }
 
-    /// As it is recorded; the client that did it is recorded beside it.
-    pub(super) fn to_text(&self) -> String {
+    /// Returns the outcome as it is recorded.
+    pub(super) fn to_text(self) -> String {
         match self {
             Self::Status(number) => format!("status:{number}"),
             Self::Signal(number) => format!("signal:{number}"),
@@ -166,57 +164,49 @@ impl HoldOutcome {
         }
     }
 
-    /// Reads what [`Self::to_text`] and the scripts write.
-    fn parse(text: &str, by: Option<Who>) -> Option<Self> {
-        Some(match text.split_once(':') {
-            Some(("status", status)) => Self::Status(status.parse().ok()?),
-            Some(("signal", signal)) => {
-                // No other signals exist.
-                let number = signal.parse().ok()?;
-                Self::Signal((1..=64).contains(&number).then_some(number)?)
+    /// Reads a text of [`Self::to_text`] or of the scripts.
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text.split_once(':').unwrap_or((text, "")) {
+            ("status", status) => Self::Status(status.parse().ok()?),
+            // No other signals exist.
+            ("signal", signal) => {
+                Self::Signal(signal.parse().ok().filter(|it| (1..=64).contains(it))?)
             }
-            Some(_) => return None,
-            None => match text {
-                "timeout" => Self::Timeout,
-                "lost" => Self::Lost,
-                "cancelled" => Self::Cancelled(by),
-                "forced" => Self::Forced(by),
-                "expired" => Self::Expired,
-                "released" => Self::Released,
-                _ => return None,
-            },
+            ("timeout", "") => Self::Timeout,
+            ("lost", "") => Self::Lost,
+            ("cancelled", "") => Self::Cancelled,
+            ("forced", "") => Self::Forced,
+            ("expired", "") => Self::Expired,
+            ("released", "") => Self::Released,
+            _ => return None,
         })
     }
 }
 
-/// Of how many of the newest holds the usual length is taken.
+/// Number of the newest holds that the usual length is taken from.
 pub(super) const NEWEST: usize = 10;
 
-/// The same where many locks are looked at: a server with a thousand shall answer at once.
+/// Like [`NEWEST`], for many locks: a server with a thousand shall answer at once.
 pub(super) const NEWEST_OF_MANY: usize = 5;
 
-/// How many of them say what is usual.
+/// Least number of successes that make a usual length.
 const ENOUGH: usize = 3;
 
-/// How long a hold usually lasts, by those that succeeded: their median.
+/// Returns the usual length of a hold: the median of those that succeeded.
 pub(super) fn usual_of(mut lasted: Vec<Duration>) -> Option<Duration> {
     lasted.sort_unstable();
-    let middle = lasted.len().saturating_sub(1) / 2;
-    lasted
-        .get(middle)
-        .copied()
-        .filter(|_| lasted.len() >= ENOUGH)
+    (lasted.len() >= ENOUGH).then(|| lasted[(lasted.len() - 1) / 2])
 }
 
-/// How many histories are asked for at once: the server has all of these answers in memory.
+/// Number of histories that are asked for at once: the server has all of these answers in memory.
 const FEW: usize = 32;
 
 /// The longest that the note of a run that ended without the lock may take: nothing depends on it.
 const SKIP_WITHIN: Duration = Duration::from_millis(250);
 
 impl Lock {
-    /// Notes that a run ended without this lock; the host whose success made that needless, where the history
-    /// has it. Where Redis doesn't answer soon, nothing is noted.
+    /// Notes that a run ended without this lock, if Redis answers soon. Returns the host whose success made the run needless,
+    /// if the history has it.
     pub fn record_skip(
         &self,
         client: &mut Client,
@@ -239,12 +229,9 @@ impl Lock {
             url: by.url.clone(),
             ..Who::default()
         });
-        let args = vec![
-            reason.kind().into(),
-            after.as_millis().to_string().into(),
-            who.to_json(),
-            by.map(|by| by.to_json()).unwrap_or_default(),
-        ];
+        let (reason, ms) = (reason.to_string(), after.as_millis().to_string());
+        let by = by.map_or(Vec::new(), |by| by.to_json());
+        let args = vec![reason.into(), ms.into(), who.to_json(), by];
         let mut call = self.call_with_guards(&SKIP, args);
         call.keys.push(self.keys.skips.clone());
         client.limit_to(SKIP_WITHIN);
@@ -259,25 +246,21 @@ impl Lock {
 }
 
 impl Locks {
-    /// How long a hold of this lock usually lasts, if the history knows that. One short question.
+    /// Returns the usual length of a hold of this lock, if the history knows it. One short question.
     pub fn usual(&self, client: &mut Client, name: &Name) -> Result<Option<Duration>, Error> {
         let key = self.lock(name.clone()).keys.history;
         let mut command = redis::cmd("LRANGE");
         command.arg(key).arg(0).arg(NEWEST - 1);
         let found =
             client.with_connection(|connection, _| match connection.query_list(&command) {
-                // Where we may not read the history, nothing is usual: that is no reason to end a wait.
+                // If redlock may not read the history, nothing is usual: that is no reason to end a wait.
                 Err(error) if !error.kind.may_pass() => Ok(Value::Array(Vec::new())),
                 other => other,
             })?;
         let lasted = |record: &Value| {
             let entry = over(name, record)?;
-            let succeeded = matches!(
-                entry.outcome,
-                HoldOutcome::Status(0) | HoldOutcome::Released
-            );
-            let lasted = entry.ended_ms?.saturating_sub(entry.since_ms);
-            succeeded.then_some(Duration::from_millis(lasted))
+            let lasted = entry.ran(entry.ended_ms?);
+            entry.outcome.is_success().then_some(lasted)
         };
         Ok(usual_of(array(found)?.iter().filter_map(lasted).collect()))
     }
@@ -316,10 +299,8 @@ impl Locks {
 }
 
 pub(super) fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory, Error> {
-    let fields: [Value; 4] = array(answer)?
-        .try_into()
-        .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
-    let [now_ms, records, live, skipped] = fields;
+    let fields = <[Value; 4]>::try_from(array(answer)?);
+    let [now_ms, records, live, skipped] = fields.map_err(|fields| unexpected_reply(&fields))?;
     // A few more may be there than are wanted, until they are cut off.
     let wanted = usize::try_from(most).unwrap_or(usize::MAX);
     let records = array(records)?.into_iter().take(wanted);
@@ -331,10 +312,9 @@ pub(super) fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory
     let skipped = array(skipped)?;
     let skips = skipped.iter().take(wanted).rev();
     entries.extend(skips.filter_map(|record| skip(name, record)));
-    let (name, now_ms) = (name.clone(), number(&now_ms)?);
     Ok(LockHistory {
-        name,
-        now_ms,
+        name: name.clone(),
+        now_ms: number(&now_ms)?,
         entries,
     })
 }
@@ -342,58 +322,47 @@ pub(super) fn parse(most: u32, name: &Name, answer: Value) -> Result<LockHistory
 /// The longest record that is read: two entries and the fields before them.
 const LONGEST: usize = 300 * 1024;
 
-/// A record as text, unless it is none of ours.
-fn text_of(record: &Value) -> Option<Cow<'_, str>> {
-    match record {
-        Value::BulkString(record) if record.len() <= LONGEST => {
-            Some(String::from_utf8_lossy(record))
-        }
-        _ => None,
-    }
-}
-
-/// Reads `"<id> <ended> <how> <bytes of by> <by><entry>"`.
-pub(super) fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
-    let record = text_of(record)?;
-    let mut parts = record.splitn(5, ' ');
-    let id = parts.next()?;
-    let ended_ms = parts
-        .next()?
-        .parse()
-        .ok()
-        .filter(|ended| *ended <= MAX_EXACT_INT)?;
-    let how = parts.next()?;
-    let length: usize = parts.next()?.parse().ok()?;
+/// Reads `"<word> <word> <word> <bytes of by> <by><entry>"`.
+fn split(record: &str) -> Option<([&str; 3], Option<Who>, &str)> {
+    let mut parts = (record.len() <= LONGEST).then(|| record.splitn(5, ' '))?;
+    let words = [parts.next()?, parts.next()?, parts.next()?];
+    let length = parts.next()?.parse().ok()?;
     let (by, entry) = parts.next()?.split_at_checked(length)?;
-    let outcome = HoldOutcome::parse(how, Who::parse(by.as_bytes()))?;
-    entry_of(name, id, entry, Some(ended_ms), outcome)
+    Some((words, Who::parse(by.as_bytes()), entry))
 }
 
-/// Reads `"<ended> <why> <ms> <bytes of by> <by><who>"`.
-pub(super) fn skip(name: &Name, record: &Value) -> Option<HistoryEntry> {
-    let record = text_of(record)?;
-    let mut parts = record.splitn(5, ' ');
-    let ms = |text: &str| text.parse().ok().filter(|ms| *ms <= MAX_EXACT_INT);
-    let ended_ms = ms(parts.next()?)?;
-    let why = parts.next()?;
-    let (reason, _) = SkipReason::ALL.into_iter().find(|(_, kind)| *kind == why)?;
-    let after = Duration::from_millis(ms(parts.next()?)?);
-    let length: usize = parts.next()?.parse().ok()?;
-    let (by, who) = parts.next()?.split_at_checked(length)?;
-    let by = Who::parse(by.as_bytes());
-    let waited = match reason {
-        SkipReason::Recent => Duration::ZERO,
-        _ => after,
-    };
-    let waited_ms = milliseconds(waited);
+/// Reads a hold that is over: `"<id> <ended> <how> <bytes of by> <by><entry>"`.
+pub(super) fn over(name: &Name, record: &Value) -> Option<HistoryEntry> {
+    let record = lossy_text(record);
+    let ([id, ended, how], by, entry) = split(&record)?;
+    let (ended_ms, outcome) = (who::number(ended)?, HoldOutcome::parse(how)?);
+    let is_by_other = matches!(outcome, HoldOutcome::Cancelled | HoldOutcome::Forced);
     Some(HistoryEntry {
-        name: name.clone(),
-        hold: None,
-        who: Who::parse(who.as_bytes())?,
-        since_ms: ended_ms.saturating_sub(waited_ms),
-        waited,
+        by: by.filter(|_| is_by_other),
+        ..hold_of(name, id, entry, Some(ended_ms), outcome)?
+    })
+}
+
+/// Reads a run without the lock: `"<ended> <why> <ms> <bytes of by> <by><who>"`.
+pub(super) fn skip(name: &Name, record: &Value) -> Option<HistoryEntry> {
+    let record = lossy_text(record);
+    let ([ended, why, ms], by, who) = split(&record)?;
+    let (ended_ms, after_ms) = (who::number(ended)?, who::number(ms)?);
+    let reason = serde_json::from_value(why.into()).ok()?;
+    let (waited_ms, success_ago) = match reason {
+        SkipReason::Recent => (0, Some(Duration::from_millis(after_ms))),
+        _ => (after_ms, None),
+    };
+    let (who, since_ms) = (
+        Who::parse(who.as_bytes())?,
+        ended_ms.saturating_sub(waited_ms),
+    );
+    Some(HistoryEntry {
         ended_ms: Some(ended_ms),
-        outcome: HoldOutcome::Skipped { reason, after, by },
+        outcome: HoldOutcome::Skipped(reason),
+        by,
+        success_ago,
+        ..HistoryEntry::waiting(name, who, since_ms, Duration::from_millis(waited_ms))
     })
 }
 
@@ -408,10 +377,11 @@ fn not_written(name: &Name, fields: &[Value]) -> Option<HistoryEntry> {
         2 => (Some(number(when).ok()?), HoldOutcome::Lost),
         _ => return None,
     };
-    entry_of(name, &lossy_text(id), &lossy_text(entry), ended_ms, outcome)
+    hold_of(name, &lossy_text(id), &lossy_text(entry), ended_ms, outcome)
 }
 
-fn entry_of(
+/// Reads the entry of a holder.
+fn hold_of(
     name: &Name,
     id: &str,
     entry: &str,
@@ -427,13 +397,10 @@ fn entry_of(
         guards: holder.guards,
     };
     Some(HistoryEntry {
-        name: name.clone(),
         hold: Some(hold),
-        who: holder.who,
-        since_ms: holder.since_ms,
-        waited: holder.waited,
         ended_ms,
         outcome,
+        ..HistoryEntry::waiting(name, holder.who, holder.since_ms, holder.waited)
     })
 }
 
@@ -488,29 +455,39 @@ mod tests {
             (forced.who.host.as_str(), forced.ended_ms),
             ("h é", Some(9000))
         );
-        assert_eq!(forced.outcome.by().unwrap().host, "d k");
+        assert_eq!(forced.by.unwrap().host, "d k");
         for end in [
             HoldOutcome::Status(3),
             HoldOutcome::Signal(9),
             HoldOutcome::Timeout,
             HoldOutcome::Lost,
-            HoldOutcome::Cancelled(None),
+            HoldOutcome::Cancelled,
             HoldOutcome::Expired,
             HoldOutcome::Released,
         ] {
-            assert_eq!(record(&end.to_text(), "").unwrap().outcome, end);
+            let entry = record(&end.to_text(), "").unwrap();
+            assert_eq!((entry.outcome, entry.by), (end, None));
         }
         let skipped = |why: &str| {
             let record = format!("9000 {why} 250 {} {by}{{\"host\":\"h é\"}}", by.len());
             skip(&name, &Value::BulkString(record.into()))
         };
-        for (reason, _) in SkipReason::ALL {
-            let skip = skipped(reason.kind()).unwrap();
+        let reasons = "recent busy timeout crowded frozen superseded removed deadlock";
+        for why in reasons.split(' ') {
+            let skip = skipped(why).unwrap();
             assert!(skip.hold.is_none() && skip.ended_ms == Some(9000));
             assert_eq!(skip.who.host, "h é");
-            let by = Who::parse(by.as_bytes());
-            let after = Duration::from_millis(250);
-            assert_eq!(skip.outcome, HoldOutcome::Skipped { reason, after, by });
+            assert_eq!(skip.by, Who::parse(by.as_bytes()));
+            let HoldOutcome::Skipped(reason) = skip.outcome else {
+                panic!("{:?}", skip.outcome);
+            };
+            assert_eq!(reason.to_string(), why);
+            let ms = Duration::from_millis(250);
+            let (waited, success_ago) = match reason {
+                SkipReason::Recent => (Duration::ZERO, Some(ms)),
+                _ => (ms, None),
+            };
+            assert_eq!((skip.waited, skip.success_ago), (waited, success_ago));
         }
         assert!(skipped("later").is_none());
         assert!(record("later", "").is_none());

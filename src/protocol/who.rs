@@ -172,7 +172,7 @@ fn cut(text: &mut String, most: usize) {
 }
 
 /// A fence or a moment.
-fn number(text: &str) -> Option<u64> {
+pub(super) fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| *number <= MAX_EXACT_INT)
 }
 

@@ -471,7 +471,7 @@ mod tests {
             let record = format!("c0ffee {ended} forced {before} {by_text}{entry}");
             let over = history::over(&any_name(), &Value::BulkString(record.into())).unwrap();
             prop_assert_eq!((over.ended_ms, over.hold.map(|hold| hold.fence), &over.who), (Some(ended), Some(fence), &who));
-            prop_assert_eq!(over.outcome, super::super::HoldOutcome::Forced(Some(by)));
+            prop_assert_eq!((over.outcome, over.by), (super::super::HoldOutcome::Forced, Some(by)));
         }
 
         #[test]

@@ -740,7 +740,7 @@ pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
         Exit::Signal(signal) | Exit::Interrupted(signal) => protocol::HoldOutcome::Signal(signal),
         Exit::Timeout => protocol::HoldOutcome::Timeout,
         Exit::Lost => protocol::HoldOutcome::Lost,
-        Exit::Cancelled => protocol::HoldOutcome::Cancelled(None),
+        Exit::Cancelled => protocol::HoldOutcome::Cancelled,
         Exit::Success
         | Exit::Command(_)
         | Exit::StaleFence

@@ -155,9 +155,9 @@ mod tests {
     fn what_overlaps_is_on_separate_lanes_and_what_follows_is_not() {
         let ok = HoldOutcome::Status(0);
         let holds = [
-            hold("h", 100, Some(150), ok.clone()),
-            hold("h", 120, Some(160), ok.clone()),
-            hold("h", 170, Some(200), ok.clone()),
+            hold("h", 100, Some(150), ok),
+            hold("h", 120, Some(160), ok),
+            hold("h", 170, Some(200), ok),
             hold("i", 120, Some(200), ok),
         ];
         let chart = Chart::of(&holds, &[], 0, 300_000, Calendar::UTC);

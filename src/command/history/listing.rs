@@ -14,41 +14,41 @@ use crate::report::{
 
 /// Returns how a run ended, in words; `brief`: in one or two.
 pub fn ended(entry: &HistoryEntry, brief: bool) -> String {
-    let with = |what: &str, how: &str, words: fn(&Who) -> String| match entry.outcome.by() {
+    use HoldOutcome::Skipped;
+    let with = |what: &str, how: &str, words: fn(&Who) -> String| match &entry.by {
         Some(by) if !brief => format!("{what}{how}{}", words(by)),
         _ => what.into(),
     };
-    match &entry.outcome {
-        HoldOutcome::Running => "running".into(),
+    match entry.outcome {
         HoldOutcome::Status(0) => "ok".into(),
         HoldOutcome::Status(status) => format!("status {status}"),
-        HoldOutcome::Signal(signal) => match Signal::try_from(*signal) {
+        HoldOutcome::Signal(signal) => match Signal::try_from(signal) {
             Ok(signal) => signal.as_str().into(),
             Err(_) => format!("signal {signal}"),
         },
         HoldOutcome::Timeout => "timed out".into(),
-        HoldOutcome::Lost => "lost".into(),
-        HoldOutcome::Cancelled(_) => with("stopped", " by ", client_and_reason),
-        HoldOutcome::Forced(_) => with("forced", " by ", client_and_reason),
-        HoldOutcome::Expired => "expired".into(),
-        HoldOutcome::Released => "released".into(),
-        HoldOutcome::Skipped { reason, after, .. } => match reason {
-            SkipReason::Recent if brief => "skipped".into(),
-            SkipReason::Recent => {
-                let ago = format!("skipped: succeeded {} ago", format_duration(*after));
-                let key = entry.who.once.as_ref();
-                let key = key.map_or(String::new(), |key| format!(" with --once {key}"));
-                with(&ago, " on ", |by| by.host.clone()) + &key
-            }
-            SkipReason::Busy => with("gave up", ": held by ", client_in_words),
-            SkipReason::Timeout => with("gave up", " waiting: held by ", client_in_words),
-            SkipReason::Crowded => "gave up: others waited already".into(),
-            SkipReason::Frozen => with("gave up", ": frozen by ", client_in_words),
-            SkipReason::Removed => with("removed", " by ", client_in_words),
-            SkipReason::Deadlock if brief => "deadlock".into(),
-            SkipReason::Deadlock => "gave up: deadlock".into(),
-            SkipReason::Superseded => with("superseded", " by ", client_in_words),
-        },
+        HoldOutcome::Cancelled => with("stopped", " by ", client_and_reason),
+        HoldOutcome::Forced => with("forced", " by ", client_and_reason),
+        outcome @ (HoldOutcome::Running
+        | HoldOutcome::Lost
+        | HoldOutcome::Expired
+        | HoldOutcome::Released) => outcome.kind().into(),
+        Skipped(SkipReason::Recent) if brief => "skipped".into(),
+        Skipped(SkipReason::Recent) => {
+            let ago = format_duration(entry.success_ago.unwrap_or_default());
+            let key = entry.who.once.as_ref();
+            let key = key.map_or(String::new(), |key| format!(" with --once {key}"));
+            let what = format!("skipped: succeeded {ago} ago");
+            with(&what, " on ", |by| by.host.clone()) + &key
+        }
+        Skipped(SkipReason::Busy) => with("gave up", ": held by ", client_in_words),
+        Skipped(SkipReason::Timeout) => with("gave up", " waiting: held by ", client_in_words),
+        Skipped(SkipReason::Crowded) => "gave up: others waited already".into(),
+        Skipped(SkipReason::Frozen) => with("gave up", ": frozen by ", client_in_words),
+        Skipped(SkipReason::Removed) => with("removed", " by ", client_in_words),
+        Skipped(SkipReason::Deadlock) if brief => "deadlock".into(),
+        Skipped(SkipReason::Deadlock) => "gave up: deadlock".into(),
+        Skipped(SkipReason::Superseded) => with("superseded", " by ", client_in_words),
     }
 }
 
@@ -70,34 +70,27 @@ const WHO: usize = 5;
 const PID: usize = 6;
 const COMMAND: usize = 7;
 
-/// Form of the times in the cells.
-#[derive(Debug)]
-struct Form {
-    calendar: Calendar,
-    /// The zone that the heading of brief times names.
-    zone: String,
-    now_ms: u64,
-}
-
-impl Form {
-    /// Returns a cell, safe for a terminal.
-    fn cell(&self, entry: &HistoryEntry, column: usize, brief: bool) -> Cell<'static> {
-        let who = &entry.who;
-        let text = match column {
-            NAME => entry.name.to_string(),
-            STARTED if brief => self.calendar.brief(entry.since_ms, &self.zone),
-            STARTED => self.calendar.moment(entry.since_ms),
-            WAITED => format_duration(entry.waited),
-            RAN if entry.hold.is_none() => "-".into(),
-            RAN => format_duration(entry.ran(self.now_ms)),
-            END if brief => ended(entry, true),
-            END => ended(entry, false) + &guards(entry),
-            WHO if brief && who.known_as.is_none() => who.host.clone(),
-            WHO => client_name(who),
-            PID => who.pid.to_string(),
-            _ => describe_job(who),
-        };
-        (Style::Plain, escaped(&text).into_owned().into())
+/// Returns the text of a cell. `zone`: the one that the heading of brief times names.
+fn text_of(
+    entry: &HistoryEntry,
+    column: usize,
+    brief: bool,
+    (now_ms, calendar, zone): (u64, Calendar, &str),
+) -> String {
+    let who = &entry.who;
+    match column {
+        NAME => entry.name.to_string(),
+        STARTED if brief => calendar.brief(entry.since_ms, zone),
+        STARTED => calendar.moment(entry.since_ms),
+        WAITED => format_duration(entry.waited),
+        RAN if entry.hold.is_none() => "-".into(),
+        RAN => format_duration(entry.ran(now_ms)),
+        END if brief => ended(entry, true),
+        END => ended(entry, false) + &guards(entry),
+        WHO if brief && who.known_as.is_none() => who.host.clone(),
+        WHO => client_name(who),
+        PID => who.pid.to_string(),
+        _ => describe_job(who),
     }
 }
 
@@ -112,14 +105,13 @@ pub fn table(
 ) -> String {
     let last = entries.last().map_or(now_ms, |entry| entry.since_ms);
     let zone = calendar.zone(last);
-    let form = Form {
-        calendar,
-        zone,
-        now_ms,
+    let cell = |entry: &HistoryEntry, column, brief| -> Cell {
+        let text = text_of(entry, column, brief, (now_ms, calendar, &zone));
+        (Style::Plain, escaped(&text).into_owned().into())
     };
     let columns = [
         Column::new("NAME").middle(),
-        Column::of("STARTED", format!("STARTED ({})", form.zone)),
+        Column::of("STARTED", format!("STARTED ({zone})")),
         Column::new("WAITED"),
         Column::new("RAN"),
         Column::new("END"),
@@ -127,49 +119,39 @@ pub fn table(
         Column::new("PID"),
         Column::new("COMMAND"),
     ];
-    let mut table = Table::new(columns.into(), entries, |entry, column, brief| {
-        form.cell(entry, column, brief)
-    });
+    let mut table = Table::new(columns.into(), entries, cell);
     let command = width.map_or(20, |width| 20.min(width / 4));
-    // What is least missed goes first, and the name, which is typed next, last.
-    table.fit(
-        width,
-        &[
-            if is_of_one { &[Step::Hide(NAME)] } else { &[] },
-            &[Step::Cut(COMMAND, command, usize::MAX)],
-            &[Step::Hide(PID)],
-            &[Step::Brief(STARTED), Step::Brief(END)],
-            &[Step::Cut(WHO, 16, 16)],
-            &[Step::Brief(WHO)],
-            &[Step::Hide(WAITED)],
-            &[Step::Cut(WHO, 8, 16), Step::Cut(END, 8, usize::MAX)],
-            &[Step::Hide(WHO)],
-            &[Step::Hide(RAN)],
-            &[Step::Cut(COMMAND, 8.min(command), usize::MAX)],
-            &[Step::Cut(NAME, 8, usize::MAX)],
-        ],
-    );
-    let mut text = table.heading().painted(false) + "\n";
-    for entry in entries {
-        let line = table.line(|column, brief| form.cell(entry, column, brief));
-        text += &(line.painted(false) + "\n");
-    }
-    text
+    // The column that is least missed goes first, and the name, which is typed next, last.
+    let stages: [&[Step]; 12] = [
+        if is_of_one { &[Step::Hide(NAME)] } else { &[] },
+        &[Step::Cut(COMMAND, command, usize::MAX)],
+        &[Step::Hide(PID)],
+        &[Step::Brief(STARTED), Step::Brief(END)],
+        &[Step::Cut(WHO, 16, 16)],
+        &[Step::Brief(WHO)],
+        &[Step::Hide(WAITED)],
+        &[Step::Cut(WHO, 8, 16), Step::Cut(END, 8, usize::MAX)],
+        &[Step::Hide(WHO)],
+        &[Step::Hide(RAN)],
+        &[Step::Cut(COMMAND, 8.min(command), usize::MAX)],
+        &[Step::Cut(NAME, 8, usize::MAX)],
+    ];
+    table.fit(width, &stages);
+    let lines = entries.iter();
+    let lines = lines.map(|entry| table.line(|column, brief| cell(entry, column, brief)));
+    let lines = std::iter::once(table.heading()).chain(lines);
+    lines.map(|line| line.painted(false) + "\n").collect()
 }
 
 /// Writes an entry as JSON; the shape is part of the contract.
 pub fn write_entry(json: &mut Object, entry: &HistoryEntry, now_ms: u64) {
     let hold = entry.hold.as_ref();
-    let (reason, ago) = match &entry.outcome {
-        HoldOutcome::Skipped { reason, after, .. } => (Some(*reason), Some(*after)),
-        _ => (None, None),
-    };
     let ran = hold.map_or(Duration::ZERO, |_| entry.ran(now_ms));
-    let ago = ago.filter(|_| reason == Some(SkipReason::Recent));
-    let (status, signal) = match entry.outcome {
-        HoldOutcome::Status(status) => (Some(status), None),
-        HoldOutcome::Signal(signal) => (None, Some(signal)),
-        _ => (None, None),
+    let (status, signal, reason) = match entry.outcome {
+        HoldOutcome::Status(status) => (Some(status), None, None),
+        HoldOutcome::Signal(signal) => (None, Some(signal), None),
+        HoldOutcome::Skipped(reason) => (None, None, Some(reason)),
+        _ => (None, None, None),
     };
     json.field("name", entry.name.as_str());
     json.field("id", hold.map(|hold| &hold.id));
@@ -185,13 +167,13 @@ pub fn write_entry(json: &mut Object, entry: &HistoryEntry, now_ms: u64) {
     json.field("end", entry.outcome.kind());
     json.field("status", status);
     json.field("signal", signal);
-    match entry.outcome.by() {
+    match &entry.by {
         Some(by) => json.object("by", |json| json.client(Some(by), false, true)),
         None => json.field("by", ()),
     }
     json.field("guards", hold.map_or(0, |hold| hold.guards));
-    json.field("why", reason.map(SkipReason::kind));
-    json.duration("success_ago_ms", ago);
+    json.field("why", reason);
+    json.duration("success_ago_ms", entry.success_ago);
 }
 
 #[cfg(test)]
@@ -219,17 +201,18 @@ pub mod tests {
             waited: Duration::from_secs(2),
             ended_ms: until.map(|until| until * 1000),
             outcome,
+            by: None,
+            success_ago: None,
         }
     }
 
     /// A run on a host that ended without "a" at a moment, after four seconds.
     pub fn skip(host: &str, ended: u64, reason: SkipReason) -> HistoryEntry {
-        let after = Duration::from_secs(4);
-        let by = Some(hold("other", 1, None, HoldOutcome::Running).who);
-        let outcome = HoldOutcome::Skipped { reason, after, by };
         HistoryEntry {
             hold: None,
-            ..hold(host, ended - 4, Some(ended), outcome)
+            by: Some(hold("other", 1, None, HoldOutcome::Running).who),
+            success_ago: Some(Duration::from_secs(4)),
+            ..hold(host, ended - 4, Some(ended), HoldOutcome::Skipped(reason))
         }
     }
 
@@ -258,11 +241,11 @@ pub mod tests {
     #[test]
     fn at_80_columns_the_command_has_20_of_them() {
         let ok = HoldOutcome::Status(0);
-        let mut first = hold("build-agent-17.example", 100, Some(4110), ok.clone());
+        let mut first = hold("build-agent-17.example", 100, Some(4110), ok);
         first.name = "deploy-production-eu-west-1".parse().unwrap();
         first.who.user = "gitlab-runner".into();
         first.who.command = vec!["./deploy-everything.sh".into(), "--now".into()];
-        first.outcome = HoldOutcome::Forced(Some(first.who.clone()));
+        (first.outcome, first.by) = (HoldOutcome::Forced, Some(first.who.clone()));
         let second = hold("h", 100, Some(110), ok);
         let skipped = skip("build-agent-17.example", 90, SkipReason::Timeout);
         for items in [&[first.clone()][..], &[first, second, skipped]] {

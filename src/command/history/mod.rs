@@ -29,7 +29,7 @@ use crate::duration::milliseconds;
 use crate::file;
 #[cfg(test)]
 use crate::protocol::LockHistory;
-use crate::protocol::{Client, HistoryEntry, HoldOutcome, Name, Which};
+use crate::protocol::{Client, HistoryEntry, Name, Which};
 use crate::report::{self, format_duration, lines_of, print, width};
 use crate::sys::{CivilTime, local_time};
 
@@ -280,15 +280,10 @@ impl History<'_> {
         }
         let mut not_drawn = 0;
         for lock in &inspected {
-            let drawn = lock.waiters.iter().take(WAITERS);
-            self.entries.extend(drawn.map(|waiting| HistoryEntry {
-                name: lock.name.clone(),
-                hold: None,
-                who: waiting.waiter.who.clone(),
-                since_ms: waiting.waiter.since_ms,
-                waited: lock.since(waiting.waiter.since_ms),
-                ended_ms: None,
-                outcome: HoldOutcome::Running,
+            let waiters = lock.waiters.iter().take(WAITERS).map(|it| &it.waiter);
+            self.entries.extend(waiters.map(|waiter| {
+                let (who, since_ms) = (waiter.who.clone(), waiter.since_ms);
+                HistoryEntry::waiting(&lock.name, who, since_ms, lock.since(since_ms))
             }));
             not_drawn += lock.waiters.len().saturating_sub(WAITERS);
         }

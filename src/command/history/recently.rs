@@ -18,17 +18,8 @@ pub struct Past {
 
 impl Past {
     pub fn of(history: &LockHistory) -> Self {
-        let is_same = |one: &HistoryEntry, next: &HistoryEntry| match (&one.outcome, &next.outcome)
-        {
-            (
-                HoldOutcome::Skipped { reason, by, .. },
-                HoldOutcome::Skipped {
-                    reason: other,
-                    by: others,
-                    ..
-                },
-            ) => (reason, by) == (other, others),
-            _ => false,
+        let is_same = |one: &HistoryEntry, next: &HistoryEntry| {
+            next.hold.is_none() && (one.outcome, &one.by) == (next.outcome, &next.by)
         };
         let events = history.entries.chunk_by(is_same);
         let events = events.filter_map(|alike| Some((alike.last()?.ended_ms?, end(alike)?)));
@@ -43,16 +34,15 @@ impl Past {
         let freezes = lock.record.freezes.iter();
         let freezes = freezes.map(|&(since, until)| (since, freeze(lock, since, until)));
         let events = last(self.events.iter().cloned().chain(freezes));
-        let lines = events.iter().rev();
-        let lines =
-            lines.map(|(at, what)| format!("{}  {what}", calendar.minute(*at, lock.now_ms)));
+        let line = |(ms, what)| format!("{}  {what}", calendar.minute(ms, lock.now_ms));
+        let lines = events.into_iter().rev().map(line);
         lines.map(|line| escaped(&line).into_owned()).collect()
     }
 }
 
 fn last(events: impl Iterator<Item = (u64, String)>) -> Vec<(u64, String)> {
     let mut events: Vec<(u64, String)> = events.collect();
-    events.sort_by_key(|(at, _)| *at);
+    events.sort_by_key(|(ms, _)| *ms);
     events.drain(..events.len().saturating_sub(MOST));
     events
 }
@@ -61,19 +51,21 @@ fn last(events: impl Iterator<Item = (u64, String)>) -> Vec<(u64, String)> {
 fn end(alike: &[HistoryEntry]) -> Option<String> {
     let (last, others) = alike.split_last()?;
     let (who, after) = (client_name(&last.who), format_duration(last.ran(0)));
-    let by = |by, what: &str| {
-        let reason = reason_of(by);
-        format!("{} {what} {who} after {after}{reason}", client_name(by))
-    };
-    Some(match &last.outcome {
-        HoldOutcome::Cancelled(Some(who)) => by(who, "stopped"),
-        HoldOutcome::Forced(Some(who)) => by(who, "took it from"),
-        HoldOutcome::Skipped { .. } => {
+    Some(match (last.outcome, &last.by) {
+        (HoldOutcome::Skipped(_), _) => {
             let others = match others.len() {
                 0 => String::new(),
                 more => format!(" (and {more} more)"),
             };
             format!("{who} {}{others}", ended(last, false))
+        }
+        (outcome, Some(by)) => {
+            let what = match outcome {
+                HoldOutcome::Forced => "took it from",
+                _ => "stopped",
+            };
+            let (by, reason) = (client_name(by), reason_of(by));
+            format!("{by} {what} {who} after {after}{reason}")
         }
         _ => format!("{who} ended after {after}: {}", ended(last, true)),
     })

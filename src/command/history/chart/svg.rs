@@ -318,7 +318,7 @@ mod tests {
         let host = "<h&\">\u{1b}\u{0}\u{202e}";
         let mut holds = [
             hold(host, 100, Some(110), HoldOutcome::Status(0)),
-            hold("i", 150, Some(150), HoldOutcome::Forced(None)),
+            hold("i", 150, Some(150), HoldOutcome::Forced),
             hold("j", 199, None, HoldOutcome::Running),
         ];
         holds[0].who.url = Some("https://ci/1?a=\"<b>&c".into());
