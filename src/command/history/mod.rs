@@ -15,7 +15,6 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use self::calendar::{Calendar, utc};
-use self::chart::Chart;
 use self::listing::write_entry;
 pub(super) use self::recently::Past;
 use super::asked::Asked;
@@ -296,14 +295,12 @@ impl History<'_> {
         let freezes: Vec<_> = freezes
             .map(|lock| (&lock.name, &lock.record.freezes[..]))
             .collect();
-        let chart = Chart::of(&self.entries, &freezes, not_drawn, self.now_ms, LOCAL);
+        let picture = chart::svg(&self.entries, &freezes, not_drawn, self.now_ms, LOCAL);
         if path == Path::new("-") {
-            print(&chart.svg())?;
-        } else {
-            file::replace(path, &chart.svg())
-                .with_context(|| format!("can't write {}", path.display()))?;
+            print(&picture)?;
+            return Ok(());
         }
-        Ok(())
+        file::replace(path, &picture).with_context(|| format!("can't write {}", path.display()))
     }
 }
 
@@ -332,6 +329,6 @@ pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
     vec![
         listing::table(&entries, now_ms, Calendar::UTC, width, false),
         Array::text(&entries, |json, entry| write_entry(json, entry, now_ms)),
-        Chart::of(&holds, &[], 3, now_ms, Calendar::UTC).svg(),
+        chart::svg(&holds, &[], 3, now_ms, Calendar::UTC),
     ]
 }
