@@ -3,47 +3,29 @@
 
 use crate::sys::{CivilTime, utc_time};
 
-/// How a moment, in seconds since 1970, is called.
+/// A calendar: shows a moment, in seconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub struct Calendar(pub fn(i64) -> CivilTime);
 
 /// The end of the year 9999, in milliseconds since 1970: no calendar here goes further.
 const LAST: u64 = 253_402_300_799_000;
 
-const DAY: i64 = 86_400;
-
 const NAMES: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
 
-/// Distances of ticks, in seconds; then whole weeks.
+/// Distances of ticks, in seconds: up to two days, then whole weeks.
 const STEPS: [i64; 19] = [
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    10_800,
-    21_600,
-    43_200,
-    DAY,
-    2 * DAY,
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
+    172_800,
 ];
+const DAY: i64 = 86_400;
 const WEEK: i64 = 7 * DAY;
 
 /// Monday before 1970-01-01, which was a Thursday: steps are counted from there.
 const MONDAY: i64 = -3 * DAY;
 
-/// A moment in UTC.
+/// Returns a moment in UTC.
 pub fn utc(seconds: i64) -> CivilTime {
     utc_time(seconds).expect("the calendar has the moments up to the year 9999")
 }
@@ -52,22 +34,25 @@ impl Calendar {
     #[cfg(test)]
     pub const UTC: Self = Self(utc);
 
-    fn civil(self, ms: u64) -> Option<CivilTime> {
-        let seconds = i64::try_from(ms / 1000).ok()?;
-        (ms <= LAST).then(|| (self.0)(seconds))
+    /// Shows a moment in milliseconds; `-` if it is past the calendar's end.
+    fn show(self, ms: u64, text: impl FnOnce(&CivilTime) -> String) -> String {
+        match i64::try_from(ms / 1000) {
+            Ok(seconds) if ms <= LAST => text(&(self.0)(seconds)),
+            _ => "-".into(),
+        }
     }
 
-    /// `2026-11-22 08:15:02 CET`.
+    /// Returns a moment in full: `2026-11-22 08:15:02 CET`.
     pub fn moment(self, ms: u64) -> String {
-        self.civil(ms).map_or("-".into(), |civil| {
-            format!("{:04}-{} {}", civil.year, clock(&civil), civil.zone)
+        self.show(ms, |civil| {
+            format!("{:04}-{} {}", civil.year, clock(civil), civil.zone)
         })
     }
 
-    /// `11-22 08:15:02`, with the zone only where that isn't this one.
+    /// Returns `11-22 08:15:02`, with the zone only if it isn't this one.
     pub fn brief(self, ms: u64, zone: &str) -> String {
-        self.civil(ms).map_or("-".into(), |civil| {
-            let clock = clock(&civil);
+        self.show(ms, |civil| {
+            let clock = clock(civil);
             if civil.zone == zone {
                 clock
             } else {
@@ -76,69 +61,52 @@ impl Calendar {
         })
     }
 
-    /// `08:15`, with the date unless it is that of `now_ms`: `11-22 08:15`.
+    /// Returns `08:15`, with the date unless it is that of `now_ms`: `11-22 08:15`.
     pub fn minute(self, ms: u64, now_ms: u64) -> String {
-        self.civil(ms).map_or("-".into(), |civil| {
-            let day = |civil: &CivilTime| (civil.year, civil.month, civil.day);
-            let text = clock(&civil);
-            let text = &text[..text.len() - ":00".len()];
-            match self.civil(now_ms) {
-                Some(now) if day(&now) == day(&civil) => text["11-22 ".len()..].to_owned(),
-                _ => text.to_owned(),
-            }
+        let (moment, now) = (self.moment(ms), self.moment(now_ms));
+        let is_today = moment.split(' ').next() == now.split(' ').next();
+        self.show(ms, |civil| {
+            let text = clock(civil);
+            let start = if is_today { "11-22 ".len() } else { 0 };
+            text[start..text.len() - ":00".len()].to_owned()
         })
     }
 
-    /// The name of the zone at a moment.
+    /// Returns the name of the zone at a moment.
     pub fn zone(self, ms: u64) -> String {
-        self.civil(ms).map_or("-".into(), |civil| civil.zone)
+        self.show(ms, |civil| civil.zone.clone())
     }
 
     /// Returns the local round moments from one moment to another, in milliseconds, and their labels: at most `most` or
     /// one more. If the clock is set back they are further apart, if it is set forward closer together.
     pub fn ticks(self, from_ms: u64, to_ms: u64, most: u64) -> Vec<(u64, String)> {
-        let (from_ms, to_ms) = (from_ms.min(LAST), to_ms.min(LAST));
-        let seconds = |ms: u64| i64::try_from(ms / 1000).unwrap_or_default();
-        let span = seconds(to_ms.saturating_sub(from_ms));
-        let most = i64::try_from(most).unwrap_or(i64::MAX).max(1);
-        // A server's clock may say anything.
-        let weeks = || WEEK * (span / most / WEEK + 1);
+        let from = from_ms.min(LAST).div_ceil(1000).cast_signed();
+        let to = (to_ms.min(LAST) / 1000).cast_signed();
+        let (span, most) = (to - from, most.cast_signed());
+        let weeks = WEEK * (span / most / WEEK + 1);
         let step = STEPS.into_iter().find(|step| span / step < most);
-        let step = step.unwrap_or_else(weeks);
-        let number_at = |ms: u64| {
-            let local = seconds(ms) + (self.0)(seconds(ms)).ahead;
-            (local - MONDAY).div_euclid(step)
-        };
-        let mut ticks: Vec<(u64, String)> = Vec::new();
-        for number in number_at(from_ms)..=number_at(to_ms) + 1 {
-            let moment = self.moment_of(number * step + MONDAY);
-            let moment = moment.filter(|ms| (from_ms..=to_ms).contains(ms));
-            if let Some(ms) = moment
-                && ticks.last().is_none_or(|(last, _)| *last < ms)
-            {
-                ticks.push((ms, self.label(ms, step)));
-            }
-        }
-        ticks
+        let step = step.unwrap_or(weeks);
+        let number_at =
+            |seconds: i64| (seconds + (self.0)(seconds).ahead - MONDAY).div_euclid(step);
+        let numbers = number_at(from)..=number_at(to) + 1;
+        let moments = numbers.filter_map(|number| self.moment_of(number * step + MONDAY));
+        let mut moments: Vec<i64> = moments.filter(|it| (from..=to).contains(it)).collect();
+        moments.dedup_by(|next, last| next <= last);
+        let tick = |seconds: i64| (seconds.cast_unsigned() * 1000, self.label(seconds, step));
+        moments.into_iter().map(tick).collect()
     }
 
-    /// When the local clock shows this, in milliseconds; `None` where it leaves that out.
-    fn moment_of(self, local: i64) -> Option<u64> {
-        let mut seconds = local;
-        for _ in 0..3 {
-            seconds = local - (self.0)(seconds).ahead;
-        }
-        let shows = seconds + (self.0)(seconds).ahead;
-        let ms = u64::try_from(seconds).ok()?.checked_mul(1000)?;
-        (shows == local).then_some(ms)
+    /// Returns when the local clock shows this, in seconds; `None` if it leaves that out.
+    fn moment_of(self, local: i64) -> Option<i64> {
+        let ahead = |seconds: i64| (self.0)(seconds).ahead;
+        let seconds = (0..3).fold(local, |seconds, _| local - ahead(seconds));
+        (seconds + ahead(seconds) == local).then_some(seconds)
     }
 
-    fn label(self, ms: u64, step: i64) -> String {
-        let Some(civil) = self.civil(ms) else {
-            return String::new();
-        };
+    fn label(self, seconds: i64, step: i64) -> String {
+        let civil = (self.0)(seconds);
         let (hour, minute, day) = (civil.hour, civil.minute, civil.day);
-        let month = NAMES.get(civil.month as usize - 1).copied().unwrap_or("?");
+        let month = NAMES[civil.month as usize - 1];
         match step {
             ..60 => format!("{hour:02}:{minute:02}:{:02}", civil.second),
             // At midnight another day begins.
@@ -149,7 +117,7 @@ impl Calendar {
     }
 }
 
-/// `11-22 08:15:02`.
+/// Returns `11-22 08:15:02`.
 fn clock(civil: &CivilTime) -> String {
     format!(
         "{:02}-{:02} {:02}:{:02}:{:02}",
