@@ -26,11 +26,9 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::file;
-#[cfg(test)]
-use crate::protocol::LockHistory;
-use crate::protocol::{Client, HistoryEntry, Name, Which};
+use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
 use crate::report::{self, format_duration, lines_of, print, width};
-use crate::sys::{CivilTime, local_time};
+use crate::sys::local_time;
 
 /// Lines of the table, unless more are asked for.
 const LINES: usize = 20;
@@ -47,6 +45,10 @@ const SLACK: usize = 1000;
 
 /// Size of the parts in which a long array is printed, in bytes.
 const PART: usize = 24 << 20;
+
+/// The calendar of this system's zone.
+pub(super) const LOCAL: Calendar =
+    Calendar(|seconds| local_time(seconds).unwrap_or_else(|| utc(seconds)));
 
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
@@ -66,44 +68,40 @@ pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
         options,
         settings,
         client,
-        entries: Vec::new(),
+        names,
         most: match options.last {
             None if options.json || options.svg.is_some() => usize::MAX,
             last => last.unwrap_or(LINES),
         },
-        before: 0,
-        now_ms: 0,
-        last_before_ms: None,
-        skips: 0,
-        met: HashSet::new(),
-        is_empty: true,
     };
     match &options.svg {
-        Some(path) => history.draw(path, &names)?,
-        None if options.json => history.list_json(&names)?,
-        None => history.list(&names)?,
+        Some(path) => history.draw(path)?,
+        None if options.json => history.list_json()?,
+        None => history.list()?,
     }
     // Of one lock nothing was asked before.
     settings.warn_of_replica(&history.client);
     Ok(Exit::Success)
 }
 
-/// The calendar of this system's zone.
-pub(super) const LOCAL: Calendar = Calendar(local);
-
-fn local(seconds: i64) -> CivilTime {
-    local_time(seconds).unwrap_or_else(|| utc(seconds))
-}
-
-/// The entries that were read, and what else there was.
+/// A history that is asked for.
 struct History<'a> {
     asked: Asked,
     options: &'a cli::History,
     settings: &'a Settings,
     client: Client,
-    /// The entries that are kept: the last that began, and no more than `most` once they are in order.
-    entries: Vec<HistoryEntry>,
+    names: Vec<Name>,
+    /// Most entries that are shown: the last that began.
     most: usize,
+}
+
+/// The entries that were read, and what else there was.
+#[derive(Default)]
+struct Found {
+    /// Entries that are kept: the last that began, and no more than wanted once they are settled.
+    entries: Vec<HistoryEntry>,
+    /// Memory of the entries, in bytes.
+    weight: usize,
     /// Number of entries that began before these.
     before: usize,
     /// The server's clock, in milliseconds since 1970.
@@ -114,147 +112,142 @@ struct History<'a> {
     skips: usize,
     /// The names and patterns with a history.
     met: HashSet<String>,
-    is_empty: bool,
+}
+
+impl Found {
+    /// Adds the entries of a lock that are wanted. Returns true if the lock has any.
+    fn add(&mut self, lock: LockHistory, options: &cli::History, most: usize) -> bool {
+        let since = options.since.map(milliseconds);
+        let first = since.map_or(0, |since| lock.now_ms.saturating_sub(since));
+        let with_skips = options.skipped && options.svg.is_none();
+        self.now_ms = self.now_ms.max(lock.now_ms);
+        let mut has_any = false;
+        for entry in lock.entries {
+            let is_hold = entry.hold.is_some();
+            if entry.ended_ms.is_some_and(|ended| ended < first) {
+                self.last_before_ms = self.last_before_ms.max(entry.ended_ms.filter(|_| is_hold));
+                continue;
+            }
+            has_any = true;
+            self.skips += usize::from(!is_hold);
+            if with_skips || is_hold {
+                self.weight += weight_of(&entry);
+                self.entries.push(entry);
+            }
+            if self.entries.len() > most.saturating_add(SLACK) {
+                self.settle(most);
+            }
+        }
+        has_any
+    }
+
+    /// Puts the entries in order, and drops all except the last. Entries of one moment stay in the order of their names and
+    /// fences.
+    fn settle(&mut self, most: usize) {
+        self.entries.sort_by_key(|entry| entry.since_ms);
+        let surplus = self.entries.len().saturating_sub(most);
+        self.before += surplus;
+        let dropped = self.entries.drain(..surplus);
+        self.weight -= dropped.map(|entry| weight_of(&entry)).sum::<usize>();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.before == 0 && self.skips == 0
+    }
 }
 
 impl History<'_> {
-    /// Reads the entries that were asked for. `after`: called after each lock with the memory that the entries take; stops
-    /// the reading by returning false.
-    fn read(
-        &mut self,
-        names: &[Name],
-        with_skips: bool,
-        mut after: impl FnMut(&mut Self, usize) -> Result<bool>,
-    ) -> Result<()> {
+    /// Reads the entries that were asked for. `make_room`: called when they take much memory; stops the reading by returning
+    /// false.
+    fn read(&mut self, mut make_room: impl FnMut(&mut Found) -> Result<bool>) -> Result<Found> {
+        let mut found = Found::default();
+        let add = |lock: LockHistory| {
+            let name = lock.name.clone();
+            if found.add(lock, self.options, self.most) {
+                let meant = self.asked.that_mean(name.as_str());
+                found.met.extend(meant.map(str::to_owned));
+            }
+            if found.weight > PART {
+                return make_room(&mut found);
+            }
+            Ok(true)
+        };
         let locks = &self.settings.locks;
-        let mut client = self.client.hand_over();
-        let mut weight = 0;
-        let read = locks.each_history(&mut client, names, |lock| -> Result<bool> {
-            let since = self.options.since.map(milliseconds);
-            let first = since.map_or(0, |since| lock.now_ms.saturating_sub(since));
-            self.now_ms = self.now_ms.max(lock.now_ms);
-            let mut is_empty = true;
-            for entry in lock.entries {
-                if entry.ended_ms.is_some_and(|ended| ended < first) {
-                    if entry.hold.is_some() {
-                        self.last_before_ms = self.last_before_ms.max(entry.ended_ms);
-                    }
-                    continue;
-                }
-                is_empty = false;
-                self.skips += usize::from(entry.hold.is_none());
-                if with_skips || entry.hold.is_some() {
-                    weight += weight_of(&entry);
-                    self.entries.push(entry);
-                }
-                if self.entries.len() > self.most.saturating_add(SLACK) {
-                    weight -= self.settle();
-                }
-            }
-            if !is_empty {
-                self.is_empty = false;
-                let meant = self.asked.that_mean(lock.name.as_str());
-                self.met.extend(meant.map(str::to_owned));
-            }
-            let goes_on = after(self, weight);
-            if self.entries.is_empty() {
-                weight = 0;
-            }
-            goes_on
-        });
-        self.client = client;
-        read?;
-        self.settle();
-        Ok(())
-    }
-
-    /// Puts the entries in order, and drops all except the last. Returns the memory that is free now. Entries of one moment
-    /// stay in the order of their names and fences.
-    fn settle(&mut self) -> usize {
-        self.entries.sort_by_key(|entry| entry.since_ms);
-        let surplus = self.entries.len().saturating_sub(self.most);
-        self.before += surplus;
-        let dropped = self.entries.drain(..surplus);
-        dropped.map(|entry| weight_of(&entry)).sum()
+        locks.each_history(&mut self.client, &self.names, add)?;
+        found.settle(self.most);
+        Ok(found)
     }
 
     /// Prints the table, and what it leaves out.
-    fn list(&mut self, names: &[Name]) -> Result<()> {
-        let with_skips = self.options.skipped;
-        self.read(names, with_skips, |_, weight| refuse_many(weight))?;
+    fn list(&mut self) -> Result<()> {
+        let found = self.read(refuse)?;
         let mut text = String::new();
-        if !self.entries.is_empty() {
+        if !found.entries.is_empty() {
             let is_of_one = self.asked.names.len() == 1 && self.asked.patterns.is_empty();
-            text = listing::table(&self.entries, self.now_ms, LOCAL, width(), is_of_one);
+            text = listing::table(&found.entries, found.now_ms, LOCAL, width(), is_of_one);
         }
         let mut notes = Vec::new();
-        if self.before > 0 {
-            let plural = if self.before == 1 { "" } else { "s" };
-            let before = self.before;
+        let (before, skips) = (found.before, found.skips);
+        if before > 0 {
+            let plural = if before == 1 { "" } else { "s" };
             notes.push(format!("{before} earlier line{plural}; -n all shows all"));
         }
-        if self.skips > 0 && !with_skips {
-            let (runs, them) = match self.skips {
-                1 => ("1 run".into(), "it"),
-                runs => (format!("{runs} runs"), "them"),
+        if skips > 0 && !self.options.skipped {
+            let (runs, them) = match skips {
+                1 => ("run", "it"),
+                _ => ("runs", "them"),
             };
-            notes.push(format!(
-                "{runs} ended without the lock; --skipped shows {them}"
-            ));
+            let line = format!("{skips} {runs} ended without the lock; --skipped shows {them}");
+            notes.push(line);
         }
-        notes.extend(self.missing()?);
+        notes.extend(self.missing(&found)?);
         if !text.is_empty() && !notes.is_empty() {
             text.push('\n');
         }
-        print(
-            &notes
-                .into_iter()
-                .fold(text, |text, note| text + &note + "\n"),
-        )?;
+        text.extend(notes.into_iter().map(|note| note + "\n"));
+        print(&text)?;
         Ok(())
     }
 
     /// Prints the array as it is read: in the order in which the runs began, unless there are too many to keep them all.
-    fn list_json(&mut self, names: &[Name]) -> Result<()> {
+    fn list_json(&mut self) -> Result<()> {
         let mut array = Array::default();
-        let mut print = |history: &mut Self| {
-            let (entries, now_ms) = (std::mem::take(&mut history.entries), history.now_ms);
+        let mut print = |found: &mut Found| {
+            let (entries, now_ms) = (std::mem::take(&mut found.entries), found.now_ms);
+            found.weight = 0;
             array.print(&entries, |json, entry| write_entry(json, entry, now_ms))
         };
-        let mut is_read = true;
-        self.read(names, self.options.skipped, |history, weight| {
-            if weight > PART && history.most == usize::MAX {
-                history.settle();
-                is_read = print(history)?;
-                return Ok(is_read);
+        let has_parts = self.most == usize::MAX;
+        let mut found = self.read(|found| {
+            if !has_parts {
+                return refuse(found);
             }
-            refuse_many(weight)
+            found.settle(usize::MAX);
+            Ok(print(found)?)
         })?;
-        if is_read && print(self)? {
+        if print(&mut found)? {
             array.end()?;
         }
         Ok(())
     }
 
     /// Returns a line for each name or pattern that has no history, or none in the time that was asked for.
-    fn missing(&mut self) -> Result<Vec<String>> {
-        if let (Some(since), Some(last)) = (self.options.since, self.last_before_ms)
-            && self.is_empty
+    fn missing(&mut self, found: &Found) -> Result<Vec<String>> {
+        if let (Some(since), Some(last), true) =
+            (self.options.since, found.last_before_ms, found.is_empty())
         {
             let (since, last) = (format_duration(since), LOCAL.moment(last));
-            return Ok(vec![format!(
-                "no hold within {since}; the last one ended at {last}"
-            )]);
+            let line = format!("no hold within {since}; the last one ended at {last}");
+            return Ok(vec![line]);
         }
         let days = cli::REMEMBERED.as_secs() / 86_400;
-        if self.asked.is_all() && self.is_empty {
-            return Ok(vec![format!(
-                "no lock has a history (kept for {days} days)"
-            )]);
+        if self.asked.is_all() && found.is_empty() {
+            let line = format!("no lock has a history (kept for {days} days)");
+            return Ok(vec![line]);
         }
         let texts = self.asked.names.iter().map(Name::as_str);
         let texts = texts.chain(self.asked.patterns.iter().map(String::as_str));
-        let missing: Vec<&str> = texts.filter(|text| !self.met.contains(*text)).collect();
+        let missing: Vec<&str> = texts.filter(|text| !found.met.contains(*text)).collect();
         if missing.is_empty() {
             return Ok(Vec::new());
         }
@@ -270,32 +263,31 @@ impl History<'_> {
     }
 
     /// Writes the chart to a file, or to standard output.
-    fn draw(&mut self, path: &Path, names: &[Name]) -> Result<()> {
-        self.read(names, false, |_, weight| refuse_many(weight))?;
+    fn draw(&mut self, path: &Path) -> Result<()> {
+        let mut found = self.read(refuse)?;
         let mut inspected = Vec::new();
-        for few in names.chunks(INSPECTED) {
+        for few in self.names.chunks(INSPECTED) {
             inspected.extend(self.settings.locks.inspect(&mut self.client, few)?);
             inspected.retain(|lock| !(lock.waiters.is_empty() && lock.record.freezes.is_empty()));
         }
         let mut not_drawn = 0;
         for lock in &inspected {
             let waiters = lock.waiters.iter().take(WAITERS).map(|it| &it.waiter);
-            self.entries.extend(waiters.map(|waiter| {
+            found.entries.extend(waiters.map(|waiter| {
                 let (who, since_ms) = (waiter.who.clone(), waiter.since_ms);
                 HistoryEntry::waiting(&lock.name, who, since_ms, lock.since(since_ms))
             }));
             not_drawn += lock.waiters.len().saturating_sub(WAITERS);
         }
-        if self.entries.is_empty() {
-            let why = self.missing()?.into_iter().next();
+        if found.entries.is_empty() {
+            let why = self.missing(&found)?.into_iter().next();
             let why = why.unwrap_or("no run has held the lock".into());
             return Err(BadUsage(format!("nothing to draw: {why}")).into());
         }
         let freezes = inspected.iter();
-        let freezes: Vec<_> = freezes
-            .map(|lock| (&lock.name, &lock.record.freezes[..]))
-            .collect();
-        let picture = chart::svg(&self.entries, &freezes, not_drawn, self.now_ms, LOCAL);
+        let freezes = freezes.map(|lock| (&lock.name, &lock.record.freezes[..]));
+        let freezes: Vec<_> = freezes.collect();
+        let picture = chart::svg(&found.entries, &freezes, not_drawn, found.now_ms, LOCAL);
         if path == Path::new("-") {
             print(&picture)?;
             return Ok(());
@@ -305,13 +297,13 @@ impl History<'_> {
 }
 
 /// Refuses more entries than can be kept.
-fn refuse_many(weight: usize) -> Result<bool> {
-    if weight > MAX_WEIGHT {
-        let most = MAX_WEIGHT >> 20;
-        let why = format!("this history is larger than {most} MiB");
-        return Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into());
+fn refuse(found: &mut Found) -> Result<bool> {
+    if found.weight <= MAX_WEIGHT {
+        return Ok(true);
     }
-    Ok(true)
+    let most = MAX_WEIGHT >> 20;
+    let why = format!("this history is larger than {most} MiB");
+    Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into())
 }
 
 /// Returns the memory that an entry takes, in bytes.
