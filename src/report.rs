@@ -19,29 +19,20 @@ pub use crate::shell::{command_line, quote};
 pub use self::roff::plain;
 pub use self::style::{Line, Style, has_colors, is_dumb};
 pub use self::table::{Cell, Column, Step, Table};
-pub use self::text::{
-    columns, escaped, escaped_json, format_wait, in_seconds, is_safe, padded, shorten, timestamp,
-    truncate, whole_seconds, width, wrapped,
-};
-pub use self::words::{
-    NO_URL, Outlook, THIS_HOST_ONLY, after_refusal, at_server, busy_line, busy_with, cancelled,
-    client_and_reason, client_in_words, client_name, describe_job, describe_job_with, expectation,
-    holder, holder_and_others, job, killed_in, left_of_freeze, lost, not_held, not_renewed,
-    outage_line, quoted, reason_of, remember_url, stopping, superseded, this_host_only, typed,
-    typed_for, waiting_line,
-};
+pub use self::text::*;
+pub use self::words::*;
 
-/// What each of our lines on stderr begins with.
+/// Start of each line on stderr.
 const PREFIX: &str = "redlock: ";
 
-/// How much is said.
+/// Amount of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
     /// Errors only.
     Quiet,
-    /// What a user has to know.
+    /// And messages that a user should know.
     Normal,
-    /// Each change of state.
+    /// And each change of state.
     Verbose,
 }
 
@@ -72,7 +63,7 @@ impl Verbosity {
         }
     }
 
-    /// Says a change of state, where all are wanted.
+    /// Prints a change of state, with --verbose.
     pub fn verbose(self, line: impl fmt::Display) {
         if self >= Self::Verbose {
             error(line);
@@ -80,7 +71,7 @@ impl Verbosity {
     }
 }
 
-/// Says what went wrong. In one write, so that lines of parallel runs don't mix; a closed stderr
+/// Prints what went wrong. In one write, so that lines of parallel runs don't mix; a closed stderr
 /// changes nothing.
 pub fn error(line: impl fmt::Display) {
     status_line(None);
@@ -95,7 +86,7 @@ pub fn mask_in_github(secret: &str) {
     stderr::write(format!("::add-mask::{secret}\n").into_bytes());
 }
 
-/// Whether what we say is seen on a terminal.
+/// Returns true if stderr is a terminal.
 pub fn has_terminal() -> bool {
     io::stderr().is_terminal()
 }
@@ -112,7 +103,7 @@ pub fn status_line(line: Option<&str>) {
     stderr::write(format!("\r{line}\x1b[K").into_bytes());
 }
 
-/// Whether a question would reach a person.
+/// Returns true if a question would reach a person.
 pub fn can_ask() -> bool {
     io::stdin().is_terminal() && has_terminal()
 }
@@ -133,10 +124,8 @@ pub fn ask(question: &str) -> io::Result<bool> {
 /// Prints to stdout; false if its reader has closed the pipe (`| head`), which isn't an error.
 pub fn print(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
+    let printed = stdout.write_all(text.as_bytes());
+    match printed.and_then(|()| stdout.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => {
@@ -147,7 +136,7 @@ pub fn print(text: &str) -> io::Result<bool> {
 }
 
 /// Names for a program, one a line. A changed name would be another lock's, and one that drives a terminal or is a
-/// command to a CI agent would be obeyed where a script lets it into a log: such names are left out. So are those that
+/// command to a CI agent would be obeyed if a script lets it into a log: such names are left out. So are those that
 /// xargs takes quotes and backslashes from, and those that `$(...)` in a shell makes names of files.
 pub fn lines_of<'a>(names: impl IntoIterator<Item = &'a str>, verbosity: Verbosity) -> String {
     let mut lines = String::new();
@@ -163,7 +152,7 @@ pub fn lines_of<'a>(names: impl IntoIterator<Item = &'a str>, verbosity: Verbosi
     lines
 }
 
-/// How much fits in a line of the terminal; without one, anything.
+/// Returns the columns of a line on the terminal; without one, all that there can be.
 fn line_width() -> usize {
     if !has_terminal() {
         return usize::MAX;

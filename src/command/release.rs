@@ -175,7 +175,7 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
     })?;
     match freed {
         Forced::Freed { holder, others } => {
-            let whose = report::holder(holder.as_ref());
+            let whose = report::holder_and_others(holder.as_ref(), 1);
             let beside = match others {
                 0 => String::new(),
                 others => format!(" and {others} more"),

@@ -54,7 +54,8 @@ fn matching<'a, T>(all: &'a [T], id: &str, id_of: impl Fn(&T) -> &String) -> Vec
 
 /// A holder with its id: `299fb62cd560  ci@ci-7 (pid 4121), for 1m12s: ./deploy.sh`.
 fn line(lock: &Inspected, hold: &Hold) -> String {
-    let (id, who) = (&hold.id, report::holder(hold.holder.as_ref()));
+    let who = report::holder_and_others(hold.holder.as_ref(), 1);
+    let id = &hold.id;
     let Some(holder) = &hold.holder else {
         return format!("{id}  {who}");
     };

@@ -140,7 +140,7 @@ pub(super) fn nobody(found: &Inspected, id: Option<&str>, at: &str) -> String {
 
 /// Returns the message that the id is another holder's. `at`: the server.
 pub(super) fn held_by_other(name: &Name, at: &str, holder: Option<&Holder>, id: &str) -> String {
-    let whose = report::holder(holder);
+    let whose = report::holder_and_others(holder, 1);
     format!(
         "the id you gave isn't the holder's: {whose} holds lock \"{name}\"{at} with id {id}; nothing was changed"
     )
@@ -164,7 +164,7 @@ fn unwatched(found: &Inspected, at: &str, hold: &Hold) -> Option<String> {
         }
         Some(holder) if holder.who.instance.is_some() => None,
         other => {
-            let whom = report::holder(other.as_ref());
+            let whom = report::holder_and_others(other.as_ref(), 1);
             Some(format!(
                 "no redlock process supervises {whom} under lock \"{name}\"{at}, so there is nothing to stop. To free the lock anyway: {force}"
             ))
@@ -318,7 +318,7 @@ fn no_sign_of_life(name: &Name, hold: &Hold, now_ms: u64) -> Option<String> {
         Renewal::Ago(ago) if is_silent => ago,
         Renewal::Unknown | Renewal::None | Renewal::Ago(_) => return None,
     };
-    let whom = report::holder(hold.holder.as_ref());
+    let whom = report::holder_and_others(hold.holder.as_ref(), 1);
     let left = hold.left.unwrap_or_default();
     let [ago, left] = [ago, left].map(report::whole_seconds);
     let force = report::typed(&["release", "--force", "--id", &hold.id], name);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::text::{columns, in_seconds, ordinal, shorten, whole_seconds};
+use super::text::{columns, ordinal, shorten, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::duration::milliseconds;
 pub use crate::protocol::THIS_HOST_ONLY;
@@ -19,50 +19,96 @@ pub fn describe_job(who: &Who) -> String {
 
 /// Like [`describe_job`], with a note in parentheses, and maybe without the link.
 pub fn describe_job_with(who: &Who, note: &str, has_link: bool) -> String {
-    let command = Some(escaped(&quoted(&job(who))).into_owned());
-    let notes = [Some(note), who.reason.as_deref()].into_iter().flatten();
-    let notes = notes.filter(|note| !note.is_empty());
-    let notes = notes.map(|note| format!("({})", escaped(&quoted(note))));
-    let link = who.url.as_ref().filter(|_| has_link);
-    let link = link.map(|link| escaped(&quoted(link)).into_owned());
-    let parts = command.into_iter().chain(notes).chain(link);
-    let parts = parts.filter(|part| !part.is_empty());
-    parts.collect::<Vec<_>>().join("  ")
+    let reason = who.reason.as_deref().unwrap_or_default();
+    let [note, reason] = [note, reason].map(|note| enclosed("(", &safe(note), ")"));
+    let link = who.url.as_deref().filter(|_| has_link).unwrap_or_default();
+    let mut parts = vec![safe(&command_line(&who.command)), note, reason, safe(link)];
+    parts.retain(|part| !part.is_empty());
+    parts.join("  ")
 }
 
-/// A holder in a sentence: `ci@ci-7 (pid 4121)`, or the name that it goes by.
-pub fn client_in_words(who: &Who) -> String {
-    if let Some(name) = &who.known_as {
-        return quoted(name).into_owned();
-    }
-    match (who.user.as_str(), who.host.as_str()) {
-        ("", host) => format!("{} (pid {})", quoted(host), who.pid),
-        (user, host) => format!("{}@{} (pid {})", quoted(user), quoted(host), who.pid),
-    }
-}
-
-/// A client in a table: `ci@ci-7`, or the name that it goes by.
+/// Returns a client in a table: `ci@ci-7`, or the name that it goes by.
 pub fn client_name(who: &Who) -> String {
-    let known_as = who.known_as.clone();
-    known_as.unwrap_or_else(|| format!("{}@{}", who.user, who.host))
-}
-
-/// A holder in a sentence; one that isn't known is another client.
-pub fn holder(holder: Option<&Holder>) -> String {
-    holder.map_or("another client".into(), |holder| {
-        client_in_words(&holder.who)
-    })
-}
-
-/// That a holder gives no sign of life, if its lease should have been renewed by now.
-pub fn not_renewed(hold: &Hold) -> Option<String> {
-    match hold.renewal() {
-        Renewal::Overdue(ago) => {
-            let ago = whole_seconds(ago);
-            Some(format!("its lease has not been renewed for {ago}"))
-        }
-        Renewal::Unknown | Renewal::None | Renewal::Ago(_) => None,
+    match (&who.known_as, who.user.as_str()) {
+        (Some(name), _) => name.clone(),
+        (None, "") => who.host.clone(),
+        (None, user) => format!("{user}@{}", who.host),
     }
+}
+
+/// Returns a client in a sentence: `ci@ci-7 (pid 4121)`, or the name that it goes by.
+pub fn client_in_words(who: &Who) -> String {
+    let name = quoted(&client_name(who)).into_owned();
+    match who.known_as {
+        Some(_) => name,
+        None => format!("{name} (pid {})", who.pid),
+    }
+}
+
+/// Returns a user and the reason: `ann@desk (pid 7): release night`.
+pub fn client_and_reason(who: &Who) -> String {
+    client_in_words(who) + &reason_of(who)
+}
+
+/// Returns the reason after what was done for it: `: release night`.
+pub fn reason_of(who: &Who) -> String {
+    let reason = who.reason.as_ref();
+    reason.map_or(String::new(), |reason| format!(": {}", quoted(reason)))
+}
+
+/// Returns a holder in a sentence, and how many there are beside it. One that isn't known is another client.
+pub fn holder_and_others(known: Option<&Holder>, holders: u32) -> String {
+    let one = known.map_or("another client".into(), |it| client_in_words(&it.who));
+    match holders {
+        0 | 1 => one,
+        2 => format!("{one} and another"),
+        many => format!("{one} and {} others", many - 1),
+    }
+}
+
+/// Returns who keeps a lock from others: who has frozen it, or holds it.
+pub fn busy_with(busy: &Busy) -> String {
+    match &busy.frozen {
+        Some(frozen) => client_in_words(&frozen.who),
+        None => holder_and_others(busy.holder.as_ref(), busy.holders),
+    }
+}
+
+/// Most that is shown of another client's COMMAND, reason or name at once, in columns.
+const QUOTED: usize = 300;
+
+/// Returns as much of another client's text as a message has room for.
+pub fn quoted(text: &str) -> Cow<'_, str> {
+    truncate(text, QUOTED)
+}
+
+/// Like [`quoted`], safe for a terminal.
+fn safe(text: &str) -> String {
+    escaped(&quoted(text)).into_owned()
+}
+
+/// Returns a text between two others; nothing if it is empty.
+fn enclosed(before: &str, text: &str, after: &str) -> String {
+    if text.is_empty() {
+        return String::new();
+    }
+    format!("{before}{text}{after}")
+}
+
+/// Returns why, and where to read on: ` (release-1.2, https://ci/7)`.
+fn why(who: &Who) -> String {
+    let parts = [&who.reason, &who.url].into_iter().flatten();
+    let parts: Vec<_> = parts.map(|text| quoted(text)).collect();
+    enclosed(" (", &parts.join(", "), ")")
+}
+
+/// Returns that a holder gives no sign of life, if its lease should have been renewed by now.
+pub fn not_renewed(hold: &Hold) -> Option<String> {
+    let Renewal::Overdue(ago) = hold.renewal() else {
+        return None;
+    };
+    let ago = whole_seconds(ago);
+    Some(format!("its lease has not been renewed for {ago}"))
 }
 
 /// Returns the message that a token doesn't hold a lock, and why, as far as that is known. The token may never have held
@@ -76,68 +122,54 @@ pub fn not_held(name: &Name, at: &str, loss: &Loss) -> String {
     format!("lock \"{name}\"{at} is not held with this token; {now}")
 }
 
-/// A user and the reason: `ann@desk (pid 7): release night`.
-pub fn client_and_reason(who: &Who) -> String {
-    client_in_words(who) + &reason_of(who)
+/// Returns how a lock was lost.
+pub fn lost(name: &Name, loss: &Loss) -> String {
+    let how = match (&loss.forced_by, &loss.holder) {
+        (Some(by), _) => format!("forced free by {}", client_and_reason(by)),
+        (None, Some(holder)) => format!("lost, {} holds it now", client_in_words(&holder.who)),
+        (None, None) => "lost: its key is gone or was overwritten".into(),
+    };
+    format!("lock \"{name}\" was {how}")
 }
 
-/// The reason after what was done for it: `: release night`.
-pub fn reason_of(who: &Who) -> String {
-    let reason = who.reason.as_ref();
-    reason.map_or(String::new(), |reason| format!(": {}", quoted(reason)))
-}
-
-/// Returns the command line.
-pub fn job(who: &Who) -> String {
-    command_line(&who.command)
-}
-
-/// Why, and where to read on: ` (release-1.2, https://ci/7)`.
-fn why(who: &Who) -> String {
-    let parts: Vec<_> = [&who.reason, &who.url]
-        .into_iter()
-        .flatten()
-        .map(|text| quoted(text))
-        .collect();
-    match parts.as_slice() {
-        [] => String::new(),
-        parts => format!(" ({})", parts.join(", ")),
+/// Returns that a person, or another run, wants this one to end.
+pub fn cancelled(name: &Name, by: &Who) -> String {
+    let (who, reason) = (client_in_words(by), reason_of(by));
+    if by.instance.is_none() {
+        return format!("{who} asked this run to stop{reason}");
     }
+    format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
 }
 
-/// What was asked of a run, where it has been: `stopping, SIGKILL in 4s (asked by root@ops-1 (pid 9) 1s ago: hung)`. `now_ms`
-/// is the server's clock.
+/// Returns what was asked of a run: `stopping, SIGKILL in 4s (asked by root@ops-1 (pid 9) 1s ago: hung)`. `now_ms` is the
+/// server's clock.
 pub fn stopping(by: &Who, whom: &Who, now_ms: u64) -> String {
-    format!(
-        "stopping{} ({})",
-        killed_in(by, whom, now_ms),
-        asked(by, now_ms)
-    )
+    let killed = killed_in(by, whom, now_ms);
+    format!("stopping{killed} ({})", asked(by, now_ms))
 }
 
-/// When its command gets SIGKILL: `, SIGKILL in 4s`; empty where that isn't known.
+/// Returns when the command of a run gets SIGKILL: `, SIGKILL in 4s`; nothing if that isn't known.
 pub fn killed_in(by: &Who, whom: &Who, now_ms: u64) -> String {
-    let ago = by
-        .asked
-        .map(|asked| Duration::from_millis(now_ms.saturating_sub(asked)));
-    let left = ago.map(|ago| whom.grace().saturating_sub(ago));
-    match left {
+    match asked_ago(by, now_ms).map(|ago| whom.grace().saturating_sub(ago)) {
         None => String::new(),
         Some(Duration::ZERO) => ", SIGKILL is due".into(),
         Some(left) => format!(", SIGKILL in {}", rounded_up(left)),
     }
 }
 
-/// `asked by root@ops-1 (pid 9) 1s ago: hung`.
+/// Returns `asked by root@ops-1 (pid 9) 1s ago: hung`.
 fn asked(by: &Who, now_ms: u64) -> String {
-    let ago = by.asked.map_or(String::new(), |asked| {
-        let ago = Duration::from_millis(now_ms.saturating_sub(asked));
-        format!(" {} ago", whole_seconds(ago))
-    });
+    let ago = asked_ago(by, now_ms).map_or(String::new(), whole_seconds);
+    let ago = enclosed(" ", &ago, " ago");
     format!("asked by {}{ago}{}", client_in_words(by), reason_of(by))
 }
 
-/// `lock "deploy": superseded by ci@ci-7 (pid 4121) (release-1.3, https://ci/8)`. With a build number of this run
+fn asked_ago(by: &Who, now_ms: u64) -> Option<Duration> {
+    let ms = now_ms.saturating_sub(by.asked?);
+    Some(Duration::from_millis(ms))
+}
+
+/// Returns `lock "deploy": superseded by ci@ci-7 (pid 4121) (release-1.3, https://ci/8)`. With a build number of this run
 /// (`--seq`) that is lower than the other's, it says so, and how an older build runs all the same.
 pub fn superseded(name: &Name, by: &Who, order: Option<u64>) -> String {
     let why = escaped(&why(by)).into_owned();
@@ -172,117 +204,106 @@ pub fn typed_for(words: &[&str], names: &[Name]) -> String {
     command_line(&words)
 }
 
-/// `lock "deploy" at 10.0.0.5:6379 is held by ci@ci-7 (pid 4121), running for 1m12s: ./deploy.sh (release-1.2)`.
+/// Returns `lock "deploy" at 10.0.0.5:6379 is held by ci@ci-7 (pid 4121), running for 1m12s: ./deploy.sh (release-1.2)`.
 /// `at`: the server, as [`at_server`] names it.
 pub fn busy_line(name: &Name, at: &str, busy: &Busy) -> String {
     let (whom, what) = keeping(busy, Duration::ZERO, ", running").swap_remove(0);
-    let what = if what.is_empty() {
-        what
-    } else {
-        format!(": {what}")
-    };
-    let what = match &busy.frozen {
-        Some(_) => format!("{what}; `{}` undoes it", typed(&["thaw"], name)),
-        None => what,
-    };
-    let is_free = busy.holders == 0 && busy.frozen.is_none();
-    let ahead = match busy.ahead {
-        ahead if ahead > 0 && is_free => format!("; {ahead} ahead"),
+    let what = enclosed(": ", &what, "");
+    let note = match (&busy.frozen, busy.ahead) {
+        (Some(_), _) => format!("; `{}` undoes it", typed(&["thaw"], name)),
+        (None, ahead @ 1..) if busy.holders == 0 => format!("; {ahead} ahead"),
         _ => String::new(),
     };
-    format!("lock \"{name}\"{at} is {whom}{what}{ahead}")
+    format!("lock \"{name}\"{at} is {whom}{what}{note}")
 }
 
 /// Returns how much time is left of a freeze: `29d left`.
 pub fn left_of_freeze(frozen: &Frozen, now_ms: u64) -> String {
     let left = Duration::from_millis(frozen.until_ms.saturating_sub(now_ms));
-    format!("{} left", in_seconds(left))
+    format!("{} left", format_duration(left))
 }
 
 /// Returns who keeps the lock from others, and what for, in words that are safe for a terminal; then shorter forms.
 /// The answer is `old`, and `running` stands before the age of a hold.
 fn keeping(busy: &Busy, old: Duration, running: &str) -> Vec<(String, String)> {
     let now_ms = busy.now_ms.saturating_add(milliseconds(old));
-    let left = busy.left.map(|left| in_seconds(left.saturating_sub(old)));
-    let expiry = left.as_ref().map_or(
-        "it has no expiry (REDLOCK_REPAIR_TTL=1 gives it one)".into(),
-        |left| format!("expires in {left}"),
-    );
-    let whom = escaped(&holders(busy)).into_owned();
-    let only = |form: String| vec![(form, String::new())];
+    let whom = holder_and_others(busy.holder.as_ref(), busy.holders);
+    let whom = escaped(&whom);
     if let Some(frozen) = &busy.frozen {
         let still = match busy.holders {
             0 => String::new(),
             _ => format!(", still held by {whom}"),
         };
-        let left = left_of_freeze(frozen, now_ms);
-        let by = escaped(&client_in_words(&frozen.who)).into_owned();
-        let reason = frozen.who.reason.as_deref().unwrap_or_default();
-        let reason = escaped(&quoted(reason)).into_owned();
-        return vec![
-            (format!("frozen by {by}, {left}{still}"), reason.clone()),
-            (format!("frozen, {left}"), reason),
-            (format!("frozen, {left}"), String::new()),
-        ];
+        return freezing(frozen, now_ms, &still);
     }
-    let Some(holder) = &busy.holder else {
-        return only(match busy.holders {
-            0 => "being handed over".into(),
-            _ => format!("held by {whom}; {expiry}"),
-        });
+    let left = busy
+        .left
+        .map(|left| format_duration(left.saturating_sub(old)));
+    let expiry = match &left {
+        Some(left) => format!("expires in {left}"),
+        None => "it has no expiry (REDLOCK_REPAIR_TTL=1 gives it one)".into(),
     };
-    let who = &holder.who;
-    match holder.kept {
-        _ if busy.holders == 0 => return only("being handed over".into()),
-        Some(kept) => {
-            let left = left.unwrap_or_default();
-            return only(match kept {
-                Kept::ForGuards => {
-                    format!("kept until the guards of {whom} have ended, for at most {left}")
-                }
-                Kept::AtLeast => {
-                    format!("kept for {left} more after {whom} has ended (--hold-at-least)")
-                }
-            });
-        }
-        None => {}
-    }
-    let held = Duration::from_millis(now_ms.saturating_sub(holder.since_ms));
-    let held = in_seconds(held);
-    let job = escaped(&(quoted(&job(who)).into_owned() + &why(who)))
-        .trim_start()
-        .to_owned();
-    if who.instance.is_none() {
-        return vec![
-            (format!("held by {whom}; not renewed, {expiry}"), job),
+    let left = left.unwrap_or_default();
+    let only = |form: String| vec![(form, String::new())];
+    let kept = busy.holder.as_ref().and_then(|holder| holder.kept);
+    match (&busy.holder, kept) {
+        _ if busy.holders == 0 => only("being handed over".into()),
+        (None, _) => only(format!("held by {whom}; {expiry}")),
+        (_, Some(Kept::ForGuards)) => only(format!(
+            "kept until the guards of {whom} have ended, for at most {left}"
+        )),
+        (_, Some(Kept::AtLeast)) => only(format!(
+            "kept for {left} more after {whom} has ended (--hold-at-least)"
+        )),
+        (Some(holder), None) if holder.who.instance.is_none() => vec![
+            (
+                format!("held by {whom}; not renewed, {expiry}"),
+                purpose(&holder.who),
+            ),
             (format!("held; {expiry}"), String::new()),
-        ];
+        ],
+        (Some(holder), None) => {
+            let who = &holder.who;
+            let held = Duration::from_millis(now_ms.saturating_sub(holder.since_ms));
+            let held = format_duration(held);
+            let by = busy.stopping.as_ref();
+            let stop = by.map(|by| format!(", stopping{}", killed_in(by, who, now_ms)));
+            let stop = stop.unwrap_or_default();
+            let asked = by.map(|by| format!(" ({})", escaped(&asked(by, now_ms))));
+            let asked = asked.unwrap_or_default();
+            let name = escaped(&client_name(who)).into_owned();
+            let name = shorten(&name, 20);
+            vec![
+                (
+                    format!("held by {whom}{running} for {held}{stop}{asked}"),
+                    purpose(who),
+                ),
+                (format!("held by {name} for {held}{stop}"), String::new()),
+                (format!("held for {held}{stop}"), String::new()),
+            ]
+        }
     }
-    let stop = busy.stopping.as_ref().map(|by| {
-        let killed = killed_in(by, who, now_ms);
-        (
-            format!(", stopping{killed}"),
-            escaped(&asked(by, now_ms)).into_owned(),
-        )
-    });
-    let (stop, asked) = stop.unwrap_or_default();
-    let asked = if asked.is_empty() {
-        asked
-    } else {
-        format!(" ({asked})")
-    };
-    let name = escaped(&client_name(who)).into_owned();
+}
+
+/// Returns the forms of [`keeping`] for a freeze.
+fn freezing(frozen: &Frozen, now_ms: u64, still: &str) -> Vec<(String, String)> {
+    let left = left_of_freeze(frozen, now_ms);
+    let by = client_in_words(&frozen.who);
+    let full = format!("frozen by {}, {left}{still}", escaped(&by));
+    let reason = safe(frozen.who.reason.as_deref().unwrap_or_default());
+    let brief = format!("frozen, {left}");
     vec![
-        (
-            format!("held by {whom}{running} for {held}{stop}{asked}"),
-            job,
-        ),
-        (
-            format!("held by {} for {held}{stop}", shorten(&name, 20)),
-            String::new(),
-        ),
-        (format!("held for {held}{stop}"), String::new()),
+        (full, reason.clone()),
+        (brief.clone(), reason),
+        (brief, String::new()),
     ]
+}
+
+/// Returns what a client holds a lock for: its command, why, and where to read on.
+fn purpose(who: &Who) -> String {
+    let command = command_line(&who.command);
+    let purpose = quoted(&command).into_owned() + &why(who);
+    escaped(&purpose).trim_start().to_owned()
 }
 
 /// Warning that no URL is set: another host's runs without one use another server.
@@ -298,72 +319,67 @@ pub fn this_host_only(locks: &Locks) -> Option<&'static str> {
 
 /// Names the server in a sentence: ` at 10.0.0.5:6379`; empty for one of this host.
 pub fn at_server(locks: &Locks) -> String {
-    let address = locks.remote_address();
-    address.map_or(String::new(), |address| {
-        format!(" at {}", escaped(&address))
-    })
+    let address = locks.remote_address().unwrap_or_default();
+    enclosed(" at ", &escaped(&address), "")
 }
 
 /// Returns the end of the message that a lock is busy: a user who didn't expect a holder learns which server has it.
 pub fn after_refusal(locks: &Locks) -> String {
-    if locks.have_no_url() {
-        format!("; {NO_URL}")
-    } else {
-        String::new()
-    }
+    let note = locks.have_no_url().then(|| format!("; {NO_URL}"));
+    note.unwrap_or_default()
 }
 
-/// What a waiter may expect.
+/// Prospects of a waiter.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
     /// The server, as [`at_server`] names it.
     pub at: String,
     /// Warning that the lock excludes nobody on another host, if it doesn't.
     pub this_host_only: Option<&'static str>,
-    /// How long a hold of the lock usually lasts.
+    /// Usual length of a hold of the lock.
     pub usual: Option<Duration>,
-    /// It has a place in the queue, and doesn't only look on.
+    /// The waiter has a place in the queue, and doesn't only look on.
     pub queues: bool,
 }
 
-/// `usually done in 2m40s, about 1m20s left`; `over its usual 2m40s` where nothing is to be expected any more.
+/// Returns `usually done in 2m40s, about 1m20s left`; `over its usual 2m40s` if nothing is to be expected any more.
 pub fn expectation(usual: Duration, running: Duration) -> String {
-    let left = about_left(usual, running).map(|left| format!(", {left}"));
-    let is_over = is_overdue(usual, running);
-    let usual = format_duration(usual);
-    if is_over {
-        return format!("over its usual {usual}");
+    let length = format_duration(usual);
+    if is_overdue(usual, running) {
+        return format!("over its usual {length}");
     }
-    format!("usually done in {usual}{}", left.unwrap_or_default())
+    let left = enclosed(", ", &about_left(usual, running), "");
+    format!("usually done in {length}{left}")
 }
 
-/// Whether a hold has lasted for so much longer than usual that the usual says nothing about its end. Every second hold
-/// lasts a little longer, as the usual is a median.
-pub fn is_overdue(usual: Duration, running: Duration) -> bool {
+/// Returns true if a hold has lasted for so much longer than usual that the usual says nothing about its end. Every second
+/// hold lasts a little longer, as the usual is a median.
+fn is_overdue(usual: Duration, running: Duration) -> bool {
     running > usual.saturating_add(usual / 4)
 }
 
-/// `about 1m20s left`; `None` when it takes longer than usual.
-fn about_left(usual: Duration, running: Duration) -> Option<String> {
-    let left = usual.checked_sub(running).filter(|left| !left.is_zero())?;
-    Some(format!("about {} left", rounded_up(left)))
+/// Returns `about 1m20s left`; nothing when a hold takes longer than usual.
+fn about_left(usual: Duration, running: Duration) -> String {
+    match usual.saturating_sub(running) {
+        Duration::ZERO => String::new(),
+        left => format!("about {} left", rounded_up(left)),
+    }
 }
 
-/// To the second, also of a time that has milliseconds.
+/// Returns a duration to the second, which is rounded up.
 fn rounded_up(left: Duration) -> String {
-    format_duration(Duration::from_secs(
-        left.as_secs() + u64::from(left.subsec_millis() > 0),
-    ))
+    let seconds = left.as_secs() + u64::from(left.subsec_millis() > 0);
+    format_duration(Duration::from_secs(seconds))
 }
 
-/// `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done
+/// Returns `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done
 /// in 4m, about 40s left; 2nd in line`. The answer is `old`. On a terminal, a command that doesn't fit is cut, then the
 /// holder.
 pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: &Outlook) -> String {
     waiting_line_within(line_width(), name, busy, old, outlook)
 }
 
-/// The place of a waiter.
+/// Returns the place of a waiter.
 fn turn(busy: &Busy, outlook: &Outlook) -> String {
     match busy.ahead {
         0 => String::new(),
@@ -375,7 +391,7 @@ fn turn(busy: &Busy, outlook: &Outlook) -> String {
 /// Width from which a waiting line has the whole of [`NO_URL`].
 const WIDE: usize = 120;
 
-/// The same in a line of this many columns.
+/// Returns [`waiting_line`] in this many columns.
 fn waiting_line_within(
     width: usize,
     name: &Name,
@@ -391,65 +407,53 @@ fn waiting_line_within(
     };
     let start = format!("{place}waiting for \"{name}\"");
     let turn = turn(busy, outlook);
+    let is_running = busy.holders > 0 && busy.frozen.is_none() && busy.stopping.is_none();
+    let holder = busy.holder.as_ref();
+    let holder = holder.filter(|it| is_running && it.kept.is_none());
     let (mut full, mut brief) = (turn.clone(), turn.clone());
-    let holder = busy
-        .holder
-        .as_ref()
-        .filter(|it| it.kept.is_none() && busy.holders > 0);
-    let is_idle = busy.frozen.is_none() && busy.stopping.is_none();
-    if let (Some(holder), Some(usual)) = (holder, outlook.usual.filter(|_| is_idle)) {
+    if let (Some(holder), Some(usual)) = (holder, outlook.usual) {
         let held = Duration::from_millis(busy.now_ms.saturating_sub(holder.since_ms)) + old;
         // Of several holders any may be the next to end.
         let running = if busy.holders == 1 { held } else { usual };
         full = format!("; {}{turn}", expectation(usual, running));
-        let left = about_left(usual, running).map(|left| format!("; {left}"));
-        brief = left.unwrap_or_default() + &turn;
+        brief = enclosed("; ", &about_left(usual, running), "") + &turn;
     }
     let width = width.saturating_sub(columns(PREFIX));
     let forms = keeping(busy, old, "");
-    for (number, (whom, what)) in forms.iter().enumerate() {
-        let end = if number == 0 { &full } else { &brief };
+    let ends = std::iter::once(&full).chain(std::iter::repeat(&brief));
+    for ((whom, what), end) in forms.iter().zip(ends) {
         for at in [outlook.at.as_str(), ""] {
             let line = format!("{start}{at}, {whom}");
-            let room = width.checked_sub(columns(&line) + columns(end));
-            match room.map(|room| room.saturating_sub(2)) {
-                Some(_) if what.is_empty() => return line + end,
-                Some(room) if room >= columns(what).min(LEAST) => {
-                    return format!("{line}: {}{end}", truncate(what, room));
-                }
-                _ => {}
+            let taken = columns(&line) + columns(end);
+            let room = width.saturating_sub(taken + ": ".len());
+            if taken <= width && room >= columns(what).min(LEAST) {
+                return line + &enclosed(": ", &truncate(what, room), "") + end;
             }
         }
     }
     start + &turn
 }
 
-/// `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
+/// Returns `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
 pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
+    use ErrorKind::{Crowded, NotNow, NotReplicated, Unreachable};
     let what = match kind {
         ErrorKind::Loading => "is loading its data",
         ErrorKind::Busy => "is busy with a script",
         ErrorKind::NoPrimary => "has no primary that answers",
-        ErrorKind::NotReplicated => "has too few replicas in sync",
-        ErrorKind::NotNow => "is not ready",
-        ErrorKind::Crowded => "has too many clients",
+        NotReplicated => "has too few replicas in sync",
+        NotNow => "is not ready",
+        Crowded => "has too many clients",
         ErrorKind::Moving => "is moving the keys to another node",
         ErrorKind::Replica => "is a read-only replica",
-        ErrorKind::Unreachable | ErrorKind::Refused | ErrorKind::Config | ErrorKind::Internal => {
+        Unreachable | ErrorKind::Refused | ErrorKind::Config | ErrorKind::Internal => {
             "doesn't answer"
         }
     };
     let lasting = whole_seconds(lasting);
-    // Nothing else says which of the replicas, or of the addresses, the user has to look at.
     let line = match kind {
-        ErrorKind::NotReplicated
-        | ErrorKind::NotNow
-        | ErrorKind::Crowded
-        | ErrorKind::Unreachable
-            if !why.is_empty() =>
-        {
-            why.to_owned()
-        }
+        // Nothing else says which of the replicas, or of the addresses, the user has to look at.
+        NotReplicated | NotNow | Crowded | Unreachable if !why.is_empty() => why.to_owned(),
         _ => format!("Redis {what}"),
     };
     let line = format!("{line}; still trying ({lasting})");
@@ -461,69 +465,8 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     format!("Redis {} ({lasting})", truncate(what, room))
 }
 
-/// The least of a command that says anything, in columns.
+/// Least of a command that says anything, in columns.
 const LEAST: usize = 10;
-
-/// The most that is said of another client's COMMAND, reason or name at once, in characters.
-const QUOTED: usize = 300;
-
-/// As much of another client's text as a message has room for.
-pub fn quoted(text: &str) -> Cow<'_, str> {
-    truncate(text, QUOTED)
-}
-
-/// The holder that is known, and how many there are beside it.
-fn holders(busy: &Busy) -> String {
-    holder_and_others(busy.holder.as_ref(), busy.holders)
-}
-
-/// Who keeps a lock from others: who has frozen it, or holds it.
-pub fn busy_with(busy: &Busy) -> String {
-    match &busy.frozen {
-        Some(frozen) => client_in_words(&frozen.who),
-        None => holders(busy),
-    }
-}
-
-/// A holder, and how many there are beside it.
-pub fn holder_and_others(known: Option<&Holder>, holders: u32) -> String {
-    let one = holder(known);
-    match holders {
-        0 | 1 => one,
-        2 => format!("{one} and another"),
-        many => format!("{one} and {} others", many - 1),
-    }
-}
-
-/// How a lock was lost, in words.
-pub fn lost(name: &Name, loss: &Loss) -> String {
-    match loss {
-        Loss {
-            forced_by: Some(by),
-            ..
-        } => format!(
-            "lock \"{name}\" was forced free by {}",
-            client_and_reason(by)
-        ),
-        Loss {
-            holder: Some(holder),
-            ..
-        } => format!(
-            "lock \"{name}\" was lost, {} holds it now",
-            client_in_words(&holder.who)
-        ),
-        Loss { .. } => format!("lock \"{name}\" was lost: its key is gone or was overwritten"),
-    }
-}
-
-/// That a person, or another run, wants this one to end, in words.
-pub fn cancelled(name: &Name, by: &Who) -> String {
-    let (who, reason) = (client_in_words(by), reason_of(by));
-    if by.instance.is_none() {
-        return format!("{who} asked this run to stop{reason}");
-    }
-    format!("stopped by {who}, who waits for lock \"{name}\"{reason}")
-}
 
 #[cfg(test)]
 mod tests {

@@ -156,7 +156,7 @@ impl Hook<'_> {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let status = news.exit.map(Exit::code);
         let reason = self.who.reason.clone().map(cut);
-        let command = cut(report::job(self.who));
+        let command = cut(report::command_line(&self.who.command));
         let who = cut(client_in_words(self.who));
         let by = news.by.clone().map(cut);
         let or_empty = |value: Option<String>| value.unwrap_or_default();
