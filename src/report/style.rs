@@ -2,12 +2,12 @@
 
 use std::io::{self, IsTerminal};
 
-/// How a part of a line looks.
+/// Look of a part of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
     #[default]
     Plain,
-    /// Of little interest: headings, names of fields.
+    /// Little interest: headings, names of fields.
     Dim,
     Bold,
     /// Something waits.
@@ -17,7 +17,7 @@ pub enum Style {
 }
 
 impl Style {
-    /// As the parameters of a terminal's sequence.
+    /// Returns the parameters of a terminal's sequence.
     fn code(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -34,57 +34,41 @@ impl Style {
 pub struct Line(Vec<(Style, String)>);
 
 impl Line {
-    /// A line that looks the same from end to end.
+    /// Returns a line that looks the same from end to end.
     pub fn of(style: Style, text: impl Into<String>) -> Self {
         Self(vec![(style, text.into())])
     }
 
-    /// How many columns it takes.
+    /// Returns the number of columns that the line takes.
     pub fn columns(&self) -> usize {
         self.0.iter().map(|(_, text)| super::columns(text)).sum()
     }
 
-    /// The same line with more at its end.
+    /// Returns the line with more at its end.
     pub fn and(mut self, style: Style, text: &str) -> Self {
         match self.0.last_mut() {
             _ if text.is_empty() => {}
             Some((last, so_far)) if *last == style => *so_far += text,
-            _ => {
-                let mut part = String::with_capacity(text.len().max(80));
-                part.push_str(text);
-                self.0.push((style, part));
-            }
+            _ => self.0.push((style, text.to_owned())),
         }
         self
     }
 
-    /// The same line with spaces at its end.
+    /// Returns the line with spaces at its end.
     pub fn and_spaces(self, count: usize) -> Self {
-        const SPACES: &str = "                                ";
-        let some = count.min(SPACES.len());
-        let line = self.and(Style::Plain, &SPACES[..some]);
-        if some < count {
-            line.and_spaces(count - some)
-        } else {
-            line
-        }
+        self.and(Style::Plain, &" ".repeat(count))
     }
 
-    /// As it is printed; without spaces at its end.
+    /// Returns the line as it is printed, without spaces at its end.
     pub fn painted(&self, colors: bool) -> String {
-        let last = self
-            .0
-            .iter()
-            .rposition(|(_, text)| !text.trim_end().is_empty());
-        let mut painted = String::with_capacity(160);
-        for (at, (style, text)) in self.0.iter().enumerate() {
-            let text = match last {
-                Some(last) if at < last => text.as_str(),
-                Some(last) if at == last => text.trim_end(),
-                _ => break,
-            };
+        let texts = self.0.iter().map(|(_, text)| text.as_str());
+        let mut left = texts.collect::<String>().trim_end().len();
+        let mut painted = String::new();
+        for (style, text) in &self.0 {
+            let text = &text[..text.len().min(left)];
+            left -= text.len();
             let color = if colors { style.code() } else { "" };
-            if color.is_empty() {
+            if color.is_empty() || text.is_empty() {
                 painted += text;
             } else {
                 painted.extend(["\x1b[0", color, "m", text, "\x1b[0m"]);
@@ -94,13 +78,13 @@ impl Line {
     }
 }
 
-/// Whether standard output shows colours, and its user wants them.
+/// Returns true if standard output shows colours, and its user wants them.
 pub fn has_colors() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb()
 }
 
-/// Whether the terminal knows none of a terminal's sequences.
+/// Returns true if the terminal knows none of a terminal's sequences.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }

@@ -9,25 +9,25 @@ use super::text::{columns, shorten, truncate};
 /// A cell: safe for a terminal, and how it looks.
 pub type Cell<'a> = (Style, Cow<'a, str>);
 
-/// How a table gives way. Columns are known by their numbers.
+/// Way of a table to become narrower. Columns are known by their numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// The column is left out.
     Hide(usize),
     /// The column shows the brief form of its heading and cells.
     Brief(usize),
-    /// The column is no wider than the last number, and cut as far as it has to be: down to the first one.
+    /// The column is no wider than the last number, and cut as far as it must be: down to the first one.
     Cut(usize, usize, usize),
 }
 
 /// A column. It is cut at its end, unless it says otherwise.
 #[derive(Clone, Debug, Default)]
 pub struct Column {
-    /// The heading, and how wide the column would have to be: in full, and brief.
+    /// The heading, and the width of the widest cell: in full, and brief.
     headings: [Cow<'static, str>; 2],
     natural: [usize; 2],
     is_middle: bool,
-    /// Which of the forms is shown, and how wide.
+    /// Form that is shown, and its width.
     form: usize,
     width: usize,
 }
@@ -37,17 +37,15 @@ impl Column {
         Self::of(heading, heading)
     }
 
-    /// A column with a heading of its own for its brief form.
+    /// Returns a column with a heading of its own for its brief form.
     pub fn of(full: &'static str, brief: impl Into<Cow<'static, str>>) -> Self {
-        let headings = [full.into(), brief.into()];
         Self {
-            natural: [columns(&headings[0]), columns(&headings[1])],
-            headings,
+            headings: [full.into(), brief.into()],
             ..Self::default()
         }
     }
 
-    /// It is cut in its middle, as both ends say something.
+    /// Returns the column, cut in its middle, as both ends say something.
     pub fn middle(self) -> Self {
         let is_middle = true;
         Self { is_middle, ..self }
@@ -59,7 +57,7 @@ impl Column {
 pub struct Table {
     columns: Vec<Column>,
     shown: Vec<usize>,
-    /// Columns that may be cut, their least widths and their most, in the order in which they are.
+    /// Columns that may be cut, their least widths and their most, in the order in which they are cut.
     cuts: Vec<(usize, usize, usize)>,
     width: usize,
 }
@@ -68,17 +66,18 @@ pub struct Table {
 const GAP: usize = 2;
 
 impl Table {
-    /// The columns as wide as these rows have to have them. `cell`: that of a row and column, in full or brief.
+    /// Returns columns that are wide enough for these rows. `cell`: that of a row and column, in full or brief.
     pub fn new<'a, R>(
         mut columns: Vec<Column>,
         rows: &'a [R],
         cell: impl Fn(&'a R, usize, bool) -> Cell<'a>,
     ) -> Self {
-        for row in rows {
-            for (at, column) in columns.iter_mut().enumerate() {
-                for (natural, brief) in column.natural.iter_mut().zip([false, true]) {
-                    *natural = super::columns(&cell(row, at, brief).1).max(*natural);
-                }
+        for (at, column) in columns.iter_mut().enumerate() {
+            for form in [0, 1] {
+                let cells = rows.iter().map(|row| cell(row, at, form == 1).1);
+                let texts = cells.chain([column.headings[form].clone()]);
+                let widest = texts.map(|text| super::columns(&text)).max();
+                column.natural[form] = widest.unwrap_or(0);
             }
         }
         Self {
@@ -101,31 +100,26 @@ impl Table {
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::Hide(column) => {
-                self.shown.retain(|shown| *shown != column);
-                self.cuts.retain(|cut| cut.0 != column);
-            }
+            Step::Hide(column) => self.shown.retain(|shown| *shown != column),
             Step::Brief(column) => self.columns[column].form = 1,
-            // A column that was left out gives no room any more.
-            Step::Cut(column, least, most) if self.shown.contains(&column) => {
-                self.cuts.push((column, least, most));
-            }
-            Step::Cut(..) => {}
+            Step::Cut(column, least, most) => self.cuts.push((column, least, most)),
         }
     }
 
-    /// Lays the columns out; whether they fit.
+    /// Lays the columns out. Returns true if they fit.
     fn fits(&mut self) -> bool {
         for column in &mut self.columns {
             column.width = column.natural[column.form];
         }
-        for &(at, _, most) in &self.cuts {
+        // A column that is left out gives no room.
+        let cuts = self.cuts.iter().filter(|cut| self.shown.contains(&cut.0));
+        for &(at, _, most) in cuts.clone() {
             self.columns[at].width = most.min(self.columns[at].width);
         }
         let widths = self.shown.iter().map(|at| self.columns[*at].width + GAP);
         let taken = widths.sum::<usize>().saturating_sub(GAP);
         let mut lacking = taken.saturating_sub(self.width);
-        for &(at, least, _) in &self.cuts {
+        for &(at, least, _) in cuts {
             let by = lacking.min(self.columns[at].width.saturating_sub(least));
             self.columns[at].width -= by;
             lacking -= by;
@@ -133,7 +127,7 @@ impl Table {
         lacking == 0
     }
 
-    /// The line of headings.
+    /// Returns the line of headings.
     pub fn heading(&self) -> Line {
         self.line(|column, brief| {
             let heading = &self.columns[column].headings[usize::from(brief)];
@@ -152,11 +146,15 @@ impl Table {
             if room == 0 {
                 break;
             }
-            let width = column.width.min(room);
-            let takes_all = self.shown.last() == Some(&at);
+            let is_last = self.shown.last() == Some(&at);
+            let width = if is_last {
+                room
+            } else {
+                room.min(column.width)
+            };
             let cut = if column.is_middle { shorten } else { truncate };
             let (style, text) = cell(at, column.form == 1);
-            let text = cut(&text, if takes_all { room } else { width });
+            let text = cut(&text, width);
             // The gap isn't coloured.
             line = line.and_spaces(start - used).and(style, &text);
             used = start + columns(&text);

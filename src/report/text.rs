@@ -1,14 +1,13 @@
 //! Text that is safe and fits: escaped, cut, in columns; times for people.
 
 use std::borrow::Cow;
-use std::fmt::{self, Write as _};
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::duration;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// How many columns of a terminal the text takes: two for a wide character, none for a combining one.
+/// Returns the columns of a terminal that the text takes: two for a wide character, none for a combining one.
 pub fn columns(text: &str) -> usize {
     // Most text, and a table measures all of it.
     if text.is_ascii() {
@@ -17,7 +16,7 @@ pub fn columns(text: &str) -> usize {
     text.width()
 }
 
-/// The text, cut to this many columns.
+/// Returns the text, cut to this many columns.
 pub fn truncate(text: &str, width: usize) -> Cow<'_, str> {
     if text.len() <= width || columns(text) <= width {
         return text.into();
@@ -27,7 +26,7 @@ pub fn truncate(text: &str, width: usize) -> Cow<'_, str> {
     cut.into()
 }
 
-/// The text, cut to this many columns in its middle: of a user and a host both ends say something.
+/// Returns the text, cut to this many columns in its middle: of a user and a host both ends say something.
 pub fn shorten(text: &str, width: usize) -> Cow<'_, str> {
     if columns(text) <= width {
         return text.into();
@@ -38,18 +37,16 @@ pub fn shorten(text: &str, width: usize) -> Cow<'_, str> {
     format!("{start}…{end}").into()
 }
 
-/// The text in parts that fit into a width, broken between words; a word that is too long is a part of
+/// Returns the text in parts that fit into a width, broken between words; a word that is too long is a part of
 /// its own.
 pub fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
-    let Some(room) = room else {
-        return vec![text];
-    };
     let (mut parts, mut start, mut end) = (Vec::new(), 0, 0);
-    for (at, word) in words(text) {
-        let next = at + word.len();
-        if end > start && columns(&text[start..next]) > room {
+    for word in text.split_inclusive(' ') {
+        let next = end + word.len();
+        let taken = columns(text[start..next].trim_end());
+        if end > start && room.is_some_and(|room| taken > room) {
             parts.push(text[start..end].trim_end());
-            start = at;
+            start = end;
         }
         end = next;
     }
@@ -57,85 +54,56 @@ pub fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
     parts
 }
 
-/// The words of a text, and where they begin.
-fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut at = 0;
-    text.split(' ').map(move |word| {
-        let start = at;
-        at += word.len() + 1;
-        (start, word)
-    })
-}
-
-/// As much of its start as fits into this many columns.
+/// Returns as much of the start of a text as fits into this many columns.
 fn start_of(text: &str, width: usize) -> &str {
-    let mut taken = 0;
-    let end = text.char_indices().find(|(_, c)| {
-        taken += c.width().unwrap_or(0);
-        taken > width
-    });
-    let mut start = &text[..end.map_or(text.len(), |(at, _)| at)];
-    // Some take more columns together than one by one: a digit that is made a picture.
-    while columns(start) > width {
-        start = start.trim_end_matches(|c: char| c.width() == Some(0));
-        let mut chars = start.chars();
-        chars.next_back();
-        start = chars.as_str();
-    }
-    // What joins a character to the next one joins nothing here.
-    start.trim_end_matches('\u{200d}')
+    let ends = ends(text);
+    let fitting = ends.partition_point(|end| columns(&text[..*end]) <= width);
+    &text[..ends[fitting - 1]]
 }
 
-/// As much of its end as fits into this many columns.
+/// Returns as much of the end of a text as fits into this many columns.
 fn end_of(text: &str, width: usize) -> &str {
-    let mut taken = 0;
-    let start = text.char_indices().rev().find(|(_, c)| {
-        taken += c.width().unwrap_or(0);
-        taken > width
-    });
-    let mut end = &text[start.map_or(0, |(at, c)| at + c.len_utf8())..];
-    while columns(end) > width {
-        let mut chars = end.chars();
-        chars.next();
-        end = chars.as_str();
-    }
-    // A combining character belongs to the one that was cut off.
-    end.trim_start_matches(|c: char| c.width() == Some(0))
+    let starts = ends(text);
+    let too_early = starts.partition_point(|start| columns(&text[*start..]) > width);
+    &text[starts[too_early]..]
 }
 
-/// The text, and spaces up to this many columns.
+/// Returns where a text may be cut, its start and its end included: not within characters that are shown as one.
+fn ends(text: &str) -> Vec<usize> {
+    let is_joined = |at: usize| {
+        text[at..].starts_with(|c: char| c.width() == Some(0)) || text[..at].ends_with('\u{200d}')
+    };
+    let ends = text.char_indices().map(|(at, _)| at).skip(1);
+    let ends = ends.filter(|at| !is_joined(*at));
+    [0].into_iter().chain(ends).chain([text.len()]).collect()
+}
+
+/// Returns the text, and spaces up to this many columns.
 pub fn padded(text: &str, width: usize) -> String {
     let missing = width.saturating_sub(columns(text));
     format!("{text}{:missing$}", "")
 }
 
-/// The text with control characters, direction marks and line separators written out, and commands to CI
+/// Returns the text with control characters, direction marks and line separators written out, and commands to CI
 /// agents broken: what comes from Redis can't drive the terminal, nor what else shows or logs it.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    let safe = escape_with(text, |safe, c| write!(safe, "{}", c.escape_default()));
-    let commands = commands_in(&safe);
-    if commands.is_empty() {
-        return safe;
-    }
+    let mut safe = escape_with(text, |c| c.escape_default().to_string());
     // Visible, as people should see that something was changed. And a character without width wouldn't count to
     // agents that compare by culture.
-    let mut broken = String::with_capacity(safe.len() + commands.len());
-    let mut copied = 0;
-    for at in commands {
-        broken.extend([&safe[copied..at], "\\"]);
-        copied = at;
+    for at in commands_in(&safe).into_iter().rev() {
+        safe.to_mut().insert(at, '\\');
     }
-    (broken + &safe[copied..]).into()
+    safe
 }
 
-/// Whether it is shown as it is.
+/// Returns true if the text is shown as it is.
 pub fn is_safe(text: &str) -> bool {
     matches!(escaped(text), Cow::Borrowed(_))
 }
 
-/// The middle of each prefix by which a CI agent knows a command in the log of a step: `##vso[` (Azure Pipelines),
+/// Returns the middle of each prefix by which a CI agent knows a command in the log of a step: `##vso[` (Azure Pipelines),
 /// `##[` (both it and GitHub Actions) and `##teamcity[` wherever they are, and GitHub's `::` at the start of a line,
-/// behind white space. Any word may become the start of a line, by a table or where a text is wrapped.
+/// behind white space. Any word may become the start of a line, by a table or when a text is wrapped.
 fn commands_in(text: &str) -> Vec<usize> {
     let pairs = text.as_bytes().windows(2).enumerate();
     let commands = pairs.filter(|(at, pair)| match *pair {
@@ -152,17 +120,17 @@ fn commands_in(text: &str) -> Vec<usize> {
     commands.map(|(at, _)| at + 1).collect()
 }
 
-/// The same for text that is JSON already, in which such characters stand within strings only: to a parser it stays as
-/// it is. No line of it begins with `::`.
+/// Returns text that is JSON already, in which such characters stand within strings only, safe as [`escaped`] does: to a
+/// parser it stays as it is. No line of it begins with `::`.
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
-    let safe = escape_with(json, |safe, c| write!(safe, "\\u{:04x}", u32::from(c)));
+    let safe = escape_with(json, |c| format!("\\u{:04x}", u32::from(c)));
     if safe.contains("##") {
         return safe.replace("##", "#\\u0023").into();
     }
     safe
 }
 
-fn escape_with(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) -> Cow<'_, str> {
+fn escape_with(text: &str, escape: impl Fn(char) -> String) -> Cow<'_, str> {
     let drives = |c: char| {
         c.is_control()
             || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -173,7 +141,7 @@ fn escape_with(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) ->
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         if drives(c) {
-            let _ = escape(&mut safe, c);
+            safe += &escape(c);
         } else {
             safe.push(c);
         }
@@ -181,7 +149,7 @@ fn escape_with(text: &str, escape: impl Fn(&mut String, char) -> fmt::Result) ->
     Cow::Owned(safe)
 }
 
-/// RFC 3339 with milliseconds; `None` for a time that no calendar has.
+/// Returns RFC 3339 with milliseconds; `None` for a time that no calendar has.
 pub fn timestamp(ms: u64) -> Option<String> {
     let last = 253_402_300_799_000; // the end of the year 9999
     (ms <= last).then(|| {
@@ -189,21 +157,21 @@ pub fn timestamp(ms: u64) -> Option<String> {
     })
 }
 
-/// How many columns a terminal at standard output has; `None` without one.
+/// Returns the columns of the terminal at standard output, if there is one.
 pub fn width() -> Option<usize> {
     let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
     Some(width.0.into())
 }
 
-/// How long a wait was: `350ms`, `3.8s`, `2m5s`.
+/// Returns how long a wait was: `350ms`, `3.8s`, `2m5s`.
 pub fn format_wait(waited: Duration) -> String {
     match waited.as_secs() {
-        1..60 => format!("{:.1}s", (waited.as_secs_f64() * 10.0).floor() / 10.0),
+        seconds @ 1..60 => format!("{seconds}.{}s", waited.subsec_millis() / 100),
         _ => duration::brief(waited),
     }
 }
 
-/// A place: `2nd`.
+/// Returns a place: `2nd`.
 pub fn ordinal(number: u32) -> String {
     let ending = match (number % 100, number % 10) {
         (11..=13, _) => "th",
@@ -215,17 +183,9 @@ pub fn ordinal(number: u32) -> String {
     format!("{number}{ending}")
 }
 
-/// A duration in whole seconds.
+/// Returns a duration in whole seconds.
 pub fn whole_seconds(duration: Duration) -> String {
     duration::brief(Duration::from_secs(duration.as_secs()))
-}
-
-/// The same, but what lasts less than a second as it is.
-pub fn in_seconds(duration: Duration) -> String {
-    if duration < Duration::from_secs(1) {
-        return duration::brief(duration);
-    }
-    whole_seconds(duration)
 }
 
 #[cfg(test)]
@@ -276,7 +236,8 @@ mod tests {
         assert_eq!(truncate("東京都", 6), "東京都");
         assert_eq!(truncate("東京都", 5), "東京…");
         assert_eq!(truncate("東京都", 4), "東…");
-        assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 3), "👩…");
+        assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 3), "👩\u{200d}🚀…");
+        assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 2), "…");
         assert_eq!(truncate("e\u{301}e\u{301}e\u{301}", 2), "e\u{301}…");
         assert_eq!(truncate("ab", 0), "…");
         // A digit and the sign that makes it a picture.

@@ -495,7 +495,7 @@ impl Supervision<'_> {
         if self.said_not_replicated {
             return;
         }
-        let [lasting, left] = [lasting, stop_in].map(report::in_seconds);
+        let [lasting, left] = [lasting, stop_in].map(report::format_duration);
         let locks = match self.terms.names {
             [name] => format!("lock \"{name}\""),
             _ => "its locks".into(),
