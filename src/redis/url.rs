@@ -1,7 +1,9 @@
-//! Redis URLs, read part by part, so that a mistake is named by its part. Pure. No message repeats what
-//! was written, as any part may turn out to be a piece of a password.
+//! Redis URLs, read part by part, so that a mistake is named by its part. Pure. No message repeats a part of the URL, as any
+//! part may turn out to be a piece of a password.
 
 use std::fmt;
+use std::net::Ipv6Addr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 /// Where a server is.
@@ -67,23 +69,22 @@ const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
 impl Url {
-    /// Reads a URL; what is wrong with it otherwise. White space around it, such as the newline at the end of a
-    /// secret, is no part of it.
+    /// Reads a URL, or returns what is wrong with it. White space around it, such as the newline at the end of a secret, isn't
+    /// part of it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.starts_with(['"', '\'']) {
             return Err("it begins with a quote; remove the quotes around it".into());
         }
-        match text.strip_prefix("local:") {
-            Some("") => {
-                return Ok(Self {
-                    place: Place::Local,
-                    database: 0,
-                    login: Login::default(),
-                });
-            }
-            Some(_) => return Err("write `local:`, with nothing after it".into()),
-            None => {}
+        if text == "local:" {
+            return Ok(Self {
+                place: Place::Local,
+                database: 0,
+                login: Login::default(),
+            });
+        }
+        if text.starts_with("local:") {
+            return Err("write `local:`, with nothing after it".into());
         }
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("it must begin with {SCHEMES}"));
@@ -99,23 +100,20 @@ impl Url {
                 "a # must be written %23; redlock doesn't know #insecure, as certificate checks can't be switched off".into(),
             );
         }
+        let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        let tls = scheme.starts_with("rediss");
         match scheme {
-            "redis" | "rediss" => tcp(rest, scheme == "rediss"),
+            "redis" | "rediss" => tcp(rest, tls),
             "unix" => unix(rest),
-            "redis-sentinel" | "rediss-sentinel" => sentinels(rest, scheme == "rediss-sentinel"),
-            "redis-cluster" | "rediss-cluster" => cluster(rest, scheme == "rediss-cluster"),
-            _ if scheme
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || c == '-') =>
-            {
-                Err(format!("unknown scheme {scheme}://; use {SCHEMES}"))
-            }
+            "redis-sentinel" | "rediss-sentinel" => sentinels(rest, tls),
+            "redis-cluster" | "rediss-cluster" => cluster(rest, tls),
+            _ if is_word(scheme) => Err(format!("unknown scheme {scheme}://; use {SCHEMES}")),
             _ => Err(format!("it must begin with {SCHEMES}")),
         }
     }
 }
 
-/// Whether a URL has a password in it, and the file with one that it names.
+/// Returns whether a URL has a password in it, and the file with one that it names.
 pub fn passwords(url: &str) -> (bool, Option<PathBuf>) {
     let Ok(Url { place, login, .. }) = Url::parse(url) else {
         return (false, None);
@@ -126,7 +124,7 @@ pub fn passwords(url: &str) -> (bool, Option<PathBuf>) {
             password_file,
             ..
         } => (login.password, password_file),
-        Place::Server(_) | Place::Local | Place::Cluster { .. } => (None, None),
+        _ => (None, None),
     };
     (login.password.or(theirs).is_some(), file)
 }
@@ -144,26 +142,17 @@ fn parts(text: &str) -> Result<Parts<'_>, String> {
     let end = text.find(['/', '?']).unwrap_or(text.len());
     let (authority, rest) = text.split_at(end);
     if let Some(at) = rest.find('@') {
-        let (what, escape) = if rest[..at].contains('?') {
-            ("?", "%3F")
-        } else {
-            ("/", "%2F")
-        };
+        let sign = if rest[..at].contains('?') { '?' } else { '/' };
         return Err(format!(
-            "a {what} in the user name or password must be written {escape}"
+            "a {sign} in the user name or password must be written %{:X}",
+            u32::from(sign)
         ));
     }
-    let (credentials, hosts) = match authority.rsplit_once('@') {
-        Some((credentials, _)) if credentials.contains('@') => {
-            return Err("an @ in the user name or password must be written %40".into());
-        }
-        Some((credentials, hosts)) => (credentials, hosts),
-        None => ("", authority),
-    };
-    let (username, password) = match credentials.split_once(':') {
-        Some((username, password)) => (username, password),
-        None => (credentials, ""),
-    };
+    if authority.matches('@').count() > 1 {
+        return Err("an @ in the user name or password must be written %40".into());
+    }
+    let (credentials, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let (username, password) = credentials.split_once(':').unwrap_or((credentials, ""));
     let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
     Ok(Parts {
         login: Login {
@@ -179,7 +168,7 @@ fn parts(text: &str) -> Result<Parts<'_>, String> {
 /// `[user[:password]@]host[:port][/db]`
 fn tcp(rest: &str, tls: bool) -> Result<Url, String> {
     let parts = parts(rest)?;
-    no_options(parts.options)?;
+    let [] = options(parts.options, [], NO_OPTIONS)?;
     if parts.hosts.contains(',') {
         return Err("it has several hosts; with Sentinel use redis-sentinel://host1,host2,host3/NAME, with Redis Cluster redis-cluster://host1,host2".into());
     }
@@ -194,11 +183,25 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, String> {
     })
 }
 
-fn no_options(options: &str) -> Result<(), String> {
-    match pairs(options).find(|(name, _)| *name != "protocol") {
-        None => Ok(()),
-        Some(_) => Err("it has an unknown option after the ?; the database is written /3".into()),
+/// Hint behind an unknown option of a URL that has no options.
+const NO_OPTIONS: &str = "the database is written /3";
+
+/// Returns the values of the options with these names. Other clients know `protocol`, too, which redlock ignores.
+fn options<const N: usize>(
+    text: &str,
+    names: [&str; N],
+    hint: &str,
+) -> Result<[Option<String>; N], String> {
+    let mut values = std::array::from_fn(|_| None);
+    for option in text.split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match names.iter().position(|known| *known == name) {
+            Some(at) => values[at] = some(decoded(value, name)?),
+            None if name == "protocol" => {}
+            None => return Err(format!("it has an unknown option after the ?; {hint}")),
+        }
     }
+    Ok(values)
 }
 
 /// `[user[:password]@]host[:port],…/NAME[/db][?sentinel_user=…&sentinel_password=…]`
@@ -210,25 +213,19 @@ fn sentinels(rest: &str, tls: bool) -> Result<Url, String> {
     if primary.is_empty() {
         return Err("the primary's name, as the sentinels know it, is missing after the hosts; write redis-sentinel://host1,host2,host3/mymaster".into());
     }
-    let (mut login, mut password_file) = (Login::default(), None);
-    for (name, value) in pairs(parts.options) {
-        let value = || decoded(value, name);
-        match name {
-            "sentinel_user" => login.username = some(value()?),
-            "sentinel_password" => login.password = some(value()?),
-            "sentinel_password_file" => password_file = some(value()?).map(PathBuf::from),
-            "protocol" => {}
-            _ => {
-                return Err("it has an unknown option after the ?; the options are sentinel_user, sentinel_password and sentinel_password_file".into());
-            }
-        }
-    }
+    let names = [
+        "sentinel_user",
+        "sentinel_password",
+        "sentinel_password_file",
+    ];
+    let hint = "the options are sentinel_user, sentinel_password and sentinel_password_file";
+    let [username, password, password_file] = options(parts.options, names, hint)?;
     Ok(Url {
         place: Place::Sentinels {
             nodes,
             primary,
-            login,
-            password_file,
+            login: Login { username, password },
+            password_file: password_file.map(PathBuf::from),
         },
         database: database(number)?,
         login: parts.login,
@@ -238,11 +235,9 @@ fn sentinels(rest: &str, tls: bool) -> Result<Url, String> {
 /// `[user[:password]@]host[:port],…[/tag]`
 fn cluster(rest: &str, tls: bool) -> Result<Url, String> {
     let parts = parts(rest)?;
-    no_options(parts.options)?;
-    let tag = decoded(
-        parts.path.strip_suffix('/').unwrap_or(parts.path),
-        "hash tag",
-    )?;
+    let [] = options(parts.options, [], NO_OPTIONS)?;
+    let tag = parts.path.strip_suffix('/').unwrap_or(parts.path);
+    let tag = decoded(tag, "hash tag")?;
     if tag.contains(['{', '}', '/']) {
         return Err("the part after the hosts is the hash tag of all keys, without braces, as in redis-cluster://host1,host2/jobs".into());
     }
@@ -275,28 +270,24 @@ fn nodes(hosts: &str, port: u16, tls: bool) -> Result<Vec<Address>, String> {
     Ok(nodes)
 }
 
-/// A host and its port; `default` where none is given.
+/// Returns a host and its port, or the default port if none is given.
 fn host_and_port(place: &str, default: u16) -> Result<(String, u16), String> {
     let (host, port) = if let Some(rest) = place.strip_prefix('[') {
-        let (host, port) = rest
-            .split_once(']')
-            .ok_or("the ] after the IPv6 address is missing")?;
-        if host.parse::<std::net::Ipv6Addr>().is_err() {
+        let end = "the ] after the IPv6 address is missing";
+        let (host, port) = rest.split_once(']').ok_or(end)?;
+        if host.parse::<Ipv6Addr>().is_err() {
             return Err("there is no IPv6 address in the brackets".into());
         }
-        let port = match port.strip_prefix(':') {
-            Some(port) => Some(port),
-            None if port.is_empty() => None,
-            None => return Err("after the ] only a port may follow, such as :6379".into()),
-        };
-        (host, port)
+        match port.strip_prefix(':') {
+            None if !port.is_empty() => {
+                return Err("after the ] only a port may follow, such as :6379".into());
+            }
+            port => (host, port.unwrap_or_default()),
+        }
     } else if place.matches(':').count() > 1 {
         return Err("an IPv6 address must be in brackets, such as [::1]:6379".into());
     } else {
-        match place.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (place, None),
-        }
+        place.split_once(':').unwrap_or((place, ""))
     };
     if host.is_empty() {
         return Err("the host is missing".into());
@@ -305,18 +296,18 @@ fn host_and_port(place: &str, default: u16) -> Result<(String, u16), String> {
     if !host.chars().all(is_part) {
         return Err("the host has a character that no host name has".into());
     }
-    let port = match port {
-        None | Some("") => default,
-        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(
-            "the port must be a number from 1 to 65535 (a user name and password stand before an @)",
-        )?,
-    };
-    Ok((host.to_owned(), port))
+    if port.is_empty() {
+        return Ok((host.to_owned(), default));
+    }
+    let port: NonZeroU16 = port.parse().map_err(|_| {
+        "the port must be a number from 1 to 65535 (a user name and password stand before an @)"
+    })?;
+    Ok((host.to_owned(), port.get()))
 }
 
 /// `/path[?db=N&user=USER&pass=PASSWORD]`
 fn unix(rest: &str) -> Result<Url, String> {
-    let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let (path, text) = rest.split_once('?').unwrap_or((rest, ""));
     let path = decoded(path, "path")?;
     if path.is_empty() {
         return Err("the path of the socket is missing".into());
@@ -326,32 +317,14 @@ fn unix(rest: &str) -> Result<Url, String> {
             "the path of the socket must begin with /, as in unix:///run/redis.sock".into(),
         );
     }
-    let mut url = Url {
+    let (text, names) = (text.replace('+', "%20"), ["db", "user", "pass"]);
+    let hint = "the options are db, user and pass";
+    let [number, username, password] = options(&text, names, hint)?;
+    Ok(Url {
         place: Place::Server(Address::Unix(path.into())),
-        database: 0,
-        login: Login::default(),
-    };
-    for (name, value) in pairs(options) {
-        let value = value.replace('+', "%20");
-        match name {
-            "db" => url.database = database(&value)?,
-            "user" => url.login.username = some(decoded(&value, "user name")?),
-            "pass" => url.login.password = some(decoded(&value, "password")?),
-            "protocol" => {}
-            _ => {
-                return Err(
-                    "it has an unknown option after the ?; the options are db, user and pass"
-                        .into(),
-                );
-            }
-        }
-    }
-    Ok(url)
-}
-
-fn pairs(options: &str) -> impl Iterator<Item = (&str, &str)> {
-    let parts = options.split('&').filter(|part| !part.is_empty());
-    parts.map(|part| part.split_once('=').unwrap_or((part, "")))
+        database: database(&number.unwrap_or_default())?,
+        login: Login { username, password },
+    })
 }
 
 fn database(text: &str) -> Result<i64, String> {
@@ -370,22 +343,20 @@ fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Text without its escapes; a % that begins none stands for itself.
+/// Returns a text without its escapes; a % that begins none stands for itself.
 fn decoded(text: &str, what: &str) -> Result<String, String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let escaped = after
-            .get(..2)
-            .filter(|_| first == b'%')
-            .filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-        bytes.push(escaped.unwrap_or(first));
-        rest = if escaped.is_some() {
-            &after[2..]
-        } else {
-            after
-        };
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2);
+        let digits = digits.filter(|it| it.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match digits.map(|digits| u8::from_str_radix(digits, 16)) {
+            Some(Ok(byte)) => {
+                bytes.push(byte);
+                bytes.extend(&part.as_bytes()[2..]);
+            }
+            _ => bytes.extend([b"%", part.as_bytes()].concat()),
+        }
     }
     String::from_utf8(bytes).map_err(|_| format!("the {what} isn't UTF-8"))
 }
