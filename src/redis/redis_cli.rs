@@ -14,13 +14,14 @@ pub struct RedisCli {
     tls: Vec<String>,
     /// The user of the settings; `None` for the default user.
     user: Option<String>,
+    /// redis-cli must ask for a password, also to log in as the default user.
     has_password: bool,
-    /// Whether the user of the settings may do what an administrator may.
+    /// The user of the settings is an administrator.
     is_admin: bool,
 }
 
 impl RedisCli {
-    /// Until more is known, the default user counts as an administrator, and any other doesn't.
+    /// Takes the default user for an administrator, and no other.
     pub(super) fn new(
         address: &Address,
         files: &TlsFiles,
@@ -43,54 +44,41 @@ impl RedisCli {
         }
     }
 
-    /// The same, where it is known whether the user is an administrator.
+    /// Returns the lines of a user who is an administrator, or isn't.
     pub fn of_admin(self, is_admin: bool) -> Self {
         Self { is_admin, ..self }
     }
 
-    /// A line that asks as the user of the settings does.
+    /// Returns a line that asks as the user of the settings does.
     pub fn line(&self, words: &[&str]) -> String {
-        let login = self.login();
-        joined(&[&self.place, &self.tls, &login], words)
+        self.command(&self.place, true, words)
     }
 
-    /// A line that only an administrator may use: of the settings, if their user is one, and else the default user.
+    /// Returns a line for an administrator: the user of the settings, if that is one, otherwise the default user.
     /// [`Self::note`] stands behind it.
     pub fn admin_line(&self, words: &[&str]) -> String {
-        let login = self.admin_login();
-        joined(&[&self.place, &self.tls, &login], words)
+        self.command(&self.place, self.is_admin, words)
     }
 
-    /// A line that has redis-cli do something with a whole cluster, of which the node at this place is one.
+    /// Returns a line by which redis-cli does something with a whole cluster, of which the node at this place is one.
     pub(super) fn cluster_line(&self, task: &str, place: &str) -> String {
-        let login = self.admin_login();
-        joined(&[&self.tls, &login], &["--cluster", task, place])
+        self.command(&[], self.is_admin, &["--cluster", task, place])
     }
 
-    /// What is to be said behind a line for an administrator.
+    /// Returns the note behind a line for an administrator.
     pub fn note(&self) -> Option<&'static str> {
         (!self.is_admin).then_some("as an administrator")
     }
 
-    fn login(&self) -> Vec<String> {
-        let user = self.user.iter().flat_map(|user| ["--user", user]);
-        let asks = (self.has_password || self.user.is_some()).then_some("--askpass");
-        user.chain(asks).map(str::to_owned).collect()
+    fn command(&self, place: &[String], as_user: bool, words: &[&str]) -> String {
+        let options = place.iter().chain(&self.tls).map(String::as_str);
+        let user = self.user.iter().filter(|_| as_user);
+        let user = user.flat_map(|user| ["--user", user]);
+        let asks = self.has_password.then_some("--askpass");
+        let command = std::iter::once("redis-cli").chain(options).chain(user);
+        let command: Vec<&str> = command.chain(asks).chain(words.iter().copied()).collect();
+        command_line(&command)
     }
-
-    fn admin_login(&self) -> Vec<String> {
-        match &self.user {
-            Some(_) if !self.is_admin => vec!["--askpass".into()],
-            _ => self.login(),
-        }
-    }
-}
-
-fn joined(options: &[&[String]], words: &[&str]) -> String {
-    let words = words.iter().map(|&word| word.to_owned());
-    let all = std::iter::once("redis-cli".to_owned());
-    let all: Vec<String> = all.chain(options.concat()).chain(words).collect();
-    command_line(&all)
 }
 
 fn host_and_port(host: &str, port: u16) -> Vec<String> {
