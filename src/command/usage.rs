@@ -54,7 +54,7 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
 const DOCTOR: &str = " (`redlock doctor` shows more)";
 
 /// Variables that redlock doesn't read, each with the cause of an error that it would have prevented, and what to do.
-const UNREAD: [(&str, Cause, &str); 2] = [
+static UNREAD: [(&str, Cause, &str); 2] = [
     (
         "REDIS_URL",
         Cause::NoDefaultServer,
@@ -76,7 +76,7 @@ fn unread_variable(error: &protocol::Error) -> String {
     let mut all = UNREAD.iter();
     let unread = all.find(|(name, cause, _)| {
         let is_set = std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        is_set && error.has_cause(*cause)
+        is_set && error.cause.as_ref() == Some(cause)
     });
     unread.map_or(String::new(), |(name, _, instead)| {
         format!("; {name} is set, but {instead}")
@@ -141,7 +141,7 @@ pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<
         if let Some(place) = password_command.filter(|_| exit == Exit::Refused) {
             line = format!("{line}; {place} isn't read: {NO_PASSWORD_COMMAND}");
         }
-        if lock_error.is_some_and(protocol::Error::doctor_knows_more) {
+        if lock_error.is_some_and(|error| error.doctor_knows_more) {
             line += DOCTOR;
         }
         report::error(line);

@@ -287,7 +287,7 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
     let list = list.unwrap_or_default();
     server.note_nodes(Nodes::parse(&list, server.address()).others);
     match owner(&list, slot, lacks_name) {
-        Some((host, port)) => error.moved_to(Some(Redirect { slot, host, port }), false),
+        Some((host, port)) => error.because(Cause::Moved(Redirect { slot, host, port })),
         None if lacks_name => error,
         None => Error::new(
             ErrorKind::Unreachable,

@@ -35,34 +35,23 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same request may succeed a little later.
+    /// Returns true if the same request may succeed a little later.
     pub fn may_pass(self) -> bool {
-        match self {
-            Self::Unreachable
-            | Self::Loading
-            | Self::Busy
-            | Self::NoPrimary
-            | Self::NotNow
-            | Self::Crowded
-            | Self::NotReplicated
-            | Self::Moving
-            | Self::Replica => true,
-            Self::Refused | Self::Config | Self::Internal => false,
-        }
+        !matches!(self, Self::Refused | Self::Config | Self::Internal)
     }
 
-    /// Whether the server that has the locks gave no answer.
+    /// Returns true if the server that has the locks gave no answer.
     pub fn is_unreachable(self) -> bool {
         matches!(self, Self::Unreachable | Self::NoPrimary)
     }
 
-    /// Whether it is known that there is something to wait for, also where it has never answered: a server
-    /// that says that it will be ready, or one of which others know.
+    /// Returns true if there is something to wait for, even if it has never answered: a server that says that it will be
+    /// ready, or a server of which others know.
     pub fn is_worth_waiting(self) -> bool {
         self.will_pass() || self == Self::NoPrimary
     }
 
-    /// Whether the server answers that it is there and isn't ready, which may be over soon.
+    /// Returns true if the server answers that it isn't ready, which may be over soon.
     pub fn will_pass(self) -> bool {
         matches!(
             self,
@@ -72,34 +61,44 @@ impl ErrorKind {
 }
 
 /// A cause that the rest of redlock depends on, beside the kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A TLS handshake failed: the address, or a certificate, is wrong.
     Tls,
+    /// A file with a certificate or a password can't be used.
+    File,
+    /// The host has no known address.
+    UnknownHost,
+    /// No server listens at the address.
+    NoServer,
     /// No URL is set, and no server listens at the default address.
     NoDefaultServer,
     /// `local:` needs a server program, and none is installed.
     NoServerProgram,
+    /// The server gives no answer in time.
+    Silent,
+    /// The other side has closed the connection.
+    Closed,
     /// The server requires a password, and none is set.
     NoPassword,
+    /// The user lacks these ACL rules.
+    MissingRules(String),
+    /// The keys are on another node of the cluster, to which the next connection goes.
+    Moved(Redirect),
+    /// The cluster is moving the keys to another node, and some are already there.
+    Migrating(Option<Redirect>),
 }
 
 /// A failed conversation with Redis. The message is for people: what happened, and what to do.
 #[derive(Clone, Debug)]
 pub struct Error {
     pub kind: ErrorKind,
+    pub cause: Option<Cause>,
     message: String,
-    /// The origin of the URL, if the server can't be reached.
-    origin: Option<String>,
+    /// The origin of the URL, as a sentence, if the URL may be wrong.
+    pub origin: Option<String>,
     /// `redlock doctor` shows more than the message.
-    doctor_knows_more: bool,
-    /// The ACL rules that are missing.
-    missing_rules: Option<String>,
-    /// Where the keys are instead, by a node of a cluster.
-    redirect: Option<Redirect>,
-    /// Some keys have moved to that node, and the others follow.
-    is_migration: bool,
-    cause: Option<Cause>,
+    pub doctor_knows_more: bool,
 }
 
 /// How much of a text a message quotes, in characters.
@@ -115,24 +114,17 @@ pub fn quoted(text: &str) -> Cow<'_, str> {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: String) -> Self {
+        use ErrorKind::{Crowded, NoPrimary, NotNow, NotReplicated, Replica, Unreachable};
         let doctor_knows_more = matches!(
             kind,
-            ErrorKind::Unreachable
-                | ErrorKind::NoPrimary
-                | ErrorKind::NotReplicated
-                | ErrorKind::NotNow
-                | ErrorKind::Crowded
-                | ErrorKind::Replica
+            Unreachable | NoPrimary | NotReplicated | NotNow | Crowded | Replica
         );
         Self {
             kind,
+            cause: None,
             message,
             origin: None,
             doctor_knows_more,
-            missing_rules: None,
-            redirect: None,
-            is_migration: false,
-            cause: None,
         }
     }
 
@@ -147,81 +139,47 @@ impl Error {
         self.cause == Some(cause)
     }
 
-    /// The same error, with the origin of the server's URL.
+    /// Returns the error with the origin of the server's URL.
     pub(super) fn with_origin(self, origin: Option<String>) -> Self {
         Self { origin, ..self }
     }
 
-    /// The same error, with what to do next.
+    /// Returns the error with a hint at the next step.
     pub fn with_next(mut self, next: &str) -> Self {
         self.message = format!("{}; {next}", self.message);
         self
     }
 
-    /// The message without the origin of the URL.
+    /// Returns the message without the origin of the URL.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The origin of the URL, as a sentence, if the URL may be wrong.
-    pub fn origin(&self) -> Option<&str> {
-        self.origin.as_deref()
-    }
-
-    /// The same error, with a hint at `redlock doctor`, which shows more.
-    pub(super) fn for_doctor(mut self) -> Self {
-        self.doctor_knows_more = true;
-        self
-    }
-
-    /// Whether `redlock doctor` shows more than the message.
-    pub fn doctor_knows_more(&self) -> bool {
-        self.doctor_knows_more
-    }
-
-    /// Returns the error of a user without these ACL rules.
-    pub(super) fn of_missing_rules(mut self, rules: String) -> Self {
-        self.missing_rules = Some(rules);
-        self
-    }
-
-    /// Returns the ACL rules that are missing, if that is the reason.
-    pub fn missing_rules(&self) -> Option<&str> {
-        self.missing_rules.as_deref()
-    }
-
-    /// Whether nothing was done because the keys are on another node of a cluster, which the next connection
-    /// goes to; so there is no reason to wait.
+    /// Returns true if nothing was done because the keys are on another node of a cluster. The next connection goes there,
+    /// so there is no reason to wait.
     pub fn goes_elsewhere(&self) -> bool {
-        self.redirect.is_some() && !self.is_migration
+        matches!(self.cause, Some(Cause::Moved(_)))
     }
 
-    /// A node of a cluster says that the keys are on another one.
+    /// Returns true if a cluster is moving the keys to another node.
+    pub fn is_migration(&self) -> bool {
+        matches!(self.cause, Some(Cause::Migrating(_)))
+    }
+
+    /// Returns the place of the keys, if a node of a cluster names another node.
+    pub fn redirect(&self) -> Option<&Redirect> {
+        match &self.cause {
+            Some(Cause::Moved(redirect)) => Some(redirect),
+            Some(Cause::Migrating(redirect)) => redirect.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns an error by which a node of a cluster says that the keys are on another one.
     #[cfg(test)]
     pub fn moved() -> Self {
-        Self {
-            redirect: Redirect::parse("1 other:7000"),
-            ..Self::new(ErrorKind::NotNow, String::new())
-        }
-    }
-
-    /// Whether the keys are just being moved to another node of a cluster.
-    pub fn is_migration(&self) -> bool {
-        self.is_migration
-    }
-
-    /// The same error, of keys that a node of a cluster is moving or has moved.
-    pub(super) fn moved_to(self, redirect: Option<Redirect>, is_migration: bool) -> Self {
-        Self {
-            redirect,
-            is_migration,
-            ..self
-        }
-    }
-
-    /// Where the keys are instead, by a node of a cluster.
-    pub fn redirect(&self) -> Option<&Redirect> {
-        self.redirect.as_ref()
+        let cause = Redirect::parse("1 other:7000").map(Cause::Moved);
+        Self::new(ErrorKind::NotNow, String::new()).because(cause)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Error, ErrorKind};
+use super::error::{Cause, Error, ErrorKind};
 use crate::file;
 use crate::reason::reason;
 
@@ -40,16 +40,24 @@ impl FreshPassword {
         self.latest().clone()
     }
 
-    /// Reads the password as it is now.
+    /// Reads the password as it is now. If that fails, the password of before is kept.
     ///
     /// # Errors
     /// [`ErrorKind::Config`], and once the server has accepted one: [`ErrorKind::NotNow`].
     pub(super) fn read(&self) -> Result<(), Error> {
-        let Some(text) = next_line_of(&self.path, self.latest().is_some()) else {
+        let has_password = self.latest().is_some();
+        // A pipe gives its text once, and a file may be empty for a moment while it is written.
+        if has_password && !self.path.metadata().is_ok_and(|it| it.is_file()) {
             return Ok(());
-        };
-        let text = text.map_err(|why| Error::new(self.kind(ErrorKind::Config), why))?;
-        *self.latest() = Some(text);
+        }
+        match first_line(&self.path) {
+            Ok(line) => *self.latest() = Some(line),
+            Err(_) if has_password => {}
+            Err(why) => {
+                let error = Error::new(self.kind(ErrorKind::Config), why);
+                return Err(error.because(Cause::File));
+            }
+        }
         Ok(())
     }
 
@@ -66,16 +74,6 @@ impl FreshPassword {
             at_start
         }
     }
-}
-
-/// Returns the first line of a file, or `None` if the password of before is kept: a pipe gives its text once, and a file
-/// may be empty for a moment while it is written.
-fn next_line_of(path: &Path, has_password: bool) -> Option<Result<String, String>> {
-    if !has_password {
-        return Some(first_line(path));
-    }
-    let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
-    is_file.then(|| first_line(path).ok()).flatten().map(Ok)
 }
 
 /// Returns the password that a file holds: its first line.

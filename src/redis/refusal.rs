@@ -1,7 +1,5 @@
 //! Refusals and other errors that servers answer with, as messages for users.
 
-use std::borrow::Cow;
-
 use redis::ServerError;
 
 use super::error::{Cause, Error, ErrorKind, quoted};
@@ -10,8 +8,8 @@ use super::server::{Part, Server};
 use super::slot::key_starts;
 use super::url::Address;
 
-/// What an error that a server answers with means to a user; `key` is the lock's and `script` the text of
-/// the script, if it was asked about one.
+/// Returns the meaning of a server's error for a user. If it answers a script, `key` is the lock's and `script` the text of
+/// the script.
 pub fn from_server(
     error: &ServerError,
     server: &Server,
@@ -22,31 +20,32 @@ pub fn from_server(
     let (said, in_script) = without_script(&all);
     let (code, details) = said.split_once(' ').unwrap_or((said, ""));
     if said.contains("WRONGTYPE") {
-        let message = wrong_type(key, in_script, server);
-        return Error::new(ErrorKind::Config, message).for_doctor();
+        return for_doctor(wrong_type(key, in_script, server));
     }
-    let found = not_permitted(code, &all, server, script)
+    let meaning = not_permitted(code, &all, server, script)
         .or_else(|| refused(code, &all, server))
         .or_else(|| behind_proxy(said, server))
         .or_else(|| moving(code, details, server))
         .or_else(|| missing_command(&all, server, script))
         .or_else(|| wrong_server(code, details, server))
         .or_else(|| not_ready(code, &all, server));
-    found.unwrap_or_else(|| {
-        let said = without_hashes(without_arguments(said));
-        let message = format!("Redis at {server} answered: {}", quoted(&said));
+    meaning.unwrap_or_else(|| {
+        // After an unknown AUTH the server repeats the password.
+        let said = said.split(", with args beginning with").next();
+        let said = quoted(said.unwrap_or_default());
+        let message = format!("Redis at {server} answered: {said}");
         Error::new(ErrorKind::Internal, message)
     })
 }
 
-/// Whether a server says so to a client that it doesn't let in, whatever that asks.
+/// Returns true for the error by which a server turns a client away, whatever that asks.
 pub(super) fn is_turned_away(error: &ServerError) -> bool {
     let details = error.details().unwrap_or_default();
     error.code() == "DENIED" || details.starts_with("max number of clients")
 }
 
-/// An error without what a script adds, which is of use to the script's authors alone; and whether it is
-/// from within one. Redis 7.0 adds that behind the error, older servers in front of it.
+/// Returns an error without the part that only the authors of a script need, and whether it is from within a script. Redis
+/// 7.0 adds that part behind the error, older servers in front of it.
 fn without_script(said: &str) -> (&str, bool) {
     let before_7 = said
         .strip_prefix("ERR Error running script")
@@ -61,15 +60,11 @@ fn without_script(said: &str) -> (&str, bool) {
     }
 }
 
-/// Whether a rule of the access list is missing.
-fn is_permission(code: &str, said: &str) -> bool {
-    code == "NOPERM" || is_refused_in_script(said)
-}
-
-/// Without what a server repeats of a command that it doesn't know: of AUTH that is the password.
-fn without_arguments(said: &str) -> &str {
-    let arguments = said.find(", with args beginning with");
-    &said[..arguments.unwrap_or(said.len())]
+/// Returns the error for a server, or a key, that can't hold locks as it is.
+fn for_doctor(message: String) -> Error {
+    let mut error = Error::new(ErrorKind::Config, message);
+    error.doctor_knows_more = true;
+    error
 }
 
 /// The rule, if a server doesn't name the command.
@@ -77,34 +72,40 @@ const NAMED_BY_DOCTOR: &str = "the one that `redlock doctor` names";
 
 /// Returns the error for a rule of the access list that is missing.
 fn not_permitted(code: &str, said: &str, server: &Server, script: Option<&str>) -> Option<Error> {
-    is_permission(code, said).then(|| {
+    let is_permission = code == "NOPERM"
+        || said.contains("user executing the script can't")
+        || said.contains("ACL failure in script");
+    is_permission.then(|| {
         let (what, rule) = missing_permission(said, server.prefix(), script);
         let (user, named) = (server.user(), rule.as_deref().unwrap_or(NAMED_BY_DOCTOR));
         let message = format!(
             "Redis at {server}: {user} isn't permitted to {what}; add {named} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
         );
-        let error = Error::new(ErrorKind::Refused, message).of_missing_rules(named.to_owned());
-        if rule.is_some() { error.for_doctor() } else { error }
+        let mut error = Error::new(ErrorKind::Refused, message);
+        error.doctor_knows_more = rule.is_some();
+        error.because(Cause::MissingRules(named.to_owned()))
     })
 }
 
 /// Returns the error for a failed authentication.
 fn refused(code: &str, said: &str, server: &Server) -> Option<Error> {
     // A server answers the second to a request with more than ten parts.
-    if code == "NOAUTH" || said.contains("unauthenticated") {
-        return Some(needs_password(server));
-    }
+    let needs_password = code == "NOAUTH" || said.contains("unauthenticated");
+    let has_none = said.contains("AUTH") && said.contains("without any password");
+    let is_sentinel = server.part() == Part::Sentinel;
     let message = match code {
         "WRONGPASS" => server.wrong_password(),
-        _ if said.contains("AUTH")
-            && said.contains("without any password")
-            && server.part() == Part::Sentinel =>
-        {
-            format!(
-                "the sentinel at {server} needs no password; leave sentinel_password out of the URL"
-            )
+        _ if needs_password && server.has_only_user() => server.wrong_password(),
+        _ if needs_password && is_sentinel => format!(
+            "the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, if it isn't the default user)"
+        ),
+        _ if needs_password => {
+            format!("Redis at {server} requires a password; use REDLOCK_PASSWORD_FILE or the URL")
         }
-        _ if said.contains("AUTH") && said.contains("without any password") => format!(
+        _ if has_none && is_sentinel => format!(
+            "the sentinel at {server} needs no password; leave sentinel_password out of the URL"
+        ),
+        _ if has_none => format!(
             "Redis at {server} has no password set, but one was given {}; leave it out",
             server.password_origin()
         ),
@@ -113,111 +114,98 @@ fn refused(code: &str, said: &str, server: &Server) -> Option<Error> {
         ),
         _ => return None,
     };
-    Some(Error::new(ErrorKind::Refused, message))
+    let cause = needs_password.then_some(Cause::NoPassword);
+    Some(Error::new(ErrorKind::Refused, message).because(cause))
 }
 
-fn needs_password(server: &Server) -> Error {
-    let message = if server.has_only_user() {
-        return Error::new(ErrorKind::Refused, server.wrong_password());
-    } else if server.part() == Part::Sentinel {
-        format!(
-            "the sentinel at {server} requires a password; add ?sentinel_password_file=PATH to the URL (and &sentinel_user=NAME, if it isn't the default user)"
-        )
-    } else {
-        format!("Redis at {server} requires a password; use REDLOCK_PASSWORD_FILE or the URL")
-    };
-    Error::new(ErrorKind::Refused, message).because(Cause::NoPassword)
-}
+/// Errors of proxies that can't reach their server, or get no answer from it: Envoy's sentences, and the system's from
+/// twemproxy.
+const BY_PROXIES: [&str; 8] = [
+    "upstream failure",
+    "no upstream host",
+    "Connection refused",
+    "Connection timed out",
+    "Connection reset",
+    "No route to host",
+    "Host is ",
+    "Network is ",
+];
 
-/// What proxies say when they can't reach their server, or get no answer from it: Envoy's sentences, and
-/// the system's from twemproxy. What was asked may have been done.
+/// Returns the error of a proxy. The request may have been carried out.
 fn behind_proxy(said: &str, server: &Server) -> Option<Error> {
-    let by_envoy = ["upstream failure", "no upstream host"].contains(&said.trim_end());
-    let by_twemproxy = [
-        "Connection refused",
-        "Connection timed out",
-        "Connection reset",
-        "No route to host",
-        "Host is ",
-        "Network is ",
-    ];
-    let error = said.strip_prefix("ERR ").unwrap_or_default();
-    let is_known = by_envoy || by_twemproxy.iter().any(|start| error.starts_with(start));
-    is_known.then(|| {
-        let why = error.trim_end().to_lowercase();
-        let why = if by_envoy { said.trim_end() } else { &why };
-        let message = format!(
-            "the proxy at {server} can't reach its Redis: {}",
-            quoted(why)
-        );
-        Error::new(ErrorKind::Unreachable, message)
-    })
+    let why = said.strip_prefix("ERR ").unwrap_or(said).trim_end();
+    BY_PROXIES.iter().find(|start| why.starts_with(**start))?;
+    let why = why.to_lowercase();
+    let why = quoted(&why);
+    let message = format!("the proxy at {server} can't reach its Redis: {why}");
+    Some(Error::new(ErrorKind::Unreachable, message))
 }
 
-/// What a node of a cluster says about keys that it doesn't have, or doesn't have all of.
+/// Returns the error of a cluster's node for keys that it doesn't have, or doesn't have all of.
 fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
     if server.part() != Part::Node {
         return None;
     }
     let code = match code {
-        // In the midst of a script. It is asked for again, as after a lost answer.
+        // From within a script. Redlock asks again, as after a lost answer.
         "ERR" if details.starts_with("Script attempted to access a non local key") => "TRYAGAIN",
         "ERR" if details.contains("while the cluster is down") => "CLUSTERDOWN",
         code => code,
     };
-    let redirect = Redirect::parse(details);
-    let place = details.split(' ').nth(1).unwrap_or_default();
-    let (kind, message) = match code {
-        "MOVED" if redirect.is_some() => (
-            ErrorKind::Moving,
-            format!(
-                "{server} doesn't have these keys; another node of the cluster has them now: {}",
-                quoted(place)
-            ),
-        ),
-        // Not until somebody configures that.
-        "MOVED" => (
-            ErrorKind::Unreachable,
-            format!(
-                "another node of the cluster has these keys, but {server} doesn't name its host (\"{}\"); set cluster-announce-hostname, or cluster-announce-ip, on that node",
-                quoted(place)
-            ),
-        ),
-        "ASK" | "TRYAGAIN" => (
-            ErrorKind::Moving,
-            format!(
-                "Redis at {server} is moving these keys to another node of its cluster; try again later"
-            ),
-        ),
-        "CLUSTERDOWN" if details.contains("not served") => (
-            ErrorKind::NotNow,
-            format!(
-                "no node of the cluster of {server} serves the hash slot of these keys; assign it (`{}`)",
-                cluster_line(server, "fix")
-            ),
-        ),
+    let is_unserved = details.contains("not served");
+    let (kind, cause) = match (code, Redirect::parse(details)) {
+        ("MOVED", Some(redirect)) => (ErrorKind::Moving, Some(Cause::Moved(redirect))),
+        // Waiting doesn't help: somebody must configure it.
+        ("MOVED", None) => (ErrorKind::Unreachable, None),
+        ("ASK" | "TRYAGAIN", redirect) => (ErrorKind::Moving, Some(Cause::Migrating(redirect))),
+        ("CLUSTERDOWN", _) if is_unserved => (ErrorKind::NotNow, None),
         // It heals, by a failover or by hand.
-        "CLUSTERDOWN" => (
-            ErrorKind::NoPrimary,
-            format!(
-                "the cluster of {server} is down, because a primary or most primaries are down; try again after the failover (`{}` shows its state)",
-                cluster_line(server, "check")
-            ),
-        ),
+        ("CLUSTERDOWN", _) => (ErrorKind::NoPrimary, None),
         _ => return None,
     };
-    let is_migration = matches!(code, "ASK" | "TRYAGAIN");
-    Some(Error::new(kind, message).moved_to(redirect, is_migration))
+    let place = quoted(details.split(' ').nth(1).unwrap_or_default());
+    let message = match code {
+        "MOVED" if cause.is_some() => format!(
+            "{server} doesn't have these keys; another node of the cluster has them now: {place}"
+        ),
+        "MOVED" => format!(
+            "another node of the cluster has these keys, but {server} doesn't name its host (\"{place}\"); set cluster-announce-hostname, or cluster-announce-ip, on that node"
+        ),
+        "CLUSTERDOWN" if is_unserved => format!(
+            "no node of the cluster of {server} serves the hash slot of these keys; assign it (`{}`)",
+            cluster_line(server, "fix")
+        ),
+        "CLUSTERDOWN" => format!(
+            "the cluster of {server} is down, because a primary or most primaries are down; try again after the failover (`{}` shows its state)",
+            cluster_line(server, "check")
+        ),
+        _ => format!(
+            "Redis at {server} is moving these keys to another node of its cluster; try again later"
+        ),
+    };
+    Some(Error::new(kind, message).because(cause))
 }
 
-/// A server, or a database, that can't hold our locks as it is used.
+/// Returns the error for a server, or a database, that can't hold locks as it is used.
 fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
+    let is_demoted = code == "UNBLOCKED" || details.starts_with("WAIT cannot be used with replica");
+    if is_demoted && matches!(server.part(), Part::Primary | Part::Node) {
+        // A failover, while the server waited for its replicas. The request may have been carried out.
+        let message = format!(
+            "a failover demoted Redis at {server} before its replicas had confirmed the lock; try again after the failover"
+        );
+        return Some(Error::new(ErrorKind::NoPrimary, message));
+    }
+    if is_demoted || code == "READONLY" {
+        return Some(server.replica_error());
+    }
+    let hash_tag = || {
+        let (scheme, place) = (server.scheme(), place(server));
+        format!(
+            "use {scheme}-cluster://{place}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{{redlock}}:', and the URL of the node that serves it"
+        )
+    };
     let message = match code {
-        "READONLY" => return Some(server.replica_error()),
-        "UNBLOCKED" => return Some(demoted(server)),
-        _ if details.starts_with("WAIT cannot be used with replica") => {
-            return Some(demoted(server));
-        }
         "MASTERDOWN" => {
             let message = format!(
                 "Redis at {server} is a replica without a connection to its primary; use the URL of the primary"
@@ -226,9 +214,17 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
         }
         "CROSSSLOT" => format!(
             "Redis at {server} is a Redis Cluster, where all keys of redlock must be in one hash slot; {}",
-            hash_tag(server)
+            hash_tag()
         ),
-        "MOVED" => moved(details, server),
+        "MOVED" => {
+            let node = details.split(' ').nth(1);
+            let node = node.filter(|node| !node.is_empty() && !node.starts_with([':', '?']));
+            format!(
+                "Redis at {server} is a Redis Cluster, and {} serves these keys; {}",
+                quoted(node.unwrap_or("another node")),
+                hash_tag()
+            )
+        }
         "CLUSTERDOWN" if details.contains("not served") => format!(
             "Redis at {server} is a Redis Cluster, and no node serves the hash slot of these keys; assign its hash slots (`{}`), or use a server that isn't a cluster",
             cluster_line(server, "fix")
@@ -245,23 +241,18 @@ fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
         ),
         _ => return None,
     };
-    Some(Error::new(ErrorKind::Config, message).for_doctor())
+    Some(for_doctor(message))
 }
 
 /// Returns the error for a command that the server doesn't have: it was renamed away, or this isn't a whole Redis.
 fn missing_command(said: &str, server: &Server, script: Option<&str>) -> Option<Error> {
-    let name = if said.contains("Unknown Redis command called from script") {
-        let commands = commands_in_line(script?, line_of_script(said)?);
-        commands.join(" or ").to_uppercase()
-    } else {
-        let rest = said.strip_prefix("ERR unknown command ")?;
-        let rest = rest.trim_start_matches(['\'', '`']);
-        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
-        rest[..end].to_uppercase()
-    };
-    let name = Some(name.as_str()).filter(|name| !name.is_empty());
-    let message = match name.unwrap_or("of a line in redlock's scripts") {
+    let is_unknown = said.starts_with("ERR unknown command ")
+        || said.contains("Unknown Redis command called from script");
+    if !is_unknown {
+        return None;
+    }
+    let names = commands(said, script).join(" or ").to_uppercase();
+    let message = match names.as_str() {
         _ if server.part() == Part::Sentinel => format!(
             "{server} isn't a sentinel; a sentinel's port is usually 26379, and a server's own URL begins with redis://"
         ),
@@ -270,110 +261,84 @@ fn missing_command(said: &str, server: &Server, script: Option<&str>) -> Option<
             "{server} doesn't have the command {name}, which redlock needs; if it is a sentinel, use {}-sentinel://{server}/NAME, with the name of the primary",
             server.scheme()
         ),
-        name => format!(
-            "{server} doesn't have the command {name}, which redlock needs; remove its rename-command line there, or use another server"
-        ),
-    };
-    Some(Error::new(ErrorKind::Config, message).for_doctor())
-}
-
-/// A primary that became a replica while it waited for its replicas, as a failover has it. What was asked
-/// may have been done.
-fn demoted(server: &Server) -> Error {
-    match server.part() {
-        Part::Only | Part::Sentinel => server.replica_error(),
-        Part::Primary | Part::Node => {
-            let message = format!(
-                "a failover demoted Redis at {server} before its replicas had confirmed the lock; try again after the failover"
-            );
-            Error::new(ErrorKind::NoPrimary, message)
+        name => {
+            let name = if name.is_empty() {
+                "of a line in redlock's scripts"
+            } else {
+                name
+            };
+            format!(
+                "{server} doesn't have the command {name}, which redlock needs; remove its rename-command line there, or use another server"
+            )
         }
-    }
+    };
+    Some(for_doctor(message))
 }
 
-/// What may pass.
+/// Returns the error for a state that may pass.
 fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
-    let (kind, why): (_, Cow<str>) = match code {
-        "LOADING" => (
-            ErrorKind::Loading,
-            "it is loading its data; try again later".into(),
+    let kind = match code {
+        "LOADING" => ErrorKind::Loading,
+        "BUSY" => ErrorKind::Busy,
+        _ if said.contains("max number of clients") => ErrorKind::Crowded,
+        _ => ErrorKind::NotNow,
+    };
+    let why = match code {
+        "LOADING" => "it is loading its data; try again later",
+        "BUSY" => &format!(
+            "it is busy with another client's script; `{}` ends that",
+            server.redis_cli().admin_line(&["SCRIPT", "KILL"])
         ),
-        "BUSY" => (
-            ErrorKind::Busy,
-            format!(
-                "it is busy with another client's script; `{}` ends that",
-                server.redis_cli().admin_line(&["SCRIPT", "KILL"])
-            )
-            .into(),
+        "CLUSTERDOWN" => &format!(
+            "it is a Redis Cluster, and the cluster is down; `{}` shows why",
+            server.redis_cli().line(&["CLUSTER", "INFO"])
         ),
-        "CLUSTERDOWN" => (
-            ErrorKind::NotNow,
-            format!(
-                "it is a Redis Cluster, and the cluster is down; `{}` shows why",
-                server.redis_cli().line(&["CLUSTER", "INFO"])
-            )
-            .into(),
-        ),
-        "TRYAGAIN" | "ASK" => (
-            ErrorKind::NotNow,
-            "its cluster is moving these keys to another node; try again later".into(),
-        ),
-        _ if said.contains("OOM ") => (
-            ErrorKind::NotNow,
-            "it has no memory left (maxmemory), so it admits no new lock; free some memory or raise maxmemory (held locks are not affected)".into(),
-        ),
+        "TRYAGAIN" | "ASK" => "its cluster is moving these keys to another node; try again later",
+        _ if said.contains("OOM ") => {
+            "it has no memory left (maxmemory), so it admits no new lock; free some memory or raise maxmemory (held locks are not affected)"
+        }
         _ if said.contains("AOF file: ") => {
             let why = said.split("AOF file: ").nth(1).unwrap_or_default();
-            let line = format!("it can't write its append-only file, so it refuses all changes: {}", quoted(why.trim_end()));
-            (ErrorKind::NotNow, line.into())
+            let why = quoted(why.trim_end());
+            &format!("it can't write its append-only file, so it refuses all changes: {why}")
         }
-        _ if said.contains("MISCONF ") => (
-            ErrorKind::NotNow,
-            "it can't save its data to disk, so it refuses all changes (stop-writes-on-bgsave-error); its log says why".into(),
-        ),
-        _ if said.contains("NOREPLICAS ") => (
-            ErrorKind::NotNow,
-            "too few of its replicas are connected (min-replicas-to-write); start replicas, or lower min-replicas-to-write".into(),
-        ),
-        _ if said.contains("max number of clients") => (
-            ErrorKind::Crowded,
-            "it has too many clients (maxclients); close some, or raise maxclients".into(),
-        ),
+        _ if said.contains("MISCONF ") => {
+            "it can't save its data to disk, so it refuses all changes (stop-writes-on-bgsave-error); its log says why"
+        }
+        _ if said.contains("NOREPLICAS ") => {
+            "too few of its replicas are connected (min-replicas-to-write); start replicas, or lower min-replicas-to-write"
+        }
+        _ if kind == ErrorKind::Crowded => {
+            "it has too many clients (maxclients); close some, or raise maxclients"
+        }
         _ => return None,
     };
     let message = format!("Redis at {server} is not ready: {why}");
     Some(Error::new(kind, message))
 }
 
-/// A line that has redis-cli look after the cluster of a node. A socket has no address for it.
+/// Returns a command by which redis-cli looks after the cluster of a node.
 fn cluster_line(server: &Server, task: &str) -> String {
-    let place = match server.address() {
+    server.redis_cli().cluster_line(task, &place(server))
+}
+
+/// Returns a server's address. A socket has none for a cluster.
+fn place(server: &Server) -> String {
+    match server.address() {
         Address::Tcp { .. } => server.to_string(),
         Address::Unix(_) => "HOST:PORT".into(),
-    };
-    server.redis_cli().cluster_line(task, &place)
+    }
 }
 
-/// What to do about a cluster.
-fn hash_tag(server: &Server) -> String {
-    let scheme = server.scheme();
-    let host = match server.address() {
-        Address::Tcp { .. } => server.to_string(),
-        Address::Unix(_) => "host1,host2".into(),
-    };
-    format!(
-        "use {scheme}-cluster://{host}, or a prefix with a hash tag, such as REDLOCK_PREFIX='{{redlock}}:', and the URL of the node that serves it"
-    )
-}
-
-/// A key of another type: that of the lock itself, or (a script stumbled over it) one beside it.
+/// Returns the message for a key of another type: that of the lock itself, or one `beside` it, over which a script stumbled.
 fn wrong_type(key: Option<&[u8]>, beside: bool, server: &Server) -> String {
     let Some(key) = key else {
         return format!(
             "a key with redlock's prefix has another type, so it belongs to another program at {server}; choose another REDLOCK_PREFIX"
         );
     };
-    let key = quoted(&String::from_utf8_lossy(key)).into_owned();
+    let key = String::from_utf8_lossy(key);
+    let key = quoted(&key);
     let what = if beside {
         format!(
             "a key that accompanies \"{key}\" (its name ends in :state, :queue or the like) has another type, so it"
@@ -384,97 +349,52 @@ fn wrong_type(key: Option<&[u8]>, beside: bool, server: &Server) -> String {
     format!("{what} belongs to another program at {server}; choose another name or REDLOCK_PREFIX")
 }
 
-/// The answer of one node of a cluster for what another one serves: `<slot> <host>:<port>`.
-fn moved(details: &str, server: &Server) -> String {
-    let node = details.split(' ').nth(1).unwrap_or_default();
-    let is_known = !node.starts_with([':', '?']) && !node.is_empty();
-    let node = if is_known { node } else { "another node" };
-    format!(
-        "Redis at {server} is a Redis Cluster, and {} serves these keys; {}",
-        quoted(node),
-        hash_tag(server)
-    )
-}
-
-/// Whether the user of a script may not do what is in it.
-fn is_refused_in_script(said: &str) -> bool {
-    said.contains("user executing the script can't") || said.contains("ACL failure in script")
-}
-
-/// What a user isn't permitted, and the rule that is missing, by what servers of different ages say.
+/// Returns what a user isn't permitted, and the rule that is missing, by the words of servers of all ages.
 fn missing_permission(said: &str, prefix: &str, script: Option<&str>) -> (String, Option<String>) {
     let (lock, beside) = key_starts(prefix);
-    let (keys, channels) = (format!("~{lock}* ~{beside}*"), format!("&{beside}*"));
     if said.contains("channel") {
-        return ("use the channels of redlock".into(), Some(channels));
+        let rule = format!("&{beside}*");
+        return ("use the channels of redlock".into(), Some(rule));
     }
     if said.contains(" key") && !said.contains("keys *") {
         let what = format!("use the keys of redlock (prefix \"{prefix}\")");
-        return (what, Some(keys));
+        return (what, Some(format!("~{lock}* ~{beside}*")));
     }
-    let named = said
-        .split("the '")
-        .nth(1)
-        .and_then(|rest| rest.split('\'').next())
-        .filter(|name| {
-            let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '|' | '-' | '_' | '.');
-            !name.is_empty() && name.len() < 50 && name.chars().all(is_part)
-        });
-    let named = named.map(|name| vec![name]);
-    // Redis before 7.2 names the line, and not the command.
-    let commands = named.or_else(|| Some(commands_in_line(script?, line_of_script(said)?)));
-    let (upper, lower): (Vec<String>, Vec<String>) = commands
-        .unwrap_or_default()
-        .into_iter()
-        .map(|name| (name.to_uppercase(), format!("+{}", name.to_lowercase())))
-        .unzip();
-    match upper.as_slice() {
-        [] => ("run a command that redlock's scripts use".into(), None),
-        [name] => (format!("run {name}"), Some(lower.join(" "))),
-        several => (
-            format!("run one of {}", several.join(", ")),
-            Some(lower.join(" ")),
-        ),
+    let commands = commands(said, script);
+    let names = commands.join(", ").to_uppercase();
+    let rules = format!("+{}", commands.join(" +").to_lowercase());
+    match commands.len() {
+        0 => ("run a command that redlock's scripts use".into(), None),
+        1 => (format!("run {names}"), Some(rules)),
+        _ => (format!("run one of {names}"), Some(rules)),
     }
 }
 
-/// The line of a script that an error is about: `on @user_script:12.`
-fn line_of_script(said: &str) -> Option<usize> {
-    let (_, rest) = said.split_once("@user_script:")?;
-    let end = rest.find(|c: char| !c.is_ascii_digit());
-    rest[..end.unwrap_or(rest.len())].parse().ok()
+/// Returns the commands that an error is about. Redis before 7.2 names the line of a script instead of its command.
+fn commands<'a>(said: &'a str, script: Option<&'a str>) -> Vec<&'a str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '|' | '-' | '_' | '.');
+    let named = ["unknown command ", "the '"].iter().find_map(|start| {
+        let name = said.split_once(start)?.1.trim_start_matches(['\'', '`']);
+        let name = name.split(|c| !is_part(c)).next()?;
+        (1..50).contains(&name.len()).then(|| vec![name])
+    });
+    let commands = named.or_else(|| commands_in_line(said, script?));
+    commands.unwrap_or_default()
 }
 
-/// The commands that a line of a script calls: first of all those whose errors end it.
-fn commands_in_line(script: &str, number: usize) -> Vec<&str> {
-    let line = script.lines().nth(number.wrapping_sub(1)).unwrap_or("");
-    let called = |by: &str| {
-        let calls = line.split(by).skip(1);
+/// Returns the commands in the line of a script that an error is about, as in `on @user_script:12.`: only those whose errors
+/// end the script, if there are any.
+fn commands_in_line<'a>(said: &str, script: &'a str) -> Option<Vec<&'a str>> {
+    let (_, number) = said.split_once("@user_script:")?;
+    let number = number.split(|c: char| !c.is_ascii_digit()).next()?;
+    let number: usize = number.parse().ok()?;
+    let line = script.lines().nth(number.checked_sub(1)?)?;
+    ["redis.call('", "redis.pcall('"].iter().find_map(|call| {
+        let calls = line.split(call).skip(1);
         let mut names: Vec<&str> = calls.filter_map(|rest| rest.split('\'').next()).collect();
         names.dedup();
-        names
-    };
-    let names = called("redis.call('");
-    if names.is_empty() {
-        called("redis.pcall('")
-    } else {
-        names
-    }
-}
-
-/// Text without the names of scripts, which say nothing to a reader: `f_` and 40 digits, or these alone.
-fn without_hashes(said: &str) -> String {
-    let is_hash = |word: &str| {
-        let digits = word.trim_matches(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let digits = digits.strip_prefix("f_").unwrap_or(digits);
-        digits.len() == 40 && digits.chars().all(|c| c.is_ascii_hexdigit())
-    };
-    let is_place = |word: &str| word.starts_with("@user_script");
-    let words = said.split(' ');
-    let kept: Vec<&str> = words
-        .filter(|word| !is_hash(word) && !is_place(word))
-        .collect();
-    kept.join(" ").replace(" (call to", ":")
+        (!names.is_empty()).then_some(names)
+    })
 }
 
 #[cfg(test)]
@@ -553,8 +473,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_script_adds_to_an_error_is_left_out_whichever_side_it_is_on() {
+    fn the_hash_and_the_line_of_a_script_are_left_out_on_either_side_of_an_error() {
         for (said, error) in [
+            (
+                "ERR Error running script (call to f_4ff): @user_script:12: oops",
+                "oops",
+            ),
+            ("ERR oops script: 4ff, on @user_script:12.", "ERR oops"),
             (
                 "READONLY You can't write against a read only replica. script: 4ff, on @user_script:20.",
                 "READONLY You can't write against a read only replica.",
@@ -598,16 +523,5 @@ mod tests {
         let node = crate::protocol::fuzz::any_server(Part::Node);
         let error = moving("MOVED", "1 ?:7000", &node).unwrap();
         assert!(!error.kind.is_worth_waiting(), "{error}");
-    }
-
-    #[test]
-    fn no_message_has_a_scripts_hash() {
-        let hash = "0123456789abcdef0123456789abcdef01234567";
-        assert_eq!(
-            without_hashes(&format!(
-                "ERR Error running script (call to f_{hash}): @user_script:12: oops"
-            )),
-            "ERR Error running script: oops"
-        );
     }
 }

@@ -309,6 +309,7 @@ impl Sentinels {
             kind,
             format!("the primary \"{name}\" that the sentinel at {by} names: {error}{hint}"),
         )
+        .because(error.cause.clone())
     }
 
     /// Whether most sentinels know a newer primary than this server, found out `within` a time: the next connection goes
@@ -410,7 +411,7 @@ impl RollCall {
             let answer = self.coming.recv_timeout(left(self.until));
             answer.unwrap_or_else(|_| {
                 let message = "a sentinel gives no answer in time".to_owned();
-                Err(Error::new(ErrorKind::Unreachable, message))
+                Err(Error::new(ErrorKind::Unreachable, message).because(Cause::Silent))
             })
         });
         answers.map(|answer| answer.map(vote)).collect()

@@ -672,6 +672,7 @@ impl Server {
             }
             _ => format!("host \"{host}\" can't be looked up"),
         })
+        .because(Cause::UnknownHost)
     }
 
     /// The error for a socket file that can't be connected to.
@@ -683,9 +684,13 @@ impl Server {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => match std::fs::metadata(path) {
                 Ok(file) if !file.file_type().is_socket() => bad("that is not a socket"),
-                _ => self.unreachable_because("no server listens at this socket any more"),
+                _ => self
+                    .unreachable_because("no server listens at this socket any more")
+                    .because(Cause::NoServer),
             },
-            io::ErrorKind::NotFound => self.unreachable_because("there is no such socket"),
+            io::ErrorKind::NotFound => self
+                .unreachable_because("there is no such socket")
+                .because(Cause::NoServer),
             io::ErrorKind::InvalidInput => bad("the path of a socket has at most 107 bytes"),
             io::ErrorKind::NotADirectory => bad("a part of its path is not a directory"),
             io::ErrorKind::PermissionDenied => Error::new(
@@ -734,23 +739,27 @@ impl Server {
 
     /// The error for a server that doesn't answer, with what to do next.
     pub fn unreachable_error(&self, error: &io::Error) -> Error {
-        let what = match error.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no answer in time".into(),
-            io::ErrorKind::ConnectionRefused => "connection refused".into(),
+        let (what, cause) = match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                ("no answer in time".into(), Some(Cause::Silent))
+            }
+            io::ErrorKind::ConnectionRefused if self.is_default() && !self.was_reached() => {
+                ("connection refused".into(), Some(Cause::NoDefaultServer))
+            }
+            io::ErrorKind::ConnectionRefused => {
+                ("connection refused".into(), Some(Cause::NoServer))
+            }
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::BrokenPipe
-            | io::ErrorKind::ConnectionReset => self.was_closed().into(),
+            | io::ErrorKind::ConnectionReset => (self.was_closed().into(), Some(Cause::Closed)),
             io::ErrorKind::PermissionDenied => {
                 return Error::new(
                     ErrorKind::Refused,
                     format!("can't open {self}: permission denied"),
                 );
             }
-            _ => reason(error),
+            _ => (reason(error), None),
         };
-        let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
-        let is_missing = is_refused && self.is_default() && !self.was_reached();
-        let cause = is_missing.then_some(Cause::NoDefaultServer);
         self.unreachable_because(&what).because(cause)
     }
 
@@ -762,7 +771,8 @@ impl Server {
         }
         let title = self.title();
         let message = format!("{title} accepts connections, but gives no answer in time");
-        Error::new(ErrorKind::Unreachable, message).with_origin(self.url_origin())
+        let error = Error::new(ErrorKind::Unreachable, message).because(Cause::Silent);
+        error.with_origin(self.url_origin())
     }
 
     fn unreachable_because(&self, what: &str) -> Error {

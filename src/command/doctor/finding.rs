@@ -1,7 +1,7 @@
 //! Results of checks: a level, the evidence, and the fix of a problem. Pure.
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -18,28 +18,93 @@ pub enum Level {
     Fail,
 }
 
-/// Subject of a check, in the order of the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Group {
-    Network,
-    Server,
-    Locks,
-    Host,
-}
+const NETWORK: &str = "connection tls sentinels latency clocks";
+const SERVER: &str = "server role replicas cluster eviction persistence writes";
+const LOCKS: &str = "scripts messages name";
+const HOST: &str = "pidfd proc url settings secrets hook";
+
+/// Groups of checks in the order of the report: name, heading and checks.
+pub const GROUPS: [(&str, &str, &str); 4] = [
+    ("network", "The network", NETWORK),
+    ("server", "The server", SERVER),
+    ("locks", "Locks on it", LOCKS),
+    ("host", "This host", HOST),
+];
+
+/// Checks without which nobody knows whether locks are safe, or can be acquired.
+const DECIDING: &str = "connection server role cluster eviction writes scripts name";
 
 /// Result of a check; the shape is part of the contract.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     pub check: &'static str,
-    pub group: Group,
+    pub group: &'static str,
     pub level: Level,
     pub message: String,
     /// Words, or a line for a shell, with notes for the reader after a `#`.
     pub fix: Option<String>,
     /// Numbers for programs.
-    #[serde(skip_serializing_if = "Map::is_empty")]
-    pub facts: Map<String, Value>,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub facts: Value,
+}
+
+pub fn ok(message: impl Into<String>) -> Finding {
+    Finding::new(Level::Ok, message, None)
+}
+
+pub fn moot(message: impl Into<String>) -> Finding {
+    Finding::new(Level::Moot, message, None)
+}
+
+pub fn unknown(why: impl Into<String>) -> Finding {
+    Finding::new(Level::Unknown, why, None)
+}
+
+pub fn warn(message: impl Into<String>, fix: impl Into<String>) -> Finding {
+    Finding::new(Level::Warn, message, Some(fix.into()))
+}
+
+pub fn fail(message: impl Into<String>, fix: impl Into<String>) -> Finding {
+    Finding::new(Level::Fail, message, Some(fix.into()))
+}
+
+impl Finding {
+    fn new(level: Level, message: impl Into<String>, fix: Option<String>) -> Self {
+        Self {
+            check: "",
+            group: "",
+            level,
+            message: message.into(),
+            fix,
+            facts: Value::Null,
+        }
+    }
+
+    pub fn with(self, facts: Value) -> Self {
+        Self { facts, ..self }
+    }
+}
+
+/// Returns true for one of these words.
+fn has(words: &str, word: &str) -> bool {
+    words.split(' ').any(|it| it == word)
+}
+
+/// Returns the findings of these checks, in their order.
+pub fn named(
+    checks: &'static str,
+    findings: impl IntoIterator<Item = Finding>,
+) -> impl Iterator<Item = Finding> {
+    let all = checks.split(' ').zip(findings);
+    all.map(|(check, finding)| {
+        let group = GROUPS.iter().find(|(.., checks)| has(checks, check));
+        let group = group.map_or("", |(group, ..)| group);
+        Finding {
+            check,
+            group,
+            ..finding
+        }
+    })
 }
 
 /// Programs with which the fixes begin that are lines for a shell. A test pastes these.
@@ -47,89 +112,18 @@ const PROGRAMS: &str = "redis-cli redlock mount chmod chown";
 
 /// Returns true for a fix that is a line for a shell.
 pub fn is_command(fix: &str) -> bool {
-    let first = fix.split(' ').next();
-    PROGRAMS.split(' ').any(|program| first == Some(program))
-}
-
-/// Returns a line for a shell, with notes.
-pub fn command(line: &str, notes: &[Option<&str>]) -> String {
-    let notes: Vec<&str> = notes.iter().copied().flatten().collect();
-    match notes[..] {
-        [] => line.to_owned(),
-        _ => format!("{line}  # {}", notes.join(", ")),
-    }
-}
-
-/// Name and group of a check.
-#[derive(Clone, Copy, Debug)]
-pub struct Check(pub &'static str, pub Group);
-
-/// Start of the message of an unknown finding.
-pub const NOT_CHECKED: &str = "not checked: ";
-
-/// Reason for a check that another one's failure prevents.
-pub const SKIPPED: &str = "something above failed";
-
-impl Check {
-    fn finding(self, level: Level, message: impl Into<String>, fix: Option<String>) -> Finding {
-        Finding {
-            check: self.0,
-            group: self.1,
-            level,
-            message: message.into(),
-            fix,
-            facts: Map::new(),
-        }
-    }
-
-    pub fn ok(self, message: impl Into<String>) -> Finding {
-        self.finding(Level::Ok, message, None)
-    }
-
-    pub fn moot(self, message: impl Into<String>) -> Finding {
-        self.finding(Level::Moot, message, None)
-    }
-
-    pub fn warn(self, message: impl Into<String>, fix: impl Into<String>) -> Finding {
-        self.finding(Level::Warn, message, Some(fix.into()))
-    }
-
-    pub fn fail(self, message: impl Into<String>, fix: impl Into<String>) -> Finding {
-        self.finding(Level::Fail, message, Some(fix.into()))
-    }
-
-    pub fn unknown(self, why: &str) -> Finding {
-        self.finding(Level::Unknown, format!("{NOT_CHECKED}{why}"), None)
-    }
-
-    /// Returns the finding of a check that another one's failure prevents.
-    pub fn skipped(self) -> Finding {
-        self.unknown(SKIPPED)
-    }
-}
-
-impl Finding {
-    pub fn with(mut self, name: &str, fact: impl Into<Value>) -> Self {
-        self.facts.insert(name.to_owned(), fact.into());
-        self
-    }
+    fix.split(' ').next().is_some_and(|it| has(PROGRAMS, it))
 }
 
 pub fn count(findings: &[Finding], level: Level) -> usize {
     findings.iter().filter(|it| it.level == level).count()
 }
 
-/// Checks without which nobody knows whether locks are safe, or can be acquired.
-const DECIDING: &str = "connection server role cluster eviction writes scripts name";
-
 /// Returns the deciding checks that couldn't be done.
 pub fn undecided(findings: &[Finding]) -> Vec<&'static str> {
     let unknown = findings.iter().filter(|it| it.level == Level::Unknown);
-    let decides = |check: &&str| DECIDING.split(' ').any(|it| it == *check);
-    unknown
-        .map(|finding| finding.check)
-        .filter(decides)
-        .collect()
+    let checks = unknown.map(|finding| finding.check);
+    checks.filter(|check| has(DECIDING, check)).collect()
 }
 
 /// Returns true if no check failed, and all deciding ones could be done.

@@ -1,11 +1,9 @@
 //! Checks of this host: its kernel, settings, secrets, and the hook.
 
-use std::borrow::Cow;
 use std::io;
 use std::time::Instant;
 
-use super::super::privacy::masked;
-use super::finding::{Check, Finding, Group, command};
+use super::finding::{Finding, fail, moot, named, ok, warn};
 use crate::config::{Exposure, Settings};
 use crate::reason::reason;
 use crate::report::THIS_HOST_ONLY;
@@ -19,131 +17,104 @@ pub fn examine(
     settings: &Settings,
     hook: Option<io::Result<HookTest>>,
     until: Instant,
-) -> Vec<Finding> {
-    vec![
+) -> impl Iterator<Item = Finding> {
+    let findings = [
         pidfd(),
         proc(),
         url(settings),
         check_settings(settings),
         secrets(&settings.exposed),
-        judge_hook(hook, settings.hook.as_deref().unwrap_or_default(), until),
-    ]
+        hook.map_or(moot("no REDLOCK_HOOK is set"), |test| judge(test, until)),
+    ];
+    named("pidfd proc url settings secrets hook", findings)
 }
 
 fn pidfd() -> Finding {
-    let check = Check("pidfd", Group::Host);
     let own = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     let Err(error) = sys::pidfd(own) else {
-        return check.ok("redlock watches and signals processes by descriptor");
+        return ok("redlock watches and signals processes by descriptor");
     };
     let why = reason(&error);
-    check.warn(
+    warn(
         format!("pidfd_open fails ({why}): redlock acquire --while-pid can't watch its process"),
         "use Linux 5.3 or later, without a filter for pidfd_open",
     )
 }
 
 fn proc() -> Finding {
-    let check = Check("proc", Group::Host);
     if !tree::has_own_proc() {
-        check.warn(
+        warn(
             "/proc belongs to another pid namespace: redlock can stop only a command's process group",
-            command(
-                "mount -t proc proc /proc",
-                &[Some("in redlock's mount namespace; unshare --mount-proc does that")],
-            ),
+            "mount -t proc proc /proc  # in redlock's mount namespace; unshare --mount-proc does that",
         )
     } else if tree::read("/proc/1/stat").is_none() {
-        check.warn(
+        warn(
             "/proc hides the processes of other users (hidepid): redlock can't see what such a process (sudo) starts, so it keeps the lock until that process has ended",
-            command(
-                "mount -o remount,hidepid=0 /proc",
-                &[Some("as root; or run redlock as root, or in the group that gid= names")],
-            ),
+            "mount -o remount,hidepid=0 /proc  # as root; or run redlock as root, or in the group that gid= names",
         )
     } else {
-        check.ok("/proc shows the processes that a command starts")
+        ok("/proc shows the processes that a command starts")
     }
 }
 
 fn url(settings: &Settings) -> Finding {
-    let check = Check("url", Group::Host);
     match settings.locks.local_socket() {
-        Some(socket) => check.ok(format!(
+        Some(socket) => ok(format!(
             "{THIS_HOST_ONLY}; to stop this server: redis-cli -s {} shutdown (the next command starts it again)",
             quote(&socket)
         )),
-        None if settings.locks.have_no_url() => check.warn(
+        None if settings.locks.have_no_url() => warn(
             "no URL set: this host's own Redis; other hosts with another server are not excluded",
             "put the same REDLOCK_URL=redis://HOST into /etc/redlock.env on every host",
         ),
-        None => check.moot("a URL is set"),
+        None => moot("a URL is set"),
     }
 }
 
 fn check_settings(settings: &Settings) -> Finding {
-    let check = Check("settings", Group::Host);
     if !settings.refused.is_empty() {
-        return check.fail(problems(&settings.refused), cure(&settings.refused));
+        let (problems, fix) = exposures(&settings.refused);
+        return fail(problems, fix);
     }
-    let lines: Vec<&str> = settings
-        .without_effect
-        .iter()
-        .flatten()
-        .map(String::as_str)
-        .collect();
+    let lines = settings.without_effect.iter().flatten();
+    let lines: Vec<&str> = lines.map(String::as_str).collect();
     match lines[..] {
-        [] => check.moot("all are known, and no other user can write the configuration files"),
-        _ => check.warn(lines.join("; "), "remove or correct them"),
+        [] => moot("all are known, and no other user can write the configuration files"),
+        _ => warn(lines.join("; "), "remove or correct them"),
     }
 }
 
 fn secrets(exposed: &[Exposure]) -> Finding {
-    let check = Check("secrets", Group::Host);
-    match exposed {
-        [] => check.moot("no other user can read the passwords and private keys that redlock uses"),
-        _ => check.warn(problems(exposed), cure(exposed)),
+    if exposed.is_empty() {
+        return moot("no other user can read the passwords and private keys that redlock uses");
     }
+    let (problems, fix) = exposures(exposed);
+    warn(problems, fix)
 }
 
-fn problems(all: &[Exposure]) -> String {
-    let parts: Vec<&str> = all.iter().map(|it| it.what.as_str()).collect();
-    parts.join("; ")
-}
-
-/// Returns the commands that end these problems, or words if no command does.
-fn cure(all: &[Exposure]) -> String {
+/// Returns these problems, and the commands that end them, or words if no command does.
+fn exposures(all: &[Exposure]) -> (String, String) {
+    let problems: Vec<&str> = all.iter().map(|it| it.what.as_str()).collect();
     let commands: Vec<&str> = all.iter().filter_map(|it| it.command.as_deref()).collect();
-    let words = all.iter().filter_map(|it| it.otherwise.as_deref());
-    if commands.is_empty() {
-        return words.collect::<Vec<_>>().join("; ");
-    }
-    let notes: Vec<String> = words.map(|words| format!("or {words}")).collect();
-    let notes: Vec<Option<&str>> = notes.iter().map(|note| Some(note.as_str())).collect();
-    command(&commands.join(" && "), &notes)
+    let words: Vec<&str> = all
+        .iter()
+        .filter_map(|it| it.otherwise.as_deref())
+        .collect();
+    let fix = match (commands.is_empty(), words.is_empty()) {
+        (true, _) => words.join("; "),
+        (false, true) => commands.join(" && "),
+        (false, false) => format!("{}  # or {}", commands.join(" && "), words.join(", or ")),
+    };
+    (problems.join("; "), fix)
 }
 
-/// Returns how to run a hook that fails by hand. A script with a secret isn't repeated.
-fn by_hand(script: &str) -> String {
-    let Cow::Borrowed(script) = masked(script) else {
-        return "run it by hand, with REDLOCK_EVENT=test".into();
+fn judge(hook: io::Result<HookTest>, until: Instant) -> Finding {
+    let by_hand = "run it by hand, with REDLOCK_EVENT=test";
+    let (message, fix) = match hook.and_then(|test| test.status(until)) {
+        Ok(Some(0)) => return ok("REDLOCK_HOOK ended with status 0 (REDLOCK_EVENT=test)"),
+        Ok(Some(status)) => (format!("ended with status {status}"), by_hand),
+        Ok(None) => ("hasn't ended in time".into(), "give it a time-out"),
+        Err(error) => (format!("can't be started: {}", reason(&error)), by_hand),
     };
-    format!("run it by hand: REDLOCK_EVENT=test sh -c {}", quote(script))
-}
-
-fn judge_hook(test: Option<io::Result<HookTest>>, script: &str, until: Instant) -> Finding {
-    let check = Check("hook", Group::Host);
-    let Some(test) = test else {
-        return check.moot("no REDLOCK_HOOK is set");
-    };
-    let (message, fix) = match test.and_then(|test| test.status(until)) {
-        Ok(Some(0)) => return check.ok("REDLOCK_HOOK ended with status 0 (REDLOCK_EVENT=test)"),
-        Ok(Some(status)) => (format!("ended with status {status}"), by_hand(script)),
-        Ok(None) => ("hasn't ended in time".into(), "give it a time-out".into()),
-        Err(error) => (
-            format!("can't be started: {}", reason(&error)),
-            by_hand(script),
-        ),
-    };
-    check.warn(format!("REDLOCK_HOOK {message} (REDLOCK_EVENT=test)"), fix)
+    warn(format!("REDLOCK_HOOK {message} (REDLOCK_EVENT=test)"), fix)
 }

@@ -33,12 +33,6 @@ impl Info {
         self.text(field) == Some("1")
     }
 
-    /// Returns `standalone`, `cluster` or `sentinel`; Valkey has another name for the field.
-    pub fn mode(&self) -> &str {
-        let mode = self.text("redis_mode").or(self.text("server_mode"));
-        mode.unwrap_or("standalone")
-    }
-
     /// Returns how many replicas are in sync, and how many are connected: `slave0:ip=h,port=1,state=online,lag=0`.
     pub fn replicas(&self) -> (usize, usize) {
         let connected = self.number("connected_slaves").unwrap_or(0);

@@ -21,8 +21,9 @@ use super::usage::name;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
+use crate::duration::milliseconds;
 use crate::protocol::{Name, Who};
-use crate::report::{self, THIS_HOST_ONLY, Verbosity, escaped_json, has_colors, print};
+use crate::report::{self, THIS_HOST_ONLY, escaped_json, has_colors, print};
 use crate::supervise::hook::HookTest;
 use crate::variables::EVENT;
 
@@ -43,7 +44,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
     let is_in_hook = std::env::var_os(EVENT).is_some_and(|event| !event.is_empty());
     let hook = settings.hook.as_deref().filter(|_| !is_in_hook);
     let hook = hook.map(|script| HookTest::start(script, lock.as_slice(), &who));
-    let (place, mut findings) = server::examine((settings, ttl), lock.as_ref(), &who, until);
+    let (place, mut findings) = server::examine(settings, ttl, lock.as_ref(), &who, until);
     findings.extend(host::examine(settings, hook, until));
     let is_fit = is_fit(&findings);
     let took = began.elapsed();
@@ -52,35 +53,30 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
             "redis": place,
             "prefix": settings.locks.prefix(),
             "name": lock.as_ref().map(Name::as_str),
-            "ttl_ms": millis(ttl),
+            "ttl_ms": milliseconds(ttl),
             "fit": is_fit,
             "failures": count(&findings, Level::Fail),
             "warnings": count(&findings, Level::Warn),
-            "took_ms": millis(took),
+            "took_ms": milliseconds(took),
             "checks": findings,
         });
         format!("{}\n", escaped_json(&json.to_string()))
     } else {
-        let only = settings
-            .locks
-            .local_socket()
-            .map_or_else(String::new, |_| format!("{THIS_HOST_ONLY}: "));
         let prefix = settings.locks.prefix();
+        let mut heading = format!("Redis at {place}, keys {prefix}*");
+        if settings.locks.are_local() {
+            heading = format!("{THIS_HOST_ONLY}: {heading}");
+        }
         let page = Page {
-            heading: &format!("{only}Redis at {place}, keys {prefix}*"),
+            heading: &heading,
             findings: &findings,
             ttl,
             took,
             width: report::width(),
-            shows_all: settings.verbosity >= Verbosity::Verbose,
-            is_quiet: settings.verbosity == Verbosity::Quiet,
+            verbosity: settings.verbosity,
         };
         page.painted(has_colors())
     };
     print(&text)?;
     Ok(if is_fit { Exit::Success } else { Exit::Unfit })
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

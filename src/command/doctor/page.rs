@@ -1,13 +1,10 @@
 //! The report for people: a line per finding, in groups, with the fix below it. Pure.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::finding::{
-    Finding, Group, Level, NOT_CHECKED, SKIPPED, count, is_command, is_fit, undecided,
-};
-use super::server::{counted, short};
-use crate::report::{Line, Style, columns, escaped, format_duration, padded};
+use super::finding::{Finding, GROUPS, Level, count, is_command, is_fit, undecided};
+use super::server::{NO_CONNECTION, counted, short};
+use crate::report::{Line, Style, Verbosity, escaped, format_duration, padded, wrapped};
 
 /// A report.
 pub struct Page<'a> {
@@ -18,23 +15,12 @@ pub struct Page<'a> {
     pub took: Duration,
     /// Width of the terminal; without one no line is broken.
     pub width: Option<usize>,
-    /// Shows also checks that don't apply.
-    pub shows_all: bool,
-    /// Shows only warnings and failures.
-    pub is_quiet: bool,
+    pub verbosity: Verbosity,
 }
 
-/// Groups of checks in their order, with their headings.
-const GROUPS: [(Group, &str); 4] = [
-    (Group::Network, "The network"),
-    (Group::Server, "The server"),
-    (Group::Locks, "Locks on it"),
-    (Group::Host, "This host"),
-];
-
-/// Columns before the level, and between the parts of a line.
+/// Columns before the level, of the level and of the name of a check.
 const GAP: usize = 2;
-const LEVEL: usize = 4;
+const LEVEL: usize = 6;
 const NAME: usize = 13;
 
 /// In a narrower terminal a finding begins in the line below its name.
@@ -50,85 +36,78 @@ impl Page<'_> {
 
     fn lines(&self) -> Vec<Line> {
         let mut lines = Vec::new();
-        if self.is_quiet {
-            let is_bad = |it: &&Finding| matches!(it.level, Level::Warn | Level::Fail);
-            for finding in self.findings.iter().filter(is_bad) {
-                self.add(finding, &mut lines);
-            }
-            if !undecided(self.findings).is_empty() {
-                lines.push(self.sum());
-            }
-            return lines;
+        let is_quiet = self.verbosity == Verbosity::Quiet;
+        if !is_quiet {
+            let ttl = format!(", TTL {}", format_duration(self.ttl));
+            lines.push(Line::of(Style::Bold, escaped(self.heading)).and(Style::Plain, &ttl));
         }
-        let ttl = format!(", TTL {}", format_duration(self.ttl));
-        lines.push(Line::of(Style::Bold, escaped(self.heading)).and(Style::Plain, &ttl));
-        for (group, heading) in GROUPS {
-            let is_shown = |it: &&Finding| match it.level {
-                Level::Unknown => false,
-                Level::Moot if !self.shows_all => false,
-                _ => it.group == group,
-            };
-            let mut findings = self.findings.iter().filter(is_shown).peekable();
-            if findings.peek().is_some() {
+        for (group, heading, _) in GROUPS {
+            let is_shown = |it: &&Finding| it.group == group && self.shows(it.level);
+            let findings: Vec<&Finding> = self.findings.iter().filter(is_shown).collect();
+            if !is_quiet && !findings.is_empty() {
                 lines.extend([Line::default(), Line::of(Style::Dim, heading)]);
             }
             for finding in findings {
                 self.add(finding, &mut lines);
             }
         }
-        self.add_unknown(&mut lines);
-        lines.extend([Line::default(), self.sum()]);
+        if !is_quiet {
+            self.add_unknown(&mut lines);
+            lines.push(Line::default());
+        }
+        if !is_quiet || !undecided(self.findings).is_empty() {
+            lines.push(self.sum());
+        }
         lines
+    }
+
+    /// Returns true if the findings of this level are shown in their groups.
+    fn shows(&self, level: Level) -> bool {
+        match level {
+            Level::Unknown => false,
+            Level::Moot => self.verbosity >= Verbosity::Verbose,
+            Level::Ok => self.verbosity >= Verbosity::Normal,
+            Level::Warn | Level::Fail => true,
+        }
     }
 
     /// Adds the checks that couldn't be done, by their reasons.
     fn add_unknown(&self, lines: &mut Vec<Line>) {
         let is_unknown = |it: &&Finding| it.level == Level::Unknown;
-        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for finding in self.findings.iter().filter(is_unknown) {
-            reasons
-                .entry(&finding.message)
-                .or_default()
-                .push(finding.check);
-        }
-        if !reasons.is_empty() {
+        let unknown: Vec<&Finding> = self.findings.iter().filter(is_unknown).collect();
+        if !unknown.is_empty() {
             lines.extend([Line::default(), Line::of(Style::Dim, "Not checked")]);
         }
-        let is_connected = |it: &Finding| it.check == "connection" && it.level == Level::Ok;
-        let is_connected = self.findings.iter().any(is_connected);
-        for (why, checks) in reasons {
-            let why = why.trim_start_matches(NOT_CHECKED);
-            let text = match why {
-                SKIPPED if !is_connected => "all else, which needs a connection".to_owned(),
-                _ => format!("{}: {why}", checks.join(", ")),
+        for findings in unknown.chunk_by(|one, other| one.message == other.message) {
+            let checks: Vec<&str> = findings.iter().map(|it| it.check).collect();
+            let text = match findings[0].message.as_str() {
+                NO_CONNECTION => "all else, which needs a connection".to_owned(),
+                why => format!("{}: {why}", checks.join(", ")),
             };
             self.add_text(&text, GAP, Line::default().and_spaces(GAP), lines);
         }
     }
 
     fn add(&self, finding: &Finding, lines: &mut Vec<Line>) {
-        let (word, style) = match finding.level {
-            Level::Ok | Level::Moot => ("ok", Style::Plain),
+        let (level, style) = match finding.level {
             Level::Warn => ("warn", Style::Yellow),
             Level::Fail => ("fail", Style::Red),
-            Level::Unknown => ("", Style::Plain),
+            _ => ("ok", Style::Plain),
         };
-        let start = Line::default().and_spaces(GAP).and(style, word);
-        let start = start.and_spaces(LEVEL - word.len() + GAP);
+        let start = Line::default().and_spaces(GAP);
+        let start = start.and(style, &padded(level, LEVEL));
         let is_narrow = self.width.is_some_and(|width| width < NARROW);
         let (indent, start) = if is_narrow {
             lines.push(start.and(Style::Bold, finding.check));
-            let indent = GAP + LEVEL + GAP;
-            (indent, Line::default().and_spaces(indent))
+            (GAP + LEVEL, Line::default().and_spaces(GAP + LEVEL))
         } else {
             let name = padded(finding.check, NAME);
-            (GAP + LEVEL + GAP + NAME, start.and(Style::Plain, &name))
+            (GAP + LEVEL + NAME, start.and(Style::Plain, &name))
         };
         self.add_text(&finding.message, indent, start, lines);
         let start = Line::default().and_spaces(indent);
         // The origin of the URL belongs to the finding: after an arrow it would read as a step to take.
-        let origin = finding.facts.get("origin");
-        if let Some(origin) = origin.and_then(|origin| origin.as_str()) {
+        if let Some(origin) = finding.facts.get("origin").and_then(|it| it.as_str()) {
             self.add_text(origin, indent, start.clone(), lines);
         }
         let arrow = start.and(Style::Dim, "→ ");
@@ -141,22 +120,16 @@ impl Page<'_> {
     }
 
     /// Adds a text after `start`, broken at the end of the terminal.
-    fn add_text(&self, text: &str, indent: usize, start: Line, lines: &mut Vec<Line>) {
-        let room = self.width.unwrap_or(usize::MAX).saturating_sub(indent);
-        let mut start = Some(start);
-        for part in broken(&escaped(text), room) {
-            let line = start.take();
-            let line = line.unwrap_or_else(|| Line::default().and_spaces(indent));
-            lines.push(line.and(Style::Plain, &part));
+    fn add_text(&self, text: &str, indent: usize, mut start: Line, lines: &mut Vec<Line>) {
+        let room = self.width.map(|width| width.saturating_sub(indent));
+        for part in wrapped(&escaped(text), room) {
+            lines.push(start.and(Style::Plain, part));
+            start = Line::default().and_spaces(indent);
         }
     }
 
     /// Returns the last line: whether the server is fit.
     fn sum(&self) -> Line {
-        let warnings = match count(self.findings, Level::Warn) {
-            0 => String::new(),
-            many => format!(", {}", counted(many, "warning")),
-        };
         let failures = count(self.findings, Level::Fail);
         let undecided = undecided(self.findings).join(", ");
         let unknown = count(self.findings, Level::Unknown);
@@ -168,69 +141,59 @@ impl Page<'_> {
         };
         let is_fit = is_fit(self.findings);
         let style = if is_fit { Style::Bold } else { Style::Red };
+        let warnings = match count(self.findings, Level::Warn) {
+            0 => String::new(),
+            many => format!(", {}", counted(many, "warning")),
+        };
         let took = format!(" ({})", short(self.took));
         let line = Line::of(style, text).and(Style::Plain, &warnings);
         line.and(Style::Dim, &took)
     }
 }
 
-/// Breaks a text at spaces into lines of this width, if it has spaces.
-fn broken(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if columns(line) + 1 + columns(word) <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Check;
+    use super::super::finding::{moot, named, ok, unknown, warn};
     use super::*;
 
-    fn page(findings: &[Finding], width: Option<usize>, is_quiet: bool) -> String {
+    fn page(findings: &[Finding], width: Option<usize>, verbosity: Verbosity) -> String {
         let page = Page {
             heading: "Redis at h",
             findings,
             ttl: Duration::from_secs(30),
             took: Duration::ZERO,
             width,
-            shows_all: false,
-            is_quiet,
+            verbosity,
         };
         page.painted(false)
     }
 
     #[test]
     fn quiet_prints_only_problems() {
-        let check = Check("role", Group::Server);
-        let latency = Check("latency", Group::Network);
-        let quiet = |findings: &[Finding]| page(findings, None, true);
-        assert_eq!(quiet(&[check.ok("primary"), latency.unknown("x")]), "");
+        let quiet = |checks: &'static str, findings: &[Finding]| {
+            let findings: Vec<Finding> = named(checks, findings.to_vec()).collect();
+            page(&findings, None, Verbosity::Quiet)
+        };
+        let fit = quiet("role latency", &[ok("primary"), unknown("x")]);
+        assert_eq!(fit, "");
         let undecided = "not known to be fit to hold locks: role not checked (0.00 ms)\n";
-        assert_eq!(quiet(&[check.unknown("x")]), undecided);
-        let warned = [check.ok("primary"), check.warn("slow", "hurry")];
+        assert_eq!(quiet("role", &[unknown("x")]), undecided);
+        let warned = quiet("server role", &[ok("Redis"), warn("slow", "hurry")]);
         let expected = "  warn  role         slow\n                     → hurry\n";
-        assert_eq!(quiet(&warned), expected);
+        assert_eq!(warned, expected);
     }
 
     #[test]
     fn a_report_names_what_was_not_checked_and_breaks_words_but_no_command() {
-        let check = Check("role", Group::Server);
         let findings = [
-            check.moot("hidden"),
-            check.warn("a long text", "redis-cli CONFIG SET a b  # note"),
-            check.skipped(),
+            moot("hidden"),
+            warn("a long text", "redis-cli CONFIG SET a b  # note"),
+            unknown(NO_CONNECTION),
         ];
+        let findings: Vec<Finding> = named("server role eviction", findings).collect();
         let expected = "Redis at h, TTL 30s\n\nThe server\n  warn  role\n        a long\n        text\n        \
             → redis-cli CONFIG SET a b  # note\n\nNot checked\n  all else,\n  which needs a\n  connection\n\n\
-            not known to be fit to hold locks: role not checked, 1 warning (0.00 ms)\n";
-        assert_eq!(page(&findings, Some(15), false), expected);
+            not known to be fit to hold locks: eviction not checked, 1 warning (0.00 ms)\n";
+        assert_eq!(page(&findings, Some(15), Verbosity::Normal), expected);
     }
 }

@@ -3,38 +3,28 @@
 //! All questions end at one moment at the latest. If one fails, doctor still asks those that don't depend on it, over a
 //! new connection.
 
+use std::iter::repeat;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::finding::{Check, Finding, Group, Level, command};
+use serde_json::json;
+
+use super::finding::{Finding, fail, moot, named, ok, unknown, warn};
 use super::info::Info;
 use crate::config::Settings;
 use crate::decide::lease::renewal_interval;
 use crate::protocol::{
-    Client, Error, ErrorKind, Inspected, Key, Locks, Name, Quorum, RedisCli, Rehearsed, RollCall,
-    Transport, Vote, Who, left,
+    Cause, Client, Error, ErrorKind, Inspected, Key, Locks, Name, Quorum, RedisCli, Rehearsed,
+    RollCall, Transport, Vote, Who, left,
 };
 use crate::report::{busy_line, format_duration, typed};
 
-const CONNECTION: Check = Check("connection", Group::Network);
-const TLS: Check = Check("tls", Group::Network);
-const SENTINELS: Check = Check("sentinels", Group::Network);
-const LATENCY: Check = Check("latency", Group::Network);
-const CLOCKS: Check = Check("clocks", Group::Network);
-const SERVER: Check = Check("server", Group::Server);
-const ROLE: Check = Check("role", Group::Server);
-const REPLICAS: Check = Check("replicas", Group::Server);
-const CLUSTER: Check = Check("cluster", Group::Server);
-const EVICTION: Check = Check("eviction", Group::Server);
-const PERSISTENCE: Check = Check("persistence", Group::Server);
-const WRITES: Check = Check("writes", Group::Server);
-const SCRIPTS: Check = Check("scripts", Group::Locks);
-const MESSAGES: Check = Check("messages", Group::Locks);
-const NAME: Check = Check("name", Group::Locks);
-
 /// Checks by INFO, by round trips and by the rehearsal.
-const BY_INFO: [Check; 6] = [SERVER, ROLE, REPLICAS, CLUSTER, EVICTION, PERSISTENCE];
-const BY_TRIPS: [Check; 2] = [LATENCY, CLOCKS];
-const BY_REHEARSAL: [Check; 3] = [WRITES, SCRIPTS, MESSAGES];
+const BY_INFO: &str = "server role replicas cluster eviction persistence";
+const BY_TRIPS: &str = "latency clocks";
+const BY_REHEARSAL: &str = "writes scripts messages";
+
+/// Reason for a check that needs a connection, if there is none.
+pub const NO_CONNECTION: &str = "there is no connection";
 
 /// Longest wait for a sentinel.
 const SENTINEL_WITHIN: Duration = Duration::from_millis(700);
@@ -59,16 +49,20 @@ struct Server<'a> {
     quorum: Option<Quorum>,
     client: Client,
     until: Instant,
+    /// How long the first answer took.
+    connected: Result<Duration, Error>,
     redis_cli: RedisCli,
     info: Info,
     /// The server's address, as messages name it.
     place: String,
+    findings: Vec<Finding>,
 }
 
 /// Checks all of it, and returns the server's address with the findings. `who` is shown as the holder of the lock for the
 /// rehearsal.
 pub fn examine(
-    (settings, ttl): (&Settings, Duration),
+    settings: &Settings,
+    ttl: Duration,
     name: Option<&Name>,
     who: &Who,
     until: Instant,
@@ -80,28 +74,28 @@ pub fn examine(
     let mut server = Server {
         locks,
         quorum: settings.quorum(),
-        client,
-        until,
-        redis_cli: locks.redis_cli(),
-        info: Info::default(),
         place: match &roll_call {
             Some(RollCall { primary, .. }) if connected.is_err() => format!("\"{primary}\""),
             _ => locks.to_string(),
         },
+        redis_cli: locks.redis_cli(),
+        client,
+        until,
+        connected,
+        info: Info::default(),
+        findings: Vec::new(),
     };
-    let mut findings = vec![server.connection(&connected), server.tls(&connected)];
-    findings.extend(roll_call.map(|it| server.sentinels(&it.primary, &it.votes())));
-    if connected.is_ok() {
-        findings.extend(server.by_info());
-        findings.extend(server.by_trips(ttl));
-        let rehearsed = locks.rehearse(&mut server.client, who, until);
-        findings.extend(server.by_rehearsal(rehearsed));
-        findings.extend(name.map(|name| server.name(name)));
-    } else {
-        let checks = BY_INFO.into_iter().chain(BY_TRIPS).chain(BY_REHEARSAL);
-        findings.extend(checks.chain(name.map(|_| NAME)).map(Check::skipped));
+    let first = [server.connection(), server.tls()];
+    server.findings.extend(named("connection tls", first));
+    let sentinels = roll_call.map(|all| server.sentinels(&all));
+    server.findings.extend(named("sentinels", sentinels));
+    server.check(BY_INFO, Server::by_info);
+    server.check(BY_TRIPS, |it| it.by_trips(ttl));
+    server.check(BY_REHEARSAL, |it| it.by_rehearsal(who));
+    if let Some(name) = name {
+        server.check("name", |it| it.name(name));
     }
-    (server.place, findings)
+    (server.place, server.findings)
 }
 
 /// Connects, and asks something, as a server lets everyone connect.
@@ -109,25 +103,42 @@ fn connect(locks: &Locks, client: &mut Client, until: Instant) -> Result<Duratio
     use ErrorKind::{Busy, Crowded, Loading, Refused};
     let began = Instant::now();
     let key = format!("{}redlock-doctor", locks.prefix());
+    let lacks_rules = |error: &Error| matches!(error.cause, Some(Cause::MissingRules(_)));
     match client.ask(&[&["EXISTS", &key]], until)?.pop() {
         // A server that answers so answers nothing else.
         Some(Err(error)) if matches!(error.kind, Loading | Busy | Crowded) => Err(error),
-        Some(Err(error)) if error.kind == Refused && error.missing_rules().is_none() => Err(error),
+        Some(Err(error)) if error.kind == Refused && !lacks_rules(&error) => Err(error),
         _ => Ok(began.elapsed()),
     }
 }
 
 impl Server<'_> {
-    fn connection(&self, connected: &Result<Duration, Error>) -> Finding {
-        match connected {
+    /// Does these checks. If there is no connection, or an error prevents the checks, all findings say so.
+    fn check<const N: usize>(
+        &mut self,
+        checks: &'static str,
+        check: impl FnOnce(&mut Self) -> Result<[Finding; N], Error>,
+    ) {
+        let why = match &self.connected {
+            Err(_) => NO_CONNECTION.to_owned(),
+            Ok(_) => match check(self) {
+                Ok(findings) => return self.findings.extend(named(checks, findings)),
+                Err(error) => self.parts(&error).0,
+            },
+        };
+        self.findings.extend(named(checks, repeat(unknown(why))));
+    }
+
+    fn connection(&self) -> Finding {
+        match &self.connected {
             Ok(took) => {
                 let user = self.locks.user();
                 let user = user.map_or(String::new(), |user| format!(" as user \"{user}\""));
                 let message = format!("connected{user}, and answered in {}", short(*took));
-                CONNECTION.ok(message).with("took_us", micros(*took))
+                ok(message).with(json!({"took_us": micros(*took)}))
             }
-            Err(error) if self.is_about_tls(error) => CONNECTION.skipped(),
-            Err(error) => self.failure(CONNECTION, error),
+            Err(error) if self.is_about_tls(error) => unknown(NO_CONNECTION),
+            Err(error) => self.failure(error),
         }
     }
 
@@ -135,53 +146,57 @@ impl Server<'_> {
         matches!(self.locks.transport(), Transport::Tls { .. }) && error.kind == ErrorKind::Config
     }
 
-    fn tls(&self, connected: &Result<Duration, Error>) -> Finding {
-        match (self.locks.transport(), connected) {
-            _ if self.locks.send_open_password() => TLS.warn(
+    fn tls(&self) -> Finding {
+        match (self.locks.transport(), &self.connected) {
+            _ if self.locks.send_open_password() => warn(
                 "the password crosses the network unencrypted: anyone on the path can read it",
                 "connect by rediss:// to a TLS port of the server (docs/servers.md), or by a tunnel",
             ),
-            (Transport::Socket, _) => TLS.moot("a socket of this host"),
-            (Transport::Plain { is_loopback: true }, _) => TLS.moot("not used within this host"),
-            (_, Err(error)) if self.is_about_tls(error) => self.failure(TLS, error),
-            (_, Err(_)) => TLS.skipped(),
-            (Transport::Tls { host }, Ok(_)) => TLS.ok(format!("certificate valid for {host}")),
-            (Transport::Plain { .. }, Ok(_)) => TLS.ok("unencrypted (rediss:// encrypts)"),
+            (Transport::Socket, _) => moot("a socket of this host"),
+            (Transport::Plain { is_loopback: true }, _) => moot("not used within this host"),
+            (_, Err(error)) if self.is_about_tls(error) => self.failure(error),
+            (_, Err(_)) => unknown(NO_CONNECTION),
+            (Transport::Tls { host }, Ok(_)) => ok(format!("certificate valid for {host}")),
+            (Transport::Plain { .. }, Ok(_)) => ok("unencrypted (rediss:// encrypts)"),
         }
     }
 
-    /// Judges whether the sentinels agree on the primary with this name.
-    fn sentinels(&self, name: &str, votes: &[Result<Vote, Error>]) -> Finding {
+    /// Judges whether the sentinels agree on the primary.
+    fn sentinels(&self, all: &RollCall) -> Finding {
+        let (name, votes) = (&all.primary, all.votes());
         let answers: Vec<&Vote> = votes.iter().flatten().collect();
-        let errors = || votes.iter().filter_map(|vote| vote.as_ref().err());
+        let errors = votes.iter().filter_map(|vote| vote.as_ref().err());
+        // A wrong name or password says more than silence.
+        let error = errors.min_by_key(|error| error.kind == ErrorKind::Unreachable);
         let Some(first) = answers.first() else {
-            // A wrong name or password says more than silence.
-            let says_more = |error: &&Error| error.kind != ErrorKind::Unreachable;
-            let error = errors().find(says_more).or(errors().next());
-            return error.map_or(SENTINELS.skipped(), |error| self.failure(SENTINELS, error));
+            return error.map_or(unknown(NO_CONNECTION), |error| self.failure(error));
         };
         let primary = &first.primary;
         let message = format!("{} of {} agree on {primary}", answers.len(), votes.len());
         if let Some(other) = answers.iter().find(|it| it.primary != *primary) {
             let (one, other, another) = (&first.by, &other.by, &other.primary);
-            SENTINELS.fail(
+            fail(
                 format!("{one} says that {name} is {primary}, but {other} says {another}"),
                 "if this lasts longer than a failover, see the sentinels' logs",
             )
-        } else if let Some(error) = errors().next() {
-            SENTINELS.warn(format!("{message}: {}", error.message()), next_step(error))
+        } else if let Some(error) = error {
+            let message = format!("{message}: {}", error.message());
+            warn(message, self.next_step(error))
         } else {
-            SENTINELS.ok(message)
+            ok(message)
         }
     }
 
+    /// Asks one question. A refusal is an error, too.
+    fn ask(&mut self, words: &[&str]) -> Result<Vec<String>, Error> {
+        let mut replies = self.client.ask(&[words], self.until)?;
+        replies.pop().unwrap_or(Ok(Vec::new()))
+    }
+
     /// Asks for INFO, two settings, and whether the user is an administrator.
-    fn by_info(&mut self) -> [Finding; 6] {
-        let info = self.client.ask(&[&["INFO"]], self.until);
-        match info.and_then(|mut replies| replies.pop().unwrap_or(Ok(Vec::new()))) {
-            Ok(text) => self.info.add(&text.concat()),
-            Err(error) => return BY_INFO.map(|check| self.unknown(check, &error)),
-        }
+    fn by_info(&mut self) -> Result<[Finding; 6], Error> {
+        let text = self.ask(&["INFO"])?.concat();
+        self.info.add(&text);
         let [save, fsync] = ["save", "appendfsync"].map(|name| ["CONFIG", "GET", name]);
         // Only administrators may list users.
         let questions: [&[&str]; 3] = [&save, &fsync, &["ACL", "USERS"]];
@@ -193,14 +208,14 @@ impl Server<'_> {
         for pair in replies.iter().take(2).flatten() {
             self.info.add(&pair.join(":"));
         }
-        [
+        Ok([
             self.kind(),
             self.role(),
             self.replicas(),
             self.cluster(),
             self.eviction(),
             self.persistence(),
-        ]
+        ])
     }
 
     fn kind(&self) -> Finding {
@@ -210,19 +225,20 @@ impl Server<'_> {
         let flavour = flavour.or(self.info.text("mvcc_depth").map(|_| "KeyDB"));
         let flavour = flavour.unwrap_or("Redis");
         let version = field(flavour).or(field("Redis")).unwrap_or("?");
-        let mode = self.info.mode();
+        let mode = self.info.text("redis_mode");
+        let mode = mode.or(self.info.text("server_mode"));
+        let mode = mode.unwrap_or("standalone");
         let message = format!("{flavour} {version}, {mode}");
         let finding = if mode == "sentinel" {
             let url = format!("--url redis-sentinel://{}/NAME", self.place);
-            SERVER.fail(
+            fail(
                 format!("{message}: a sentinel knows where the locks are, and holds none"),
                 format!("{url} (SENTINEL MASTERS lists the names)"),
             )
         } else {
-            SERVER.ok(message)
+            ok(message)
         };
-        let finding = finding.with("flavour", flavour).with("version", version);
-        finding.with("mode", mode)
+        finding.with(json!({"flavour": flavour, "version": version, "mode": mode}))
     }
 
     fn role(&self) -> Finding {
@@ -237,62 +253,61 @@ impl Server<'_> {
         let role = text("role").unwrap_or_default();
         let replicas = counted(self.info.replicas().1, "replica");
         let finding = match role {
-            "master" if !is_active => ROLE.ok(format!("primary of {replicas}")),
-            "slave" if !is_writable => ROLE.fail(
+            "master" if !is_active => ok(format!("primary of {replicas}")),
+            "slave" if !is_writable => fail(
                 format!("a read-only replica of {primary}"),
                 format!("--url {}://{primary}", self.locks.scheme()),
             ),
-            "slave" | "master" | "active-replica" => ROLE.fail(
+            "slave" | "master" | "active-replica" => fail(
                 format!("a writable replica of {primary}: both grant the same lock"),
                 "make it read-only (replica-read-only, in KeyDB active-replica), and use its primary's URL",
             ),
-            _ => return ROLE.unknown("INFO has no role"),
+            _ => return unknown("INFO has no role"),
         };
-        finding.with("role", role)
+        finding.with(json!({"role": role}))
     }
 
     fn replicas(&self) -> Finding {
         let (online, all) = self.info.replicas();
         let needed = match self.quorum {
-            Some(Quorum::All) if !self.locks.may_fail_over() => {
-                return REPLICAS.fail(
-                    "REDLOCK_SYNC=all needs Sentinel or Redis Cluster, which list the replicas",
-                    "use the URL of Sentinel or of a cluster, or set a number, such as REDLOCK_SYNC=1",
-                );
-            }
             Some(Quorum::All) => 1,
-            Some(Quorum::AtLeast(number)) => u64::from(number),
+            Some(Quorum::AtLeast(number)) => usize::try_from(number).unwrap_or(usize::MAX),
             None => 0,
         };
-        let finding = if u64::try_from(online).unwrap_or(u64::MAX) < needed {
-            REPLICAS.fail(
+        let fails_over = self.locks.may_fail_over();
+        let finding = if self.quorum == Some(Quorum::All) && !fails_over {
+            fail(
+                "REDLOCK_SYNC=all needs Sentinel or Redis Cluster, which list the replicas",
+                "use the URL of Sentinel or of a cluster, or set a number, such as REDLOCK_SYNC=1",
+            )
+        } else if online < needed {
+            fail(
                 format!("{online} in sync, and REDLOCK_SYNC needs {needed}: no run starts"),
                 "start more replicas (replicaof; on a cluster, redis-cli --cluster add-node), or lower REDLOCK_SYNC",
             )
-        } else if all == 0 && self.locks.may_fail_over() {
-            REPLICAS.warn(
+        } else if all == 0 && fails_over {
+            warn(
                 "none: nothing takes over if this server dies",
                 "start a replica (replicaof; on a cluster, redis-cli --cluster add-node)",
             )
         } else if all == 0 {
-            REPLICAS.moot("none")
+            moot("none")
         } else if online < all {
-            REPLICAS.warn(
-                format!("{online} of {all} in sync: a failover to another one loses locks"),
-                "see that replica's log, and the network between it and the primary",
-            )
+            let fix = "see that replica's log, and the network between it and the primary";
+            let loss = "a failover to another one loses locks";
+            warn(format!("{online} of {all} in sync: {loss}"), fix)
         } else {
-            REPLICAS.ok(format!("{online} in sync"))
+            ok(format!("{online} in sync"))
         };
-        finding.with("replicas", all)
+        finding.with(json!({"replicas": all}))
     }
 
     fn cluster(&self) -> Finding {
         let prefix = self.locks.prefix();
         match self.locks.hash_slot() {
-            _ if !self.info.is_on("cluster_enabled") => CLUSTER.moot("not a cluster"),
-            Some(slot) => CLUSTER.ok(format!("the prefix {prefix} keeps all keys in slot {slot}")),
-            None => CLUSTER.fail(
+            _ if !self.info.is_on("cluster_enabled") => moot("not a cluster"),
+            Some(slot) => ok(format!("the prefix {prefix} keeps all keys in slot {slot}")),
+            None => fail(
                 format!("the prefix {prefix} has no hash tag, so its keys are on several nodes"),
                 format!("--url {}-cluster://HOST:PORT", self.locks.scheme()),
             ),
@@ -301,7 +316,7 @@ impl Server<'_> {
 
     fn eviction(&self) -> Finding {
         let Some(policy) = self.info.text("maxmemory_policy") else {
-            return EVICTION.unknown("INFO has no maxmemory_policy");
+            return unknown("INFO has no maxmemory_policy");
         };
         let number = |field| self.info.number::<u64>(field).unwrap_or(0);
         let used = number("used_memory").saturating_mul(100);
@@ -309,22 +324,22 @@ impl Server<'_> {
         let usage = used.map_or("no maxmemory".into(), |it| format!("{it}% of maxmemory"));
         let fix = || self.config_set("maxmemory-policy", "noeviction");
         let finding = match (policy, used) {
-            ("noeviction", Some(NEARLY_FULL..)) => EVICTION.warn(
+            ("noeviction", Some(NEARLY_FULL..)) => warn(
                 format!("noeviction; {usage}: a full server grants no new lock"),
                 "raise maxmemory, or remove keys",
             ),
-            ("noeviction", _) => EVICTION.ok(format!("noeviction; {usage}")),
+            ("noeviction", _) => ok(format!("noeviction; {usage}")),
             (_, None) => {
                 let message = format!("{policy}: evicts locks as soon as maxmemory is set");
-                EVICTION.warn(message, fix())
+                warn(message, fix())
             }
             (_, Some(_)) => {
                 let message = format!("{policy}; {usage}: a full server evicts locks");
-                EVICTION.fail(message, fix())
+                fail(message, fix())
             }
         };
-        let finding = finding.with("policy", policy);
-        finding.with("evicted_keys", number("evicted_keys"))
+        let evicted = number("evicted_keys");
+        finding.with(json!({"policy": policy, "evicted_keys": evicted}))
     }
 
     fn persistence(&self) -> Finding {
@@ -335,9 +350,9 @@ impl Server<'_> {
         let append = || self.config_set("appendonly", "yes");
         if self.info.is_on("aof_enabled") && fails("aof_last_write_status") {
             let loss = "the append-only file can't be written: a restart forgets locks";
-            PERSISTENCE.warn(loss, log)
+            warn(loss, log)
         } else if self.info.is_on("aof_enabled") {
-            PERSISTENCE.ok(match self.info.text("appendfsync") {
+            ok(match self.info.text("appendfsync") {
                 Some("everysec") => {
                     "append-only file (everysec): a crash may forget the last second"
                 }
@@ -346,85 +361,69 @@ impl Server<'_> {
             })
         } else if fails("rdb_last_bgsave_status") {
             let loss = "the last snapshot failed: a restart forgets all locks since the one before";
-            PERSISTENCE.warn(loss, log)
+            warn(loss, log)
         } else if self.info.raw("save") != Some("") {
             let loss = "snapshots at most: a crash forgets locks since the last snapshot";
-            PERSISTENCE.warn(loss, append())
+            warn(loss, append())
         } else if self.info.replicas().1 > 0 && supervisor.is_some() {
             let loss =
                 "none, and a supervisor restarts the server: its replicas then copy the empty data";
-            PERSISTENCE.fail(loss, append())
+            fail(loss, append())
         } else {
-            PERSISTENCE.warn("none: a restart forgets all locks", append())
+            warn("none: a restart forgets all locks", append())
         }
     }
 
     /// Measures the latency and the difference of the clocks, by asking for the time again and again.
-    fn by_trips(&mut self, ttl: Duration) -> [Finding; 2] {
+    fn by_trips(&mut self, ttl: Duration) -> Result<[Finding; 2], Error> {
         let end = self.until.min(Instant::now() + ROUND_TRIPS_WITHIN);
         let mut trips = Vec::new();
         while trips.len() < ROUND_TRIPS && (trips.is_empty() || Instant::now() < end) {
             let (began, now) = (Instant::now(), SystemTime::now());
-            match self.client.ask(&[&["TIME"]], self.until) {
-                Ok(mut replies) => trips.push((began.elapsed(), now, replies.pop())),
-                Err(error) if trips.is_empty() => {
-                    return BY_TRIPS.map(|it| self.unknown(it, &error));
-                }
-                Err(_) => break,
-            }
+            let time = self.ask(&["TIME"])?;
+            trips.push((began.elapsed(), now, time));
         }
         // The shortest round trip knows best.
-        trips.sort_by_key(|(took, ..)| *took);
-        let clock = match &trips[0] {
-            (took, now, Some(Ok(time))) => clock(*took, *now, time),
-            _ => CLOCKS.unknown("the server doesn't tell its time"),
-        };
+        trips.sort();
+        let (took, now, time) = &trips[0];
+        let clock = clock(*took, *now, time);
         let times: Vec<Duration> = trips.iter().map(|(took, ..)| *took).collect();
-        [latency(&times, ttl), clock]
+        Ok([latency(&times, ttl), clock])
     }
 
-    fn by_rehearsal(&self, rehearsed: Result<Rehearsed, Error>) -> [Finding; 3] {
-        let rehearsed = match rehearsed {
-            Ok(rehearsed) => rehearsed,
-            Err(error) => return BY_REHEARSAL.map(|check| self.unknown(check, &error)),
+    fn by_rehearsal(&mut self, who: &Who) -> Result<[Finding; 3], Error> {
+        let rehearsed = self.locks.rehearse(&mut self.client, who, self.until)?;
+        let Some(error) = &rehearsed.failure else {
+            let (calls, took) = (counted(rehearsed.calls, "call"), rehearsed.took);
+            let message = format!("acquired, waited, handed over, released: {calls}");
+            let message = format!("{message} in {}", short(took));
+            let scripts = ok(message).with(json!({"took_us": micros(took)}));
+            return Ok([ok("accepted"), scripts, self.messages(&rehearsed)]);
         };
-        let (calls, took) = (rehearsed.calls, rehearsed.took);
-        match &rehearsed.failure {
-            None => {
-                let calls_took = format!("{} in {}", counted(calls, "call"), short(took));
-                let message = format!("acquired, waited, handed over, released: {calls_took}");
-                let scripts = SCRIPTS.ok(message).with("took_us", micros(took));
-                [WRITES.ok("accepted"), scripts, self.messages(&rehearsed)]
-            }
-            Some(error) if matches!(error.kind, ErrorKind::NotNow | ErrorKind::Replica) => [
-                self.failure(WRITES, error),
-                SCRIPTS.skipped(),
-                MESSAGES.skipped(),
-            ],
-            Some(error) => [
-                WRITES.skipped(),
-                self.failure(SCRIPTS, error),
-                MESSAGES.skipped(),
-            ],
-        }
+        let (failure, skipped) = (self.failure(error), unknown("something above failed"));
+        Ok(match error.kind {
+            ErrorKind::NotNow | ErrorKind::Replica => [failure, skipped.clone(), skipped],
+            _ => [skipped.clone(), failure, skipped],
+        })
     }
 
     fn messages(&self, rehearsed: &Rehearsed) -> Finding {
-        let mut finding = MESSAGES.ok("Redis notifies a waiter of its turn");
-        if let Some(error) = &rehearsed.silence {
-            finding = self.failure(MESSAGES, error);
-            finding.level = Level::Warn;
-            finding.message = format!("waiters poll four times a second: {}", finding.message);
-        }
-        finding.with("polls", rehearsed.silence.is_some())
+        let finding = match &rehearsed.silence {
+            None => ok("Redis notifies a waiter of its turn"),
+            Some(error) => {
+                let (message, fix) = self.parts(error);
+                warn(format!("waiters poll four times a second: {message}"), fix)
+            }
+        };
+        finding.with(json!({"polls": rehearsed.silence.is_some()}))
     }
 
-    fn name(&mut self, name: &Name) -> Finding {
+    fn name(&mut self, name: &Name) -> Result<[Finding; 1], Error> {
         self.client.limit_to(left(self.until));
         match self.locks.inspect_one(&mut self.client, name) {
-            Ok(lock) => self.lock(&lock),
-            Err(error) if error.kind.is_unreachable() => self.unknown(NAME, &error),
-            Err(error) => self.failure(NAME, &error),
+            Ok(lock) => Ok([self.lock(&lock)]),
+            Err(error) if error.kind.is_unreachable() => Err(error),
+            Err(error) => Ok([self.failure(&error)]),
         }
     }
 
@@ -432,36 +431,45 @@ impl Server<'_> {
         let (name, prefix) = (&lock.name, self.locks.prefix());
         let mut holds = lock.holds().iter();
         match (&lock.key, lock.busy(), &lock.frozen) {
-            (Key::NotALock(kind), ..) => NAME.fail(
+            (Key::NotALock(kind), ..) => fail(
                 format!("key {prefix}{name} is a {kind} of another program"),
                 "choose another name or REDLOCK_PREFIX: that program may still need its key",
             ),
             _ if holds.any(|hold| hold.holder.is_none() && hold.left.is_none()) => {
                 let line = typed(&["release", "--force"], name);
-                NAME.fail(
+                fail(
                     format!("the key of lock \"{name}\" has no expiry: it never becomes free"),
                     format!("make sure that the program that set the key is dead; then {line}"),
                 )
             }
-            (_, Some(busy), _) => NAME.ok(busy_line(name, "", &busy).trim_start_matches("lock ")),
+            (_, Some(busy), _) => ok(busy_line(name, "", &busy).trim_start_matches("lock ")),
             (_, None, Some(frozen)) => {
                 let left = Duration::from_millis(frozen.until_ms.saturating_sub(lock.now_ms));
                 let message = format!("\"{name}\" is frozen for {} more", format_duration(left));
-                NAME.warn(message, typed(&["thaw"], name))
+                warn(message, typed(&["thaw"], name))
             }
-            (_, None, None) => NAME.ok(format!("\"{name}\" is free")),
+            (_, None, None) => ok(format!("\"{name}\" is free")),
         }
     }
 
-    /// Returns the command that changes a setting of the server, now and for its next start.
+    /// Returns the commands that change a setting of the server, now and for its next start.
     fn config_set(&self, name: &str, value: &str) -> String {
-        let set = self.redis_cli.admin_line(&["CONFIG", "SET", name, value]);
-        let note = self.redis_cli.note();
-        if self.info.text("config_file").is_none() {
-            return command(&set, &[note, Some("and in redis.conf")]);
+        let set = ["CONFIG", "SET", name, value];
+        match self.info.text("config_file") {
+            Some(_) => self.commands(&[&set, &["CONFIG", "REWRITE"]], None),
+            None => self.commands(&[&set], Some("and in redis.conf")),
         }
-        let rewrite = self.redis_cli.admin_line(&["CONFIG", "REWRITE"]);
-        command(&format!("{set} && {rewrite}"), &[note])
+    }
+
+    /// Returns commands for an administrator, with a note.
+    fn commands(&self, commands: &[&[&str]], note: Option<&str>) -> String {
+        let lines = commands.iter().map(|it| self.redis_cli.admin_line(it));
+        let lines = lines.collect::<Vec<_>>().join(" && ");
+        let notes: Vec<&str> = self.redis_cli.note().into_iter().chain(note).collect();
+        match notes[..] {
+            [] => lines,
+            _ => format!("{lines}  # {}", notes.join(", ")),
+        }
     }
 
     /// Returns the command that adds ACL rules. If one command is missing, others may be, so all are added.
@@ -475,63 +483,59 @@ impl Server<'_> {
             return format!("give the user in the URL {}", rules.join(" "));
         }
         let user = self.locks.user().unwrap_or("default".into());
-        let words = [&["ACL", "SETUSER", &user][..], &rules].concat();
-        let servers = self.locks.may_fail_over().then_some("on each server");
-        let keep = Some("if it is to acquire locks; ACL SAVE or CONFIG REWRITE keeps it");
-        let notes = [self.redis_cli.note(), servers, keep];
-        command(&self.redis_cli.admin_line(&words), &notes)
+        let command = [&["ACL", "SETUSER", &user][..], &rules].concat();
+        let servers = self.locks.may_fail_over().then_some("on each server, ");
+        let servers = servers.unwrap_or_default();
+        let note = "if it is to acquire locks; ACL SAVE or CONFIG REWRITE keeps it";
+        self.commands(&[&command], Some(&format!("{servers}{note}")))
     }
 
     /// Returns the finding for an error.
-    fn failure(&self, check: Check, error: &Error) -> Finding {
+    fn failure(&self, error: &Error) -> Finding {
         let (message, fix) = self.parts(error);
-        let fix = match (error.kind, error.missing_rules()) {
-            (ErrorKind::Busy, _) => {
-                let line = self.redis_cli.admin_line(&["SCRIPT", "KILL"]);
-                command(&line, &[self.redis_cli.note()])
-            }
-            (_, Some(missing)) => self.permit(missing),
-            (_, None) => fix.unwrap_or(next_step(error).into()),
-        };
-        let finding = check.fail(message, fix);
-        let origin = error.origin().into_iter();
-        origin.fold(finding, |finding, origin| finding.with("origin", origin))
-    }
-
-    fn unknown(&self, check: Check, error: &Error) -> Finding {
-        check.unknown(&self.parts(error).0)
+        let finding = fail(message, fix);
+        match &error.origin {
+            Some(origin) => finding.with(json!({"origin": origin})),
+            None => finding,
+        }
     }
 
     /// Splits the message of an error: what is so, and what to do. The heading names the server.
-    fn parts(&self, error: &Error) -> (String, Option<String>) {
+    fn parts(&self, error: &Error) -> (String, String) {
         let start = format!("Redis at {}", self.place);
         let message = error.message();
         let message = message.strip_prefix(&start).unwrap_or(message);
         let message = message.trim_start_matches([':', ' ']);
         let message = message.strip_prefix("is not ready: ").unwrap_or(message);
-        match message.split_once("; ") {
-            Some((message, fix)) => (message.to_owned(), Some(fix.to_owned())),
-            None => (message.to_owned(), None),
-        }
+        let (message, fix) = message.split_once("; ").unwrap_or((message, ""));
+        let fix = match (error.kind, &error.cause) {
+            (ErrorKind::Busy, _) => self.commands(&[&["SCRIPT", "KILL"]], None),
+            (_, Some(Cause::MissingRules(rules))) => self.permit(rules),
+            _ if fix.is_empty() => self.next_step(error).to_owned(),
+            _ => fix.to_owned(),
+        };
+        (message.to_owned(), fix)
     }
-}
 
-/// Returns what to do if an error doesn't say that.
-fn next_step(error: &Error) -> &'static str {
-    let is = |reason| error.message().contains(reason);
-    match error.kind {
-        ErrorKind::Refused => "correct the user or the password",
-        ErrorKind::NotNow | ErrorKind::Replica => "see the server's log",
-        ErrorKind::Internal => "is this server compatible with Redis?",
-        _ if is("connection refused") => "start Redis there, or correct the address in the URL",
-        _ if is("socket") => "start Redis, or correct the path in the URL",
-        _ if is("no such host") => "correct the host in the URL, or its name in DNS",
-        _ if is("looked up") => "check whether this host's name servers answer",
-        _ if is("in time") => "open the port if a firewall drops packets; restart a hung server",
-        _ if is("password file") || is("no such file") => "write that file, or correct its name",
-        _ if is("client certificate") => "set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY",
-        _ if is("was closed") => "see the log of the server, or of the proxy in front of it",
-        _ => "correct the URL, or the network between this host and that one",
+    /// Returns what to do if an error doesn't say that.
+    fn next_step(&self, error: &Error) -> &'static str {
+        use Cause::{Closed, File, NoDefaultServer, NoServer, Silent, UnknownHost};
+        match (error.kind, &error.cause) {
+            (ErrorKind::Refused, _) => "correct the user or the password",
+            (ErrorKind::NotNow | ErrorKind::Replica, _) => "see the server's log",
+            (ErrorKind::Internal, _) => "is this server compatible with Redis?",
+            (_, Some(NoServer)) if self.locks.transport() == Transport::Socket => {
+                "start Redis, or correct the path in the URL"
+            }
+            (_, Some(NoServer | NoDefaultServer)) => {
+                "start Redis there, or correct the address in the URL"
+            }
+            (_, Some(UnknownHost)) => "correct the host in the URL, or its name in DNS",
+            (_, Some(Silent)) => "open the port if a firewall drops packets; restart a hung server",
+            (_, Some(Closed)) => "see the log of the server, or of the proxy in front of it",
+            (_, Some(File)) => "write that file, or correct its name",
+            _ => "correct the URL, or the network between this host and that one",
+        }
     }
 }
 
@@ -539,24 +543,25 @@ fn next_step(error: &Error) -> &'static str {
 fn latency(times: &[Duration], ttl: Duration) -> Finding {
     let at = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
     let (p50, p99, max) = (at(50), at(99), at(100));
-    let [shown50, shown99, shown_max] = [p50, p99, max].map(short);
     let renewal = renewal_interval(ttl);
-    let every = format_duration(renewal);
-    let message =
-        format!("p50 {shown50}, p99 {shown99}, max {shown_max}; one renewal every {every}");
+    let message = format!(
+        "p50 {}, p99 {}, max {}; one renewal every {}",
+        short(p50),
+        short(p99),
+        short(max),
+        format_duration(renewal)
+    );
     let longer = Duration::from_secs((max * 3 * SLOW).as_secs() + 1);
     let fix = format!("a longer TTL: --ttl {}", format_duration(longer));
     let finding = if max >= renewal {
-        LATENCY.fail(message, fix)
+        fail(message, fix)
     } else if p99 >= renewal / SLOW {
-        LATENCY.warn(message, fix)
+        warn(message, fix)
     } else {
-        LATENCY.ok(message)
+        ok(message)
     };
-    let finding = finding.with("p50_us", micros(p50));
-    finding
-        .with("p99_us", micros(p99))
-        .with("max_us", micros(max))
+    let [p50, p99, max] = [p50, p99, max].map(micros);
+    finding.with(json!({"p50_us": p50, "p99_us": p99, "max_us": max}))
 }
 
 /// Judges the server's clock by its reply to a TIME that was sent at `now`.
@@ -565,18 +570,16 @@ fn clock(took: Duration, now: SystemTime, time: &[String]) -> Finding {
     let theirs = Duration::from_secs(part(0)) + Duration::from_micros(part(1));
     let ours = now.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
     let apart = theirs.abs_diff(ours);
-    let message = format!(
-        "{} between the server's clock and this host's",
-        short(apart)
-    );
+    let apart_in_words = short(apart);
+    let message = format!("{apart_in_words} between the server's clock and this host's");
     let finding = if apart >= CLOCKS_APART {
         let message = format!("{message}; status and history show the server's time");
-        CLOCKS.warn(message, "synchronise the hosts' clocks (NTP)")
+        warn(message, "synchronise the hosts' clocks (NTP)")
     } else {
-        CLOCKS.ok(message)
+        ok(message)
     };
     let us = i64::try_from(apart.as_micros()).unwrap_or(i64::MAX);
-    finding.with("server_ahead_us", if theirs < ours { -us } else { us })
+    finding.with(json!({"server_ahead_us": if theirs < ours { -us } else { us }}))
 }
 
 /// Returns a time as short as a table has it: `0.02 ms`, `0.3 ms`, `12 ms`, `1.4 s`.
@@ -602,6 +605,7 @@ pub fn counted(count: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::Level;
     use super::*;
     use crate::protocol::Access;
 
@@ -617,7 +621,9 @@ mod tests {
             client: locks.client(),
             redis_cli: locks.redis_cli(),
             place: locks.to_string(),
+            findings: Vec::new(),
             until: Instant::now(),
+            connected: Ok(Duration::ZERO),
             info: Info::default(),
             quorum: None,
             locks: &locks,
@@ -638,7 +644,7 @@ mod tests {
         assert_eq!(role(active), both);
         let other = active.replace("active-replica", "master active_replica:1");
         assert_eq!(role(&other), both);
-        assert_eq!(role(""), "Unknown: not checked: INFO has no role");
+        assert_eq!(role(""), "Unknown: INFO has no role");
         let kind = |info: &str| judged(single, info, |it| it.kind());
         let keydb = "redis_version:6 mvcc_depth:0";
         assert_eq!(kind(keydb), "Ok: KeyDB 6, standalone");
