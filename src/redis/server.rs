@@ -110,7 +110,7 @@ pub struct Server {
     is_replica: AtomicBool,
     /// It closes the connection when it is asked for RESP3.
     closes_on_hello: AtomicBool,
-    /// It has asked for a certificate of ours.
+    /// It has asked for a certificate, and there is none.
     asks_for_certificate: Arc<AtomicBool>,
 }
 
@@ -710,17 +710,14 @@ impl Server {
         };
         tls::Handshake {
             host,
-            was_asked: self.asks_for_certificate.load(Ordering::Relaxed),
+            lacks_own: self.asks_for_certificate.load(Ordering::Relaxed),
             has_own: self.tls.cert.is_some(),
         }
     }
 
     /// How a connection ended; the reason that the server gave may have got lost.
     fn was_closed(&self) -> &'static str {
-        let tls::Handshake {
-            was_asked, has_own, ..
-        } = self.handshake();
-        if was_asked && !has_own && !self.was_reached() {
+        if self.handshake().lacks_own && !self.was_reached() {
             "the connection was closed, after the server had asked for a client certificate (REDLOCK_TLS_CERT, REDLOCK_TLS_KEY)"
         } else {
             "the connection was closed"
@@ -730,8 +727,8 @@ impl Server {
     /// The error for a connection that the other side has ended, or that TLS can't go on with.
     pub(super) fn closed_error(&self, error: &io::Error) -> Error {
         if error.kind() == io::ErrorKind::InvalidData {
-            let (why, next) = self.handshake().why(error);
-            let message = format!("TLS with {self} failed: {why}; {next}");
+            let why = self.handshake().why(error);
+            let message = format!("TLS with {self} failed: {why}");
             return Error::new(ErrorKind::Config, message).because(Cause::Tls);
         }
         self.unreachable_error(error)

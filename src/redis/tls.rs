@@ -1,8 +1,8 @@
 //! TLS: the files of certificates, and the handshake.
 
 use std::fmt;
-use std::io::{self, Write as _};
-use std::net::{IpAddr, TcpStream};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, WebPkiServerVerifier, verify_server_name};
+use rustls::client::{
+    ResolvesClientCert, verify_server_cert_signed_by_trust_anchor, verify_server_name,
+};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
@@ -20,8 +23,9 @@ use rustls::{
     RootCertStore, SignatureScheme,
 };
 
+use super::error::{Cause, Error, ErrorKind};
+use super::ready;
 use super::stream::left;
-use super::{Error, ErrorKind, ready};
 use crate::file;
 use crate::reason::reason;
 use crate::shell::quote;
@@ -35,102 +39,74 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// What a handshake goes by; `asked` is set when the server asks for a certificate of ours.
-    pub(super) fn client_config(&self, asked: &Arc<AtomicBool>) -> Result<ClientConfig, Error> {
-        let mut roots = RootCertStore::empty();
-        let mut given = Vec::new();
-        if let Some(path) = &self.ca {
-            given = certificates(path)?;
-            for certificate in given.iter().filter(|certificate| may_sign(certificate)) {
-                roots
-                    .add(certificate.clone())
-                    .map_err(|error| unusable(path, &error))?;
-            }
-        } else {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-        }
-        let mut own = RootCertStore::empty();
-        own.add_parsable_certificates(given.iter().cloned());
-        if roots.is_empty() && own.is_empty() {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "no trusted certificates found; name the server's CA in REDLOCK_TLS_CA".into(),
-            ));
-        }
+    /// Returns the settings of a handshake, which sets `lacks_own` if the server asks for a certificate and there is none.
+    pub(super) fn client_config(&self, lacks_own: &Arc<AtomicBool>) -> Result<ClientConfig, Error> {
+        let bad = |why: &str| Error::new(ErrorKind::Config, why.to_owned());
+        let config = ClientConfig::builder();
+        let given = self.ca.as_deref().map_or(Ok(Vec::new()), certificates)?;
         let verifier = Verifier {
-            chains: chains_to(roots)?,
-            own: chains_to(own)?,
+            roots: self.roots(&given)?,
             given,
+            algorithms: config.crypto_provider().signature_verification_algorithms,
         };
-        let config = ClientConfig::builder()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
-        let mut config = match (&self.cert, &self.key) {
-            (None, None) => config.with_no_client_auth(),
+        if verifier.roots.is_empty() && verifier.given.is_empty() {
+            let why = "no trusted certificates found; name the server's CA in REDLOCK_TLS_CA";
+            return Err(bad(why));
+        }
+        let config = config.dangerous();
+        let config = config.with_custom_certificate_verifier(Arc::new(verifier));
+        match (&self.cert, &self.key) {
+            (None, None) => Ok(config.with_client_cert_resolver(Arc::new(NoOwn {
+                lacks_own: Arc::clone(lacks_own),
+            }))),
             (Some(cert), Some(key)) => {
-                let chain = certificates(cert)?;
                 let pem = read(key)?;
-                let secret =
-                    PrivateKeyDer::from_pem_slice(&pem).map_err(|_| unusable_key(key, &pem))?;
-                config
-                    .with_client_auth_cert(chain, secret)
-                    .map_err(|error| match error {
-                        rustls::Error::InconsistentKeys(_) => {
-                            unusable(key, &format!("it is not the key of {}", cert.display()))
-                        }
-                        error => unusable(cert, &error),
-                    })?
+                let secret = PrivateKeyDer::from_pem_slice(&pem);
+                let secret = secret.map_err(|_| unusable_key(key, &pem))?;
+                let with_own = config.with_client_auth_cert(certificates(cert)?, secret);
+                with_own.map_err(|error| match error {
+                    rustls::Error::InconsistentKeys(_) => {
+                        unusable(key, &format!("it is not the key of {}", cert.display()))
+                    }
+                    error => unusable(cert, &error),
+                })
             }
-            _ => {
-                return Err(Error::new(
-                    ErrorKind::Config,
-                    "REDLOCK_TLS_CERT and REDLOCK_TLS_KEY belong together; set both or none".into(),
-                ));
-            }
+            _ => Err(bad(
+                "REDLOCK_TLS_CERT and REDLOCK_TLS_KEY belong together; set both or none",
+            )),
+        }
+    }
+
+    /// Returns the certificates that vouch for others.
+    fn roots(&self, given: &[CertificateDer<'static>]) -> Result<RootCertStore, Error> {
+        let mut roots = RootCertStore::empty();
+        let Some(path) = &self.ca else {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            return Ok(roots);
         };
-        config.client_auth_cert_resolver = Arc::new(Noted {
-            resolver: config.client_auth_cert_resolver,
-            asked: Arc::clone(asked),
-        });
-        Ok(config)
+        for certificate in given.iter().filter(|it| may_sign(it)) {
+            let added = roots.add(certificate.clone());
+            added.map_err(|error| unusable(path, &error))?;
+        }
+        Ok(roots)
     }
 }
 
-/// Finds our certificate, and notes that the server asked for one.
+/// Notes that the server asks for a certificate, of which there is none.
 #[derive(Debug)]
-struct Noted {
-    resolver: Arc<dyn ResolvesClientCert>,
-    asked: Arc<AtomicBool>,
+struct NoOwn {
+    lacks_own: Arc<AtomicBool>,
 }
 
-impl ResolvesClientCert for Noted {
-    fn resolve(
-        &self,
-        root_hint_subjects: &[&[u8]],
-        sigschemes: &[SignatureScheme],
-    ) -> Option<Arc<CertifiedKey>> {
-        self.asked.store(true, Ordering::Relaxed);
-        self.resolver.resolve(root_hint_subjects, sigschemes)
+impl ResolvesClientCert for NoOwn {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.lacks_own.store(true, Ordering::Relaxed);
+        None
     }
 
     fn has_certs(&self) -> bool {
-        self.resolver.has_certs()
+        false
     }
-}
-
-/// What verifies chains that end in one of these; `None` without any.
-fn chains_to(roots: RootCertStore) -> Result<Option<Arc<WebPkiServerVerifier>>, Error> {
-    if roots.is_empty() {
-        return Ok(None);
-    }
-    let verifier = WebPkiServerVerifier::builder(Arc::new(roots)).build();
-    verifier.map(Some).map_err(|error| {
-        Error::new(
-            ErrorKind::Config,
-            format!("can't check certificates: {error}"),
-        )
-    })
 }
 
 /// Whether a certificate may sign others: its basic constraints (RFC 5280, 4.2.1.9) say that it is a CA, or
@@ -154,14 +130,11 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     file::read(path).map_err(|error| unusable(path, &reason(&error)))
 }
 
+/// Returns the certificates of a file, of which there must be one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    certificates_in(&read(path)?).ok_or_else(|| unusable(path, &"it holds no PEM certificate"))
-}
-
-/// The certificates of a file, of which there has to be one.
-pub fn certificates_in(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    found.ok().filter(|found| !found.is_empty())
+    let certificates = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<Vec<_>, _>>();
+    let certificates = certificates.ok().filter(|all| !all.is_empty());
+    certificates.ok_or_else(|| unusable(path, &"it holds no PEM certificate"))
 }
 
 /// Returns the error for a file that should hold a private key.
@@ -180,33 +153,19 @@ fn unusable_key(path: &Path, pem: &[u8]) -> Error {
 }
 
 fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
-    Error::new(
-        ErrorKind::Config,
-        format!("can't use {}: {why}", path.display()),
-    )
+    let why = format!("can't use {}: {why}", path.display());
+    Error::new(ErrorKind::Config, why).because(Cause::File)
 }
 
-/// Trusts what a trusted CA has signed, and the certificate of the server itself where that was given:
-/// a self-signed one that says that it is a CA, or isn't one, or one without its CA. Its name and its
-/// time are checked as those of any other.
+/// Trusts certificates that a trusted CA has signed, and the certificate of the server itself if that was given: a self-signed
+/// one, whether or not it is a CA, or one without its CA. Its name and its time are checked like those of any other.
 #[derive(Debug)]
 struct Verifier {
-    /// For certificates that a CA has signed.
-    chains: Option<Arc<WebPkiServerVerifier>>,
-    /// For a server whose own certificate was given.
-    own: Option<Arc<WebPkiServerVerifier>>,
+    /// Trusted CAs.
+    roots: RootCertStore,
     /// The certificates of `REDLOCK_TLS_CA`.
     given: Vec<CertificateDer<'static>>,
-}
-
-impl Verifier {
-    /// For signatures: the roots don't matter.
-    fn any(&self) -> Result<&WebPkiServerVerifier, rustls::Error> {
-        let any = self.chains.as_deref().or(self.own.as_deref());
-        any.ok_or(rustls::Error::InvalidCertificate(
-            CertificateError::UnknownIssuer,
-        ))
-    }
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerCertVerifier for Verifier {
@@ -215,26 +174,25 @@ impl ServerCertVerifier for Verifier {
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
+        _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let is_given = self.given.iter().any(|own| own == end_entity);
-        let verifier = if is_given { &self.own } else { &self.chains };
-        let verifier = verifier.as_ref().ok_or(rustls::Error::InvalidCertificate(
-            CertificateError::UnknownIssuer,
-        ))?;
-        let checked =
-            verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match checked {
-            // Both are found after the certificate's time was checked.
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let (roots, algorithms) = (&self.roots, self.algorithms.all);
+        match verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            roots,
+            intermediates,
+            now,
+            algorithms,
+        ) {
+            // These errors are found after the certificate's time was checked.
             Err(rustls::Error::InvalidCertificate(error))
-                if is_given && is_about_its_issuer(&error) =>
-            {
-                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
-                Ok(ServerCertVerified::assertion())
-            }
-            other => other,
+                if self.given.contains(end_entity) && is_about_its_issuer(&error) => {}
+            verified => verified?,
         }
+        verify_server_name(&certificate, server_name)?;
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -243,7 +201,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.any()?.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -252,13 +210,11 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.any()?.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.any()
-            .map(ServerCertVerifier::supported_verify_schemes)
-            .unwrap_or_default()
+        self.algorithms.supported_schemes()
     }
 }
 
@@ -276,113 +232,104 @@ fn is(error: &rustls::OtherError, cause: &webpki::Error) -> bool {
     error.0.downcast_ref() == Some(cause)
 }
 
-/// What is known of a handshake when it fails.
+/// What is known of a handshake that fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handshake<'a> {
     /// The host in the URL.
     pub(super) host: &'a str,
-    /// The server has asked for a certificate of ours.
-    pub(super) was_asked: bool,
+    /// The server has asked for a certificate, and there is none.
+    pub(super) lacks_own: bool,
     /// There is one (`REDLOCK_TLS_CERT`).
     pub(super) has_own: bool,
 }
 
+const NOTHING_IN_COMMON: &str = "the server and redlock have no TLS version, cipher or kind of server key in common; permit TLS 1.3 on the server, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers), and use a key (tls-key-file) of RSA with 2048 bits or more, P-256, P-384 or Ed25519";
+
 impl Handshake<'_> {
-    /// Why TLS failed, and what to do.
-    pub(super) fn why(self, error: &io::Error) -> (String, String) {
+    /// Returns why TLS failed, and what to do.
+    pub(super) fn why(self, error: &io::Error) -> String {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-        let (why, next): (&str, &str) = match inner {
+        let why = match inner {
             Some(rustls::Error::InvalidCertificate(error)) => return self.refused(error),
             Some(rustls::Error::AlertReceived(alert)) => return self.was_refused(*alert),
             Some(rustls::Error::PeerIncompatible(_)) => NOTHING_IN_COMMON,
             Some(rustls::Error::NoCertificatesPresented) => {
-                ("the server shows no certificate", "set tls-cert-file there")
+                "the server shows no certificate; set tls-cert-file there"
             }
-            _ => (
-                "the server didn't send valid TLS",
-                "see the server's log, and check that this is the port of Redis",
-            ),
+            _ => {
+                "the server didn't send valid TLS; see the server's log, and check that this is the port of Redis"
+            }
         };
-        (why.into(), next.into())
+        why.into()
     }
 
-    /// Why the server's certificate isn't accepted.
-    fn refused(self, error: &CertificateError) -> (String, String) {
+    /// Returns why the server's certificate isn't accepted.
+    fn refused(self, error: &CertificateError) -> String {
         use CertificateError as Bad;
         const CA: &str = "name the CA that signed it, or the certificate itself, in REDLOCK_TLS_CA";
-        let subject = match self.host.parse::<IpAddr>() {
-            Ok(ip) => format!("subjectAltName=IP:{ip}"),
-            Err(_) => format!("subjectAltName=DNS:{}", self.host),
-        };
+        let host = self.host;
+        let kind = host.parse::<IpAddr>().map_or("DNS", |_| "IP");
+        let subject = format!("subjectAltName={kind}:{host}");
         let anew = format!(
             "issue it anew with {subject} (openssl req -addext {subject}, openssl x509 -req -copy_extensions copy)"
         );
-        let (why, next): (&str, &str) = match error {
-            Bad::UnknownIssuer => ("its certificate isn't signed by a trusted CA", CA),
-            Bad::Other(other) if is(other, &webpki::Error::CaUsedAsEndEntity) => {
-                ("its certificate is that of a CA", CA)
+        match error {
+            Bad::UnknownIssuer => format!("its certificate isn't signed by a trusted CA; {CA}"),
+            Bad::BadSignature => format!("the signature of its certificate is wrong; {CA}"),
+            Bad::Expired | Bad::ExpiredContext { .. } => {
+                "its certificate has expired; renew it, or check this machine's clock".into()
             }
-            Bad::Expired | Bad::ExpiredContext { .. } => (
-                "its certificate has expired",
-                "renew it, or check this machine's clock",
-            ),
-            Bad::NotValidYet | Bad::NotValidYetContext { .. } => (
-                "its certificate is not valid yet",
-                "check this machine's clock",
-            ),
+            Bad::NotValidYetContext { .. } => {
+                "its certificate is not valid yet; check this machine's clock".into()
+            }
             Bad::NotValidForNameContext { presented, .. } if presented.is_empty() => {
-                ("its certificate has no subjectAltName", &*anew)
+                format!("its certificate has no subjectAltName; {anew}")
             }
-            Bad::Other(other) if is(other, &webpki::Error::UnsupportedCertVersion) => (
-                "its certificate is of X.509 version 1, which has no subjectAltName",
-                &anew,
-            ),
             Bad::NotValidForNameContext { presented, .. } => {
-                let (host, names) = (self.host, names(presented));
-                let why = format!("its certificate is not for {host}, but for {names}");
-                return (why, format!("use one of its names in the URL, or {anew}"));
+                let names = names(presented);
+                format!(
+                    "its certificate is not for {host}, but for {names}; use one of its names in the URL, or {anew}"
+                )
             }
-            Bad::NotValidForName => ("its certificate is for another name", &anew),
-            Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => (
-                "its certificate isn't one for servers (extendedKeyUsage)",
-                "issue it anew with extendedKeyUsage=serverAuth",
+            Bad::InvalidPurposeContext { .. } => {
+                "its certificate isn't one for servers (extendedKeyUsage); issue it anew with extendedKeyUsage=serverAuth".into()
+            }
+            Bad::Other(other) if is(other, &webpki::Error::CaUsedAsEndEntity) => {
+                format!("its certificate is that of a CA; {CA}")
+            }
+            Bad::Other(other) if is(other, &webpki::Error::UnsupportedCertVersion) => format!(
+                "its certificate is of X.509 version 1, which has no subjectAltName; {anew}"
             ),
-            Bad::BadSignature => ("the signature of its certificate is wrong", CA),
             Bad::Other(other) => {
                 let why = in_words(&other.to_string());
-                let why = format!("its certificate can't be used ({why})");
-                return (why, "issue it anew without that".into());
+                format!("its certificate can't be used ({why}); issue it anew without that")
             }
-            _ => ("its certificate can't be used", "issue it anew"),
-        };
-        (why.into(), next.into())
+            _ => "its certificate can't be used; issue it anew".into(),
+        }
     }
 
-    /// Why the server refuses us, by its alert.
-    fn was_refused(self, alert: AlertDescription) -> (String, String) {
+    /// Returns why the server refuses redlock, by its alert.
+    fn was_refused(self, alert: AlertDescription) -> String {
         use AlertDescription as Alert;
-        const REQUIRED: (&str, &str) = (
-            "the server requires a client certificate",
-            "set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY",
-        );
-        let lacks_own = self.was_asked && !self.has_own;
-        let (why, next) = match alert {
+        const REQUIRED: &str =
+            "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
+        let why = match alert {
             Alert::CertificateRequired => REQUIRED,
             // TLS 1.2 has no alert for that.
-            Alert::HandshakeFailure | Alert::AccessDenied | Alert::BadCertificate if lacks_own => {
+            Alert::HandshakeFailure | Alert::AccessDenied | Alert::BadCertificate
+                if self.lacks_own =>
+            {
                 REQUIRED
             }
             Alert::HandshakeFailure | Alert::InsufficientSecurity | Alert::ProtocolVersion => {
                 NOTHING_IN_COMMON
             }
-            Alert::UnknownCA if self.has_own => (
-                "the server doesn't trust the CA of redlock's certificate (REDLOCK_TLS_CERT)",
-                "use a certificate signed by a CA in the server's tls-ca-cert-file",
-            ),
-            Alert::CertificateExpired if self.has_own => (
-                "redlock's certificate has expired (REDLOCK_TLS_CERT)",
-                "renew it, or check the server's clock",
-            ),
+            Alert::UnknownCA if self.has_own => {
+                "the server doesn't trust the CA of redlock's certificate (REDLOCK_TLS_CERT); use a certificate signed by a CA in the server's tls-ca-cert-file"
+            }
+            Alert::CertificateExpired if self.has_own => {
+                "redlock's certificate has expired (REDLOCK_TLS_CERT); renew it, or check the server's clock"
+            }
             Alert::BadCertificate
             | Alert::UnsupportedCertificate
             | Alert::CertificateUnknown
@@ -391,25 +338,18 @@ impl Handshake<'_> {
             | Alert::AccessDenied
                 if self.has_own =>
             {
-                (
-                    "the server doesn't accept redlock's certificate (REDLOCK_TLS_CERT)",
-                    "the server's log says why",
-                )
+                "the server doesn't accept redlock's certificate (REDLOCK_TLS_CERT); the server's log says why"
             }
             other => {
                 let alert = in_words(&format!("{other:?}"));
-                let why = format!("the server ended the handshake (alert: {alert})");
-                return (why, "the server's log says why".into());
+                return format!(
+                    "the server ended the handshake (alert: {alert}); the server's log says why"
+                );
             }
         };
-        (why.into(), next.into())
+        why.into()
     }
 }
-
-const NOTHING_IN_COMMON: (&str, &str) = (
-    "the server and redlock have no TLS version, cipher or kind of server key in common",
-    "permit TLS 1.3 on the server, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers), and use a key (tls-key-file) of RSA with 2048 bits or more, P-256, P-384 or Ed25519",
-);
 
 /// The name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.
 fn in_words(name: &str) -> String {
@@ -423,9 +363,8 @@ fn in_words(name: &str) -> String {
     words
 }
 
-/// The names of a certificate, as many as a message has room for.
-pub fn names(presented: &[String]) -> String {
-    // `DnsName("localhost")`, `IpAddress(127.0.0.1)`
+/// Returns the first names of a certificate: `DnsName("localhost")` and `IpAddress(127.0.0.1)` are `localhost, 127.0.0.1`.
+fn names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let inner = name.split_once('(').map_or(name.as_str(), |(_, rest)| rest);
         inner.trim_matches(['(', ')', '"']).to_owned()
@@ -449,83 +388,60 @@ pub(super) fn send_hello(
     Ok(())
 }
 
-/// The first bytes of the other side, which stay to be read; none when it has closed the connection.
+/// Returns the first bytes of the other side, which stay to be read; none if it has closed the connection.
 pub(super) fn first_bytes(tcp: &TcpStream, until: Instant) -> io::Result<Vec<u8>> {
-    let mut bytes = [0; 3];
-    loop {
-        match tcp.peek(&mut bytes) {
-            Ok(read) => return Ok(bytes[..read].to_vec()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !ready::to_read(tcp.as_fd(), left(until)?)? {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-            }
-            Err(error) => return Err(error),
-        }
+    if !ready::to_read(tcp.as_fd(), left(until)?)? {
+        return Err(io::ErrorKind::TimedOut.into());
     }
+    let mut bytes = [0; 3];
+    let read = tcp.peek(&mut bytes)?;
+    Ok(bytes[..read].to_vec())
 }
 
-/// Whether a TLS record begins with this byte: an alert, or a handshake.
+/// Returns true if a TLS record begins with this byte: an alert, or a handshake.
 pub(super) fn is_tls(first: u8) -> bool {
     matches!(first, 0x15 | 0x16)
 }
 
-/// Whether the other side answers to the first message of a handshake as TLS does.
+/// Returns true if the other side answers to the first message of a handshake as TLS does.
 pub(super) fn answers(tcp: &mut TcpStream, until: Instant) -> bool {
     let config = ClientConfig::builder()
         .with_root_certificates(RootCertStore::empty())
         .with_no_client_auth();
-    let Ok(name) = ServerName::try_from("redis") else {
-        return false;
-    };
-    let asked = ClientConnection::new(Arc::new(config), name)
+    let name = ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST));
+    let first = ClientConnection::new(Arc::new(config), name)
         .map_err(io::Error::other)
-        .and_then(|mut tls| {
-            let mut hello = Vec::new();
-            tls.write_tls(&mut hello)?;
-            tcp.write_all(&hello)?;
-            tcp.set_nonblocking(true)
-        });
-    let first = asked.and_then(|()| first_bytes(tcp, until));
-    first.is_ok_and(|first| first.len() == 3 && is_tls(first[0]) && first[1] == 3)
+        .and_then(|mut tls| send_hello(&mut tls, tcp, until))
+        .and_then(|()| first_bytes(tcp, until));
+    first.is_ok_and(|first| matches!(first[..], [kind, 3, _] if is_tls(kind)))
 }
 
-/// One step of a handshake. What the other side has to say is limited, but not how slowly it says it.
+/// Takes one step of a handshake. The messages of the other side are limited in size, but not in time, so each step has
+/// its limit.
 pub(super) fn shake_hands(
     tls: &mut ClientConnection,
     tcp: &mut TcpStream,
     until: Instant,
 ) -> io::Result<()> {
-    let left = left(until)?;
-    let (done, writes) = if tls.wants_write() {
-        (tls.write_tls(tcp), true)
+    let (fd, within) = (tcp.as_fd(), left(until)?);
+    let writes = tls.wants_write();
+    let wait = if writes {
+        ready::to_write
     } else {
-        (tls.read_tls(tcp), false)
+        ready::to_read
     };
-    let in_time = match done {
-        Ok(0) if !writes => return Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(_) if writes => true,
-        Ok(_) => {
-            if let Err(error) = tls.process_new_packets() {
-                // Sends the other side the reason.
-                let _ = tls.write_tls(tcp);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
-            }
-            true
-        }
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock && writes => {
-            ready::to_write(tcp.as_fd(), left)?
-        }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            ready::to_read(tcp.as_fd(), left)?
-        }
-        Err(error) => return Err(error),
-    };
-    if in_time {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::TimedOut.into())
+    if !wait(fd, within)? {
+        return Err(io::ErrorKind::TimedOut.into());
     }
+    if writes {
+        return tls.write_tls(tcp).map(drop);
+    }
+    if tls.read_tls(tcp)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    tls.process_new_packets().map(drop).map_err(|error| {
+        // Sends the other side the reason.
+        let _ = tls.write_tls(tcp);
+        io::Error::new(io::ErrorKind::InvalidData, error)
+    })
 }
