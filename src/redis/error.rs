@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::nodes::Redirect;
 
-/// What went wrong with Redis, as far as the exit status and another try need to know.
+/// Kind of a failure, as far as the exit status and another try depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// No answer.
@@ -101,10 +101,10 @@ pub struct Error {
     pub doctor_knows_more: bool,
 }
 
-/// How much of a text a message quotes, in characters.
+/// Longest text that a message quotes, in characters.
 const QUOTED: usize = 300;
 
-/// The text as a message quotes it, from any author: not endless.
+/// Returns a text as a message quotes it. Any author may have written it, so it is cut.
 pub fn quoted(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(QUOTED) {
         None => text.into(),

@@ -5,7 +5,7 @@ use super::tls::TlsFiles;
 use super::url::Address;
 use crate::shell::command_line;
 
-/// How redis-cli reaches a server.
+/// Options by which redis-cli reaches a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisCli {
     /// `-h HOST -p PORT`, or `-s SOCKET`.

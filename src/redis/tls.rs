@@ -109,9 +109,9 @@ impl ResolvesClientCert for NoOwn {
     }
 }
 
-/// Whether a certificate may sign others: its basic constraints (RFC 5280, 4.2.1.9) say that it is a CA, or
-/// it has none, as those of old CAs. The library takes any trusted certificate for a CA.
-pub fn may_sign(certificate: &[u8]) -> bool {
+/// Returns true if a certificate may sign others: its basic constraints (RFC 5280, 4.2.1.9) say that it is a CA, or it has
+/// none, as those of old CAs. The library takes any trusted certificate for a CA.
+fn may_sign(certificate: &[u8]) -> bool {
     const BASIC_CONSTRAINTS: [u8; 5] = [0x06, 0x03, 0x55, 0x1d, 0x13];
     const TRUE: [u8; 3] = [0x01, 0x01, 0xff];
     let at = certificate
@@ -121,7 +121,7 @@ pub fn may_sign(certificate: &[u8]) -> bool {
         return true;
     };
     let rest = &certificate[at + BASIC_CONSTRAINTS.len()..];
-    // Whether it is critical; an octet string; a sequence in it, which begins with whether it is a CA.
+    // A flag if it is critical; an octet string with a sequence, which begins with the flag of a CA.
     let rest = rest.strip_prefix(&TRUE).unwrap_or(rest);
     matches!(rest, [0x04, _, 0x30, _, value @ ..] if value.starts_with(&TRUE))
 }
@@ -218,7 +218,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Whether a certificate is refused for what issued it, and for nothing else.
+/// Returns true if a certificate is refused only because of its issuer.
 fn is_about_its_issuer(error: &CertificateError) -> bool {
     match error {
         CertificateError::UnknownIssuer => true,
@@ -232,7 +232,7 @@ fn is(error: &rustls::OtherError, cause: &webpki::Error) -> bool {
     error.0.downcast_ref() == Some(cause)
 }
 
-/// What is known of a handshake that fails.
+/// Circumstances of a handshake that fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handshake<'a> {
     /// The host in the URL.
@@ -351,7 +351,7 @@ impl Handshake<'_> {
     }
 }
 
-/// The name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.
+/// Returns the name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.
 fn in_words(name: &str) -> String {
     let mut words = String::new();
     for c in name.chars().filter(char::is_ascii_alphanumeric).take(80) {

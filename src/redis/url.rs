@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp { host: String, port: u16, tls: bool },
@@ -31,7 +31,7 @@ pub struct Login {
     pub password: Option<String>,
 }
 
-/// Where the locks are.
+/// Place of the locks.
 #[derive(PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub enum Place {
@@ -55,7 +55,7 @@ pub enum Place {
     },
 }
 
-/// What a URL says.
+/// Parts of a URL.
 #[derive(PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub struct Url {

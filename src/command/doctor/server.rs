@@ -49,7 +49,7 @@ struct Server<'a> {
     quorum: Option<Quorum>,
     client: Client,
     until: Instant,
-    /// How long the first answer took.
+    /// Time until the first answer.
     connected: Result<Duration, Error>,
     redis_cli: RedisCli,
     info: Info,
