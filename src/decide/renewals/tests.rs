@@ -138,6 +138,30 @@ fn a_renewal_is_due_once_and_again_after_its_answer() {
 }
 
 #[test]
+fn the_first_task_is_remembered_and_the_one_under_way_until_it_ends() {
+    let mut renewals = of_one_lock();
+    let state = |renewals: &Renewals| (renewals.has_started(), renewals.is_under_way());
+    assert_eq!(state(&renewals), (false, false));
+    renewals.start();
+    assert_eq!(state(&renewals), (true, true));
+    renewals.end(Vec::new());
+    assert_eq!(state(&renewals), (true, false));
+}
+
+#[test]
+fn leases_are_renewed_for_the_length_that_is_set_and_at_the_moment_that_is_named() {
+    let mut renewals = of_one_lock();
+    renewals.be_of(TERMS.ttl * 2);
+    assert_eq!(renewals.start(), try_timeout(TERMS.ttl * 2));
+    renewals.end(Vec::new());
+    renewals.renew_now(START + MS);
+    assert_eq!(renewals.due(), Some(START + MS));
+    let others = Lease::new(START + MS * 7, TERMS);
+    renewals.keep(others);
+    assert_eq!(renewals.lease(), Some(others));
+}
+
+#[test]
 fn a_renewal_of_a_part_of_the_locks_is_followed_by_one_of_all() {
     let mut renewals = of_one_lock();
     renewals.start();

@@ -868,3 +868,15 @@ fn no_time_stays_due_after_it_was_looked_at() {
         }
     }
 }
+
+#[test]
+fn a_wait_with_a_limit_is_over_one_answer_after_it_and_asks_last_a_quarter_before() {
+    let ends = |policy| {
+        let wait = Wait::new(policy, START);
+        (wait.ends_by(), wait.last_answer())
+    };
+    assert_eq!(ends(limited(1)), (Some(at(2_001)), Some(at(1_501))));
+    // A wait that is over at once has no time that it could leave an answer.
+    assert_eq!(ends(limited(0)), (None, None));
+    assert_eq!(ends(policy()), (None, None));
+}
