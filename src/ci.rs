@@ -21,62 +21,28 @@ pub fn link(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
 
 /// The job that we run in, by the variables that CI systems set: the project, the job and its number.
 pub fn job(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let (_, project, job, number) = JOBS
-        .into_iter()
-        .find(|(system, ..)| variable(system).is_some())?;
-    let of = |names: &[&str]| {
-        let parts: Vec<String> = names.iter().filter_map(|name| variable(name)).collect();
-        (!parts.is_empty()).then(|| parts.join("/"))
+    let mut rows = JOBS.lines().filter_map(|row| row.split_once(": "));
+    let (_, parts) = rows.find(|(system, _)| variable(system).is_some())?;
+    let value = |part: &str| {
+        if let Some(number) = part.strip_prefix('#') {
+            return Some(format!("#{}", variable(number)?));
+        }
+        let values: Vec<String> = part.split('/').filter_map(&variable).collect();
+        (!values.is_empty()).then(|| values.join("/"))
     };
-    let number = variable(number).map(|number| format!("#{number}"));
-    let words: Vec<String> = of(project)
-        .into_iter()
-        .chain(of(&[job]))
-        .chain(number)
-        .collect();
+    let words: Vec<String> = parts.split(' ').filter_map(value).collect();
     (!words.is_empty()).then(|| words.join(" "))
 }
 
-/// The variables of a CI system: one that only it sets; the project; the job; its number.
-type Job = (
-    &'static str,
-    &'static [&'static str],
-    &'static str,
-    &'static str,
-);
-const JOBS: [Job; 6] = [
-    (
-        "GITHUB_ACTIONS",
-        &["GITHUB_REPOSITORY"],
-        "GITHUB_JOB",
-        "GITHUB_RUN_NUMBER",
-    ),
-    (
-        "GITLAB_CI",
-        &["CI_PROJECT_PATH"],
-        "CI_JOB_NAME",
-        "CI_PIPELINE_ID",
-    ),
-    (
-        "BUILDKITE",
-        &["BUILDKITE_ORGANIZATION_SLUG", "BUILDKITE_PIPELINE_SLUG"],
-        "BUILDKITE_LABEL",
-        "BUILDKITE_BUILD_NUMBER",
-    ),
-    (
-        "CIRCLECI",
-        &["CIRCLE_PROJECT_USERNAME", "CIRCLE_PROJECT_REPONAME"],
-        "CIRCLE_JOB",
-        "CIRCLE_BUILD_NUM",
-    ),
-    (
-        "TF_BUILD",
-        &["BUILD_REPOSITORY_NAME"],
-        "BUILD_DEFINITIONNAME",
-        "BUILD_BUILDNUMBER",
-    ),
-    ("JENKINS_URL", &[], "JOB_NAME", "BUILD_NUMBER"),
-];
+/// The variables of a CI system: one that only it sets, and those of the project, the job and its number. A part without a
+/// value is left out.
+const JOBS: &str = "\
+GITHUB_ACTIONS: GITHUB_REPOSITORY GITHUB_JOB #GITHUB_RUN_NUMBER
+GITLAB_CI: CI_PROJECT_PATH CI_JOB_NAME #CI_PIPELINE_ID
+BUILDKITE: BUILDKITE_ORGANIZATION_SLUG/BUILDKITE_PIPELINE_SLUG BUILDKITE_LABEL #BUILDKITE_BUILD_NUMBER
+CIRCLECI: CIRCLE_PROJECT_USERNAME/CIRCLE_PROJECT_REPONAME CIRCLE_JOB #CIRCLE_BUILD_NUM
+TF_BUILD: BUILD_REPOSITORY_NAME BUILD_DEFINITIONNAME #BUILD_BUILDNUMBER
+JENKINS_URL: JOB_NAME #BUILD_NUMBER";
 
 #[cfg(test)]
 mod tests {
