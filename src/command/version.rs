@@ -9,21 +9,12 @@ use crate::report;
 pub fn version(at_length: bool) -> Result<Exit> {
     let mut text = format!("redlock {}\n", env!("CARGO_PKG_VERSION"));
     if at_length {
-        let linked = if cfg!(target_feature = "crt-static") {
-            "static"
-        } else {
-            "dynamic"
-        };
-        let libc = if cfg!(target_env = "musl") {
-            "musl"
-        } else {
-            "glibc"
-        };
-        let profile = if cfg!(debug_assertions) {
-            "debug"
-        } else {
-            "release"
-        };
+        let is_static = cfg!(target_feature = "crt-static");
+        let linked = if is_static { "static" } else { "dynamic" };
+        let is_musl = cfg!(target_env = "musl");
+        let libc = if is_musl { "musl" } else { "glibc" };
+        let is_debug = cfg!(debug_assertions);
+        let profile = if is_debug { "debug" } else { "release" };
         let arch = std::env::consts::ARCH;
         let commit = match env!("REDLOCK_COMMIT") {
             "" => String::new(),
