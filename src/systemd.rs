@@ -1,7 +1,6 @@
 //! Reports the state of a service to the service manager, as `sd_notify(3)` does, if `$NOTIFY_SOCKET` names its
 //! socket. It never waits for the manager: a message that finds no room is dropped.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -9,31 +8,25 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Shows a line in `systemctl status`.
 pub fn status(line: &str) {
-    send(&format!("STATUS={}", one_line(line)));
+    // The service runs as well without a manager that listens.
+    let _ = send("", line);
 }
 
 /// Says that the service is up, with a line for `systemctl status`.
 pub fn ready(line: &str) {
-    send(&format!("READY=1\nSTATUS={}", one_line(line)));
+    let _ = send("READY=1\n", line);
 }
 
-/// A message ends a value at a line break. The lines are short already: a manager takes no more than 4096 bytes.
-fn one_line(line: &str) -> String {
-    line.replace(char::is_control, " ")
-}
-
-fn send(message: &str) {
-    if let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) {
-        // The service runs as well without a manager that listens.
-        let _ = send_to(&path, message);
-    }
-}
-
-fn send_to(path: &OsString, message: &str) -> io::Result<()> {
-    let address = match path.as_bytes().strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name)?,
-        None => SocketAddr::from_pathname(path)?,
+/// Sends a state with a status line. The lines are short already: a manager takes no more than 4096 bytes.
+fn send(state: &str, line: &str) -> io::Result<()> {
+    let path = std::env::var_os("NOTIFY_SOCKET").unwrap_or_default();
+    let address = match path.as_bytes() {
+        b"" => return Ok(()),
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(&path)?,
     };
+    // A message ends a value at a line break.
+    let message = format!("{state}STATUS={}", line.replace(char::is_control, " "));
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
     socket.send_to_addr(message.as_bytes(), &address)?;
