@@ -6,16 +6,16 @@ const DAY: u64 = 24 * 3600;
 
 /// All of a duration, as it was typed: `1m30s`. Days are its largest unit, since months differ in length.
 pub fn exact(duration: Duration) -> String {
-    let days = Duration::from_secs(duration.as_secs() / DAY * DAY);
-    let rest = duration.saturating_sub(days);
-    let rest = match (days.as_secs() / DAY, rest) {
-        (0, _) => rest,
-        (days, Duration::ZERO) => return format!("{days}d"),
-        (days, _) => return format!("{days}d{}", exact(rest)),
-    };
-    humantime::format_duration(rest)
+    let days = duration.as_secs() / DAY;
+    let rest = duration.saturating_sub(Duration::from_secs(days * DAY));
+    let text = humantime::format_duration(rest)
         .to_string()
-        .replace(' ', "")
+        .replace(' ', "");
+    match days {
+        0 => text,
+        days if rest.is_zero() => format!("{days}d"),
+        days => format!("{days}d{text}"),
+    }
 }
 
 /// A duration with one or two units: `350ms`, `24s`, `3m20s`, `2h5m`.
