@@ -24,7 +24,8 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
     };
     // A command may have another name.
     let command = Typed::new(vec![name.into()]);
-    let Some(page) = page(command.name().unwrap_or(name)) else {
+    let wanted = short(command.name().unwrap_or(name));
+    let Some((_, page)) = PAGES.iter().find(|(file, _)| short(file) == wanted) else {
         let meant = nearest(name, pages());
         let meant = meant.map(|meant| format!("; did you mean {meant}?"));
         let pages = pages().collect::<Vec<_>>().join(", ");
@@ -57,20 +58,8 @@ fn become_reader(words: &[&str], text: &str) {
     }
 }
 
-/// The text of a page by its name or a command's: `run`, `redlock-run`, `redlock-run.1`.
-fn page(name: &str) -> Option<&'static str> {
-    let named = |file: &str| name == file || name == stem(file) || name == short(file);
-    let (_, page) = PAGES.iter().find(|(file, _)| named(file))?;
-    Some(page)
-}
-
-/// A file's name without the section.
-fn stem(file: &str) -> &str {
-    file.rsplit_once('.').map_or(file, |(stem, _)| stem)
-}
-
-/// What is typed for it.
+/// Returns what is typed for a page: `run` for `run`, `redlock-run` or `redlock-run.1`.
 fn short(file: &str) -> &str {
-    let stem = stem(file);
+    let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
     stem.strip_prefix("redlock-").unwrap_or(stem)
 }
