@@ -1,17 +1,17 @@
 //! Small files: read with a limit for size and time, as a path may also name a device; and written as a whole or not
 //! at all.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
+use nix::fcntl::{OFlag, open, openat, readlinkat, renameat};
+use nix::sys::stat::Mode;
 use nix::unistd::{self, UnlinkatFlags, geteuid, unlinkat};
 
 use crate::sys;
@@ -123,19 +123,17 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     }
     let name = path.file_name().ok_or(ErrorKind::IsADirectory)?;
     let directory = open_directory(path.parent().unwrap_or(Path::new("")))?;
-    let old = match fstatat(&directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+    let old = match openat(&directory, name, PATH_ONLY, Mode::empty()) {
         Err(Errno::ENOENT) => None,
-        old => Some(old?),
+        old => Some(File::from(old?).metadata()?).filter(|old| !old.is_symlink()),
     };
-    let old = match old.map(|old| (old, SFlag::from_bits_truncate(old.st_mode & libc::S_IFMT))) {
-        Some((_, SFlag::S_IFDIR)) => return Err(ErrorKind::IsADirectory.into()),
-        Some((old, SFlag::S_IFREG)) => Some(old),
-        None | Some((_, SFlag::S_IFLNK)) => None,
-        Some(_) => {
-            let why = "it is a device, a pipe or a socket; give a file, or - for standard output";
-            return Err(io::Error::other(why));
-        }
-    };
+    if old.as_ref().is_some_and(Metadata::is_dir) {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    if old.as_ref().is_some_and(|old| !old.is_file()) {
+        let why = "it is a device, a pipe or a socket; give a file, or - for standard output";
+        return Err(io::Error::other(why));
+    }
     let mut new_name = name.to_owned();
     let number = getrandom::u64().map_err(io::Error::other)?;
     new_name.push(format!(".tmp-{number:016x}"));
@@ -145,9 +143,9 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     let written = (|| {
         let mut mode = FOR_ALL;
         if let Some(old) = old {
-            mode = old.st_mode & 0o777;
+            mode = old.mode() & 0o777;
             // Only root may give a file away.
-            let _ = fchown(&file, Some(old.st_uid), Some(old.st_gid));
+            let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
         }
         // Whatever the umask of a cron job is.
         file.set_permissions(Permissions::from_mode(mode))?;
@@ -164,12 +162,15 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
 
 /// Writes to a device or a pipe. Doesn't wait: a pipe may have no reader.
 fn append(path: &Path, text: &str) -> io::Result<()> {
-    let mut device = OpenOptions::new()
-        .append(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)?;
-    device.write_all(text.as_bytes())
+    let mut options = OpenOptions::new();
+    let options = options.append(true).custom_flags(libc::O_NONBLOCK);
+    options.open(path)?.write_all(text.as_bytes())
 }
+
+/// Opens the file, directory or link itself, only to look at it.
+const PATH_ONLY: OFlag = OFlag::O_PATH
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC);
 
 /// Most links on the way to a directory, as for the kernel.
 const MAX_LINKS: usize = 40;
@@ -178,24 +179,20 @@ const MAX_LINKS: usize = 40;
 ///
 /// # Errors
 /// `Other` for a link of another user, which could lead to any directory.
-fn open_directory(path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let open = |from: &OwnedFd, part: &Path| openat(from, part, flags, Mode::empty());
-    let mut left: Vec<PathBuf> = components(path);
-    let mut directory = nix::fcntl::open(".", flags, Mode::empty())?;
+fn open_directory(path: &Path) -> io::Result<File> {
+    let mut left = components(path);
+    let mut directory = File::from(open(".", PATH_ONLY, Mode::empty())?);
     let mut links = 0;
     while let Some(part) = left.pop() {
-        let next = open(&directory, &part)?;
-        let metadata = fstat(&next)?;
-        if metadata.st_mode & libc::S_IFMT != libc::S_IFLNK {
+        let next = File::from(openat(&directory, &*part, PATH_ONLY, Mode::empty())?);
+        let metadata = next.metadata()?;
+        if !metadata.is_symlink() {
             directory = next;
             continue;
         }
-        if ![0, geteuid().as_raw()].contains(&metadata.st_uid) {
-            let why = format!(
-                "{} is a link that another user has put there",
-                part.display()
-            );
+        if ![0, geteuid().as_raw()].contains(&metadata.uid()) {
+            let part = part.display();
+            let why = format!("{part} is a link that another user has put there");
             return Err(io::Error::other(why));
         }
         links += 1;
@@ -208,11 +205,9 @@ fn open_directory(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Returns the components of a path, the last one first.
-fn components(path: &Path) -> Vec<PathBuf> {
-    let components = path.components().rev();
-    components
-        .map(|component| PathBuf::from(component.as_os_str()))
-        .collect()
+fn components(path: &Path) -> Vec<OsString> {
+    let parts = path.components().rev();
+    parts.map(|part| part.as_os_str().to_owned()).collect()
 }
 
 #[cfg(test)]
