@@ -7,7 +7,6 @@ mod change;
 mod completions;
 mod corrections;
 mod doctor;
-mod evaluated;
 mod extend;
 mod fence;
 mod freeze;
@@ -34,11 +33,10 @@ mod version;
 
 use crate::report;
 
-pub use self::acquire::acquire;
+pub use self::acquire::{acquire, fail_eval};
 pub use self::completions::{COMPLETES, complete, completions};
 pub use self::corrections::mistyped;
 pub use self::doctor::doctor;
-pub use self::evaluated::fail_eval;
 pub use self::extend::extend;
 pub use self::fence::fence;
 pub use self::freeze::{freeze, thaw};

@@ -3,12 +3,12 @@
 //! The output is made for `eval`, so that a script that fails to get the lock ends there: whatever
 //! goes wrong, the last line says so to the shell.
 
-use std::fmt::Write as _;
-use std::io::ErrorKind;
+use std::borrow::Cow;
+use std::io::{ErrorKind, IsTerminal as _};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::unistd::Pid;
 use serde_json::json;
 
@@ -20,17 +20,16 @@ use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Terms, try_timeout};
+use crate::duration::milliseconds;
 use crate::protocol::{Claim, HoldOutcome, ReleaseMode, Who};
 use crate::report::{mask_in_github, print};
 use crate::shell::literal;
-use crate::signal::Signals;
-use crate::signal::on_terminal;
+use crate::signal::{Signals, on_terminal};
 use crate::stderr;
-use crate::supervise::HeldLocks;
-use crate::supervise::environment::Environment;
 use crate::supervise::keeper::{self, Target};
 use crate::supervise::process;
 use crate::supervise::tree::{self, Stat};
+use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::{self, poll};
 
 /// Takes a lock and leaves it held.
@@ -65,57 +64,61 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let guard = stderr::Guard::new();
     // Where that can't be found out, they are handed on, as they were handed to us.
     let _ = acquisition.forget_released();
+    let ended = acquire_and_print(&acquisition, &mut holds, options, target, &signals);
+    if !matches!(ended, Ok(None)) {
+        acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&signals));
+    }
+    drop(guard);
+    Ok(match ended? {
+        None => Exit::Success,
+        Some(reason) => acquisition.not_acquired(reason),
+    })
+}
+
+/// Acquires the lock, prints what later steps need, and leaves a keeper behind if there is a process to keep the lock for.
+/// Returns why the lock isn't ours, if it isn't.
+fn acquire_and_print(
+    acquisition: &Acquisition,
+    holds: &mut HeldLocks,
+    options: &cli::Acquire,
+    target: Option<Target>,
+    signals: &Signals,
+) -> Result<Option<Reason>> {
     let stdout = std::io::stdout();
     let requester = Requester {
         process: target.as_ref().map(Target::process),
         output: Some(stdout.as_fd()),
     };
-    if let Err(reason) = acquire_lock(&acquisition, &mut holds, requester, &signals)? {
-        acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&signals));
-        drop(guard);
-        return Ok(acquisition.not_acquired(reason));
+    if let Some(reason) = acquire_lock(acquisition, holds, requester, signals)? {
+        return Ok(Some(reason));
     }
-    let slots = options.acquire.slots.is_some();
-    let environment = acquisition.environment(&holds, slots);
-    let text = text(options, &environment, &holds, acquisition.terms());
-    let waited = wait_for_reader(requester, &signals, &holds);
-    if !matches!(waited, Ok(None)) {
-        acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&signals));
-    }
-    if let Some(why) = waited? {
-        drop(guard);
-        return Ok(acquisition.not_acquired(why));
+    let text = text(options, acquisition, holds);
+    if let Some(reason) = wait_for_reader(requester, signals, holds)? {
+        return Ok(Some(reason));
     }
     if options.format == Format::Github {
-        for hold in &holds.all {
-            let token = String::from_utf8_lossy(hold.claim.token().as_bytes());
-            mask_in_github(&token);
-        }
+        holds
+            .all
+            .iter()
+            .map(token)
+            .for_each(|it| mask_in_github(&it));
     }
-    let printed = print(&text).map_err(anyhow::Error::from);
-    let kept = match target {
-        _ if printed.is_err() => printed.map(drop),
-        _ if matches!(printed, Ok(false)) => {
-            Err(anyhow::anyhow!("nobody reads standard output any more"))
-        }
-        Some(target) => {
-            if !tree::sees_all() {
-                settings.verbosity.info(HIDDEN);
-            }
-            let (only_warn, kill_after) = (settings.only_warn, acquisition.kill_after);
-            let policy = keeper::policy(only_warn, options.with_children, kill_after);
-            keeper::leave_behind(target, policy, &mut holds, &signals).map(|kept| {
-                if let Some(exit) = kept {
-                    release_kept(&acquisition, &mut holds, exit);
-                }
-            })
-        }
-        None => Ok(()),
+    if !print(&text)? {
+        bail!("nobody reads standard output any more");
+    }
+    let Some(target) = target else {
+        return Ok(None);
     };
-    if kept.is_err() {
-        acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&signals));
+    let settings = acquisition.settings;
+    if !tree::sees_all() {
+        settings.verbosity.info(HIDDEN);
     }
-    kept.map(|()| Exit::Success)
+    let (only_warn, kill_after) = (settings.only_warn, acquisition.kill_after);
+    let policy = keeper::policy(only_warn, options.with_children, kill_after);
+    if let Some(exit) = keeper::leave_behind(target, policy, holds, signals)? {
+        release_kept(acquisition, holds, exit);
+    }
+    Ok(None)
 }
 
 /// Said of a keeper that may not find all that its script has started.
@@ -133,29 +136,25 @@ fn release_kept(acquisition: &Acquisition, holds: &mut HeldLocks, exit: Exit) {
 
 /// The process to keep the lock for.
 fn target(pid: i32, options: &cli::Acquire, settings: &Settings) -> Result<Target> {
+    let unfit = |why: &str| BadUsage(format!("--while-pid {pid}: {why}")).into();
     if pid == 1 && nix::unistd::getppid().as_raw() != pid {
-        return Err(BadUsage(
-            "--while-pid 1: process 1 never ends; give the pid of the process that needs the lock, such as $$"
-                .into(),
-        )
-        .into());
+        return Err(unfit(
+            "process 1 never ends; give the pid of the process that needs the lock, such as $$",
+        ));
     }
     if !tree::has_own_proc() {
         return Err(BadUsage(format!("--while-pid: {}", tree::FOREIGN_PROC)).into());
     }
     if pid == nix::unistd::getpid().as_raw() || is_substitution(pid, options.format) {
-        return Err(BadUsage(format!(
-            "--while-pid {pid}: $BASHPID inside $(...) is the subshell, which ends when the $(...) does; store $BASHPID in a variable before the $(...), and give that variable"
-        ))
-        .into());
+        return Err(unfit(
+            "$BASHPID inside $(...) is the subshell, which ends when the $(...) does; store $BASHPID in a variable before the $(...), and give that variable",
+        ));
     }
-    let target = Target::new(pid, settings.only_warn);
-    target.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => BadUsage(format!("--while-pid {pid}: no such process")).into(),
-        ErrorKind::PermissionDenied => BadUsage(format!(
-            "--while-pid {pid}: redlock isn't permitted to stop that process if the lock is lost ({error}); REDLOCK_ON_LOST=warn leaves it running"
-        ))
-        .into(),
+    Target::new(pid, settings.only_warn).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => unfit("no such process"),
+        ErrorKind::PermissionDenied => unfit(&format!(
+            "redlock isn't permitted to stop that process if the lock is lost ({error}); REDLOCK_ON_LOST=warn leaves it running"
+        )),
         _ => anyhow::Error::new(error).context(format!("can't watch process {pid}")),
     })
 }
@@ -177,28 +176,26 @@ fn acquire_lock(
     holds: &mut HeldLocks,
     requester: Requester<'_>,
     signals: &Signals,
-) -> Result<Result<(), Reason>> {
+) -> Result<Option<Reason>> {
     let started = now();
     let mut timer = Timer::new().context("can't make a timer")?;
     match acquisition::open(&mut holds.client, signals) {
         Ok(None) => {}
-        Ok(Some(signal)) => return Ok(Err(Reason::Interrupted(signal))),
+        Ok(Some(signal)) => return Ok(Some(Reason::Interrupted(signal))),
         Err(error) => acquisition.first_failure(error)?,
     }
     let outcome = acquisition.acquire_all(started, holds, requester, signals, &mut timer);
-    if let Outcome::NotAcquired(why) = outcome.inspect_err(|_| {
-        acquisition.release_all(holds, &ReleaseMode::UNUSED, Some(signals));
-    })? {
-        return Ok(Err(why));
+    if let Outcome::NotAcquired(why) = outcome? {
+        return Ok(Some(why));
     }
     if let Some(signal) = signals.next_ending()? {
-        return Ok(Err(Reason::Interrupted(signal)));
+        return Ok(Some(Reason::Interrupted(signal)));
     }
     // A keeper's first renewal does that.
     if requester.process.is_none() && holds.client.is_replicated() {
         show_as_held(holds, acquisition.request.ttl);
     }
-    Ok(Ok(()))
+    Ok(None)
 }
 
 /// Has `status` show us as a holder: the replicas have the grant by now. Where that fails, it shows a grant that isn't
@@ -244,48 +241,56 @@ fn wait_for_reader(
 }
 
 /// What is printed when the lock is ours.
-fn text(
-    options: &cli::Acquire,
-    environment: &Environment,
-    holds: &HeldLocks,
-    terms: Terms,
-) -> String {
-    let mut text = String::new();
-    match options.format {
-        Format::Env => {
-            for (name, value) in environment {
-                let value = literal(&value.to_string_lossy());
-                let _ = writeln!(text, "export {name}={value}");
-            }
-        }
-        Format::Github => {
-            for (name, value) in environment {
-                let _ = writeln!(text, "{name}={}", value.to_string_lossy());
-            }
-        }
-        Format::Token => {
-            for hold in &holds.all {
-                let _ = writeln!(
-                    text,
-                    "{}",
-                    String::from_utf8_lossy(hold.claim.token().as_bytes())
-                );
-            }
-        }
+fn text(options: &cli::Acquire, acquisition: &Acquisition, holds: &HeldLocks) -> String {
+    let has_slots = options.acquire.slots.is_some();
+    let variables = || acquisition.environment(holds, has_slots).into_iter();
+    let locks = holds.all.iter();
+    let lines: Vec<String> = match options.format {
+        Format::Env => variables()
+            .map(|(name, value)| format!("export {name}={}", literal(&value.to_string_lossy())))
+            .collect(),
+        Format::Github => variables()
+            .map(|(name, value)| format!("{name}={}", value.to_string_lossy()))
+            .collect(),
+        Format::Token => locks.map(token).map(Cow::into_owned).collect(),
         Format::Json => {
-            for hold in &holds.all {
-                let ttl = terms.ttl.saturating_sub(terms.clock_skew);
-                let object = json!({
+            let Terms {
+                ttl, clock_skew, ..
+            } = acquisition.terms();
+            let object = |hold: &HeldLock| {
+                json!({
                     "name": hold.claim.lock().name().as_str(),
-                    "token": String::from_utf8_lossy(hold.claim.token().as_bytes()),
+                    "token": token(hold),
                     "fence": hold.fence,
-                    "slot": options.acquire.slots.map(|_| hold.slot),
+                    "slot": has_slots.then_some(hold.slot),
                     "waited_ms": u64::try_from(holds.waited_ms()).ok(),
-                    "ttl_ms": u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
-                });
-                let _ = writeln!(text, "{object}");
-            }
+                    "ttl_ms": milliseconds(ttl.saturating_sub(clock_skew)),
+                })
+            };
+            locks.map(|hold| object(hold).to_string()).collect()
         }
+    };
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+fn token(hold: &HeldLock) -> Cow<'_, str> {
+    String::from_utf8_lossy(hold.claim.token().as_bytes())
+}
+
+/// How long the end of a failed acquire waits for a reader.
+const READER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Has the shell that evaluates our output end the script with our status, as we have failed; it is 0 where the user
+/// wants that for a busy lock. An interactive shell only gets the status.
+pub fn fail_eval(exit: Exit) {
+    let status = exit.code();
+    let stdout = std::io::stdout();
+    if matches!(exit, Exit::Success) || stdout.is_terminal() {
+        return;
     }
-    text
+    let line = format!("case $- in *i*) (exit {status});; *) exit {status};; esac\n");
+    // Without a reader it is not evaluated.
+    if poll::is_ready(poll::writable(stdout.as_fd()), READER_WITHIN) {
+        let _ = print(&line);
+    }
 }
