@@ -73,11 +73,20 @@ fn limited(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the first line of standard input byte by byte: another process reads what follows it.
+/// Reads the file that an option names, or for `-` the first line of standard input.
 ///
 /// # Errors
-/// Also if the line is longer than any variable.
-pub fn first_line_of_input() -> io::Result<Vec<u8>> {
+/// As [`read`], or if the line is longer than any variable.
+pub fn read_or_input(path: &Path) -> io::Result<Vec<u8>> {
+    if path == Path::new("-") {
+        first_line_of_input()
+    } else {
+        read(path)
+    }
+}
+
+/// Reads the first line of standard input byte by byte: another process reads what follows it.
+fn first_line_of_input() -> io::Result<Vec<u8>> {
     let input = io::stdin();
     let (mut line, mut byte) = (Vec::new(), [0]);
     loop {

@@ -1,9 +1,8 @@
 //! A change in Redis whose answer may get lost or never come: the user is then warned that it may have been made.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::protocol::{Error, Name};
 use crate::{report, signal, stderr, sys};
@@ -11,20 +10,20 @@ use crate::{report, signal, stderr, sys};
 /// What an interrupt prints.
 static LAST_WORDS: Mutex<Option<String>> = Mutex::new(None);
 
-/// Makes a change over a connection that is open. `may` says what may have come of it: `lock "a" may have been frozen`.
+/// Makes a change to a lock over a connection that is open. `may` says what may have come of it: `lock "a" may have been frozen`.
 ///
 /// # Errors
 /// That of the call, after the warning where only the answer is missing. An interrupt before the answer ends the process
 /// with the same warning.
 pub fn change<T>(
-    names: &[Name],
+    name: &Name,
     may: impl std::fmt::Display,
     make: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T> {
-    let look = report::typed_for(&["status"], names);
+    let look = report::typed(&["status"], name);
     let warning = format!("{may}; to find out: {look}");
     let last_words = format!("interrupted before Redis answered: {warning}");
-    with_last_words(last_words, make)?.map_err(|error| {
+    with_last_words(last_words, make).map_err(|error| {
         if error.kind.is_unreachable() {
             anyhow::Error::from(error).context(warning)
         } else {
@@ -34,15 +33,16 @@ pub fn change<T>(
 }
 
 /// Does this; an interrupt meanwhile prints these words, and ends the process.
-pub fn with_last_words<T>(words: String, work: impl FnOnce() -> T) -> Result<T> {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
+pub fn with_last_words<T>(words: String, work: impl FnOnce() -> T) -> T {
+    static WATCHES: Once = Once::new();
     set_last_words(Some(words));
-    if !WATCHED.swap(true, Ordering::Relaxed) {
-        signal::on_interrupt(end).context("can't watch for Ctrl-C")?;
-    }
+    // Where it can't be watched for, an interrupt ends the process all the same.
+    WATCHES.call_once(|| {
+        let _ = signal::on_interrupt(end);
+    });
     let result = work();
     set_last_words(None);
-    Ok(result)
+    result
 }
 
 /// What an interrupt does from the first last words on.

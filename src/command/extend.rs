@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::job;
+use super::usage::refuse;
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
@@ -18,8 +19,18 @@ const NEGLIGIBLE: Duration = Duration::from_millis(20);
 /// Checks that the locks are this job's, and makes them last at least as long as was asked for.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     let settings = &settings.replicated()?;
-    let Some(claims) = job::claims(&options.ours, settings)? else {
-        return Ok(Exit::Lost);
+    let claims = match job::claims(&options.ours, settings)? {
+        Ok(claims) => claims,
+        Err(name) => {
+            let hint = match cli::positive_duration(name.as_str()) {
+                Ok(_) => "; a time follows --for, as one word: --for 1h30m",
+                Err(_) => "",
+            };
+            let line = format!(
+                "no token for lock \"{name}\": run this inside `redlock run` or after `redlock acquire`, or give --token-file{hint}"
+            );
+            return refuse(Exit::Lost, line);
+        }
     };
     let mut client = settings.locks.open()?;
     let states = match options.lasting {

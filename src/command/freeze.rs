@@ -5,49 +5,45 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::change::{change, with_last_words};
-use super::identity::{masked, own_identity};
+use super::identity::own_request;
 use super::looks::{LOOK_EVERY, Look, Looks};
 use super::never_used::{mistaken, refuse_mistaken};
-use super::usage::parse_names;
+use super::usage::{parse_names, refuse};
 use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::wait::end_of;
 use crate::duration;
-use crate::protocol::{Busy, Client, Error, FreezeReply, Inspected, Name, Who};
+use crate::protocol::{Busy, Client, FreezeReply, Inspected, Name, Who};
 use crate::report;
 
 /// Admits no new holder.
 pub fn freeze(options: &cli::Freeze, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
-    let who = Who {
-        reason: masked(Some(&options.reason)),
-        ..own_identity(settings)
-    };
+    let who = own_request(settings, Some(&options.reason));
     let mut client = settings.locks.open()?;
     if !options.new {
         let found = settings.locks.inspect(&mut client, &names)?;
         if let Some(line) = mistaken(&found, &mut client, &settings.locks)? {
-            report::error(format_args!("{line} (nothing is frozen; --new freezes it)"));
-            return Ok(Exit::NeverUsed);
+            let line = format!("{line} (nothing is frozen; --new freezes it)");
+            return refuse(Exit::NeverUsed, line);
         }
     }
     let long = options.lasting.unwrap_or(cli::REMEMBERED);
-    let frozen = change_each(&names, "frozen", |name| {
+    for name in &names {
         let lock = settings.locks.lock(name.clone());
-        lock.freeze(&mut client, long, &who)
-    })?;
-    for (name, found) in names.iter().zip(&frozen) {
+        let may = format_args!("lock \"{name}\" may have been frozen");
+        let reply = change(name, may, || lock.freeze(&mut client, long, &who))?;
         settings
             .verbosity
-            .info(frozen_line(name, settings, options.lasting, found));
+            .info(frozen_line(name, settings, options.lasting, &reply));
     }
     if options.drain {
         let thaw = report::typed_for(&["thaw"], &names);
         let last_words =
             format!("gave up waiting for the holder, and leaves all frozen until `{thaw}`");
-        return with_last_words(last_words, || drain(&names, &who, client, settings))?;
+        return with_last_words(last_words, || drain(&names, &who, client, settings));
     }
     Ok(Exit::Success)
 }
@@ -59,9 +55,7 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
         // The server was reached before, so it may come back.
         let Look { at: looked, found } = looks.ask(|_, _| false)?;
         if let Some(why) = found.iter().find_map(|lock| ended(lock, who)) {
-            report::status_line(None);
-            report::error(why);
-            return Ok(Exit::Lost);
+            return refuse(Exit::Lost, why);
         }
         let mut held = found
             .iter()
@@ -103,58 +97,25 @@ fn ended(lock: &Inspected, by: &Who) -> Option<String> {
     }
 }
 
-/// Makes the same change to each of these locks; what came of each.
-fn change_each<T>(
-    names: &[Name],
-    changed: &str,
-    mut make: impl FnMut(&Name) -> Result<T, Error>,
-) -> Result<Vec<T>> {
-    let all: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
-    let locks = if names.len() == 1 { "lock" } else { "locks" };
-    let may = format_args!("{locks} {} may have been {changed}", all.join(", "));
-    let mut done = Vec::new();
-    let outcome = change(names, may, || {
-        for name in names {
-            done.push(make(name)?);
-        }
-        Ok(())
-    });
-    if outcome.is_err() && !done.is_empty() {
-        let before = all[..done.len()].join(", ");
-        report::error(format_args!("{changed}: {before}"));
-    }
-    outcome?;
-    Ok(done)
-}
-
 /// That a lock is frozen, for how long, and who may still hold it.
 fn frozen_line(
     name: &Name,
     settings: &Settings,
     lasting: Option<Duration>,
-    found: &FreezeReply,
+    reply: &FreezeReply,
 ) -> String {
     let at = report::at_server(&settings.locks);
+    let thaw = report::typed(&["thaw"], name);
     let until = match lasting {
         Some(long) => format!("for {}", duration::exact(long)),
-        None => format!(
-            "until `{}`, at most for 30d",
-            report::typed(&["thaw"], name)
-        ),
+        None => format!("until `{thaw}`, at most for 30d"),
     };
-    let held = match found.holders {
+    let held = match reply.holders {
         0 => "it has no holder".to_owned(),
-        holders => format!(
-            "{} may finish",
-            report::holder_and_others(found.holder.as_ref(), holders)
-        ),
+        holders => report::holder_and_others(reply.holder.as_ref(), holders) + " may finish",
     };
-    let before = found.before.as_ref().map_or(String::new(), |before| {
-        format!(
-            "; previously frozen by {}",
-            report::client_and_reason(before)
-        )
-    });
+    let before = reply.before.as_ref().map(report::client_and_reason);
+    let before = before.map_or(String::new(), |by| format!("; previously frozen by {by}"));
     format!("lock \"{name}\"{at} is frozen {until}; {held}{before}")
 }
 
@@ -163,29 +124,27 @@ pub fn thaw(options: &cli::Thaw, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
     let mut client = settings.locks.open()?;
     client.ask_role()?;
-    let thawed = change_each(&names, "thawed", |name| {
-        settings.locks.lock(name.clone()).thaw(&mut client)
-    })?;
-    client.refuse_replica()?;
     let at = report::at_server(&settings.locks);
     let mut others = Vec::new();
-    for (name, thawed) in names.iter().zip(thawed) {
+    for name in names {
+        let lock = settings.locks.lock(name.clone());
+        let may = format_args!("lock \"{name}\" may have been thawed");
+        let thawed = change(&name, may, || lock.thaw(&mut client))?;
+        client.refuse_replica()?;
         if let Some(by) = thawed {
+            let by = report::client_and_reason(&by);
             settings.verbosity.info(format_args!(
-                "lock \"{name}\"{at} is thawed; it was frozen by {}",
-                report::client_and_reason(&by)
+                "lock \"{name}\"{at} is thawed; it was frozen by {by}"
             ));
         } else {
             let line = format_args!("lock \"{name}\"{at} was not frozen");
             settings.verbosity.info(line);
-            others.push(name.clone());
+            others.push(name);
         }
     }
     if !others.is_empty() {
         let found = settings.locks.inspect(&mut client, &others)?;
-        if let Some(exit) = refuse_mistaken(&found, &mut client, &settings.locks)? {
-            return Ok(exit);
-        }
+        refuse_mistaken(&found, &mut client, &settings.locks)?;
     }
     Ok(Exit::Success)
 }

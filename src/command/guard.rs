@@ -9,9 +9,9 @@ use nix::unistd::{getpid, getsid};
 
 use super::acquisition;
 use super::identity::{own_identity, shortened};
-use super::job::{held_by_job, innermost};
+use super::job::held_by_job;
 use super::run::cannot_run;
-use super::usage::{BadUsage, parse_names};
+use super::usage::{BadUsage, parse_names, refuse};
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
@@ -28,7 +28,7 @@ use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::child::Prepared;
 use crate::supervise::environment;
-use crate::supervise::run::{EventSources, Terms as RunTerms, Work, WorkResult, supervise};
+use crate::supervise::run::{EventSources, Terms as RunTerms, Work, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::SpawnError;
 use crate::variables::{HELD, VARIABLES};
@@ -37,13 +37,7 @@ use crate::variables::{HELD, VARIABLES};
 pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let settings = &settings.replicated()?;
     let held = options.held.as_deref().map(held_in).transpose()?;
-    let wanted = match wanted(options, held.as_deref())? {
-        Ok(wanted) => wanted,
-        Err(line) => {
-            report::error(line);
-            return Ok(Exit::Lost);
-        }
-    };
+    let wanted = wanted(options, held.as_deref())?;
     let around = held.unwrap_or_else(environment::inherited);
     let words: Vec<OsString> = match options.shell.clone() {
         Some(script) => vec!["sh".into(), "-c".into(), script],
@@ -68,11 +62,14 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let names: Vec<Name> = wanted.iter().map(|(name, _)| name.clone()).collect();
     let admitted = admit_all(&wanted, around, &who, given, settings, &mut holds);
     let exit = match (admitted, sources.signals.next_ending()?) {
-        (Ok(Ok(work)), None) => {
+        // Whatever became of the admission.
+        (_, Some(signal)) => Ok(acquisition::ended_by(signal)),
+        (Err(error), None) => Err(error),
+        (Ok(environment), None) => {
             let work = Work {
                 words,
                 prepared,
-                environment: work,
+                environment,
                 timeout: settings.max_runtime(options.max_runtime),
             };
             let terms = RunTerms {
@@ -93,17 +90,11 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                 hook: None,
             };
             let done = supervise(&terms, &work, &mut holds, &mut sources);
-            let WorkResult { exit, .. } = done
-                .unwrap_or_else(|error| WorkResult::not_started(cannot_run(&work.words, &error)));
-            Ok(exit)
+            Ok(done.map_or_else(
+                |error| cannot_run(&work.words, &error),
+                |result| result.exit,
+            ))
         }
-        // Whatever became of the admission.
-        (Ok(Ok(_)) | Err(_), Some(signal)) => Ok(acquisition::ended_by(signal)),
-        (Ok(Err(line)), _) => {
-            report::error(line);
-            Ok(Exit::Lost)
-        }
-        (Err(error), None) => Err(error),
     };
     leave_all(&mut holds, settings, &sources.signals);
     exit
@@ -111,66 +102,57 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
 
 /// Reads the value of `REDLOCK_HELD` from a file, or from the first line of standard input. Of that, COMMAND finds the rest.
 fn held_in(path: &Path) -> Result<Vec<(Name, Token)>> {
-    let is_input = path == Path::new("-");
-    let place = if is_input {
-        "standard input".to_owned()
+    let place = if path == Path::new("-") {
+        "standard input".into()
     } else {
         path.display().to_string()
     };
-    let text = if is_input {
-        file::first_line_of_input()
-    } else {
-        file::read(path)
-    };
-    let text = text.map_err(|error| {
+    let text = file::read_or_input(path).map_err(|error| {
         let reason = reason(&error);
         BadUsage(format!("--held: can't read {place}: {reason}"))
     })?;
     let held = environment::parse_held(text.trim_ascii());
     // The text may contain a token.
-    held.ok_or_else(|| {
-        let line =
-            format!("--held: {place} doesn't contain the value of {HELD}, which is NAME=TOKEN");
-        BadUsage(line).into()
-    })
+    Ok(held.ok_or_else(|| {
+        BadUsage(format!(
+            "--held: {place} doesn't contain the value of {HELD}, which is NAME=TOKEN"
+        ))
+    })?)
 }
 
-/// Returns the locks that are to be guarded, with their tokens, or why there is none. `held`: the value that --held names.
-fn wanted(
-    options: &cli::Guard,
-    held: Option<&[(Name, Token)]>,
-) -> Result<Result<Vec<(Name, Token)>, String>> {
+/// Returns the locks that are to be guarded, with their tokens. `held`: the value that --held names.
+fn wanted(options: &cli::Guard, held: Option<&[(Name, Token)]>) -> Result<Vec<(Name, Token)>> {
     let names = parse_names(&options.names)?;
-    let all = held.map_or_else(held_by_job, |held| innermost(held.iter().cloned()));
+    // Of a lock that is held twice, the innermost hold comes last.
+    let all = held.map_or_else(held_by_job, |held| held.iter().cloned().collect());
     if all.is_empty() {
-        return Ok(Err(match &options.held {
+        let why = match &options.held {
             Some(path) if path == Path::new("-") => {
-                format!(
-                    "no lock to guard: standard input is empty; is {HELD} set where it comes from?"
-                )
+                format!("standard input is empty; is {HELD} set where it comes from?")
             }
-            Some(path) => format!("no lock to guard: {} is empty", path.display()),
+            Some(path) => format!("{} is empty", path.display()),
             None => format!(
-                "no lock to guard: {HELD} isn't set here; set it to the value that it has in the job, or use --held FILE"
+                "{HELD} isn't set here; set it to the value that it has in the job, or use --held FILE"
             ),
-        }));
+        };
+        return refuse(Exit::Lost, format!("no lock to guard: {why}"));
     }
     if names.is_empty() {
-        return Ok(Ok(all));
+        return Ok(all.into_iter().collect());
     }
-    let mut wanted = Vec::new();
-    for name in names {
-        let Some((_, token)) = all.iter().find(|(of, _)| *of == name) else {
-            return Ok(Err(format!(
+    let lock = |name: Name| match all.get(&name) {
+        Some(token) => Ok((name, token.clone())),
+        None => refuse(
+            Exit::Lost,
+            format!(
                 "no lock to guard: this job doesn't hold \"{name}\"; a guard never acquires a lock"
-            )));
-        };
-        wanted.push((name, token.clone()));
-    }
-    Ok(Ok(wanted))
+            ),
+        ),
+    };
+    names.into_iter().map(lock).collect()
 }
 
-/// Has all locks guarded; what COMMAND finds in its environment, or why it isn't run. `around`: all that the job holds.
+/// Has all locks guarded; what COMMAND finds in its environment. `around`: all that the job holds.
 fn admit_all(
     wanted: &[(Name, Token)],
     mut around: Vec<(Name, Token)>,
@@ -178,21 +160,22 @@ fn admit_all(
     given: Option<Duration>,
     settings: &Settings,
     holds: &mut HeldLocks,
-) -> Result<Result<environment::Environment, String>> {
+) -> Result<environment::Environment> {
     let mut has_slots = false;
     for (name, token) in wanted {
         let claim = Claim::resume(settings.locks.lock(name.clone()), token.clone());
+        let guard = Guard::new(claim.clone(), who)?;
         let sent = now();
-        let guarded = match Guard::admit(claim, who, &mut holds.client)? {
+        let Guarded { hold, left, ttl } = match guard.admit(&mut holds.client)? {
             Admitted::Guards(guarded) => guarded,
-            refused => return Ok(Err(refusal(name, &refused))),
+            Admitted::NotHeld(state) => return refuse(Exit::Lost, over(name, &state)),
+            Admitted::TooMany => {
+                let line = format!(
+                    "lock \"{name}\" already has as many guards as are permitted; the command was not started"
+                );
+                return refuse(Exit::Lost, line);
+            }
         };
-        let Guarded {
-            guard,
-            hold,
-            left,
-            ttl,
-        } = guarded;
         // Once: the locks of one job usually have one TTL.
         let first_given = given.filter(|_| holds.all.is_empty());
         let _ = acquisition::usable_kill_after(
@@ -209,7 +192,7 @@ fn admit_all(
         };
         has_slots |= hold.limit.as_slots().is_some();
         let held = HeldLock {
-            claim: guard.claim().clone(),
+            claim,
             fence: hold.fence,
             slot: hold.slot.max(1),
             reentrant: true,
@@ -217,32 +200,23 @@ fn admit_all(
             waited: Duration::ZERO,
         };
         holds.follow(held, Lease::of_another(sent, left, terms), ttl);
+        // COMMAND's own children reenter what it works under, and release nothing of it.
+        let lock = (name.clone(), token.clone());
+        if !around.contains(&lock) {
+            around.push(lock);
+        }
     }
     let names: Vec<Name> = wanted.iter().map(|(name, _)| name.clone()).collect();
-    // COMMAND's own children reenter what it works under, and release nothing of it.
-    for hold in &holds.all {
-        let held = (hold.claim.lock().name().clone(), hold.claim.token().clone());
-        if !around.contains(&held) {
-            around.push(held);
-        }
-    }
     let locks: Vec<_> = holds.all.iter().map(|hold| hold.as_job_lock(who)).collect();
-    Ok(Ok(environment::of_job(
-        &names, &locks, &around, 0, has_slots,
-    )))
+    Ok(environment::of_job(&names, &locks, &around, 0, has_slots))
 }
 
-/// Why a lock isn't guarded.
-fn refusal(name: &Name, refused: &Admitted) -> String {
-    match refused {
-        Admitted::NotHeld(LeaseState::Lost(loss)) => report::not_held(name, "", loss),
-        Admitted::NotHeld(_) | Admitted::Guards(_) => {
+/// Returns the message that the hold of a run is over.
+fn over(name: &Name, state: &LeaseState) -> String {
+    match state {
+        LeaseState::Lost(loss) => report::not_held(name, "", loss),
+        LeaseState::Released | LeaseState::Held { .. } => {
             format!("the run that held lock \"{name}\" is over; the command was not started")
-        }
-        Admitted::TooMany => {
-            format!(
-                "lock \"{name}\" already has as many guards as are permitted; the command was not started"
-            )
         }
     }
 }

@@ -26,6 +26,14 @@ pub(super) fn own_identity(settings: &Settings) -> Who {
     }
 }
 
+/// Who we are, and why we change something.
+pub(super) fn own_request(settings: &Settings, reason: Option<&str>) -> Who {
+    Who {
+        reason: masked(reason),
+        ..own_identity(settings)
+    }
+}
+
 /// Returns the user, with the one who called sudo in front: `anna (root)`.
 fn user(variable: impl Fn(&str) -> Option<String>) -> String {
     // The password database only if the environment has no name: reading it takes time.
@@ -53,10 +61,10 @@ pub(super) fn own_job<'a, W: Iterator<Item = Cow<'a, str>>>(
     } else {
         shortened(words())
     };
+    let reason = options.reason.as_deref().or(settings.reason.as_deref());
     Who {
         command,
-        reason: masked(options.reason.as_deref().or(settings.reason.as_deref())),
-        ..own_identity(settings)
+        ..own_request(settings, reason)
     }
 }
 
@@ -77,8 +85,8 @@ const LOOKED_AT: usize = 8000;
 
 /// At most so many bytes of a text.
 fn beginning(text: &str, most: usize) -> &str {
-    let end = (0..=text.len().min(most)).rev();
-    let end = end.into_iter().find(|&end| text.is_char_boundary(end));
+    let mut ends = (0..=text.len().min(most)).rev();
+    let end = ends.find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }
 

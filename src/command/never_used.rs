@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::usage::refuse;
 use crate::decide::exit::Exit;
 use crate::pattern::{natural_cmp, nearest};
 use crate::protocol::{Client, Error, Inspected, Locks, Name, Record, Which};
@@ -32,20 +33,19 @@ pub(super) fn mistaken<'a>(
     }))
 }
 
-/// The same, and says so; the exit status.
+/// Refuses a name that is probably a mistake.
 ///
 /// # Errors
-/// As [`mistaken`].
+/// As [`mistaken`], or the refusal.
 pub(super) fn refuse_mistaken<'a>(
     found: impl IntoIterator<Item = &'a Inspected>,
     client: &mut Client,
     locks: &Locks,
-) -> Result<Option<Exit>> {
-    let line = mistaken(found, client, locks)?;
-    Ok(line.map(|line| {
-        report::error(line);
-        Exit::NeverUsed
-    }))
+) -> Result<()> {
+    match mistaken(found, client, locks)? {
+        Some(line) => refuse(Exit::NeverUsed, line),
+        None => Ok(()),
+    }
 }
 
 /// Returns all names that were used.

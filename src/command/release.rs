@@ -3,18 +3,16 @@
 use anyhow::{Context, Result};
 
 use super::change::change;
-use super::identity::{masked, own_identity};
-use super::job::{self, Held};
-use super::never_used::refuse_mistaken;
-use super::selection::{Selection, refuse_unclear, select};
-use super::stop::{held_by_other, nobody};
-use super::usage::{BadUsage, name};
+use super::identity::own_request;
+use super::job;
+use super::selection::{Selection, select};
+use super::stop::{held_by_other, is_watched, kept, look, refuse_selection};
+use super::usage::{BadUsage, name, refuse};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::protocol::{
-    Busy, Claim, Client, Forced, Hold, Inspected, Key, Lock, Name, ReleaseMode, Released, Renewal,
-    Who,
+    Busy, Claim, Client, Forced, Hold, Inspected, Key, Name, ReleaseMode, Released,
 };
 use crate::report;
 use crate::supervise::environment;
@@ -22,158 +20,124 @@ use crate::supervise::environment;
 /// Releases a lock.
 pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     if options.force {
-        let names = environment::names();
-        let Some(text) = options.ours.name.as_ref().or(names.as_ref()) else {
-            return Err(BadUsage("no lock NAME given, and $REDLOCK_NAME is not set".into()).into());
-        };
-        let lock = settings.locks.lock(name(text)?);
-        return force(&lock, options, settings);
+        let given = options.ours.name.clone().or_else(environment::names);
+        let name = name(&given.ok_or_else(|| BadUsage(job::NO_NAME.into()))?)?;
+        return force(&name, options, settings);
     }
-    match job::held(&options.ours, settings)? {
-        Held::Unknown(name) => refuse(&name, settings),
-        Held::Claims(claims) => {
-            let mut client = settings.locks.open()?;
-            // A replica refuses a release only where there is something to release.
-            client.ask_role()?;
-            let mut exit = Exit::Success;
-            for claim in claims {
-                let name = claim.lock().name();
-                if options.ours.token_file.is_none()
-                    && environment::is_reentered(name, claim.token())
-                {
-                    settings
-                        .verbosity
-                        .verbose(format_args!("the outer job still holds lock \"{name}\""));
-                    continue;
-                }
-                if give_back(&claim, &mut client, settings)? != Exit::Success {
-                    exit = Exit::Lost;
-                }
-            }
-            Ok(exit)
+    let claims = match job::claims(&options.ours, settings)? {
+        Ok(claims) => claims,
+        Err(name) => return refuse_without_token(&name, settings),
+    };
+    let mut client = settings.locks.open()?;
+    // A replica refuses a release only where there is something to release.
+    client.ask_role()?;
+    let mut exit = Exit::Success;
+    for claim in claims {
+        let name = claim.lock().name();
+        if options.ours.token_file.is_none() && environment::is_reentered(name, claim.token()) {
+            settings
+                .verbosity
+                .verbose(format_args!("the outer job still holds lock \"{name}\""));
+        } else if !give_back(&claim, &mut client, settings)? {
+            exit = Exit::Lost;
         }
     }
+    Ok(exit)
 }
 
-fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<Exit> {
-    let patience = client.longest(1);
+/// Releases a lock by its token. Returns false, after a message, if this job didn't hold it any more.
+fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<bool> {
+    let (name, patience) = (claim.lock().name(), client.longest(1));
     let (released, _) =
         claim.release_or_retry(client, &ReleaseMode::ByJob, patience, None, || {})?;
     client.refuse_replica()?;
-    match released {
+    let trouble = match released {
         Released::Kept { left, for_guards } => {
             if for_guards {
                 settings.verbosity.info(format_args!(
-                    "lock \"{}\" is kept until its guards have ended, for at most {}",
-                    claim.lock().name(),
+                    "lock \"{name}\" is kept until its guards have ended, for at most {}",
                     report::format_duration(left)
                 ));
             }
-            Ok(Exit::Success)
+            return Ok(true);
         }
         Released::Now | Released::HandedOn => {
             settings
                 .verbosity
-                .verbose(format_args!("released lock \"{}\"", claim.lock().name()));
-            Ok(Exit::Success)
+                .verbose(format_args!("released lock \"{name}\""));
+            return Ok(true);
         }
-        Released::Before => {
-            let name = claim.lock().name();
-            report::error(format_args!("lock \"{name}\" was already released"));
-            Ok(Exit::Lost)
-        }
+        Released::Before => format!("lock \"{name}\" was already released"),
         Released::NotOurs(loss) => {
-            let name = claim.lock().name();
-            let at = report::at_server(&settings.locks);
-            report::error(report::not_held(name, &at, &loss));
-            Ok(Exit::Lost)
+            report::not_held(name, &report::at_server(&settings.locks), &loss)
         }
-    }
+    };
+    report::error(trouble);
+    Ok(false)
 }
 
 /// Without a token: reports the holder of the lock, and changes nothing.
-fn refuse(name: &Name, settings: &Settings) -> Result<Exit> {
+fn refuse_without_token(name: &Name, settings: &Settings) -> Result<Exit> {
     let mut client = settings.locks.open()?;
-    let found = &settings.locks.inspect_one(&mut client, name)?;
+    let found = settings.locks.inspect_one(&mut client, name)?;
     let at = report::at_server(&settings.locks);
-    if let ([first, ..], Some(busy)) = (found.holds(), found.busy()) {
-        // A freeze doesn't concern the holder.
-        let busy = Busy {
-            frozen: None,
-            ..busy
-        };
-        let (line, id) = (report::busy_line(name, &at, &busy), &first.id);
-        let stop = if is_watched(first) {
-            format!("to stop its command: {}; ", report::typed(&["stop"], name))
-        } else {
-            String::new()
-        };
-        let force = report::typed(&["release", "--force", "--id", id], name);
-        report::error(format_args!(
-            "{line}; {stop}to force the lock free at once: {force}"
-        ));
-    } else if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
-        return Ok(exit);
+    let (Some(first), Some(line)) = (found.holds().first(), held_line(&found, &at)) else {
+        return refuse_selection(&Selection::Nobody, &found, None, &mut client, settings);
+    };
+    let stop = if is_watched(first) {
+        format!("to stop its command: {}; ", report::typed(&["stop"], name))
     } else {
-        report::error(nobody(found, None, &at));
-    }
-    Ok(Exit::Lost)
+        String::new()
+    };
+    let force = report::typed(&["release", "--force", "--id", &first.id], name);
+    let line = format!("{line}; {stop}to force the lock free at once: {force}");
+    refuse(Exit::Lost, line)
+}
+
+/// Returns who holds a lock, in a line. A freeze doesn't concern the holder. `at`: the server.
+fn held_line(found: &Inspected, at: &str) -> Option<String> {
+    let busy = Busy {
+        frozen: None,
+        ..found.busy()?
+    };
+    Some(report::busy_line(&found.name, at, &busy))
 }
 
 /// Frees a lock from its holders, or removes a waiter from its queue.
-fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exit> {
-    let mut client = settings.locks.open()?;
-    client.ask_role()?;
-    let name = lock.name();
-    let id = options.id.as_deref();
-    let found = &settings.locks.inspect_one(&mut client, name)?;
-    client.refuse_replica()?;
-    let at = report::at_server(&settings.locks);
-    let (holds, id) = match select(found, id, options.all) {
-        Selection::Unclear(lines) => {
-            refuse_unclear(found, id, &lines);
-            return Ok(Exit::Usage);
-        }
-        Selection::Holders(holds)
-            if id.is_none() && !options.all && !options.yes && report::can_ask() =>
-        {
-            if !agrees(found)? {
-                report::error("nothing was changed");
-                return Ok(Exit::Lost);
-            }
-            // While that was waited for, the connection may have been closed.
-            client.disconnect();
-            // No newer holder than the one that was shown.
-            let id = holds.first().map(|hold| hold.id.clone());
-            (holds, id)
-        }
+fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exit> {
+    let (mut client, found) = look(name, settings)?;
+    let (given, at) = (options.id.as_deref(), report::at_server(&settings.locks));
+    let (holds, shown) = match select(&found, given, options.all) {
         Selection::Holders(holds) => {
-            let id = id.and_then(|_| Some(holds.first()?.id.clone()));
-            (holds, id)
+            let first = holds.first().map(|hold| hold.id.as_str());
+            (holds, first)
         }
-        Selection::Waiter(waiting) => (Vec::new(), Some(waiting.id.clone())),
+        Selection::Waiter(waiting) => (Vec::new(), Some(waiting.id.as_str())),
         // What isn't a lock is found by the script, which changes it never.
         Selection::Nobody if matches!(found.key, Key::NotALock(_)) => (Vec::new(), None),
-        Selection::Nobody => {
-            if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
-                return Ok(exit);
-            }
-            report::error(nobody(found, id, &at));
-            return Ok(Exit::Lost);
+        other => return refuse_selection(&other, &found, given, &mut client, settings),
+    };
+    let may_ask = given.is_none() && !options.all && !options.yes;
+    let asks = may_ask && !holds.is_empty() && report::can_ask();
+    if asks {
+        if !agrees(&found)? {
+            return refuse(Exit::Lost, "nothing was changed".into());
         }
-    };
-    let by = Who {
-        reason: masked(options.reason.as_deref()),
-        ..own_identity(settings)
-    };
+        // While that was waited for, the connection may have been closed.
+        client.disconnect();
+    }
+    // No newer holder than the one that was shown.
+    let id = shown.filter(|_| asks || given.is_some());
+    let by = own_request(settings, options.reason.as_deref());
     let may = match holds[..] {
         [] => format!("a waiter may have been removed from the queue of lock \"{name}\""),
         _ => format!("lock \"{name}\" may have been forced free"),
     };
-    let freed = change(std::slice::from_ref(name), may, || {
-        lock.force(&mut client, id.as_deref(), &by)
+    let freed = change(name, may, || {
+        let lock = settings.locks.lock(name.clone());
+        lock.force(&mut client, id, &by)
     })?;
-    match freed {
+    let done = match freed {
         Forced::Freed { holder, others } => {
             let whose = report::holder_and_others(holder.as_ref(), 1);
             let beside = match others {
@@ -181,68 +145,47 @@ fn force(lock: &Lock, options: &cli::Release, settings: &Settings) -> Result<Exi
                 others => format!(" and {others} more"),
             };
             let aftermath = aftermath(&holds);
-            settings.verbosity.info(format_args!(
-                "lock \"{name}\"{at} forced free; it was held by {whose}{beside}{aftermath}"
-            ));
-            Ok(Exit::Success)
+            format!("lock \"{name}\"{at} forced free; it was held by {whose}{beside}{aftermath}")
         }
         Forced::WaiterRemoved(waiter) => {
-            let who = waiter.map_or("a waiter".into(), |waiter| {
-                report::client_in_words(&waiter.who)
-            });
-            settings.verbosity.info(format_args!(
-                "removed {who} from the queue of lock \"{name}\"{at}; its run gives up"
-            ));
-            Ok(Exit::Success)
+            let who = waiter.map(|waiter| report::client_in_words(&waiter.who));
+            let who = who.unwrap_or_else(|| "a waiter".into());
+            format!("removed {who} from the queue of lock \"{name}\"{at}; its run gives up")
         }
         Forced::WasFree => {
-            report::error(format_args!("lock \"{name}\"{at} is not held"));
-            Ok(Exit::Lost)
+            return refuse(Exit::Lost, format!("lock \"{name}\"{at} is not held"));
         }
         Forced::HeldByOther(id, holder) => {
-            report::error(held_by_other(name, &at, holder.as_ref(), &id));
-            Ok(Exit::Lost)
+            let line = held_by_other(name, &at, holder.as_ref(), &id);
+            return refuse(Exit::Lost, line);
         }
-    }
+    };
+    settings.verbosity.info(done);
+    Ok(Exit::Success)
 }
 
-/// Asks on the terminal whether this holder is really to lose its lock.
+/// Asks on the terminal whether the only holder is really to lose its lock.
 fn agrees(found: &Inspected) -> Result<bool> {
-    let name = &found.name;
-    if let Some(busy) = found.busy() {
-        let busy = Busy {
-            frozen: None,
-            ..busy
-        };
-        report::error(report::busy_line(name, "", &busy));
+    if let Some(line) = held_line(found, "") {
+        report::error(line);
     }
-    let question = if let Some(not_renewed) = found.holds().first().and_then(report::not_renewed) {
+    let hold = found.holds().first();
+    let question = if let Some(not_renewed) = hold.and_then(report::not_renewed) {
         format!("{not_renewed}; its command may still run; force the lock free?")
-    } else if found.holds().iter().any(is_watched) {
-        let silence = match found.holds().first().map(Hold::renewal) {
-            Some(Renewal::Ago(ago)) => {
-                format!(
-                    "its last sign of life was {} ago; ",
-                    report::whole_seconds(ago)
-                )
-            }
-            _ => String::new(),
-        };
+    } else if hold.is_some_and(is_watched) {
+        let ago = hold.and_then(Hold::renewed_ago).map(report::whole_seconds);
+        let silence = ago.map_or(String::new(), |ago| {
+            format!("its last sign of life was {ago} ago; ")
+        });
+        let stop = report::typed(&["stop"], &found.name);
         format!(
-            "{silence}`{}` waits until its command is dead; force the lock free all the same?",
-            report::typed(&["stop"], name)
+            "{silence}`{stop}` waits until its command is dead; force the lock free all the same?"
         )
     } else {
         "no redlock process supervises this hold, so a job that relies on it keeps running; force the lock free?"
             .to_owned()
     };
     report::ask(&question).context("can't read the answer")
-}
-
-/// Whether a process watches over the hold, and will notice that it lost the lock.
-fn is_watched(hold: &Hold) -> bool {
-    let holder = hold.holder.as_ref();
-    holder.is_some_and(|holder| holder.kept.is_none() && holder.who.instance.is_some())
 }
 
 /// What becomes of the work of those that lost the lock.
@@ -253,15 +196,8 @@ fn aftermath(holds: &[&Hold]) -> String {
         return format!("; {not_renewed}: make sure that its command is dead");
     }
     let watched = holds.iter().filter(|hold| is_watched(hold)).count();
-    let is_kept = |hold: &&Hold| {
-        hold.holder
-            .as_ref()
-            .is_some_and(|holder| holder.kept.is_some())
-    };
-    if holds.iter().all(is_kept) {
-        return String::new();
-    }
     let becomes = match (watched, holds.len()) {
+        _ if holds.iter().all(|hold| kept(hold).is_some()) => "",
         (0, _) => {
             "; no redlock process supervised this hold, so a job that relied on it keeps running"
         }

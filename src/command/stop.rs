@@ -6,18 +6,19 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::change::{change, with_last_words};
-use super::identity::{masked, own_identity};
-use super::looks::{LOOK_EVERY, Looks};
+use super::identity::own_request;
+use super::looks::Looks;
 use super::never_used::{is_unused, refuse_mistaken};
 use super::selection::{Selection, refuse_unclear, select};
-use super::usage::name;
+use super::usage::{name, refuse};
 use crate::cli;
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
+use crate::duration::milliseconds;
 use crate::protocol::{
-    Client, Error, GuardEntry, HistoryEntry, Hold, HoldOutcome, Holder, Inspected, Kept, Key,
-    Limit, Lock, LockHistory, Name, Renewal, StopReply, Who,
+    Client, Error, HistoryEntry, Hold, HoldOutcome, Holder, Inspected, Kept, Key, Lock,
+    LockHistory, Name, Renewal, StopReply,
 };
 use crate::report;
 
@@ -25,46 +26,32 @@ use crate::report;
 pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     let name = name(&options.name)?;
     let lock = settings.locks.lock(name.clone());
-    let mut client = settings.locks.open()?;
-    client.ask_role()?;
-    let found = &settings.locks.inspect_one(&mut client, &name)?;
-    client.refuse_replica()?;
+    let (mut client, found) = look(&name, settings)?;
     let at = report::at_server(&settings.locks);
-    let holds = match select(found, options.id.as_deref(), options.all) {
+    let holds = match select(&found, options.id.as_deref(), options.all) {
         Selection::Holders(holds) => holds,
-        Selection::Unclear(lines) => {
-            refuse_unclear(found, options.id.as_deref(), &lines);
-            return Ok(Exit::Usage);
-        }
         Selection::Waiter(waiting) => {
             let who = report::client_in_words(&waiting.waiter.who);
             let remove = report::typed(&["release", "--force", "--id", &waiting.id], &name);
-            report::error(format_args!(
+            let line = format!(
                 "{who} only waits for lock \"{name}\"{at}; to remove it from the queue: {remove}"
-            ));
-            return Ok(Exit::Lost);
+            );
+            return refuse(Exit::Lost, line);
         }
-        Selection::Nobody => {
-            if let Some(exit) = refuse_mistaken([found], &mut client, &settings.locks)? {
-                return Ok(exit);
-            }
-            report::error(nobody(found, options.id.as_deref(), &at));
-            return Ok(Exit::Lost);
+        other => {
+            let id = options.id.as_deref();
+            return refuse_selection(&other, &found, id, &mut client, settings);
         }
     };
     // Before any of them is asked.
-    if let Some(line) = holds.iter().find_map(|hold| unwatched(found, &at, hold)) {
-        report::error(line);
-        return Ok(Exit::Lost);
+    if let Some(line) = holds.iter().find_map(|hold| unwatched(&found, &at, hold)) {
+        return refuse(Exit::Lost, line);
     }
-    let by = Who {
-        reason: masked(options.reason.as_deref()),
-        ..own_identity(settings)
-    };
+    let by = own_request(settings, options.reason.as_deref());
     let asked = now();
     let whom = whom(&holds);
     let may = format_args!("{whom} may have been asked to stop");
-    change(std::slice::from_ref(&name), may, || {
+    change(&name, may, || {
         holds.iter().try_for_each(|hold| {
             // One that has ended meanwhile is what was wanted; one that is only kept by now ends soon.
             let _: StopReply = lock.stop(&mut client, &hold.id, &by)?;
@@ -72,10 +59,8 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         })
     })?;
     if options.no_wait {
-        for line in holds
-            .iter()
-            .filter_map(|hold| no_sign_of_life(&name, hold, found.now_ms))
-        {
+        let signs = |hold: &&Hold| no_sign_of_life(&name, hold, found.now_ms);
+        for line in holds.iter().filter_map(signs) {
             settings.verbosity.info(line);
         }
         settings.verbosity.info(format_args!(
@@ -90,26 +75,48 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     );
     let after = with_last_words(interrupted, || {
         wait_until_gone(&holds, &whom, asked, &mut looks, settings)
-    })??;
+    })?;
     if let Some(line) = lost_first(&holds, &lock, &mut looks.client, settings) {
-        report::error(line);
-        return Ok(Exit::Lost);
+        return refuse(Exit::Lost, line);
     }
     let took = in_tenths(now().since(asked));
+    let is_free = after.holds().is_empty();
+    let becomes = if is_free {
+        "is free"
+    } else {
+        "was handed over"
+    };
+    let freeze = after.frozen.map_or("", |_| ", and stays frozen");
     settings.verbosity.info(format_args!(
-        "asked {whom} to stop; \"{name}\"{at} {} after {took}{}",
-        if after.holds().is_empty() {
-            "is free"
-        } else {
-            "was handed over"
-        },
-        if after.frozen.is_some() {
-            ", and stays frozen"
-        } else {
-            ""
-        },
+        "asked {whom} to stop; \"{name}\"{at} {becomes} after {took}{freeze}"
     ));
     Ok(Exit::Success)
+}
+
+/// Looks at a lock that is to be changed, and refuses a replica.
+pub(super) fn look(name: &Name, settings: &Settings) -> Result<(Client, Inspected)> {
+    let mut client = settings.locks.open()?;
+    client.ask_role()?;
+    let found = settings.locks.inspect_one(&mut client, name)?;
+    client.refuse_replica()?;
+    Ok((client, found))
+}
+
+/// Refuses a selection that means nobody, or may mean several.
+pub(super) fn refuse_selection(
+    selection: &Selection,
+    found: &Inspected,
+    id: Option<&str>,
+    client: &mut Client,
+    settings: &Settings,
+) -> Result<Exit> {
+    if let Selection::Unclear(lines) = selection {
+        refuse_unclear(found, id, lines);
+        return Ok(Exit::Usage);
+    }
+    refuse_mistaken([found], client, &settings.locks)?;
+    let at = report::at_server(&settings.locks);
+    refuse(Exit::Lost, nobody(found, id, &at))
 }
 
 /// Who was asked, in a sentence.
@@ -120,7 +127,7 @@ fn whom(holds: &[&Hold]) -> String {
 }
 
 /// Returns the message that there is nobody to stop. `at`: the server.
-pub(super) fn nobody(found: &Inspected, id: Option<&str>, at: &str) -> String {
+fn nobody(found: &Inspected, id: Option<&str>, at: &str) -> String {
     let name = &found.name;
     match (&found.key, found.holds(), id) {
         (Key::NotALock(kind), ..) => {
@@ -146,31 +153,39 @@ pub(super) fn held_by_other(name: &Name, at: &str, holder: Option<&Holder>, id: 
     )
 }
 
+/// Returns why the run of a hold is over and keeps the lock, if that is so.
+pub(super) fn kept(hold: &Hold) -> Option<Kept> {
+    hold.holder.as_ref()?.kept
+}
+
+/// Returns true if a process supervises the hold, and will notice that it lost the lock.
+pub(super) fn is_watched(hold: &Hold) -> bool {
+    let holder = hold.holder.as_ref();
+    holder.is_some_and(|holder| holder.kept.is_none() && holder.who.instance.is_some())
+}
+
 /// Returns why a holder can't be stopped, if no process supervises its hold. `at`: the server.
 fn unwatched(found: &Inspected, at: &str, hold: &Hold) -> Option<String> {
     let (name, id) = (&found.name, &hold.id);
+    let whom = report::holder_and_others(hold.holder.as_ref(), 1);
     let force = report::typed(&["release", "--force", "--id", id], name);
-    match &hold.holder {
-        Some(holder) if holder.kept == Some(Kept::ForGuards) => None,
-        Some(holder) if holder.kept.is_some() => {
-            let (whom, left) = (
-                report::client_in_words(&holder.who),
-                hold.left.unwrap_or_default(),
-            );
-            let left = report::format_duration(left);
+    match kept(hold) {
+        Some(Kept::ForGuards) => None,
+        Some(Kept::AtLeast) => {
+            let left = report::format_duration(hold.left.unwrap_or_default());
             Some(format!(
                 "nothing runs under lock \"{name}\"{at}: it is kept for {left} more after {whom} has ended (--hold-at-least); to free it now: {force}"
             ))
         }
-        Some(holder) if holder.who.instance.is_some() => None,
-        other => {
-            let whom = report::holder_and_others(other.as_ref(), 1);
-            Some(format!(
-                "no redlock process supervises {whom} under lock \"{name}\"{at}, so there is nothing to stop. To free the lock anyway: {force}"
-            ))
-        }
+        None if is_watched(hold) => None,
+        None => Some(format!(
+            "no redlock process supervises {whom} under lock \"{name}\"{at}, so there is nothing to stop. To free the lock anyway: {force}"
+        )),
     }
 }
+
+/// How often to look: Redis doesn't tell us that one of several holders has left, and a person waits.
+const LOOK_OFTEN: Duration = Duration::from_millis(250);
 
 /// Waits until none of these holds the lock any more; the lock after that.
 ///
@@ -186,26 +201,19 @@ fn wait_until_gone(
     let mut silent = HashSet::new();
     let leases = holds.iter().filter_map(|hold| hold.left).max();
     let leases = leases.unwrap_or_default();
-    // One of several that leave a lock doesn't change its key, so Redis doesn't tell us.
-    let is_group = |hold: &&Hold| {
-        let holder = hold.holder.as_ref();
-        holder.is_some_and(|holder| holder.limit != Limit::EXCLUSIVE)
-    };
-    let every = if holds.iter().any(is_group) {
-        LOOK_EVERY / 8
-    } else {
-        LOOK_EVERY
-    };
-    // It was reached before: it may come back.
-    let gives_up = |since: Moment, at: Moment| at.since(since) >= leases;
     loop {
-        let looked = looks.ask(gives_up);
+        // It was reached before: it may come back.
+        let looked = looks.ask(|since, at| at.since(since) >= leases);
         let mut looked = looked
             .with_context(|| format!("asked {whom} to stop, but couldn't confirm that it did"))?;
         let Some(found) = looked.found.pop() else {
             continue;
         };
         let asked: Vec<&Hold> = still_held(&found, holds).collect();
+        if asked.is_empty() {
+            report::status_line(None);
+            return Ok(found);
+        }
         for hold in &asked {
             if let Some(line) = no_sign_of_life(&found.name, hold, found.now_ms)
                 && silent.insert(hold.id.clone())
@@ -213,45 +221,28 @@ fn wait_until_gone(
                 settings.verbosity.info(line);
             }
         }
-        if asked.is_empty() {
-            report::status_line(None);
-            return Ok(found);
-        }
-        let guards: Vec<&GuardEntry> = asked.iter().flat_map(|hold| &hold.guards).collect();
-        let is_over = asked.iter().all(|hold| {
-            let holder = hold.holder.as_ref();
-            holder.is_some_and(|holder| holder.kept == Some(Kept::ForGuards))
-        });
-        let waited_for = match guards.first() {
-            Some(first) if is_over => guards_in_words(first, guards.len()),
-            _ => whom.to_owned(),
-        };
-        let killed_in = |at: Moment| {
-            let since = u64::try_from(at.since(looked.at).as_millis()).unwrap_or(0);
-            let hold = asked.first().filter(|_| !is_over)?;
-            let (by, whom) = (hold.stopping.as_ref()?, &hold.holder.as_ref()?.who);
-            has_seen(hold, by, found.now_ms).then_some(())?;
-            Some(report::killed_in(
-                by,
-                whom,
-                found.now_ms.saturating_add(since),
-            ))
-        };
+        let is_over = asked.iter().all(|hold| kept(hold) == Some(Kept::ForGuards));
+        let guards = if is_over { "the guards of " } else { "" };
         let line = |at: Moment| {
             let (name, lasting) = (&found.name, report::whole_seconds(at.since(began)));
-            let killed = killed_in(at).unwrap_or_default();
+            let now_ms = found
+                .now_ms
+                .saturating_add(milliseconds(at.since(looked.at)));
+            let seen = asked.first().filter(|hold| has_seen(hold, found.now_ms));
+            let killed = seen.and_then(|hold| killed_in(hold, now_ms));
+            let killed = killed.unwrap_or_default();
             format!(
-                "waited {lasting} so far for {waited_for} to stop and release lock \"{name}\"{killed}"
+                "waited {lasting} so far for {guards}{whom} to stop and release lock \"{name}\"{killed}"
             )
         };
-        let silent_in = asked
-            .iter()
-            .filter_map(|hold| silent_from(hold)?.checked_sub(found.now_ms))
-            .filter(|ms| *ms > 0)
-            .map(Duration::from_millis);
-        let next = silent_in.fold(every, Duration::min);
-        looks.wait_until(looked.at + next, ("", None), line)?;
+        looks.wait_until(looked.at + LOOK_OFTEN, ("", None), line)?;
     }
+}
+
+/// Returns when the command of a holder that was asked to stop gets SIGKILL.
+fn killed_in(hold: &Hold, now_ms: u64) -> Option<String> {
+    let (by, holder) = (hold.stopping.as_ref()?, hold.holder.as_ref()?);
+    Some(report::killed_in(by, &holder.who, now_ms))
 }
 
 /// What is known of a hold that is gone, and that its command has not ended: it lost the lock first. The
@@ -292,30 +283,19 @@ fn lost_first(
 /// Those of these holds that still have the lock while their commands run.
 fn still_held<'a>(found: &'a Inspected, asked: &[&Hold]) -> impl Iterator<Item = &'a Hold> {
     let holds = found.holds().iter();
-    holds.filter(|hold| !is_kept(hold) && asked.iter().any(|asked| asked.id == hold.id))
+    holds.filter(|hold| {
+        kept(hold) != Some(Kept::AtLeast) && asked.iter().any(|asked| asked.id == hold.id)
+    })
 }
 
 /// Delay after which a command that should have got SIGKILL is overdue.
 const KILL_TAKES: Duration = Duration::from_secs(2);
 
-/// Returns from when (ms of the server's clock) a holder that is asked to stop should have released its lock.
-fn silent_from(hold: &Hold) -> Option<u64> {
-    let (by, whom) = (hold.stopping.as_ref()?, &hold.holder.as_ref()?.who);
-    let within = u64::try_from((whom.grace() + KILL_TAKES).as_millis()).ok()?;
-    Some(by.asked?.saturating_add(within))
-}
-
 /// That a holder may never do what it was asked to, and what to type then.
 fn no_sign_of_life(name: &Name, hold: &Hold, now_ms: u64) -> Option<String> {
-    // A run that has seen the request and can't kill its command is alive: freeing its lock would start another beside it.
-    let is_silent = silent_from(hold).is_some_and(|from| now_ms >= from)
-        && !hold
-            .stopping
-            .as_ref()
-            .is_some_and(|by| has_seen(hold, by, now_ms));
     let ago = match hold.renewal() {
         Renewal::Overdue(ago) => ago,
-        Renewal::Ago(ago) if is_silent => ago,
+        Renewal::Ago(ago) if is_silent(hold, now_ms) => ago,
         Renewal::Unknown | Renewal::None | Renewal::Ago(_) => return None,
     };
     let whom = report::holder_and_others(hold.holder.as_ref(), 1);
@@ -327,29 +307,26 @@ fn no_sign_of_life(name: &Name, hold: &Hold, now_ms: u64) -> Option<String> {
     ))
 }
 
-/// Returns true if the run has renewed its lease since it was asked to stop: the answer has shown it the request.
-fn has_seen(hold: &Hold, by: &Who, now_ms: u64) -> bool {
-    let (Renewal::Ago(ago) | Renewal::Overdue(ago)) = hold.renewal() else {
+/// Returns true if a holder that was asked to stop should have released its lock by now. A run that has seen the request
+/// and can't kill its command is alive: freeing its lock would start another beside it.
+fn is_silent(hold: &Hold, now_ms: u64) -> bool {
+    let (Some(asked), Some(holder)) = (asked_at(hold), &hold.holder) else {
         return false;
     };
-    let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
-    by.asked
-        .is_some_and(|asked| asked.saturating_add(ago) <= now_ms)
+    let within = milliseconds(holder.who.grace() + KILL_TAKES);
+    now_ms >= asked.saturating_add(within) && !has_seen(hold, now_ms)
 }
 
-/// The work elsewhere that is waited for: `the guard root@web-1 (pid 312)`.
-fn guards_in_words(first: &GuardEntry, count: usize) -> String {
-    let whom = report::client_in_words(&first.who);
-    match count {
-        1 => format!("the guard {whom}"),
-        more => format!("the guard {whom} and {} more", more - 1),
-    }
+/// Returns true if the run has renewed its lease since it was asked to stop: the answer has shown it the request.
+fn has_seen(hold: &Hold, now_ms: u64) -> bool {
+    let renewed = hold.renewed_ago().map(milliseconds);
+    let both = asked_at(hold).zip(renewed);
+    both.is_some_and(|(asked, ago)| asked.saturating_add(ago) <= now_ms)
 }
 
-/// Its command has ended, and so has all that guards it, whatever keeps the lock.
-fn is_kept(hold: &Hold) -> bool {
-    let holder = hold.holder.as_ref();
-    holder.is_some_and(|holder| holder.kept == Some(Kept::AtLeast))
+/// Returns when a holder was asked to stop, in milliseconds of the server's clock.
+fn asked_at(hold: &Hold) -> Option<u64> {
+    hold.stopping.as_ref()?.asked
 }
 
 /// `1.2s`, and from ten seconds on without the tenths.

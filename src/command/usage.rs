@@ -25,10 +25,29 @@ impl fmt::Display for BadUsage {
 
 impl std::error::Error for BadUsage {}
 
+/// A command didn't do what was asked: its status, and why.
+#[derive(Debug)]
+pub(super) struct Refusal(pub Exit, pub String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.1)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Ends a command with this status, after this line.
+pub(super) fn refuse<T>(exit: Exit, line: String) -> Result<T> {
+    Err(Refusal(exit, line).into())
+}
+
 /// The status for an error that ended a command.
 pub fn exit_for(error: &anyhow::Error) -> Exit {
     if error.is::<BadUsage>() {
         Exit::Usage
+    } else if let Some(Refusal(exit, _)) = error.downcast_ref() {
+        *exit
     } else if error.downcast_ref::<BadConfig>().is_some() {
         Exit::Config
     } else if let Some(error) = error.downcast_ref::<protocol::Error>() {
@@ -138,7 +157,8 @@ pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<
             line += &how_to_start(error);
             line += &unread_variable(error);
         }
-        if let Some(place) = password_command.filter(|_| exit == Exit::Refused) {
+        let is_denied = exit == Exit::Refused && lock_error.is_some();
+        if let Some(place) = password_command.filter(|_| is_denied) {
             line = format!("{line}; {place} isn't read: {NO_PASSWORD_COMMAND}");
         }
         if lock_error.is_some_and(|error| error.doctor_knows_more) {

@@ -39,10 +39,9 @@ pub enum Admitted {
     TooMany,
 }
 
-/// A guard that was admitted, and what it knows of the hold.
+/// What a guard knows of the hold.
 #[derive(Debug)]
 pub struct Guarded {
-    pub guard: Guard,
     pub hold: Reentry,
     /// What is left of the lease, from when the question was sent.
     pub left: Duration,
@@ -51,41 +50,42 @@ pub struct Guarded {
 }
 
 impl Guard {
-    /// Asks to guard this hold. Repeats a request whose answer was lost: that admits no second guard.
-    pub fn admit(claim: Claim, who: &Who, client: &mut Client) -> Result<Admitted, Error> {
+    /// A guard of this hold, which isn't admitted yet.
+    pub fn new(claim: Claim, who: &Who) -> Result<Self, Error> {
         let mut id = format!("{:032x}", random_bits()?);
         id.truncate(12);
-        let guard = Self {
+        Ok(Self {
             claim,
             id,
             who: who.to_json(),
             insists: false,
-        };
-        let ask =
-            |client: &mut Client| client.call(guard.extension(), |fields| admitted(&guard, fields));
-        let asked = match ask(client) {
-            Err(error) if error.kind == ErrorKind::Unreachable => {
-                client.disconnect();
-                ask(client)
+        })
+    }
+
+    /// Asks to guard the hold. Repeats a request whose answer was lost: that admits no second guard.
+    pub fn admit(&self, client: &mut Client) -> Result<Admitted, Error> {
+        let ask = |client: &mut Client| client.call(self.extension(), admitted);
+        let asked = ask(client).or_else(|error| {
+            if error.kind != ErrorKind::Unreachable {
+                return Err(error);
             }
-            answer => answer,
-        };
+            client.disconnect();
+            ask(client)
+        });
         if asked.is_err() {
             // It may have been admitted all the same.
-            let _ = guard.leave(client);
+            let _ = self.leave(client);
         }
         asked
     }
 
-    /// A guard that was admitted before.
+    /// A guard with this id.
     #[cfg(test)]
     pub fn of(claim: Claim, id: &str, who: &Who) -> Self {
-        let (id, who) = (id.to_owned(), who.to_json());
+        let id = id.to_owned();
         Self {
-            claim,
             id,
-            who,
-            insists: false,
+            ..Self::new(claim, who).expect("random numbers")
         }
     }
 
@@ -144,10 +144,9 @@ impl Guard {
     }
 }
 
-fn admitted(guard: &Guard, fields: &[Value]) -> Result<Admitted, Error> {
+fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
     match fields {
         [Value::Int(1), more, ttl, fence, limit, place, _] => Ok(Admitted::Guards(Guarded {
-            guard: guard.clone(),
             hold: Reentry {
                 fence: number(fence)?,
                 limit: Limit::of(count(limit)?),
