@@ -28,6 +28,7 @@ use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::child::Prepared;
 use crate::supervise::environment;
+use crate::supervise::keeper;
 use crate::supervise::run::{EventSources, Terms as RunTerms, Work, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::SpawnError;
@@ -72,15 +73,12 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                 environment,
                 timeout: settings.max_runtime(options.max_runtime),
             };
+            let kill_after = given.unwrap_or(KILL_AFTER);
             let terms = RunTerms {
                 policy: Policy {
                     on_terminal,
                     leads_session: getsid(None) == Ok(getpid()),
-                    only_warn: false,
-                    with_children: options.with_children,
-                    kill_after: given.unwrap_or(KILL_AFTER),
-                    timeout_at: None,
-                    has_hook: false,
+                    ..keeper::policy(false, options.with_children, kill_after)
                 },
                 wait_is_limited: true,
                 names: &names,
@@ -166,7 +164,9 @@ fn admit_all(
         let claim = Claim::resume(settings.locks.lock(name.clone()), token.clone());
         let guard = Guard::new(claim.clone(), who)?;
         let sent = now();
-        let Guarded { hold, left, ttl } = match guard.admit(&mut holds.client)? {
+        let Guarded {
+            hold, left, ttl, ..
+        } = match guard.admit(&mut holds.client)? {
             Admitted::Guards(guarded) => guarded,
             Admitted::NotHeld(state) => return refuse(Exit::Lost, over(name, &state)),
             Admitted::TooMany => {

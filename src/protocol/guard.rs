@@ -47,6 +47,8 @@ pub struct Guarded {
     pub left: Duration,
     /// The TTL that the hold's run asks for.
     pub ttl: Duration,
+    /// The newer run that wants the hold's run to end.
+    cancelled_by: Option<Box<Who>>,
 }
 
 impl Guard {
@@ -146,7 +148,7 @@ impl Guard {
 
 fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
     match fields {
-        [Value::Int(1), more, ttl, fence, limit, place, _] => Ok(Admitted::Guards(Guarded {
+        [Value::Int(1), more, ttl, fence, limit, place, by] => Ok(Admitted::Guards(Guarded {
             hold: Reentry {
                 fence: number(fence)?,
                 limit: Limit::of(count(limit)?),
@@ -154,6 +156,7 @@ fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
             },
             left: left(more)?,
             ttl: left(ttl)?,
+            cancelled_by: scripts::who(by)?.map(Box::new),
         })),
         [Value::Int(3)] => Ok(Admitted::TooMany),
         other => not_ours(other).map(Admitted::NotHeld),
@@ -162,18 +165,13 @@ fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
 
 /// Reads the answer to [`Guard::extend_all`].
 pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
-    match array(answer)?.as_slice() {
-        [Value::Int(1), more, ttl, fence, limit, place, by] => {
-            left(ttl)?;
-            number(fence)?;
-            count(limit)?;
-            slot(place)?;
-            Ok(LeaseState::Held {
-                left: left(more)?,
-                cancelled_by: scripts::who(by)?.map(Box::new),
-            })
-        }
-        other => not_ours(other),
+    let fields = array(answer)?;
+    match admitted(&fields)? {
+        Admitted::Guards(Guarded {
+            left, cancelled_by, ..
+        }) => Ok(LeaseState::Held { left, cancelled_by }),
+        Admitted::NotHeld(state) => Ok(state),
+        Admitted::TooMany => Err(unexpected_reply(&fields)),
     }
 }
 
