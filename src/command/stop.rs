@@ -68,18 +68,30 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         ));
         return Ok(Exit::Success);
     }
-    let names = std::slice::from_ref(&name);
-    let mut looks = Looks::new(client, settings, names, asked);
+    await_end(&holds, &lock, asked, client, settings)
+}
+
+/// Waits until the holders have ended, and says what became of the lock.
+fn await_end(
+    holds: &[&Hold],
+    lock: &Lock,
+    asked: Moment,
+    client: Client,
+    settings: &Settings,
+) -> Result<Exit> {
+    let (name, whom) = (lock.name(), whom(holds));
+    let mut looks = Looks::new(client, settings, std::slice::from_ref(name), asked);
     let interrupted = format!(
         "interrupted, but the request stands: \"{name}\" is handed over once {whom} has stopped"
     );
     let after = with_last_words(interrupted, || {
-        wait_until_gone(&holds, &whom, asked, &mut looks, settings)
+        wait_until_gone(holds, &whom, asked, &mut looks, settings)
     })?;
-    if let Some(line) = lost_first(&holds, &lock, &mut looks.client, settings) {
+    if let Some(line) = lost_first(holds, lock, &mut looks.client, settings) {
         return refuse(Exit::Lost, line);
     }
-    let took = in_tenths(now().since(asked));
+    let (at, took) = (report::at_server(&settings.locks), now().since(asked));
+    let took = in_tenths(took);
     let is_free = after.holds().is_empty();
     let becomes = if is_free {
         "is free"
