@@ -36,7 +36,7 @@ pub fn change<T>(
 pub fn with_last_words<T>(words: String, work: impl FnOnce() -> T) -> T {
     static WATCHES: Once = Once::new();
     set_last_words(Some(words));
-    // Where it can't be watched for, an interrupt ends the process all the same.
+    // If that fails, an interrupt ends the process without words.
     WATCHES.call_once(|| {
         let _ = signal::on_interrupt(end);
     });

@@ -168,7 +168,7 @@ fn admit_all(
             hold, left, ttl, ..
         } = match guard.admit(&mut holds.client)? {
             Admitted::Guards(guarded) => guarded,
-            Admitted::NotHeld(state) => return refuse(Exit::Lost, over(name, &state)),
+            Admitted::NotHeld(state) => return refuse(Exit::Lost, over(name, settings, &state)),
             Admitted::TooMany => {
                 let line = format!(
                     "lock \"{name}\" already has as many guards as are permitted; the command was not started"
@@ -212,9 +212,9 @@ fn admit_all(
 }
 
 /// Returns the message that the hold of a run is over.
-fn over(name: &Name, state: &LeaseState) -> String {
+fn over(name: &Name, settings: &Settings, state: &LeaseState) -> String {
     match state {
-        LeaseState::Lost(loss) => report::not_held(name, "", loss),
+        LeaseState::Lost(loss) => report::not_held(name, &report::at_server(&settings.locks), loss),
         LeaseState::Released | LeaseState::Held { .. } => {
             format!("the run that held lock \"{name}\" is over; the command was not started")
         }

@@ -26,7 +26,7 @@ pub(super) fn own_identity(settings: &Settings) -> Who {
     }
 }
 
-/// Who we are, and why we change something.
+/// Returns this process's identity, with a reason for what it changes.
 pub(super) fn own_request(settings: &Settings, reason: Option<&str>) -> Who {
     Who {
         reason: masked(reason),

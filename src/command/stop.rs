@@ -196,7 +196,7 @@ fn unwatched(found: &Inspected, at: &str, hold: &Hold) -> Option<String> {
     }
 }
 
-/// How often to look: Redis doesn't tell us that one of several holders has left, and a person waits.
+/// Pause between looks: Redis doesn't report that one of several holders has left, and a person waits.
 const LOOK_OFTEN: Duration = Duration::from_millis(250);
 
 /// Waits until none of these holds the lock any more; the lock after that.

@@ -52,7 +52,7 @@ pub struct Guarded {
 }
 
 impl Guard {
-    /// A guard of this hold, which isn't admitted yet.
+    /// Makes a guard of this hold, which the server doesn't know yet.
     pub fn new(claim: Claim, who: &Who) -> Result<Self, Error> {
         let mut id = format!("{:032x}", random_bits()?);
         id.truncate(12);
