@@ -78,16 +78,16 @@ impl Who {
             return None;
         }
         let mut who: Self = serde_json::from_slice(json).ok()?;
-        if who.is_long() {
-            who.shorten();
-        }
+        who.shorten();
         Some(who)
     }
 
     /// As it is stored for others to see.
     pub(super) fn to_json(&self) -> Vec<u8> {
-        if !self.is_long() {
-            return serde_json::to_vec(self).unwrap_or_default();
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        // An entry as short as this has no text that is too long.
+        if json.len() <= NAME {
+            return json;
         }
         let mut short = self.clone();
         short.shorten();
@@ -125,22 +125,14 @@ impl Who {
         texts.map(String::len).chain(words).sum()
     }
 
-    fn is_long(&self) -> bool {
-        let command: usize = self.command.iter().map(|word| word.len() + 1).sum();
-        let texts = [&self.reason, &self.url, &self.once, &self.instance];
-        let known_as = self.known_as.as_ref();
-        self.host.len() > NAME
-            || self.user.len() > NAME
-            || known_as.is_some_and(|name| name.len() > NAME)
-            || command > COMMAND
-            || texts.into_iter().flatten().any(|text| text.len() > TEXT)
-    }
-
     fn shorten(&mut self) {
-        cut(&mut self.host, NAME);
-        cut(&mut self.user, NAME);
-        if let Some(name) = &mut self.known_as {
+        let names = [&mut self.host, &mut self.user].into_iter();
+        for name in names.chain(&mut self.known_as) {
             cut(name, NAME);
+        }
+        let texts = [&mut self.reason, &mut self.url, &mut self.once];
+        for text in texts.into_iter().flatten() {
+            cut(text, TEXT);
         }
         let mut room = COMMAND;
         self.command.retain_mut(|word| {
@@ -149,15 +141,12 @@ impl Who {
             room = room.saturating_sub(word.len() + 1);
             has_room
         });
-        self.command.shrink_to_fit();
-        let texts = [&mut self.reason, &mut self.url, &mut self.once];
-        for text in texts.into_iter().flatten() {
-            cut(text, TEXT);
+        // A list of which words were dropped would keep their memory.
+        if room <= 1 {
+            self.command.shrink_to_fit();
         }
         // Half of an identity is none.
-        if self.instance.as_ref().is_some_and(|text| text.len() > TEXT) {
-            self.instance = None;
-        }
+        self.instance = self.instance.take().filter(|text| text.len() <= TEXT);
     }
 }
 
