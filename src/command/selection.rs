@@ -1,7 +1,5 @@
 //! Which of a lock's holders and waiters is meant, by an id or its beginning. Pure.
 
-use std::time::Duration;
-
 use crate::protocol::{Hold, Inspected, Waiting};
 use crate::report;
 
@@ -59,12 +57,9 @@ fn line(lock: &Inspected, hold: &Hold) -> String {
     let Some(holder) = &hold.holder else {
         return format!("{id}  {who}");
     };
-    let lasting = Duration::from_millis(lock.now_ms.saturating_sub(holder.since_ms));
-    let lasting = report::format_duration(lasting);
-    format!(
-        "{id}  {who}, for {lasting}: {}",
-        report::describe_job(&holder.who)
-    )
+    let lasting = report::format_duration(lock.since(holder.since_ms));
+    let job = report::describe_job(&holder.who);
+    format!("{id}  {who}, for {lasting}: {job}")
 }
 
 /// Reports that it isn't clear who is meant, and of whom it could be said.

@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::pattern::is_pattern;
-use crate::protocol::{self, Cause, Name};
+use crate::protocol::{Cause, Error, ErrorKind, Name};
 use crate::report;
 use crate::typed::Typed;
 
@@ -44,28 +44,17 @@ pub(super) fn refuse<T>(exit: Exit, line: String) -> Result<T> {
 
 /// The status for an error that ended a command.
 pub fn exit_for(error: &anyhow::Error) -> Exit {
-    if error.is::<BadUsage>() {
-        Exit::Usage
-    } else if let Some(Refusal(exit, _)) = error.downcast_ref() {
-        *exit
-    } else if error.downcast_ref::<BadConfig>().is_some() {
-        Exit::Config
-    } else if let Some(error) = error.downcast_ref::<protocol::Error>() {
-        match error.kind {
-            protocol::ErrorKind::Unreachable
-            | protocol::ErrorKind::Loading
-            | protocol::ErrorKind::Busy
-            | protocol::ErrorKind::NoPrimary
-            | protocol::ErrorKind::NotNow
-            | protocol::ErrorKind::Crowded
-            | protocol::ErrorKind::Moving
-            | protocol::ErrorKind::NotReplicated => Exit::Unreachable,
-            protocol::ErrorKind::Refused => Exit::Refused,
-            protocol::ErrorKind::Config | protocol::ErrorKind::Replica => Exit::Config,
-            protocol::ErrorKind::Internal => Exit::Internal,
-        }
-    } else {
-        Exit::Internal
+    if let Some(Refusal(exit, _)) = error.downcast_ref() {
+        return *exit;
+    }
+    let kind = error.downcast_ref::<Error>().map(|error| error.kind);
+    match kind {
+        _ if error.is::<BadUsage>() => Exit::Usage,
+        _ if error.is::<BadConfig>() => Exit::Config,
+        Some(ErrorKind::Config | ErrorKind::Replica) => Exit::Config,
+        Some(ErrorKind::Refused) => Exit::Refused,
+        Some(kind) if kind.may_pass() => Exit::Unreachable,
+        Some(_) | None => Exit::Internal,
     }
 }
 
@@ -91,7 +80,7 @@ pub(super) const NO_PASSWORD_COMMAND: &str =
     "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
 
 /// Returns the end of an error's message that names the variable that is set in vain, without its value.
-fn unread_variable(error: &protocol::Error) -> String {
+fn unread_variable(error: &Error) -> String {
     let mut all = UNREAD.iter();
     let unread = all.find(|(name, cause, _)| {
         let is_set = std::env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -114,7 +103,7 @@ docker||docker run -d -p 127.0.0.1:6379:6379 redis
 podman||podman run -d -p 127.0.0.1:6379:6379 docker.io/redis";
 
 /// Returns the end of an error's message with the line that installs or starts a server here.
-fn how_to_start(error: &protocol::Error) -> String {
+fn how_to_start(error: &Error) -> String {
     let rows = SERVERS
         .lines()
         .map(|row| row.split('|').collect::<Vec<_>>());
@@ -127,12 +116,10 @@ fn how_to_start(error: &protocol::Error) -> String {
         return String::new();
     }
     let start = servers.next().map_or(String::new(), |row| {
-        let lines: Vec<&str> = row[1..]
-            .iter()
-            .copied()
-            .filter(|line| !line.is_empty())
-            .collect();
-        format!("; `{}` starts Redis here", lines.join(" && "))
+        // One of the two may be empty.
+        let lines = row[1..].join(" && ");
+        let line = lines.trim_matches([' ', '&']);
+        format!("; `{line}` starts Redis here")
     });
     format!(
         "; if other hosts use a Redis, put REDLOCK_URL=redis://HOST into /etc/redlock.env; `-u local:` uses a server of this host alone{start}"
@@ -152,7 +139,7 @@ pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<
         report::error(with_help(&format!("{error:#}"), typed.name()));
     } else {
         let mut line = format!("{error:#}");
-        let lock_error = error.downcast_ref::<protocol::Error>();
+        let lock_error = error.downcast_ref::<Error>();
         if let Some(error) = lock_error {
             line += &how_to_start(error);
             line += &unread_variable(error);
@@ -186,13 +173,11 @@ pub(super) fn is_private_url(word: &str) -> bool {
 
 /// Refuses the URL of a server in the place of a name. It isn't repeated, as it may have a password.
 pub(super) fn refuse_url(text: &str) -> Result<()> {
-    if !is_private_url(text) {
-        return Ok(());
+    if is_private_url(text) {
+        let line = "a URL stands where the lock's NAME belongs; give the URL of a Redis with --url";
+        return Err(BadUsage(line.into()).into());
     }
-    Err(BadUsage(
-        "a URL stands where the lock's NAME belongs; give the URL of a Redis with --url".into(),
-    )
-    .into())
+    Ok(())
 }
 
 /// A name as it was typed.
