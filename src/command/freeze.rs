@@ -53,7 +53,7 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
     let mut looks = Looks::new(client, settings, names, now());
     loop {
         // The server was reached before, so it may come back.
-        let Look { at: looked, found } = looks.ask(|_, _| false)?;
+        let Look { at: looked, found } = looks.ask(Duration::MAX)?;
         if let Some(why) = found.iter().find_map(|lock| ended(lock, who)) {
             return refuse(Exit::Lost, why);
         }

@@ -1,12 +1,12 @@
 //! Repeated looks at locks, for `redlock freeze --drain` and `redlock stop`: when the server notifies of a change, otherwise
 //! from time to time, and through an outage of a server that was reached before.
 
-use std::os::fd::AsFd;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::clock::{Moment, Timer, now};
+use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::wait::{Outage, Pace, ProgressSchedule};
 use crate::protocol::{Client, Error, Inspected, Name};
@@ -46,17 +46,10 @@ impl<'a> Looks<'a> {
         }
     }
 
-    /// The next answer. `gives_up` says whether an error that may pass isn't waited for, which the server has answered
-    /// with since the first of these moments, at the second.
-    ///
-    /// # Errors
-    /// That of a server that isn't asked again.
-    pub fn ask(&mut self, gives_up: impl Fn(Moment, Moment) -> bool) -> Result<Look> {
+    /// Returns the next answer. Keeps asking a server that may come back, until it has failed for as long as `patience`.
+    pub fn ask(&mut self, patience: Duration) -> Result<Look> {
         loop {
-            let ask_at = self.pace.ask_at(now());
-            if ask_at > now() {
-                self.sleep(ask_at, false)?;
-            }
+            thread::sleep(self.pace.ask_at(now()).since(now()));
             let at = now();
             let error = match self.look() {
                 Ok(found) => {
@@ -69,7 +62,7 @@ impl<'a> Looks<'a> {
                 Err(error) => error,
             };
             let since = self.outage.as_ref().map_or(at, |(since, _)| *since);
-            if !error.kind.may_pass() || gives_up(since, at) {
+            if !error.kind.may_pass() || at.since(since) >= patience {
                 report::status_line(None);
                 return Err(error.into());
             }
@@ -82,7 +75,7 @@ impl<'a> Looks<'a> {
                 let line = report::outage_line(kind, "", lasting);
                 self.settings.verbosity.progress(&line);
             }
-            self.sleep(at + LOOK_EVERY / 4, false)?;
+            thread::sleep((at + LOOK_EVERY / 4).since(now()));
         }
     }
 
@@ -114,20 +107,11 @@ impl<'a> Looks<'a> {
             if self.progress.is_due_for(holder, blocked, at) {
                 self.settings.verbosity.progress(&line(at));
             }
-            if self.sleep(look_at.min(self.progress.due()), true)? {
+            let within = look_at.min(self.progress.due()).since(at);
+            let mut fds: Vec<PollFd> = self.client.fds().map(poll::readable).collect();
+            if poll::wait(&mut fds, Some(within)).context("can't wait")? {
                 return Ok(());
             }
         }
-    }
-
-    /// Sleeps until a moment, or until the server says something where we listen to it; whether it has.
-    fn sleep(&self, until: Moment, listens: bool) -> Result<bool> {
-        let mut timer = Timer::new()?;
-        timer.set(Some(until))?;
-        let connection = self.client.fds().filter(|_| listens);
-        let fds = std::iter::once(timer.as_fd()).chain(connection);
-        let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
-        poll::wait(&mut fds, None).context("can't wait")?;
-        Ok(fds.iter().skip(1).any(poll::was_ready))
     }
 }

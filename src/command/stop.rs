@@ -214,8 +214,8 @@ fn wait_until_gone(
     let leases = holds.iter().filter_map(|hold| hold.left).max();
     let leases = leases.unwrap_or_default();
     loop {
-        // It was reached before: it may come back.
-        let looked = looks.ask(|since, at| at.since(since) >= leases);
+        // The server was reached before, so it may come back.
+        let looked = looks.ask(leases);
         let mut looked = looked
             .with_context(|| format!("asked {whom} to stop, but couldn't confirm that it did"))?;
         let Some(found) = looked.found.pop() else {
