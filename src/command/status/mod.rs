@@ -160,7 +160,7 @@ impl View<'_> {
                 let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
                 prometheus::text(&shown, milliseconds(since_1970.unwrap_or_default()))
             }
-            Err(_) => prometheus::down(),
+            Err(_) => prometheus::up(false),
         };
         if is_printed {
             print(&text)?;

@@ -65,54 +65,49 @@ const METRICS: [Metric; 8] = [
 
 /// Returns the metrics of locks that were read at this moment, in milliseconds since 1970.
 pub fn text(locks: &[&Inspected], now_ms: u64) -> String {
+    let names = locks.iter().map(|lock| quoted(lock.name.as_str()));
+    let names: Vec<String> = names.collect();
+    let locks = || names.iter().zip(locks);
     let mut text = up(true);
     let name = "redlock_last_scrape_timestamp_seconds";
     let help = "When redlock read the locks, in seconds since 1970.";
-    let line = format!("{name} {}\n", timestamp(now_ms));
-    add(&mut text, (name, "gauge", help), &line);
-    let names = || locks.iter().map(|lock| (*lock, quoted(lock.name.as_str())));
+    let now = format!(" {}", timestamp(now_ms));
+    add(&mut text, (name, "gauge", help), [now]);
     for (metric, help, value) in METRICS {
-        let mut lines = String::new();
-        for (lock, name) in names() {
-            if let Some(value) = value(lock) {
-                let _ = writeln!(lines, "{metric}{{lock={name}}} {value}");
-            }
-        }
-        add(&mut text, (metric, "gauge", help), &lines);
+        let values = locks().filter_map(|(name, lock)| Some((name, value(lock)?)));
+        let series = values.map(|(name, value)| format!("{{lock={name}}} {value}"));
+        add(&mut text, (metric, "gauge", help), series);
     }
-    let name = "redlock_runs_total";
     let help = "How many holds ended, by result; skipped: runs that ended without the lock.";
-    let mut lines = String::new();
-    for (lock, of) in names() {
-        for (result, count) in RESULTS.iter().zip(lock.record.ended) {
-            let _ = writeln!(lines, "{name}{{lock={of},result=\"{result}\"}} {count}");
-        }
-    }
-    add(&mut text, (name, "counter", help), &lines);
+    let series = locks().flat_map(|(name, lock)| {
+        let counts = RESULTS.into_iter().zip(lock.record.ended);
+        counts.map(move |(result, count)| format!("{{lock={name},result=\"{result}\"}} {count}"))
+    });
+    add(&mut text, ("redlock_runs_total", "counter", help), series);
     text
 }
 
-/// Returns the only metric if Redis didn't answer.
-pub fn down() -> String {
-    up(false)
-}
-
-fn up(is_up: bool) -> String {
+/// Returns the metric that says whether Redis answered: the only one if Redis didn't.
+pub fn up(is_up: bool) -> String {
     let mut text = String::new();
-    let name = "redlock_up";
-    let line = format!("{name} {}\n", u8::from(is_up));
-    add(
-        &mut text,
-        (name, "gauge", "1 if Redis answered, else 0."),
-        &line,
-    );
+    let metric = ("redlock_up", "gauge", "1 if Redis answered, else 0.");
+    add(&mut text, metric, [format!(" {}", u8::from(is_up))]);
     text
 }
 
-/// Adds the lines of a metric, if there are any, below its name, its type and what it means.
-fn add(text: &mut String, (name, kind, help): (&str, &str, &str), lines: &str) {
-    if !lines.is_empty() {
-        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+/// Adds the series of a metric, if there are any, below its name, its type and what it means. Each has the labels and the
+/// value.
+fn add(
+    text: &mut String,
+    (name, kind, help): (&str, &str, &str),
+    series: impl IntoIterator<Item = String>,
+) {
+    let mut series = series.into_iter().peekable();
+    if series.peek().is_some() {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+    for labelled in series {
+        let _ = writeln!(text, "{name}{labelled}");
     }
 }
 
@@ -153,7 +148,7 @@ mod tests {
     fn values_stand_together_below_their_meaning_and_no_series_is_there_twice() {
         let locks = locks();
         let text = text(&locks.iter().collect::<Vec<_>>(), NOW);
-        assert_eq!(down().lines().last(), Some("redlock_up 0"));
+        assert_eq!(up(false).lines().last(), Some("redlock_up 0"));
         let (mut metrics, mut all) = (BTreeSet::new(), BTreeSet::new());
         // `lines` would accept a carriage return.
         let mut lines = text.strip_suffix('\n').unwrap().split('\n').peekable();
