@@ -50,9 +50,9 @@ impl Object<'_> {
     }
 
     /// Writes an object in the object.
-    pub fn object(&mut self, key: &str, write: impl FnOnce(&mut Object)) {
+    pub fn object(&mut self, key: &str, write: impl Fn(&mut Object)) {
         self.key(key);
-        write_object(self.0, write);
+        write_objects(self.0, [()], |object, ()| write(object));
     }
 
     /// Writes an array of objects.
@@ -84,12 +84,6 @@ impl Object<'_> {
     }
 }
 
-fn write_object(text: &mut Vec<u8>, write: impl FnOnce(&mut Object)) {
-    text.push(b'{');
-    write(&mut Object(text));
-    text.push(b'}');
-}
-
 fn write_objects<T>(
     text: &mut Vec<u8>,
     items: impl IntoIterator<Item = T>,
@@ -99,7 +93,9 @@ fn write_objects<T>(
         if number > 0 {
             text.push(b',');
         }
-        write_object(text, |object| write(object, item));
+        text.push(b'{');
+        write(&mut Object(text), item);
+        text.push(b'}');
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::json::Object;
 use crate::duration::milliseconds;
-use crate::protocol::{Hold, Inspected, Key, Limit, RESULTS, Who};
+use crate::protocol::{Hold, Inspected, Key, Limit, RESULTS, Waiting, Who};
 
 /// Writes a lock.
 pub fn write_lock(json: &mut Object, lock: &Inspected) {
@@ -39,14 +39,8 @@ pub fn write_lock(json: &mut Object, lock: &Inspected) {
         (0, &hold.id, &holder.who, since_ms, holder.limit)
     });
     let waiting = (1..).zip(&lock.waiters).map(|(position, waiting)| {
-        let waiter = &waiting.waiter;
-        (
-            position,
-            &waiting.id,
-            &waiter.who,
-            waiter.since_ms,
-            waiter.limit,
-        )
+        let Waiting { id, waiter } = waiting;
+        (position, id, &waiter.who, waiter.since_ms, waiter.limit)
     });
     json.list("waiters", granted.chain(waiting), |json, waiter| {
         // The position is 0 until a grant is confirmed.

@@ -60,6 +60,7 @@ struct View<'a> {
 }
 
 /// Locks, and if they are shown in detail what happened to them recently, and all names if one was never used.
+#[derive(Default)]
 struct Found {
     locks: Vec<Inspected>,
     pasts: Vec<Past>,
@@ -78,8 +79,7 @@ impl View<'_> {
         }
         let mut exit = Exit::Success;
         if let Some(age) = self.options.older_than {
-            let ages = |lock: &Inspected| [lock.held_for(), lock.waited_for()];
-            let oldest = |lock: &Inspected| ages(lock).into_iter().flatten().max();
+            let oldest = |lock: &Inspected| lock.held_for().max(lock.waited_for());
             found.locks.retain(|lock| oldest(lock) > Some(age));
             if !found.locks.is_empty() {
                 exit = Exit::Older;
@@ -128,10 +128,8 @@ impl View<'_> {
         }
         let locks = self.look_at(Which::InUse)?;
         self.warn();
-        let lines: String = locks
-            .iter()
-            .filter_map(|lock| late_line(lock, most))
-            .collect();
+        let late = locks.iter().filter_map(|lock| late_line(lock, most));
+        let lines: String = late.collect();
         print(&lines)?;
         self.hint(&locks)?;
         let exit = if lines.is_empty() {
@@ -198,43 +196,37 @@ impl View<'_> {
 
     /// Looks at the locks that people see, and at what happened to those that are shown in detail.
     fn find(&mut self) -> Result<Found, Error> {
-        let mut locks = self.look_at(Which::InUse)?;
-        let (mut pasts, mut known) = (Vec::new(), Vec::new());
+        let mut found = Found {
+            locks: self.look_at(Which::InUse)?,
+            ..Found::default()
+        };
+        let (asked, locks) = (&self.asked, &self.settings.locks);
         if !self.is_detailed() {
             // The index also has names of locks that have ended meanwhile.
-            locks.retain(|lock| self.asked.names.contains(&lock.name) || !lock.is_idle());
+            let is_shown = |lock: &Inspected| asked.names.contains(&lock.name) || !lock.is_idle();
+            found.locks.retain(is_shown);
         } else if !self.options.json && !self.options.names_only {
-            let read =
-                self.settings
-                    .locks
-                    .each_history(&mut self.client, &self.asked.names, |history| {
-                        pasts.push(Past::of(&history));
-                        Ok::<_, Error>(true)
-                    });
+            let read = locks.each_history(&mut self.client, &asked.names, |history| {
+                found.pasts.push(Past::of(&history));
+                Ok::<_, Error>(true)
+            });
             // A user who may not read the history still sees the locks.
-            read.or_else(|error| {
-                if error.kind.may_pass() {
-                    Err(error)
-                } else {
-                    Ok(())
-                }
-            })?;
+            if let Err(error) = read
+                && error.kind.may_pass()
+            {
+                return Err(error);
+            }
         }
-        if !pasts.is_empty() && locks.iter().any(is_unused) {
-            known = known_names(&mut self.client, &self.settings.locks)?;
+        if !found.pasts.is_empty() && found.locks.iter().any(is_unused) {
+            found.known = known_names(&mut self.client, locks)?;
         }
-        Ok(Found {
-            locks,
-            pasts,
-            known,
-        })
+        Ok(found)
     }
 
     /// Tells the name that was probably meant, for output that has no place for it.
     fn hint(&mut self, locks: &[Inspected]) -> Result<()> {
-        let named = locks
-            .iter()
-            .filter(|lock| self.asked.names.contains(&lock.name));
+        let is_named = |lock: &&Inspected| self.asked.names.contains(&lock.name);
+        let named = locks.iter().filter(is_named);
         let hint = mistaken(named, &mut self.client, &self.settings.locks)?;
         hint.into_iter().for_each(report::error);
         Ok(())
@@ -242,18 +234,14 @@ impl View<'_> {
 
     /// Prints locks once; false if the reader has gone away.
     fn show(&self, found: Found) -> Result<bool> {
-        let Found {
-            locks,
-            pasts,
-            known,
-        } = found;
+        let locks = &found.locks;
         if self.options.names_only {
             let names = locks.iter().map(|lock| lock.name.as_str());
             return Ok(print(&lines_of(names, self.settings.verbosity))?);
         }
         if self.options.json {
             let mut array = Array::default();
-            return Ok(array.print(&locks, write_lock)? && array.end()?);
+            return Ok(array.print(locks, write_lock)? && array.end()?);
         }
         if let Some(age) = self.options.older_than
             && locks.is_empty()
@@ -265,11 +253,12 @@ impl View<'_> {
             }
             return Ok(true);
         }
-        let lines = self.draw(&locks, &pasts, &known);
+        let lines = self.draw(&found);
         // Many locks take much memory, also as lines.
-        drop(locks);
-        for text in texts(&lines, report::has_colors()) {
-            if !print(&text)? {
+        drop(found);
+        let colors = report::has_colors();
+        for part in lines.chunks(PART) {
+            if !print(&painted(part, colors))? {
                 return Ok(false);
             }
         }
@@ -277,14 +266,15 @@ impl View<'_> {
     }
 
     /// Draws locks for people.
-    fn draw(&self, locks: &[Inspected], pasts: &[Past], known: &[Name]) -> Vec<Line> {
-        let width = report::width();
+    fn draw(&self, found: &Found) -> Vec<Line> {
+        let (locks, width) = (&found.locks, report::width());
         let at = report::at_server(&self.settings.locks);
         let place = report::this_host_only(&self.settings.locks);
         let place = place.map(|place| Line::of(Style::Bold, place));
         let mut lines: Vec<Line> = place.into_iter().collect();
         if self.is_detailed() {
-            lines.extend(detail::lines(locks, pasts, (known, &at), LOCAL, width));
+            let known = (found.known.as_slice(), at.as_str());
+            lines.extend(detail::lines(locks, &found.pasts, known, LOCAL, width));
         } else if !locks.is_empty() {
             lines.extend(table::lines(locks, width));
         } else {
@@ -329,13 +319,12 @@ fn unwritten(file: &Path, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Paints lines, in parts: together they may be long.
-fn texts(lines: &[Line], colors: bool) -> impl Iterator<Item = String> {
-    lines.chunks(100).map(move |lines| {
-        lines.iter().fold(String::new(), |text, line| {
-            text + &line.painted(colors) + "\n"
-        })
-    })
+/// Number of lines that are painted at once.
+const PART: usize = 100;
+
+fn painted(lines: &[Line], colors: bool) -> String {
+    let lines = lines.iter();
+    lines.map(|line| line.painted(colors) + "\n").collect()
 }
 
 /// Returns all that is shown, without colours.
@@ -349,7 +338,7 @@ pub fn drawn(
     let pasts: Vec<Past> = histories.iter().map(Past::of).collect();
     let detail = detail::lines(locks, &pasts, (&[], ""), Calendar::UTC, width);
     for lines in [table::lines(locks, width), detail] {
-        all.extend(texts(&lines, false));
+        all.push(painted(&lines, false));
     }
     all
 }
