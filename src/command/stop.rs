@@ -18,7 +18,7 @@ use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::protocol::{
     Client, Error, HistoryEntry, Hold, HoldOutcome, Holder, Inspected, Kept, Key, Lock,
-    LockHistory, Name, Renewal, StopReply,
+    LockHistory, Name, Renewal,
 };
 use crate::report;
 
@@ -52,11 +52,9 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
     let whom = whom(&holds);
     let may = format_args!("{whom} may have been asked to stop");
     change(&name, may, || {
-        holds.iter().try_for_each(|hold| {
-            // One that has ended meanwhile is what was wanted; one that is only kept by now ends soon.
-            let _: StopReply = lock.stop(&mut client, &hold.id, &by)?;
-            Ok(())
-        })
+        // A holder that has ended meanwhile is what was wanted; one that is only kept by now ends soon.
+        let mut holds = holds.iter();
+        holds.try_for_each(|hold| lock.stop(&mut client, &hold.id, &by))
     })?;
     if options.no_wait {
         let signs = |hold: &&Hold| no_sign_of_life(&name, hold, found.now_ms);

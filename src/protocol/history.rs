@@ -232,8 +232,7 @@ impl Lock {
         let (reason, ms) = (reason.to_string(), after.as_millis().to_string());
         let by = by.map_or(Vec::new(), |by| by.to_json());
         let args = vec![reason.into(), ms.into(), who.to_json(), by];
-        let mut call = self.call_with_guards(&SKIP, args);
-        call.keys.push(self.keys.skips.clone());
+        let call = self.call_with_skips(&SKIP, args);
         client.limit_to(SKIP_WITHIN);
         let noted = client.call(call, |fields| match fields {
             [Value::Int(1)] => Ok(None),
@@ -274,13 +273,9 @@ impl Locks {
         mut each: impl FnMut(LockHistory) -> Result<bool, E>,
     ) -> Result<(), E> {
         for few in names.chunks(FEW) {
-            let call = |name: &Name| {
-                let lock = self.lock(name.clone());
-                let mut call = lock.call_with_guards(&HISTORY, Vec::new());
-                call.keys.push(lock.keys.skips);
-                call
-            };
-            let calls = few.iter().map(call).collect();
+            let locks = few.iter().map(|name| self.lock(name.clone()));
+            let calls = locks.map(|lock| lock.call_with_skips(&HISTORY, Vec::new()));
+            let calls = calls.collect();
             let (mut names, mut goes_on) = (few.iter(), Ok(true));
             client.with_connection(|connection, _| {
                 connection.stream(calls, |answer| {

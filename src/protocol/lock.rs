@@ -1,6 +1,5 @@
 //! One lock on a server: its keys, and what is done to it from outside, without a claim.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use redis::Value;
@@ -8,12 +7,15 @@ use redis::Value;
 use super::client::Client;
 use super::name::{Keys, Name};
 use super::scripts::{
-    self, FORCE, FREEZE, MOST_PARTS, STOP, Script, THAW, count, cursor, endless, holder,
-    unexpected_reply, waiter,
+    self, FORCE, FREEZE, STOP, Script, THAW, count, cursor, holder, in_parts, unexpected_reply,
+    waiter,
 };
 use super::who::{Holder, Waiter, Who};
 use crate::redis::call::Call;
 use crate::redis::error::Error;
+
+/// Where a search begins.
+const START: &[u8] = b"0";
 
 /// A lock on a server: its name and keys.
 #[derive(Clone, Debug)]
@@ -40,71 +42,63 @@ impl Lock {
         let by = by.to_json();
         let id = id.unwrap_or_default();
         // Where the search for the id goes on.
-        let (mut among_holders, mut in_queue) = (b"0".to_vec(), b"0".to_vec());
+        let start = || (START.to_vec(), START.to_vec());
+        let (mut among_holders, mut in_queue) = start();
         let (mut freed, mut last) = (0_u32, None);
-        for _ in 0..MOST_PARTS {
-            let args = vec![id.into(), by.clone(), among_holders, in_queue];
-            let part = client.call(self.call(&FORCE, args), |fields| {
-                Ok(match fields {
+        let freed_from = |holder, many: u32| Forced::Freed {
+            holder,
+            others: many.saturating_sub(1),
+        };
+        in_parts(|| {
+            let args = vec![
+                id.into(),
+                by.clone(),
+                among_holders.clone(),
+                in_queue.clone(),
+            ];
+            client.call(self.call(&FORCE, args), |fields| {
+                Ok(Some(match fields {
                     [Value::Int(1), entry, many, others] => {
-                        ForcedPart::Freed(holder(entry)?, count(many)?, count(others)?)
+                        freed = freed.saturating_add(count(many)?);
+                        last = holder(entry)?.or(last.take());
+                        (among_holders, in_queue) = start();
+                        if count(others)? > 0 {
+                            return Ok(None);
+                        }
+                        freed_from(last.take(), freed)
                     }
-                    [Value::Int(0)] => ForcedPart::Done(Forced::WasFree),
+                    // The last of them have ended by themselves.
+                    [Value::Int(0)] if freed > 0 => freed_from(last.take(), freed),
+                    [Value::Int(0)] => Forced::WasFree,
                     [Value::Int(2), id, entry] => {
-                        ForcedPart::Done(Forced::HeldByOther(scripts::id(id)?, holder(entry)?))
+                        Forced::HeldByOther(scripts::id(id)?, holder(entry)?)
                     }
-                    [Value::Int(3), entry] => {
-                        ForcedPart::Done(Forced::WaiterRemoved(waiter(entry)?))
-                    }
+                    [Value::Int(3), entry] => Forced::WaiterRemoved(waiter(entry)?),
                     [Value::Int(4), holders, queue] => {
-                        ForcedPart::Compared(cursor(holders)?, cursor(queue)?)
+                        (among_holders, in_queue) = (cursor(holders)?, cursor(queue)?);
+                        return Ok(None);
                     }
                     other => return Err(unexpected_reply(other)),
-                })
-            })?;
-            match part {
-                ForcedPart::Freed(holder, many, others) => {
-                    freed = freed.saturating_add(many);
-                    last = holder.or(last);
-                    if others == 0 {
-                        return Ok(Forced::of(last, freed));
-                    }
-                    (among_holders, in_queue) = (b"0".to_vec(), b"0".to_vec());
-                }
-                // The last of them have ended by themselves.
-                ForcedPart::Done(Forced::WasFree) if freed > 0 => {
-                    return Ok(Forced::of(last, freed));
-                }
-                ForcedPart::Done(forced) => return Ok(forced),
-                ForcedPart::Compared(holders, queue) => {
-                    (among_holders, in_queue) = (holders, queue);
-                }
-            }
-        }
-        Err(endless())
+                }))
+            })
+        })
     }
 
-    /// Asks the holder with this id to end; `by` is reported to its run, which keeps the lock until its
+    /// Asks the holder with this id to end, if there is one; `by` is reported to its run, which keeps the lock until its
     /// command has ended.
-    pub fn stop(&self, client: &mut Client, id: &str, by: &Who) -> Result<StopReply, Error> {
-        let mut among_holders = b"0".to_vec();
-        for _ in 0..MOST_PARTS {
-            let args = vec![id.into(), by.to_json(), among_holders];
-            let part = client.call(self.call(&STOP, args), |fields| {
-                Ok(match fields {
-                    [Value::Int(1)] => ControlFlow::Break(StopReply::Asked),
-                    [Value::Int(2)] => ControlFlow::Break(StopReply::Unwatched),
-                    [Value::Int(0)] => ControlFlow::Break(StopReply::NotHeld),
-                    [Value::Int(4), holders] => ControlFlow::Continue(cursor(holders)?),
-                    other => return Err(unexpected_reply(other)),
-                })
-            })?;
-            match part {
-                ControlFlow::Break(reply) => return Ok(reply),
-                ControlFlow::Continue(more) => among_holders = more,
-            }
-        }
-        Err(endless())
+    pub fn stop(&self, client: &mut Client, id: &str, by: &Who) -> Result<(), Error> {
+        let mut among_holders = START.to_vec();
+        in_parts(|| {
+            let args = vec![id.into(), by.to_json(), among_holders.clone()];
+            client.call(self.call(&STOP, args), |fields| match fields {
+                [Value::Int(0..=2)] => Ok(Some(())),
+                [Value::Int(4), holders] => {
+                    among_holders = cursor(holders)?;
+                    Ok(None)
+                }
+                other => Err(unexpected_reply(other)),
+            })
+        })
     }
 
     /// Admits no new holder for a time, as `who` wants it for its reason, except those that ignore freezes.
@@ -132,6 +126,13 @@ impl Lock {
             [Value::Int(0)] => Ok(None),
             other => Err(unexpected_reply(other)),
         })
+    }
+
+    /// Like [`Self::call`], for a script that knows of guards and of runs that ended without the lock.
+    pub(super) fn call_with_skips(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
+        let mut call = self.call_with_guards(script, args);
+        call.keys.push(self.keys.skips.clone());
+        call
     }
 
     /// The same as [`Self::call`], for a script that knows of guards.
@@ -169,15 +170,6 @@ impl Lock {
     }
 }
 
-/// What one call of `force` did.
-enum ForcedPart {
-    /// It took the lock from some, one of whom this is, and others hold it still.
-    Freed(Option<Holder>, u32, u32),
-    Done(Forced),
-    /// It found nobody with the id yet: where the search goes on.
-    Compared(Vec<u8>, Vec<u8>),
-}
-
 /// What `force` found.
 #[derive(Clone, Debug)]
 pub enum Forced {
@@ -189,27 +181,6 @@ pub enum Forced {
     HeldByOther(String, Option<Holder>),
     /// The id is that of this waiter, which isn't in the queue any more.
     WaiterRemoved(Option<Waiter>),
-}
-
-impl Forced {
-    /// It is taken from these many, one of whom this is.
-    fn of(holder: Option<Holder>, many: u32) -> Self {
-        Self::Freed {
-            holder,
-            others: many.saturating_sub(1),
-        }
-    }
-}
-
-/// What `stop` found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopReply {
-    /// The holder will end.
-    Asked,
-    /// No process watches over this hold.
-    Unwatched,
-    /// No holder has this id.
-    NotHeld,
 }
 
 /// What `freeze` found.

@@ -16,6 +16,7 @@ use super::lock::Lock;
 use super::locks::Locks;
 use super::name::Name;
 use super::scripts::{FORCE, FREEZE, HISTORY, SKIP, STOP, THAW, array, number};
+use super::token::random_bits;
 use super::who::{Limit, Who};
 use crate::redis::call::Call;
 use crate::redis::error::{Error, ErrorKind};
@@ -49,6 +50,7 @@ struct Rehearsal<'a> {
     who: &'a Who,
     holder: Claim,
     waiter: Claim,
+    speaks_resp3: bool,
     is_subscribed: bool,
     is_sharded: bool,
 }
@@ -64,10 +66,7 @@ impl Locks {
         who: &Who,
         until: Instant,
     ) -> Result<Rehearsed, Error> {
-        let mut bytes = [0; 8];
-        // Without random bytes two rehearsals at once could disturb each other.
-        let _ = getrandom::fill(&mut bytes);
-        let name = format!("redlock-doctor-{:016x}", u64::from_be_bytes(bytes));
+        let name = format!("redlock-doctor-{:032x}", random_bits()?);
         let name: Name = name.parse().map_err(|_| failed(&name))?;
         let lock = self.lock(name);
         let mut rehearsal = Rehearsal {
@@ -75,10 +74,11 @@ impl Locks {
             waiter: Claim::new(lock.clone(), who)?,
             lock,
             who,
+            speaks_resp3: false,
             is_subscribed: false,
             is_sharded: false,
         };
-        let (speaks_resp3, refusal) = rehearsal.subscribe(client, until)?;
+        let refusal = rehearsal.subscribe(client, until)?;
         let calls_until = until.checked_sub(REMOVED_WITHIN).unwrap_or(until);
         let steps = rehearsal.steps();
         let (failure, took) = match refusal {
@@ -91,7 +91,7 @@ impl Locks {
         };
         let silence = match &failure {
             None if rehearsal.is_subscribed => hear(client, until).err(),
-            None => rehearsal.why_deaf(&mut client.another(), speaks_resp3, until),
+            None => rehearsal.why_deaf(&mut client.another(), until),
             Some(_) => None,
         };
         Ok(Rehearsed {
@@ -104,13 +104,9 @@ impl Locks {
 }
 
 impl Rehearsal<'_> {
-    /// Subscribes as a waiter does; returns whether the server speaks RESP3. Before any key is created, makes sure that
-    /// this user may remove them; otherwise returns the refusal.
-    fn subscribe(
-        &mut self,
-        client: &mut Client,
-        until: Instant,
-    ) -> Result<(bool, Option<Error>), Error> {
+    /// Subscribes as a waiter does. Before any key is created, makes sure that this user may remove them; otherwise returns
+    /// the refusal.
+    fn subscribe(&mut self, client: &mut Client, until: Instant) -> Result<Option<Error>, Error> {
         client.limit_to(left(until));
         let subscribed = self.waiter.subscribe(client);
         let answers = match subscribed.and_then(|()| client.query_each(&self.removal(), until)) {
@@ -122,21 +118,20 @@ impl Rehearsal<'_> {
         while let Some(incoming) = client.receive()? {
             is_denied |= matches!(incoming, Incoming::SubscribeDenied);
         }
-        let speaks_resp3 = client.with_connection(|it, _| Ok(it.speaks_resp3()))?;
+        self.speaks_resp3 = client.with_connection(|it, _| Ok(it.speaks_resp3()))?;
         self.is_sharded = client.is_sharded();
-        self.is_subscribed = speaks_resp3 && !is_denied;
-        let refusal = answers.iter().find_map(|answer| match answer {
+        self.is_subscribed = self.speaks_resp3 && !is_denied;
+        Ok(answers.iter().find_map(|answer| match answer {
             Value::ServerError(error) => Some(client.refusal(error, None)),
             _ => None,
-        });
-        Ok((speaks_resp3, refusal))
+        }))
     }
 
     /// Returns why a waiter can't subscribe, by asking once more for the answer.
-    fn why_deaf(&self, client: &mut Client, speaks_resp3: bool, until: Instant) -> Option<Error> {
+    fn why_deaf(&self, client: &mut Client, until: Instant) -> Option<Error> {
         let channel = self.lock.channel_of(&self.waiter.id());
         let channel = String::from_utf8_lossy(&channel);
-        let question: &[&str] = match (speaks_resp3, self.is_sharded) {
+        let question: &[&str] = match (self.speaks_resp3, self.is_sharded) {
             (true, true) => &["SSUBSCRIBE", &channel],
             (true, false) => &["SUBSCRIBE", &channel],
             (false, _) => &["HELLO", "3"],
@@ -155,7 +150,7 @@ impl Rehearsal<'_> {
         until: Instant,
     ) -> Result<(Option<Error>, Duration), Error> {
         let mut send = |by_hash| {
-            let calls = steps.iter().map(|step| step.call.command(by_hash));
+            let calls = steps.iter().map(|(_, call, _)| call.command(by_hash));
             let requests: Vec<Cmd> = calls.chain(self.removal()).collect();
             let began = Instant::now();
             let answers = client.query_each(&requests, until)?;
@@ -169,17 +164,15 @@ impl Rehearsal<'_> {
         if answers.iter().any(is_unknown) {
             (answers, took) = send(false)?;
         }
-        let mut results = steps
-            .iter()
-            .zip(answers)
-            .map(|(step, answer)| match answer {
-                Value::ServerError(error) => Err(client.refusal(&error, Some(&step.call))),
-                answer => match (step.is_right)(answer) {
-                    Some(true) => Ok(()),
-                    _ => Err(failed(&format!("{}.lua gave a wrong answer", step.name))),
-                },
-            });
-        Ok((results.find_map(Result::err), took))
+        let mut results = steps.iter().zip(answers);
+        let failure = results.find_map(|((name, call, is_right), answer)| match answer {
+            Value::ServerError(error) => Some(client.refusal(&error, Some(call))),
+            answer => {
+                let wrong = || failed(&format!("{name}.lua gave a wrong answer"));
+                (!is_right(answer)).then(wrong)
+            }
+        });
+        Ok((failure, took))
     }
 
     /// Removes the keys after a request that failed. A server that is late carries out a part of a request even if its
@@ -190,28 +183,18 @@ impl Rehearsal<'_> {
         let _ = client.query_each(&self.removal(), until);
     }
 
+    /// Returns the commands that remove all keys of the lock. The index is other locks', too.
     fn removal(&self) -> [Cmd; 2] {
-        let keys = &self.lock.keys;
-        let mut remove = cmd("UNLINK");
-        remove.arg(&[
-            &keys.lock,
-            &keys.state,
-            &keys.meta,
-            &keys.holders,
-            &keys.queue,
-            &keys.waiters,
-            &keys.slots,
-            &keys.history,
-            &keys.skips,
-            &keys.notices,
-            &keys.guards,
-        ]);
-        let mut forget = cmd("ZREM");
-        forget.arg(&keys.index).arg(self.lock.name.as_str());
+        let index = &self.lock.keys.index;
+        let mut keys = self.lock.call_with_skips(&SKIP, Vec::new()).keys;
+        keys.retain(|key| key != index);
+        let (mut remove, mut forget) = (cmd("UNLINK"), cmd("ZREM"));
+        remove.arg(keys);
+        forget.arg(index).arg(self.lock.name.as_str());
         [remove, forget]
     }
 
-    fn steps(&self) -> Vec<Step> {
+    fn steps(&self) -> [Step; 13] {
         let (lock, holder, waiter) = (&self.lock, &self.holder, &self.waiter);
         let request = Request {
             who: self.who.clone(),
@@ -235,39 +218,39 @@ impl Rehearsal<'_> {
         let who = self.who.to_json();
         let ttl = TTL.as_millis().to_string();
         let skip = vec!["busy".into(), "0".into(), who.clone(), Vec::new()];
-        let mut skip = lock.call_with_guards(&SKIP, skip);
-        skip.keys.push(lock.keys.skips.clone());
+        let skip = lock.call_with_skips(&SKIP, skip);
         let stop = lock.call(&STOP, vec![holder.id().into(), who.clone()]);
         let freeze = lock.call(&FREEZE, vec![ttl.into(), who.clone()]);
         let release = holder.release_call(&ReleaseMode::UNUSED);
         let force = lock.call(&FORCE, vec![Vec::new(), who]);
         let history = lock.call(&HISTORY, Vec::new());
         let thaw = lock.call(&THAW, Vec::new());
-        let called = |name, call, is_right| Step {
-            name,
-            call,
-            is_right,
-        };
-        vec![
-            called("acquire", take, is_held),
-            called("acquire", wait(), is_queued),
-            called("renew", holder.renewal(TTL, false), |it| {
-                is_kept(renewed(it))
+        [
+            ("acquire", take, is_held),
+            (
+                "acquire",
+                wait(),
+                |it| matches!(acquired(it), Ok(Acquired::Busy(busy)) if busy.ticket.is_some()),
+            ),
+            ("renew", holder.renewal(TTL, false), |it| {
+                matches!(renewed(it), Ok(LeaseState::Held { .. }))
             }),
-            called("prolong", holder.prolonging(TTL), |it| {
-                is_kept(prolonged(&it, TTL).ok()?.ok_or(()))
+            ("prolong", holder.prolonging(TTL), |it| {
+                matches!(prolonged(&it, TTL), Ok(Some(LeaseState::Held { .. })))
             }),
-            called("check", holder.check_call(TTL), |it| is_kept(checked(it))),
-            called("stop", stop, has_fields::<1>),
-            called("freeze", freeze, has_fields::<3>),
-            called("thaw", thaw, has_fields::<2>),
-            called("release", release, |it| {
-                Some(matches!(released(it).ok()?, Released::Now))
+            ("check", holder.check_call(TTL), |it| {
+                matches!(checked(it), Ok(LeaseState::Held { .. }))
             }),
-            called("acquire", wait(), is_held),
-            called("force", force, has_fields::<3>),
-            called("skip", skip, has_fields::<1>),
-            called("history", history, has_fields::<3>),
+            ("stop", stop, has_fields::<1>),
+            ("freeze", freeze, has_fields::<3>),
+            ("thaw", thaw, has_fields::<2>),
+            ("release", release, |it| {
+                matches!(released(it), Ok(Released::Now))
+            }),
+            ("acquire", wait(), is_held),
+            ("force", force, has_fields::<3>),
+            ("skip", skip, has_fields::<1>),
+            ("history", history, has_fields::<3>),
         ]
     }
 }
@@ -291,32 +274,17 @@ fn hear(client: &mut Client, until: Instant) -> Result<(), Error> {
     }
 }
 
-/// A call of a script, and a check of its answer: `Some(true)` for the right one.
-struct Step {
-    name: &'static str,
-    call: Call,
-    is_right: fn(Value) -> Option<bool>,
-}
+/// Name of a script, a call of the script, and a check of the answer.
+type Step = (&'static str, Call, fn(Value) -> bool);
 
-fn is_held(answer: Value) -> Option<bool> {
-    Some(matches!(acquired(answer).ok()?, Acquired::Held { .. }))
-}
-
-fn is_queued(answer: Value) -> Option<bool> {
-    match acquired(answer).ok()? {
-        Acquired::Busy(busy) => Some(busy.ticket.is_some()),
-        _ => Some(false),
-    }
-}
-
-fn is_kept<E>(state: Result<LeaseState, E>) -> Option<bool> {
-    Some(matches!(state.ok()?, LeaseState::Held { .. }))
+fn is_held(answer: Value) -> bool {
+    matches!(acquired(answer), Ok(Acquired::Held { .. }))
 }
 
 /// Expects at least this many fields, the first of them a number.
-fn has_fields<const LEAST: usize>(answer: Value) -> Option<bool> {
-    let fields = array(answer).ok()?;
-    Some(fields.len() >= LEAST && number(fields.first()?).is_ok())
+fn has_fields<const LEAST: usize>(answer: Value) -> bool {
+    let is_number = |field: &Value| number(field).is_ok();
+    array(answer).is_ok_and(|it| it.len() >= LEAST && it.first().is_some_and(is_number))
 }
 
 fn failed(message: &str) -> Error {

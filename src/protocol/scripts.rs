@@ -37,6 +37,15 @@ pub const CLUSTER_COMMANDS: &str = "+ssubscribe +spublish +cluster|nodes +asking
 /// In how many parts a script does its work at most: a server that never comes to an end lies.
 pub(super) const MOST_PARTS: u32 = 10_000;
 
+/// Calls a script, part by part, until a call returns the result.
+pub(super) fn in_parts<T>(mut call: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
+    let result = (0..MOST_PARTS).find_map(|_| call().transpose());
+    result.unwrap_or_else(|| {
+        let text = format!("the answer from Redis had not ended after {MOST_PARTS} parts");
+        Err(Error::new(ErrorKind::Unreachable, text))
+    })
+}
+
 /// The error where that is not enough.
 pub(super) fn endless() -> Error {
     let text = format!("the answer from Redis had not ended after {MOST_PARTS} parts");
