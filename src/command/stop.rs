@@ -18,7 +18,7 @@ use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::protocol::{
     Client, Error, HistoryEntry, Hold, HoldOutcome, Holder, Inspected, Kept, Key, Lock,
-    LockHistory, Name, Renewal,
+    LockHistory, Name,
 };
 use crate::report;
 
@@ -303,11 +303,8 @@ const KILL_TAKES: Duration = Duration::from_secs(2);
 
 /// That a holder may never do what it was asked to, and what to type then.
 fn no_sign_of_life(name: &Name, hold: &Hold, now_ms: u64) -> Option<String> {
-    let ago = match hold.renewal() {
-        Renewal::Overdue(ago) => ago,
-        Renewal::Ago(ago) if is_silent(hold, now_ms) => ago,
-        Renewal::Unknown | Renewal::None | Renewal::Ago(_) => return None,
-    };
+    let is_silent = is_silent(hold, now_ms) || hold.overdue().is_some();
+    let ago = hold.renewed_ago().filter(|_| is_silent)?;
     let whom = report::holder_and_others(hold.holder.as_ref(), 1);
     let left = hold.left.unwrap_or_default();
     let [ago, left] = [ago, left].map(report::whole_seconds);

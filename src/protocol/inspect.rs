@@ -14,8 +14,8 @@ use super::lock::Lock;
 use super::locks::Locks;
 use super::name::{Name, index_key};
 use super::scripts::{
-    self, INSPECT, MOST_PARTS, array, cursor, endless, frozen, holder, lossy_text, milliseconds,
-    number, some_text, unexpected_reply, waiter,
+    self, INSPECT, array, cursor, frozen, holder, in_parts, lossy_text, milliseconds, number,
+    some_text, unexpected_reply, waiter,
 };
 use super::who::{Frozen, Holder, Limit, Waiter, Who};
 use crate::redis::call::Call;
@@ -90,65 +90,38 @@ pub struct Waiting {
     pub waiter: Waiter,
 }
 
-/// What is known of the renewal of a hold's lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Renewal {
-    /// Another client's lock, one that is being handed over or kept after its run, or one that its job
-    /// has extended.
-    Unknown,
-    /// No process renews it: a script has acquired it.
-    None,
-    /// It was acquired, or renewed for the last time, this long ago.
-    Ago(Duration),
-    /// The same, and it should have been renewed again by now.
-    Overdue(Duration),
-}
-
 impl Hold {
     /// It was granted, and its run hasn't said yet that it uses it.
     pub fn is_unconfirmed(&self) -> bool {
         self.holder.as_ref().is_some_and(|holder| holder.granted)
     }
 
-    /// Returns how long ago its lease was renewed, if that is known.
+    /// Returns the holder, unless the lock is being handed over to it or kept after its run.
+    pub fn running(&self) -> Option<&Holder> {
+        let holder = self.holder.as_ref();
+        holder.filter(|holder| holder.kept.is_none() && !holder.granted)
+    }
+
+    /// Returns true if no process renews its lease: a script has acquired the lock.
+    pub fn is_of_script(&self) -> bool {
+        let holder = self.running();
+        holder.is_some_and(|holder| holder.who.instance.is_none())
+    }
+
+    /// Returns how long ago a run acquired or renewed its lease, if that is known: not if its job has extended the lease.
     pub fn renewed_ago(&self) -> Option<Duration> {
-        match self.renewal() {
-            Renewal::Ago(ago) | Renewal::Overdue(ago) => Some(ago),
-            Renewal::Unknown | Renewal::None => None,
-        }
+        let who = &self.running()?.who;
+        let ttl = who.ttl.filter(|_| who.instance.is_some())?;
+        Duration::from_millis(ttl).checked_sub(self.left?)
     }
 
-    /// Returns by how long the renewal of its lease is overdue, if it is.
+    /// Returns by how long the renewal of its lease is overdue, if it is. A run renews after each third of the TTL: after a
+    /// half of it something is wrong.
     pub fn overdue(&self) -> Option<Duration> {
-        let ttl = self.holder.as_ref().and_then(|holder| holder.who.ttl);
-        match self.renewal() {
-            Renewal::Overdue(ago) => Some(ago.saturating_sub(Duration::from_millis(ttl? / 3))),
-            Renewal::Unknown | Renewal::None | Renewal::Ago(_) => None,
-        }
-    }
-
-    /// When its lease was renewed. A run renews after each third of the TTL: after a half of it
-    /// something is wrong.
-    pub fn renewal(&self) -> Renewal {
-        let Some(holder) = self
-            .holder
-            .as_ref()
-            .filter(|it| it.kept.is_none() && !it.granted)
-        else {
-            return Renewal::Unknown;
-        };
-        if holder.who.instance.is_none() {
-            return Renewal::None;
-        }
-        let ttl = holder.who.ttl.map(Duration::from_millis);
-        match ttl
-            .zip(self.left)
-            .and_then(|(ttl, left)| ttl.checked_sub(left).zip(Some(ttl)))
-        {
-            Some((ago, ttl)) if ago > ttl / 2 => Renewal::Overdue(ago),
-            Some((ago, _)) => Renewal::Ago(ago),
-            None => Renewal::Unknown,
-        }
+        let ago = self.renewed_ago()?;
+        let ttl = self.holder.as_ref()?.who.ttl?;
+        let is_late = ago > Duration::from_millis(ttl / 2);
+        is_late.then(|| ago.saturating_sub(Duration::from_millis(ttl / 3)))
     }
 }
 
@@ -228,27 +201,27 @@ impl Inspected {
 
     /// What it takes up in memory, in bytes.
     fn weight(&self) -> usize {
-        let guards = |hold: &Hold| {
-            let each = hold.guards.iter();
-            each.map(|guard| size_of::<GuardEntry>() + guard.who.weight())
-                .sum::<usize>()
-        };
-        let hold = |hold: &Hold| {
-            let who = hold.holder.as_ref().map_or(0, |holder| holder.who.weight());
-            let by = hold.stopping.as_ref().map_or(0, Who::weight);
-            size_of::<Hold>() + hold.id.len() + who + guards(hold) + by
-        };
-        let waiting = |waiting: &Waiting| {
-            size_of::<Waiting>() + waiting.id.len() + waiting.waiter.who.weight()
-        };
-        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.who.weight());
+        let holds = self.holds();
+        let guards = || holds.iter().flat_map(|hold| &hold.guards);
+        let holders = holds.iter().filter_map(|hold| hold.holder.as_ref());
+        let clients = holders.map(|holder| &holder.who);
+        let clients = clients.chain(holds.iter().filter_map(|hold| hold.stopping.as_ref()));
+        let clients = clients.chain(guards().map(|guard| &guard.who));
+        let clients = clients.chain(self.waiters.iter().map(|waiting| &waiting.waiter.who));
+        let clients = clients.chain(self.frozen.iter().map(|frozen| &frozen.who));
+        let lists = size_of_val(holds) + size_of_val(self.waiters.as_slice());
+        let ids = (holds.len() + self.waiters.len()) * LONGEST_ID;
         size_of::<Self>()
             + self.name.as_str().len()
-            + frozen
-            + self.holds().iter().map(hold).sum::<usize>()
-            + self.waiters.iter().map(waiting).sum::<usize>()
+            + lists
+            + ids
+            + guards().count() * size_of::<GuardEntry>()
+            + clients.map(Who::weight).sum::<usize>()
     }
 }
+
+/// The longest id, in bytes.
+const LONGEST_ID: usize = 40;
 
 /// How many locks are many.
 const MANY: usize = 100;
@@ -273,21 +246,17 @@ impl Locks {
         names: &[Name],
         newest: usize,
     ) -> Result<Vec<Inspected>, Error> {
-        let calls: Vec<Call> = names
-            .iter()
-            .map(|name| self.inspect_call(name, newest, &Page::first()))
-            .collect();
-        let mut names = names.iter();
-        let found = connection.list(
-            calls,
-            |answer| {
-                let name = names.next().cloned();
-                name.map(|name| inspected(name, answer)).transpose()
-            },
-            |found| found.as_ref().map_or(0, |(lock, _)| lock.weight()),
+        let calls = names.iter();
+        let first_page = FIRST_PAGE.map(<[u8]>::to_vec);
+        let calls = calls.map(|name| self.inspect_call(name, newest, &first_page));
+        let mut names = names.iter().cloned();
+        let firsts = connection.list(
+            calls.collect(),
+            |answer| inspected(names.next().ok_or_else(|| unexpected_reply(&[]))?, answer),
+            |(lock, _)| lock.weight(),
         )?;
-        let locks = found.into_iter().flatten();
-        let locks = locks.map(|(lock, next)| self.with_other_pages(connection, lock, next));
+        let firsts = firsts.into_iter();
+        let locks = firsts.map(|(lock, next)| self.with_other_pages(connection, lock, next));
         locks.collect()
     }
 
@@ -296,54 +265,42 @@ impl Locks {
         &self,
         connection: &mut Connection,
         mut lock: Inspected,
-        mut next: Page,
+        mut next: Option<Page>,
     ) -> Result<Inspected, Error> {
-        let is_in_parts = !next.is_none();
-        let mut parts = 0;
-        while !next.is_none() {
-            parts += 1;
-            if parts > MOST_PARTS {
-                return Err(endless());
-            }
-            let call = self.inspect_call(&lock.name, 0, &next);
-            let more;
-            (more, next) = match connection.list(
-                vec![call],
-                |answer| inspected(lock.name.clone(), answer),
-                |_| 0,
-            )? {
-                mut answers if answers.len() == 1 => answers.remove(0),
-                _ => return Ok(lock),
+        let is_whole = next.is_none();
+        in_parts(|| {
+            let Some(page) = &next else {
+                return Ok(Some(()));
             };
+            let call = self.inspect_call(&lock.name, 0, page);
+            let read = |answer| inspected(lock.name.clone(), answer);
+            let mut answers = connection.list(vec![call], read, |_| 0)?;
+            let (more, after) = answers.pop().ok_or_else(|| unexpected_reply(&[]))?;
             if let (Key::Held(holds), Key::Held(others)) = (&mut lock.key, more.key) {
                 holds.extend(others);
             }
             lock.waiters.extend(more.waiters);
-        }
-        if is_in_parts {
-            let mut known = BTreeSet::new();
-            lock.waiters
-                .retain(|waiting| known.insert(waiting.id.clone()));
-            known.clear();
-            if let Key::Held(holds) = &mut lock.key {
-                holds.retain(|hold| known.insert(hold.id.clone()));
-            }
-        }
+            next = after;
+            Ok(None)
+        })?;
+        // A client that moved meanwhile may be on several pages.
+        let mut met = BTreeSet::new();
         if let Key::Held(holds) = &mut lock.key {
+            holds.retain(|hold| is_whole || met.insert(hold.id.clone()));
             holds.sort_by_key(|hold| hold.left.unwrap_or(Duration::MAX));
         }
+        let waiters = &mut lock.waiters;
+        waiters.retain(|waiting| is_whole || met.insert(waiting.id.clone()));
         Ok(lock)
     }
 
     /// The call that looks at a page of a lock, and at how long this many of its newest holds lasted.
-    pub(super) fn inspect_call(&self, name: &Name, newest: usize, page: &Page) -> Call {
-        let lock = self.lock(name.clone());
-        let mut call = lock.call_with_guards(&INSPECT, Vec::new());
-        call.args = vec![
-            newest.to_string().into(),
-            page.holders.clone(),
-            page.waiters.clone(),
-        ];
+    fn inspect_call(&self, name: &Name, newest: usize, page: &Page) -> Call {
+        let mut call = self
+            .lock(name.clone())
+            .call_with_guards(&INSPECT, Vec::new());
+        call.args = vec![newest.to_string().into()];
+        call.args.extend_from_slice(page);
         call
     }
 
@@ -360,9 +317,8 @@ impl Locks {
         let mut names = client.with_connection(|connection, _| {
             let since = match which {
                 Which::InUse => {
-                    let time = array(connection.query(&redis::cmd("TIME"))?)?;
-                    let seconds = number(time.first().unwrap_or(&Value::Nil))?;
-                    seconds.saturating_mul(1000).to_string()
+                    let [seconds, _] = fields(connection.query(&redis::cmd("TIME"))?)?;
+                    number(&seconds)?.saturating_mul(1000).to_string()
                 }
                 Which::All => "-inf".to_owned(),
             };
@@ -422,14 +378,13 @@ const PAGE: usize = 1000;
 const MOST_NAMES: usize = 1_000_000;
 
 /// The guards of a hold, the oldest first.
-fn living(guards: &Value) -> Result<Vec<GuardEntry>, Error> {
-    let entries = array(guards.clone())?;
-    let mut guards = Vec::new();
-    for entry in &entries {
-        guards.extend(some_text(entry)?.and_then(GuardEntry::parse));
+fn living(guards: Value) -> Result<Vec<GuardEntry>, Error> {
+    let mut living = Vec::new();
+    for guard in array(guards)? {
+        living.extend(some_text(&guard)?.and_then(GuardEntry::parse));
     }
-    guards.sort_by_key(|guard| guard.since_ms);
-    Ok(guards)
+    living.sort_by_key(|guard| guard.since_ms);
+    Ok(living)
 }
 
 /// Pairs, as RESP3 has them, one after the other.
@@ -441,30 +396,13 @@ fn flat(values: Vec<Value>) -> Vec<Value> {
     each.collect()
 }
 
-/// From where on the holders and the waiters of a lock are listed; empty: all are known.
-pub(super) struct Page {
-    holders: Vec<u8>,
-    waiters: Vec<u8>,
-}
+/// From where on the holders of a lock are listed, and its waiters; empty: all of these are known.
+type Page = [Vec<u8>; 2];
 
-impl Page {
-    pub(super) fn first() -> Self {
-        Self {
-            holders: b"0".to_vec(),
-            waiters: b"-inf".to_vec(),
-        }
-    }
+const FIRST_PAGE: [&[u8]; 2] = [b"0", b"-inf"];
 
-    pub(super) fn is_none(&self) -> bool {
-        self.holders.is_empty() && self.waiters.is_empty()
-    }
-}
-
-/// A lock as one answer shows it, and where the next one goes on.
-pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), Error> {
-    let fields: [Value; 9] = array(answer)?
-        .try_into()
-        .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
+/// A lock as one answer shows it, and where the next one goes on, if there is more.
+pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Option<Page>), Error> {
     let [
         kind,
         fence,
@@ -475,67 +413,55 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Page), 
         lasted,
         next,
         remembered,
-    ] = fields;
-    let [holders, waiters_from] = array(next)?
-        .try_into()
-        .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
-    let next = Page {
-        holders: cursor(&holders)?,
-        waiters: cursor(&waiters_from)?,
-    };
+    ] = fields(answer)?;
+    let [holders, waiters] = fields(next)?;
+    let next = [cursor(&holders)?, cursor(&waiters)?];
     let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
-        "string" => Key::Held(all(held, |fields| match fields {
-            [id, left, entry, guards, stopping] => Ok(Some(Hold {
-                id: scripts::id(id)?,
-                left: milliseconds(left)?,
-                holder: holder(entry)?,
+        "string" => Key::Held(all(held, |[id, left, entry, guards, stopping]| {
+            Ok(Some(Hold {
+                id: scripts::id(&id)?,
+                left: milliseconds(&left)?,
+                holder: holder(&entry)?,
                 guards: living(guards)?,
-                stopping: scripts::who(stopping)?,
-            })),
-            _ => Err(unexpected_reply(fields)),
+                stopping: scripts::who(&stopping)?,
+            }))
         })?),
         other => Key::NotALock(quoted(other).into_owned()),
     };
-    let waiters = all(waiting, |fields| match fields {
-        [id, entry] => {
-            let id = scripts::id(id)?;
-            Ok(waiter(entry)?.map(|waiter| Waiting { id, waiter }))
-        }
-        _ => Err(unexpected_reply(fields)),
+    let waiters = all(waiting, |[id, entry]| {
+        let id = scripts::id(&id)?;
+        Ok(waiter(&entry)?.map(|waiter| Waiting { id, waiter }))
     })?;
+    let lasted = array(lasted)?;
+    let lasted = lasted
+        .iter()
+        .map(|ms| number(ms).map(Duration::from_millis));
     let lock = Inspected {
         name,
-        // What another client has written there doesn't count as a fence.
-        fence: some_text(&fence)?.and_then(|_| number(&fence).ok()),
+        fence: known_number(&fence)?,
         now_ms: number(&now_ms)?,
         key,
         frozen: frozen(&freeze)?,
         waiters,
-        usual: usual_of(
-            array(lasted)?
-                .iter()
-                .map(|ms| number(ms).map(Duration::from_millis))
-                .collect::<Result<_, _>>()?,
-        ),
+        usual: usual_of(lasted.collect::<Result<_, _>>()?),
         record: record(remembered)?,
     };
-    Ok((lock, next))
+    let is_last = next.iter().all(Vec::is_empty);
+    Ok((lock, (!is_last).then_some(next)))
 }
 
-/// What another client has written there is no number of ours.
+/// Returns a number that a script of ours has written. Another client may have put anything in its place.
+fn known_number(value: &Value) -> Result<Option<u64>, Error> {
+    Ok(some_text(value)?.and_then(|_| number(value).ok()))
+}
+
 fn record(remembered: Value) -> Result<Record, Error> {
-    let fields: [Value; RESULTS.len() + 2] = array(remembered)?
-        .try_into()
-        .map_err(|fields: Vec<Value>| unexpected_reply(&fields))?;
-    let number_of = |field: &Value| {
-        let is_there = some_text(field)?.is_some();
-        Ok::<_, Error>(is_there.then(|| number(field).ok()).flatten())
-    };
+    let fields: [Value; RESULTS.len() + 2] = fields(remembered)?;
     let [succeeded, counters @ .., freezes] = &fields;
     let mut ended = [0; RESULTS.len()];
     for (count, counter) in ended.iter_mut().zip(counters) {
-        *count = number_of(counter)?.unwrap_or_default();
+        *count = known_number(counter)?.unwrap_or_default();
     }
     let freezes = some_text(freezes)?.unwrap_or_default();
     let freezes = std::str::from_utf8(freezes).unwrap_or_default().split(' ');
@@ -544,7 +470,7 @@ fn record(remembered: Value) -> Result<Record, Error> {
         Some((since.parse().ok()?, until.parse().ok()?))
     };
     Ok(Record {
-        succeeded_ms: number_of(succeeded)?,
+        succeeded_ms: known_number(succeeded)?,
         ended,
         freezes: freezes.take(MOST_FREEZES).filter_map(lasting).collect(),
     })
@@ -554,15 +480,21 @@ fn record(remembered: Value) -> Result<Record, Error> {
 const MOST_FREEZES: usize = 100;
 
 /// Reads a list of lists, of which nothing else is kept.
-fn all<T>(
+fn all<T, const N: usize>(
     list: Value,
-    read: impl Fn(&[Value]) -> Result<Option<T>, Error>,
+    read: impl Fn([Value; N]) -> Result<Option<T>, Error>,
 ) -> Result<Vec<T>, Error> {
     let mut found = Vec::new();
     for item in array(list)? {
-        found.extend(read(&array(item)?)?);
+        found.extend(read(fields(item)?)?);
     }
     Ok(found)
+}
+
+/// Returns the fields of a list of this length.
+fn fields<const N: usize>(list: Value) -> Result<[Value; N], Error> {
+    let fields = array(list)?.try_into();
+    fields.map_err(|fields: Vec<Value>| unexpected_reply(&fields))
 }
 
 /// Which names.

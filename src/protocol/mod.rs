@@ -100,7 +100,7 @@ pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
 pub use self::guard::{Admitted, Guard, Guarded};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, SkipReason};
-pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Renewal, Waiting, Which};
+pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock};
 pub use self::locks::{Access, Locks};
 pub use self::name::Name;

@@ -35,7 +35,7 @@ pub const COMMANDS: &str = "+evalsha +eval +get +set +getrange +unlink +exists +
 pub const CLUSTER_COMMANDS: &str = "+ssubscribe +spublish +cluster|nodes +asking";
 
 /// In how many parts a script does its work at most: a server that never comes to an end lies.
-pub(super) const MOST_PARTS: u32 = 10_000;
+const MOST_PARTS: u32 = 10_000;
 
 /// Calls a script, part by part, until a call returns the result.
 pub(super) fn in_parts<T>(mut call: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
@@ -44,12 +44,6 @@ pub(super) fn in_parts<T>(mut call: impl FnMut() -> Result<Option<T>, Error>) ->
         let text = format!("the answer from Redis had not ended after {MOST_PARTS} parts");
         Err(Error::new(ErrorKind::Unreachable, text))
     })
-}
-
-/// The error where that is not enough.
-pub(super) fn endless() -> Error {
-    let text = format!("the answer from Redis had not ended after {MOST_PARTS} parts");
-    Error::new(ErrorKind::Unreachable, text)
 }
 
 /// What others call a token: the digits of [`super::Token::id`], or nothing.

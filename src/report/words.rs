@@ -8,9 +8,7 @@ use super::text::{columns, ordinal, shorten, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::duration::milliseconds;
 pub use crate::protocol::THIS_HOST_ONLY;
-use crate::protocol::{
-    Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Renewal, Who,
-};
+use crate::protocol::{Busy, ErrorKind, Frozen, Hold, Holder, Kept, Locks, Loss, Name, Who};
 
 /// Returns the command, its reason in parentheses, and the link to the job.
 pub fn describe_job(who: &Who) -> String {
@@ -104,10 +102,8 @@ fn why(who: &Who) -> String {
 
 /// Returns that a holder gives no sign of life, if its lease should have been renewed by now.
 pub fn not_renewed(hold: &Hold) -> Option<String> {
-    let Renewal::Overdue(ago) = hold.renewal() else {
-        return None;
-    };
-    let ago = whole_seconds(ago);
+    hold.overdue()?;
+    let ago = whole_seconds(hold.renewed_ago()?);
     Some(format!("its lease has not been renewed for {ago}"))
 }
 

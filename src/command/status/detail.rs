@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::history::{Past, calendar::Calendar};
 use super::super::never_used::{is_unused, similar};
 use super::table::{GRANTED, NOT_CONFIRMED, overdue};
-use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Renewal, Who};
+use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Who};
 use crate::report::{
     Line, Style, client_in_words, columns, command_line, describe_job_with, escaped, expectation,
     format_duration, left_of_freeze, padded, quote, reason_of, stopping, truncate, typed, wrapped,
@@ -355,12 +355,12 @@ fn lease(hold: &Hold) -> String {
     let ttl = hold.holder.as_ref().and_then(|holder| holder.who.ttl);
     let of = ttl.map(|ttl| format!(" of {}", format_duration(Duration::from_millis(ttl))));
     let of = of.unwrap_or_default();
-    match hold.renewal() {
-        Renewal::Ago(ago) => format!("{left} left{of}, renewed {} ago", format_duration(ago)),
-        Renewal::Overdue(_) => format!("{left} left{of}"),
-        Renewal::None => format!("not renewed, expires in {left}"),
-        Renewal::Unknown if hold.holder.is_none() => format!("expires in {left}"),
-        Renewal::Unknown => format!("{left} left"),
+    match hold.renewed_ago() {
+        Some(_) if hold.overdue().is_some() => format!("{left} left{of}"),
+        Some(ago) => format!("{left} left{of}, renewed {} ago", format_duration(ago)),
+        None if hold.is_of_script() => format!("not renewed, expires in {left}"),
+        None if hold.holder.is_none() => format!("expires in {left}"),
+        None => format!("{left} left"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::{Hold, Inspected, Key, Renewal, Who};
+use crate::protocol::{Hold, Inspected, Key, Who};
 use crate::report::{
     Cell, Column, Line, Step, Style, Table, client_name, columns, describe_job_with, escaped,
     format_duration, shorten, truncate,
@@ -179,13 +179,12 @@ fn rows_of(lock: &Inspected, on_terminal: bool) -> Vec<Row> {
 
 fn holding(view: (&Inspected, bool), hold: &Hold) -> Row {
     let (lock, _) = view;
-    let note = match (hold.left, hold.renewal()) {
-        (None, _) => "no expiry; REDLOCK_REPAIR_TTL=1 gives it one".into(),
-        (Some(left), Renewal::None) => format!("expires in {}", format_duration(left)),
-        (Some(left), _) if hold.holder.is_none() => {
+    let note = match hold.left {
+        None => "no expiry; REDLOCK_REPAIR_TTL=1 gives it one".into(),
+        Some(left) if hold.holder.is_none() || hold.is_of_script() => {
             format!("expires in {}", format_duration(left))
         }
-        _ => String::new(),
+        Some(_) => String::new(),
     };
     let Some(holder) = &hold.holder else {
         let mut row = Row::single(lock, "exclusive", "another client");
