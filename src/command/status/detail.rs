@@ -7,7 +7,7 @@ use super::super::never_used::{is_unused, similar};
 use super::table::{GRANTED, NOT_CONFIRMED, overdue};
 use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Who};
 use crate::report::{
-    Line, Style, client_in_words, columns, command_line, describe_job_with, escaped, expectation,
+    Line, Style, client_in_words, command_line, describe_job_with, escaped, expectation,
     format_duration, left_of_freeze, padded, quote, reason_of, stopping, truncate, typed, wrapped,
 };
 
@@ -20,9 +20,9 @@ const SHOWN: usize = 5;
 /// Columns of the names of fields.
 const KEYS: usize = 15;
 
-/// Spaces before a line without such a name, and before the rest of a line that is broken.
-const INDENT: &str = "  ";
-const DEEPER: &str = "    ";
+/// Spaces before a line without such a name, and before the rest of such a line.
+const INDENT: usize = 2;
+const DEEPER: usize = 4;
 
 /// Room for a value on the narrowest terminal.
 const NARROWEST: usize = 16;
@@ -37,31 +37,31 @@ pub fn lines(
     width: Option<usize>,
 ) -> Vec<Line> {
     let mut lines = Vec::new();
-    for (number, lock) in locks.iter().enumerate() {
-        if number > 0 {
+    for lock in locks {
+        if !lines.is_empty() {
             lines.push(Line::default());
         }
-        let past = pasts.iter().find(|past| past.name == lock.name);
-        let events = past.map_or(Vec::new(), |past| past.lines(lock, calendar));
-        let draw = |is_cut| {
-            let lines = Vec::new();
-            let screen = Screen {
-                lock,
-                calendar,
-                width,
-                is_cut,
-                lines,
-            };
-            screen.draw(&events)
-        };
         if is_unused(lock) {
             lines.extend(unused(&lock.name, known, at));
             continue;
         }
+        let past = pasts.iter().find(|past| past.name == lock.name);
+        let events = past.map_or(Vec::new(), |past| past.lines(lock, calendar));
+        let mut screen = Screen {
+            lock,
+            calendar,
+            width,
+            is_cut: false,
+            lines: Vec::new(),
+        };
+        screen.draw(&events);
         // Everything is shown in full if it fits, and always in a file.
-        let full = draw(false);
-        let fits = width.is_none() || full.len() <= SCREEN;
-        lines.extend(if fits { full } else { draw(true) });
+        if width.is_some() && screen.lines.len() > SCREEN {
+            screen.lines.clear();
+            screen.is_cut = true;
+            screen.draw(&events);
+        }
+        lines.append(&mut screen.lines);
     }
     lines
 }
@@ -69,15 +69,12 @@ pub fn lines(
 /// Returns the lines about a name that was never used.
 fn unused(name: &Name, known: &[Name], at: &str) -> Vec<Line> {
     let title = Line::of(Style::Bold, format!("{}: ", escaped(name.as_str())));
-    let similar = similar(name.as_str(), known);
-    let similar = similar
-        .into_iter()
-        .map(|name| escaped(&quote(name)).into_owned());
-    let similar: Vec<String> = similar.collect();
     let state = format!("never used{at}, or not for 60 days");
     let mut lines = vec![title.and(Style::Plain, &state)];
+    let similar = similar(name.as_str(), known).into_iter();
+    let similar: Vec<_> = similar.map(quote).collect();
     if !similar.is_empty() {
-        let line = format!("did you mean {}?", similar.join(" or "));
+        let line = format!("did you mean {}?", escaped(&similar.join(" or ")));
         lines.push(Line::of(Style::Plain, line));
     }
     lines
@@ -94,19 +91,15 @@ struct Screen<'a> {
 }
 
 impl Screen<'_> {
-    fn draw(mut self, events: &[String]) -> Vec<Line> {
+    fn draw(&mut self, events: &[String]) {
         let lock = self.lock;
-        let name = format!("{}: ", escaped(lock.name.as_str()));
-        let taken = columns(&name);
-        let title = Line::of(Style::Bold, name);
-        self.wrap(title, taken, INDENT, Style::Plain, &state(lock));
+        let title = Line::of(Style::Bold, format!("{}: ", escaped(lock.name.as_str())));
+        self.wrap(title, INDENT, Style::Plain, &state(lock));
         if let Some(frozen) = &lock.frozen {
             let since = self.calendar.minute(frozen.since_ms, lock.now_ms);
-            let (by, left) = (
-                client_in_words(&frozen.who),
-                left_of_freeze(frozen, lock.now_ms),
-            );
-            let line = format!("since {since} by {by}, {left}{}", reason_of(&frozen.who));
+            let (by, reason) = (client_in_words(&frozen.who), reason_of(&frozen.who));
+            let left = left_of_freeze(frozen, lock.now_ms);
+            let line = format!("since {since} by {by}, {left}{reason}");
             self.field("frozen", Style::Yellow, &line);
             if !self.is_cut {
                 self.link(&frozen.who);
@@ -135,13 +128,8 @@ impl Screen<'_> {
             self.lines.push(Line::of(Style::Dim, heading));
         }
         for event in events {
-            self.wrap(
-                Line::of(Style::Plain, INDENT),
-                INDENT.len(),
-                DEEPER,
-                Style::Plain,
-                event,
-            );
+            let start = Line::default().and_spaces(INDENT);
+            self.wrap(start, DEEPER, Style::Plain, event);
         }
         if let Some(success) = lock.record.succeeded_ms {
             let ago = format_duration(lock.since(success));
@@ -149,10 +137,7 @@ impl Screen<'_> {
         }
         self.space();
         self.commands();
-        if self.lines.last().is_some_and(|line| line.columns() == 0) {
-            self.lines.pop();
-        }
-        self.lines
+        self.lines.pop_if(|line| line.columns() == 0);
     }
 
     /// Separates parts by an empty line, if there is room.
@@ -164,118 +149,96 @@ impl Screen<'_> {
 
     fn field(&mut self, key: &str, style: Style, value: &str) {
         let key = Line::of(Style::Dim, padded(&format!("{key}:"), KEYS));
-        self.wrap(key, KEYS, &" ".repeat(KEYS), style, &escaped(value));
+        self.wrap(key, KEYS, style, &escaped(value));
     }
 
-    /// Adds a value behind a key that takes `taken` columns: broken between its words, or cut.
-    fn wrap(&mut self, key: Line, taken: usize, indent: &str, style: Style, value: &str) {
-        let room = |taken: usize| {
-            self.width
-                .map(|width| width.saturating_sub(taken).max(NARROWEST))
+    /// Adds a value behind the start of its line: cut, or broken between its words into lines with an indent.
+    fn wrap(&mut self, start: Line, indent: usize, style: Style, value: &str) {
+        let room = |taken| {
+            let room = self.width.map(|width| width.saturating_sub(taken));
+            room.map(|room| room.max(NARROWEST))
         };
         if self.is_cut {
-            let room = room(taken).unwrap_or(usize::MAX);
-            self.lines.push(key.and(style, &truncate(value, room)));
+            let value = truncate(value, room(start.columns()).unwrap_or(usize::MAX));
+            self.lines.push(start.and(style, &value));
             return;
         }
-        let parts = wrapped(value, room(taken.max(columns(indent))));
-        let mut key = Some(key);
-        for part in parts {
-            let start = key.take().unwrap_or_else(|| Line::of(Style::Plain, indent));
-            self.lines.push(start.and(style, part.trim_start()));
-        }
+        let parts = wrapped(value, room(start.columns().max(indent)));
+        let others = std::iter::repeat(Line::default().and_spaces(indent));
+        let starts = std::iter::once(start).chain(others);
+        let lines = starts.zip(parts);
+        self.lines
+            .extend(lines.map(|(start, part)| start.and(style, part.trim_start())));
     }
 
-    /// Adds the link to a job, whole: the terminal breaks it.
+    /// Adds a line without the name of a field, whole: the terminal breaks it.
+    fn indented(&mut self, text: &str) {
+        let line = Line::default().and_spaces(INDENT);
+        self.lines.push(line.and(Style::Plain, text));
+    }
+
+    /// Adds the link to a job.
     fn link(&mut self, who: &Who) {
-        let link = who
-            .url
-            .as_ref()
-            .map(|url| format!("{INDENT}{}", escaped(url)));
-        self.lines
-            .extend(link.map(|link| Line::of(Style::Plain, link)));
+        if let Some(url) = &who.url {
+            self.indented(&escaped(url));
+        }
     }
 
     fn more(&mut self, count: usize) {
         if count > SHOWN {
-            let line = format!("{INDENT}… {} more (status --json)", count - SHOWN);
-            self.lines.push(Line::of(Style::Plain, line));
+            self.indented(&format!("… {} more (status --json)", count - SHOWN));
         }
     }
 
     /// Adds a line about a client that isn't the only holder.
     fn client(&mut self, key: &str, style: Style, who: &Who, since_ms: u64, note: &str) {
-        let (by, lasting) = (
-            client_in_words(who),
-            format_duration(self.lock.since(since_ms)),
-        );
+        let by = client_in_words(who);
+        let lasting = format_duration(self.lock.since(since_ms));
         let job = describe_job_with(who, "", false);
-        let job = if job.is_empty() {
-            job
-        } else {
-            format!(": {job}")
-        };
-        self.field(key, style, &format!("{by} for {lasting}{note}{job}"));
+        let colon = if job.is_empty() { "" } else { ": " };
+        self.field(key, style, &format!("{by} for {lasting}{note}{colon}{job}"));
     }
 
     fn hold(&mut self, hold: &Hold, is_only_one: bool) {
-        let lock = self.lock;
         let Some(holder) = &hold.holder else {
-            self.field(
-                "holder",
-                Style::Plain,
-                &format!("another client; {}", lease(hold)),
-            );
-            return;
+            let line = format!("another client; {}", lease(hold));
+            return self.field("holder", Style::Plain, &line);
         };
-        let who = &holder.who;
-        let overdue = hold.overdue().map(overdue);
-        let id = if is_only_one {
-            String::new()
-        } else {
-            format!(", id {}", hold.id)
-        };
+        if is_only_one && !holder.granted {
+            return self.only_holder(hold, holder);
+        }
+        let id = format!(", id {}", hold.id);
         if holder.granted {
+            let id = if is_only_one { "" } else { id.as_str() };
             let note = format!(", {NOT_CONFIRMED}{id}");
-            self.client(
-                "granted to",
-                Style::Yellow,
-                who,
-                holder.waiting_since_ms(),
-                &note,
-            );
-            return;
+            let since_ms = holder.waiting_since_ms();
+            self.client("granted to", Style::Yellow, &holder.who, since_ms, &note);
+        } else {
+            let late = hold.overdue().map(|by| format!(", {}", overdue(by)));
+            let note = id + &late.unwrap_or_default() + &note(self.lock, holder);
+            self.client("holder", Style::Plain, &holder.who, holder.since_ms, &note);
         }
-        let note = note(lock, holder);
-        if !is_only_one {
-            let overdue = overdue.map_or(String::new(), |overdue| format!(", {overdue}"));
-            let note = format!("{id}{overdue}{note}");
-            self.client("holder", Style::Plain, who, holder.since_ms, &note);
-            return;
-        }
-        let lasting = format_duration(lock.since(holder.since_ms));
+    }
+
+    fn only_holder(&mut self, hold: &Hold, holder: &Holder) {
+        let (lock, who) = (self.lock, &holder.who);
         // A person on call wants the host and the process of a CI job, too.
-        let place = match &who.known_as {
-            Some(_) => format!(
-                ", {}@{} (pid {})",
-                escaped(&who.user),
-                escaped(&who.host),
-                who.pid
-            ),
-            None => String::new(),
-        };
-        let line = format!("{}{place} for {lasting}{note}", client_in_words(who));
+        let process = who.known_as.as_ref().map(|_| {
+            let known_as = None;
+            format!(
+                ", {}",
+                client_in_words(&Who {
+                    known_as,
+                    ..who.clone()
+                })
+            )
+        });
+        let by = client_in_words(who) + &process.unwrap_or_default();
+        let lasting = format_duration(lock.since(holder.since_ms));
+        let line = format!("{by} for {lasting}{}", note(lock, holder));
         self.field("holder", Style::Plain, &line);
-        match overdue {
-            Some(overdue) => {
-                let line = format!(
-                    "{overdue}: its host may be down or cut off; {}",
-                    lease(hold)
-                );
-                self.field("lease", Style::Red, &line);
-            }
-            None => self.field("lease", Style::Plain, &lease(hold)),
-        }
+        let style = hold.overdue().map_or(Style::Plain, |_| Style::Red);
+        self.field("lease", style, &lease(hold));
         let reason = who.reason.as_ref();
         let reason = reason.map_or(String::new(), |reason| format!("  ({reason})"));
         let job = command_line(&who.command) + &reason;
@@ -303,15 +266,13 @@ impl Screen<'_> {
             [hold] => Some(hold.id.as_str()),
             _ => Some("ID"),
         };
-        let is_supervised = |hold: &Hold| {
-            let holder = hold.holder.as_ref();
-            hold.stopping.is_none()
-                && holder
-                    .is_some_and(|it| it.kept.is_none() && !it.granted && it.who.instance.is_some())
+        let may_stop = |hold: &Hold| {
+            let is_asked = hold.stopping.is_some();
+            !is_asked && hold.running().is_some_and(|it| it.who.instance.is_some())
         };
         let mut all = Vec::new();
         if let Some(id) = id {
-            if lock.holds().iter().any(is_supervised) {
+            if lock.holds().iter().any(may_stop) {
                 all.push(("to stop it", vec!["stop", "--id", id]));
             }
             all.push(("to free it", vec!["release", "--force", "--id", id]));
@@ -322,10 +283,9 @@ impl Screen<'_> {
             all.push(("to freeze it", vec!["freeze", "--reason", "TEXT"]));
         }
         for (key, words) in all {
-            let key = padded(&format!("{key}:"), KEYS);
+            let key = Line::of(Style::Dim, padded(&format!("{key}:"), KEYS));
             let line = typed(&words, &lock.name);
-            self.lines
-                .push(Line::of(Style::Dim, key).and(Style::Plain, &escaped(&line)));
+            self.lines.push(key.and(Style::Plain, &escaped(&line)));
         }
     }
 }
@@ -333,9 +293,7 @@ impl Screen<'_> {
 /// Returns what is special about a hold, or what to expect.
 fn note(lock: &Inspected, holder: &Holder) -> String {
     let slot = holder.limit.as_slots();
-    let slot = slot.map_or(String::new(), |slots| {
-        format!(", slot {} of {slots}", holder.slot)
-    });
+    let slot = slot.map(|slots| format!(", slot {} of {slots}", holder.slot));
     let rest = match (holder.kept, lock.usual) {
         (Some(Kept::ForGuards), _) => "; its run is over, but its guards are still running".into(),
         (Some(Kept::AtLeast), _) => "; its run is over (--hold-at-least)".into(),
@@ -344,7 +302,7 @@ fn note(lock: &Inspected, holder: &Holder) -> String {
         }
         (None, None) => String::new(),
     };
-    slot + &rest
+    slot.unwrap_or_default() + &rest
 }
 
 /// Returns how much is left of a lease, and when it was renewed.
@@ -355,12 +313,14 @@ fn lease(hold: &Hold) -> String {
     let ttl = hold.holder.as_ref().and_then(|holder| holder.who.ttl);
     let of = ttl.map(|ttl| format!(" of {}", format_duration(Duration::from_millis(ttl))));
     let of = of.unwrap_or_default();
-    match hold.renewed_ago() {
-        Some(_) if hold.overdue().is_some() => format!("{left} left{of}"),
-        Some(ago) => format!("{left} left{of}, renewed {} ago", format_duration(ago)),
-        None if hold.is_of_script() => format!("not renewed, expires in {left}"),
-        None if hold.holder.is_none() => format!("expires in {left}"),
-        None => format!("{left} left"),
+    match (hold.overdue().map(overdue), hold.renewed_ago()) {
+        (Some(overdue), _) => {
+            format!("{overdue}: its host may be down or cut off; {left} left{of}")
+        }
+        (None, Some(ago)) => format!("{left} left{of}, renewed {} ago", format_duration(ago)),
+        (None, None) if hold.is_of_script() => format!("not renewed, expires in {left}"),
+        (None, None) if hold.holder.is_none() => format!("expires in {left}"),
+        (None, None) => format!("{left} left"),
     }
 }
 
@@ -376,19 +336,13 @@ fn state(lock: &Inspected) -> String {
             (None, count) => format!("held, {} by {count}", limit.mode()),
         },
     };
-    let frozen = if lock.frozen.is_some() {
-        "frozen, "
-    } else {
-        ""
-    };
+    let frozen = lock.frozen.as_ref().map_or("", |_| "frozen, ");
     let waiting = match lock.waiters.len() {
         0 => String::new(),
         count => format!("; {count} waiting"),
     };
-    let fence = lock
-        .fence
-        .map_or(String::new(), |fence| format!("; last fence {fence}"));
-    format!("{frozen}{held}{waiting}{fence}")
+    let fence = lock.fence.map(|fence| format!("; last fence {fence}"));
+    format!("{frozen}{held}{waiting}{}", fence.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -396,6 +350,7 @@ mod tests {
     use super::*;
     use crate::fuzz::assert_safe_line;
     use crate::protocol::golden::{histories, locks};
+    use crate::report::columns;
 
     /// Returns the lines of a lock with this many waiters.
     fn screen(lock: &Inspected, waiters: usize, width: usize) -> Vec<String> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::protocol::{Hold, Inspected, Key, Who};
 use crate::report::{
     Cell, Column, Line, Step, Style, Table, client_name, columns, describe_job_with, escaped,
-    format_duration, shorten, truncate,
+    format_duration, left_of_freeze, shorten, truncate, whole_seconds,
 };
 
 const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "AGE", "ID", "COMMAND"];
@@ -36,15 +36,13 @@ const GAP: usize = 2;
 pub const GRANTED: &str = "granted";
 pub const NOT_CONFIRMED: &str = "not confirmed yet";
 
-/// A row: its cells, safe for a terminal, with the short forms of the mode and the age.
+/// A row: its cells, safe for a terminal.
 #[derive(Clone, Debug, Default)]
 struct Row {
     cells: [String; 7],
-    /// The mode on a narrow terminal, if it is shortened there.
-    brief_mode: Option<String>,
-    /// The age without the usual one.
-    brief_age: String,
     style: Style,
+    /// The usual age, behind the age where there is room.
+    usual: String,
     /// The link to the job, on a line of its own on a terminal.
     link: Option<String>,
 }
@@ -77,31 +75,29 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
 
 impl Row {
     fn cell(&self, column: usize, brief: bool) -> Cell<'_> {
-        let text = match (column, &self.brief_mode) {
-            (MODE, Some(mode)) if brief => mode,
-            (AGE, _) if brief => &self.brief_age,
-            _ => &self.cells[column],
-        };
-        let style = if column == MODE {
-            self.style
-        } else {
-            Style::Plain
-        };
-        (style, text.into())
+        let text = self.cells[column].as_str();
+        match column {
+            MODE if brief => (self.style, text.trim_start_matches("renewal ").into()),
+            MODE => (self.style, text.into()),
+            AGE if !brief && !self.usual.is_empty() => {
+                (Style::Plain, format!("{text}{}", self.usual).into())
+            }
+            _ => (Style::Plain, text.into()),
+        }
     }
 
     /// Returns the row as a few lines, for a terminal that has no room for a table. A name that doesn't fit beside the
     /// mode and the age has a line of its own, which the terminal breaks.
     fn stacked(&self, width: usize) -> Vec<Line> {
-        let [name, mode, who, _, _, _, command] = &self.cells;
-        let taken = [name, mode, &self.brief_age].map(|text| columns(text));
+        let [name, mode, who, _, age, _, command] = &self.cells;
+        let taken = [name, mode, age].map(|text| columns(text));
         let mut lines = Vec::new();
         let mut head = Line::of(Style::Bold, name);
         if taken.iter().sum::<usize>() + 2 * GAP > width {
             lines.push(std::mem::take(&mut head));
         }
         let head = head.and_spaces(GAP).and(self.style, mode);
-        lines.push(head.and_spaces(GAP).and(Style::Plain, &self.brief_age));
+        lines.push(head.and_spaces(GAP).and(Style::Plain, age));
         let room = width.saturating_sub(GAP);
         for text in [shorten(who, room), truncate(command, room)] {
             if !text.is_empty() {
@@ -116,7 +112,6 @@ impl Row {
         let name = escaped(lock.name.as_str());
         Self {
             cells: [&name, mode, who, "-", "-", "-", ""].map(str::to_owned),
-            brief_age: "-".into(),
             ..Self::default()
         }
     }
@@ -128,20 +123,15 @@ impl Row {
         (who, since_ms, id): (&Who, u64, &str),
         note: &str,
     ) -> Self {
-        let age = format_duration(lock.since(since_ms));
         let mut row = Self::single(lock, mode, &escaped(&client_name(who)));
+        row.style = style;
         row.cells[PID] = who.pid.to_string();
-        row.cells[AGE].clone_from(&age);
+        row.cells[AGE] = format_duration(lock.since(since_ms));
         row.cells[ID] = id.into();
         row.cells[COMMAND] = describe_job_with(who, note, !on_terminal);
         let link = who.url.as_deref().filter(|_| on_terminal);
-        let link = link.map(|link| escaped(link).into_owned());
-        Self {
-            brief_age: age,
-            style,
-            link,
-            ..row
-        }
+        row.link = link.map(|link| escaped(link).into_owned());
+        row
     }
 }
 
@@ -150,8 +140,7 @@ fn rows_of(lock: &Inspected, on_terminal: bool) -> Vec<Row> {
     let view = (lock, on_terminal);
     let mut rows: Vec<Row> = Vec::new();
     if let Some(frozen) = &lock.frozen {
-        let left = frozen.until_ms.saturating_sub(lock.now_ms);
-        let left = format!("{} left", format_duration(Duration::from_millis(left)));
+        let left = left_of_freeze(frozen, lock.now_ms);
         let client = (&frozen.who, frozen.since_ms, "-");
         rows.push(Row::about(view, (Style::Yellow, "frozen"), client, &left));
     }
@@ -192,33 +181,22 @@ fn holding(view: (&Inspected, bool), hold: &Hold) -> Row {
         row.cells[COMMAND] = format!("({note})");
         return row;
     };
-    let overdue = hold.overdue().map(overdue);
-    let slot = holder
-        .limit
-        .as_slots()
-        .map(|slots| format!("slot {}/{slots}", holder.slot));
-    let (style, mode) = match (&overdue, &slot) {
-        _ if holder.kept.is_some() => (Style::Plain, "kept"),
-        _ if hold.stopping.is_some() => (Style::Yellow, "stopping"),
-        (Some(overdue), _) => (Style::Red, overdue.as_str()),
-        (None, Some(slot)) => (Style::Plain, slot.as_str()),
-        (None, None) => (Style::Plain, holder.limit.mode()),
+    let (style, mode) = match (hold.overdue(), holder.limit.as_slots()) {
+        _ if holder.kept.is_some() => (Style::Plain, "kept".into()),
+        _ if hold.stopping.is_some() => (Style::Yellow, "stopping".into()),
+        (Some(by), _) => (Style::Red, overdue(by)),
+        (None, Some(slots)) => (Style::Plain, format!("slot {}/{slots}", holder.slot)),
+        (None, None) => (Style::Plain, holder.limit.mode().into()),
     };
     let client = (&holder.who, holder.since_ms, hold.id.as_str());
-    let mut row = Row::about(view, (style, mode), client, &note);
-    if style == Style::Red {
-        row.brief_mode = mode.strip_prefix("renewal ").map(str::to_owned);
-    }
+    let mut row = Row::about(view, (style, &mode), client, &note);
     if let Some(usual) = lock.usual.filter(|_| holder.kept.is_none()) {
-        row.cells[AGE] = format!("{} (usually {})", row.brief_age, format_duration(usual));
+        row.usual = format!(" (usually {})", format_duration(usual));
     }
     row
 }
 
 /// `renewal 12s overdue`.
 pub fn overdue(by: Duration) -> String {
-    format!(
-        "renewal {} overdue",
-        format_duration(Duration::from_secs(by.as_secs()))
-    )
+    format!("renewal {} overdue", whole_seconds(by))
 }
