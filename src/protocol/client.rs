@@ -75,20 +75,6 @@ impl From<Push> for Incoming {
     }
 }
 
-/// A connection that takes longer to open than a moment; the rest of its time is waited for by
-/// [`Self::finish`], which may be done in another thread.
-pub struct SlowOpening {
-    client: Client,
-    within: Duration,
-}
-
-impl SlowOpening {
-    pub fn finish(mut self) -> Result<Client, Error> {
-        self.client.connection = Some(self.client.connect(self.within)?);
-        Ok(self.client)
-    }
-}
-
 impl Client {
     pub(super) fn new(deployment: &Arc<Deployment>, replication: Option<Replication>) -> Self {
         Self {
@@ -120,9 +106,12 @@ impl Client {
         Ok(())
     }
 
-    /// The same as [`Self::open`], for a caller that can't wait for longer than `soon`: `Some` when the server hasn't
-    /// let us in by then.
-    pub fn open_soon(&mut self, soon: Duration) -> Result<Option<SlowOpening>, Error> {
+    /// Like [`Self::open`], for a caller that can't wait for longer than `soon`. If the server hasn't let us in by then, returns
+    /// the rest of the work, which another thread may do.
+    pub fn open_soon(
+        &mut self,
+        soon: Duration,
+    ) -> Result<Option<impl FnOnce() -> Result<Self, Error> + Send + use<>>, Error> {
         if self.is_open() {
             return Ok(None);
         }
@@ -133,8 +122,11 @@ impl Client {
             Ok(connection) => self.connection = Some(connection),
             Err(error) if within.is_zero() || started.elapsed() < soon => return Err(error),
             Err(_) => {
-                let client = self.another();
-                return Ok(Some(SlowOpening { client, within }));
+                let mut client = self.another();
+                return Ok(Some(move || {
+                    client.connection = Some(client.connect(within)?);
+                    Ok(client)
+                }));
             }
         }
         Ok(None)
@@ -274,11 +266,10 @@ impl Client {
     /// The connection as a client for another thread; what is left has none.
     pub fn hand_over(&mut self) -> Self {
         Self {
-            deployment: Arc::clone(&self.deployment),
-            replication: self.replication,
             connection: self.connection.take(),
             limit: self.limit,
             looked: self.looked.take(),
+            ..self.another()
         }
     }
 
@@ -316,19 +307,17 @@ impl Client {
             return Ok(None);
         };
         while let Some(received) = connection.receive()? {
-            match received {
+            let (script, value) = match received {
                 Received::Push(push) => return Ok(Some(push.into())),
-                Received::Answer { script, value, .. } => match script.map(|script| script.hash) {
-                    Some(hash) if hash == ACQUIRE.hash => {
-                        let answer = acquired(value);
-                        if let Ok(Acquired::Held { .. }) = answer {
-                            self.deployment.note_granter(connection);
-                        }
-                        return Ok(Some(Incoming::Acquired(answer)));
-                    }
-                    // Its caller waited for it, and doesn't any more.
-                    Some(_) | None => {}
-                },
+                Received::Answer { script, value, .. } => (script, value),
+            };
+            // The caller of another script waited for its answer, and doesn't any more.
+            if script.is_some_and(|script| script.hash == ACQUIRE.hash) {
+                let answer = acquired(value);
+                if let Ok(Acquired::Held { .. }) = answer {
+                    self.deployment.note_granter(connection);
+                }
+                return Ok(Some(Incoming::Acquired(answer)));
             }
         }
         Ok(None)
@@ -336,16 +325,8 @@ impl Client {
 
     /// Passes over what came in up to now.
     pub fn skip_incoming(&mut self) -> Result<(), Error> {
-        loop {
-            match self.receive() {
-                Ok(Some(_)) => {}
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    self.disconnect();
-                    return Err(error);
-                }
-            }
-        }
+        while self.receive().inspect_err(|_| self.disconnect())?.is_some() {}
+        Ok(())
     }
 
     /// Sends a call whose answer comes in later, by [`Self::receive`]; how long that may take.

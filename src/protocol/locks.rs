@@ -56,17 +56,10 @@ impl Locks {
     /// [`super::ErrorKind::Config`] when the URL can't be used; the message never repeats it, as it
     /// may hold a password.
     pub fn new(access: Access, prefix: Option<&str>, history: u32) -> Result<Self, Error> {
-        let Access {
-            url,
-            origin,
-            password_file,
-            url_first,
-            tls,
-            timeout,
-        } = access;
-        let mut deployment = Deployment::parse(url, &origin, &tls, timeout, prefix)?;
-        let stays = url_first && deployment.server().password.is_some();
-        if let Some(path) = password_file.filter(|_| !stays) {
+        let (url, origin, tls) = (access.url, &access.origin, &access.tls);
+        let mut deployment = Deployment::parse(url, origin, tls, access.timeout, prefix)?;
+        let stays = access.url_first && deployment.server().password.is_some();
+        if let Some(path) = access.password_file.filter(|_| !stays) {
             deployment.set_password_file(path);
         }
         let prefix = deployment.server().prefix().to_owned();
