@@ -173,7 +173,7 @@ impl Settings {
 
     /// Says where what was read may be old.
     pub fn warn_of_replica(&self, client: &Client) {
-        if client.is_replica() {
+        if client.server().is_replica() {
             self.verbosity.info(format_args!(
                 "Redis at {} is a replica, and may be behind its primary",
                 self.locks

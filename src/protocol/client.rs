@@ -22,6 +22,7 @@ use crate::redis::deployment::Deployment;
 use crate::redis::error::{Error, ErrorKind};
 use crate::redis::refusal::from_server;
 use crate::redis::replication::{Quorum, Replication};
+use crate::redis::server::Server;
 use crate::redis::wire::{Push, Received};
 
 /// A connection to Redis, open or to be opened by the next request.
@@ -157,9 +158,9 @@ impl Client {
         self.connection.is_some()
     }
 
-    /// Whether the server has answered this process, if not over this connection.
-    pub fn was_reached(&self) -> bool {
-        self.deployment.server().was_reached()
+    /// Returns the server that was used last, or is tried first.
+    pub fn server(&self) -> Arc<Server> {
+        self.deployment.server()
     }
 
     /// Whether another server may take over from the one that has the locks.
@@ -169,18 +170,13 @@ impl Client {
 
     /// Whether it was found among several servers, and has answered this process.
     pub fn was_found(&self) -> bool {
-        self.may_fail_over() && self.was_reached()
+        self.may_fail_over() && self.server().was_reached()
     }
 
     /// Asks the server whether it is a replica, together with the next request; with its answer
-    /// [`Self::is_replica`] is known, where the server lets us know.
+    /// [`Server::is_replica`] is known, where the server lets us know.
     pub fn ask_role(&mut self) -> Result<(), Error> {
         self.with_connection(|connection, _| connection.ask_role())
-    }
-
-    /// Whether the server said that it is a replica.
-    pub fn is_replica(&self) -> bool {
-        self.deployment.server().is_replica()
     }
 
     /// Whether most of the sentinels, which are asked, don't name this server as the primary.
@@ -197,8 +193,9 @@ impl Client {
 
     /// The error for a replica, where something was to be changed.
     pub fn refuse_replica(&self) -> Result<(), Error> {
-        if self.is_replica() {
-            return Err(self.deployment.server().replica_error());
+        let server = self.server();
+        if server.is_replica() {
+            return Err(server.replica_error());
         }
         Ok(())
     }
@@ -285,7 +282,7 @@ impl Client {
 
     /// The longest that connecting, and each answer, may take.
     fn timeout(&self) -> Duration {
-        let timeout = self.deployment.server().timeout;
+        let timeout = self.server().timeout;
         self.limit.map_or(timeout, |limit| timeout.min(limit))
     }
 
@@ -404,21 +401,15 @@ impl Client {
 
     /// Sends commands over a separate connection, without waiting for replies.
     pub(super) fn send_without_reply(&self, commands: &[Cmd], until: Instant) {
-        let server = self.deployment.server();
-        let _ = server.send_without_reply(commands, until);
+        let _ = self.server().send_without_reply(commands, until);
     }
 
     /// Returns the error for a refusal, of a script's call or a plain command.
     pub(super) fn refusal(&self, error: &ServerError, call: Option<&Call>) -> Error {
         let key = call.and_then(|call| call.keys.first());
         let script = call.map(|call| call.script.source);
-        let server = self.deployment.server();
+        let server = self.server();
         from_server(error, &server, key.map(Vec::as_slice), script)
-    }
-
-    /// The error for an answer that hasn't come in time.
-    pub fn silent_error(&self) -> Error {
-        self.deployment.server().silent_error()
     }
 }
 

@@ -11,13 +11,11 @@ use super::name::{Keys, Name};
 use super::scripts::{CLUSTER_COMMANDS, COMMANDS};
 use crate::redis::deployment::Deployment;
 use crate::redis::error::{Error, ErrorKind};
-use crate::redis::redis_cli::RedisCli;
 use crate::redis::replication::{Quorum, Replication};
 use crate::redis::sentinel::RollCall;
-use crate::redis::server::{Part, UrlOrigin};
+use crate::redis::server::{Part, Server, UrlOrigin};
 use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::tls::TlsFiles;
-use crate::redis::transport::Transport;
 
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
 const CLOCK_SKEW: Duration = Duration::from_millis(500);
@@ -116,25 +114,20 @@ impl Locks {
         self.deployment.local_socket()
     }
 
+    /// Returns the server that was used last, or is tried first.
+    pub fn server(&self) -> Arc<Server> {
+        self.deployment.server()
+    }
+
     /// Returns true if no URL is set, so that the locks are on this host's own server.
     pub fn have_no_url(&self) -> bool {
-        self.deployment.server().is_default()
+        self.server().is_default()
     }
 
     /// Returns the server's address, unless it is a socket or a loopback address.
     pub fn remote_address(&self) -> Option<String> {
-        let server = self.deployment.server();
+        let server = self.server();
         (!server.transport().is_within_host()).then(|| server.to_string())
-    }
-
-    /// Returns how this server is reached.
-    pub fn transport(&self) -> Transport {
-        self.deployment.server().transport()
-    }
-
-    /// Returns the scheme of a URL for a server that is reached like this one.
-    pub fn scheme(&self) -> &'static str {
-        self.deployment.server().scheme()
     }
 
     /// Returns true if a password crosses a network unencrypted.
@@ -142,24 +135,14 @@ impl Locks {
         self.deployment.sends_open_password()
     }
 
-    /// Returns the start of a redis-cli command for this server.
-    pub fn redis_cli(&self) -> RedisCli {
-        self.deployment.server().redis_cli()
-    }
-
     /// Returns the user of the URL; the text is `***` if the user may be the password.
     pub fn user(&self) -> Option<String> {
-        self.deployment.server().shown_user().map(str::to_owned)
-    }
-
-    /// Returns true if the user may be the password, as in `redis://PASSWORD@host`.
-    pub fn have_only_user(&self) -> bool {
-        self.deployment.server().has_only_user()
+        self.server().shown_user().map(str::to_owned)
     }
 
     /// Returns the ACL rules for all commands that a job runs on this kind of server.
     pub fn acl_commands(&self) -> Vec<&'static str> {
-        let is_node = self.deployment.server().part() == Part::Node;
+        let is_node = self.server().part() == Part::Node;
         let more = is_node.then_some(CLUSTER_COMMANDS);
         let rules = COMMANDS.split(' ').chain(more.unwrap_or("").split(' '));
         rules.filter(|rule| !rule.is_empty()).collect()
@@ -197,12 +180,7 @@ impl Locks {
     /// The longest that an answer may take, also where replicas have to have something before that.
     pub fn answer_may_take(&self) -> Duration {
         let replicas = self.replication.map(|replication| replication.timeout);
-        self.deployment.server().timeout + replicas.unwrap_or_default()
-    }
-
-    /// How long an answer takes where the server has nothing else to do, as far as any has come.
-    pub fn round_trip(&self) -> Duration {
-        self.deployment.server().round_trip()
+        self.server().timeout + replicas.unwrap_or_default()
     }
 
     /// How long a primary is silent until another server takes over, as far as that was said when a client connected.
@@ -225,6 +203,6 @@ impl Locks {
 
 impl fmt::Display for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.deployment.server().fmt(f)
+        self.server().fmt(f)
     }
 }

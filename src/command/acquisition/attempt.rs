@@ -130,7 +130,7 @@ impl<'a> Attempt<'a> {
             Ok(end) => {
                 if let wait::End::Failed(error) = &end
                     && error.kind.is_unreachable()
-                    && self.client.was_reached()
+                    && self.client.server().was_reached()
                 {
                     self.acquisition.ends_by.set(self.wait.ends_by());
                 }
@@ -162,7 +162,7 @@ impl<'a> Attempt<'a> {
             let signals = Some(self.signals);
             let is_pending = self.wait.has_pending_request();
             let (mode, client) = (&ReleaseMode::Unused { is_pending }, &mut self.client);
-            let released = if self.timed_out && !client.was_reached() {
+            let released = if self.timed_out && !client.server().was_reached() {
                 // What it was asked is taken back: over the same connection, whether it answers or not, and
                 // where that is dead and the server is not, over another one.
                 client.limit_to(Duration::from_millis(1));
@@ -337,7 +337,7 @@ impl<'a> Attempt<'a> {
                 self.timed_out = true;
                 // What is under way there is left alone, and so is its connection.
                 self.search = None;
-                let error = self.client.silent_error();
+                let error = self.client.server().silent_error();
                 events.push_back(wait::Event::Failed(error));
             }
             wait::Action::Disconnect(error) => {
@@ -347,7 +347,8 @@ impl<'a> Attempt<'a> {
             }
             wait::Action::ShowOutage { kind, lasting } => {
                 // A server that has never answered may have another address.
-                let says_enough = kind == ErrorKind::Unreachable && self.client.was_reached();
+                let says_enough =
+                    kind == ErrorKind::Unreachable && self.client.server().was_reached();
                 let why = if says_enough { "" } else { &self.failure };
                 let line = report::outage_line(kind, why, lasting);
                 self.acquisition.verbosity().progress(&line);

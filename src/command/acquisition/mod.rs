@@ -704,7 +704,7 @@ pub fn left_to_end(locks: &Locks, signals: &Signals) -> Option<Duration> {
 
 /// How long the end of all is worth a wait.
 fn longest_farewell(locks: &Locks) -> Duration {
-    (locks.round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL)
+    (locks.server().round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL)
 }
 
 /// The end by a signal before any work was started.

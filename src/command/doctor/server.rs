@@ -78,7 +78,7 @@ pub fn examine(
             Some(RollCall { primary, .. }) if connected.is_err() => format!("\"{primary}\""),
             _ => locks.to_string(),
         },
-        redis_cli: locks.redis_cli(),
+        redis_cli: locks.server().redis_cli(),
         client,
         until,
         connected,
@@ -143,11 +143,12 @@ impl Server<'_> {
     }
 
     fn is_about_tls(&self, error: &Error) -> bool {
-        matches!(self.locks.transport(), Transport::Tls { .. }) && error.kind == ErrorKind::Config
+        matches!(self.locks.server().transport(), Transport::Tls { .. })
+            && error.kind == ErrorKind::Config
     }
 
     fn tls(&self) -> Finding {
-        match (self.locks.transport(), &self.connected) {
+        match (self.locks.server().transport(), &self.connected) {
             _ if self.locks.send_open_password() => warn(
                 "the password crosses the network unencrypted: anyone on the path can read it",
                 "connect by rediss:// to a TLS port of the server (docs/servers.md), or by a tunnel",
@@ -256,7 +257,7 @@ impl Server<'_> {
             "master" if !is_active => ok(format!("primary of {replicas}")),
             "slave" if !is_writable => fail(
                 format!("a read-only replica of {primary}"),
-                format!("--url {}://{primary}", self.locks.scheme()),
+                format!("--url {}://{primary}", self.locks.server().scheme()),
             ),
             "slave" | "master" | "active-replica" => fail(
                 format!("a writable replica of {primary}: both grant the same lock"),
@@ -309,7 +310,7 @@ impl Server<'_> {
             Some(slot) => ok(format!("the prefix {prefix} keeps all keys in slot {slot}")),
             None => fail(
                 format!("the prefix {prefix} has no hash tag, so its keys are on several nodes"),
-                format!("--url {}-cluster://HOST:PORT", self.locks.scheme()),
+                format!("--url {}-cluster://HOST:PORT", self.locks.server().scheme()),
             ),
         }
     }
@@ -479,7 +480,7 @@ impl Server<'_> {
         } else {
             self.locks.acl_commands()
         };
-        if self.locks.have_only_user() {
+        if self.locks.server().has_only_user() {
             return format!("give the user in the URL {}", rules.join(" "));
         }
         let user = self.locks.user().unwrap_or("default".into());
@@ -524,7 +525,7 @@ impl Server<'_> {
             (ErrorKind::Refused, _) => "correct the user or the password",
             (ErrorKind::NotNow | ErrorKind::Replica, _) => "see the server's log",
             (ErrorKind::Internal, _) => "is this server compatible with Redis?",
-            (_, Some(NoServer)) if self.locks.transport() == Transport::Socket => {
+            (_, Some(NoServer)) if self.locks.server().transport() == Transport::Socket => {
                 "start Redis, or correct the path in the URL"
             }
             (_, Some(NoServer | NoDefaultServer)) => {
@@ -619,7 +620,7 @@ mod tests {
         let locks = Locks::new(access, None, 0).unwrap();
         let mut server = Server {
             client: locks.client(),
-            redis_cli: locks.redis_cli(),
+            redis_cli: locks.server().redis_cli(),
             place: locks.to_string(),
             findings: Vec::new(),
             until: Instant::now(),
