@@ -22,6 +22,7 @@ mod looks;
 mod manual;
 mod mistakes;
 mod never_used;
+mod old_words;
 mod privacy;
 mod release;
 mod run;
