@@ -9,20 +9,27 @@ use std::ops::Range;
 /// Shown in place of a secret.
 const MASK: &str = "***";
 
-/// A text, or a script, without its secrets.
+/// Returns a text, or a script, without its secrets.
 pub(in crate::command) fn masked(text: &str) -> Cow<'_, str> {
     let mut safe = String::new();
-    let mut copied = 0;
-    for secret in Scan::new(text) {
-        safe.push_str(&text[copied..secret.start]);
-        safe.push_str(MASK);
-        copied = secret.end;
+    let (mut copied, mut at, mut quote) = (0, 0, None);
+    while let Some(c) = text[at..].chars().next() {
+        let mark = mark_of(&text[at..]);
+        quote = within(quote, mark);
+        let length = mark.map_or(c.len_utf8(), str::len);
+        let end = at + length_of(&text[at..], is_name).max(length);
+        let secret = secret_at(text, at..end, quote);
+        at = end;
+        if let Some(secret) = secret.filter(|secret| !is_reference(&text[secret.clone()])) {
+            safe = safe + &text[copied..secret.start] + MASK;
+            copied = secret.end;
+            at = secret.end;
+        }
     }
     if copied == 0 {
         return Cow::Borrowed(text);
     }
-    safe.push_str(&text[copied..]);
-    Cow::Owned(safe)
+    Cow::Owned(safe + &text[copied..])
 }
 
 /// The words of a command line, one after the other.
@@ -33,166 +40,91 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// The next word without its secrets.
+    /// Returns the next word without its secrets.
     pub(super) fn masked<'a>(&mut self, word: &'a str) -> Cow<'a, str> {
-        let is_value = std::mem::take(&mut self.expects_secret) && !word.starts_with('-');
-        if is_value && !word.is_empty() {
+        let is_option = word.starts_with('-');
+        if std::mem::take(&mut self.expects_secret) && !is_option && !word.is_empty() {
             return Cow::Borrowed(MASK);
         }
         // The whole value, whatever characters it has, also in `--env=PASSWORD=x`.
+        let names = &word[..length_of(word, |c| is_name(c) || c == '=')];
         let mut start = 0;
-        loop {
-            let name = &word[start..start + length_of(&word[start..], is_name)];
-            let end = start + name.len();
-            let value = word[end..].strip_prefix('=').unwrap_or_default();
-            if value.is_empty() {
-                self.expects_secret = word.starts_with('-') && end == word.len() && is_secret(name);
-                return masked(word);
-            }
-            if is_secret(name) {
+        for (end, _) in names.match_indices('=') {
+            if is_secret(&names[start..end]) && end + 1 < word.len() {
                 return Cow::Owned(format!("{}={MASK}", &word[..end]));
             }
             start = end + 1;
         }
+        self.expects_secret = is_option && names == word && is_secret(&names[start..]);
+        masked(word)
     }
 }
 
-/// Finds the secrets in a text.
-struct Scan<'a> {
-    text: &'a str,
-    at: usize,
-    /// The mark of the quotation that this place is in.
-    quote: &'a str,
-}
-
-impl Iterator for Scan<'_> {
-    type Item = Range<usize>;
-
-    fn next(&mut self) -> Option<Range<usize>> {
-        while self.at < self.text.len() {
-            let secret = self.step();
-            if let Some(secret) = secret.filter(|secret| !is_reference(&self.text[secret.clone()]))
-            {
-                self.at = secret.end;
-                return Some(secret);
+/// Returns the secret that begins with a name, or follows it. The name is in a quotation with this mark, if in any.
+fn secret_at(text: &str, name: Range<usize>, quote: Mark) -> Option<Range<usize>> {
+    let Range { start, end } = name;
+    if let Some(length) = token_length(&text[start..]) {
+        return Some(start..start + length);
+    }
+    let (name, rest) = (&text[start..end], &text[end..]);
+    if let Some(url) = rest.strip_prefix("://") {
+        return login(url, name).map(|login| end + 3 + login.start..end + 3 + login.end);
+    }
+    if !is_secret(name) {
+        return None;
+    }
+    if rest.starts_with('=') {
+        return Some(end + 1..value_end(text, end + 1, quote));
+    }
+    let field = mark_of(rest);
+    let is_header = name.to_ascii_lowercase().ends_with("authorization") || name.contains("X-");
+    let behind = rest[field.map_or(0, str::len)..].trim_start();
+    if let Some(value) = behind.strip_prefix(':')
+        && (field.is_some() || is_header || value.starts_with(' '))
+    {
+        let value = value.trim_start();
+        let start = text.len() - value.len();
+        let length_to = |mark: &str| value.find(mark).unwrap_or(value.len());
+        let end = match mark_of(value) {
+            Some(mark) if field.is_some() => {
+                let length = value[mark.len()..].find(mark);
+                length.map_or(text.len(), |length| start + length + 2 * mark.len())
             }
-        }
-        None
-    }
-}
-
-impl<'a> Scan<'a> {
-    fn new(text: &'a str) -> Self {
-        Self {
-            text,
-            at: 0,
-            quote: "",
-        }
-    }
-
-    /// Reads a quotation mark, a name or another character; the secret that begins there, if one does.
-    fn step(&mut self) -> Option<Range<usize>> {
-        let (text, start) = (self.text, self.at);
-        let rest = &text[start..];
-        if let Some(length) = token_length(rest) {
-            return Some(start..start + length);
-        }
-        let length = length_of(rest, is_name);
-        if length > 0 {
-            self.at += length;
-            return self.secret_after(&rest[..length]);
-        }
-        if let Some(mark) = mark_of(rest) {
-            self.at += mark.len();
-            if self.quote.is_empty() {
-                self.quote = mark;
-            } else if self.quote == mark {
-                self.quote = "";
-            }
-            return None;
-        }
-        self.at += rest.chars().next().map_or(1, char::len_utf8);
-        None
-    }
-
-    /// The secret that the name before this place introduces.
-    fn secret_after(&self, name: &str) -> Option<Range<usize>> {
-        let (text, end) = (self.text, self.at);
-        let rest = &text[end..];
-        if let Some(rest) = rest.strip_prefix("://") {
-            return login(text, name, text.len() - rest.len());
-        }
-        if !is_secret(name) {
-            return None;
-        }
-        // The quotation mark of a JSON field.
-        let behind = mark_of(rest).map_or(rest, |mark| &rest[mark.len()..]);
-        if let Some(value) = rest.strip_prefix('=') {
-            let value = text.len() - value.len();
-            return Some(value..self.value_end(value));
-        }
-        let is_field = behind.len() < rest.len();
-        let is_header = name.to_ascii_lowercase().ends_with("authorization") || name.contains("X-");
-        if let Some(value) = behind.trim_start().strip_prefix(':')
-            && (is_field || is_header || value.starts_with(' '))
-        {
-            let start = text.len() - value.trim_start().len();
-            let end = match mark_of(&text[start..]).filter(|_| is_field) {
-                Some(mark) => self.text[start + mark.len()..]
-                    .find(mark)
-                    .map_or(text.len(), |length| start + length + 2 * mark.len()),
-                None if is_header => self.line_end(start),
-                None => self.value_end(start),
-            };
-            return Some(start..end);
-        }
-        let value = text.len() - rest.trim_start().len();
-        let is_option = name.starts_with('-') && value > end && !text[value..].starts_with('-');
-        is_option.then(|| value..self.value_end(value))
-    }
-
-    /// The end of the value that begins here: of its last part without a space, or in quotation marks.
-    fn value_end(&self, start: usize) -> usize {
-        let (mut at, mut quote) = (start, "");
-        while let Some(c) = self.text[at..].chars().next() {
-            let mark = mark_of(&self.text[at..]);
-            let closes_outer = mark.is_some_and(|mark| mark == self.quote);
-            if quote.is_empty() && (is_separator(c) || closes_outer) {
-                return at;
-            }
-            match mark {
-                Some(mark) if quote.is_empty() => quote = mark,
-                Some(mark) if quote == mark => quote = "",
-                _ => {}
-            }
-            at += match mark {
-                Some(mark) => mark.len(),
-                None if c == '\\' => {
-                    1 + self.text[at + 1..].chars().next().map_or(0, char::len_utf8)
-                }
-                None => c.len_utf8(),
-            };
-        }
-        self.text.len()
-    }
-
-    /// The end of the quotation that this place is in, or of the line.
-    fn line_end(&self, start: usize) -> usize {
-        let rest = &self.text[start..];
-        let line = rest.find('\n').unwrap_or(rest.len());
-        let quotation = if self.quote.is_empty() {
-            None
-        } else {
-            rest.find(self.quote)
+            _ if is_header => start + length_to("\n").min(length_to(quote.unwrap_or("\n"))),
+            _ => value_end(text, start, quote),
         };
-        start + line.min(quotation.unwrap_or(line))
+        return Some(start..end);
     }
+    let value = rest.trim_start();
+    let is_option = name.starts_with('-') && value.len() < rest.len() && !value.starts_with('-');
+    let start = text.len() - value.len();
+    is_option.then(|| start..value_end(text, start, quote))
 }
 
-/// The password in a URL whose authority begins at `start`; or the user, if that may be a token.
-fn login(text: &str, scheme: &str, start: usize) -> Option<Range<usize>> {
+/// Returns the end of the value that begins here: of its last part without a space, or in quotation marks. The mark
+/// `outer` ends the quotation that the value is in.
+fn value_end(text: &str, start: usize, outer: Mark) -> usize {
+    let (mut at, mut quote) = (start, None);
+    while let Some(c) = text[at..].chars().next() {
+        let mark = mark_of(&text[at..]);
+        if quote.is_none() && (is_separator(c) || mark.is_some() && mark == outer) {
+            return at;
+        }
+        quote = within(quote, mark);
+        let escaped = || text[at + 1..].chars().next().map_or(0, char::len_utf8);
+        at += match mark {
+            Some(mark) => mark.len(),
+            None if c == '\\' => 1 + escaped(),
+            None => c.len_utf8(),
+        };
+    }
+    text.len()
+}
+
+/// Returns the password in a URL, of which `url` is what follows the scheme; or the user, if that may be a token.
+fn login(url: &str, scheme: &str) -> Option<Range<usize>> {
     let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`');
-    let url = text[start..].split(ends).next()?;
+    let url = url.split(ends).next()?;
     let path = url.find(['/', '?', '#']).unwrap_or(url.len());
     // A password that isn't encoded may contain these. A number after the colon is a port.
     let has_port = |colon: usize| url[colon + 1..path].bytes().all(|b| b.is_ascii_digit());
@@ -201,20 +133,16 @@ fn login(text: &str, scheme: &str, start: usize) -> Option<Range<usize>> {
         (None, Some(colon)) if !has_port(colon) => url.rfind('@')?,
         _ => return None,
     };
-    let (user, password) = url[..at].split_once(':').unwrap_or((&url[..at], ""));
-    let may_be_token = scheme == "git" || scheme.starts_with("http") || scheme.contains("redis");
-    if password.is_empty() {
-        return may_be_token.then(|| start..start + user.len());
+    let user = url[..at].find(':').unwrap_or(at);
+    if user + 1 < at {
+        let is_token = token_length(&url[..user]).is_some();
+        return Some(if is_token { 0 } else { user + 1 }..at);
     }
-    let masked_from = if token_length(user).is_some() {
-        0
-    } else {
-        user.len() + 1
-    };
-    Some(start + masked_from..start + at)
+    let may_be_token = scheme == "git" || scheme.starts_with("http") || scheme.contains("redis");
+    may_be_token.then_some(0..user)
 }
 
-/// The length of the token that begins here, if it is known by its first characters.
+/// Returns the length of the token that begins here, if it is known by its first characters.
 fn token_length(text: &str) -> Option<usize> {
     // A JWT, or its beginning if the text is cut.
     if text.starts_with("eyJ") {
@@ -222,96 +150,75 @@ fn token_length(text: &str) -> Option<usize> {
         let is_token = header > RANDOM && text[header..].starts_with('.');
         return is_token.then(|| length_of(text, |c| is_name(c) || c == '.'));
     }
-    PREFIXES.iter().find_map(|prefix| {
+    PREFIXES.split(' ').find_map(|prefix| {
         let random = length_of(text.strip_prefix(prefix)?, |c| is_name(c) || c == '/');
         (random >= RANDOM).then_some(prefix.len() + random)
     })
 }
 
-/// What tokens of GitHub, GitLab, Slack, AWS, Vault and Anthropic begin with.
-const PREFIXES: [&str; 13] = [
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "github_pat_",
-    "glpat-",
-    "xox",
-    "AKIA",
-    "hvs.",
-    "sk-ant-",
-    "hooks.slack.com/services/",
-    "hooks.slack.com/workflows/",
-];
+/// Beginnings of tokens of GitHub, GitLab, Slack, AWS, Vault and Anthropic.
+const PREFIXES: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xox AKIA hvs. sk-ant- \
+    hooks.slack.com/services/ hooks.slack.com/workflows/";
 
-/// How many characters follow at least; fewer are no token.
+/// Smallest number of characters that follow; fewer are no token.
 const RANDOM: usize = 10;
 
-/// Whether an option, a variable or a field of this name has a secret as its value.
+/// Returns true if an option, a variable or a field of this name has a secret as its value.
 fn is_secret(name: &str) -> bool {
     // The addresses of web hooks are secrets, too.
     if matches!(name, "REDLOCK_HOOK" | "X-Amz-Signature" | "sig") {
         return true;
     }
-    let lower = name
-        .trim_start_matches('-')
-        .to_ascii_lowercase()
-        .replace('-', "_");
-    let parts: Vec<&str> = lower
-        .split('_')
-        .map(|part| part.trim_end_matches(|c: char| c.is_ascii_digit()))
-        .collect();
+    let lower = name.trim_start_matches('-').to_ascii_lowercase();
+    let lower = lower.replace('-', "_");
+    let parts = lower.split('_');
+    let parts = parts.map(|part| part.trim_end_matches(|c: char| c.is_ascii_digit()));
+    let parts: Vec<&str> = parts.collect();
+    let is_in = |list: &str, part: &str| list.split(' ').any(|word| word == part);
     let names_secret =
-        |part: &&str| WORDS.contains(part) || ENDINGS.iter().any(|ending| part.ends_with(ending));
-    let is_key = KEYS.iter().any(|key| lower.contains(key));
+        |part: &&str| is_in(WORDS, part) || ENDINGS.split(' ').any(|ending| part.ends_with(ending));
+    let is_key = KEYS.split(' ').any(|key| lower.contains(key));
     !matches!(name, "PWD" | "OLDPWD")
-        && !matches!(parts[0], "ask" | "no")
-        && !parts.last().is_some_and(|last| ABOUT.contains(last))
+        && !is_in(NEGATIONS, parts[0])
+        && !parts.last().is_some_and(|last| is_in(ABOUT, last))
         && (is_key || parts.iter().any(names_secret))
 }
 
 /// Parts of a name that name a secret if they are the whole part.
-const WORDS: [&str; 3] = ["auth", "pass", "pwd"];
+const WORDS: &str = "auth pass pwd";
 
 /// Ends of parts that name a secret, as in PGPASSWORD.
-const ENDINGS: [&str; 10] = [
-    "authorization",
-    "password",
-    "passwords",
-    "passwd",
-    "passphrase",
-    "token",
-    "secret",
-    "secrets",
-    "credential",
-    "credentials",
-];
+const ENDINGS: &str = "authorization password passwords passwd passphrase token secret secrets \
+    credential credentials";
 
 /// Keys that are secrets.
-const KEYS: [&str; 8] = [
-    "api_key",
-    "apikey",
-    "access_key",
-    "accesskey",
-    "secret_key",
-    "private_key",
-    "auth_key",
-    "encryption_key",
-];
+const KEYS: &str = "api_key apikey access_key accesskey secret_key private_key auth_key \
+    encryption_key";
+
+/// First parts of names of options without a secret.
+const NEGATIONS: &str = "ask no";
 
 /// Last parts of names that only say something about a secret.
-const ABOUT: [&str; 14] = [
-    "sock", "socket", "file", "path", "dir", "name", "type", "url", "stdin", "fd", "env", "user",
-    "helper", "ttl",
-];
+const ABOUT: &str = "sock socket file path dir name type url stdin fd env user helper ttl";
 
 /// The marks of a quotation: the first is one within another, as in `sh -c "a \"b c\""`.
 const MARKS: [&str; 3] = ["\\\"", "'", "\""];
 
-/// The quotation mark that a text begins with.
-fn mark_of(text: &str) -> Option<&'static str> {
+/// A quotation mark, if there is one.
+type Mark = Option<&'static str>;
+
+/// Returns the quotation mark that a text begins with.
+fn mark_of(text: &str) -> Mark {
     MARKS.into_iter().find(|mark| text.starts_with(mark))
+}
+
+/// Returns the mark of the quotation that goes on after the next mark, which may begin or end it.
+fn within(quote: Mark, mark: Mark) -> Mark {
+    match quote {
+        None => mark,
+        Some(_) if quote == mark => None,
+        Some(_) => quote,
+    }
 }
 
 /// A character of a name: of a variable, an option, a URL's scheme.
@@ -324,20 +231,17 @@ fn is_separator(c: char) -> bool {
     c.is_whitespace() || matches!(c, ';' | '|' | '&' | '(' | ')' | '<' | '>' | '`')
 }
 
-/// Whether a value is empty, or only names a variable or a command whose output it is.
+/// Returns true for a value that is empty, or only names a variable or a command whose output it is.
 fn is_reference(value: &str) -> bool {
     let value = value.trim_matches(['"', '\\']);
     let Some(name) = value.strip_prefix('$') else {
         return value.is_empty();
     };
-    let braced = name
-        .strip_prefix('{')
-        .and_then(|name| name.strip_suffix('}'));
-    name.starts_with('(')
-        || length_of(braced.unwrap_or(name), is_name) == braced.unwrap_or(name).len()
+    let braced = name.strip_prefix('{').and_then(|it| it.strip_suffix('}'));
+    name.starts_with('(') || braced.unwrap_or(name).chars().all(is_name)
 }
 
-/// The length of the characters of this kind that a text begins with, in bytes.
+/// Returns the length of the characters of this kind that a text begins with, in bytes.
 fn length_of(text: &str, is_part: impl Fn(char) -> bool) -> usize {
     text.len() - text.trim_start_matches(is_part).len()
 }
