@@ -203,7 +203,7 @@ fn url<'a>(
 ) -> Result<(&'a str, UrlOrigin, usize), BadConfig> {
     match (&options.url, sources.get("URL"), &sources.unreadable) {
         (Some(url), _, _) => Ok((url, UrlOrigin::Option, 0)),
-        (_, Some(setting), _) => Ok((&setting.value, setting.origin(), setting.rank)),
+        (_, Some(setting), _) => Ok((&setting.value, setting.origin.clone(), setting.rank)),
         (_, _, None) => Ok((URL, UrlOrigin::Default, usize::MAX)),
         (_, _, Some(path)) => Err(BadConfig(format!(
             "can't read {}, which may set the Redis URL: make it readable for this user, or give --url or REDLOCK_URL",
@@ -215,11 +215,9 @@ fn url<'a>(
 /// Returns how much redlock prints. The place that counts first decides, and of two settings in one place the quieter.
 fn verbosity(options: &Common, sources: &Sources) -> Result<Verbosity, BadConfig> {
     let rank = |name| {
-        let is_on = sources.value(name, switch)? == Some(true);
-        Ok(sources
-            .get(name)
-            .filter(|_| is_on)
-            .map_or(usize::MAX, |it| it.rank))
+        let is_on = sources.value(name, switch)?.unwrap_or_default();
+        let setting = sources.get(name).filter(|_| is_on);
+        Ok(setting.map_or(usize::MAX, |it| it.rank))
     };
     let (quiet, verbose) = (rank("QUIET")?, rank("VERBOSE")?);
     Ok(match (options.quiet, options.verbose) {
@@ -265,23 +263,20 @@ fn one_of(words: [&'static str; 2]) -> impl Fn(&str) -> Result<&'static str, Str
     }
 }
 
-/// Of the files with secrets that are used, those that every user of this host can read.
+/// Returns the files with secrets that are used, and that every user of this host can read.
 fn exposed(
     password_file: Option<&Path>,
     (url, origin): (&str, &UrlOrigin),
     key: Option<&Path>,
 ) -> Vec<Exposure> {
     let (in_url, beside_url) = protocol::passwords(url);
-    let mut files: Vec<(&Path, &str)> = Vec::new();
-    if let (true, UrlOrigin::File(path, _)) = (in_url, origin) {
-        files.push((path, "a password"));
-    }
-    files.extend(password_file.map(|path| (path, "a password")));
-    files.extend(beside_url.as_deref().map(|path| (path, "a password")));
-    files.extend(key.map(|path| (path, "a private key")));
-    let exposures = files
-        .into_iter()
-        .map(|(path, what)| trust::exposed(path, what));
+    let config = match origin {
+        UrlOrigin::File(path, _) if in_url => Some(&**path),
+        _ => None,
+    };
+    let passwords = [config, password_file, beside_url.as_deref()].map(|it| (it, "a password"));
+    let files = passwords.into_iter().chain([(key, "a private key")]);
+    let exposures = files.map(|(path, what)| trust::exposed(path?, what));
     exposures.flatten().collect()
 }
 

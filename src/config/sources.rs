@@ -1,5 +1,6 @@
 //! Where settings are written: the environment, the user's file, and the system's file.
 
+use std::io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -37,34 +38,22 @@ pub struct Setting {
     /// Name of the variable.
     name: String,
     pub value: String,
-    /// File and line, or `None` for the environment.
-    place: Option<(PathBuf, usize)>,
-    /// Position of the place: 1 for the environment, more for a place that counts less.
+    pub origin: UrlOrigin,
+    /// Position of the origin: 1 for the environment, more for one that counts less.
     pub rank: usize,
 }
 
 impl Setting {
     /// Returns `REDLOCK_TTL`, or for a file `/etc/redlock.env:3: REDLOCK_TTL`.
     pub fn location(&self) -> String {
-        self.place() + &self.name
-    }
-
-    fn place(&self) -> String {
-        let place = self.place.as_ref();
-        place.map_or(String::new(), |(file, line)| {
-            format!("{}:{line}: ", file.display())
-        })
-    }
-
-    pub fn origin(&self) -> UrlOrigin {
-        match &self.place {
-            None => UrlOrigin::Environment,
-            Some((path, line)) => UrlOrigin::File(path.clone(), *line),
+        match &self.origin {
+            UrlOrigin::File(path, line) => format!("{}:{line}: {}", path.display(), self.name),
+            _ => self.name.clone(),
         }
     }
 
     pub fn is_in_file(&self) -> bool {
-        self.place.is_some()
+        matches!(self.origin, UrlOrigin::File(..))
     }
 
     /// Returns the error for a wrong value. The message doesn't repeat the value, which may be a secret in the wrong line.
@@ -103,16 +92,16 @@ impl Sources {
             let Ok(value) = value.into_string() else {
                 return Err(BadConfig(format!("{name} isn't UTF-8")));
             };
-            all.add(name, &value, None, 1);
+            all.add(name, &value, UrlOrigin::Environment, 1);
         }
         let files = user_file().into_iter().chain([PathBuf::from(SYSTEM_FILE)]);
         for (at, path) in files.enumerate() {
             match trust::read(&path) {
                 Ok(Ok(text)) => all.add_file(&path, &text, at + 2)?,
                 Ok(Err(why)) => all.refused.push(why),
-                Err(error) if is_absent(&error) => {}
+                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {}
                 // The file may hold a password that only root and cron need.
-                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(error) if error.kind() == PermissionDenied => {
                     all.unreadable.get_or_insert(path);
                 }
                 Err(error) => {
@@ -125,13 +114,12 @@ impl Sources {
     }
 
     /// Adds a setting. An empty one counts as unset, as in `REDLOCK_URL= redlock …`.
-    fn add(&mut self, name: String, value: &str, place: Option<(PathBuf, usize)>, rank: usize) {
+    fn add(&mut self, name: String, value: &str, origin: UrlOrigin, rank: usize) {
         if !value.is_empty() {
-            let value = value.to_owned();
             self.settings.push(Setting {
                 name,
-                value,
-                place,
+                value: value.to_owned(),
+                origin,
                 rank,
             });
         }
@@ -145,8 +133,8 @@ impl Sources {
     pub fn add_file(&mut self, path: &Path, text: &str, rank: usize) -> Result<(), BadConfig> {
         let before = self.settings.len();
         for (index, line) in text.trim_start_matches('\u{feff}').split('\n').enumerate() {
-            let place = (path.to_owned(), index + 1);
-            let wrong = |why: &str| BadConfig(format!("{}:{}: {why}", path.display(), index + 1));
+            let origin = UrlOrigin::File(path.to_owned(), index + 1);
+            let wrong = |why: &str| BadConfig(format!("{origin}: {why}"));
             if line.ends_with('\r') {
                 let path = quote(path);
                 return Err(wrong(&format!(
@@ -165,8 +153,12 @@ impl Sources {
             let unquoted = ['"', '\'']
                 .iter()
                 .find_map(|&quote| value.strip_prefix(quote)?.strip_suffix(quote));
-            let value = unquoted.unwrap_or(value);
-            self.add(name.trim().to_owned(), value, Some(place), rank);
+            self.add(
+                name.trim().to_owned(),
+                unquoted.unwrap_or(value),
+                origin,
+                rank,
+            );
         }
         self.settings[before..].reverse();
         Ok(())
@@ -180,10 +172,8 @@ impl Sources {
     /// # Errors
     /// [`BadConfig`] for the first file that isn't used because others may have written it.
     pub fn expect_trusted(&self) -> Result<(), BadConfig> {
-        match self.refused.first() {
-            Some(why) => Err(BadConfig(why.to_string())),
-            None => Ok(()),
-        }
+        let refused = self.refused.first();
+        refused.map_or(Ok(()), |why| Err(BadConfig(why.to_string())))
     }
 
     /// Returns the setting of this name, without [`OURS`], that counts.
@@ -224,21 +214,21 @@ impl Sources {
     /// [`BadConfig`] for an unknown setting in a file.
     pub fn without_effect(&self) -> Result<[Option<String>; 2], BadConfig> {
         let is_in = |list, setting: &Setting| {
-            setting
-                .name
-                .strip_prefix(OURS)
-                .is_some_and(|name| is_listed(list, name))
+            let name = setting.name.strip_prefix(OURS);
+            name.is_some_and(|name| is_listed(list, name))
         };
         let others = self.settings.iter().filter(|it| !is_in(SETTINGS, it));
         let (removed, unknown): (Vec<_>, Vec<_>) = others.partition(|it| is_in(REMOVED, it));
-        let hint = |setting: &Setting| {
+        let with_hint = |setting: &Setting| {
             let known: Vec<String> = SETTINGS.split(' ').map(|it| OURS.to_owned() + it).collect();
-            let near = nearest(&setting.name, known.iter().map(String::as_str));
-            near.map_or(String::new(), |near| format!("; did you mean {near}?"))
+            match nearest(&setting.name, known.iter().map(String::as_str)) {
+                Some(near) => format!("{}; did you mean {near}?", setting.name),
+                None => setting.name.clone(),
+            }
         };
         if let Some(setting) = unknown.iter().find(|it| it.is_in_file()) {
-            let (place, name, hint) = (setting.place(), &setting.name, hint(setting));
-            return Err(BadConfig(format!("{place}unknown setting {name}{hint}")));
+            let (origin, name) = (&setting.origin, with_hint(setting));
+            return Err(BadConfig(format!("{origin}: unknown setting {name}")));
         }
         let list = |settings: &[&Setting]| {
             let places: Vec<String> = settings.iter().map(|it| it.location()).collect();
@@ -252,7 +242,7 @@ impl Sources {
         });
         let unknown = match unknown.as_slice() {
             [] => None,
-            [one] => Some(format!("unknown variable {}{}", one.name, hint(one))),
+            [one] => Some(format!("unknown variable {}", with_hint(one))),
             several => Some(format!("unknown variables {}", list(several))),
         };
         // The run around this one has said so.
@@ -275,14 +265,6 @@ fn is_service_link(name: &str) -> bool {
     name.ends_with("_PORT")
         || name.contains("_SERVICE_")
         || name.match_indices("_PORT_").any(is_port)
-}
-
-/// Returns true if there is no file.
-fn is_absent(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
-    )
 }
 
 fn user_file() -> Option<PathBuf> {

@@ -29,15 +29,13 @@ pub struct Exposure {
 
 impl fmt::Display for Exposure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        if let Some(command) = &self.command {
-            write!(f, "; run: {command}")?;
-        }
-        match (&self.command, &self.otherwise) {
-            (Some(_), Some(otherwise)) => write!(f, "; or {otherwise}"),
-            (None, Some(otherwise)) => write!(f, "; {otherwise}"),
-            (_, None) => Ok(()),
-        }
+        let fix = match (&self.command, &self.otherwise) {
+            (Some(command), Some(otherwise)) => format!("; run: {command}; or {otherwise}"),
+            (Some(command), None) => format!("; run: {command}"),
+            (None, Some(otherwise)) => format!("; {otherwise}"),
+            (None, None) => String::new(),
+        };
+        write!(f, "{}{fix}", self.what)
     }
 }
 
@@ -102,26 +100,23 @@ fn exposure(
         return Ok(None);
     }
     let otherwise = match user {
-        _ if is_unknown => {
-            "in a container, mount it with the container's root as its owner, or set the variables in the environment"
-        }
-        0 if !is_trusted => "use root's own configuration file, as `sudo -H` does",
-        _ => "",
+        _ if is_unknown => Some(
+            "in a container, mount it with the container's root as its owner, or set the variables in the environment",
+        ),
+        0 if !is_trusted => Some("use root's own configuration file, as `sudo -H` does"),
+        _ => None,
     };
-    let what = format!(
-        "{} isn't used, as other users can write it: {whose} belongs to {} and has mode {:o}",
-        path.display(),
-        if owner == 0 {
-            "root".into()
-        } else {
-            format!("user {owner}")
-        },
-        metadata.mode() & 0o7777
-    );
+    let owner = match owner {
+        0 => "root".to_owned(),
+        _ => format!("user {owner}"),
+    };
+    let (path, mode) = (path.display(), metadata.mode() & 0o7777);
     Ok(Some(Exposure {
-        what,
+        what: format!(
+            "{path} isn't used, as other users can write it: {whose} belongs to {owner} and has mode {mode:o}"
+        ),
         command: Some(commands.join(" && ")),
-        otherwise: Some(otherwise.to_owned()).filter(|words| !words.is_empty()),
+        otherwise: otherwise.map(str::to_owned),
     }))
 }
 
