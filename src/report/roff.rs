@@ -24,30 +24,23 @@ const SEQUENCES: [(&str, &str); 11] = [
 ];
 
 /// A page so far.
+#[derive(Default)]
 struct Page {
     text: String,
     /// The paragraph that isn't written yet.
     words: String,
-    /// Indents of the section and its parts, and of the paragraph below its tag.
-    base: usize,
+    /// Indents of a part within its section, and of the paragraph below its tag.
+    nested: usize,
     hang: usize,
     /// The tag of the next paragraph.
     tag: Option<String>,
     is_tag_next: bool,
-    is_filled: bool,
+    is_verbatim: bool,
 }
 
 /// Returns a page of the manual as plain text.
 pub fn plain(page: &str) -> String {
-    let mut plain = Page {
-        text: String::new(),
-        words: String::new(),
-        base: INDENT,
-        hang: 0,
-        tag: None,
-        is_tag_next: false,
-        is_filled: true,
-    };
+    let mut plain = Page::default();
     for line in page.lines() {
         match line.strip_prefix('.') {
             Some(request) => plain.request(request),
@@ -64,7 +57,7 @@ impl Page {
         match name {
             "SH" | "SS" => {
                 self.begin_paragraph(0);
-                self.base = INDENT;
+                self.nested = 0;
                 let indent = if name == "SS" { "   " } else { "" };
                 let _ = writeln!(self.text, "{indent}{}", arguments(rest).join(" "));
             }
@@ -82,15 +75,12 @@ impl Page {
             "RS" | "RE" => {
                 self.end_paragraph();
                 self.hang = 0;
-                self.base = if name == "RS" {
-                    self.base + INDENT
-                } else {
-                    self.base - INDENT
-                };
+                // No page nests a part in another.
+                self.nested = if name == "RS" { INDENT } else { 0 };
             }
             "nf" | "EX" | "fi" | "EE" => {
                 self.end_paragraph();
-                self.is_filled = name.starts_with('f') || name == "EE";
+                self.is_verbatim = matches!(name, "nf" | "EX");
             }
             "br" => self.end_paragraph(),
             "B" | "I" => self.add(arguments(rest).join(" ")),
@@ -104,8 +94,8 @@ impl Page {
     fn add(&mut self, line: String) {
         if std::mem::take(&mut self.is_tag_next) {
             self.tag = Some(line);
-        } else if !self.is_filled {
-            let indent = self.base + self.hang;
+        } else if self.is_verbatim {
+            let indent = INDENT + self.nested + self.hang;
             self.text += format!("{:indent$}{line}", "").trim_end();
             self.text.push('\n');
         } else if line.is_empty() {
@@ -125,7 +115,8 @@ impl Page {
 
     fn end_paragraph(&mut self) {
         let words = std::mem::take(&mut self.words);
-        let (base, indent) = (self.base, self.base + self.hang);
+        let base = INDENT + self.nested;
+        let indent = base + self.hang;
         let mut start = " ".repeat(indent);
         if let Some(tag) = self.tag.take() {
             if columns(&tag) < self.hang && !words.is_empty() {
