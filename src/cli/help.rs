@@ -37,29 +37,17 @@ pub(super) fn documented(mut all: clap::Command) -> clap::Command {
 pub fn short_help(command: &mut clap::Command) -> String {
     let about = command.get_about().map(ToString::to_string);
     let usage = command.render_usage();
-    let rows: Vec<(String, String)> = command
-        .get_arguments()
-        .filter(|argument| !argument.is_hide_set() && !argument.is_hide_short_help_set())
-        .filter_map(|argument| {
-            let long = argument.get_long()?;
+    let shown = command.get_arguments().filter(|argument| {
+        let is_hidden = argument.is_hide_set() || argument.is_hide_short_help_set();
+        argument.get_long().is_some() && !is_hidden
+    });
+    let rows: Vec<(String, String)> = shown
+        .map(|argument| {
             let short = argument.get_short();
             let short = short.map_or("    ".into(), |short| format!("-{short}, "));
-            let value = argument.get_value_names().unwrap_or_default();
-            let value = match value
-                .first()
-                .filter(|_| argument.get_action().takes_values())
-            {
-                None => String::new(),
-                Some(name) if argument.get_num_args().is_some_and(|n| n.min_values() == 0) => {
-                    format!("[={name}]")
-                }
-                Some(name) => format!(" {name}"),
-            };
+            let option = argument.to_string().replace(['<', '>'], "");
             let help = argument.get_help().map(ToString::to_string);
-            Some((
-                format!("  {short}--{long}{value}"),
-                help.unwrap_or_default(),
-            ))
+            (format!("  {short}{option}"), help.unwrap_or_default())
         })
         .collect();
     let width = rows.iter().map(|(option, _)| option.len()).max();

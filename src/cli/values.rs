@@ -66,37 +66,32 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Why a duration in months or years isn't taken, and what to write: the `M` of one is easily typed for
-/// the `m` of a minute.
+/// Returns why a duration in months or years is refused, and what to write: `M` is easily typed for the `m` of a minute.
 fn without_length(text: &str) -> Option<String> {
-    let is_number = |c: char| c.is_ascii_digit();
+    let is_digit = |c: char| c.is_ascii_digit();
     let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.trim_start_matches(|c: char| !is_number(c));
-        let unit = digits.trim_start_matches(is_number);
-        let count: u64 = digits[..digits.len() - unit.len()].parse().ok()?;
-        let unit = unit.trim_start();
-        rest = unit.trim_start_matches(|c: char| !is_number(c) && !c.is_whitespace());
+    while let Some(at) = rest.find(is_digit) {
+        let unit = rest[at..].trim_start_matches(is_digit);
+        let count: u64 = rest[at..rest.len() - unit.len()].parse().ok()?;
+        rest = unit;
+        let unit = unit.trim_start().split(|c: char| !c.is_alphabetic()).next();
         let days = |each: u64| count.saturating_mul(each);
-        match &unit[..unit.len() - rest.len()] {
-            "M" => {
-                let minutes = match count {
-                    1 => "a minute".into(),
-                    _ => format!("{count} minutes"),
-                };
-                return Some(format!(
-                    "M would be a month: write {count}m for {minutes} or {}d",
-                    days(30)
-                ));
-            }
-            "month" | "months" => {
-                return Some(format!("months differ in length: write {}d", days(30)));
-            }
+        let minutes = match count {
+            1 => "a minute".into(),
+            _ => format!("{count} minutes"),
+        };
+        let why = match unit? {
+            "M" => format!(
+                "M would be a month: write {count}m for {minutes} or {}d",
+                days(30)
+            ),
+            "month" | "months" => format!("months differ in length: write {}d", days(30)),
             "y" | "yr" | "yrs" | "year" | "years" => {
-                return Some(format!("years differ in length: write {}d", days(365)));
+                format!("years differ in length: write {}d", days(365))
             }
-            _ => {}
-        }
+            _ => continue,
+        };
+        return Some(why);
     }
     None
 }
