@@ -28,17 +28,12 @@ fn main() {
         let source = join::join(directory, name).unwrap_or_else(|error| panic!("{error}"));
         let hash = sha1_smol::Sha1::from(&source).digest();
         fs::write(out.join(format!("{name}.lua")), &source).expect("OUT_DIR can be written");
-        let constant = name.to_uppercase();
-        let counts = COUNT_WHEN_REPLICATED.contains(&name);
-        let late = MAY_ARRIVE_LATE.contains(&name);
-        constants.extend([
-            format!(
-                "#[allow(clippy::unreadable_literal)]\npub static {constant}: Script = Script {{\n"
-            ),
-            format!("    source: include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}.lua\")),\n"),
-            format!("    hash: \"{hash}\",\n"),
-            format!("    counts_when_replicated: {counts},\n    may_arrive_late: {late},\n}};\n"),
-        ]);
+        constants.extend([format!(
+            "pub static {}: Script = Script {{ source: include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}.lua\")), hash: \"{hash}\", counts_when_replicated: {}, may_arrive_late: {} }};\n",
+            name.to_uppercase(),
+            COUNT_WHEN_REPLICATED.contains(&name),
+            MAY_ARRIVE_LATE.contains(&name)
+        )]);
     }
     fs::write(out.join("scripts.rs"), constants).expect("OUT_DIR can be written");
     write_pages(out);
@@ -53,19 +48,18 @@ fn main() {
 /// Lists the pages of the manual, which `redlock help` shows.
 fn write_pages(out: &Path) {
     let entries = fs::read_dir("man").expect("the manual").flatten();
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names
         .filter(|name| name.ends_with(".1") || name.ends_with(".7"))
         .collect();
     names.sort();
-    let mut table = String::from("static PAGES: &[(&str, &str)] = &[\n");
-    for name in names {
-        let path = "concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/man/";
-        table.extend([format!(
-            "    (\"{name}\", include_str!({path}{name}\"))),\n"
-        )]);
-    }
-    table.push_str("];\n");
+    let page = |name: &String| {
+        format!(
+            "({name:?}, include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/man/{name}\"))),\n"
+        )
+    };
+    let rows: String = names.iter().map(page).collect();
+    let table = format!("static PAGES: &[(&str, &str)] = &[\n{rows}];\n");
     fs::write(out.join("pages.rs"), table).expect("OUT_DIR can be written");
 }
 
@@ -75,8 +69,7 @@ fn commit() -> String {
         return commit;
     }
     let packaged = fs::read_to_string(".cargo_vcs_info.json").unwrap_or_default();
-    let hash = packaged.split_once("\"sha1\": \"").map(|(_, rest)| rest);
-    hash.and_then(|rest| rest.get(..12))
-        .unwrap_or_default()
-        .to_owned()
+    let hash = packaged.split_once("\"sha1\": \"");
+    let hash = hash.and_then(|(_, rest)| rest.get(..12));
+    hash.unwrap_or_default().to_owned()
 }
