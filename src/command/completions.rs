@@ -48,11 +48,9 @@ pub fn complete(words: &[OsString]) -> Result<Exit> {
         if value.starts_with('-') && !is_option {
             continue;
         }
-        let help = candidate
-            .get_help()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        let summary = help.lines().next().unwrap_or_default();
+        let help = candidate.get_help().map(ToString::to_string);
+        let summary = help.iter().flat_map(|help| help.lines()).next();
+        let summary = summary.unwrap_or_default();
         let _ = writeln!(text, "{value}\t{summary}");
     }
     report::print(&text)?;
@@ -99,9 +97,7 @@ fn names(listing: &str, server: &[OsString]) -> String {
         return String::new();
     };
     let mut asking = Command::new(redlock);
-    asking
-        .args(server)
-        .args([listing, "--names-only", "--quiet"]);
+    asking.args(server).args([listing, "--names-only", "-q"]);
     asking
         .env_remove(COMPLETES)
         .stdin(Stdio::null())
@@ -109,11 +105,8 @@ fn names(listing: &str, server: &[OsString]) -> String {
     if std::env::var_os("REDLOCK_REDIS_TIMEOUT").is_none() {
         asking.env("REDLOCK_REDIS_TIMEOUT", PATIENCE);
     }
-    let names = asking
-        .output()
-        .map(|output| output.stdout)
-        .unwrap_or_default();
-    String::from_utf8_lossy(&names).into_owned()
+    let output = asking.output().map(|output| output.stdout);
+    String::from_utf8_lossy(&output.unwrap_or_default()).into_owned()
 }
 
 /// The server that the line names.
