@@ -6,6 +6,7 @@
 //! has, and is limited to a year, the longest TTL that can be requested. So if an answer is doubled or
 //! shifted on its way, we learn of a lease too late, but never believe in one that the server doesn't have.
 
+use std::iter;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -208,21 +209,18 @@ impl Claim {
             ref once_key,
             repair_ttl,
         } = *request;
+        let once = once_key.as_ref().map(|key| format!("={key}"));
         let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
         let mut args = vec![
             self.token.as_bytes().to_vec(),
-            ttl.as_millis().to_string().into(),
+            ms(ttl).into(),
             limit.number().to_string().into(),
             who.to_json(),
             how.into(),
             or_empty(ticket).into(),
             (queue.supersede as u8).to_string().into(),
             or_empty(queue.number).into(),
-            match once_key {
-                Some(key) => format!("={key}"),
-                None => once_per.as_millis().to_string(),
-            }
-            .into(),
+            once.unwrap_or_else(|| ms(once_per)).into(),
             u8::from(repair_ttl).to_string().into(),
         ];
         // Arguments that this run doesn't need are left out at the end.
@@ -236,14 +234,17 @@ impl Claim {
         self.lock.call(&ACQUIRE, args)
     }
 
+    /// Arguments of a call: the token and these.
+    fn args<const N: usize>(&self, more: [String; N]) -> Vec<Vec<u8>> {
+        let token = self.token.as_bytes().to_vec();
+        let more = more.map(String::into_bytes);
+        iter::once(token).chain(more).collect()
+    }
+
     /// With `notify`, the run that renews the lock checks how long it lasts.
     pub(super) fn renewal(&self, ttl: Duration, notify: bool) -> Call {
-        let args = vec![
-            self.token.as_bytes().to_vec(),
-            ttl.as_millis().to_string().into(),
-            u8::from(notify).to_string().into(),
-        ];
-        self.lock.call(&RENEW, args)
+        let notify = u8::from(notify).to_string();
+        self.lock.call(&RENEW, self.args([ms(ttl), notify]))
     }
 
     /// Extends the leases of several claims to `ttl` from now. Also says whether the server notifies us
@@ -341,12 +342,7 @@ impl Claim {
         Call {
             script: &PROLONG,
             keys: vec![keys.lock.clone(), keys.meta.clone(), keys.notices.clone()],
-            args: vec![
-                self.token.as_bytes().to_vec(),
-                ttl.as_millis().to_string().into(),
-                (ttl + REMEMBERED).as_millis().to_string().into(),
-                self.id().into(),
-            ],
+            args: self.args([ms(ttl), ms(ttl + REMEMBERED), self.id()]),
         }
     }
 
@@ -355,10 +351,7 @@ impl Claim {
         Call {
             script: &KEEP,
             keys: vec![self.lock.keys.lock.clone()],
-            args: vec![
-                self.token.as_bytes().to_vec(),
-                ttl.as_millis().to_string().into(),
-            ],
+            args: self.args([ms(ttl)]),
         }
     }
 
@@ -408,9 +401,7 @@ impl Claim {
     }
 
     pub(super) fn check_call(&self, ttl: Duration) -> Call {
-        let ttl = ttl.as_millis().to_string();
-        let args = vec![self.token.as_bytes().to_vec(), ttl.into()];
-        self.lock.call(&CHECK, args)
+        self.lock.call(&CHECK, self.args([ms(ttl)]))
     }
 
     /// Releases the lock, or the place in the queue; calls `is_slow` when the answer takes longer
@@ -437,11 +428,8 @@ impl Claim {
         client.open_to_release()?;
         let (released, is_known) = client.with_connection(|connection, within| {
             let answer = connection.release(call, SLOW_ANSWER, is_slow, within)?;
-            let released = if leaves_dead_waiters(&answer) {
-                None
-            } else {
-                Some(released(answer)?)
-            };
+            let is_last = !leaves_dead_waiters(&answer);
+            let released = is_last.then(|| released(answer)).transpose()?;
             Ok((released, and_then(connection, within)))
         })?;
         if let Some(released) = released {
@@ -471,12 +459,7 @@ impl Claim {
             ReleaseMode::ByJob => ("1", HoldOutcome::Released.to_text(), Duration::ZERO),
             ReleaseMode::Finished { outcome, keep_for } => ("0", outcome.to_text(), *keep_for),
         };
-        let mut args = vec![
-            self.token.as_bytes().to_vec(),
-            by_job.into(),
-            outcome.into(),
-            keep_for.as_millis().to_string().into(),
-        ];
+        let mut args = self.args([by_job.into(), outcome, ms(keep_for)]);
         if let ReleaseMode::Unused { is_pending: false } = mode {
             args.push(b"1".to_vec());
         }
@@ -577,6 +560,11 @@ impl Claim {
 /// Whether the answer to a release says that it is done, and that another call removes more dead waiters.
 fn leaves_dead_waiters(answer: &Value) -> bool {
     matches!(answer, Value::Array(fields) if fields.as_slice() == [Value::Int(4)])
+}
+
+/// A duration as an argument.
+fn ms(duration: Duration) -> String {
+    duration.as_millis().to_string()
 }
 
 #[cfg(test)]
