@@ -13,8 +13,8 @@ mod timing;
 use std::rc::Rc;
 use std::time::Duration;
 
-use self::timing::{Next, WakeBy, heartbeat, is_fresh, is_near, next};
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
+use self::timing::{heartbeat, is_fresh, is_near, next, poll_interval};
 use crate::clock::Moment;
 use crate::decide::lease::{Lease, LeaseEvent, Terms, shortest_for};
 use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, Place, Who};
@@ -52,9 +52,7 @@ pub struct Policy {
 /// What happened.
 #[derive(Debug)]
 pub enum Event {
-    /// The wait begins.
-    Start,
-    /// The time that [`Wait::due`] named has come, or just a look at the clock.
+    /// The time that [`Wait::due`] named has come, as it has at the start, or just a look at the clock.
     Tick,
     Signal(i32),
     /// The process that the lock was for, or the reader of the output, is gone.
@@ -107,18 +105,7 @@ pub enum Action {
 #[derive(Debug)]
 pub enum End {
     /// The lock is ours.
-    Acquired {
-        lease: Lease,
-        fence: u64,
-        slot: u32,
-        waited: Duration,
-    },
-    /// The lock is ours by a grant that has to be confirmed; there is time to start work before that.
-    Granted {
-        lease: Lease,
-        grant: Grant,
-        waited: Duration,
-    },
+    Acquired(Taken),
     /// The lock stayed busy.
     Busy(Rc<Busy>),
     /// So many wait for it already, which is enough.
@@ -143,26 +130,26 @@ pub enum End {
     Failed(protocol::Error),
 }
 
-/// The answer that the lock is busy.
-#[derive(Clone, Debug)]
-struct BusyAnswer {
-    busy: Rc<Busy>,
-    /// When the question was sent.
-    sent: Moment,
-    /// When the answer came.
-    heard: Moment,
+/// A lock that is ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    pub lease: Lease,
+    pub fence: u64,
+    pub slot: u32,
+    pub waited: Duration,
+    /// The length of a grant that has to be confirmed; there is time to start work before that.
+    pub granted: Option<Duration>,
 }
 
 /// How far the wait has come. `asked` is when the current question was allowed.
 #[derive(Clone, Debug)]
 enum Phase {
-    New,
     /// The next question would come too soon after the others.
     Pausing {
         until: Moment,
     },
-    /// The server has failed, and is asked again later.
-    Reconnecting {
+    /// Nothing was asked yet, or the server has failed and is asked again later.
+    Connecting {
         until: Moment,
     },
     /// Whether this wait is part of a deadlock is being found out.
@@ -179,9 +166,11 @@ enum Phase {
         sent: Moment,
         until: Moment,
     },
-    /// We are in the queue.
+    /// We are in the queue, by the answer to the question that was sent then.
     Queued {
-        found: BusyAnswer,
+        busy: Rc<Busy>,
+        sent: Moment,
+        heard: Moment,
         until: Moment,
     },
     Over,
@@ -247,7 +236,7 @@ impl Wait {
         Self {
             policy,
             began,
-            phase: Phase::New,
+            phase: Phase::Connecting { until: began },
             contact: if policy.awaits_server {
                 Contact::Answers
             } else {
@@ -290,20 +279,15 @@ impl Wait {
         Some(by.before(self.policy.answer_may_take / 4))
     }
 
-    /// Whether others may have read that our job waits.
-    fn was_published(&self) -> bool {
-        self.searches > 0
-    }
-
     /// When to look at the clock again.
     pub fn due(&self) -> Option<Moment> {
         let phase = match &self.phase {
             Phase::Pausing { until }
-            | Phase::Reconnecting { until }
+            | Phase::Connecting { until }
             | Phase::Asking { until, .. } => Some(*until),
             Phase::Queued { until, .. } => Some(self.progress.due().min(*until)),
             Phase::Searching { .. } => self.last_answer(),
-            Phase::New | Phase::Sending { .. } | Phase::Over => None,
+            Phase::Sending { .. } | Phase::Over => None,
         };
         let outage = self.outage.as_ref().and_then(Outage::due);
         phase.into_iter().chain(outage).min()
@@ -316,19 +300,18 @@ impl Wait {
             return actions;
         }
         match event {
-            Event::Start => {
-                if let Phase::New = self.phase {
-                    self.ask(now, &mut actions);
-                }
-            }
             Event::Tick => self.on_tick(held, now, &mut actions),
             Event::Signal(signal) if ends_waiting(signal) => {
                 self.end(End::Interrupted(signal), &mut actions);
             }
             Event::Signal(SIGTSTP) => actions.push(Action::Suspend),
-            Event::Signal(_) => {}
+            // Nothing works under a lease yet.
+            Event::Signal(_) | Event::Lease(LeaseEvent::TooLate(_)) => {}
             Event::Abandoned => self.end(End::Abandoned, &mut actions),
-            Event::Lease(event) => self.on_lease(event, &mut actions),
+            // Without what is held already, the lock that is waited for is of no use.
+            Event::Lease(LeaseEvent::Lost(_) | LeaseEvent::Cancelled | LeaseEvent::Released) => {
+                self.end(End::HeldLockGone, &mut actions);
+            }
             Event::Failed(error) => self.on_failure(error, now, &mut actions),
             Event::SubscribeDenied => {
                 if let Some(place) = &mut self.place {
@@ -382,7 +365,7 @@ impl Wait {
         self.show_outage(now, actions);
         match &self.phase {
             Phase::Pausing { until } if now >= *until => self.dispatch(now, actions),
-            Phase::Reconnecting { until } if now >= *until => self.ask(now, actions),
+            Phase::Connecting { until } if now >= *until => self.ask(now, actions),
             Phase::Asking { until, .. } if now >= *until => actions.push(Action::TimeOut),
             Phase::Searching { .. } if self.last_answer().is_some_and(|last| now >= last) => {
                 actions.push(Action::TimeOut);
@@ -391,24 +374,7 @@ impl Wait {
                 self.ask_again(now, actions);
             }
             Phase::Queued { .. } => self.show(now, actions),
-            Phase::New
-            | Phase::Pausing { .. }
-            | Phase::Reconnecting { .. }
-            | Phase::Searching { .. }
-            | Phase::Sending { .. }
-            | Phase::Asking { .. }
-            | Phase::Over => {}
-        }
-    }
-
-    /// Without what is held already, the lock that is waited for is of no use.
-    fn on_lease(&mut self, event: LeaseEvent, actions: &mut Vec<Action>) {
-        match event {
-            LeaseEvent::Lost(_) | LeaseEvent::Cancelled | LeaseEvent::Released => {
-                self.end(End::HeldLockGone, actions);
-            }
-            // Nothing works under it yet.
-            LeaseEvent::TooLate(_) => {}
+            _ => {}
         }
     }
 
@@ -462,27 +428,27 @@ impl Wait {
         if let Contact::Unreached = self.contact {
             self.contact = Contact::Answers;
         }
-        if answer.is_ok() {
-            self.phase = Phase::Over;
-        }
-        if answer.is_ok()
-            && let Some(outage) = self.outage.take()
-            && outage.was_shown()
-        {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return self.retry_or_fail(error, asked, now, actions),
+        };
+        self.phase = Phase::Over;
+        let outage = self.outage.take();
+        if outage.is_some_and(|outage| outage.was_shown()) {
             actions.push(Action::ShowAnswer);
         }
         match answer {
-            Ok(Acquired::Held { fence, slot }) => {
+            Acquired::Held { fence, slot } => {
                 let lease = Lease::new(sent, self.policy.terms);
                 if now < lease.stop_at() {
-                    let waited = self.waited(now);
-                    let end = End::Acquired {
+                    let taken = Taken {
                         lease,
                         fence,
                         slot,
-                        waited,
+                        waited: self.waited(now),
+                        granted: None,
                     };
-                    return self.end(end, actions);
+                    return self.end(End::Acquired(taken), actions);
                 }
                 // Asked again it is lengthened, if the server has become faster.
                 self.too_late += 1;
@@ -492,33 +458,27 @@ impl Wait {
                     self.end(End::TooSlow, actions);
                 }
             }
-            Ok(Acquired::RecentSuccess(ago)) => {
+            Acquired::RecentSuccess(ago) => {
                 self.is_known = self.place.is_some() || self.unanswered;
                 self.end(End::RecentSuccess(ago), actions);
             }
-            Ok(Acquired::Crowded(waiting)) => {
+            Acquired::Crowded(waiting) => {
                 self.is_known = self.unanswered;
                 self.end(End::Crowded(waiting), actions);
             }
-            Ok(Acquired::Superseded(by)) => {
+            Acquired::Superseded(by) => {
                 self.is_known = self.unanswered;
                 self.end(End::Superseded(by), actions);
             }
             // The lock may be granted to us, for somebody to get it from us at once.
-            Ok(Acquired::Removed(by)) => self.end(End::Removed(by), actions),
-            Ok(Acquired::Busy(busy)) => {
+            Acquired::Removed(by) => self.end(End::Removed(by), actions),
+            Acquired::Busy(busy) => {
                 // Without a place nothing of us is left there.
                 self.is_known = self.place.is_some() || self.unanswered;
                 self.contact = Contact::Answers;
                 self.was_busy = true;
-                let found = BusyAnswer {
-                    busy: Rc::new(busy),
-                    sent,
-                    heard: now,
-                };
-                self.remain_queued(found, now, actions);
+                self.remain_queued(Rc::new(busy), sent, now, actions);
             }
-            Err(error) => self.retry_or_fail(error, asked, now, actions),
         }
     }
 
@@ -532,39 +492,40 @@ impl Wait {
     }
 
     /// Waits for a busy lock in its queue.
-    fn remain_queued(&mut self, found: BusyAnswer, now: Moment, actions: &mut Vec<Action>) {
-        let BusyAnswer { busy, heard, .. } = &found;
-        let place = self.updated_place(busy);
-        let wake_by = if place.polls {
-            WakeBy::Polling
-        } else {
-            WakeBy::Message
-        };
+    fn remain_queued(
+        &mut self,
+        busy: Rc<Busy>,
+        sent: Moment,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let place = self.updated_place(&busy);
         // All of us look when a grant ends that isn't confirmed.
         let ahead = if busy.granted { 0 } else { busy.ahead };
-        let jitter = match wake_by {
-            WakeBy::Message => 0.0,
-            WakeBy::Polling => (self.policy.jitter)(),
+        let pause = if place.polls {
+            poll_interval(ahead, (self.policy.jitter)())
+        } else {
+            heartbeat(ahead)
         };
-        match next(self.policy.limit, wake_by, ahead, busy.left, *heard, jitter) {
-            Next::GiveUp => self.end(End::Busy(found.busy), actions),
-            Next::AskAt(at) => {
-                let was_queued = self.place.replace(place).is_some();
-                if !was_queued {
-                    // At once, now with a place in the queue.
-                    return self.ask(now, actions);
-                }
-                self.waiting_for = heartbeat(busy.ahead) * HEARTBEATS;
-                // What the user is shown first is to be fresh.
-                let first = self.progress.first().filter(|first| first > heard);
-                let looks = [self.search_due(), first];
-                self.phase = Phase::Queued {
-                    found,
-                    until: looks.into_iter().flatten().fold(at, Moment::min),
-                };
-                self.show(now, actions);
-            }
+        let Some(at) = next(self.policy.limit, pause, ahead, busy.left, now) else {
+            return self.end(End::Busy(busy), actions);
+        };
+        let was_queued = self.place.replace(place).is_some();
+        if !was_queued {
+            // At once, now with a place in the queue.
+            return self.ask(now, actions);
         }
+        self.waiting_for = heartbeat(busy.ahead) * HEARTBEATS;
+        // What the user is shown first is to be fresh.
+        let first = self.progress.first().filter(|first| *first > now);
+        let looks = [self.search_due(), first];
+        self.phase = Phase::Queued {
+            busy,
+            sent,
+            heard: now,
+            until: looks.into_iter().flatten().fold(at, Moment::min),
+        };
+        self.show(now, actions);
     }
 
     /// Our place in the queue, as the server has it.
@@ -583,34 +544,36 @@ impl Wait {
     }
 
     fn show(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if let Phase::Queued { found, .. } = &self.phase
-            && let frozen = found.busy.blocked_since()
-            && self.progress.is_due_for(&found.busy.id, frozen, now)
+        if let Phase::Queued { busy, heard, .. } = &self.phase
+            && let frozen = busy.blocked_since()
+            && self.progress.is_due_for(&busy.id, frozen, now)
         {
             actions.push(Action::Show {
-                busy: Rc::clone(&found.busy),
-                age: now.since(found.heard),
+                busy: Rc::clone(busy),
+                age: now.since(*heard),
             });
         }
     }
 
     fn on_grant(&mut self, grant: Grant, now: Moment, actions: &mut Vec<Action>) {
         match self.start_on_grant(grant, now) {
-            Some(end) => self.end(end, actions),
+            Some(taken) => self.end(End::Acquired(taken), actions),
             None => self.ask_again(now, actions),
         }
     }
 
     /// The work may start on a grant that is confirmed later, if it can be known that
     /// enough is left of that short lease.
-    fn start_on_grant(&self, grant: Grant, now: Moment) -> Option<End> {
-        let Phase::Queued { found, .. } = &self.phase else {
+    fn start_on_grant(&self, grant: Grant, now: Moment) -> Option<Taken> {
+        let Phase::Queued {
+            busy, sent, heard, ..
+        } = &self.phase
+        else {
             return None;
         };
-        let BusyAnswer { busy, sent, heard } = found;
         // Far away the confirmation comes first: its answer might come when the grant is over. And
         // what others may have read of our wait has to be taken back.
-        let is_allowed = self.policy.starts_on_grant && !self.was_published();
+        let is_allowed = self.policy.starts_on_grant && self.searches == 0;
         if !is_allowed || !is_near(heard.since(*sent)) {
             return None;
         }
@@ -632,10 +595,12 @@ impl Wait {
         if grant.confirm_soon {
             lease.renew_now(now);
         }
-        (now < lease.stop_at()).then(|| End::Granted {
+        (now < lease.stop_at()).then(|| Taken {
             lease,
-            grant,
+            fence: grant.fence,
+            slot: grant.slot,
             waited: self.waited(now),
+            granted: Some(grant.lasting),
         })
     }
 }

@@ -280,7 +280,7 @@ impl Client {
             jitter: || 0.5,
         };
         self.stage = Stage::Waiting(Wait::new(policy, now));
-        self.on_wait(wait::Event::Start, now, network);
+        self.on_wait(wait::Event::Tick, now, network);
     }
 
     /// Looks at the clock.
@@ -750,13 +750,12 @@ impl Client {
             return;
         };
         match end {
-            wait::End::Acquired {
-                lease, fence, slot, ..
-            } => self.run(*lease, (*fence, *slot), now, network),
-            wait::End::Granted { lease, grant, .. } => {
-                let lasting = grant.lasting.saturating_sub(self.setup.terms.clock_skew);
-                self.renewals.add_grant(lasting);
-                self.run(*lease, (grant.fence, grant.slot), now, network);
+            wait::End::Acquired(taken) => {
+                if let Some(lasting) = taken.granted {
+                    let lasting = lasting.saturating_sub(self.setup.terms.clock_skew);
+                    self.renewals.add_grant(lasting);
+                }
+                self.run(taken.lease, (taken.fence, taken.slot), now, network);
             }
             _ if wait.is_known() => {
                 let is_pending = wait.has_pending_request();

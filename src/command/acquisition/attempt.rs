@@ -205,7 +205,7 @@ impl<'a> Attempt<'a> {
 
     /// Waits for whatever comes next, until the wait is over.
     fn run_loop(&mut self) -> io::Result<wait::End> {
-        let mut applied = self.apply(wait::Event::Start)?;
+        let mut applied = self.apply(wait::Event::Tick)?;
         loop {
             if let Applied::End(end) = applied {
                 return Ok(end);
@@ -510,12 +510,13 @@ impl<'a> Attempt<'a> {
             return Ok(Outcome::NotAcquired(reason));
         }
         let reason = match end {
-            wait::End::Acquired {
+            wait::End::Acquired(wait::Taken {
                 lease,
                 fence,
                 slot,
                 waited,
-            } => {
+                granted: None,
+            }) => {
                 self.report_wait(waited);
                 verbosity.verbose(format_args!(
                     "lock \"{name}\" acquired, fencing token {fence}"
@@ -531,12 +532,13 @@ impl<'a> Attempt<'a> {
                 self.held.add(hold, lease);
                 return Ok(Outcome::Acquired);
             }
-            wait::End::Granted {
+            wait::End::Acquired(wait::Taken {
                 lease,
-                grant,
+                fence,
+                slot,
                 waited,
-            } => {
-                let fence = grant.fence;
+                granted: Some(lasting),
+            }) => {
                 self.report_wait(waited);
                 verbosity.verbose(format_args!(
                     "lock \"{name}\" handed over, fencing token {fence}"
@@ -544,13 +546,13 @@ impl<'a> Attempt<'a> {
                 let hold = HeldLock {
                     claim: self.claim.clone(),
                     fence,
-                    slot: grant.slot,
+                    slot,
                     reentrant: false,
                     guard: None,
                     waited,
                 };
                 let client = self.client.hand_over();
-                let lasting = grant.lasting.saturating_sub(self.acquisition.clock_skew);
+                let lasting = lasting.saturating_sub(self.acquisition.clock_skew);
                 self.held.add_grant(hold, lease, lasting, client);
                 return Ok(Outcome::Acquired);
             }
@@ -631,8 +633,7 @@ impl<'a> Attempt<'a> {
             wait::End::Superseded(by) => (SkipReason::Superseded, Some((**by).clone())),
             wait::End::Removed(by) => (SkipReason::Removed, Some((**by).clone())),
             wait::End::Deadlock(_) => (SkipReason::Deadlock, None),
-            wait::End::Acquired { .. }
-            | wait::End::Granted { .. }
+            wait::End::Acquired(_)
             | wait::End::HeldLockGone
             | wait::End::NotRenewed
             | wait::End::Interrupted(_)

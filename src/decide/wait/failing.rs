@@ -27,7 +27,7 @@ impl Wait {
                 actions.push(Action::Disconnect(error));
                 self.ask_again(now, actions);
             }
-            Phase::New | Phase::Pausing { .. } | Phase::Reconnecting { .. } => {
+            Phase::Pausing { .. } | Phase::Connecting { .. } => {
                 actions.push(Action::Disconnect(error));
             }
             Phase::Over => {}
@@ -80,7 +80,7 @@ impl Wait {
             reconnect(times, (self.policy.jitter)(), longest)
         };
         let at = asked + pause;
-        self.phase = Phase::Reconnecting {
+        self.phase = Phase::Connecting {
             until: end.map_or(at, |end| at.min(end)),
         };
     }

@@ -28,23 +28,6 @@ impl WaitLimit {
     }
 }
 
-/// How a waiter learns of its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WakeBy {
-    /// A message comes.
-    Message,
-    /// It has to poll, as no message can reach it.
-    Polling,
-}
-
-/// What to do about a busy lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Ask again at this moment, or when a message comes.
-    AskAt(Moment),
-    GiveUp,
-}
-
 /// The heartbeat of a waiter, by how many are ahead: a message may be lost with its
 /// connection, a plain client deletes its key without notifying any waiter, and an entry in the queue
 /// lives for three of these (acquire.lua has the same rule). Waiters far behind have time; but all before
@@ -54,36 +37,32 @@ pub fn heartbeat(ahead: u32) -> Duration {
     scaled(Duration::from_secs(2), ahead, far).min(Duration::from_secs(30))
 }
 
-/// How often a waiter polls: within the time in which a grant has to be confirmed.
-fn look(ahead: u32) -> Duration {
-    scaled(Duration::from_millis(250), ahead, Duration::from_secs(1))
+/// Returns the pause of a waiter that polls, as no message can reach it: shorter than the time in which a grant has to be
+/// confirmed. `jitter` in 0..1 spreads the waiters that look at the same moment.
+pub fn poll_interval(ahead: u32, jitter: f64) -> Duration {
+    let usual = scaled(Duration::from_millis(250), ahead, Duration::from_secs(1));
+    usual.mul_f64(0.75 + jitter / 2.0)
 }
 
 fn scaled(first: Duration, ahead: u32, last: Duration) -> Duration {
     (first + (first / 4).saturating_mul(ahead)).min(last)
 }
 
-/// The lock is busy for `left` more (`None`: for ever), and `ahead` others come first. `jitter` in
-/// 0..1 spreads the waiters that look at the same moment.
+/// Returns when to ask again for a lock that is busy for `left` more (`None`: for ever) while `ahead` others come first:
+/// after `pause` at the latest. `None` if the user has waited long enough.
 pub fn next(
     limit: WaitLimit,
-    wake_by: WakeBy,
+    pause: Duration,
     ahead: u32,
     left: Option<Duration>,
     now: Moment,
-    jitter: f64,
-) -> Next {
-    let look = match wake_by {
-        WakeBy::Message => heartbeat(ahead),
-        WakeBy::Polling => look(ahead).mul_f64(0.75 + jitter / 2.0),
-    };
+) -> Option<Moment> {
     // Only the first in the queue can do something about an expired lease.
     let expiry = left.filter(|_| ahead == 0);
-    let ask_at = now + expiry.map_or(look, |left| look.min(end_of(left)));
+    let ask_at = now + expiry.map_or(pause, |left| pause.min(end_of(left)));
     match limit {
-        WaitLimit::Forever => Next::AskAt(ask_at),
-        WaitLimit::Until(end) if now < end => Next::AskAt(ask_at.min(end)),
-        WaitLimit::Until(_) => Next::GiveUp,
+        WaitLimit::Forever => Some(ask_at),
+        WaitLimit::Until(end) => (now < end).then(|| ask_at.min(end)),
     }
 }
 
@@ -253,39 +232,28 @@ mod tests {
 
     #[test]
     fn the_first_in_the_queue_asks_again_when_the_lease_ends_or_with_its_heartbeat() {
-        let ask = |left, ahead| next(WaitLimit::Forever, WakeBy::Message, ahead, left, START, 0.5);
-        assert_eq!(ask(Some(MS * 300), 0), Next::AskAt(START + MS * 301));
-        assert_eq!(ask(Some(MS * 30_000), 0), Next::AskAt(START + MS * 2_000));
-        assert_eq!(ask(None, 0), Next::AskAt(START + MS * 2_000));
-        assert_eq!(ask(Some(MS * 300), 1), Next::AskAt(START + MS * 2_500));
+        let ask = |left, ahead| {
+            let pause = heartbeat(ahead);
+            next(WaitLimit::Forever, pause, ahead, left, START)
+        };
+        assert_eq!(ask(Some(MS * 300), 0), Some(START + MS * 301));
+        assert_eq!(ask(Some(MS * 30_000), 0), Some(START + MS * 2_000));
+        assert_eq!(ask(None, 0), Some(START + MS * 2_000));
+        assert_eq!(ask(Some(MS * 300), 1), Some(START + MS * 2_500));
     }
 
     #[test]
     fn a_lease_that_is_over_or_nearly_so_is_no_reason_to_ask_in_a_loop() {
         for (left, pause) in [(0, 50), (10, 50), (48, 50), (60, 61), (300, 301)] {
             assert_eq!(end_of(MS * left), MS * pause, "{left}");
-            let ask = next(
-                WaitLimit::Forever,
-                WakeBy::Message,
-                0,
-                Some(MS * left),
-                START,
-                0.5,
-            );
-            assert_eq!(ask, Next::AskAt(START + MS * pause), "{left}");
+            let left = Some(MS * left);
+            let ask = next(WaitLimit::Forever, heartbeat(0), 0, left, START);
+            assert_eq!(ask, Some(START + MS * pause), "{left:?}");
         }
         for jitter in [0.0, 0.5, 1.0] {
-            let Next::AskAt(at) = next(
-                WaitLimit::Forever,
-                WakeBy::Polling,
-                0,
-                Some(Duration::ZERO),
-                START,
-                jitter,
-            ) else {
-                panic!("a wait without a limit has ended");
-            };
-            assert_eq!(at, START + FLOOR);
+            let (pause, left) = (poll_interval(0, jitter), Some(Duration::ZERO));
+            let ask = next(WaitLimit::Forever, pause, 0, left, START);
+            assert_eq!(ask, Some(START + FLOOR));
         }
     }
 
@@ -364,17 +332,16 @@ mod tests {
     #[test]
     fn the_last_question_is_asked_when_the_time_to_wait_is_over() {
         let until = WaitLimit::Until(START + MS * 500);
-        let ask = |until, at| next(until, WakeBy::Message, 3, None, at, 0.0);
-        assert_eq!(ask(until, START), Next::AskAt(START + MS * 500));
-        assert_eq!(ask(until, START + MS * 500), Next::GiveUp);
-        assert_eq!(ask(WaitLimit::Until(START), START), Next::GiveUp);
+        let ask = |until, at| next(until, heartbeat(3), 3, None, at);
+        assert_eq!(ask(until, START), Some(START + MS * 500));
+        assert_eq!(ask(until, START + MS * 500), None);
+        assert_eq!(ask(WaitLimit::Until(START), START), None);
     }
 
     #[test]
     fn waiters_that_poll_do_so_often_and_not_all_at_once() {
-        let ask = |jitter| next(WaitLimit::Forever, WakeBy::Polling, 0, None, START, jitter);
-        assert_ne!(ask(0.0), ask(1.0));
-        assert!(matches!(ask(1.0), Next::AskAt(at) if at.since(START) < MS * 400));
+        assert_ne!(poll_interval(0, 0.0), poll_interval(0, 1.0));
+        assert!(poll_interval(0, 1.0) < MS * 400);
     }
 
     #[test]
