@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::acquisition::{self, Acquisition, Outcome, Reason, Requester, outcome_of};
+use super::acquisition::{self, Acquisition, Reason, Requester, outcome_of};
 use super::identity::own_job;
 use super::usage::{BadUsage, parse_names};
 use crate::cli::{self, Format};
@@ -58,7 +58,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let settings = &settings.replicated()?;
     let mut acquisition =
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
-    let mut holds = acquisition.nothing_held();
+    let mut holds = HeldLocks::none(settings.locks.client(), acquisition.terms.ttl);
     // Before all else: if this process is terminated here, the shell still has to learn of it.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();
@@ -71,7 +71,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     drop(guard);
     Ok(match ended? {
         None => Exit::Success,
-        Some(reason) => acquisition.not_acquired(reason),
+        Some(reason) => acquisition.not_acquired(&reason),
     })
 }
 
@@ -113,7 +113,7 @@ fn acquire_and_print(
     if !tree::sees_all() {
         settings.verbosity.info(HIDDEN);
     }
-    let (only_warn, kill_after) = (settings.only_warn, acquisition.kill_after);
+    let (only_warn, kill_after) = (settings.only_warn, acquisition.terms.kill_after);
     let policy = keeper::policy(only_warn, options.with_children, kill_after);
     if let Some(exit) = keeper::leave_behind(target, policy, holds, signals)? {
         release_kept(acquisition, holds, exit);
@@ -185,7 +185,7 @@ fn acquire_lock(
         Err(error) => acquisition.first_failure(error)?,
     }
     let outcome = acquisition.acquire_all(started, holds, requester, signals, &mut timer);
-    if let Outcome::NotAcquired(why) = outcome? {
+    if let Some(why) = outcome? {
         return Ok(Some(why));
     }
     if let Some(signal) = signals.next_ending()? {
@@ -256,7 +256,7 @@ fn text(options: &cli::Acquire, acquisition: &Acquisition, holds: &HeldLocks) ->
         Format::Json => {
             let Terms {
                 ttl, clock_skew, ..
-            } = acquisition.terms();
+            } = acquisition.terms;
             let object = |hold: &HeldLock| {
                 json!({
                     "name": hold.claim.lock().name().as_str(),

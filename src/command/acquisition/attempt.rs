@@ -5,23 +5,23 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 
-use super::deadlock;
-use super::{
-    Acquisition, Outcome, Reason, Requester, SLOW_TO_OPEN, in_background, open, random_fraction,
-};
+use super::background::{Background, in_background};
+use super::farewell::Farewell;
+use super::{Acquisition, Reason, Requester, SLOW_TO_OPEN, deadlock, open, random_fraction};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::duration;
 use crate::protocol::{
-    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Limit, Locks, Name, Place,
-    ReleaseMode, SkipReason, WaitEdge, Who,
+    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Limit, Name, Place, ReleaseMode,
+    SkipReason, WaitEdge, Who,
 };
-use crate::report::{self, Outlook, Verbosity, cancelled, lost};
+use crate::report::{self, Outlook, Verbosity, cancelled, client_in_words, lost};
 use crate::signal::Signals;
 use crate::supervise::process;
 use crate::supervise::{HeldLock, HeldLocks, LockTrouble};
@@ -29,8 +29,9 @@ use crate::sys::poll::sleep;
 use crate::systemd;
 use crate::variables::HELD;
 
-/// How long a server that has never answered is waited for once more, to take back what it was asked.
-const UNHEARD: Duration = Duration::from_millis(250);
+/// How long a server that has never answered is waited for once more, to take back what it was asked: over the same
+/// connection, and if that is dead and the server is not, over another one.
+const UNHEARD: Duration = Duration::from_millis(500);
 
 /// One wait for one lock.
 pub struct Attempt<'a> {
@@ -65,11 +66,19 @@ pub struct Attempt<'a> {
     timer: &'a mut Timer,
 }
 
-/// The effect of an event.
-enum Applied {
-    Nothing,
-    Something,
-    End(wait::End),
+/// One step of the wait: it goes on, or ends.
+type Step<T = ()> = ControlFlow<wait::End, T>;
+
+/// Ends the wait without something that waiting needs.
+fn needed<T>(result: Result<T, impl Into<io::Error>>) -> Step<T> {
+    match result.map_err(Into::into) {
+        Ok(value) => Continue(value),
+        Err(error) => {
+            let line = format!("can't wait: {error}");
+            let error = protocol::Error::new(ErrorKind::Internal, line);
+            Break(wait::End::Failed(error))
+        }
+    }
 }
 
 impl<'a> Attempt<'a> {
@@ -84,19 +93,20 @@ impl<'a> Attempt<'a> {
         timer: &'a mut Timer,
     ) -> Self {
         let options = acquisition.wait_options;
+        let locks = &acquisition.settings.locks;
         let policy = wait::Policy {
             limit: WaitLimit::since(started, options.no_wait, options.wait),
-            terms: acquisition.terms(),
+            terms: acquisition.terms,
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
             awaits_server: acquisition.awaits_server() || held.answered || held.client.was_found(),
             awaits_replicas: held.client.needs_all_replicas(),
-            failover_may_take: if acquisition.settings.locks.may_fail_over() {
+            failover_may_take: if locks.may_fail_over() {
                 held.client.longest(1)
             } else {
                 Duration::ZERO
             },
-            answer_may_take: acquisition.settings.locks.answer_may_take(),
+            answer_may_take: locks.answer_may_take(),
             silence: acquisition.silence,
             single_line: report::has_terminal(),
             jitter: random_fraction,
@@ -124,75 +134,25 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits until the lock is ours, or there is a reason to give up.
-    pub(super) fn run(mut self) -> Result<Outcome> {
-        let mut outcome = match self.run_loop() {
-            Ok(end) => {
-                if let wait::End::Failed(error) = &end
-                    && error.kind.is_unreachable()
-                    && self.client.server().was_reached()
-                {
-                    self.acquisition.ends_by.set(self.wait.ends_by());
-                }
-                self.outcome_of(end)
+    /// Waits until the lock is ours. Returns the reason to give up, if there is one.
+    pub(super) fn run(mut self) -> Result<Option<Reason>> {
+        let end = self.run_loop();
+        let was_reached = self.client.server().was_reached();
+        self.acquisition.ends_by.set(match &end {
+            _ if self.timed_out && !was_reached => Some(now() + UNHEARD),
+            wait::End::Failed(error) if error.kind.is_unreachable() && was_reached => {
+                self.wait.ends_by()
             }
-            Err(error) => {
-                let line = format!("can't wait: {error}");
-                Err(protocol::Error::new(ErrorKind::Internal, line).into())
-            }
-        };
+            _ => None,
+        });
+        let mut outcome = self.conclude(end);
         report::status_line(None);
-        let within = self.acquisition.farewell(Some(self.signals));
-        if let Some(search) = self.search.take()
-            && let Some(client) = search.end(within.map_or(SLOW_TO_OPEN, |within| within / 4))
-        {
-            self.client = client;
-        }
-        if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
-            if let Some(within) = within {
-                self.client.limit_to(within / 4);
-            }
-            // Where that fails, other clients see from the queue that it doesn't wait any more.
-            let _ = edge.forget(&mut self.client);
-            self.client.lift_limit();
-        }
-        // Whatever else ended the wait: our place must be removed, and so must a lock that was taken by a
-        // request whose answer wasn't read. The same connection, where it is good, keeps the order.
-        if self.wait.is_known() && !matches!(outcome, Ok(Outcome::Acquired)) {
-            let signals = Some(self.signals);
-            let is_pending = self.wait.has_pending_request();
-            let (mode, client) = (&ReleaseMode::Unused { is_pending }, &mut self.client);
-            let released = if self.timed_out && !client.server().was_reached() {
-                // What it was asked is taken back: over the same connection, whether it answers or not, and
-                // where that is dead and the server is not, over another one.
-                client.limit_to(Duration::from_millis(1));
-                let mut released = self.claim.release(client, mode, || {});
-                if released.is_err() {
-                    client.limit_to(UNHEARD);
-                    released = self.claim.release(client, mode, || {});
-                }
-                client.lift_limit();
-                released.map(drop)
-            } else {
-                let until = now();
-                let released = self
-                    .acquisition
-                    .release(&self.claim, mode, until, client, signals);
-                released.map(drop)
-            };
-            if let Err(error) = released {
-                self.acquisition.verbosity().verbose(error);
-            }
-        }
+        self.take_back(matches!(outcome, Ok(None)));
         if let Some((reason, after, by)) = self.skipped.take()
             && self.client.is_open()
         {
-            let skipped = (reason, after, by.as_ref());
-            let (lock, client) = (self.claim.lock(), &mut self.client);
-            let noted = self.acquisition.record_skip(lock, client, skipped);
-            if let (Ok(Some(host)), Ok(Outcome::NotAcquired(Reason::Skipped(line)))) =
-                (noted, &mut outcome)
-            {
+            let host = self.record_skip((reason, after, by.as_ref()));
+            if let (Some(host), Ok(Some(Reason::Skipped(line)))) = (host, &mut outcome) {
                 line.push_str(" on ");
                 line.push_str(&report::quoted(&host));
             }
@@ -203,38 +163,104 @@ impl<'a> Attempt<'a> {
         outcome
     }
 
-    /// Waits for whatever comes next, until the wait is over.
-    fn run_loop(&mut self) -> io::Result<wait::End> {
-        let mut applied = self.apply(wait::Event::Tick)?;
-        loop {
-            if let Applied::End(end) = applied {
-                return Ok(end);
+    /// Takes back what others see of this wait, and also the lock itself unless it `is_ours`.
+    fn take_back(&mut self, is_ours: bool) {
+        let is_pending = self.wait.has_pending_request();
+        let farewell = Farewell {
+            acquisition: self.acquisition,
+            mode: &ReleaseMode::Unused { is_pending },
+            signals: Some(self.signals),
+        };
+        let within = farewell.within().map(|all| all / 4);
+        if let Some(search) = self.search.take()
+            && let Some((client, _)) = search.end(within.unwrap_or(SLOW_TO_OPEN))
+        {
+            self.client = client;
+        }
+        if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
+            if let Some(within) = within {
+                self.client.limit_to(within);
             }
-            applied = match self.client.receive() {
-                Ok(Some(incoming)) => match self.event_of(incoming) {
-                    Some(event) => match self.apply(event)? {
-                        Applied::End(end) => Applied::End(end),
-                        _ if self.own_holder.is_some() => {
-                            Applied::End(wait::End::Deadlock(Vec::new()))
-                        }
-                        applied => applied,
-                    },
-                    None => Applied::Nothing,
-                },
-                Ok(None) => self.look_around()?,
-                Err(error) => self.apply(wait::Event::Failed(error))?,
+            // Where that fails, other clients see from the queue that it doesn't wait any more.
+            let _ = edge.forget(&mut self.client);
+            self.client.lift_limit();
+        }
+        // Whatever else ended the wait: our place must be removed, and so must a lock that was taken by a
+        // request whose answer wasn't read. The same connection, where it is good, keeps the order.
+        if self.wait.is_known() && !is_ours {
+            let released = if self.timed_out && !self.client.server().was_reached() {
+                self.release_unheard(farewell.mode)
+            } else {
+                farewell
+                    .release(&self.claim, &mut self.client, now())
+                    .map(drop)
             };
+            if let Err(error) = released {
+                self.acquisition.settings.verbosity.verbose(error);
+            }
+        }
+    }
+
+    /// Takes back what a server that never answered was asked: over the same connection, whether it answers or not, and if
+    /// that is dead and the server is not, over another one.
+    fn release_unheard(&mut self, mode: &ReleaseMode) -> Result<(), protocol::Error> {
+        let client = &mut self.client;
+        client.limit_to(Duration::from_millis(1));
+        let mut released = self.claim.release(client, mode, || {});
+        if released.is_err() {
+            client.limit_to(UNHEARD);
+            released = self.claim.release(client, mode, || {});
+        }
+        client.lift_limit();
+        released.map(drop)
+    }
+
+    /// Notes for the history that this run ends without the lock. Returns the host whose success made it needless, if there
+    /// is one. Nothing depends on it.
+    fn record_skip(&mut self, skipped: (SkipReason, Duration, Option<&Who>)) -> Option<String> {
+        let (lock, who) = (self.claim.lock(), &self.acquisition.request.who);
+        let noted = lock.record_skip(&mut self.client, skipped, who);
+        noted.unwrap_or_else(|error| {
+            self.acquisition.settings.verbosity.verbose(format_args!(
+                "lock \"{}\": can't record in the history that this run was skipped: {error}",
+                lock.name()
+            ));
+            None
+        })
+    }
+
+    /// Waits for whatever comes next, until the wait is over.
+    fn run_loop(&mut self) -> wait::End {
+        let mut step = self.apply(wait::Event::Tick);
+        loop {
+            match step {
+                Continue(_) => step = self.take_in(),
+                Break(end) => return end,
+            }
+        }
+    }
+
+    /// Takes in what came over the connection, or else looks around. Returns true if anything was done about it.
+    fn take_in(&mut self) -> Step<bool> {
+        match self.client.receive() {
+            Ok(Some(incoming)) => {
+                let event = self.event_of(incoming);
+                let applied = event.map_or(Continue(false), |event| self.apply(event))?;
+                if self.own_holder.is_some() {
+                    return Break(wait::End::Deadlock(Vec::new()));
+                }
+                Continue(applied)
+            }
+            Ok(None) => self.look_around(),
+            Err(error) => self.apply(wait::Event::Failed(error)),
         }
     }
 
     /// Looks at all but the connection: signals, what is held already, the clock. Sleeps if nothing has
     /// happened.
-    fn look_around(&mut self) -> io::Result<Applied> {
-        while let Some(received) = self.signals.next()? {
-            let applied = self.apply(wait::Event::Signal(received.signal))?;
-            if let Applied::End(_) = applied {
-                return Ok(applied);
-            }
+    fn look_around(&mut self) -> Step<bool> {
+        while let Some(received) = needed(self.signals.next())? {
+            self.apply(wait::Event::Signal(received.signal))?;
         }
         if self.requester.gone().is_some() {
             return self.apply(wait::Event::Abandoned);
@@ -242,29 +268,27 @@ impl<'a> Attempt<'a> {
         for report in self.held.reports() {
             let (event, trouble) = self.held.record(report);
             if let Some(LockTrouble::Unreachable(error)) = &trouble {
-                self.acquisition.verbosity().verbose(error);
+                self.acquisition.settings.verbosity.verbose(error);
             }
             self.trouble = trouble;
-            if let Some(event) = event
-                && let applied @ Applied::End(_) = self.apply(wait::Event::Lease(event))?
-            {
-                return Ok(applied);
+            if let Some(event) = event {
+                self.apply(wait::Event::Lease(event))?;
             }
         }
-        if let Some((client, found)) = self.search.as_ref().and_then(deadlock::Search::finished) {
+        if let Some((client, found)) = self.search.as_ref().and_then(Background::finished) {
             (self.search, self.client) = (None, client);
-            return self.apply(searched(found));
+            let event = found.map_or_else(wait::Event::Failed, wait::Event::Searched);
+            return self.apply(event);
         }
-        let applied = self.apply(wait::Event::Tick)?;
-        if let Applied::Something | Applied::End(_) = applied {
-            return Ok(applied);
+        if self.apply(wait::Event::Tick)? {
+            return Continue(true);
         }
         if self.held.renewal_is_due() {
             self.held.renew();
         }
         let stop = self.held.lease().map(|lease| lease.stop_at());
         let due = self.wait.due().into_iter().chain(self.held.due());
-        self.timer.set(due.chain(stop).min())?;
+        needed(self.timer.set(due.chain(stop).min()))?;
         let own = [
             Some(self.signals.as_fd()),
             Some(self.timer.as_fd()),
@@ -273,8 +297,8 @@ impl<'a> Attempt<'a> {
         ];
         let client = self.client.fds().map(Some);
         let fds = own.into_iter().chain(client).chain(self.held.poll_fds());
-        sleep(fds, self.requester.output)?;
-        Ok(Applied::Nothing)
+        needed(sleep(fds, self.requester.output))?;
+        Continue(false)
     }
 
     /// What came in, as an event, if it is one for a waiter.
@@ -285,7 +309,7 @@ impl<'a> Attempt<'a> {
                 if let Ok(Acquired::Busy(Busy { repaired: true, .. })) = answer {
                     let ttl = report::format_duration(self.acquisition.request.ttl);
                     let name = self.claim.lock().name();
-                    self.acquisition.verbosity().info(format_args!(
+                    self.acquisition.settings.verbosity.info(format_args!(
                         "lock \"{name}\" of another client had no expiry; it now expires in {ttl}"
                     ));
                 }
@@ -301,38 +325,31 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Lets the wait decide about an event, carries that out, and goes on with the events that follow from it.
-    fn apply(&mut self, event: wait::Event) -> io::Result<Applied> {
-        let mut applied = Applied::Nothing;
+    /// Lets the wait decide about an event, carries that out, and goes on with the events that follow from it. Returns
+    /// true if there was anything to do.
+    fn apply(&mut self, event: wait::Event) -> Step<bool> {
+        let mut was_idle = true;
         let mut events = VecDeque::new();
         let mut next = Some(event);
         while let Some(event) = next {
             for action in self.wait.on_event(event, self.held.lease(), now()) {
-                if let wait::Action::End(end) = action {
-                    return Ok(Applied::End(end));
-                }
                 self.perform(action, &mut events)?;
-                applied = Applied::Something;
+                was_idle = false;
             }
             next = events.pop_front();
         }
-        Ok(applied)
+        Continue(!was_idle)
     }
 
     /// Does what the wait has decided; the results are added to the events.
-    fn perform(
-        &mut self,
-        action: wait::Action,
-        events: &mut VecDeque<wait::Event>,
-    ) -> io::Result<()> {
+    fn perform(&mut self, action: wait::Action, events: &mut VecDeque<wait::Event>) -> Step {
         match action {
-            wait::Action::Suspend => {
-                self.signals.suspend()?;
+            wait::Action::Suspend => drop(needed(self.signals.suspend())?),
+            wait::Action::SearchDeadlock(lasting) => events.extend(self.search_deadlock(lasting)),
+            wait::Action::Ask(place) => {
+                let asked = self.ask(place, events);
+                events.extend(asked.err().map(wait::Event::Failed));
             }
-            wait::Action::SearchDeadlock(lasting) => {
-                events.extend(self.search_deadlock(lasting));
-            }
-            wait::Action::Ask(place) => self.ask(place, events),
             wait::Action::TimeOut => {
                 self.timed_out = true;
                 // What is under way there is left alone, and so is its connection.
@@ -342,7 +359,7 @@ impl<'a> Attempt<'a> {
             }
             wait::Action::Disconnect(error) => {
                 self.failure = error.to_string();
-                self.acquisition.verbosity().verbose(error);
+                self.acquisition.settings.verbosity.verbose(error);
                 self.client.disconnect();
             }
             wait::Action::ShowOutage { kind, lasting } => {
@@ -351,18 +368,18 @@ impl<'a> Attempt<'a> {
                     kind == ErrorKind::Unreachable && self.client.server().was_reached();
                 let why = if says_enough { "" } else { &self.failure };
                 let line = report::outage_line(kind, why, lasting);
-                self.acquisition.verbosity().progress(&line);
+                self.acquisition.settings.verbosity.progress(&line);
             }
-            wait::Action::ShowAnswer => self.acquisition.verbosity().answers_again(),
+            wait::Action::ShowAnswer => self.acquisition.settings.verbosity.answers_again(),
             wait::Action::Show { busy, age } => self.show(&busy, age, events),
-            wait::Action::End(_) => {}
+            wait::Action::End(end) => return Break(end),
         }
-        Ok(())
+        Continue(())
     }
 
     /// Shows what we wait for, and what to expect to a user who sees that.
     fn show(&mut self, busy: &Busy, age: Duration, events: &mut VecDeque<wait::Event>) {
-        let is_silent = self.acquisition.verbosity() < Verbosity::Normal;
+        let is_silent = self.acquisition.settings.verbosity < Verbosity::Normal;
         self.was_shown = !is_silent && report::has_terminal();
         // What is held already needs this thread more.
         let is_free = self.held.all.is_empty() && self.client.is_open();
@@ -372,9 +389,8 @@ impl<'a> Attempt<'a> {
             if self.was_shown {
                 self.show_line(busy, age);
             }
-            match self.look_up(Locks::usual) {
-                Ok(Ok(usual)) => self.usual = usual,
-                Ok(Err(signal)) => events.push_back(wait::Event::Signal(signal)),
+            match self.ask_usual() {
+                Ok(signal) => events.extend(signal.map(wait::Event::Signal)),
                 Err(error) => events.push_back(wait::Event::Failed(error)),
             }
         }
@@ -390,12 +406,13 @@ impl<'a> Attempt<'a> {
         };
         let line = report::waiting_line(self.claim.lock().name(), busy, age, &outlook);
         systemd::status(&line);
-        self.acquisition.verbosity().progress(&line);
+        self.acquisition.settings.verbosity.progress(&line);
     }
 
     /// After a wait that was shown, or that is to be reported: how long it was.
     fn report_wait(&self, waited: Duration) {
-        let (name, verbosity) = (self.claim.lock().name(), self.acquisition.verbosity());
+        let name = self.claim.lock().name();
+        let verbosity = self.acquisition.settings.verbosity;
         let line = || format!("got \"{name}\" after {}", report::format_wait(waited));
         if self.was_shown {
             verbosity.info(line());
@@ -404,44 +421,41 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Asks the server about the lock: its answer, or a signal that ends us, if one comes before.
-    fn look_up<T: Send + 'static>(
-        &mut self,
-        ask: impl FnOnce(&Locks, &mut Client, &Name) -> Result<T, protocol::Error> + Send + 'static,
-    ) -> Result<Result<T, i32>, protocol::Error> {
+    /// Asks the server how long a hold of the lock usually lasts. Returns a signal that ends us, if one comes before.
+    fn ask_usual(&mut self) -> Result<Option<i32>, protocol::Error> {
         let locks = self.acquisition.settings.locks.clone();
         let name = self.claim.lock().name().clone();
-        let looked_up = self.by_last_answer(|attempt| {
+        let asked = self.by_last_answer(|attempt| {
             let mut client = attempt.client.hand_over();
             in_background(attempt.signals, move || {
-                let found = ask(&locks, &mut client, &name);
-                (client, found)
+                let usual = locks.usual(&mut client, &name);
+                (client, usual)
             })
         });
-        match looked_up? {
-            Ok((client, found)) => {
+        match asked? {
+            Ok((client, usual)) => {
                 self.client = client;
                 self.client.lift_limit();
-                found.map(Ok)
+                self.usual = usual?;
+                Ok(None)
             }
-            Err(signal) => Ok(Err(signal)),
+            Err(signal) => Ok(Some(signal)),
         }
     }
 
-    /// Begins to look for a deadlock. What comes of it, where that is known at once: there is no connection for it, or no
-    /// thread, so that all else waits for the answers.
+    /// Begins to look for a deadlock. Returns what comes of it if there is no connection for that.
     fn search_deadlock(&mut self, lasting: Duration) -> Option<wait::Event> {
-        if !self.client.is_open() {
-            return Some(wait::Event::NotSearched);
+        if self.client.is_open() {
+            let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
+            let edge = self.edge.get_or_insert_with(new).clone();
+            let mut client = self.client.hand_over();
+            let search = Background::start(move || {
+                let found = deadlock::look(&edge, &mut client, lasting);
+                (client, found)
+            });
+            self.search = search.ok();
         }
-        let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
-        let edge = self.edge.get_or_insert_with(new).clone();
-        if let Ok(search) = deadlock::Search::start(edge.clone(), &mut self.client, lasting) {
-            self.search = Some(search);
-            return None;
-        }
-        let look = |attempt: &mut Self| deadlock::look(&edge, &mut attempt.client, lasting);
-        Some(searched(self.by_last_answer(look)))
+        self.search.is_none().then_some(wait::Event::NotSearched)
     }
 
     /// Asks something of which no answer takes much longer than until the last question is to be answered.
@@ -454,42 +468,36 @@ impl<'a> Attempt<'a> {
         answer
     }
 
-    /// Opens a connection to where the locks are, unless that is done; a signal that ends us, if one comes before.
-    fn open(&mut self, place: Option<Place>) -> Result<Option<i32>, protocol::Error> {
-        // While we waited, another server may have become the primary. And what a grant needs to count is asked for each.
-        if place.is_some() || self.client.needs_all_replicas() {
-            self.client.follow_locks();
-        }
-        open(&mut self.client, self.signals)
-    }
-
     /// Sends the question for the lock.
-    fn ask(&mut self, place: Option<Place>, events: &mut VecDeque<wait::Event>) {
-        let opened = self.by_last_answer(|attempt| attempt.open(place));
-        match opened {
-            Ok(None) => {}
-            Ok(Some(signal)) => return events.push_back(wait::Event::Signal(signal)),
-            Err(error) => return events.push_back(wait::Event::Failed(error)),
+    fn ask(
+        &mut self,
+        place: Option<Place>,
+        events: &mut VecDeque<wait::Event>,
+    ) -> Result<(), protocol::Error> {
+        let opened = self.by_last_answer(|attempt| {
+            // While we waited, another server may have become the primary. And what a grant needs to count is asked for each.
+            if place.is_some() || attempt.client.needs_all_replicas() {
+                attempt.client.follow_locks();
+            }
+            open(&mut attempt.client, attempt.signals)
+        });
+        if let Some(signal) = opened? {
+            events.push_back(wait::Event::Signal(signal));
+            return Ok(());
         }
         // Together with the question: the subscription exists before the server looks at it, so no
         // message can fall in between.
-        if let Some(Place { polls: false, .. }) = place
-            && let Err(error) = self.claim.subscribe(&mut self.client)
-        {
-            return events.push_back(wait::Event::Failed(error));
+        if let Some(Place { polls: false, .. }) = place {
+            self.claim.subscribe(&mut self.client)?;
         }
-        let sent = now();
-        let request = &self.acquisition.request;
-        match self
+        let (request, sent) = (&self.acquisition.request, now());
+        let asked = self
             .claim
-            .acquire(&mut self.client, request, place.as_ref())
-        {
-            Ok(within) => events.push_back(wait::Event::Sent(sent, within)),
-            Err(error) => {
-                events.push_back(wait::Event::Sent(sent, Duration::ZERO));
-                events.push_back(wait::Event::Failed(error));
-            }
-        }
+            .acquire(&mut self.client, request, place.as_ref());
+        // It may have been sent in part.
+        let within = asked.as_ref().copied().unwrap_or_default();
+        events.push_back(wait::Event::Sent(sent, within));
+        asked.map(drop)
     }
 
     /// Returns the pid of the holder if the holder has started this process, and no end of another holder could help.
@@ -499,91 +507,46 @@ impl<'a> Attempt<'a> {
         process::ancestor(who.instance.as_ref()?)
     }
 
-    /// How the wait ended, for the whole acquisition: a lock that is ours is held from now on.
-    fn outcome_of(&mut self, end: wait::End) -> Result<Outcome> {
-        self.skipped = self.skipped_by(&end);
+    /// Takes a lock that is ours into what is held. Returns the reason if it isn't ours.
+    fn conclude(&mut self, end: wait::End) -> Result<Option<Reason>> {
         let name = self.claim.lock().name();
-        let verbosity = self.acquisition.verbosity();
-        let is_busy = matches!(end, wait::End::Busy(_) | wait::End::Deadlock(_));
-        if let Some(pid) = self.own_holder.filter(|_| is_busy) {
-            let reason = Reason::Busy(held_by_itself(name, pid), None);
-            return Ok(Outcome::NotAcquired(reason));
-        }
-        let reason = match end {
-            wait::End::Acquired(wait::Taken {
-                lease,
-                fence,
-                slot,
-                waited,
-                granted: None,
-            }) => {
-                self.report_wait(waited);
-                verbosity.verbose(format_args!(
-                    "lock \"{name}\" acquired, fencing token {fence}"
-                ));
-                let hold = HeldLock {
-                    claim: self.claim.clone(),
-                    fence,
-                    slot,
-                    reentrant: false,
-                    guard: None,
-                    waited,
-                };
-                self.held.add(hold, lease);
-                return Ok(Outcome::Acquired);
+        Ok(Some(match end {
+            wait::End::Acquired(taken) => {
+                self.hold(taken);
+                return Ok(None);
             }
-            wait::End::Acquired(wait::Taken {
-                lease,
-                fence,
-                slot,
-                waited,
-                granted: Some(lasting),
-            }) => {
-                self.report_wait(waited);
-                verbosity.verbose(format_args!(
-                    "lock \"{name}\" handed over, fencing token {fence}"
-                ));
-                let hold = HeldLock {
-                    claim: self.claim.clone(),
-                    fence,
-                    slot,
-                    reentrant: false,
-                    guard: None,
-                    waited,
-                };
-                let client = self.client.hand_over();
-                let lasting = lasting.saturating_sub(self.acquisition.clock_skew);
-                self.held.add_grant(hold, lease, lasting, client);
-                return Ok(Outcome::Acquired);
+            wait::End::Busy(busy) => self.give_up_busy(&busy),
+            wait::End::Crowded(waiting) => {
+                self.give_up(SkipReason::Crowded, self.crowded(waiting), None, None)
             }
-            wait::End::Busy(busy) => {
-                let by = self.told(|| report::busy_with(&busy));
-                Reason::Busy(self.busy_message(&busy), by)
+            wait::End::Superseded(by) => {
+                let line = report::superseded(name, &by, self.acquisition.request.queue.number);
+                let in_the_way = client_in_words(&by);
+                self.give_up(SkipReason::Superseded, line, Some(in_the_way), Some(*by))
             }
-            wait::End::Crowded(waiting) => Reason::Busy(self.crowded(waiting), None),
-            wait::End::Superseded(by) => Reason::Busy(
-                report::superseded(name, &by, self.acquisition.request.queue.number),
-                self.told(|| report::client_in_words(&by)),
-            ),
             wait::End::Removed(by) => {
-                let line = format!(
-                    "{} removed this run from the queue of lock \"{name}\"{}",
-                    report::client_in_words(&by),
-                    report::reason_of(&by)
-                );
-                Reason::Busy(line, self.told(|| report::client_in_words(&by)))
+                let in_the_way = client_in_words(&by);
+                let why = report::reason_of(&by);
+                let line =
+                    format!("{in_the_way} removed this run from the queue of lock \"{name}\"{why}");
+                self.give_up(SkipReason::Removed, line, Some(in_the_way), Some(*by))
             }
-            wait::End::Deadlock(cycle) => Reason::Busy(deadlock::in_words(name, &cycle), None),
-            wait::End::RecentSuccess(ago) => Reason::Skipped(self.skipped_line(ago)),
-            wait::End::HeldLockGone => Reason::Lost(self.lost_meanwhile(self.trouble.as_ref())),
-            wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
+            wait::End::Deadlock(cycle) => {
+                let line = deadlock::in_words(name, &cycle);
+                self.give_up(SkipReason::Deadlock, line, None, None)
+            }
+            wait::End::RecentSuccess(ago) => {
+                self.skipped = Some((SkipReason::Recent, ago, None));
+                Reason::Skipped(self.skipped_line(ago))
+            }
+            wait::End::HeldLockGone | wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile()),
             wait::End::Interrupted(signal) => Reason::Interrupted(signal),
             wait::End::Abandoned => {
                 let unneeded = || anyhow!("this run doesn't need the lock any more");
                 return Err(self.requester.gone().unwrap_or_else(unneeded));
             }
             wait::End::TooSlow => {
-                let ttl = duration::exact(self.acquisition.request.ttl);
+                let ttl = duration::exact(self.acquisition.terms.ttl);
                 let locks = &self.acquisition.settings.locks;
                 let line = format!("{locks} is too slow for --ttl {ttl}");
                 return Err(protocol::Error::new(ErrorKind::Unreachable, line).into());
@@ -597,8 +560,77 @@ impl<'a> Attempt<'a> {
                 return Err(protocol::Error::new(error.kind, line).into());
             }
             wait::End::Failed(error) => return Err(error.into()),
+        }))
+    }
+
+    /// Takes in a lock that is ours.
+    fn hold(&mut self, taken: wait::Taken) {
+        let (name, fence) = (self.claim.lock().name(), taken.fence);
+        self.report_wait(taken.waited);
+        let how = taken.granted.map_or("acquired", |_| "handed over");
+        self.acquisition
+            .settings
+            .verbosity
+            .verbose(format_args!("lock \"{name}\" {how}, fencing token {fence}"));
+        let hold = HeldLock {
+            claim: self.claim.clone(),
+            fence,
+            slot: taken.slot,
+            reentrant: false,
+            guard: None,
+            waited: taken.waited,
         };
-        Ok(Outcome::NotAcquired(reason))
+        match taken.granted {
+            Some(lasting) => {
+                let lasting = lasting.saturating_sub(self.acquisition.terms.clock_skew);
+                let client = self.client.hand_over();
+                self.held.add_grant(hold, taken.lease, lasting, client);
+            }
+            None => self.held.add(hold, taken.lease),
+        }
+    }
+
+    /// Notes why this run ends without the lock, and because of which run, for the history. Returns the message, and who is
+    /// in the way, for a hook.
+    fn give_up(
+        &mut self,
+        reason: SkipReason,
+        line: String,
+        in_the_way: Option<String>,
+        by: Option<Who>,
+    ) -> Reason {
+        self.skipped = Some((reason, now().since(self.started), by));
+        match self.own_holder {
+            Some(pid) => Reason::Busy(held_by_itself(self.claim.lock().name(), pid), None),
+            None => Reason::Busy(line, in_the_way),
+        }
+    }
+
+    /// Gives up after a wait that has lasted long enough.
+    fn give_up_busy(&mut self, busy: &Busy) -> Reason {
+        let locks = &self.acquisition.settings.locks;
+        let at = report::at_server(locks);
+        let line = report::busy_line(self.claim.lock().name(), &at, busy);
+        let place = report::after_refusal(locks);
+        let is_refused = self.acquisition.wait_options.no_wait;
+        let line = if is_refused {
+            format!("{line}; drop --no-wait to queue{place}")
+        } else {
+            format!("gave up waiting: {line}{place}")
+        };
+        let (reason, by) = match (&busy.frozen, &busy.holder) {
+            (Some(frozen), _) => (SkipReason::Frozen, Some(&frozen.who)),
+            (None, holder) => {
+                let reason = if is_refused {
+                    SkipReason::Busy
+                } else {
+                    SkipReason::Timeout
+                };
+                (reason, holder.as_ref().map(|holder| &holder.who))
+            }
+        };
+        let in_the_way = report::busy_with(busy);
+        self.give_up(reason, line, Some(in_the_way), by.cloned())
     }
 
     /// That COMMAND isn't run, as another run succeeded `ago`.
@@ -608,52 +640,6 @@ impl<'a> Attempt<'a> {
         let with = key.map_or(String::new(), |key| format!(" with --once {key}"));
         let ago = report::format_duration(ago);
         format!("skipped: a run of \"{name}\"{with} succeeded {ago} ago")
-    }
-
-    /// A name that a hook is told, if there is one.
-    fn told(&self, name: impl FnOnce() -> String) -> Option<String> {
-        self.acquisition.settings.hook.is_some().then(name)
-    }
-
-    /// Why the run ends without the lock, after how long a wait, and because of which run; `None` where it
-    /// doesn't, or was interrupted, or has failed.
-    fn skipped_by(&self, end: &wait::End) -> Option<(SkipReason, Duration, Option<Who>)> {
-        let waited = now().since(self.started);
-        let (reason, by) = match end {
-            wait::End::RecentSuccess(ago) => return Some((SkipReason::Recent, *ago, None)),
-            wait::End::Busy(busy) => {
-                let holder = busy.holder.as_ref().map(|holder| holder.who.clone());
-                match &busy.frozen {
-                    Some(frozen) => (SkipReason::Frozen, Some(frozen.who.clone())),
-                    None if self.acquisition.wait_options.no_wait => (SkipReason::Busy, holder),
-                    None => (SkipReason::Timeout, holder),
-                }
-            }
-            wait::End::Crowded(_) => (SkipReason::Crowded, None),
-            wait::End::Superseded(by) => (SkipReason::Superseded, Some((**by).clone())),
-            wait::End::Removed(by) => (SkipReason::Removed, Some((**by).clone())),
-            wait::End::Deadlock(_) => (SkipReason::Deadlock, None),
-            wait::End::Acquired(_)
-            | wait::End::HeldLockGone
-            | wait::End::NotRenewed
-            | wait::End::Interrupted(_)
-            | wait::End::Abandoned
-            | wait::End::TooSlow
-            | wait::End::Failed(_) => return None,
-        };
-        Some((reason, waited, by))
-    }
-
-    /// The message for a wait that has lasted long enough.
-    fn busy_message(&self, busy: &Busy) -> String {
-        let at = report::at_server(&self.acquisition.settings.locks);
-        let line = report::busy_line(self.claim.lock().name(), &at, busy);
-        let place = report::after_refusal(&self.acquisition.settings.locks);
-        if self.acquisition.wait_options.no_wait {
-            format!("{line}; drop --no-wait to queue{place}")
-        } else {
-            format!("gave up waiting: {line}{place}")
-        }
     }
 
     /// Returns the message for a run that doesn't queue because so many others do.
@@ -668,8 +654,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// The message for a wait during which something that we held was lost.
-    fn lost_meanwhile(&self, trouble: Option<&LockTrouble>) -> String {
-        let what = match trouble {
+    fn lost_meanwhile(&self) -> String {
+        let what = match &self.trouble {
             Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
             Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
             Some(LockTrouble::Released(name) | LockTrouble::Over(name)) => {
@@ -689,12 +675,4 @@ fn held_by_itself(name: &Name, pid: i32) -> String {
     format!(
         "lock \"{name}\" is held by this job itself (pid {pid}); its {HELD} was dropped on the way, by sudo for example: keep it with sudo --preserve-env={HELD}"
     )
-}
-
-/// What was found by a look for a deadlock, as an event.
-fn searched(found: deadlock::Found) -> wait::Event {
-    match found {
-        Ok(cycle) => wait::Event::Searched(cycle),
-        Err(error) => wait::Event::Failed(error),
-    }
 }

@@ -1,21 +1,23 @@
 //! Acquiring locks: from the names that were typed to holding them all, and releasing them.
 //!
-//! `attempt` is the wait for one lock (decided by [`crate::decide::wait`]), `deadlock` what others read of it.
+//! `attempt` is the wait for one lock (decided by [`crate::decide::wait`]), `deadlock` what others read of it, `farewell` the
+//! release of all that was taken.
 
 mod attempt;
+mod background;
 mod deadlock;
+mod farewell;
 
 use std::cell::Cell;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use self::attempt::Attempt;
+use self::background::in_background;
+use self::farewell::Farewell;
+pub use self::farewell::{TO_SEND, left_to_end};
 use super::usage::BadUsage;
 use crate::cli;
 use crate::clock::{Moment, Timer, now};
@@ -24,31 +26,18 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::duration::exact;
 use crate::protocol::{
-    self, Claim, Client, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Locks, Name, QueueOptions,
-    Reentry, ReleaseMode, Released, Request, SkipReason, Supersede, Token, Who,
+    self, Claim, Client, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Name, QueueOptions,
+    Reentry, ReleaseMode, Request, Supersede, Token, Who,
 };
-use crate::report::{self, Verbosity, lost};
+use crate::report::{self, Verbosity};
 use crate::signal::{Signals, is_passed_up};
 use crate::supervise::environment::{self, Environment, JobLock};
 use crate::supervise::process::ProcessFd;
-use crate::supervise::tree::RELEASER;
 use crate::supervise::{HeldLock, HeldLocks};
-use crate::sys;
-use crate::sys::poll::{self, PollFd, sleep};
+use crate::sys::{self, poll};
 
 /// How many inherited locks are believed to be held without a look.
 const MANY_INHERITED: usize = 32;
-
-/// Locks of which something is left to do after their release.
-#[derive(Default)]
-pub struct Unreleased {
-    /// Released, and a waiter that got the lock may not have confirmed that.
-    unconfirmed: Vec<Claim>,
-    /// Of a run that is over: a server that takes over may not know that.
-    unsure: Vec<Claim>,
-    /// Kept for their guards, at most until that moment.
-    guarded: Vec<(Claim, Moment)>,
-}
 
 /// The acquisition of locks, and what is known of it from the start.
 pub struct Acquisition<'a> {
@@ -57,10 +46,8 @@ pub struct Acquisition<'a> {
     pub names: Vec<Name>,
     pub wait_options: &'a cli::WaitOptions,
     pub request: Request,
-    /// The time between SIGTERM and SIGKILL for the protected process.
-    pub kill_after: Duration,
-    /// What the clocks of the Redis hosts may differ.
-    pub clock_skew: Duration,
+    /// What each lease is asked for with.
+    pub terms: Terms,
     /// The work may start on a grant that isn't confirmed yet.
     pub starts_on_grant: bool,
     /// How long a server that was reached may be silent, if the work starts without the lock then.
@@ -95,31 +82,15 @@ impl Requester<'_> {
     }
 }
 
-/// How the acquisition of one lock, or of all, ended.
-pub enum Outcome {
-    Acquired,
-    NotAcquired(Reason),
-}
-
 /// Why a lock was not acquired.
 pub enum Reason {
-    /// It stayed busy, or another run made us give up; the message, and by whom, where that is known and somebody is told.
+    /// It stayed busy, or another run made us give up; the message, and by whom, as far as is known.
     Busy(String, Option<String>),
     /// A run has succeeded, recently enough; the message.
     Skipped(String),
     /// Another lock that we held was lost meanwhile; the message.
     Lost(String),
     Interrupted(i32),
-}
-
-impl Reason {
-    /// Who has the lock, or made us give up, as far as is known; `None` where it was for another reason.
-    pub fn busy_by(&self) -> Option<&Option<String>> {
-        match self {
-            Self::Busy(_, by) => Some(by),
-            Self::Skipped(_) | Self::Lost(_) | Self::Interrupted(_) => None,
-        }
-    }
 }
 
 impl<'a> Acquisition<'a> {
@@ -184,18 +155,16 @@ impl<'a> Acquisition<'a> {
             names,
             wait_options: &options.wait,
             request,
-            kill_after,
-            clock_skew,
+            terms: Terms {
+                ttl,
+                kill_after,
+                clock_skew,
+            },
             starts_on_grant: false,
             silence: None,
             inherited: environment::inherited(),
             ends_by: Cell::new(None),
         })
-    }
-
-    /// The start of an acquisition: nothing is held yet.
-    pub fn nothing_held(&self) -> HeldLocks {
-        HeldLocks::none(self.settings.locks.client(), self.request.ttl)
     }
 
     /// Returns true if the user has said how long to wait: this covers a server that isn't up yet, unless the job then runs
@@ -223,21 +192,8 @@ impl<'a> Acquisition<'a> {
         })
     }
 
-    /// What each lease is asked for with.
-    pub fn terms(&self) -> Terms {
-        Terms {
-            ttl: self.request.ttl,
-            kill_after: self.kill_after,
-            clock_skew: self.clock_skew,
-        }
-    }
-
-    pub fn verbosity(&self) -> Verbosity {
-        self.settings.verbosity
-    }
-
-    /// Acquires one lock after the other, in an order that is the same for all jobs. `started` is
-    /// when the wait began.
+    /// Acquires one lock after the other, in an order that is the same for all jobs. Returns why not all of them are ours, if
+    /// that is so. `started` is when the wait began.
     pub fn acquire_all(
         &self,
         started: Moment,
@@ -245,7 +201,7 @@ impl<'a> Acquisition<'a> {
         requester: Requester<'_>,
         signals: &Signals,
         timer: &mut Timer,
-    ) -> Result<Outcome> {
+    ) -> Result<Option<Reason>> {
         let mut sorted: Vec<&Name> = self.names.iter().collect();
         sorted.sort();
         for name in sorted {
@@ -254,50 +210,32 @@ impl<'a> Acquisition<'a> {
                 continue;
             }
             let claim = Claim::new(lock, &self.request.who)?;
-            match Attempt::new(self, claim, holds, started, requester, signals, timer).run()? {
-                Outcome::Acquired => {}
-                not_acquired @ Outcome::NotAcquired(_) => return Ok(not_acquired),
+            let attempt = Attempt::new(self, claim, holds, started, requester, signals, timer);
+            if let Some(reason) = attempt.run()? {
+                return Ok(Some(reason));
             }
         }
-        Ok(Outcome::Acquired)
+        Ok(None)
     }
 
     /// Reports why no lock was acquired, where that is worth a line; returns the status for it.
-    pub fn not_acquired(&self, reason: Reason) -> Exit {
+    pub fn not_acquired(&self, reason: &Reason) -> Exit {
         let status = self.wait_options.conflict_exit_code;
         match reason {
             Reason::Busy(line, _) => {
-                self.verbosity().info(line);
+                self.settings.verbosity.info(line);
                 Exit::Busy(status.unwrap_or(cli::BUSY))
             }
             Reason::Skipped(line) => {
-                self.verbosity().info(line);
+                self.settings.verbosity.info(line);
                 Exit::Busy(status.unwrap_or(0))
             }
             Reason::Lost(line) => {
                 report::error(line);
                 Exit::Lost
             }
-            Reason::Interrupted(signal) => ended_by(signal),
+            Reason::Interrupted(signal) => ended_by(*signal),
         }
-    }
-
-    /// Notes for the history that this run ends without the lock; the host whose success made it needless, if
-    /// there is one. Nothing depends on it.
-    pub fn record_skip(
-        &self,
-        lock: &Lock,
-        client: &mut Client,
-        skipped: (SkipReason, Duration, Option<&Who>),
-    ) -> Result<Option<String>, protocol::Error> {
-        let noted = lock.record_skip(client, skipped, &self.request.who);
-        if let Err(error) = &noted {
-            self.verbosity().verbose(format_args!(
-                "lock \"{}\": can't record in the history that this run was skipped: {error}",
-                lock.name()
-            ));
-        }
-        noted
     }
 
     /// Forgets inherited locks that are over, once they are many: a shell that acquires and releases hands on all
@@ -306,16 +244,14 @@ impl<'a> Acquisition<'a> {
         if self.inherited.len() < MANY_INHERITED {
             return Ok(());
         }
-        let mut client = self.settings.locks.open()?;
-        let mut kept = Vec::new();
-        for (name, token) in &self.inherited {
-            let claim = Claim::resume(self.settings.locks.lock(name.clone()), token.clone());
-            let states = Claim::check_all(&[claim], &mut client, Duration::ZERO)?;
-            if matches!(states[..], [LeaseState::Held { .. }]) {
-                kept.push((name.clone(), token.clone()));
-            }
-        }
-        self.inherited = kept;
+        let locks = &self.settings.locks;
+        let claim =
+            |(name, token): &(Name, Token)| Claim::resume(locks.lock(name.clone()), token.clone());
+        let claims: Vec<Claim> = self.inherited.iter().map(claim).collect();
+        let states = Claim::check_all(&claims, &mut locks.client(), Duration::ZERO)?;
+        let mut states = states.iter();
+        let is_held = |_: &_| matches!(states.next(), Some(LeaseState::Held { .. }));
+        self.inherited.retain(is_held);
         Ok(())
     }
 
@@ -348,8 +284,8 @@ impl<'a> Acquisition<'a> {
             ))
             .into());
         }
-        self.verbosity()
-            .verbose(format_args!("lock \"{name}\" is already held by this job"));
+        let line = format_args!("lock \"{name}\" is already held by this job");
+        self.settings.verbosity.verbose(line);
         let hold = HeldLock {
             claim,
             fence,
@@ -359,7 +295,7 @@ impl<'a> Acquisition<'a> {
             guard: None,
             waited: Duration::ZERO,
         };
-        holds.add(hold, Lease::new(sent, self.terms()));
+        holds.add(hold, Lease::new(sent, self.terms));
         Ok(true)
     }
 
@@ -371,8 +307,7 @@ impl<'a> Acquisition<'a> {
         environment::of_job(&self.names, &locks, &self.inherited, waited_ms, slots)
     }
 
-    /// Releases all locks, the last first, at the end of a process. A failure is a line on stderr and
-    /// nothing else: the lock expires after its TTL.
+    /// Releases all locks, at the end of a process or of its wait.
     pub fn release_at_end(
         &self,
         holds: &mut HeldLocks,
@@ -381,330 +316,13 @@ impl<'a> Acquisition<'a> {
     ) {
         // The server answers this process before it notifies the next holder. Nothing is urgent here any more.
         sys::yield_cpu();
-        let Unreleased {
-            unconfirmed,
-            unsure,
-            guarded,
-        } = self.release_all(holds, mode, signals);
-        wake_others(&unconfirmed, &mut holds.client, mode, signals);
-        let mut is_failing = false;
-        for (claim, over_by) in &guarded {
-            let of = (claim, *over_by);
-            if !self.await_guards(of, holds, mode, signals, &mut is_failing) {
-                break;
-            }
-        }
-        holds.client.lift_limit();
-        if !unsure.is_empty() {
-            self.leave_releaser(&unsure, holds, mode);
-        }
+        let farewell = Farewell {
+            acquisition: self,
+            mode,
+            signals,
+        };
+        farewell.release_all(holds);
     }
-
-    /// Waits until the work elsewhere that guards a lock has ended, or may live no longer: until `over_by`, as long as
-    /// nothing else is known. Another one of these signals ends that; whether none has. `is_failing` says whether the
-    /// last question had no answer.
-    fn await_guards(
-        &self,
-        (claim, mut over_by): (&Claim, Moment),
-        holds: &mut HeldLocks,
-        mode: &ReleaseMode,
-        signals: Option<&Signals>,
-        is_failing: &mut bool,
-    ) -> bool {
-        let client = &mut holds.client;
-        let mut is_said = false;
-        let began = now();
-        loop {
-            let pause = match (&is_failing, is_said) {
-                (true, _) => RELEASE_AGAIN,
-                (false, true) => GUARDS_LOOKED_FOR_AGAIN,
-                (false, false) => GUARDS_LOOKED_FOR,
-            };
-            let until = over_by.min(now() + pause);
-            if !self.await_change(claim, client, until, signals, *is_failing) {
-                return false;
-            }
-            let asked_at = now();
-            if *is_failing {
-                // None of them outlives its lease.
-                if asked_at >= over_by {
-                    return true;
-                }
-                // A server that doesn't answer keeps no signal waiting.
-                self.let_through(signals);
-            }
-            client.limit_to(over_by.since(asked_at).max(TO_SEND));
-            let mut came = false;
-            let asked = claim.release(client, mode, || {
-                came = signals.is_some_and(|signals| !matches!(signals.next_ending(), Ok(None)));
-                self.let_through(signals);
-            });
-            self.collect_again(signals);
-            *is_failing = match &asked {
-                Ok(Released::Kept {
-                    left,
-                    for_guards: true,
-                }) => {
-                    over_by = asked_at + *left;
-                    false
-                }
-                Err(error) if error.kind.may_pass() => true,
-                Ok(Released::HandedOn) => {
-                    wake_others(std::slice::from_ref(claim), client, mode, signals);
-                    return true;
-                }
-                Ok(_) | Err(_) => return true,
-            };
-            if came {
-                return false;
-            }
-            if !is_said && now().since(began) >= GUARDS_LOOKED_FOR && !*is_failing {
-                is_said = true;
-                self.verbosity().info(format_args!(
-                    "lock \"{}\" is kept until its guards have ended, for at most {}; interrupt redlock to leave the lock to them",
-                    claim.lock().name(),
-                    report::format_duration(over_by.since(asked_at))
-                ));
-            }
-        }
-    }
-
-    /// Waits until this moment, or until a lock that is kept for its guards is free, as far as the server notifies us.
-    /// One of these signals ends that; whether none has.
-    fn await_change(
-        &self,
-        claim: &Claim,
-        client: &mut Client,
-        until: Moment,
-        signals: Option<&Signals>,
-        is_failing: bool,
-    ) -> bool {
-        loop {
-            // It only reads: a release would wake the guards, and they us. No signal waits for it for long.
-            client.limit_to(longest_farewell(&self.settings.locks));
-            let states = (!is_failing)
-                .then(|| Claim::check_all(std::slice::from_ref(claim), client, self.request.ttl));
-            if let Some(Ok(states)) = &states
-                && matches!(states[..], [LeaseState::Lost(_)])
-            {
-                return true;
-            }
-            let fds = client.fds().chain(signals.map(AsFd::as_fd));
-            let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
-            let slept = poll::wait(&mut fds, Some(until.since(now())));
-            let ended = signals.map_or(Ok(None), Signals::next_ending);
-            if slept.is_err() || !matches!(ended, Ok(None)) {
-                return false;
-            }
-            let skipped = client.skip_incoming();
-            if now() >= until || skipped.is_err() || !matches!(states, Some(Ok(_))) {
-                return true;
-            }
-        }
-    }
-
-    /// Leaves a process behind that goes on releasing locks, until the servers that may take over know of it, or
-    /// their leases are over.
-    fn leave_releaser(&self, left: &[Claim], holds: &mut HeldLocks, mode: &ReleaseMode) {
-        // Its descriptor would be another file's in the new process.
-        holds.client.disconnect();
-        let until = holds.dead_by.unwrap_or(now() + self.request.ttl);
-        // Where none can be made, the locks end with their leases.
-        let _ = sys::fork_for(RELEASER, until.since(now()), || {
-            let client = &mut holds.client;
-            let mut left: Vec<&Claim> = left.iter().collect();
-            while !left.is_empty() && now() < until {
-                // Each of them in each round: one that no replica confirms keeps no other one.
-                left.retain(|claim| {
-                    let within = until.since(now());
-                    let tried = claim.release_or_retry(client, mode, within, None, || {});
-                    match &tried {
-                        Ok((_, is_known)) => !is_known,
-                        Err(error) => error.kind.may_pass(),
-                    }
-                });
-                if !left.is_empty() {
-                    client.follow_locks();
-                    std::thread::sleep(RELEASE_AGAIN);
-                }
-            }
-        });
-    }
-
-    /// Releases all locks, the last first, and returns those that may not be free yet. An unresponsive server may make that
-    /// slow; then another of these signals ends us at once.
-    pub fn release_all(
-        &self,
-        holds: &mut HeldLocks,
-        mode: &ReleaseMode,
-        signals: Option<&Signals>,
-    ) -> Unreleased {
-        let within = self.farewell(signals).map(|all| all / 4);
-        holds.reclaim_client(within, || self.let_through(signals));
-        let until = self.release_until(holds, mode);
-        let mut unreleased = Unreleased::default();
-        while let Some(hold) = holds.all.pop() {
-            if hold.reentrant {
-                continue;
-            }
-            let name = hold.claim.lock().name();
-            let client = &mut holds.client;
-            let asked_at = now();
-            let released = self.release(&hold.claim, mode, until, client, signals);
-            let ttl = report::format_duration(self.request.ttl);
-            let is_over = matches!(mode, ReleaseMode::Finished { .. });
-            let may_be_repeated = is_over && self.settings.locks.may_fail_over();
-            let is_repeated = may_be_repeated
-                && match &released {
-                    Ok((_, is_known)) => !is_known,
-                    Err(error) => error.kind.may_pass(),
-                };
-            let goes_on = if is_repeated {
-                "; a background process keeps trying"
-            } else {
-                ""
-            };
-            if let Ok((_, false)) = released {
-                self.verbosity().info(format_args!(
-                    "some replicas haven't confirmed the release of lock \"{name}\"; if one of these is promoted, the lock counts as held again until it expires, within {ttl}{goes_on}"
-                ));
-            }
-            match released.map(|(released, _)| released) {
-                Ok(Released::Kept {
-                    left,
-                    for_guards: true,
-                }) => unreleased
-                    .guarded
-                    .push((hold.claim.clone(), asked_at + left)),
-                Ok(released @ (Released::Now | Released::HandedOn)) => {
-                    self.verbosity()
-                        .verbose(format_args!("lock \"{name}\" released"));
-                    if matches!(released, Released::HandedOn) {
-                        unreleased.unconfirmed.push(hold.claim.clone());
-                    }
-                }
-                Ok(Released::Kept { left, .. }) => self.verbosity().verbose(format_args!(
-                    "lock \"{name}\" is kept for another {}",
-                    report::format_duration(left)
-                )),
-                Ok(Released::Before) => self.verbosity().verbose(format_args!(
-                    "the command had already released lock \"{name}\""
-                )),
-                Ok(Released::NotOurs(loss)) => report::error(format_args!(
-                    "{}; redlock noticed that only at the release",
-                    lost(name, &loss)
-                )),
-                Err(error) => report::error(format_args!(
-                    "can't release lock \"{name}\"; it expires within {ttl}{goes_on}: {error}"
-                )),
-            }
-            if is_repeated {
-                unreleased.unsure.push(hold.claim);
-            }
-        }
-        self.collect_again(signals);
-        unreleased
-    }
-
-    /// Until when the release of locks is repeated that were used, where another server may take over: for as long as
-    /// a command that is stopped may take to end, but not beyond their leases.
-    fn release_until(&self, holds: &HeldLocks, mode: &ReleaseMode) -> Moment {
-        let now = now();
-        match mode {
-            ReleaseMode::Finished { .. } => {
-                let until = now + self.kill_after;
-                holds.dead_by.map_or(until, |end| until.min(end))
-            }
-            ReleaseMode::Unused { .. } | ReleaseMode::ByJob => now,
-        }
-    }
-
-    /// Releases a lock, or a place in its queue; over a fresh connection where the old one is
-    /// broken. Also says whether a failover can't undo that.
-    fn release(
-        &self,
-        claim: &Claim,
-        mode: &ReleaseMode,
-        until: Moment,
-        client: &mut Client,
-        signals: Option<&Signals>,
-    ) -> Result<(Released, bool), protocol::Error> {
-        let (patience, within) = (until.since(now()), self.farewell(signals));
-        let is_slow = || self.let_through(signals);
-        let released = claim.release_or_retry(client, mode, patience, within, is_slow);
-        self.collect_again(signals);
-        released
-    }
-
-    /// How long releases may take, where one of these signals has asked us to end, or a wait is over in vain.
-    fn farewell(&self, signals: Option<&Signals>) -> Option<Duration> {
-        let by_signal = signals.and_then(|signals| left_to_end(&self.settings.locks, signals));
-        let by_wait = self.ends_by.get().map(|by| by.since(now()));
-        let left = by_signal.into_iter().chain(by_wait).min()?;
-        Some(left.max(TO_SEND))
-    }
-
-    /// From now on a signal ends us at once.
-    fn let_through(&self, signals: Option<&Signals>) {
-        if let Some(Err(error)) = signals.map(Signals::let_through) {
-            self.verbosity().verbose(error);
-        }
-    }
-
-    /// Ends that.
-    fn collect_again(&self, signals: Option<&Signals>) {
-        if let Some(Err(error)) = signals.map(Signals::collect_again) {
-            self.verbosity().verbose(error);
-        }
-    }
-}
-
-/// A waiter that got a lock and hasn't confirmed that by now may be suspended, and others with it: those behind it are
-/// woken. A signal ends us sooner; then each of them notices that by its heartbeats.
-fn wake_others(
-    unconfirmed: &[Claim],
-    client: &mut Client,
-    mode: &ReleaseMode,
-    signals: Option<&Signals>,
-) {
-    if unconfirmed.is_empty() || !may_pause(TO_CONFIRM, signals) {
-        return;
-    }
-    client.limit_to(TO_SEND);
-    for claim in unconfirmed {
-        if !client.is_open() || !claim.wake_others(client, mode) {
-            break;
-        }
-    }
-    client.lift_limit();
-}
-
-/// Lets this time pass; false where a signal ends that.
-fn may_pause(pause: Duration, signals: Option<&Signals>) -> bool {
-    let until = now() + pause;
-    loop {
-        let fds = signals.iter().map(|signals| signals.as_fd());
-        let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
-        let slept = poll::wait(&mut fds, Some(until.since(now())));
-        let ended = signals.map_or(Ok(None), Signals::next_ending);
-        if slept.is_err() || !matches!(ended, Ok(None)) {
-            return false;
-        }
-        if now() >= until {
-            return true;
-        }
-    }
-}
-
-/// How much is left of the time that the end of all is worth a wait, where one of these signals has asked us to end.
-pub fn left_to_end(locks: &Locks, signals: &Signals) -> Option<Duration> {
-    let left = signals.left_to_end(longest_farewell(locks))?;
-    Some(left.max(TO_SEND))
-}
-
-/// How long the end of all is worth a wait.
-fn longest_farewell(locks: &Locks) -> Duration {
-    (locks.server().round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL)
 }
 
 /// The end by a signal before any work was started.
@@ -741,47 +359,9 @@ pub fn outcome_of(exit: Exit) -> protocol::HoldOutcome {
         Exit::Timeout => protocol::HoldOutcome::Timeout,
         Exit::Lost => protocol::HoldOutcome::Lost,
         Exit::Cancelled => protocol::HoldOutcome::Cancelled,
-        Exit::Success
-        | Exit::Command(_)
-        | Exit::StaleFence
-        | Exit::Unfit
-        | Exit::NeverUsed
-        | Exit::Late
-        | Exit::Older
-        | Exit::Usage
-        | Exit::Unreachable
-        | Exit::Busy(_)
-        | Exit::Refused
-        | Exit::Config
-        | Exit::Internal
-        | Exit::CannotExecute
-        | Exit::NotFound => protocol::HoldOutcome::Status(exit.code()),
+        other => protocol::HoldOutcome::Status(other.code()),
     }
 }
-
-/// After this time it is said that guards are waited for.
-const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
-
-/// How often it is looked for them after that, where the server doesn't notify us.
-const GUARDS_LOOKED_FOR_AGAIN: Duration = Duration::from_secs(5);
-
-/// How long the next holder has to confirm its grant, before others are woken.
-const TO_CONFIRM: Duration = Duration::from_millis(5);
-
-/// The pause before a process in the background tries to release a lock again.
-const RELEASE_AGAIN: Duration = Duration::from_millis(500);
-
-/// How long all releases together are worth a wait for a process that was asked to end: the server reads what was sent
-/// when it answers again.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-/// The same where it is far away: time for three round trips over the connection that there is, which may be broken, and
-/// then for connecting and one answer over another one. A service manager waits for much longer than the longest of them.
-const FAR: u32 = 6;
-const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
-
-/// How long each may take after that: enough to send it to a server that isn't far away.
-pub const TO_SEND: Duration = Duration::from_millis(50);
 
 /// Most servers let us in sooner than this. Where one takes longer, signals have to be heeded.
 const SLOW_TO_OPEN: Duration = Duration::from_millis(250);
@@ -792,54 +372,11 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, proto
     let Some(opening) = client.open_soon(SLOW_TO_OPEN)? else {
         return Ok(None);
     };
-    match in_background(signals, opening)? {
+    match in_background(signals, || opening())? {
         Ok(opened) => *client = opened?,
         Err(signal) => return Ok(Some(signal)),
     }
     Ok(None)
-}
-
-/// Has another thread do what may have to wait for a server: its result, or a signal that ends us, if one comes before.
-/// Where no thread can be made, signals have to wait, too.
-fn in_background<T: Send + 'static>(
-    signals: &Signals,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<Result<T, i32>, protocol::Error> {
-    wait_in_background(signals, work).map_err(|error| {
-        let line = format!("can't wait for Redis: {error}");
-        protocol::Error::new(ErrorKind::Internal, line)
-    })
-}
-
-fn wait_in_background<T: Send + 'static>(
-    signals: &Signals,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<Result<T, i32>> {
-    let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
-    let (answer, answered) = channel();
-    let waker = Arc::clone(&done);
-    let work = Arc::new(Mutex::new(Some(work)));
-    let of_thread = Arc::clone(&work);
-    let take = |work: &Mutex<Option<_>>| work.lock().ok().and_then(|mut work| work.take());
-    let started = sys::start_thread("background", sys::USUAL_STACK, move || {
-        if let Some(work) = take(&of_thread) {
-            let _ = answer.send(work());
-        }
-        let _ = waker.write(1);
-    });
-    if let Err(error) = started {
-        let work = take(&work).ok_or(error)?;
-        return Ok(Ok(work()));
-    }
-    loop {
-        sleep([Some(signals.as_fd()), Some(done.as_fd())], None)?;
-        if let Some(signal) = signals.next_ending()? {
-            return Ok(Err(signal));
-        }
-        if let Ok(found) = answered.try_recv() {
-            return Ok(Ok(found));
-        }
-    }
 }
 
 /// A number in 0..1.

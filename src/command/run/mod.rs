@@ -15,7 +15,7 @@ use anyhow::Result;
 use nix::unistd::{getpid, getsid};
 
 use super::acquisition::{
-    self, Acquisition, Outcome, Reason, Requester, outcome_of, random_fraction,
+    self, Acquisition, Reason, Requester, ended_by, outcome_of, random_fraction,
 };
 use super::corrections::program_path;
 use super::identity::own_job;
@@ -28,7 +28,7 @@ use crate::decide::lease::{Awaits, ttl_for_failover};
 use crate::decide::session::Policy;
 use crate::protocol::{self, ReleaseMode, Who};
 use crate::reason::reason;
-use crate::report::{self, Verbosity, quote};
+use crate::report::{self, quote};
 use crate::signal::on_terminal;
 use crate::stderr;
 use crate::supervise::HeldLocks;
@@ -44,14 +44,13 @@ use crate::variables::{EVENT, VARIABLES};
 /// Runs COMMAND under the locks.
 pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
-    if names.len() > 1 {
-        for (given, option) in [
-            (options.once_per.is_some(), "--once-per"),
-            (options.once.is_some(), "--once"),
-        ] {
-            if given {
-                return Err(BadUsage(format!("{option} takes one NAME")).into());
-            }
+    let for_one_name = [
+        (options.once_per.is_some(), "--once-per"),
+        (options.once.is_some(), "--once"),
+    ];
+    for (is_given, option) in for_one_name {
+        if is_given && names.len() > 1 {
+            return Err(BadUsage(format!("{option} takes one NAME")).into());
         }
     }
     let command = match options.shell.clone() {
@@ -135,34 +134,29 @@ const BUILTINS: [&str; 53] = [
 
 /// Reports that a command can't be started.
 pub(super) fn cannot_run(command: &[OsString], error: &SpawnError) -> Exit {
-    let program = command.first().cloned().unwrap_or_default();
-    let program = program.display();
-    match error {
+    let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
+    let error = match error {
+        SpawnError::CannotExecute(error) => error,
         SpawnError::NoProcess(error) => {
+            let program = program.display();
             report::error(format_args!("can't start a process for {program}: {error}"));
-            Exit::Internal
+            return Exit::Internal;
         }
-        SpawnError::CannotExecute(error) => {
-            let path = Path::new(command.first().map_or(OsStr::new(""), OsString::as_os_str));
-            let is_line = program.to_string().contains(char::is_whitespace) && !path.exists();
-            let is_builtin = BUILTINS.contains(&program.to_string().as_str());
-            if error.kind() == io::ErrorKind::NotFound && is_builtin {
-                report::error(format_args!(
-                    "command not found: {program} is a builtin of the shell; use -c SCRIPT"
-                ));
-            } else if error.kind() == io::ErrorKind::NotFound && is_line {
-                report::error(format_args!(
-                    "command not found: \"{program}\" is one word; to run a shell line use -c"
-                ));
-            } else {
-                let why = why_not(path, error);
-                report::error(format_args!("can't run {program}: {why}"));
-            }
-            match error.kind() {
-                io::ErrorKind::NotFound => Exit::NotFound,
-                _ => Exit::CannotExecute,
-            }
-        }
+    };
+    let path = Path::new(program);
+    let program = program.to_string_lossy();
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    report::error(if is_missing && BUILTINS.contains(&&*program) {
+        format!("command not found: {program} is a builtin of the shell; use -c SCRIPT")
+    } else if is_missing && program.contains(char::is_whitespace) && !path.exists() {
+        format!("command not found: \"{program}\" is one word; to run a shell line use -c")
+    } else {
+        format!("can't run {program}: {}", why_not(path, error))
+    });
+    if is_missing {
+        Exit::NotFound
+    } else {
+        Exit::CannotExecute
     }
 }
 
@@ -259,7 +253,7 @@ fn is_not_executable(program: &Path) -> bool {
 const FLUSH_BEFORE_START: Duration = Duration::from_millis(100);
 
 impl Run<'_> {
-    /// What is told of this run, where something is: of these locks, which were waited for so long.
+    /// Returns the hook for this run, if one is configured: of these locks, which were waited for so long.
     fn hook(&self, holds: &HeldLocks, waited_ms: u128) -> Option<Hook<'_>> {
         let Acquisition {
             settings,
@@ -287,34 +281,124 @@ impl Run<'_> {
         })
     }
 
-    /// Tells the hook, if there is one, that COMMAND has ended like this.
-    fn tell_end(&self, hook: Option<&Hook>, result: WorkResult) -> Exit {
-        let WorkResult { exit, ran, by, .. } = result;
-        if let Some(hook) = hook {
+    /// Acquires the locks and runs COMMAND.
+    fn acquire_and_run(&self, work: Work) -> Result<Exit> {
+        let acquisition = &self.acquisition;
+        let settings = acquisition.settings;
+        let mut holds = HeldLocks::none(settings.locks.client(), acquisition.request.ttl);
+        // Until a lock is requested, nothing else has to be cleaned up, so signals keep their default action: but signals
+        // without a handler don't terminate PID 1.
+        let is_early = std::process::id() == 1 || !settings.jitter.is_zero();
+        let early = is_early.then(|| EventSources::new(self.on_terminal));
+        let mut early = early.transpose()?;
+        if let Some(sources) = &mut early {
+            let pause = settings.jitter.mul_f64(random_fraction());
+            if let Some(signal) = sleep_until(now() + pause, sources)? {
+                return Ok(ended_by(signal));
+            }
+        }
+        let started = now();
+        let opened = match &early {
+            Some(sources) => acquisition::open(&mut holds.client, &sources.signals),
+            None => holds.client.open().map(|()| None),
+        };
+        if let Ok(Some(signal)) = opened {
+            return Ok(ended_by(signal));
+        }
+        let mut sources = early.map_or_else(|| EventSources::new(self.on_terminal), Ok)?;
+        let guard = stderr::Guard::new();
+        let acquired = opened
+            .or_else(|error| acquisition.first_failure(error).map(|()| None))
+            .map_err(Into::into)
+            .and_then(|_| self.acquire(started, &mut holds, &mut sources));
+        if !matches!(acquired, Ok(None)) {
+            acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&sources.signals));
+        }
+        let (environment, waited_ms) = match acquired {
+            Ok(None) => {
+                self.say_short_ttl();
+                let slots = self.options.acquire.slots.is_some();
+                (acquisition.environment(&holds, slots), holds.waited_ms())
+            }
+            Ok(Some(reason)) => {
+                drop(guard);
+                return Ok(self.end_without_lock(reason, &holds, started));
+            }
+            Err(error) if holds.answered || !self.may_run_unlocked(&error) => return Err(error),
+            Err(error) => {
+                let line = format_args!("{error:#}; running without a lock");
+                settings.verbosity.info(line);
+                let environment = environment::unlocked(&acquisition.names);
+                (environment, now().since(started).as_millis())
+            }
+        };
+        let work = Work {
+            environment,
+            ..work
+        };
+        Ok(self.run_command(&work, &mut holds, &mut sources, waited_ms))
+    }
+
+    /// Acquires the locks. Returns why COMMAND isn't to be started, if that is so: also a signal that has come meanwhile, or
+    /// a lease that is about to expire (after a suspend, for example).
+    fn acquire(
+        &self,
+        started: Moment,
+        holds: &mut HeldLocks,
+        sources: &mut EventSources,
+    ) -> Result<Option<Reason>> {
+        let acquisition = &self.acquisition;
+        let (EventSources { signals, timer }, requester) = (sources, Requester::default());
+        let reason = acquisition.acquire_all(started, holds, requester, signals, timer)?;
+        if reason.is_some() {
+            return Ok(reason);
+        }
+        if let Some(signal) = signals.next_ending()? {
+            return Ok(Some(Reason::Interrupted(signal)));
+        }
+        let is_over = holds.lease().is_some_and(|lease| now() >= lease.stop_at());
+        Ok(is_over.then(|| {
+            let names = environment::list_of(&acquisition.names);
+            let names = names.display();
+            Reason::Lost(format!(
+                "command not started: the lease of {names} was about to expire"
+            ))
+        }))
+    }
+
+    /// Reports why COMMAND isn't run.
+    fn end_without_lock(&self, reason: Reason, holds: &HeldLocks, started: Moment) -> Exit {
+        let exit = self.acquisition.not_acquired(&reason);
+        if let Reason::Busy(_, by) = reason
+            && let Some(hook) = self.hook(holds, now().since(started).as_millis())
+        {
             let news = News {
-                event: "ended",
-                ran: Some(ran),
+                event: "busy",
                 exit: Some(exit),
                 by,
+                ..News::default()
             };
-            hook.tell(&news, self.verbosity());
+            hook.tell(&news, self.acquisition.settings.verbosity);
         }
         exit
     }
 
-    /// Has this work done under these locks, or none.
-    fn supervise(
+    /// Runs COMMAND under these locks, or without any, and releases them after that.
+    fn run_command(
         &self,
         work: &Work,
         holds: &mut HeldLocks,
         sources: &mut EventSources,
-        hook: Option<&Hook>,
-    ) -> WorkResult {
+        waited_ms: u128,
+    ) -> Exit {
         let Self {
             options,
             acquisition,
             on_terminal,
         } = self;
+        // What is erased from a terminal, say, goes before what COMMAND writes.
+        stderr::flush(FLUSH_BEFORE_START);
+        let hook = self.hook(holds, waited_ms);
         let wait = &options.acquire.wait;
         let terms = Terms {
             policy: Policy {
@@ -322,7 +406,7 @@ impl Run<'_> {
                 leads_session: getsid(None) == Ok(getpid()),
                 only_warn: acquisition.settings.only_warn,
                 with_children: options.with_children,
-                kill_after: acquisition.kill_after,
+                kill_after: acquisition.terms.kill_after,
                 timeout_at: None,
                 has_hook: false,
             },
@@ -330,96 +414,30 @@ impl Run<'_> {
             names: &acquisition.names,
             locks: &acquisition.settings.locks,
             who: &acquisition.request.who,
-            verbosity: self.verbosity(),
-            hook,
+            verbosity: acquisition.settings.verbosity,
+            hook: hook.as_ref(),
         };
-        supervise(&terms, work, holds, sources)
-            .unwrap_or_else(|error| WorkResult::not_started(cannot_run(&work.words, &error)))
-    }
-
-    fn acquire_and_run(&self, work: Work) -> Result<Exit> {
-        let mut early = None;
-        let mut holds = self.acquisition.nothing_held();
-        // Signals without a handler don't terminate PID 1.
-        if std::process::id() == 1 {
-            early = Some(EventSources::new(self.on_terminal)?);
-        }
-        let jitter = self.acquisition.settings.jitter;
-        if !jitter.is_zero() {
-            let sources = match &mut early {
-                Some(sources) => sources,
-                None => early.insert(EventSources::new(self.on_terminal)?),
+        let WorkResult { exit, ran, by } = supervise(&terms, work, holds, sources)
+            .unwrap_or_else(|error| WorkResult::not_started(cannot_run(&work.words, &error)));
+        let mode = ReleaseMode::Finished {
+            outcome: outcome_of(exit),
+            keep_for: match exit {
+                // A newer run waits for it to end, or it never began.
+                Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
+                _ => options.hold_at_least,
+            },
+        };
+        acquisition.release_at_end(holds, &mode, Some(&sources.signals));
+        if let Some(hook) = &hook {
+            let news = News {
+                event: "ended",
+                ran: Some(ran),
+                exit: Some(exit),
+                by,
             };
-            let pause = jitter.mul_f64(random_fraction());
-            if let Some(signal) = sleep_until(now() + pause, sources)? {
-                return Ok(self.acquisition.not_acquired(Reason::Interrupted(signal)));
-            }
+            hook.tell(&news, terms.verbosity);
         }
-        let started = now();
-        // Until a lock is requested, nothing else has to be cleaned up, so signals keep their default action.
-        let (opened, mut sources) = if let Some(sources) = early {
-            match acquisition::open(&mut holds.client, &sources.signals) {
-                Ok(None) => (Ok(()), sources),
-                Ok(Some(signal)) => {
-                    let reason = Reason::Interrupted(signal);
-                    return Ok(self.acquisition.not_acquired(reason));
-                }
-                Err(error) => (Err(error), sources),
-            }
-        } else {
-            let opened = holds.client.open();
-            (opened, EventSources::new(self.on_terminal)?)
-        };
-        let guard = stderr::Guard::new();
-        let opened = opened.or_else(|error| self.acquisition.first_failure(error));
-        let outcome = opened.map_err(Into::into).and_then(|()| {
-            let EventSources { signals, timer } = &mut sources;
-            let requester = Requester::default();
-            self.acquisition
-                .acquire_all(started, &mut holds, requester, signals, timer)
-        });
-        match outcome {
-            Ok(Outcome::Acquired) => self.run_locked(&mut holds, work, &mut sources),
-            Ok(Outcome::NotAcquired(why)) => {
-                self.acquisition.release_at_end(
-                    &mut holds,
-                    &ReleaseMode::UNUSED,
-                    Some(&sources.signals),
-                );
-                drop(guard);
-                let busy_by = why.busy_by().cloned();
-                let exit = self.acquisition.not_acquired(why);
-                if let Some(by) = busy_by
-                    && let Some(hook) = self.hook(&holds, now().since(started).as_millis())
-                {
-                    let news = News {
-                        event: "busy",
-                        exit: Some(exit),
-                        by,
-                        ..News::default()
-                    };
-                    hook.tell(&news, self.verbosity());
-                }
-                Ok(exit)
-            }
-            Err(error) => {
-                let signals = Some(&sources.signals);
-                self.acquisition
-                    .release_all(&mut holds, &ReleaseMode::UNUSED, signals);
-                if holds.answered || !self.may_run_unlocked(&error) {
-                    return Err(error);
-                }
-                self.verbosity()
-                    .info(format_args!("{error:#}; running without a lock"));
-                let work = Work {
-                    environment: environment::unlocked(&self.acquisition.names),
-                    ..work
-                };
-                let hook = self.hook(&holds, now().since(started).as_millis());
-                let result = self.supervise(&work, &mut holds, &mut sources, hook.as_ref());
-                Ok(self.tell_end(hook.as_ref(), result))
-            }
-        }
+        exit
     }
 
     /// Says that a failover may take longer than a lease lasts, where the sentinels have said when one begins.
@@ -437,20 +455,16 @@ impl Run<'_> {
         };
         let least = ttl_for_failover(
             down_after,
-            acquisition.kill_after,
-            acquisition.clock_skew,
+            acquisition.terms.kill_after,
+            acquisition.terms.clock_skew,
             awaits,
         );
         if ttl < least {
             let [ttl, down_after, least] = [ttl, down_after, least].map(report::format_duration);
-            self.verbosity().info(format_args!(
+            acquisition.settings.verbosity.info(format_args!(
                 "a lease of {ttl} may end during a failover, which begins {down_after} after the primary's death; use --ttl {least} or more"
             ));
         }
-    }
-
-    fn verbosity(&self) -> Verbosity {
-        self.acquisition.verbosity()
     }
 
     /// Whether COMMAND runs without a lock, where no server was reached at all.
@@ -459,62 +473,6 @@ impl Run<'_> {
             .downcast_ref::<protocol::Error>()
             .is_some_and(|error| error.kind.is_unreachable());
         unreachable && self.acquisition.silence.is_some()
-    }
-
-    /// Runs COMMAND under the locks and releases them after that.
-    fn run_locked(
-        &self,
-        holds: &mut HeldLocks,
-        work: Work,
-        sources: &mut EventSources,
-    ) -> Result<Exit> {
-        let checked = self.last_check(holds, sources);
-        if !matches!(checked, Ok(None)) {
-            let signals = Some(&sources.signals);
-            self.acquisition
-                .release_at_end(holds, &ReleaseMode::UNUSED, signals);
-        }
-        if let Some(why) = checked? {
-            return Ok(self.acquisition.not_acquired(why));
-        }
-        let slots = self.options.acquire.slots.is_some();
-        let work = Work {
-            environment: self.acquisition.environment(holds, slots),
-            ..work
-        };
-        self.say_short_ttl();
-        // What is erased from a terminal, say, goes before what COMMAND writes.
-        stderr::flush(FLUSH_BEFORE_START);
-        let hook = self.hook(holds, holds.waited_ms());
-        let result = self.supervise(&work, holds, sources, hook.as_ref());
-        let keep_for = match result.exit {
-            // A newer run waits for it to end, or it never began.
-            Exit::Cancelled | Exit::NotFound | Exit::CannotExecute => Duration::ZERO,
-            _ => self.options.hold_at_least,
-        };
-        let mode = ReleaseMode::Finished {
-            outcome: outcome_of(result.exit),
-            keep_for,
-        };
-        self.acquisition
-            .release_at_end(holds, &mode, Some(&sources.signals));
-        Ok(self.tell_end(hook.as_ref(), result))
-    }
-
-    /// Whether COMMAND may start: a signal that has come meanwhile starts nothing, and nor does a lease
-    /// that is as good as over, after this machine stood still, say.
-    fn last_check(&self, holds: &HeldLocks, sources: &EventSources) -> Result<Option<Reason>> {
-        if let Some(signal) = sources.signals.next_ending()? {
-            return Ok(Some(Reason::Interrupted(signal)));
-        }
-        let is_over = holds.lease().is_some_and(|lease| now() >= lease.stop_at());
-        Ok(is_over.then(|| {
-            let names = environment::list_of(&self.acquisition.names);
-            let names = names.display();
-            Reason::Lost(format!(
-                "command not started: the lease of {names} was about to expire"
-            ))
-        }))
     }
 }
 

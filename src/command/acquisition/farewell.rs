@@ -1,0 +1,370 @@
+//! The end of a run, or of a wait: all that was taken is released.
+
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+
+use super::Acquisition;
+use crate::clock::{Moment, now};
+use crate::protocol::{Claim, Client, Error, LeaseState, Locks, Name, ReleaseMode, Released};
+use crate::report::{self, lost};
+use crate::signal::Signals;
+use crate::supervise::HeldLocks;
+use crate::supervise::tree::RELEASER;
+use crate::sys;
+use crate::sys::poll::{self, PollFd};
+
+/// After this time it is said that guards are waited for.
+const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
+
+/// How often it is looked for them after that, where the server doesn't notify us.
+const GUARDS_LOOKED_FOR_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long the next holder has to confirm its grant, before others are woken.
+const TO_CONFIRM: Duration = Duration::from_millis(5);
+
+/// The pause before a process in the background tries to release a lock again.
+const RELEASE_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long all releases together are worth a wait for a process that was asked to end: the server reads what was sent
+/// when it answers again.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The same where it is far away: time for three round trips over the connection that there is, which may be broken, and
+/// then for connecting and one answer over another one. A service manager waits for much longer than the longest of them.
+const FAR: u32 = 6;
+const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
+
+/// How long each may take after that: enough to send it to a server that isn't far away.
+pub const TO_SEND: Duration = Duration::from_millis(50);
+
+/// A release, and whether a failover can't undo it.
+type Answer = Result<(Released, bool), Error>;
+
+/// Returns true if a failover may undo the release, or if it failed and may succeed later.
+fn is_unsure(released: &Answer) -> bool {
+    match released {
+        Ok((_, is_known)) => !is_known,
+        Err(error) => error.kind.may_pass(),
+    }
+}
+
+/// Locks of which something is left to do after their release.
+#[derive(Default)]
+struct Unreleased {
+    /// Released, and a waiter that got the lock may not have confirmed that.
+    unconfirmed: Vec<Claim>,
+    /// Of a run that is over: a server that takes over may not know that.
+    unsure: Vec<Claim>,
+    /// Kept for their guards, at most until that moment.
+    guarded: Vec<(Claim, Moment)>,
+}
+
+/// The release of what an acquisition has taken, in one way.
+pub(super) struct Farewell<'a> {
+    pub acquisition: &'a Acquisition<'a>,
+    pub mode: &'a ReleaseMode,
+    /// One of these ends the process at once while a server is slow.
+    pub signals: Option<&'a Signals>,
+}
+
+impl Farewell<'_> {
+    /// Releases all locks, the last first. A failure is a line on stderr and nothing else: the lock expires after its TTL.
+    pub fn release_all(&self, holds: &mut HeldLocks) {
+        let Unreleased {
+            unconfirmed,
+            unsure,
+            guarded,
+        } = self.release_each(holds);
+        self.wake_others(&unconfirmed, &mut holds.client);
+        let mut is_failing = false;
+        for (claim, over_by) in &guarded {
+            if !self.await_guards(claim, *over_by, &mut holds.client, &mut is_failing) {
+                break;
+            }
+        }
+        holds.client.lift_limit();
+        if !unsure.is_empty() {
+            self.leave_releaser(&unsure, holds);
+        }
+    }
+
+    /// Releases each lock once, and returns those that may not be free yet. An unresponsive server may make that slow; then
+    /// another signal ends us at once.
+    fn release_each(&self, holds: &mut HeldLocks) -> Unreleased {
+        holds.reclaim_client(self.within().map(|all| all / 4), || self.let_through());
+        let is_over = matches!(self.mode, ReleaseMode::Finished { .. });
+        let may_be_repeated = is_over && self.acquisition.settings.locks.may_fail_over();
+        // Locks that were used are released again and again while another server may take over: for as long as a command that
+        // is stopped may take to end, but not beyond their leases.
+        let patience = if is_over {
+            self.acquisition.terms.kill_after
+        } else {
+            Duration::ZERO
+        };
+        let until = now() + patience;
+        let until = holds.dead_by.map_or(until, |end| until.min(end));
+        let mut unreleased = Unreleased::default();
+        while let Some(hold) = holds.all.pop() {
+            if hold.reentrant {
+                continue;
+            }
+            let claim = hold.claim;
+            let asked_at = now();
+            let released = self.release(&claim, &mut holds.client, until);
+            match &released {
+                Ok((Released::HandedOn, _)) => unreleased.unconfirmed.push(claim.clone()),
+                Ok((Released::Kept { left, for_guards }, _)) if *for_guards => {
+                    unreleased.guarded.push((claim.clone(), asked_at + *left));
+                }
+                Ok(_) | Err(_) => {}
+            }
+            let is_repeated = may_be_repeated && is_unsure(&released);
+            self.report(claim.lock().name(), released, is_repeated);
+            if is_repeated {
+                unreleased.unsure.push(claim);
+            }
+        }
+        self.collect_again();
+        unreleased
+    }
+
+    /// Reports a release that goes on in the background, if it `is_repeated`.
+    fn report(&self, name: &Name, released: Answer, is_repeated: bool) {
+        let verbosity = self.acquisition.settings.verbosity;
+        let ttl = report::format_duration(self.acquisition.terms.ttl);
+        let goes_on = if is_repeated {
+            "; a background process keeps trying"
+        } else {
+            ""
+        };
+        if let Ok((_, false)) = released {
+            verbosity.info(format_args!(
+                "some replicas haven't confirmed the release of lock \"{name}\"; if one of these is promoted, the lock counts as held again until it expires, within {ttl}{goes_on}"
+            ));
+        }
+        match released.map(|(released, _)| released) {
+            Ok(Released::Now | Released::HandedOn) => {
+                verbosity.verbose(format_args!("lock \"{name}\" released"));
+            }
+            // A message comes if that lasts.
+            Ok(Released::Kept { for_guards, .. }) if for_guards => {}
+            Ok(Released::Kept { left, .. }) => verbosity.verbose(format_args!(
+                "lock \"{name}\" is kept for another {}",
+                report::format_duration(left)
+            )),
+            Ok(Released::Before) => verbosity.verbose(format_args!(
+                "the command had already released lock \"{name}\""
+            )),
+            Ok(Released::NotOurs(loss)) => report::error(format_args!(
+                "{}; redlock noticed that only at the release",
+                lost(name, &loss)
+            )),
+            Err(error) => report::error(format_args!(
+                "can't release lock \"{name}\"; it expires within {ttl}{goes_on}: {error}"
+            )),
+        }
+    }
+
+    /// Releases a lock, or a place in its queue; over a fresh connection where the old one is broken.
+    pub fn release(&self, claim: &Claim, client: &mut Client, until: Moment) -> Answer {
+        let (patience, within) = (until.since(now()), self.within());
+        let is_slow = || self.let_through();
+        let released = claim.release_or_retry(client, self.mode, patience, within, is_slow);
+        self.collect_again();
+        released
+    }
+
+    /// A waiter that got a lock and hasn't confirmed that by now may be suspended, and others with it: those behind it are
+    /// woken. A signal ends us sooner; then each of them notices that by its heartbeats.
+    fn wake_others(&self, unconfirmed: &[Claim], client: &mut Client) {
+        if unconfirmed.is_empty() {
+            return;
+        }
+        let until = now() + TO_CONFIRM;
+        while now() < until {
+            if !self.pause(until, None) {
+                return;
+            }
+        }
+        client.limit_to(TO_SEND);
+        for claim in unconfirmed {
+            if !client.is_open() || !claim.wake_others(client, self.mode) {
+                break;
+            }
+        }
+        client.lift_limit();
+    }
+
+    /// Waits until the work elsewhere that guards a lock has ended, or may live no longer: until `over_by`, as long as
+    /// nothing else is known. Returns false if a signal ended that. `is_failing` says whether the last question had no
+    /// answer.
+    fn await_guards(
+        &self,
+        claim: &Claim,
+        mut over_by: Moment,
+        client: &mut Client,
+        is_failing: &mut bool,
+    ) -> bool {
+        let mut is_said = false;
+        let began = now();
+        loop {
+            let pause = match (&is_failing, is_said) {
+                (true, _) => RELEASE_AGAIN,
+                (false, true) => GUARDS_LOOKED_FOR_AGAIN,
+                (false, false) => GUARDS_LOOKED_FOR,
+            };
+            let until = over_by.min(now() + pause);
+            if !self.await_change(claim, client, until, *is_failing) {
+                return false;
+            }
+            let asked_at = now();
+            if *is_failing {
+                // None of them outlives its lease.
+                if asked_at >= over_by {
+                    return true;
+                }
+                // A server that doesn't answer keeps no signal waiting.
+                self.let_through();
+            }
+            client.limit_to(over_by.since(asked_at).max(TO_SEND));
+            let mut came = false;
+            let asked = claim.release(client, self.mode, || {
+                came = self.is_to_end();
+                self.let_through();
+            });
+            self.collect_again();
+            *is_failing = match &asked {
+                Ok(Released::Kept {
+                    left,
+                    for_guards: true,
+                }) => {
+                    over_by = asked_at + *left;
+                    false
+                }
+                Err(error) if error.kind.may_pass() => true,
+                Ok(Released::HandedOn) => {
+                    self.wake_others(std::slice::from_ref(claim), client);
+                    return true;
+                }
+                Ok(_) | Err(_) => return true,
+            };
+            if came {
+                return false;
+            }
+            if !is_said && now().since(began) >= GUARDS_LOOKED_FOR && !*is_failing {
+                is_said = true;
+                self.acquisition.settings.verbosity.info(format_args!(
+                    "lock \"{}\" is kept until its guards have ended, for at most {}; interrupt redlock to leave the lock to them",
+                    claim.lock().name(),
+                    report::format_duration(over_by.since(asked_at))
+                ));
+            }
+        }
+    }
+
+    /// Waits until this moment, or until a lock that is kept for its guards is free, as far as the server notifies us.
+    /// Returns false if a signal ended that.
+    fn await_change(
+        &self,
+        claim: &Claim,
+        client: &mut Client,
+        until: Moment,
+        is_failing: bool,
+    ) -> bool {
+        let ttl = self.acquisition.terms.ttl;
+        loop {
+            // It only reads: a release would wake the guards, and they us. No signal waits for it for long.
+            client.limit_to(longest_farewell(&self.acquisition.settings.locks));
+            let states =
+                (!is_failing).then(|| Claim::check_all(std::slice::from_ref(claim), client, ttl));
+            if let Some(Ok(states)) = &states
+                && matches!(states[..], [LeaseState::Lost(_)])
+            {
+                return true;
+            }
+            if !self.pause(until, Some(client)) {
+                return false;
+            }
+            let skipped = client.skip_incoming();
+            if now() >= until || skipped.is_err() || !matches!(states, Some(Ok(_))) {
+                return true;
+            }
+        }
+    }
+
+    /// Leaves a process behind that goes on releasing locks, until the servers that may take over know of it, or
+    /// their leases are over.
+    fn leave_releaser(&self, left: &[Claim], holds: &mut HeldLocks) {
+        // Its descriptor would be another file's in the new process.
+        holds.client.disconnect();
+        let until = holds.dead_by.unwrap_or(now() + self.acquisition.terms.ttl);
+        // Where none can be made, the locks end with their leases.
+        let _ = sys::fork_for(RELEASER, until.since(now()), || {
+            let client = &mut holds.client;
+            let mut left: Vec<&Claim> = left.iter().collect();
+            while !left.is_empty() && now() < until {
+                // Each of them in each round: one that no replica confirms keeps no other one.
+                left.retain(|claim| {
+                    let within = until.since(now());
+                    is_unsure(&claim.release_or_retry(client, self.mode, within, None, || {}))
+                });
+                if !left.is_empty() {
+                    client.follow_locks();
+                    thread::sleep(RELEASE_AGAIN);
+                }
+            }
+        });
+    }
+
+    /// Waits until something comes over a connection, or until a moment. Returns false if a signal ended that.
+    fn pause(&self, until: Moment, client: Option<&Client>) -> bool {
+        let fds = client.into_iter().flat_map(Client::fds);
+        let fds = fds.chain(self.signals.map(AsFd::as_fd));
+        let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
+        let slept = poll::wait(&mut fds, Some(until.since(now())));
+        slept.is_ok() && !self.is_to_end()
+    }
+
+    /// Returns true if a signal has come that asks us to end.
+    fn is_to_end(&self) -> bool {
+        self.signals
+            .is_some_and(|signals| !matches!(signals.next_ending(), Ok(None)))
+    }
+
+    /// Returns how long releases may take, if a signal has asked us to end, or a wait was in vain.
+    pub fn within(&self) -> Option<Duration> {
+        let by_signal = self.signals.and_then(|signals| {
+            let locks = &self.acquisition.settings.locks;
+            left_to_end(locks, signals)
+        });
+        let by_wait = self.acquisition.ends_by.get().map(|by| by.since(now()));
+        let left = by_signal.into_iter().chain(by_wait).min()?;
+        Some(left.max(TO_SEND))
+    }
+
+    /// From now on a signal ends us at once.
+    fn let_through(&self) {
+        if let Some(Err(error)) = self.signals.map(Signals::let_through) {
+            self.acquisition.settings.verbosity.verbose(error);
+        }
+    }
+
+    /// Ends that.
+    fn collect_again(&self) {
+        if let Some(Err(error)) = self.signals.map(Signals::collect_again) {
+            self.acquisition.settings.verbosity.verbose(error);
+        }
+    }
+}
+
+/// How much is left of the time that the end of all is worth a wait, where one of these signals has asked us to end.
+pub fn left_to_end(locks: &Locks, signals: &Signals) -> Option<Duration> {
+    let left = signals.left_to_end(longest_farewell(locks))?;
+    Some(left.max(TO_SEND))
+}
+
+/// How long the end of all is worth a wait.
+fn longest_farewell(locks: &Locks) -> Duration {
+    (locks.server().round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL)
+}
