@@ -372,7 +372,7 @@ pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, proto
     let Some(opening) = client.open_soon(SLOW_TO_OPEN)? else {
         return Ok(None);
     };
-    match in_background(signals, || opening())? {
+    match in_background(signals, opening)? {
         Ok(opened) => *client = opened?,
         Err(signal) => return Ok(Some(signal)),
     }
