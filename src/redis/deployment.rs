@@ -81,8 +81,9 @@ impl Deployment {
             Place::Local => {
                 let local = Local::new()?;
                 let address = Address::Unix(local.socket());
-                let server = server((address, Part::Only), login, database);
-                (Kind::Single, server.of_this_host(local))
+                let mut server = server((address, Part::Only), login, database);
+                server.local = Some(Arc::new(local));
+                (Kind::Single, server)
             }
             Place::Sentinels {
                 nodes,
@@ -123,7 +124,8 @@ impl Deployment {
             return;
         }
         if let Some(server) = Arc::get_mut(&mut self.lock()) {
-            server.set_password_file(path);
+            let password = Arc::new(FreshPassword::new(path));
+            server.set_fresh_password(Some(password));
         }
     }
 

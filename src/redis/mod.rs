@@ -35,4 +35,25 @@ pub mod transport;
 pub mod url;
 pub mod wire;
 
+use std::io;
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use self::error::{Error, ErrorKind};
+
+/// Calls `question` in a thread of its own, which sends its answer.
+fn in_thread<T: Send + 'static>(
+    answers: &Sender<T>,
+    question: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<()> {
+    let answers = answers.clone();
+    let thread = std::thread::Builder::new().spawn(move || {
+        let _ = answers.send(question());
+    });
+    thread.map(drop)
+}
+
+/// Locks a value that threads share. A thread that has panicked leaves it whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, cmd};
@@ -27,6 +27,7 @@ use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
 use super::transport::Transport;
 use super::url::{Address, Login};
+use super::{in_thread, lock};
 use crate::reason::reason;
 use crate::sys::look_up;
 
@@ -78,11 +79,12 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_retries(3);
 
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
+#[derive(Clone)]
 pub struct Server {
     address: Address,
     part: Part,
     /// It is the server of this host, which is started where it doesn't run.
-    local: Option<Arc<Local>>,
+    pub(super) local: Option<Arc<Local>>,
     pub database: i64,
     pub username: Option<String>,
     pub password: Option<String>,
@@ -98,14 +100,28 @@ pub struct Server {
     reached: Arc<AtomicBool>,
     /// Other nodes of the same cluster, as far as one of them has said.
     nodes: Arc<Mutex<Vec<Address>>>,
+    /// The experience with this address.
+    past: Arc<Past>,
+    /// The traits that the server has shown since its address was last found.
+    traits: Arc<Traits>,
+}
+
+/// The experience with an address, which lasts when the address is found again.
+#[derive(Default)]
+struct Past {
     /// The most replicas that it has said to follow it: one that is cut off loses them, and stays the primary to itself.
-    followers: Arc<AtomicU32>,
+    followers: AtomicU32,
     /// How many it said so with the last renewals, and when: back to the last one that is older than [`SETTLED`].
-    lately: Arc<Mutex<Vec<(Instant, u32)>>>,
+    lately: Mutex<Vec<(Instant, u32)>>,
     /// The shortest time that the answer to a call has taken, in microseconds; 0: none has come.
-    round_trip: Arc<AtomicU64>,
+    round_trip: AtomicU64,
     /// Address of the last connection over TCP.
-    last_address: Arc<Mutex<Option<SocketAddr>>>,
+    last_address: Mutex<Option<SocketAddr>>,
+}
+
+/// Traits that a server has shown.
+#[derive(Default)]
+struct Traits {
     /// It said that it is a replica.
     is_replica: AtomicBool,
     /// It closes the connection when it is asked for RESP3.
@@ -136,23 +152,10 @@ impl Server {
             origin,
             fresh_password: None,
             prefix: prefix.to_owned(),
-            reached: Arc::new(AtomicBool::new(false)),
+            reached: Arc::default(),
             nodes: Arc::default(),
-            followers: Arc::default(),
-            lately: Arc::default(),
-            round_trip: Arc::default(),
-            last_address: Arc::default(),
-            is_replica: AtomicBool::new(false),
-            closes_on_hello: AtomicBool::new(false),
-            asks_for_certificate: Arc::default(),
-        }
-    }
-
-    /// The server of this host.
-    pub(super) fn of_this_host(self, local: Local) -> Self {
-        Self {
-            local: Some(Arc::new(local)),
-            ..self
+            past: Arc::default(),
+            traits: Arc::default(),
         }
     }
 
@@ -163,39 +166,16 @@ impl Server {
 
     /// Another server of the same URL, with the same credentials.
     pub(super) fn at(&self, address: Address) -> Self {
-        let is_same = address == self.address;
-        let (followers, lately, round_trip, last_address) = if is_same {
-            (
-                Arc::clone(&self.followers),
-                Arc::clone(&self.lately),
-                Arc::clone(&self.round_trip),
-                Arc::clone(&self.last_address),
-            )
-        } else {
-            Default::default()
+        let mut server = Self {
+            traits: Arc::default(),
+            ..self.clone()
         };
-        Self {
-            address,
-            part: self.part,
-            local: self.local.clone().filter(|_| is_same),
-            database: self.database,
-            username: self.username.clone(),
-            password: self.password.clone(),
-            tls: self.tls.clone(),
-            timeout: self.timeout,
-            origin: self.origin.clone(),
-            fresh_password: self.fresh_password.clone(),
-            prefix: self.prefix.clone(),
-            reached: Arc::clone(&self.reached),
-            nodes: Arc::clone(&self.nodes),
-            followers,
-            lately,
-            round_trip,
-            last_address,
-            is_replica: AtomicBool::new(false),
-            closes_on_hello: AtomicBool::new(false),
-            asks_for_certificate: Arc::default(),
+        if address != self.address {
+            server.past = Arc::default();
+            server.local = None;
+            server.address = address;
         }
+        server
     }
 
     /// The same server, without our credentials.
@@ -232,7 +212,7 @@ impl Server {
     /// Whether there is a user in the URL, and no password anywhere. It may be the password itself, as of a
     /// `redis://PASSWORD@host`.
     pub fn has_only_user(&self) -> bool {
-        self.username.is_some() && self.password.is_none() && self.fresh_password.is_none()
+        self.username.is_some() && !self.has_password()
     }
 
     /// The user, as far as others may see it.
@@ -310,27 +290,27 @@ impl Server {
     /// The answer to a call took this long.
     pub(super) fn note_round_trip(&self, took: Duration) {
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-        let before = self.round_trip.load(Ordering::Relaxed);
+        let before = self.past.round_trip.load(Ordering::Relaxed);
         if before == 0 || took < before {
-            self.round_trip.store(took, Ordering::Relaxed);
+            self.past.round_trip.store(took, Ordering::Relaxed);
         }
     }
 
     /// The shortest time that the answer to a call has taken: that of a way there and back. Zero where none has come.
     pub fn round_trip(&self) -> Duration {
-        Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
+        Duration::from_micros(self.past.round_trip.load(Ordering::Relaxed))
     }
 
     /// So many replicas follow it; returns the most that ever did.
     pub(super) fn note_followers(&self, followers: u32) -> u32 {
-        let before = self.followers.fetch_max(followers, Ordering::Relaxed);
+        let before = self.past.followers.fetch_max(followers, Ordering::Relaxed);
         before.max(followers)
     }
 
     /// So many replicas followed it at a renewal at this moment.
     pub(super) fn note_followers_lately(&self, followers: u32, at: Instant) {
         self.note_followers(followers);
-        let mut lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lately = lock(&self.past.lately);
         lately.push((at, followers));
         let is_old = |(at, _): &(Instant, u32)| at.elapsed() >= SETTLED;
         if let Some(last) = lately.iter().rposition(is_old) {
@@ -341,7 +321,7 @@ impl Server {
     /// How many replicas follow it, where it hasn't changed for a while which are gone: the most since a renewal long
     /// enough ago.
     pub(super) fn settled_followers(&self) -> Option<u32> {
-        let lately = self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = lock(&self.past.lately);
         let is_old = |(at, _): &(Instant, u32)| at.elapsed() >= SETTLED;
         let last = lately.iter().rposition(is_old)?;
         lately[last..].iter().map(|(_, followers)| *followers).max()
@@ -349,17 +329,16 @@ impl Server {
 
     /// The other nodes of its cluster are at these addresses.
     pub(super) fn note_nodes(&self, nodes: Vec<Address>) {
-        *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
+        *lock(&self.nodes) = nodes;
     }
 
     /// The other nodes of its cluster, as far as they are known.
     pub(super) fn nodes(&self) -> Vec<Address> {
-        let nodes = self.nodes.lock();
-        nodes.unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.nodes).clone()
     }
 
     pub(super) fn note_replica(&self, is_replica: bool) {
-        self.is_replica.store(is_replica, Ordering::Relaxed);
+        self.traits.is_replica.store(is_replica, Ordering::Relaxed);
     }
 
     pub fn replica_error(&self) -> Error {
@@ -377,22 +356,17 @@ impl Server {
 
     /// Whether it said that it is a replica.
     pub fn is_replica(&self) -> bool {
-        self.is_replica.load(Ordering::Relaxed)
+        self.traits.is_replica.load(Ordering::Relaxed)
     }
 
     /// Some proxies close the connection when they are asked for RESP3, so they are asked once.
     pub(super) fn note_that_it_closes_on_hello(&self) {
-        self.closes_on_hello.store(true, Ordering::Relaxed);
+        self.traits.closes_on_hello.store(true, Ordering::Relaxed);
     }
 
     /// Whether it isn't to be asked for RESP3 again.
     pub(super) fn closes_on_hello(&self) -> bool {
-        self.closes_on_hello.load(Ordering::Relaxed)
-    }
-
-    /// Uses the password in this file instead of the URL's.
-    pub(super) fn set_password_file(&mut self, path: PathBuf) {
-        self.set_fresh_password(Some(Arc::new(FreshPassword::new(path))));
+        self.traits.closes_on_hello.load(Ordering::Relaxed)
     }
 
     /// Shares a password that is read for each connection, if there is one.
@@ -422,6 +396,29 @@ impl Server {
         }
     }
 
+    /// Returns true if a password is set, in the URL or elsewhere.
+    fn has_password(&self) -> bool {
+        self.password.is_some() || self.fresh_password.is_some()
+    }
+
+    /// Returns the commands that log in and choose the database.
+    pub(super) fn login(&self) -> Vec<Cmd> {
+        let mut commands = Vec::new();
+        let (username, password) = (self.username.as_deref(), self.password());
+        // There are users without a password.
+        if username.is_some() || password.is_some() {
+            let auth = cmd("AUTH")
+                .arg(username)
+                .arg(password.as_deref().unwrap_or_default())
+                .clone();
+            commands.push(auth);
+        }
+        if self.database != 0 {
+            commands.push(cmd("SELECT").arg(self.database).clone());
+        }
+        commands
+    }
+
     /// How it is reached.
     pub fn transport(&self) -> Transport {
         Transport::of(&self.address)
@@ -435,26 +432,25 @@ impl Server {
             Transport::Plain { .. } => true,
             Transport::Tls { .. } => self.tls.ca.is_none(),
         };
-        is_open && (self.password.is_some() || self.fresh_password.is_some())
+        is_open && self.has_password()
     }
 
     /// Returns true if a password crosses a network unencrypted.
     pub(super) fn sends_open_password(&self) -> bool {
         let is_open = self.transport() == Transport::Plain { is_loopback: false };
-        is_open && (self.password.is_some() || self.fresh_password.is_some())
+        is_open && self.has_password()
     }
 
     /// How redis-cli reaches it. A user without a password may be the password itself, and isn't shown.
     pub fn redis_cli(&self) -> RedisCli {
-        let has_password = self.password.is_some() || self.fresh_password.is_some();
-        let user = self.username.clone().filter(|_| has_password);
-        let asks = has_password || self.username.is_some();
+        let user = self.username.clone().filter(|_| self.has_password());
+        let asks = self.has_password() || self.username.is_some();
         RedisCli::new(&self.address, &self.tls, user, asks)
     }
 
     /// Connects until this moment at the latest; no command has been sent yet.
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
-        let stream = match &self.address {
+        match &self.address {
             Address::Unix(path) => {
                 let opened = match &self.local {
                     Some(local) => local
@@ -462,21 +458,19 @@ impl Server {
                         .map_err(|error| error.with_origin(self.url_origin())),
                     None => open_unix(path, until).map_err(|error| self.no_socket(path, &error)),
                 };
-                Stream::Unix(opened?)
+                let unix = opened?;
+                unix.set_nonblocking(true)
+                    .map_err(|error| self.unreachable_error(&error))?;
+                Ok(Stream::Plain(unix.into()))
             }
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;
                 if *tls {
-                    Stream::Tls(Box::new(self.encrypt(tcp, host, until)?))
-                } else {
-                    Stream::Tcp(tcp)
+                    return Ok(Stream::Tls(Box::new(self.encrypt(tcp, host, until)?)));
                 }
+                Ok(Stream::Plain(tcp.into()))
             }
-        };
-        stream
-            .set_nonblocking()
-            .map_err(|error| self.unreachable_error(&error))?;
-        Ok(stream)
+        }
     }
 
     /// Sends a few commands over a separate connection, without waiting for replies: a server that is late carries them
@@ -486,16 +480,9 @@ impl Server {
     /// If there is no connection by then. A handshake of TLS needs a server that replies.
     pub fn send_without_reply(&self, commands: &[Cmd], until: Instant) -> Result<(), Error> {
         let mut stream = self.open(until)?;
-        let mut bytes = Vec::new();
-        if let Some(password) = self.password() {
-            let mut auth = cmd("AUTH");
-            auth.arg(self.username.as_deref()).arg(&*password);
-            bytes.extend(auth.get_packed_command());
-        }
-        if self.database != 0 {
-            bytes.extend(cmd("SELECT").arg(self.database).get_packed_command());
-        }
-        bytes.extend(commands.iter().flat_map(Cmd::get_packed_command));
+        let login = self.login();
+        let all = login.iter().chain(commands);
+        let bytes: Vec<u8> = all.flat_map(Cmd::get_packed_command).collect();
         let sent = stream.send(&bytes, until);
         sent.map_err(|error| self.unreachable_error(&error))
     }
@@ -503,7 +490,7 @@ impl Server {
     /// Connects to the first address of a host that answers. The address that last worked comes last: the name server
     /// may fail, or name other addresses, while a job needs its lock renewed there.
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
-        let last = *self.last_address();
+        let last = *lock(&self.past.last_address);
         let resolved = match (last, left(until)) {
             (Some(_), Ok(left)) => {
                 resolve(host, port, until.checked_sub(left / 2).unwrap_or(until))
@@ -528,8 +515,9 @@ impl Server {
                     // Our messages are small and each waits for its answer.
                     tcp.set_nodelay(true)
                         .and_then(|()| SockRef::from(&tcp).set_tcp_keepalive(&KEEPALIVE))
+                        .and_then(|()| tcp.set_nonblocking(true))
                         .map_err(|error| self.unreachable_error(&error))?;
-                    *self.last_address() = Some(address);
+                    *lock(&self.past.last_address) = Some(address);
                     return Ok(tcp);
                 }
                 Err(error) if is_resolved => failure = self.unreachable_error(&error),
@@ -539,28 +527,17 @@ impl Server {
         Err(failure)
     }
 
-    fn last_address(&self) -> MutexGuard<'_, Option<SocketAddr>> {
-        let last = self.last_address.lock();
-        last.unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn encrypt(
         &self,
         mut tcp: TcpStream,
         host: &str,
         until: Instant,
     ) -> Result<StreamOwned<ClientConnection, TcpStream>, Error> {
-        let config = self.tls.client_config(&self.asks_for_certificate)?;
-        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-            Error::new(
-                ErrorKind::Config,
-                format!("\"{host}\" is not a valid certificate name"),
-            )
-        })?;
+        let config = self.tls.client_config(&self.traits.asks_for_certificate)?;
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| wrong_url(format!("\"{host}\" is not a valid certificate name")))?;
         let mut tls = ClientConnection::new(Arc::new(config), name)
-            .map_err(|error| Error::new(ErrorKind::Config, format!("TLS: {error}")))?;
-        tcp.set_nonblocking(true)
-            .map_err(|error| self.unreachable_error(&error))?;
+            .map_err(|error| wrong_url(format!("TLS: {error}")))?;
         tls::send_hello(&mut tls, &mut tcp, until)
             .and_then(|()| self.first_bytes(&tcp, host, until))
             .map_err(|error| self.unreachable_error(&error))
@@ -590,7 +567,6 @@ impl Server {
         let plain = self.open_tcp(host, port, asked_until).ok();
         let plain = plain.and_then(|mut plain| {
             plain.write_all(b"PING\r\n").ok()?;
-            plain.set_nonblocking(true).ok()?;
             tls::first_bytes(&plain, asked_until).ok()
         });
         match plain {
@@ -620,28 +596,21 @@ impl Server {
 
     fn speaks_plainly(&self) -> Error {
         let plain = self.url_with("redis");
-        Error::new(
-            ErrorKind::Config,
-            format!("{self} doesn't use TLS on this port; use {plain}, or the port that does"),
-        )
+        wrong_url(format!(
+            "{self} doesn't use TLS on this port; use {plain}, or the port that does"
+        ))
     }
 
     /// The error for a port that expects TLS.
     pub(super) fn speaks_tls(&self) -> Error {
         let encrypted = self.url_with("rediss");
-        Error::new(
-            ErrorKind::Config,
-            format!("{self} uses TLS; use {encrypted}"),
-        )
+        wrong_url(format!("{self} uses TLS; use {encrypted}"))
     }
 
     /// The error for what isn't a Redis server: what it said.
     pub(super) fn is_no_redis(&self, said: &str) -> Error {
-        Error::new(
-            ErrorKind::Config,
-            format!("{self} does not speak the Redis protocol: it said {said:?}"),
-        )
-        .with_origin(self.url_origin())
+        let message = format!("{self} does not speak the Redis protocol: it said {said:?}");
+        wrong_url(message).with_origin(self.url_origin())
     }
 
     /// Whether a server that has closed the connection at the first word expects TLS. Another connection,
@@ -678,8 +647,7 @@ impl Server {
     /// The error for a socket file that can't be connected to.
     fn no_socket(&self, path: &Path, error: &io::Error) -> Error {
         let bad = |why: &str| {
-            let why = format!("can't reach Redis at {self}: {why}");
-            Error::new(ErrorKind::Config, why).with_origin(self.url_origin())
+            wrong_url(format!("can't reach Redis at {self}: {why}")).with_origin(self.url_origin())
         };
         match error.kind() {
             io::ErrorKind::ConnectionRefused => match std::fs::metadata(path) {
@@ -710,7 +678,7 @@ impl Server {
         };
         tls::Handshake {
             host,
-            lacks_own: self.asks_for_certificate.load(Ordering::Relaxed),
+            lacks_own: self.traits.asks_for_certificate.load(Ordering::Relaxed),
             has_own: self.tls.cert.is_some(),
         }
     }
@@ -729,7 +697,7 @@ impl Server {
         if error.kind() == io::ErrorKind::InvalidData {
             let why = self.handshake().why(error);
             let message = format!("TLS with {self} failed: {why}");
-            return Error::new(ErrorKind::Config, message).because(Cause::Tls);
+            return wrong_url(message).because(Cause::Tls);
         }
         self.unreachable_error(error)
     }
@@ -798,6 +766,11 @@ impl Server {
     }
 }
 
+/// Returns an error of the URL, or of the files that it needs.
+fn wrong_url(message: String) -> Error {
+    Error::new(ErrorKind::Config, message)
+}
+
 /// Returns the addresses of a host. The C library has no time limit of its own, so each lookup has a thread that may outlive
 /// this. Some name servers fail, or are silent, if asked for IPv6 addresses, and musl then finds none at all: so each family
 /// is also looked up alone, if both together fail or take a while.
@@ -812,24 +785,24 @@ pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<S
     // IPv6 addresses alone don't count as long as IPv4 addresses may come.
     let mut fallback = None;
     loop {
-        let within = if let Some(family) = families.next() {
-            let (answer, host) = (answer.clone(), host.to_owned());
-            let started = std::thread::Builder::new().spawn(move || {
+        let family = families.next();
+        if let Some(family) = family {
+            let host = host.to_owned();
+            let started = in_thread(&answer, move || {
                 let is_first = family == libc::AF_UNSPEC;
                 let listed = is_first.then(|| in_hosts_file(&host, port)).flatten();
                 let result = listed.map_or_else(|| look_up(&host, port, family), Ok);
-                let _ = answer.send((family, result));
+                (family, result)
             });
             match started {
-                Ok(_) => pending += 1,
+                Ok(()) => pending += 1,
                 Err(error) => failure = error,
             }
-            left(until)?.min(pause)
-        } else if fallback.is_some() {
-            left(until)?.min(pause)
-        } else {
-            left(until)?
-        };
+        }
+        let mut within = left(until)?;
+        if family.is_some() || fallback.is_some() {
+            within = within.min(pause);
+        }
         if pending > 0 {
             match answers.recv_timeout(within) {
                 Ok((libc::AF_INET6, Ok(addresses))) => {

@@ -14,37 +14,23 @@ use super::ready;
 
 /// A connected, non-blocking byte stream.
 pub(super) enum Stream {
-    Tcp(TcpStream),
+    Plain(Socket),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
-    Unix(UnixStream),
 }
 
 impl Stream {
-    pub(super) fn set_nonblocking(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(tcp) => tcp.set_nonblocking(true),
-            Self::Tls(tls) => tls.sock.set_nonblocking(true),
-            Self::Unix(unix) => unix.set_nonblocking(true),
-        }
-    }
-
     /// What was read from the socket already, but not by us: only TLS reads whole records.
     pub(super) fn read_ahead(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tls(tls) => tls.conn.reader().read(buffer),
-            Self::Tcp(_) | Self::Unix(_) => Err(io::ErrorKind::WouldBlock.into()),
+            Self::Plain(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
     /// Has what is still under way thrown away when the connection is closed, on both sides.
     pub(super) fn reset_when_closed(&self) {
-        let tcp = match self {
-            Self::Tcp(tcp) => tcp,
-            Self::Tls(tls) => &tls.sock,
-            // Here nothing is ever under way.
-            Self::Unix(_) => return,
-        };
-        let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+        // In a socket file nothing is ever under way, and this has no effect.
+        let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
     }
 
     /// Writes everything, until this moment at the latest.
@@ -77,9 +63,8 @@ impl Stream {
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(tcp) => tcp.read(buffer),
+            Self::Plain(socket) => socket.read(buffer),
             Self::Tls(tls) => tls.read(buffer),
-            Self::Unix(unix) => unix.read(buffer),
         }
     }
 }
@@ -87,17 +72,15 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(tcp) => tcp.write(bytes),
+            Self::Plain(socket) => socket.write(bytes),
             Self::Tls(tls) => tls.write(bytes),
-            Self::Unix(unix) => unix.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Tcp(tcp) => tcp.flush(),
+            Self::Plain(socket) => socket.flush(),
             Self::Tls(tls) => tls.flush(),
-            Self::Unix(unix) => unix.flush(),
         }
     }
 }
@@ -105,9 +88,8 @@ impl Write for Stream {
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(tcp) => tcp.as_fd(),
+            Self::Plain(socket) => socket.as_fd(),
             Self::Tls(tls) => tls.sock.as_fd(),
-            Self::Unix(unix) => unix.as_fd(),
         }
     }
 }
