@@ -305,7 +305,7 @@ impl Claim {
         ttl: Duration,
         within: Duration,
     ) -> Result<(LeaseState, bool), Error> {
-        let (key, now, over) = (&self.lock.keys.lock, Instant::now(), connection.opened());
+        let (key, now, over) = (&self.lock.keys.lock, Instant::now(), connection.opened);
         let mut values = vec![self.token.as_bytes().to_vec()];
         values.extend(SHARED_VALUES.map(<[u8]>::to_vec));
         let may_prolong = ttl <= LONGEST_PROLONGED && !connection.is_replicated();

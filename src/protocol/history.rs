@@ -278,12 +278,14 @@ impl Locks {
             let calls = calls.collect();
             let (mut names, mut goes_on) = (few.iter(), Ok(true));
             client.with_connection(|connection, _| {
-                connection.stream(calls, |answer| {
+                let read = |answer| {
                     if let (Some(name), Ok(true)) = (names.next(), &goes_on) {
                         goes_on = each(parse(self.history, name, answer)?);
                     }
                     Ok(())
-                })
+                };
+                // Nothing of an answer is kept, however many there are.
+                connection.list(calls, read, |()| 0)
             })?;
             if !goes_on? {
                 break;

@@ -234,7 +234,7 @@ fn connect(
     within: Duration,
 ) -> Result<Opened, Error> {
     let (server, until) = (&candidate.server, Instant::now() + within);
-    let opened = Connection::open_asking(server, timeout, within, questions);
+    let opened = Connection::open(server, timeout, within, questions);
     let (mut connection, answers) =
         opened.map_err(|error| with_host(error, server, timeout, until))?;
     // Several servers that know nothing of each other would each grant the lock.
@@ -282,7 +282,7 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
     let slot = redirect.slot;
     let mut nodes = cmd("CLUSTER");
     nodes.arg("NODES");
-    let listed = Connection::open_asking(server, timeout, left(until), &[nodes]);
+    let listed = Connection::open(server, timeout, left(until), &[nodes]);
     let list = listed.map(|(_, answers)| answers.first().map(lossy_text).unwrap_or_default());
     let list = list.unwrap_or_default();
     server.note_nodes(Nodes::parse(&list, server.address()).others);

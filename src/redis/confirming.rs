@@ -22,6 +22,22 @@ const POLL_EVERY: Duration = Duration::from_millis(20);
 /// How long replicas have to confirm a release, before it is looked whether the locks have moved.
 const FOLLOWED: Duration = Duration::from_millis(250);
 
+/// The questions about replicas whose answers are still to come.
+pub(super) enum AboutReplicas {
+    /// How many replicas have what was written before.
+    Acknowledged,
+    /// How many replicas have a release.
+    Followed,
+    /// Which replicas follow, if we may know them.
+    Followers,
+    /// How far the primary was after the call that waits for its replicas.
+    Written,
+    /// How far each of them is.
+    Positions,
+    /// Which of them copy the data, if we may know it.
+    Copying,
+}
+
 /// The answer to a call that the replicas have to have, too.
 struct Pending {
     number: RequestId,
@@ -75,37 +91,34 @@ impl Confirming {
         bytes: &mut Vec<u8>,
         until: Instant,
     ) {
-        let Some(goal) = self.goal_of(&wire.server, script) else {
+        let Some((replication, replicas)) = self.replication_of(script) else {
             if self.asks_followers {
                 self.asked_followers = self.followers_to_ask(&wire.server);
             }
             if self.asks_followers && self.asked_followers > 0 {
-                let milliseconds = FOLLOWED.as_millis().to_string();
-                let mut wait = cmd("WAIT");
-                wait.arg(self.asked_followers).arg(milliseconds);
-                wait.write_packed_command(bytes);
-                wire.expected.push_back(Expected::Followed);
+                let about = AboutReplicas::Followed;
+                Self::ask_replicas(wire, self.asked_followers, FOLLOWED, about, bytes);
             }
             Self::ask_followers(wire, script, bytes);
             return;
         };
+        let timeout = replication.timeout;
+        let goal = replicas.goal(replication.quorum, wire.server.address());
         self.goal = Some(goal.clone());
         if let Goal::None(_) = goal {
             return;
         }
-        if let Some((replication, _)) = &self.replication {
-            // Some of the time is needed for saying what is wrong.
-            let left = until.saturating_duration_since(Instant::now());
-            self.answer_until = Some(until);
-            self.replicas_may_take = replication.timeout.min(left * 3 / 4);
-        }
+        // Some of the time is needed for saying what is wrong.
+        let left = until.saturating_duration_since(Instant::now());
+        self.answer_until = Some(until);
+        self.replicas_may_take = timeout.min(left * 3 / 4);
         if goal.is_each() {
-            cmd("ROLE").write_packed_command(bytes);
-            wire.expected.push_back(Expected::Written);
+            Self::ask_role(wire, AboutReplicas::Written, bytes);
         }
-        Self::ask_replicas(wire, goal.number(), self.replicas_may_take, bytes);
+        let (number, within) = (goal.number(), self.replicas_may_take);
+        Self::ask_replicas(wire, number, within, AboutReplicas::Acknowledged, bytes);
         if goal.is_each() {
-            Self::ask_positions(wire, bytes);
+            Self::ask_role(wire, AboutReplicas::Positions, bytes);
         }
         Self::ask_followers(wire, script, bytes);
     }
@@ -114,16 +127,14 @@ impl Confirming {
     /// gone for good.
     fn ask_followers(wire: &mut Wire, script: &'static Script, bytes: &mut Vec<u8>) {
         if script.counts_when_replicated && wire.server.part() != Part::Only {
-            cmd("ROLE").write_packed_command(bytes);
-            wire.expected.push_back(Expected::Followers);
+            Self::ask_role(wire, AboutReplicas::Followers, bytes);
         }
     }
 
-    pub(super) fn note_followers_lately(&mut self, server: &Server, answer: &Value) {
+    fn note_followers_lately(&mut self, server: &Server, answer: &Value) {
         if let Some(role) = Role::parse(answer) {
-            let followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
-            server.note_followers_lately(followers, Instant::now());
-            self.followers = self.followers.max(followers);
+            server.note_followers_lately(role.followers(), Instant::now());
+            self.followers = self.followers.max(role.followers());
         }
     }
 
@@ -139,26 +150,27 @@ impl Confirming {
         settled.map_or(self.followers, |settled| settled.min(self.followers))
     }
 
-    fn ask_positions(wire: &mut Wire, bytes: &mut Vec<u8>) {
-        cmd("ROLE").write_packed_command(bytes);
-        wire.expected.push_back(Expected::Positions);
+    fn ask_role(wire: &mut Wire, about: AboutReplicas, bytes: &mut Vec<u8>) {
+        wire.add(bytes, &cmd("ROLE"), Expected::Replicas(about));
     }
 
-    fn ask_replicas(wire: &mut Wire, number: u32, within: Duration, bytes: &mut Vec<u8>) {
+    fn ask_replicas(
+        wire: &mut Wire,
+        number: u32,
+        within: Duration,
+        about: AboutReplicas,
+        bytes: &mut Vec<u8>,
+    ) {
         let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-        cmd("WAIT")
-            .arg(number)
-            .arg(milliseconds.max(1))
-            .write_packed_command(bytes);
-        wire.expected.push_back(Expected::Acknowledged);
+        let mut wait = cmd("WAIT");
+        wait.arg(number).arg(milliseconds.max(1));
+        wire.add(bytes, &wait, Expected::Replicas(about));
     }
 
-    /// The replicas that have to have what a script wrote, before its answer counts.
-    pub(super) fn goal_of(&self, server: &Server, script: &'static Script) -> Option<Goal> {
-        let (replication, replicas) = self.replication.as_ref()?;
-        script
-            .counts_when_replicated
-            .then(|| replicas.goal(replication.quorum, server.address()))
+    /// Returns what replicas must have before the answer of a script is valid, if they must have anything.
+    pub(super) fn replication_of(&self, script: &Script) -> Option<&(Replication, Arc<Replicas>)> {
+        let replication = self.replication.as_ref();
+        replication.filter(|_| script.counts_when_replicated)
     }
 
     /// The answer to a call: that a lock is ours counts when the replicas have it.
@@ -173,11 +185,9 @@ impl Confirming {
             Value::Array(fields) => fields.first() == Some(&Value::Int(1)),
             value => matches!(value, Value::Int(1..)),
         };
+        let waits = is_ours && self.replication_of(script).is_some();
         // What it was sent with: others may be listed by now.
-        let goal = self
-            .goal_of(&wire.server, script)
-            .and_then(|_| self.goal.clone());
-        match goal.filter(|_| is_ours) {
+        match self.goal.clone().filter(|_| waits) {
             None => Ok(Some(wire.answered(number, Some(script), value))),
             Some(Goal::None(why)) => {
                 let message = format!("replicas didn't confirm the lock at {}: {why}", wire.server);
@@ -204,35 +214,47 @@ impl Confirming {
         if server.part() != Part::Only
             && let Some(role) = Role::parse(answer)
         {
-            let followers = u32::try_from(role.addresses().len()).unwrap_or(u32::MAX);
-            self.followers = server.note_followers(followers);
+            self.followers = server.note_followers(role.followers());
         }
     }
 
-    /// So many replicas have the release.
-    pub(super) fn followed(&mut self, answer: &Value) {
-        self.followed_by = match answer {
-            // It has become a replica meanwhile.
-            Value::ServerError(error) if error.code() == "UNBLOCKED" => 0,
-            // This user may not ask, or a proxy doesn't know the command.
-            Value::ServerError(_) => u32::MAX,
-            answer => count(answer).unwrap_or(0),
-        };
-    }
-
-    /// Notes how far the primary was after the call.
-    pub(super) fn written(&mut self, answer: &Value) {
-        if let Some(pending) = &mut self.pending {
-            pending.offset = Role::parse(answer).map(|role| role.offset);
+    /// Takes in an answer about replicas. Returns the answer that was held back, if they have it now.
+    pub(super) fn take_answer(
+        &mut self,
+        wire: &mut Wire,
+        about: &AboutReplicas,
+        answer: &Value,
+    ) -> Result<Option<Received>, Error> {
+        match (about, answer) {
+            (AboutReplicas::Followed, answer) => {
+                self.followed_by = match answer {
+                    // It has become a replica meanwhile.
+                    Value::ServerError(error) if error.code() == "UNBLOCKED" => 0,
+                    // This user may not ask, or a proxy doesn't know the command.
+                    Value::ServerError(_) => u32::MAX,
+                    answer => count(answer).unwrap_or(0),
+                };
+            }
+            (AboutReplicas::Followers, answer) => {
+                self.note_followers_lately(&wire.server, answer);
+            }
+            (AboutReplicas::Written, answer) => {
+                if let Some(pending) = &mut self.pending {
+                    pending.offset = Role::parse(answer).map(|role| role.offset);
+                }
+            }
+            (AboutReplicas::Copying, answer) => return self.copying(wire, answer),
+            (_, Value::ServerError(error)) => return Err(wire.call_error(None, error)),
+            (AboutReplicas::Acknowledged, answer) => return self.acknowledged(wire, answer),
+            (AboutReplicas::Positions, answer) => {
+                return self.positions(wire, Role::parse(answer));
+            }
         }
+        Ok(None)
     }
 
     /// So many replicas have it.
-    pub(super) fn acknowledged(
-        &mut self,
-        wire: &mut Wire,
-        answer: &Value,
-    ) -> Result<Option<Received>, Error> {
+    fn acknowledged(&mut self, wire: &mut Wire, answer: &Value) -> Result<Option<Received>, Error> {
         let replicas = count(answer)?;
         let Some(pending) = &mut self.pending else {
             return Ok(None);
@@ -245,69 +267,55 @@ impl Confirming {
             return Ok(self.counts(wire));
         }
         // To say which of them lag.
-        let mut bytes = Vec::new();
-        Self::ask_positions(wire, &mut bytes);
-        let until = wire.until();
-        wire.write(&bytes, until)?;
+        let positions = Expected::Replicas(AboutReplicas::Positions);
+        wire.ask(&cmd("ROLE"), positions)?;
         Ok(None)
     }
 
     /// The answer that was held back.
     fn counts(&mut self, wire: &mut Wire) -> Option<Received> {
-        let Pending {
-            number,
-            script,
-            value,
-            ..
-        } = self.pending.take()?;
-        Some(wire.answered(number, Some(script), value))
+        let of = self.pending.take()?;
+        Some(wire.answered(of.number, Some(of.script), of.value))
     }
 
     /// How far each replica has come.
-    pub(super) fn positions(
+    fn positions(
         &mut self,
         wire: &mut Wire,
-        role: Option<&Role>,
+        role: Option<Role>,
     ) -> Result<Option<Received>, Error> {
-        let Some(pending) = &self.pending else {
+        let Some(pending) = &mut self.pending else {
             return Ok(None);
         };
-        let timeout = self.replicas_may_take;
-        if let (Some(role), Some(offset)) = (role, pending.offset) {
-            if pending.goal.is_reached(offset, role) {
+        let Some(role) = role else {
+            return Err(self.not_replicated(wire, None));
+        };
+        if let Some(offset) = pending.offset {
+            if pending.goal.is_reached(offset, &role) {
                 return Ok(self.counts(wire));
             }
-            if pending.goal.is_each() && pending.since.elapsed() < timeout {
+            if pending.goal.is_each() && pending.since.elapsed() < self.replicas_may_take {
                 // Asked for more than there are, they all tell how far they are.
-                let all = u32::try_from(role.replicas.len()).unwrap_or(u32::MAX);
+                let more = u32::try_from(role.replicas.len()).unwrap_or(u32::MAX);
+                let (more, about) = (more.saturating_add(1), AboutReplicas::Acknowledged);
                 let mut bytes = Vec::new();
-                Self::ask_replicas(wire, all.saturating_add(1), POLL_EVERY, &mut bytes);
-                Self::ask_positions(wire, &mut bytes);
-                let until = wire.until();
-                wire.write(&bytes, until)?;
+                Self::ask_replicas(wire, more, POLL_EVERY, about, &mut bytes);
+                Self::ask_role(wire, AboutReplicas::Positions, &mut bytes);
+                wire.write(&bytes, wire.until())?;
                 return Ok(None);
             }
         }
-        if let Some(role) = role
-            && pending.goal.lacks_one(role)
-            && let Some(pending) = &mut self.pending
-        {
-            pending.role = Some(role.clone());
-            wire.expected.push_back(Expected::Copying);
-            let question = cmd("INFO").arg("replication").get_packed_command();
-            let until = wire.until();
-            wire.write(&question, until)?;
-            return Ok(None);
+        if !pending.goal.lacks_one(&role) {
+            return Err(self.not_replicated(wire, Some(&role)));
         }
-        Err(self.not_replicated(wire, role))
+        pending.role = Some(role);
+        let copying = Expected::Replicas(AboutReplicas::Copying);
+        wire.ask(cmd("INFO").arg("replication"), copying)?;
+        Ok(None)
     }
 
     /// Why one of the replicas isn't connected, where the server lets us know: it may copy the data first.
-    pub(super) fn copying(
-        &mut self,
-        wire: &mut Wire,
-        info: &Value,
-    ) -> Result<Option<Received>, Error> {
+    fn copying(&mut self, wire: &Wire, info: &Value) -> Result<Option<Received>, Error> {
         let pending = self.pending.as_mut();
         let Some(mut role) = pending.and_then(|pending| pending.role.take()) else {
             return Ok(None);

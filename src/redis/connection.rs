@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::call::Call;
-use super::confirming::Confirming;
+use super::confirming::{AboutReplicas, Confirming};
 use super::error::{Error, ErrorKind};
-use super::nodes::Nodes;
+use super::nodes::{Nodes, cluster_nodes};
 use super::pushes::{Pushes, Resp3};
 use super::refusal::{from_server, is_turned_away};
-use super::replication::{Replicas, Replication, Role};
+use super::replication::{Replicas, Replication};
 use super::reply::lossy_text;
 use super::server::{Part, Server};
 use super::wire::{Expected, LISTING, Push, Received, ReplyLimit, RequestId, Wire};
@@ -36,26 +36,18 @@ pub struct Connection {
     wire: Wire,
     confirming: Confirming,
     pushes: Pushes,
-    opened: Instant,
+    pub opened: Instant,
     /// When the nodes of the cluster were asked for.
     asked_nodes: Option<Instant>,
 }
 
 impl Connection {
-    /// Connects and authenticates, all `within` a time.
+    /// Connects, authenticates and asks these questions in the same round trip, all `within` a time. Returns the answers,
+    /// too, in order.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
     pub(super) fn open(
-        server: &Arc<Server>,
-        timeout: Duration,
-        within: Duration,
-    ) -> Result<Self, Error> {
-        Self::open_asking(server, timeout, within, &[]).map(|(connection, _)| connection)
-    }
-
-    /// The same; also asks these questions, in the same round trip. Their answers, in order.
-    pub fn open_asking(
         server: &Arc<Server>,
         timeout: Duration,
         within: Duration,
@@ -67,7 +59,7 @@ impl Connection {
         let mut connection = Self {
             wire: Wire::open(server, timeout, until)?,
             confirming: Confirming::default(),
-            pushes: Pushes::new(),
+            pushes: Pushes::default(),
             opened,
             asked_nodes: None,
         };
@@ -106,34 +98,21 @@ impl Connection {
     /// where nothing is needed.
     fn log_in(&mut self, questions: &[Cmd], until: Instant) -> Result<Vec<Value>, Error> {
         let mut bytes = Vec::new();
-        let mut steps = 0;
-        let (username, password) = (&self.wire.server.username, self.wire.server.password());
-        // There are users without a password.
-        if username.is_some() || password.is_some() {
-            let mut auth = cmd("AUTH");
-            auth.arg(username.as_slice());
-            auth.arg(password.as_deref().unwrap_or_default());
-            auth.write_packed_command(&mut bytes);
-            steps += 1;
+        let login = self.wire.server.login();
+        let steps = login.len();
+        let mut numbers = Vec::new();
+        for command in &login {
+            let number = self.wire.add_request(&mut bytes, command, Expected::Plain);
+            numbers.push(number);
         }
-        if self.wire.server.database != 0 {
-            cmd("SELECT")
-                .arg(self.wire.server.database)
-                .write_packed_command(&mut bytes);
-            steps += 1;
-        }
-        let mut numbers: Vec<RequestId> = (0..steps).map(|_| self.wire.expect_plain()).collect();
         if self.wire.server.part() == Part::Node {
             // What it is, and what it can do for waiters.
-            cmd("HELLO").arg(3).write_packed_command(&mut bytes);
-            self.pushes.resp3 = Resp3::Asked;
-            self.wire.expected.push_back(Expected::Hello);
-            cmd("ROLE").write_packed_command(&mut bytes);
-            self.wire.expected.push_back(Expected::Role);
+            self.pushes.say_hello(&mut self.wire, &mut bytes);
+            self.wire.add(&mut bytes, &cmd("ROLE"), Expected::Role);
         }
         for question in questions {
-            question.write_packed_command(&mut bytes);
-            numbers.push(self.wire.expect_plain());
+            let number = self.wire.add_request(&mut bytes, question, Expected::Plain);
+            numbers.push(number);
         }
         if bytes.is_empty() {
             return Ok(Vec::new());
@@ -158,11 +137,6 @@ impl Connection {
         self.pushes.is_node
     }
 
-    /// When it was opened.
-    pub fn opened(&self) -> Instant {
-        self.opened
-    }
-
     /// Whether a waiter's channel is one of its hash slot.
     pub fn is_sharded(&self) -> bool {
         self.pushes.sharded
@@ -171,22 +145,29 @@ impl Connection {
     /// Sends a call; its answer comes in later.
     pub fn send(&mut self, call: Call) -> Result<(), Error> {
         let until = self.wire.until() + self.confirming.replicas_timeout();
-        self.request(call, until).map(drop)
+        self.request(call, until, None).map(drop)
     }
 
-    fn request(&mut self, call: Call, until: Instant) -> Result<RequestId, Error> {
+    /// Sends a call; `tracked` is a key that it changes, and the values that the key may have then.
+    fn request(
+        &mut self,
+        call: Call,
+        until: Instant,
+        tracked: Option<(&[u8], Vec<Vec<u8>>)>,
+    ) -> Result<RequestId, Error> {
         self.drain_stale()?;
-        let mut bytes = call.command(true).get_packed_command();
-        let script = call.script;
-        self.wire.sent += 1;
-        self.wire
-            .expected
-            .push_back(Expected::Call(self.wire.sent, call));
+        let mut bytes = Vec::new();
+        let (command, script) = (call.command(true), call.script);
+        let expected = |number| Expected::Call(number, call, true);
+        let number = self.wire.add_request(&mut bytes, &command, expected);
+        if let Some((key, values)) = tracked {
+            Pushes::track_changed(&mut self.wire, &mut bytes, key, values);
+        }
         self.confirming
             .await_replicas(&mut self.wire, script, &mut bytes, until);
         self.wire.write(&bytes, until)?;
         self.wire.note_call();
-        Ok(self.wire.sent)
+        Ok(number)
     }
 
     /// Calls a script again that the server doesn't know. Nothing was done. Where something else was sent
@@ -195,15 +176,7 @@ impl Connection {
         let is_about_it = |expected: &Expected| {
             matches!(
                 expected,
-                Expected::Optional
-                    | Expected::Value(_)
-                    | Expected::Nodes
-                    | Expected::Written
-                    | Expected::Acknowledged
-                    | Expected::Followed
-                    | Expected::Followers
-                    | Expected::Positions
-                    | Expected::Copying
+                Expected::Optional | Expected::Value(_) | Expected::Nodes | Expected::Replicas(_)
             )
         };
         if !self.wire.expected.iter().all(is_about_it) {
@@ -212,15 +185,14 @@ impl Connection {
         self.wire.forget_call();
         // What is tracked was asked for before that.
         self.pushes.tracking = false;
-        let until = self.wire.until();
+        let mut bytes = Vec::new();
+        let (command, script) = (call.command(false), call.script);
+        let expected = Expected::Call(number, call, false);
+        self.wire.add(&mut bytes, &command, expected);
         let answer_until = self.confirming.answer_until();
-        let mut bytes = call.command(false).get_packed_command();
-        let key = call.keys.into_iter().next().unwrap_or_default();
-        let sent = Expected::Sent(number, call.script, key);
-        self.wire.expected.push_back(sent);
         self.confirming
-            .await_replicas(&mut self.wire, call.script, &mut bytes, answer_until);
-        self.wire.write(&bytes, until)
+            .await_replicas(&mut self.wire, script, &mut bytes, answer_until);
+        self.wire.write(&bytes, self.wire.until())
     }
 
     /// Before something is asked: whatever came in meanwhile, an answer isn't among it, as it would
@@ -261,14 +233,8 @@ impl Connection {
 
     /// Has the server notify us of other clients' changes of these keys; see [`Pushes::track_keys`].
     pub fn track_keys<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
-        let until = self.wire.until();
-        match self.pushes.resp3 {
-            Resp3::Spoken | Resp3::Asked => {}
-            Resp3::Unasked if !self.wire.server.closes_on_hello() => {}
-            Resp3::Unasked | Resp3::Unknown => return Ok(()),
-        }
         self.drain_stale()?;
-        self.pushes.track_keys(&mut self.wire, keys, until)
+        self.pushes.track_keys(&mut self.wire, keys)
     }
 
     /// Calls a script that changes this key and leaves one of these values in it, and in the same write asks to be notified
@@ -282,33 +248,10 @@ impl Connection {
         within: Duration,
     ) -> Result<(Value, bool), Error> {
         let until = Instant::now() + within;
-        if !self.pushes.tracking || self.pushes.resp3 != Resp3::Spoken {
+        if !self.pushes.tracking || !self.speaks_resp3() {
             return Ok((self.call(call, within)?, false));
         }
-        self.drain_stale()?;
-        let mut bytes = call.command(true).get_packed_command();
-        let script = call.script;
-        self.wire.sent += 1;
-        let number = self.wire.sent;
-        cmd("CLIENT")
-            .arg("CACHING")
-            .arg("YES")
-            .write_packed_command(&mut bytes);
-        // Not all of it: it may be anything by now.
-        let end = values.iter().map(Vec::len).max().unwrap_or_default();
-        cmd("GETRANGE")
-            .arg(key)
-            .arg(0)
-            .arg(end)
-            .write_packed_command(&mut bytes);
-        self.wire.expected.extend([
-            Expected::Call(number, call),
-            Expected::Optional,
-            Expected::Value(values),
-        ]);
-        self.confirming
-            .await_replicas(&mut self.wire, script, &mut bytes, until);
-        self.wire.write(&bytes, until)?;
+        let number = self.request(call, until, Some((key, values)))?;
         let answer = self.answer(number, until)?;
         Ok((answer, self.pushes.tracking))
     }
@@ -354,36 +297,17 @@ impl Connection {
         value: Value,
     ) -> Result<Option<Received>, Error> {
         Ok(match (expected, value) {
-            (Some(Expected::Call(number, call)), Value::ServerError(error))
+            (Some(Expected::Call(number, call, true)), Value::ServerError(error))
                 if error.kind() == Some(ServerErrorKind::NoScript) =>
             {
                 self.call_with_text(number, call)?;
                 None
             }
-            (
-                Some(Expected::Role | Expected::Written | Expected::Followers | Expected::Nodes),
-                Value::ServerError(_),
-            )
+            (Some(Expected::Role | Expected::Nodes), Value::ServerError(_))
             | (Some(Expected::Optional), _) => None,
-            (Some(Expected::Followed), answer) => {
-                self.confirming.followed(&answer);
-                None
-            }
-            (Some(Expected::Followers), answer) => {
-                self.confirming
-                    .note_followers_lately(&self.wire.server, &answer);
-                None
-            }
-            (Some(Expected::Written), answer) => {
-                self.confirming.written(&answer);
-                None
-            }
-            (Some(Expected::Positions), answer) => {
-                let role = Role::parse(&answer);
-                self.confirming.positions(&mut self.wire, role.as_ref())?
-            }
-            (Some(Expected::Copying), answer) => {
-                self.confirming.copying(&mut self.wire, &answer)?
+            (Some(Expected::Replicas(about)), answer) => {
+                let wire = &mut self.wire;
+                self.confirming.take_answer(wire, &about, &answer)?
             }
             (Some(Expected::Nodes), answer) => {
                 self.nodes(&answer);
@@ -403,8 +327,7 @@ impl Connection {
             }
             (Some(Expected::Hello), answer) => {
                 self.pushes.hello(&mut self.wire, &answer)?;
-                let is_denied = self.pushes.take_denied();
-                is_denied.then_some(Received::Push(Push::SubscribeDenied))
+                self.pushes.take_remembered().map(Received::Push)
             }
             (Some(Expected::Subscribed), Value::ServerError(error)) => {
                 let error = from_server(&error, &self.wire.server, None, None);
@@ -426,18 +349,11 @@ impl Connection {
                 self.role(&answer);
                 None
             }
-            (
-                Some(
-                    Expected::Call(number, Call { script, .. }) | Expected::Sent(number, script, _),
-                ),
-                value,
-            ) => {
+            (Some(Expected::Call(number, call, _)), value) => {
                 self.wire.note_round_trip(number);
                 let wire = &mut self.wire;
-                self.confirming.answered_call(wire, number, script, value)?
-            }
-            (Some(Expected::Acknowledged), answer) => {
-                self.confirming.acknowledged(&mut self.wire, &answer)?
+                self.confirming
+                    .answered_call(wire, number, call.script, value)?
             }
             (Some(Expected::Plain(number)), value) => Some(self.wire.answered(number, None, value)),
             (None, _) => {
@@ -448,10 +364,8 @@ impl Connection {
 
     /// Asks the server whether it is a replica, with what is sent next.
     pub fn ask_role(&mut self) -> Result<(), Error> {
-        let until = self.wire.until();
         self.drain_stale()?;
-        self.wire.expected.push_back(Expected::Role);
-        self.wire.write(&cmd("ROLE").get_packed_command(), until)
+        self.wire.ask(&cmd("ROLE"), Expected::Role)
     }
 
     /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
@@ -466,10 +380,9 @@ impl Connection {
         let until = Instant::now() + within.min(self.wire.timeout);
         self.drain_stale()?;
         self.asked_nodes = Some(Instant::now());
-        self.wire.expected.push_back(Expected::Nodes);
-        let mut nodes = cmd("CLUSTER");
-        self.wire
-            .write(&nodes.arg("NODES").get_packed_command(), until)
+        let mut bytes = Vec::new();
+        self.wire.add(&mut bytes, &cluster_nodes(), Expected::Nodes);
+        self.wire.write(&bytes, until)
     }
 
     fn nodes(&self, answer: &Value) {
@@ -495,8 +408,11 @@ impl Connection {
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
     /// were not read are passed over.
     pub fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
-        let until = Instant::now() + within;
-        let number = self.request(call, until)?;
+        self.call_until(call, Instant::now() + within)
+    }
+
+    fn call_until(&mut self, call: Call, until: Instant) -> Result<Value, Error> {
+        let number = self.request(call, until, None)?;
         self.answer(number, until)
     }
 
@@ -511,7 +427,7 @@ impl Connection {
     ) -> Result<Value, Error> {
         let start = Instant::now();
         self.confirming.asks_followers = true;
-        let number = self.request(call, start + within)?;
+        let number = self.request(call, start + within, None)?;
         let answer = match self.answer(number, start + soon.min(within)) {
             Err(error) if error.kind == ErrorKind::Unreachable && soon < within => {
                 is_slow();
@@ -545,97 +461,61 @@ impl Connection {
         let within = self.wire.timeout;
         let mut left = LISTING;
         self.wire.reply_limit = ReplyLimit::Listing(left);
-        let found = self.call_each(
+        let items = self.call_each(
             calls,
             || Instant::now() + within,
-            |connection, value| {
-                let found = read(value)?;
-                left = left.saturating_sub(weigh(&found));
-                connection.wire.reply_limit = ReplyLimit::Listing(left);
-                Ok(found)
+            |wire, value| {
+                let item = read(value)?;
+                left = left.saturating_sub(weigh(&item));
+                wire.reply_limit = ReplyLimit::Listing(left);
+                Ok(item)
             },
         );
         self.wire.reply_limit = ReplyLimit::Usual;
-        found
+        items
     }
 
-    /// The same where nothing of an answer has to be kept, however many there are: each alone may weigh as
-    /// much as a listing.
-    pub fn stream(
-        &mut self,
-        calls: Vec<Call>,
-        mut read: impl FnMut(Value) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let within = self.wire.timeout;
-        self.wire.reply_limit = ReplyLimit::Listing(LISTING);
-        let read = |_: &mut Self, value| read(value);
-        let found = self.call_each(calls, || Instant::now() + within, read);
-        self.wire.reply_limit = ReplyLimit::Usual;
-        found.map(drop)
-    }
-
+    /// Sends calls of one script, and reads all answers.
     fn call_each<T>(
         &mut self,
         calls: Vec<Call>,
         until: impl Fn() -> Instant,
-        mut read: impl FnMut(&mut Self, Value) -> Result<T, Error>,
+        mut read: impl FnMut(&mut Wire, Value) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
+        let mut results = Vec::new();
         let mut calls = calls.into_iter();
-        let Some(first) = calls.next() else {
-            return Ok(Vec::new());
-        };
-        // The first one is sent alone, to make sure that the server knows the script.
-        let end = until();
-        let number = self.request(first, end)?;
-        let value = self.answer(number, end)?;
-        let mut found = vec![read(self, value)?];
-        let rest: Vec<Call> = calls.collect();
-        if rest.iter().any(|call| {
-            self.confirming
-                .goal_of(&self.wire.server, call.script)
-                .is_some()
-        }) {
-            for call in rest {
-                let end = until();
-                let number = self.request(call, end)?;
-                let value = self.answer(number, end)?;
-                found.push(read(self, value)?);
+        // The first call is sent alone, to make sure that the server knows the script. Replicas confirm one call at a time.
+        for call in calls.by_ref() {
+            let waits = self.confirming.replication_of(call.script).is_some();
+            let value = self.call_until(call, until())?;
+            results.push(read(&mut self.wire, value)?);
+            if !waits {
+                break;
             }
-            return Ok(found);
         }
         // In parts, so that neither side's buffers fill while both write; the server works on one while the answers to the
         // one before are read.
-        let mut parts = rest.chunks(PART);
         let mut before = Vec::new();
         loop {
-            let part = parts.next().unwrap_or_default();
-            let numbers = self.send_all(part, until())?;
+            let mut bytes = Vec::new();
+            let mut numbers = Vec::new();
+            for call in calls.by_ref().take(PART) {
+                // Not sent again if the server doesn't know the script.
+                let command = call.command(true);
+                let expected = |number| Expected::Call(number, call, false);
+                numbers.push(self.wire.add_request(&mut bytes, &command, expected));
+            }
+            if !bytes.is_empty() {
+                self.wire.write(&bytes, until())?;
+            }
             for number in std::mem::replace(&mut before, numbers) {
                 let value = self.answer(number, until())?;
-                found.push(read(self, value)?);
+                results.push(read(&mut self.wire, value)?);
             }
             if before.is_empty() {
-                return Ok(found);
+                return Ok(results);
             }
         }
-    }
-
-    /// Sends calls, which aren't sent again where the server doesn't know their script.
-    fn send_all(&mut self, calls: &[Call], until: Instant) -> Result<Vec<RequestId>, Error> {
-        let mut bytes = Vec::new();
-        let mut numbers = Vec::new();
-        for call in calls {
-            call.command(true).write_packed_command(&mut bytes);
-            self.wire.sent += 1;
-            numbers.push(self.wire.sent);
-            let key = call.keys.first().cloned().unwrap_or_default();
-            let expected = Expected::Sent(self.wire.sent, call.script, key);
-            self.wire.expected.push_back(expected);
-        }
-        if !bytes.is_empty() {
-            self.wire.write(&bytes, until)?;
-        }
-        Ok(numbers)
     }
 
     /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
@@ -652,7 +532,7 @@ impl Connection {
                     let left = until.saturating_duration_since(Instant::now());
                     let questions = [cmd("ASKING"), command];
                     let (_, mut answers) =
-                        Self::open_asking(&server, self.wire.timeout, left, &questions)?;
+                        Self::open(&server, self.wire.timeout, left, &questions)?;
                     answers.pop().unwrap_or(Value::Nil)
                 }
                 None => return Err(error),
@@ -669,8 +549,9 @@ impl Connection {
 
     pub(super) fn query_until(&mut self, command: &Cmd, until: Instant) -> Result<Value, Error> {
         self.drain_stale()?;
-        let number = self.wire.expect_plain();
-        self.wire.write(&command.get_packed_command(), until)?;
+        let mut bytes = Vec::new();
+        let number = self.wire.add_request(&mut bytes, command, Expected::Plain);
+        self.wire.write(&bytes, until)?;
         self.answer(number, until)
     }
 
@@ -689,10 +570,7 @@ impl Connection {
         let mut bytes = Vec::new();
         let mut numbers = Vec::new();
         for command in commands {
-            command.write_packed_command(&mut bytes);
-            self.wire.sent += 1;
-            self.wire.expected.push_back(Expected::Any(self.wire.sent));
-            numbers.push(self.wire.sent);
+            numbers.push(self.wire.add_request(&mut bytes, command, Expected::Any));
         }
         self.wire.write(&bytes, until)?;
         let answers = numbers.into_iter();
@@ -745,7 +623,9 @@ impl Connection {
         let until = Instant::now() + within;
         loop {
             let received = self.next_incoming();
-            let is_due = |expected: &Expected| matches!(expected, Expected::Followed);
+            let is_due = |expected: &Expected| {
+                matches!(expected, Expected::Replicas(AboutReplicas::Followed))
+            };
             let waited = match received {
                 Ok(Some(received)) => {
                     self.pushes.remember_push(&received);

@@ -180,7 +180,10 @@ impl Deployment {
     ) -> Result<Connection, Error> {
         let server = self.server();
         let (mut connection, replicas) = match &self.kind {
-            Kind::Single => (Connection::open(&server, timeout, within)?, Arc::default()),
+            Kind::Single => {
+                let (connection, _) = Connection::open(&server, timeout, within, &[])?;
+                (connection, Arc::default())
+            }
             Kind::Sentinels(sentinels) => {
                 let connection = sentinels.open(&server, timeout, within, replication)?;
                 (connection, sentinels.replicas())

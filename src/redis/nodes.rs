@@ -1,5 +1,7 @@
 //! The nodes of a cluster, as one node reports them, and the replicas that could be promoted. Pure.
 
+use redis::{Cmd, cmd};
+
 use super::url::Address;
 
 /// How many nodes are asked for one connection at the most, and how many are remembered.
@@ -7,6 +9,11 @@ pub(super) const MAX_NODES: usize = 16;
 
 /// How many replicas of a node are remembered: more than any has.
 const MOST_REPLICAS: usize = 1000;
+
+/// Returns the command that lists the nodes.
+pub(super) fn cluster_nodes() -> Cmd {
+    cmd("CLUSTER").arg("NODES").clone()
+}
 
 /// Where a node says that keys are: `<slot> <host>:<port>`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,6 @@
 //! What a server pushes: messages on a channel, and that a key has changed. It does so where it speaks RESP3; with RESP2 a
 //! subscription changes what the connection may be used for, and its messages look like answers.
 
-use std::time::Instant;
-
 use redis::{Cmd, PushKind, Value, cmd};
 
 use super::error::{Error, ErrorKind};
@@ -17,9 +15,10 @@ const SHARDED_SINCE: u32 = 7;
 pub const PRESENCE_CHECK: &str = "hello";
 
 /// Whether the server speaks RESP3, in which messages differ from answers.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Resp3 {
     /// It wasn't asked.
+    #[default]
     Unasked,
     /// It was asked.
     Asked,
@@ -29,6 +28,7 @@ pub(super) enum Resp3 {
 
 /// What a server may push over a connection, and what it has pushed that the caller hasn't heard of.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
+#[derive(Default)]
 pub(super) struct Pushes {
     pub(super) resp3: Resp3,
     /// Whether it is a node of a cluster, as far as it says that.
@@ -50,37 +50,18 @@ pub(super) struct Pushes {
 }
 
 impl Pushes {
-    pub(super) fn new() -> Self {
-        Self {
-            resp3: Resp3::Unasked,
-            is_node: None,
-            sharded: false,
-            channel: None,
-            subscribed: None,
-            denied: false,
-            key_changed: false,
-            message_passed: false,
-            tracking: false,
-        }
-    }
-
     /// What was pushed while an answer was waited for, one at a time.
     pub(super) fn take_remembered(&mut self) -> Option<Push> {
         if std::mem::take(&mut self.key_changed) {
             return Some(Push::KeyChanged);
         }
-        if self.take_denied() {
+        if std::mem::take(&mut self.denied) {
             return Some(Push::SubscribeDenied);
         }
         std::mem::take(&mut self.message_passed).then_some(Push::MessageMissed)
     }
 
-    /// Whether a subscription isn't possible, which the caller hasn't been notified of yet.
-    pub(super) fn take_denied(&mut self) -> bool {
-        std::mem::take(&mut self.denied)
-    }
-
-    /// Whether RESP3 is still to be asked for, before anything is pushed.
+    /// Returns true if RESP3 must be asked for before anything is pushed.
     pub(super) fn is_to_say_hello(&self, server: &Server) -> bool {
         self.resp3 == Resp3::Unasked && !server.closes_on_hello()
     }
@@ -91,26 +72,25 @@ impl Pushes {
         wire: &mut Wire,
         channel: &[u8],
     ) -> Result<(), Error> {
-        let until = wire.until();
+        if self.is_to_say_hello(&wire.server) {
+            let mut bytes = Vec::new();
+            self.say_hello(wire, &mut bytes);
+            wire.write(&bytes, wire.until())?;
+        }
         match self.resp3 {
             Resp3::Spoken => {
-                wire.expected.push_back(Expected::Subscribed);
-                wire.write(&self.subscribe_command(channel), until)
+                return wire.ask(&self.subscribe_command(channel), Expected::Subscribed);
             }
-            Resp3::Unasked if !wire.server.closes_on_hello() => {
-                self.say_hello(wire, &mut Vec::new(), until)?;
-                self.subscribe_later(wire, channel);
-                Ok(())
-            }
+            // What is sent from now on is held back until the answer.
             Resp3::Asked => {
-                self.subscribe_later(wire, channel);
-                Ok(())
+                wire.hold_back();
+                if self.channel.replace(channel.to_vec()).is_none() {
+                    wire.expected.push_back(Expected::Subscribed);
+                }
             }
-            Resp3::Unasked | Resp3::Unknown => {
-                self.denied = true;
-                Ok(())
-            }
+            Resp3::Unasked | Resp3::Unknown => self.denied = true,
         }
+        Ok(())
     }
 
     /// What comes of it that RESP3 was asked for.
@@ -137,7 +117,7 @@ impl Pushes {
         };
         let mut bytes = Vec::new();
         if spoken {
-            bytes = self.subscribe_command(&channel);
+            bytes = self.subscribe_command(&channel).get_packed_command();
         } else {
             self.denied = true;
             let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
@@ -146,8 +126,7 @@ impl Pushes {
             }
         }
         bytes.append(&mut wire.take_held_back());
-        let until = wire.until();
-        wire.write(&bytes, until)
+        wire.write(&bytes, wire.until())
     }
 
     /// What the server pushes, if it is of interest.
@@ -193,36 +172,19 @@ impl Pushes {
         }
     }
 
-    /// Holds back what is sent from now on, until it is known whether the server speaks RESP3.
-    fn subscribe_later(&mut self, wire: &mut Wire, channel: &[u8]) {
-        wire.hold_back();
-        if self.channel.replace(channel.to_vec()).is_none() {
-            wire.expected.push_back(Expected::Subscribed);
-        }
-    }
-
-    /// Asks for RESP3, and sends what is to follow at once.
-    fn say_hello(
-        &mut self,
-        wire: &mut Wire,
-        followed_by: &mut Vec<u8>,
-        until: Instant,
-    ) -> Result<(), Error> {
-        let mut bytes = Vec::new();
-        cmd("HELLO").arg(3).write_packed_command(&mut bytes);
-        bytes.append(followed_by);
+    /// Asks for RESP3.
+    pub(super) fn say_hello(&mut self, wire: &mut Wire, bytes: &mut Vec<u8>) {
+        wire.add(bytes, cmd("HELLO").arg(3), Expected::Hello);
         self.resp3 = Resp3::Asked;
-        wire.expected.push_back(Expected::Hello);
-        wire.write(&bytes, until)
     }
 
-    fn subscribe_command(&self, channel: &[u8]) -> Vec<u8> {
+    fn subscribe_command(&self, channel: &[u8]) -> Cmd {
         let name = if self.sharded {
             "SSUBSCRIBE"
         } else {
             "SUBSCRIBE"
         };
-        cmd(name).arg(channel).get_packed_command()
+        cmd(name).arg(channel).clone()
     }
 
     /// Has the server notify us when another client changes one of these keys for the next time (client
@@ -233,33 +195,42 @@ impl Pushes {
         &mut self,
         wire: &mut Wire,
         keys: impl Iterator<Item = &'a [u8]>,
-        until: Instant,
     ) -> Result<(), Error> {
-        let asks = self.is_to_say_hello(&wire.server);
         let mut bytes = Vec::new();
-        let mut optional = 0;
-        let mut add = |command: &Cmd| {
-            command.write_packed_command(&mut bytes);
-            optional += 1;
-        };
+        if self.is_to_say_hello(&wire.server) {
+            self.say_hello(wire, &mut bytes);
+        }
+        if matches!(self.resp3, Resp3::Unasked | Resp3::Unknown) {
+            return Ok(());
+        }
         if !std::mem::replace(&mut self.tracking, true) {
-            add(cmd("CLIENT")
-                .arg("TRACKING")
-                .arg("ON")
-                .arg("OPTIN")
-                .arg("NOLOOP"));
+            let words = ["TRACKING", "ON", "OPTIN", "NOLOOP"];
+            wire.add(&mut bytes, cmd("CLIENT").arg(&words), Expected::Optional);
         }
         for key in keys {
-            add(cmd("CLIENT").arg("CACHING").arg("YES"));
-            add(cmd("EXISTS").arg(key));
+            Self::track_next(wire, &mut bytes);
+            wire.add(&mut bytes, cmd("EXISTS").arg(key), Expected::Optional);
         }
-        if asks {
-            self.say_hello(wire, &mut bytes, until)?;
-        } else {
-            wire.write(&bytes, until)?;
-        }
-        let optional = (0..optional).map(|_| Expected::Optional);
-        wire.expected.extend(optional);
-        Ok(())
+        wire.write(&bytes, wire.until())
+    }
+
+    /// Has the server notify us of the key that the next command reads.
+    fn track_next(wire: &mut Wire, bytes: &mut Vec<u8>) {
+        let caching = ["CACHING", "YES"];
+        wire.add(bytes, cmd("CLIENT").arg(&caching), Expected::Optional);
+    }
+
+    /// Tracks a key that the command before changes, and that has one of these values then.
+    pub(super) fn track_changed(
+        wire: &mut Wire,
+        bytes: &mut Vec<u8>,
+        key: &[u8],
+        values: Vec<Vec<u8>>,
+    ) {
+        Self::track_next(wire, bytes);
+        // Not all of it: it may be anything by now.
+        let end = values.iter().map(Vec::len).max().unwrap_or_default();
+        let beginning = cmd("GETRANGE").arg(key).arg(0).arg(end).clone();
+        wire.add(bytes, &beginning, Expected::Value(values));
     }
 }

@@ -286,6 +286,11 @@ impl Role {
         addresses.filter(is_server).cloned().collect()
     }
 
+    /// Returns how many replicas are connected.
+    pub(super) fn followers(&self) -> u32 {
+        u32::try_from(self.addresses().len()).unwrap_or(u32::MAX)
+    }
+
     /// Up to where a replica has confirmed; `None` when it isn't connected.
     fn position(&self, address: &str) -> Option<u64> {
         let found = self.replicas.iter().filter(|(of, _)| of == address);

@@ -154,7 +154,7 @@ impl Sentinels {
         }
         // Anything that it answers will do: one alone has named it, so it is shown no password.
         let server = Arc::new(like.at(failed).without_login());
-        let asked = Connection::open_asking(&server, left(until), left(until), &[cmd("PING")]);
+        let asked = Connection::open(&server, left(until), left(until), &[cmd("PING")]);
         let error = asked
             .err()
             .filter(|error| error.kind == ErrorKind::Unreachable)?;
@@ -236,9 +236,8 @@ impl Sentinels {
         let name = &self.primary;
         let server = Arc::new(like.at(address.clone()));
         *lock(&self.failed) = Some(address.clone());
-        let open = |server: &Arc<Server>| {
-            Connection::open_asking(server, timeout, left(until), &[cmd("ROLE")])
-        };
+        let open =
+            |server: &Arc<Server>| Connection::open(server, timeout, left(until), &[cmd("ROLE")]);
         let opened = match open(&server) {
             Err(error) if error.has_cause(Cause::Tls) => match self.named(address, until) {
                 Some(named) => open(&Arc::new(like.at(named))),

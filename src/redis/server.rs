@@ -389,7 +389,7 @@ impl Server {
     }
 
     /// Returns the password for a new connection.
-    pub(super) fn password(&self) -> Option<Cow<'_, str>> {
+    fn password(&self) -> Option<Cow<'_, str>> {
         match &self.fresh_password {
             Some(password) => password.password().map(Cow::Owned),
             None => self.password.as_deref().map(Cow::Borrowed),

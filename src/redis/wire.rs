@@ -18,9 +18,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{ServerError, Value};
+use redis::{Cmd, ServerError, Value};
 
 use super::call::{Call, Script};
+use super::confirming::AboutReplicas;
 use super::error::{Error, ErrorKind};
 use super::ready;
 use super::refusal::from_server;
@@ -46,10 +47,8 @@ pub type RequestId = u64;
 
 /// What an answer that is still to come belongs to.
 pub(super) enum Expected {
-    /// A call by hash, kept in case the server doesn't know the script.
-    Call(RequestId, Call),
-    /// A call that is not sent again, and its first key.
-    Sent(RequestId, &'static Script, Vec<u8>),
+    /// A call, and whether it is sent again, with its text, if the server doesn't know the script.
+    Call(RequestId, Call, bool),
     /// A command whose answer is wanted as it is.
     Plain(RequestId),
     /// The same, also where the answer is an error.
@@ -60,18 +59,8 @@ pub(super) enum Expected {
     Optional,
     /// Whether the server is a replica, if we may know it.
     Role,
-    /// How many replicas have what was written before.
-    Acknowledged,
-    /// How many replicas have a release.
-    Followed,
-    /// Which replicas follow, if we may know them.
-    Followers,
-    /// How far the primary was after the call that waits for its replicas.
-    Written,
-    /// How far each of them is.
-    Positions,
-    /// Which of them copy the data, if we may know it.
-    Copying,
+    /// An answer about replicas.
+    Replicas(AboutReplicas),
     /// The beginning of a key, which should contain one of these values.
     Value(Vec<Vec<u8>>),
     /// A subscription.
@@ -184,13 +173,12 @@ impl Wire {
 
     /// The error for what a server answers to a request.
     pub(super) fn call_error(&self, expected: Option<&Expected>, error: &ServerError) -> Error {
-        let (script, key) = match expected {
-            Some(Expected::Call(_, call)) => (Some(call.script), call.keys.first()),
-            Some(Expected::Sent(_, script, key)) => (Some(*script), Some(key)),
-            _ => (None, None),
+        let call = match expected {
+            Some(Expected::Call(_, call, _)) => Some(call),
+            _ => None,
         };
-        let key = key.map(Vec::as_slice);
-        let script = script.map(|script| script.source);
+        let key = call.and_then(|call| call.keys.first()).map(Vec::as_slice);
+        let script = call.map(|call| call.script.source);
         let is_about_password = matches!(error.code(), "NOAUTH" | "WRONGPASS");
         let error = from_server(error, &self.server, key, script);
         // What the first call on a connection isn't permitted, the user isn't.
@@ -211,11 +199,29 @@ impl Wire {
         error
     }
 
-    /// Notes down that an answer will come that is wanted as it is.
-    pub(super) fn expect_plain(&mut self) -> RequestId {
+    /// Adds a command to what is written next, and notes the answer that it will bring.
+    pub(super) fn add(&mut self, bytes: &mut Vec<u8>, command: &Cmd, expected: Expected) {
+        command.write_packed_command(bytes);
+        self.expected.push_back(expected);
+    }
+
+    /// Adds a command whose answer is for the caller; returns the number of the request.
+    pub(super) fn add_request(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        command: &Cmd,
+        expected: impl FnOnce(RequestId) -> Expected,
+    ) -> RequestId {
         self.sent += 1;
-        self.expected.push_back(Expected::Plain(self.sent));
+        self.add(bytes, command, expected(self.sent));
         self.sent
+    }
+
+    /// Sends a command, and notes the answer that it will bring.
+    pub(super) fn ask(&mut self, command: &Cmd, expected: Expected) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        self.add(&mut bytes, command, expected);
+        self.write(&bytes, self.until())
     }
 
     /// When what is sent now has to be through.
@@ -393,28 +399,20 @@ impl Wire {
 
     /// Whether something was asked that has no answer yet, and that must not come late.
     fn must_reset(&self) -> bool {
-        let last = self.expected.iter().rev().find_map(|expected| {
-            let script = match expected {
-                Expected::Call(_, call) => Some(call.script),
-                Expected::Sent(_, script, _) => Some(*script),
-                Expected::Plain(_) => None,
-                // Where such a question writes anything, its last part removes that.
-                Expected::Any(_)
-                | Expected::Hello
-                | Expected::Optional
-                | Expected::Role
-                | Expected::Acknowledged
-                | Expected::Followed
-                | Expected::Followers
-                | Expected::Written
-                | Expected::Positions
-                | Expected::Copying
-                | Expected::Value(_)
-                | Expected::Nodes
-                | Expected::Subscribed => return None,
-            };
-            Some(script.is_none_or(|script| !script.may_arrive_late))
-        });
+        let must_not_come_late = |expected: &Expected| match expected {
+            Expected::Call(_, call, _) => Some(!call.script.may_arrive_late),
+            Expected::Plain(_) => Some(true),
+            // If such a question writes anything, its last part removes that.
+            Expected::Any(_)
+            | Expected::Hello
+            | Expected::Optional
+            | Expected::Role
+            | Expected::Replicas(_)
+            | Expected::Value(_)
+            | Expected::Nodes
+            | Expected::Subscribed => None,
+        };
+        let last = self.expected.iter().rev().find_map(must_not_come_late);
         last == Some(true)
     }
 }

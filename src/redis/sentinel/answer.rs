@@ -41,7 +41,7 @@ pub(super) fn ask(
         questions.push(about("REPLICAS"));
     }
     let began = Instant::now();
-    let (_, answers) = Connection::open_asking(sentinel, within, within, &questions)?;
+    let (_, answers) = Connection::open(sentinel, within, within, &questions)?;
     let by = sentinel.to_string();
     let lacks = |what: &str| {
         let message = format!("the sentinel at {by} gave an answer without {what}");
