@@ -20,8 +20,8 @@ use crate::redis::call::Call;
 use crate::redis::connection::Connection;
 use crate::redis::deployment::Deployment;
 use crate::redis::error::{Error, ErrorKind};
+pub use crate::redis::left;
 use crate::redis::refusal::from_server;
-use crate::redis::replication::{Quorum, Replication};
 use crate::redis::server::Server;
 use crate::redis::wire::{Push, Received};
 
@@ -29,8 +29,6 @@ use crate::redis::wire::{Push, Received};
 pub struct Client {
     deployment: Arc<Deployment>,
     connection: Option<Connection>,
-    /// What has to be replicated before it counts.
-    replication: Option<Replication>,
     /// Nothing takes longer than this, where that is less than the server's timeout.
     limit: Option<Duration>,
     /// What the last renewal over the connection has found.
@@ -77,10 +75,9 @@ impl From<Push> for Incoming {
 }
 
 impl Client {
-    pub(super) fn new(deployment: &Arc<Deployment>, replication: Option<Replication>) -> Self {
+    pub(super) fn new(deployment: &Arc<Deployment>) -> Self {
         Self {
             deployment: Arc::clone(deployment),
-            replication,
             connection: None,
             limit: None,
             looked: None,
@@ -101,7 +98,7 @@ impl Client {
     pub(super) fn open_to_release(&mut self) -> Result<(), Error> {
         if !self.is_open() {
             let timeout = self.timeout();
-            let opened = self.deployment.open(timeout, timeout, None)?;
+            let opened = self.deployment.open_to_release(timeout)?;
             self.connection = Some(opened);
         }
         Ok(())
@@ -134,8 +131,7 @@ impl Client {
     }
 
     fn connect(&self, within: Duration) -> Result<Connection, Error> {
-        self.deployment
-            .open(self.timeout(), within, self.replication)
+        self.deployment.open(self.timeout(), within)
     }
 
     /// The connection; a fresh one where there is none. One copy of this for all requests: a short
@@ -215,10 +211,7 @@ impl Client {
     /// that up, so that the next request opens one there. Where it can't be found out, nothing changes.
     pub fn follow_locks(&mut self) {
         let timeout = self.timeout();
-        let moved = |connection: &mut Connection| {
-            self.deployment
-                .have_moved(connection, timeout, self.replication)
-        };
+        let moved = |connection: &mut Connection| self.deployment.have_moved(connection, timeout);
         if self.connection.as_mut().is_some_and(moved) {
             self.disconnect();
         }
@@ -246,18 +239,17 @@ impl Client {
 
     /// Whether a grant and a renewal have to be replicated before they count.
     pub fn is_replicated(&self) -> bool {
-        self.replication.is_some()
+        self.deployment.replication().is_some()
     }
 
     /// Whether all replicas that could follow the primary have to have it.
     pub fn needs_all_replicas(&self) -> bool {
-        self.replication
-            .is_some_and(|replication| replication.quorum == Quorum::All)
+        self.deployment.needs_all_replicas()
     }
 
     /// Another way to the same server, not open yet.
     pub fn another(&self) -> Self {
-        Self::new(&self.deployment, self.replication)
+        Self::new(&self.deployment)
     }
 
     /// The connection as a client for another thread; what is left has none.
@@ -422,11 +414,6 @@ fn text(value: &Value) -> String {
         Value::Int(number) => number.to_string(),
         other => lossy_text(other),
     }
-}
-
-/// Returns the time until a moment.
-pub fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
 }
 
 /// Whether the server says that one of several locks is lost, whatever it says of the others.

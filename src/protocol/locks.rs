@@ -10,8 +10,8 @@ use super::lock::Lock;
 use super::name::{Keys, Name};
 use super::scripts::{CLUSTER_COMMANDS, COMMANDS};
 use crate::redis::deployment::Deployment;
-use crate::redis::error::{Error, ErrorKind};
-use crate::redis::replication::{Quorum, Replication};
+use crate::redis::error::Error;
+use crate::redis::replication::Replication;
 use crate::redis::sentinel::RollCall;
 use crate::redis::server::{Part, Server, UrlOrigin};
 use crate::redis::slot::{hash_slot, hash_tag};
@@ -42,8 +42,6 @@ pub struct Locks {
     pub(super) prefix: String,
     /// How many holds of each lock are remembered.
     pub(super) history: u32,
-    /// What has to be replicated before it counts.
-    replication: Option<Replication>,
 }
 
 impl Locks {
@@ -65,7 +63,6 @@ impl Locks {
             deployment: Arc::new(deployment),
             prefix,
             history,
-            replication: None,
         })
     }
 
@@ -74,25 +71,18 @@ impl Locks {
     /// # Errors
     /// [`ErrorKind::Config`] where it isn't known which replicas there are.
     pub fn replicated(self, replication: Replication) -> Result<Self, Error> {
-        if replication.quorum == Quorum::All && !self.deployment.may_fail_over() {
-            let message = "all needs the list of promotable replicas from Sentinel or Redis Cluster (redis-sentinel://, redis-cluster://); with the URL of one server, set a number, such as 1";
-            return Err(Error::new(ErrorKind::Config, message.into()));
-        }
-        Ok(Self {
-            replication: Some(replication),
-            ..self
-        })
+        self.deployment.replicate(replication)?;
+        Ok(self)
     }
 
     /// Whether a grant and a renewal have to be replicated before they count.
     pub fn are_replicated(&self) -> bool {
-        self.replication.is_some()
+        self.deployment.replication().is_some()
     }
 
     /// Whether all replicas that could follow the primary have to have it.
     pub fn need_all_replicas(&self) -> bool {
-        self.replication
-            .is_some_and(|replication| replication.quorum == Quorum::All)
+        self.deployment.needs_all_replicas()
     }
 
     /// The lock of this name.
@@ -179,7 +169,8 @@ impl Locks {
 
     /// The longest that an answer may take, also where replicas have to have something before that.
     pub fn answer_may_take(&self) -> Duration {
-        let replicas = self.replication.map(|replication| replication.timeout);
+        let replication = self.deployment.replication();
+        let replicas = replication.map(|replication| replication.timeout);
         self.server().timeout + replicas.unwrap_or_default()
     }
 
@@ -190,7 +181,7 @@ impl Locks {
 
     /// A client that connects with the first request.
     pub fn client(&self) -> Client {
-        Client::new(&self.deployment, self.replication)
+        Client::new(&self.deployment)
     }
 
     /// A client that is connected.

@@ -10,19 +10,20 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, cmd};
 
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
-use super::nodes::{MAX_NODES, Nodes, Redirect, is_host};
-use super::replication::{Quorum, Replicas, Replication, Role};
+use super::nodes::{MAX_NODES, Nodes, Redirect, cluster_nodes, is_host};
+use super::replication::{Replicas, Role};
 use super::reply::lossy_text;
 use super::server::Server;
 use super::slot::key_of_prefix;
 use super::url::Address;
+use super::{in_thread, left, lock};
 
 /// How often the first answers may name yet another node, before all are asked.
 const HOPS: usize = 3;
@@ -42,7 +43,7 @@ pub(super) struct Cluster {
 }
 
 /// A connection, and the replicas of its node that count, if that matters.
-type Opened = (Connection, Arc<Replicas>);
+pub(super) type Opened = (Connection, Arc<Replicas>);
 
 /// A node to ask.
 #[derive(Clone)]
@@ -65,61 +66,59 @@ impl Cluster {
         }
     }
 
-    fn all_failed(&self) -> MutexGuard<'_, Option<Instant>> {
-        let all_failed = self.all_failed.lock();
-        all_failed.unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Connects to the node that serves the slot; `last` is the one that was used last, with the credentials
-    /// for all.
+    /// for all. `names_each` if it matters which replicas the node has.
     pub(super) fn open(
         &self,
         last: &Arc<Server>,
         timeout: Duration,
         within: Duration,
-        replication: Option<Replication>,
+        names_each: bool,
     ) -> Result<Opened, Error> {
-        let until = Instant::now() + within;
-        let questions = self.questions(replication);
+        let mut questions = vec![self.question.clone()];
+        if names_each {
+            questions.extend([cmd("ROLE"), cluster_nodes()]);
+        }
         let search = SlotSearch {
+            last,
+            questions,
+            timeout,
+            until: Instant::now() + within,
             usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
             was_reached: last.was_reached(),
-            ..SlotSearch::default()
+            answered: Vec::new(),
+            named: Vec::new(),
+            failures: Vec::new(),
         };
-        let all_failed = *self.all_failed();
+        let all_failed = *lock(&self.all_failed);
         if all_failed.is_some_and(|at| at.elapsed() < ALL_AGAIN) {
-            let opened = self.ask_in_turn(last, search, &questions, timeout, within);
+            let until = search.until;
+            let opened = self.ask_in_turn(search, within / 2);
             // Where time ran out, one of those that are asked at once may have more of it.
             if opened.is_ok() || left(until).is_zero() {
-                *self.all_failed() = None;
+                *lock(&self.all_failed) = None;
             }
             return opened;
         }
-        let opened = self.ask_last_or_all(last, search, &questions, timeout, until);
-        *self.all_failed() = opened.is_err().then(Instant::now);
+        let opened = self.ask_last_or_all(search);
+        *lock(&self.all_failed) = opened.is_err().then(Instant::now);
         opened
     }
 
     /// Asks the node that was used last, and those that it leads to, and after that all.
-    fn ask_last_or_all(
-        &self,
-        last: &Arc<Server>,
-        mut search: SlotSearch,
-        questions: &[Cmd],
-        timeout: Duration,
-        until: Instant,
-    ) -> Result<Opened, Error> {
-        let others = |search: &SlotSearch| {
+    fn ask_last_or_all(&self, mut search: SlotSearch<'_>) -> Result<Opened, Error> {
+        let last = search.last;
+        let others = |search: &SlotSearch<'_>| {
             let mut others = self.candidates(last);
             others.retain(|address| address != last.address());
             (others.is_empty() && search.named.is_empty(), others)
         };
         // A node that is silent leaves time for the others.
         let share = match others(&search) {
-            (true, _) => left(until),
-            (false, _) => left(until) / 4,
+            (true, _) => left(search.until),
+            (false, _) => left(search.until) / 4,
         };
-        if let Some(opened) = search.follow(last, questions, timeout, share, until) {
+        if let Some(opened) = search.follow(last, share) {
             return Ok(opened);
         }
         // It may have listed some.
@@ -134,43 +133,23 @@ impl Cluster {
         });
         // Those that were named first, as they may only need more time.
         let all = search.named.clone().into_iter().chain(known);
-        ask_all(all, search, questions, timeout, until)
+        search.ask_all(all)
     }
 
     /// Asks one node, another one each time, and those that it leads to; the next one where it is silent.
-    fn ask_in_turn(
-        &self,
-        last: &Arc<Server>,
-        mut search: SlotSearch,
-        questions: &[Cmd],
-        timeout: Duration,
-        within: Duration,
-    ) -> Result<Opened, Error> {
-        let until = Instant::now() + within;
-        let all = self.candidates(last);
+    fn ask_in_turn(&self, mut search: SlotSearch<'_>, share: Duration) -> Result<Opened, Error> {
+        let all = self.candidates(search.last);
         for _ in 0..all.len() {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % all.len();
-            let server = Arc::new(last.at(all[turn].clone()));
-            if let Some(opened) = search.follow(&server, questions, timeout, within / 2, until) {
+            let server = Arc::new(search.last.at(all[turn].clone()));
+            if let Some(opened) = search.follow(&server, share) {
                 return Ok(opened);
             }
-            if search.has_answer() || left(until).is_zero() {
+            if search.has_answer() || left(search.until).is_zero() {
                 break;
             }
         }
         Err(search.into_error())
-    }
-
-    /// What a connection begins with: whether the node serves the slot; and which replicas it has, where they all
-    /// have to have what counts.
-    fn questions(&self, replication: Option<Replication>) -> Vec<Cmd> {
-        let mut questions = vec![self.question.clone()];
-        if replication.is_some_and(|of| of.quorum == Quorum::All) {
-            let mut nodes = cmd("CLUSTER");
-            nodes.arg("NODES");
-            questions.extend([cmd("ROLE"), nodes]);
-        }
-        questions
     }
 
     /// All nodes that are known.
@@ -182,47 +161,6 @@ impl Cluster {
             }
         }
         known
-    }
-}
-
-/// Asks all of these at once, and those that they name.
-fn ask_all(
-    all: impl Iterator<Item = Candidate>,
-    mut search: SlotSearch,
-    questions: &[Cmd],
-    timeout: Duration,
-    until: Instant,
-) -> Result<Opened, Error> {
-    let (answers, receiver) = channel();
-    // One that has said that it isn't the one need not be asked again.
-    let mut to_ask: VecDeque<Candidate> = all
-        .filter(|candidate| !search.answered.contains(candidate.server.address()))
-        .collect();
-    let (mut asked, mut pending) = (0, 0);
-    loop {
-        while asked < MAX_NODES
-            && let Some(candidate) = to_ask.pop_front()
-        {
-            let (answers, questions) = (answers.clone(), questions.to_vec());
-            let within = left(until);
-            // One that can't be started is a node that doesn't answer.
-            let _ = std::thread::Builder::new().spawn(move || {
-                let answer = connect(&candidate, &questions, timeout, within);
-                let _ = answers.send((candidate, answer));
-            });
-            (asked, pending) = (asked + 1, pending + 1);
-        }
-        if pending == 0 {
-            return Err(search.into_error());
-        }
-        let Ok((candidate, answer)) = receiver.recv_timeout(left(until)) else {
-            return Err(search.into_error());
-        };
-        pending -= 1;
-        match answer {
-            Ok(opened) => return Ok(opened),
-            Err(error) => to_ask.extend(search.after(&candidate, error)),
-        }
     }
 }
 
@@ -280,9 +218,7 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
         return error;
     }
     let slot = redirect.slot;
-    let mut nodes = cmd("CLUSTER");
-    nodes.arg("NODES");
-    let listed = Connection::open(server, timeout, left(until), &[nodes]);
+    let listed = Connection::open(server, timeout, left(until), &[cluster_nodes()]);
     let list = listed.map(|(_, answers)| answers.first().map(lossy_text).unwrap_or_default());
     let list = list.unwrap_or_default();
     server.note_nodes(Nodes::parse(&list, server.address()).others);
@@ -298,9 +234,14 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
     }
 }
 
-/// What came of the nodes so far.
-#[derive(Default)]
-struct SlotSearch {
+/// A search for the node that serves the slot.
+struct SlotSearch<'a> {
+    /// The node that was used last, with the credentials for all.
+    last: &'a Arc<Server>,
+    /// The first questions to each node: whether it serves the slot; and which replicas it has, if that matters.
+    questions: Vec<Cmd>,
+    timeout: Duration,
+    until: Instant,
     /// Addresses that are known to be right: those of the URL, and that of the last connection.
     usable: Vec<Address>,
     /// A run has reached the cluster before, so that a wrong address isn't final.
@@ -318,28 +259,56 @@ struct Failure {
     is_named: bool,
 }
 
-impl SlotSearch {
+impl SlotSearch<'_> {
     /// Asks a node, and then the one that it names, and so on.
-    fn follow(
-        &mut self,
-        from: &Arc<Server>,
-        questions: &[Cmd],
-        timeout: Duration,
-        share: Duration,
-        until: Instant,
-    ) -> Option<Opened> {
-        let mut next = Some(Candidate {
+    fn follow(&mut self, from: &Arc<Server>, share: Duration) -> Option<Opened> {
+        let mut candidate = Candidate {
             server: Arc::clone(from),
             by: None,
-        });
+        };
         for _ in 0..=HOPS {
-            let candidate = next.take()?;
-            match connect(&candidate, questions, timeout, share.min(left(until))) {
+            let within = share.min(left(self.until));
+            match connect(&candidate, &self.questions, self.timeout, within) {
                 Ok(opened) => return Some(opened),
-                Err(error) => next = self.after(&candidate, error),
+                Err(error) => candidate = self.after(&candidate, error)?,
             }
         }
         None
+    }
+
+    /// Asks all of these at once, and those that they name.
+    fn ask_all(mut self, all: impl Iterator<Item = Candidate>) -> Result<Opened, Error> {
+        let (answers, receiver) = channel();
+        // One that has said that it isn't the one need not be asked again.
+        let mut to_ask: VecDeque<Candidate> = all
+            .filter(|candidate| !self.answered.contains(candidate.server.address()))
+            .collect();
+        let (mut asked, mut pending) = (0, 0);
+        loop {
+            while asked < MAX_NODES
+                && let Some(candidate) = to_ask.pop_front()
+            {
+                let questions = self.questions.clone();
+                let (timeout, within) = (self.timeout, left(self.until));
+                // A thread that can't be started is a node that doesn't answer.
+                let _ = in_thread(&answers, move || {
+                    let answer = connect(&candidate, &questions, timeout, within);
+                    (candidate, answer)
+                });
+                (asked, pending) = (asked + 1, pending + 1);
+            }
+            if pending == 0 {
+                return Err(self.into_error());
+            }
+            let Ok((candidate, answer)) = receiver.recv_timeout(left(self.until)) else {
+                return Err(self.into_error());
+            };
+            pending -= 1;
+            match answer {
+                Ok(opened) => return Ok(opened),
+                Err(error) => to_ask.extend(self.after(&candidate, error)),
+            }
+        }
     }
 
     /// Whether a node has answered.
@@ -352,39 +321,35 @@ impl SlotSearch {
     fn after(&mut self, candidate: &Candidate, error: Error) -> Option<Candidate> {
         let server = &candidate.server;
         let named = error.redirect().map(|it| it.address(server.address()));
-        let error = match &candidate.by {
-            Some(by)
-                if error.kind == ErrorKind::Unreachable
-                    && !self.usable.contains(server.address()) =>
-            {
-                Error::new(
-                    ErrorKind::NoPrimary,
-                    format!(
-                        "{error}; according to Redis at {by}, that node has the keys: if it is up, have it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
-                    ),
-                )
-            }
-            Some(_) if error.kind == ErrorKind::Unreachable => {
-                Error::new(ErrorKind::NoPrimary, error.to_string())
-            }
-            Some(by) if error.has_cause(Cause::Tls) && !self.usable.contains(server.address()) => {
-                let kind = if self.was_reached {
+        let is_new = !self.usable.contains(server.address());
+        let is_silent = error.kind == ErrorKind::Unreachable;
+        let is_tls = error.has_cause(Cause::Tls);
+        // What it means that a node that another one has named can't be reached.
+        let meaning = match &candidate.by {
+            Some(by) if is_silent && is_new => Some((
+                ErrorKind::NoPrimary,
+                format!(
+                    "; according to Redis at {by}, that node has the keys: if it is up, have it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
+                ),
+            )),
+            Some(_) if is_silent => Some((ErrorKind::NoPrimary, String::new())),
+            Some(by) if is_tls && is_new => Some((
+                if self.was_reached {
                     ErrorKind::NoPrimary
                 } else {
                     error.kind
-                };
-                Error::new(
-                    kind,
-                    format!(
-                        "{error}; or, as Redis at {by} names that node by this address, have it announce its name (cluster-announce-hostname, and cluster-preferred-endpoint-type hostname)"
-                    ),
-                )
-            }
+                },
+                format!(
+                    "; or, as Redis at {by} names that node by this address, have it announce its name (cluster-announce-hostname, and cluster-preferred-endpoint-type hostname)"
+                ),
+            )),
             // Other nodes have listed it, by its number beside its name perhaps.
-            None if error.has_cause(Cause::Tls) && !self.usable.contains(server.address()) => {
-                Error::new(ErrorKind::Unreachable, error.to_string())
-            }
-            _ => error,
+            None if is_tls && is_new => Some((ErrorKind::Unreachable, String::new())),
+            _ => None,
+        };
+        let error = match meaning {
+            Some((kind, hint)) => Error::new(kind, format!("{error}{hint}")),
+            None => error,
         };
         let is_named = candidate.by.is_some();
         self.failures.push(Failure { error, is_named });
@@ -459,10 +424,6 @@ fn owner(nodes: &str, slot: u16, by_name: bool) -> Option<(String, u16)> {
     let host = if by_name { name()? } else { host };
     let is_usable = !host.is_empty() && is_host(host);
     Some((is_usable.then(|| host.to_owned())?, port.parse().ok()?))
-}
-
-fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
 }
 
 #[cfg(test)]

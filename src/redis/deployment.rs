@@ -5,26 +5,28 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Opened};
 use super::connection::Connection;
 use super::local::Local;
 use super::password::FreshPassword;
-use super::replication::Replication;
+use super::replication::{Quorum, Replication};
 use super::sentinel::Sentinels;
 use super::server::{Part, Server, UrlOrigin};
 use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;
 use super::url::{Address, Place, Url};
-use super::{Error, ErrorKind};
+use super::{Error, ErrorKind, lock};
 
 /// The servers behind one URL.
 pub struct Deployment {
     kind: Kind,
     /// The one that was used last, or is tried first.
     current: Mutex<Arc<Server>>,
+    /// The replicas that must confirm a grant or a renewal, if any must.
+    replication: OnceLock<Replication>,
 }
 
 enum Kind {
@@ -74,16 +76,12 @@ impl Deployment {
             let (origin, tls) = (origin.clone(), tls.clone());
             Server::new(place, (login, database), origin, tls, timeout, &prefix)
         };
-        let (kind, current) = match place {
-            Place::Server(address) => {
-                (Kind::Single, server((address, Part::Only), login, database))
-            }
+        let mut local = None;
+        let (kind, first, part) = match place {
+            Place::Server(address) => (Kind::Single, Some(address), Part::Only),
             Place::Local => {
-                let local = Local::new()?;
-                let address = Address::Unix(local.socket());
-                let mut server = server((address, Part::Only), login, database);
-                server.local = Some(Arc::new(local));
-                (Kind::Single, server)
+                let socket = local.insert(Local::new()?).socket();
+                (Kind::Single, Some(Address::Unix(socket)), Part::Only)
             }
             Place::Sentinels {
                 nodes,
@@ -95,26 +93,28 @@ impl Deployment {
                 let sentinel = |address| {
                     let mut sentinel = server((address, Part::Sentinel), theirs.clone(), 0);
                     sentinel.set_fresh_password(password.clone());
-                    sentinel
+                    Arc::new(sentinel)
                 };
-                let first = nodes.first().cloned().ok_or_else(|| bad("no host"))?;
-                let known_by = nodes.into_iter().map(sentinel).map(Arc::new).collect();
-                (
-                    Kind::Sentinels(Sentinels::new(known_by, primary)),
-                    server((first, Part::Primary), login, database),
-                )
+                let first = nodes.first().cloned();
+                let sentinels = Sentinels::new(nodes.into_iter().map(sentinel).collect(), primary);
+                (Kind::Sentinels(sentinels), first, Part::Primary)
             }
             Place::Cluster { nodes, .. } => {
-                let first = nodes.first().cloned().ok_or_else(|| bad("no host"))?;
+                let first = nodes.first().cloned();
                 (
                     Kind::Cluster(Cluster::new(nodes, &prefix)),
-                    server((first, Part::Node), login, database),
+                    first,
+                    Part::Node,
                 )
             }
         };
+        let first = first.ok_or_else(|| bad("no host"))?;
+        let mut current = server((first, part), login, database);
+        current.local = local.map(Arc::new);
         Ok(Self {
             kind,
             current: Mutex::new(Arc::new(current)),
+            replication: OnceLock::new(),
         })
     }
 
@@ -123,19 +123,39 @@ impl Deployment {
         if self.local_socket().is_some() {
             return;
         }
-        if let Some(server) = Arc::get_mut(&mut self.lock()) {
+        if let Some(server) = Arc::get_mut(&mut lock(&self.current)) {
             let password = Arc::new(FreshPassword::new(path));
             server.set_fresh_password(Some(password));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<Server>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has replicas confirm each grant and each renewal from now on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] if it isn't known which replicas there are.
+    pub fn replicate(&self, replication: Replication) -> Result<(), Error> {
+        if replication.quorum == Quorum::All && !self.may_fail_over() {
+            let message = "all needs the list of promotable replicas from Sentinel or Redis Cluster (redis-sentinel://, redis-cluster://); with the URL of one server, set a number, such as 1";
+            return Err(Error::new(ErrorKind::Config, message.into()));
+        }
+        self.replication.get_or_init(|| replication);
+        Ok(())
+    }
+
+    /// Returns the replicas that must confirm a grant or a renewal, if any must.
+    pub fn replication(&self) -> Option<Replication> {
+        self.replication.get().copied()
+    }
+
+    /// Returns true if all replicas that could follow the primary must confirm.
+    pub fn needs_all_replicas(&self) -> bool {
+        let replication = self.replication();
+        replication.is_some_and(|replication| replication.quorum == Quorum::All)
     }
 
     /// The server that was used last, or is tried first.
     pub fn server(&self) -> Arc<Server> {
-        Arc::clone(&self.lock())
+        Arc::clone(&lock(&self.current))
     }
 
     /// Returns the socket of a server of this host that redlock starts.
@@ -145,58 +165,57 @@ impl Deployment {
 
     /// Whether another server may take over from the one that has the locks.
     pub fn may_fail_over(&self) -> bool {
-        match &self.kind {
-            Kind::Single => false,
-            Kind::Sentinels(_) | Kind::Cluster(_) => true,
-        }
+        !matches!(self.kind, Kind::Single)
     }
 
     /// How long a primary is silent until another server takes over, as far as that was said.
     pub fn down_after(&self) -> Option<Duration> {
-        match &self.kind {
-            Kind::Single | Kind::Cluster(_) => None,
-            Kind::Sentinels(sentinels) => sentinels.down_after(),
-        }
+        self.sentinels().and_then(Sentinels::down_after)
     }
 
     /// Whether another server than the one that was used last may be the primary, by the sentinels, which are asked. A
     /// node of a cluster that can't reach most others refuses requests before its replica takes over.
     pub fn is_alone(&self, within: Duration) -> bool {
-        match &self.kind {
-            Kind::Single | Kind::Cluster(_) => false,
-            Kind::Sentinels(sentinels) => sentinels.is_alone(&self.server(), within),
-        }
+        let sentinels = self.sentinels();
+        sentinels.is_some_and(|sentinels| sentinels.is_alone(&self.server(), within))
     }
 
     /// Connects to the server that has the locks, and authenticates, all `within` a time.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
-    pub fn open(
-        &self,
-        timeout: Duration,
-        within: Duration,
-        replication: Option<Replication>,
-    ) -> Result<Connection, Error> {
-        let server = self.server();
-        let (mut connection, replicas) = match &self.kind {
-            Kind::Single => {
-                let (connection, _) = Connection::open(&server, timeout, within, &[])?;
-                (connection, Arc::default())
-            }
-            Kind::Sentinels(sentinels) => {
-                let connection = sentinels.open(&server, timeout, within, replication)?;
-                (connection, sentinels.replicas())
-            }
-            Kind::Cluster(cluster) => cluster.open(&server, timeout, within, replication)?,
-        };
-        if !matches!(self.kind, Kind::Single) {
-            *self.lock() = Arc::clone(connection.server());
-        }
-        if let Some(replication) = replication {
+    pub fn open(&self, timeout: Duration, within: Duration) -> Result<Connection, Error> {
+        let names_each = self.needs_all_replicas();
+        let (mut connection, replicas) = self.find(timeout, within, names_each)?;
+        if let Some(replication) = self.replication() {
             connection.replicate(replication, replicas);
         }
         Ok(connection)
+    }
+
+    /// Like [`Self::open`], for a release. Needs no majority of the sentinels: a server that was replaced can't free another
+    /// client's lock.
+    pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
+        let (connection, _) = self.find(within, within, false)?;
+        Ok(connection)
+    }
+
+    /// Connects to the server that has the locks; `names_each` if it matters which replicas that has.
+    fn find(&self, timeout: Duration, within: Duration, names_each: bool) -> Result<Opened, Error> {
+        let server = self.server();
+        let opened = match &self.kind {
+            Kind::Single => {
+                let (connection, _) = Connection::open(&server, timeout, within, &[])?;
+                return Ok((connection, Arc::default()));
+            }
+            Kind::Sentinels(sentinels) => {
+                let connection = sentinels.open(&server, timeout, within, names_each)?;
+                (connection, sentinels.replicas())
+            }
+            Kind::Cluster(cluster) => cluster.open(&server, timeout, within, names_each)?,
+        };
+        *lock(&self.current) = Arc::clone(opened.0.server());
+        Ok(opened)
     }
 
     /// The sentinels that are asked for the primary, if any are.
@@ -217,7 +236,7 @@ impl Deployment {
 
     /// The server at the other end has said that a lock is ours.
     pub fn note_granter(&self, connection: &Connection) {
-        if let Kind::Sentinels(sentinels) = &self.kind {
+        if let Some(sentinels) = self.sentinels() {
             sentinels.note_granter(connection.server());
         }
     }
@@ -225,24 +244,18 @@ impl Deployment {
     /// Whether it counts that the server at the other end says that a lock is lost, as far as can be found out `within` a
     /// time.
     pub fn believe_loss(&self, connection: &Connection, within: Duration) -> bool {
-        match &self.kind {
-            Kind::Single | Kind::Cluster(_) => true,
-            Kind::Sentinels(sentinels) => sentinels.believe_loss(connection.server(), within),
-        }
+        let sentinels = self.sentinels();
+        sentinels.is_none_or(|sentinels| sentinels.believe_loss(connection.server(), within))
     }
 
     /// Whether the locks may have moved away from a server, as far as can be found out `within` a time;
     /// then the next connection goes to where they are.
-    pub fn have_moved(
-        &self,
-        connection: &mut Connection,
-        within: Duration,
-        replication: Option<Replication>,
-    ) -> bool {
+    pub fn have_moved(&self, connection: &mut Connection, within: Duration) -> bool {
         match &self.kind {
             Kind::Single => false,
             Kind::Sentinels(sentinels) => {
-                sentinels.know_newer_primary(connection.server(), within, replication)
+                let names_each = self.needs_all_replicas();
+                sentinels.know_newer_primary(connection.server(), within, names_each)
             }
             Kind::Cluster(_) => {
                 // The answer is for the next connection. A node that doesn't have the slot says so to any
@@ -372,7 +385,7 @@ mod tests {
         let timeout = Duration::from_secs(20);
         let deployment = Deployment::parse(&url, &origin, &tls, timeout, None).unwrap();
         let began = Instant::now();
-        let opened = deployment.open(timeout, Duration::from_secs(2), None);
+        let opened = deployment.open(timeout, Duration::from_secs(2));
         assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::Unreachable);
         assert!(began.elapsed() < Duration::from_secs(15));
         node.join().unwrap();

@@ -38,8 +38,14 @@ pub mod wire;
 use std::io;
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 pub use self::error::{Error, ErrorKind};
+
+/// Returns the time until a moment.
+pub fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
 
 /// Calls `question` in a thread of its own, which sends its answer.
 fn in_thread<T: Send + 'static>(

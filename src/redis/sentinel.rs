@@ -18,24 +18,27 @@ mod poll;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::cmd;
 
 use self::answer::{Question, ask};
-use self::heard::{Answer, Heard, LEAST};
-use self::poll::{Agreed, Need, Poll, left};
+pub use self::heard::Answer;
+use self::heard::{Heard, LEAST};
+use self::poll::{Agreed, Need, Poll};
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
-use super::replication::{Quorum, Replicas, Replication, Role};
+use super::replication::{Replicas, Role};
 use super::server::{Server, resolve};
 use super::url::Address;
+use super::{in_thread, left, lock};
 
 /// When sentinels that disagree are asked again.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// The sentinels of a URL, and the name under which they know the primary.
+#[derive(Default)]
 pub struct Sentinels {
     nodes: Vec<Arc<Server>>,
     primary: String,
@@ -53,22 +56,12 @@ pub struct Sentinels {
     replicas: Arc<Replicas>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Sentinels {
     pub(super) fn new(nodes: Vec<Arc<Server>>, primary: String) -> Self {
         Self {
             nodes,
             primary,
-            turn: AtomicUsize::new(0),
-            was_opened: AtomicBool::new(false),
-            failed: Mutex::default(),
-            announced_primary: Mutex::default(),
-            granter: Mutex::default(),
-            heard: Arc::default(),
-            replicas: Arc::default(),
+            ..Self::default()
         }
     }
 
@@ -86,20 +79,20 @@ impl Sentinels {
         Arc::clone(&self.replicas)
     }
 
-    /// Connects to the primary; `like` has the credentials for it.
+    /// Connects to the primary; `like` has the credentials for it. `names_each` if it matters which replicas it has.
     pub(super) fn open(
         &self,
         like: &Server,
         timeout: Duration,
         within: Duration,
-        replication: Option<Replication>,
+        names_each: bool,
     ) -> Result<Connection, Error> {
         let until = Instant::now() + within;
-        let told = lock(&self.announced_primary).take();
-        if let Some(agreed) = told {
+        let announced = lock(&self.announced_primary).take();
+        if let Some(agreed) = announced {
             return self.connect(&agreed, like, timeout, until);
         }
-        let need = self.need(like, replication);
+        let need = self.need(like, names_each);
         let is_first = !self.was_opened.swap(true, Ordering::Relaxed);
         if is_first && need == Need::Newest {
             // What has been well until now gets away with one question.
@@ -131,8 +124,8 @@ impl Sentinels {
     }
 
     /// How many sentinels have to name the primary for a connection; `like` has the credentials for it.
-    fn need(&self, like: &Server, replication: Option<Replication>) -> Need {
-        if names_each(replication) {
+    fn need(&self, like: &Server, names_each: bool) -> Need {
+        if names_each {
             Need::MostOfAll
         } else if self.nodes.len() > 1 && like.shows_password() {
             Need::MostThatAnswer(least(self.nodes.len()))
@@ -145,7 +138,7 @@ impl Sentinels {
     /// have to replace it meanwhile.
     fn is_still_away(&self, like: &Server, until: Instant) -> Option<Error> {
         let failed = lock(&self.failed).clone()?;
-        let answer = match self.ask_next(left(until).min(self.heard.patience(None))) {
+        let answer = match self.ask_next(left(until).min(self.heard.patience())) {
             Ok(answer) => answer,
             Err(error) => return left(until).is_zero().then_some(error),
         };
@@ -166,7 +159,7 @@ impl Sentinels {
         let late = match need {
             // Half of the time is for the primary.
             Need::MostThatAnswer(_) => like.timeout / 2,
-            Need::Newest => self.heard.patience(None).min(within / 2),
+            Need::Newest => self.heard.patience().min(within / 2),
             Need::MostOfAll | Need::MostOfUrl => within,
         };
         let since = self.heard.epoch(self.nodes.len());
@@ -205,11 +198,8 @@ impl Sentinels {
         let (answers, receiver) = channel();
         for node in &self.nodes {
             let (node, question) = (Arc::clone(node), self.question(with_replicas));
-            let answers = answers.clone();
-            // One that can't be started is a sentinel that doesn't answer.
-            let _ = std::thread::Builder::new().spawn(move || {
-                let _ = answers.send(ask(&node, &question, within));
-            });
+            // A thread that can't be started is a sentinel that doesn't answer.
+            let _ = in_thread(&answers, move || ask(&node, &question, within));
         }
         receiver
     }
@@ -318,17 +308,16 @@ impl Sentinels {
         &self,
         than: &Server,
         within: Duration,
-        replication: Option<Replication>,
+        names_each: bool,
     ) -> bool {
-        let with_replicas = names_each(replication);
-        let within = self.heard.patience(None).min(within / 2);
-        if !with_replicas && self.nodes.len() > 1 {
+        let within = self.heard.patience().min(within / 2);
+        if !names_each && self.nodes.len() > 1 {
             match self.ask_next(within) {
                 Ok(answer) if answer.address != *than.address() => {}
                 _ => return false,
             }
         }
-        let need = if with_replicas {
+        let need = if names_each {
             Need::MostOfAll
         } else {
             Need::MostOfUrl
@@ -356,7 +345,7 @@ impl Sentinels {
 
     /// Whether another server may be the primary: most of the URL's sentinels don't name this one, or not in time.
     pub(super) fn is_alone(&self, primary: &Server, within: Duration) -> bool {
-        let within = self.heard.patience(None).min(within);
+        let within = self.heard.patience().min(within);
         let agreed = self.poll(primary, Need::MostOfUrl, within).wait();
         agreed.is_none_or(|agreed| agreed.address != *primary.address())
     }
@@ -371,14 +360,12 @@ impl Sentinels {
     /// follows the server that did, by most sentinels. One that was demoted, or is about to be, may never have heard of it.
     pub(super) fn believe_loss(&self, by: &Server, within: Duration) -> bool {
         let granter = lock(&self.granter).clone();
-        let Some((address, epoch)) = granter.filter(|(address, _)| address != by.address()) else {
+        let Some((_, epoch)) = granter.filter(|(address, _)| address != by.address()) else {
             return true;
         };
-        let within = self.heard.patience(None).min(within / 2);
+        let within = self.heard.patience().min(within / 2);
         let agreed = self.poll(by, Need::MostOfUrl, within).wait();
-        agreed.is_some_and(|agreed| {
-            agreed.address == *by.address() && agreed.address != address && agreed.epoch > epoch
-        })
+        agreed.is_some_and(|agreed| agreed.address == *by.address() && agreed.epoch > epoch)
     }
 }
 
@@ -391,21 +378,9 @@ pub struct RollCall {
     until: Instant,
 }
 
-/// A sentinel's answer.
-pub struct Vote {
-    /// The sentinel, as the URL names it.
-    pub by: String,
-    /// Address of the primary.
-    pub primary: String,
-}
-
 impl RollCall {
     /// Waits until all have answered, or the time is over.
-    pub fn votes(&self) -> Vec<Result<Vote, Error>> {
-        let vote = |answer: Answer| Vote {
-            by: answer.by,
-            primary: answer.address.to_string(),
-        };
+    pub fn votes(&self) -> Vec<Result<Answer, Error>> {
         let answers = (0..self.sentinels).map(|_| {
             let answer = self.coming.recv_timeout(left(self.until));
             answer.unwrap_or_else(|_| {
@@ -413,18 +388,13 @@ impl RollCall {
                 Err(Error::new(ErrorKind::Unreachable, message).because(Cause::Silent))
             })
         });
-        answers.map(|answer| answer.map(vote)).collect()
+        answers.collect()
     }
 }
 
 /// How many answers have to name an address before a password is sent there: one of two may be down.
 fn least(asked: usize) -> usize {
     asked.saturating_sub(1).clamp(1, 2)
-}
-
-/// Whether it matters which replicas there are.
-fn names_each(replication: Option<Replication>) -> bool {
-    replication.is_some_and(|replication| replication.quorum == Quorum::All)
 }
 
 /// How the addresses on a host begin.

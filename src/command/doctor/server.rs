@@ -172,10 +172,10 @@ impl Server<'_> {
         let Some(first) = answers.first() else {
             return error.map_or(unknown(NO_CONNECTION), |error| self.failure(error));
         };
-        let primary = &first.primary;
+        let primary = &first.address;
         let message = format!("{} of {} agree on {primary}", answers.len(), votes.len());
-        if let Some(other) = answers.iter().find(|it| it.primary != *primary) {
-            let (one, other, another) = (&first.by, &other.by, &other.primary);
+        if let Some(other) = answers.iter().find(|it| it.address != *primary) {
+            let (one, other, another) = (&first.by, &other.by, &other.address);
             fail(
                 format!("{one} says that {name} is {primary}, but {other} says {another}"),
                 "if this lasts longer than a failover, see the sentinels' logs",

@@ -1,21 +1,22 @@
 //! The answers of a URL's sentinels up to now.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::super::lock;
 use super::super::nodes::KnownReplica;
 use super::super::url::Address;
 
-/// What a sentinel says.
+/// A sentinel's answer.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub struct Answer {
     /// The sentinel, as the URL names it.
-    pub(super) by: String,
+    pub by: String,
     /// The sentinel, whatever the URL calls it; its name there where it doesn't say (Redis 6.0).
     pub(super) id: String,
     /// Where the primary is.
-    pub(super) address: Address,
+    pub address: Address,
     /// It grows with each failover.
     pub(super) epoch: u64,
     /// How many sentinels it knows of, itself included.
@@ -38,8 +39,8 @@ pub(super) struct Heard(Mutex<All>);
 
 #[derive(Default)]
 struct All {
-    /// By the names in the URL.
-    last: BTreeMap<String, Last>,
+    /// The last answer of each, by its name in the URL, and how long that took.
+    last: BTreeMap<String, (Answer, Duration)>,
     /// The primary that is used, and the epochs of those that have named it since then.
     in_use: Option<Address>,
     epochs: BTreeMap<String, u64>,
@@ -47,16 +48,9 @@ struct All {
     sentinels: usize,
 }
 
-struct Last {
-    address: Address,
-    epoch: u64,
-    down_after: Option<Duration>,
-    took: Duration,
-}
-
 impl Heard {
     fn all(&self) -> MutexGuard<'_, All> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// One that took this long to be reached and to answer has said this.
@@ -66,21 +60,16 @@ impl Heard {
             all.epochs.insert(answer.by.clone(), answer.epoch);
         }
         all.sentinels = all.sentinels.max(answer.sentinels);
-        let last = Last {
-            address: answer.address.clone(),
-            epoch: answer.epoch,
-            down_after: answer.down_after,
-            took,
-        };
-        all.last.insert(answer.by.clone(), last);
+        all.last.insert(answer.by.clone(), (answer.clone(), took));
     }
 
     /// The primary at this address is used from now on.
     pub(super) fn use_primary(&self, address: &Address) {
         let mut all = self.all();
         if all.in_use.as_ref() != Some(address) {
-            let named = all.last.iter().filter(|(_, last)| last.address == *address);
-            all.epochs = named.map(|(by, last)| (by.clone(), last.epoch)).collect();
+            let answers = all.last.values().map(|(answer, _)| answer);
+            let agree = answers.filter(|answer| answer.address == *address);
+            all.epochs = agree.map(|it| (it.by.clone(), it.epoch)).collect();
             all.in_use = Some(address.clone());
         }
     }
@@ -94,7 +83,7 @@ impl Heard {
 
     /// The last failover that most of this many sentinels have said: none of several raises it alone.
     pub(super) fn epoch(&self, of: usize) -> u64 {
-        reached(self.all().last.values().map(|last| last.epoch), of)
+        reached(self.all().last.values().map(|(it, _)| it.epoch), of)
     }
 
     /// The most sentinels that one of them has known.
@@ -104,19 +93,14 @@ impl Heard {
 
     /// The longest that one of them waits for a silent primary.
     pub(super) fn down_after(&self) -> Option<Duration> {
-        self.all()
-            .last
-            .values()
-            .filter_map(|it| it.down_after)
-            .max()
+        let all = self.all();
+        all.last.values().filter_map(|(it, _)| it.down_after).max()
     }
 
-    /// How long one of them may take, or any of them.
-    pub(super) fn patience(&self, by: Option<&str>) -> Duration {
+    /// How long any of them may take.
+    pub(super) fn patience(&self) -> Duration {
         let all = self.all();
-        let asked = all.last.iter();
-        let asked = asked.filter(|(of, _)| by.is_none_or(|by| by == of.as_str()));
-        let longest = asked.map(|(_, last)| last.took * TIMES).max();
+        let longest = all.last.values().map(|(_, took)| *took * TIMES).max();
         longest.unwrap_or_default().max(LEAST)
     }
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::protocol::{
     Access, Claim, Client, Guard, HoldOutcome, LeaseState, Locks, ReleaseMode, Released, Token, Who,
 };
-use crate::redis::replication::Goal;
+use crate::redis::replication::{Goal, Quorum, Replication};
 use crate::redis::server::{Part, UrlOrigin};
 use crate::redis::tls::TlsFiles;
 use crate::redis::url::Login;
@@ -521,24 +521,23 @@ fn dead() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-const ALL: Replication = Replication {
-    quorum: Quorum::All,
-    timeout: Duration::from_secs(1),
-};
+/// It matters which replicas there are, as under `REDLOCK_SYNC=all`; or it doesn't.
+const ALL: bool = true;
+const ANY: bool = false;
 
 const LONG: Duration = Duration::from_secs(20);
 
-fn open(sentinels: &Sentinels, replication: Option<Replication>) -> Result<Connection, Error> {
-    open_within(LONG, sentinels, replication)
+fn open(sentinels: &Sentinels, names_each: bool) -> Result<Connection, Error> {
+    open_within(LONG, sentinels, names_each)
 }
 
 fn open_within(
     within: Duration,
     sentinels: &Sentinels,
-    replication: Option<Replication>,
+    names_each: bool,
 ) -> Result<Connection, Error> {
     let like = server(1, Part::Primary);
-    sentinels.open(&like, within, within, replication)
+    sentinels.open(&like, within, within, names_each)
 }
 
 /// What a grant over this connection waits for under `REDLOCK_SYNC=all`.
@@ -550,28 +549,28 @@ fn goal(sentinels: &Sentinels, connection: &Connection) -> Goal {
 #[test]
 fn a_server_that_says_that_it_is_a_replica_is_not_the_primary_whatever_sentinels_say() {
     let (sentinels, fakes) = three(serve(|_| "*3\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n".into()));
-    let error = open(&sentinels, None).map(drop).unwrap_err();
+    let error = open(&sentinels, ANY).map(drop).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoPrimary);
     tell(&fakes, primary(), 5);
-    assert!(open(&sentinels, None).is_ok());
+    assert!(open(&sentinels, ANY).is_ok());
 }
 
 #[test]
 fn a_start_without_a_password_and_without_sync_all_costs_one_question() {
     let (sentinels, fakes) = three(primary());
-    open(&sentinels, None).unwrap();
+    open(&sentinels, ANY).unwrap();
     assert_eq!(asked(&fakes), 1);
 }
 
 #[test]
 fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_round() {
     let (sentinels, fakes) = three(primary());
-    let connection = open(&sentinels, Some(ALL)).unwrap();
+    let connection = open(&sentinels, ALL).unwrap();
     let both = ["127.0.0.1:7", "127.0.0.1:8"].map(String::from);
     assert_eq!(goal(&sentinels, &connection), Goal::Each(both.into()));
     // One that is added, by a single one of them.
     lock(&fakes[1].says).replicas = vec!["9"];
-    assert!(!sentinels.know_newer_primary(connection.server(), LONG, Some(ALL)));
+    assert!(!sentinels.know_newer_primary(connection.server(), LONG, ALL));
     let Goal::Each(listed) = goal(&sentinels, &connection) else {
         panic!("they are listed");
     };
@@ -579,22 +578,22 @@ fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_roun
     assert!(listed.len() >= 2, "{listed:?}");
     // Two are made anew behind a cut, and name another one.
     tell(&fakes[1..], primary(), 0);
-    assert!(!sentinels.know_newer_primary(connection.server(), LONG, Some(ALL)));
+    assert!(!sentinels.know_newer_primary(connection.server(), LONG, ALL));
     assert!(!matches!(goal(&sentinels, &connection), Goal::Each(_)));
 }
 
 #[test]
 fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
     let (sentinels, fakes) = three(primary());
-    let connection = open(&sentinels, Some(ALL)).unwrap();
+    let connection = open(&sentinels, ALL).unwrap();
     slow_down(&fakes[1..], LONG);
     let second = Duration::from_secs(1);
-    assert!(!sentinels.know_newer_primary(connection.server(), second, Some(ALL)));
+    assert!(!sentinels.know_newer_primary(connection.server(), second, ALL));
     let Goal::None(why) = goal(&sentinels, &connection) else {
         panic!("nothing counts");
     };
     assert!(why.contains("REDLOCK_SYNC=all needs 2"), "{why}");
-    let opened = open_within(second, &sentinels, Some(ALL));
+    let opened = open_within(second, &sentinels, ALL);
     assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::NoPrimary);
 }
 
@@ -602,9 +601,9 @@ fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
 fn a_holder_follows_a_later_failover_and_no_sentinel_back_to_the_old_primary() {
     let (old, new) = (primary(), primary());
     let (sentinels, fakes) = three(old);
-    let connection = open(&sentinels, None).unwrap();
+    let connection = open(&sentinels, ANY).unwrap();
     let another = |connection: &Connection| {
-        (0..3).any(|_| sentinels.know_newer_primary(connection.server(), LONG, None))
+        (0..3).any(|_| sentinels.know_newer_primary(connection.server(), LONG, ANY))
     };
     assert!(!another(&connection));
     // The one that replaces it says so first.
@@ -612,7 +611,7 @@ fn a_holder_follows_a_later_failover_and_no_sentinel_back_to_the_old_primary() {
     assert!(!another(&connection));
     tell(&fakes, new, 6);
     assert!(another(&connection));
-    let connection = open(&sentinels, None).unwrap();
+    let connection = open(&sentinels, ANY).unwrap();
     assert_eq!(port_of(connection.server().address()), new);
     // Most of them are behind it, or were made anew.
     for epoch in [5, 0, 6] {
@@ -627,13 +626,13 @@ fn a_holder_follows_a_later_failover_and_no_sentinel_back_to_the_old_primary() {
 fn what_a_holder_has_found_of_the_next_primary_counts_for_one_connection() {
     let (old, new, newest) = (primary(), primary(), primary());
     let (sentinels, fakes) = three(old);
-    let connection = open(&sentinels, None).unwrap();
+    let connection = open(&sentinels, ANY).unwrap();
     tell(&fakes, new, 6);
-    assert!(sentinels.know_newer_primary(connection.server(), LONG, None));
-    let connection = open(&sentinels, None).unwrap();
+    assert!(sentinels.know_newer_primary(connection.server(), LONG, ANY));
+    let connection = open(&sentinels, ANY).unwrap();
     assert_eq!(port_of(connection.server().address()), new);
     tell(&fakes, newest, 7);
-    let connection = open(&sentinels, None).unwrap();
+    let connection = open(&sentinels, ANY).unwrap();
     assert_eq!(port_of(connection.server().address()), newest);
 }
 
@@ -768,7 +767,7 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
 fn a_primary_that_most_sentinels_do_not_name_in_time_may_have_been_replaced() {
     let (primary, other) = (primary(), primary());
     let (sentinels, fakes) = three(primary);
-    let connection = open(&sentinels, None).unwrap();
+    let connection = open(&sentinels, ANY).unwrap();
     let is_alone = || sentinels.is_alone(connection.server(), LONG);
     assert!(!is_alone());
     tell(&fakes[..1], other, 6);
@@ -785,7 +784,7 @@ fn a_primary_that_most_sentinels_do_not_name_in_time_may_have_been_replaced() {
 fn that_a_lock_is_lost_counts_where_it_was_granted_or_after_a_later_failover() {
     let (old, new) = (primary(), primary());
     let (sentinels, fakes) = three(old);
-    let connection = open(&sentinels, None).unwrap();
+    let connection = open(&sentinels, ANY).unwrap();
     let granter = Arc::clone(connection.server());
     let other = server(new, Part::Primary);
     // A process that has had nothing granted believes any.
@@ -805,8 +804,8 @@ fn that_a_lock_is_lost_counts_where_it_was_granted_or_after_a_later_failover() {
 fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
     let (sentinels, fakes) = three(primary());
     slow_down(&fakes, LEAST * 2);
-    let connection = open(&sentinels, Some(ALL)).unwrap();
-    assert!(!sentinels.know_newer_primary(connection.server(), LONG, Some(ALL)));
+    let connection = open(&sentinels, ALL).unwrap();
+    assert!(!sentinels.know_newer_primary(connection.server(), LONG, ALL));
     assert!(!matches!(goal(&sentinels, &connection), Goal::None(_)));
 }
 
@@ -815,22 +814,22 @@ fn while_the_primary_is_dead_each_try_asks_one_sentinel() {
     let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = hung.local_addr().unwrap().port();
     let (sentinels, fakes) = three(port);
-    let open_soon = || open_within(Duration::from_secs(1), &sentinels, None).map(drop);
+    let open_soon = || open_within(Duration::from_secs(1), &sentinels, ANY).map(drop);
     assert!(open_soon().is_err());
     let before = asked(&fakes);
     assert!(open_soon().is_err());
     assert_eq!(asked(&fakes) - before, 1);
-    for replication in [None, Some(ALL)] {
+    for names_each in [ANY, ALL] {
         let (sentinels, fakes) = three(dead());
-        assert!(open(&sentinels, replication).is_err());
+        assert!(open(&sentinels, names_each).is_err());
         let before = asked(&fakes);
         for _ in 0..6 {
-            let error = open(&sentinels, replication).map(drop).unwrap_err();
+            let error = open(&sentinels, names_each).map(drop).unwrap_err();
             assert_eq!(error.kind, ErrorKind::NoPrimary);
         }
         assert_eq!(asked(&fakes) - before, 6);
         // As soon as one names another primary, all are asked.
         tell(&fakes, primary(), 6);
-        assert!(open(&sentinels, replication).is_ok());
+        assert!(open(&sentinels, names_each).is_ok());
     }
 }
