@@ -1,11 +1,11 @@
 //! A poll of all sentinels of a URL, and the answer of most of them.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::super::nodes::promotable_replicas;
 use super::super::url::Address;
-use super::super::{Error, ErrorKind};
+use super::super::{Error, ErrorKind, left};
 use super::heard::{Answer, LEAST, reached};
 
 /// How many sentinels have to name the primary.
@@ -184,9 +184,13 @@ impl Poll {
         while Instant::now() < self.until {
             self.take(self.until);
         }
+        self.names_several()
+    }
+
+    /// Returns true if the answers up to now name different addresses.
+    fn names_several(&self) -> bool {
         let mut answers = self.answers.iter();
-        let first = answers.next();
-        first.is_some_and(|first| answers.any(|other| other.address != first.address))
+        answers.any(|answer| answer.address != self.answers[0].address)
     }
 
     /// Why there is no such address; `name` is that of the primary.
@@ -202,45 +206,29 @@ impl Poll {
         let disagree =
             format!("the sentinels don't agree where the primary \"{name}\" is ({said})");
         let again = "try again when the failover is over";
-        let is_disputed = self
-            .answers
-            .iter()
-            .any(|it| it.address != self.answers[0].address);
-        let (kind, message) = match self.need {
-            Need::MostOfAll if asked < most => (
-                ErrorKind::Config,
-                format!(
-                    "REDLOCK_SYNC=all needs most of the {known} sentinels to name the primary \"{name}\", but the URL names only {asked} of them; add the others to the URL"
-                ),
-            ),
-            Need::MostOfAll if is_disputed => (
-                ErrorKind::NoPrimary,
-                format!("{disagree}, and REDLOCK_SYNC=all needs {most} of {known}; {again}"),
-            ),
-            Need::MostOfAll => (
-                ErrorKind::NoPrimary,
-                format!(
-                    "only {} of {known} sentinels named the primary \"{name}\" in time ({said}), but REDLOCK_SYNC=all needs {most}; start the others, or make them reachable",
-                    self.answers.len()
-                ),
-            ),
-            Need::MostThatAnswer(least) if self.answers.len() < least => (
-                ErrorKind::NoPrimary,
-                format!(
-                    "only one of {asked} sentinels named the primary \"{name}\" in time ({said}), and redlock sends a password only to a server that at least two sentinels name; start another one, or make it reachable"
-                ),
-            ),
-            Need::MostThatAnswer(_) => (
-                ErrorKind::NoPrimary,
-                format!(
-                    "{disagree}, and redlock sends a password only to a server that all sentinels name; {again}"
-                ),
-            ),
-            Need::MostOfUrl | Need::Newest => {
-                (ErrorKind::NoPrimary, format!("{disagree}; {again}"))
+        if self.need == Need::MostOfAll && asked < most {
+            let message = format!(
+                "REDLOCK_SYNC=all needs most of the {known} sentinels to name the primary \"{name}\", but the URL names only {asked} of them; add the others to the URL"
+            );
+            return Error::new(ErrorKind::Config, message);
+        }
+        let message = match self.need {
+            Need::MostOfAll if self.names_several() => {
+                format!("{disagree}, and REDLOCK_SYNC=all needs {most} of {known}; {again}")
             }
+            Need::MostOfAll => format!(
+                "only {} of {known} sentinels named the primary \"{name}\" in time ({said}), but REDLOCK_SYNC=all needs {most}; start the others, or make them reachable",
+                self.answers.len()
+            ),
+            Need::MostThatAnswer(least) if self.answers.len() < least => format!(
+                "only one of {asked} sentinels named the primary \"{name}\" in time ({said}), and redlock sends a password only to a server that at least two sentinels name; start another one, or make it reachable"
+            ),
+            Need::MostThatAnswer(_) => format!(
+                "{disagree}, and redlock sends a password only to a server that all sentinels name; {again}"
+            ),
+            Need::MostOfUrl | Need::Newest => format!("{disagree}; {again}"),
         };
-        Error::new(kind, message)
+        Error::new(ErrorKind::NoPrimary, message)
     }
 
     /// None has answered.
@@ -260,8 +248,4 @@ impl Poll {
             ),
         }
     }
-}
-
-pub(super) fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
 }
