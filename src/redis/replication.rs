@@ -4,11 +4,12 @@
 //! `WAIT` tells how many replicas have what was written, not which; where that matters, `ROLE` before and
 //! after it tells how far the primary was, and how far each of them is.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use redis::Value;
 
+use super::lock;
 use super::reply::lossy_text;
 use super::url::Address;
 use crate::duration;
@@ -55,7 +56,7 @@ const ROUND: Duration = Duration::from_secs(5);
 
 impl Replicas {
     fn listed(&self) -> MutexGuard<'_, Listed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Those of the only primary that there is, until they are listed anew.
@@ -184,26 +185,24 @@ impl Goal {
         if role.replicas.is_empty() && role.copying.is_empty() {
             return "no replica is connected".into();
         }
+        let (number, connected) = (self.number() as usize, role.replicas.len());
+        if number == 0 {
+            return "no promotable replica is up".into();
+        }
+        if !self.is_each() && connected < number {
+            return format!(
+                "{number} {} to confirm it, and only {connected} {} connected",
+                replicas_have(number),
+                if connected == 1 { "is" } else { "are" },
+            );
+        }
         let missing = self.missing(offset.unwrap_or(role.offset), role);
-        let (number, lacking, confirmed) = match self {
-            Self::Each(each) if each.is_empty() => {
-                return "no promotable replica is up".into();
-            }
-            Self::Each(each) => (each.len(), missing.len(), each.len() - missing.len()),
-            Self::None(why) => return why.clone(),
-            Self::Number(number) => {
-                let (connected, confirmed) = (role.replicas.len(), acknowledged as usize);
-                let number = *number as usize;
-                if connected < number {
-                    return format!(
-                        "{number} {} to confirm it, and only {connected} {} connected",
-                        replicas_have(number),
-                        if connected == 1 { "is" } else { "are" },
-                    );
-                }
-                // More may have been written since, which those that have it don't have yet.
-                (number, number.saturating_sub(confirmed).max(1), confirmed)
-            }
+        let (lacking, confirmed) = if self.is_each() {
+            (missing.len(), number - missing.len())
+        } else {
+            // More may have been written since, which those that have it don't have yet.
+            let confirmed = acknowledged as usize;
+            (number.saturating_sub(confirmed).max(1), confirmed)
         };
         let within = duration::exact(Duration::from_millis(
             u64::try_from(within.as_millis()).unwrap_or(u64::MAX),
@@ -320,31 +319,21 @@ impl Role {
 
     /// Reads the answer; `None` for a server that isn't a primary.
     pub fn parse(answer: &Value) -> Option<Self> {
-        let Value::Array(fields) = answer else {
-            return None;
-        };
-        let [role, offset, Value::Array(replicas), ..] = fields.as_slice() else {
+        let [role, Value::Int(offset), Value::Array(replicas), ..] = answer.as_sequence()? else {
             return None;
         };
         if lossy_text(role) != "master" {
             return None;
         }
-        let offset = match offset {
-            Value::Int(offset) => u64::try_from(*offset).ok()?,
-            _ => return None,
-        };
         let replica = |value: &Value| {
-            let Value::Array(fields) = value else {
-                return None;
-            };
-            let [host, port, offset] = fields.as_slice() else {
+            let [host, port, offset] = value.as_sequence()? else {
                 return None;
             };
             let address = address(&lossy_text(host), &lossy_text(port));
             Some((address, lossy_text(offset).parse().ok()?))
         };
         Some(Self {
-            offset,
+            offset: u64::try_from(*offset).ok()?,
             replicas: replicas.iter().filter_map(replica).collect(),
             copying: Vec::new(),
         })
