@@ -104,13 +104,20 @@ pub fn some_text(value: &Value) -> Result<Option<&[u8]>, Error> {
     }
 }
 
-/// A field of the answer to `HELLO`.
+/// Returns a named field of an answer: of a map, or of names and values in turn.
 pub fn field(answer: &Value, name: &str) -> Option<String> {
-    let Value::Map(fields) = answer else {
-        return None;
-    };
-    let found = fields.iter().find(|(key, _)| lossy_text(key) == name);
-    found.map(|(_, value)| lossy_text(value))
+    let is_it = |key: &Value| lossy_text(key) == name;
+    match answer {
+        Value::Map(pairs) => {
+            let pair = pairs.iter().find(|(key, _)| is_it(key));
+            pair.map(|(_, value)| lossy_text(value))
+        }
+        Value::Array(fields) => {
+            let pair = fields.chunks_exact(2).find(|pair| is_it(&pair[0]));
+            pair.map(|pair| lossy_text(&pair[1]))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

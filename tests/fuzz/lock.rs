@@ -19,7 +19,7 @@ use crate::redis::refusal::from_server;
 use crate::redis::replication::Role;
 use crate::redis::reply::field;
 use crate::redis::resp::Replies;
-use crate::redis::sentinel::answer::{Fields, known_replica};
+use crate::redis::sentinel::answer::known_replica;
 use crate::redis::server::{Part, Server};
 use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::url::{Address, Login, Url};
@@ -282,7 +282,7 @@ fn answer(value: &Value) {
     assert_explained(checked(value.clone()));
     assert_explained(inspected(any_name(), value.clone()));
     assert_explained(history::parse(10, &any_name(), value.clone()));
-    let _ = (Fields::new(value).get("ip"), known_replica(value));
+    let _ = (field(value, "ip"), known_replica(value));
     let _ = (field(value, "mode"), Role::parse(value));
     match value {
         Value::ServerError(error) => {

@@ -8,7 +8,7 @@ use redis::{Value, cmd};
 use super::super::connection::Connection;
 use super::super::nodes::{KnownReplica, PRIORITY};
 use super::super::replication::address;
-use super::super::reply::lossy_text;
+use super::super::reply::{field, lossy_text};
 use super::super::server::Server;
 use super::super::url::Address;
 use super::super::{Error, ErrorKind};
@@ -47,13 +47,13 @@ pub(super) fn ask(
         let message = format!("the sentinel at {by} gave an answer without {what}");
         Error::new(ErrorKind::Unreachable, message)
     };
-    let fields = answers.first().map(Fields::new).unwrap_or_default();
+    let said = |name| answers.first().and_then(|answer| field(answer, name));
     // A sentinel that replaces the primary calls the next one so only here, but with the epoch of that failover there, too.
     let (host, port) = match answers.get(1) {
         Some(Value::Array(place)) if place.len() == 2 => {
             (Some(lossy_text(&place[0])), Some(lossy_text(&place[1])))
         }
-        _ => (fields.get("ip"), fields.get("port")),
+        _ => (said("ip"), said("port")),
     };
     let host = host.filter(|host| !host.is_empty());
     let port = port.and_then(|port| port.parse().ok());
@@ -67,7 +67,7 @@ pub(super) fn ask(
         _ => Vec::new(),
     };
     let tls = matches!(sentinel.address(), Address::Tcp { tls: true, .. });
-    let number = |name| fields.get(name).and_then(|number| number.parse().ok());
+    let number = |name| said(name).and_then(|number| number.parse().ok());
     let answer = Answer {
         id: match answers.get(2) {
             Some(Value::BulkString(_)) => lossy_text(&answers[2]),
@@ -87,8 +87,7 @@ pub(super) fn ask(
 }
 
 pub fn known_replica(value: &Value) -> KnownReplica {
-    let fields = Fields::new(value);
-    let text = |name| fields.get(name).unwrap_or_default();
+    let text = |name| field(value, name).unwrap_or_default();
     let flags = text("flags");
     KnownReplica {
         address: address(&text("ip"), &text("port")),
@@ -99,28 +98,5 @@ pub fn known_replica(value: &Value) -> KnownReplica {
         // It has followed no primary since this sentinel lists it. A replica that is just being promoted calls itself a
         // primary, too: that one is the last to do without.
         is_former: text("role-reported") == "master" && matches!(&*text("master-host"), "" | "?"),
-    }
-}
-
-/// Names and values in turn.
-#[derive(Default)]
-pub struct Fields(Vec<(String, String)>);
-
-impl Fields {
-    pub fn new(value: &Value) -> Self {
-        let Value::Array(fields) = value else {
-            return Self::default();
-        };
-        let pairs = fields.chunks_exact(2);
-        Self(
-            pairs
-                .map(|pair| (lossy_text(&pair[0]), lossy_text(&pair[1])))
-                .collect(),
-        )
-    }
-
-    pub fn get(&self, name: &str) -> Option<String> {
-        let found = self.0.iter().find(|(key, _)| key == name);
-        found.map(|(_, value)| value.clone())
     }
 }
