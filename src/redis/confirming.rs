@@ -11,6 +11,7 @@ use redis::{Value, cmd};
 
 use super::call::Script;
 use super::error::{Error, ErrorKind};
+use super::left;
 use super::replication::{Goal, Quorum, Replicas, Replication, Role};
 use super::reply::{count, lossy_text};
 use super::server::{Part, Server};
@@ -73,7 +74,7 @@ pub(super) struct Confirming {
     /// They are asked whether they have what is called.
     pub(super) asks_followers: bool,
     /// How many replicas have the last release, as far as they may be asked.
-    followed_by: u32,
+    pub(super) followed_by: u32,
 }
 
 impl Confirming {
@@ -91,41 +92,37 @@ impl Confirming {
         bytes: &mut Vec<u8>,
         until: Instant,
     ) {
-        let Some((replication, replicas)) = self.replication_of(script) else {
-            if self.asks_followers {
+        match self.replication_of(script) {
+            None if self.asks_followers => {
                 self.asked_followers = self.followers_to_ask(&wire.server);
+                if self.asked_followers > 0 {
+                    let about = AboutReplicas::Followed;
+                    Self::ask_replicas(wire, self.asked_followers, FOLLOWED, about, bytes);
+                }
             }
-            if self.asks_followers && self.asked_followers > 0 {
-                let about = AboutReplicas::Followed;
-                Self::ask_replicas(wire, self.asked_followers, FOLLOWED, about, bytes);
+            None => {}
+            Some((replication, replicas)) => {
+                let timeout = replication.timeout;
+                let goal = replicas.goal(replication.quorum, wire.server.address());
+                self.goal = Some(goal.clone());
+                if let Goal::None(_) = goal {
+                    return;
+                }
+                // Some of the time is needed for saying what is wrong.
+                let within = timeout.min(left(until) * 3 / 4);
+                self.answer_until = Some(until);
+                self.replicas_may_take = within;
+                let (number, about) = (goal.number(), AboutReplicas::Acknowledged);
+                if goal.is_each() {
+                    Self::ask_role(wire, AboutReplicas::Written, bytes);
+                    Self::ask_replicas(wire, number, within, about, bytes);
+                    Self::ask_role(wire, AboutReplicas::Positions, bytes);
+                } else {
+                    Self::ask_replicas(wire, number, within, about, bytes);
+                }
             }
-            Self::ask_followers(wire, script, bytes);
-            return;
-        };
-        let timeout = replication.timeout;
-        let goal = replicas.goal(replication.quorum, wire.server.address());
-        self.goal = Some(goal.clone());
-        if let Goal::None(_) = goal {
-            return;
         }
-        // Some of the time is needed for saying what is wrong.
-        let left = until.saturating_duration_since(Instant::now());
-        self.answer_until = Some(until);
-        self.replicas_may_take = timeout.min(left * 3 / 4);
-        if goal.is_each() {
-            Self::ask_role(wire, AboutReplicas::Written, bytes);
-        }
-        let (number, within) = (goal.number(), self.replicas_may_take);
-        Self::ask_replicas(wire, number, within, AboutReplicas::Acknowledged, bytes);
-        if goal.is_each() {
-            Self::ask_role(wire, AboutReplicas::Positions, bytes);
-        }
-        Self::ask_followers(wire, script, bytes);
-    }
-
-    /// Asks with an acquisition or a renewal which replicas follow: some are added to those that there were, and some are
-    /// gone for good.
-    fn ask_followers(wire: &mut Wire, script: &'static Script, bytes: &mut Vec<u8>) {
+        // Some replicas are added to those that there were, and some are gone for good.
         if script.counts_when_replicated && wire.server.part() != Part::Only {
             Self::ask_role(wire, AboutReplicas::Followers, bytes);
         }
@@ -335,11 +332,6 @@ impl Confirming {
         });
         let message = format!("Redis at {} hasn't replicated the lock: {why}", wire.server);
         Error::new(ErrorKind::NotReplicated, message)
-    }
-
-    /// Whether all replicas that there were have what was released last, as far as that can be known.
-    pub(super) fn all_have_followed(&self) -> bool {
-        self.followed_by >= self.asked_followers
     }
 
     /// Until when the call is to be answered that waits for replicas.

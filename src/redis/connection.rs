@@ -17,6 +17,7 @@ use redis::{Cmd, ServerErrorKind, Value, cmd};
 use super::call::Call;
 use super::confirming::{AboutReplicas, Confirming};
 use super::error::{Error, ErrorKind};
+use super::left;
 use super::nodes::{Nodes, cluster_nodes};
 use super::pushes::{Pushes, Resp3};
 use super::refusal::{from_server, is_turned_away};
@@ -529,7 +530,7 @@ impl Connection {
                 Some(redirect) => {
                     let there = redirect.address(self.wire.server.address());
                     let server = Arc::new(self.wire.server.at(there));
-                    let left = until.saturating_duration_since(Instant::now());
+                    let left = left(until);
                     let questions = [cmd("ASKING"), command];
                     let (_, mut answers) =
                         Self::open(&server, self.wire.timeout, left, &questions)?;
@@ -617,30 +618,25 @@ impl Connection {
     /// Whether the release that was answered last outlives a failover, as far as that can be known: all replicas that
     /// there were have it.
     pub fn is_followed(&mut self, within: Duration) -> bool {
-        if self.confirming.asked_followers == 0 {
-            return true;
+        if let Err(error) = self.await_followers(Instant::now() + within) {
+            self.wire.broken = Some(error);
+            return false;
         }
-        let until = Instant::now() + within;
-        loop {
-            let received = self.next_incoming();
-            let is_due = |expected: &Expected| {
-                matches!(expected, Expected::Replicas(AboutReplicas::Followed))
-            };
-            let waited = match received {
-                Ok(Some(received)) => {
-                    self.pushes.remember_push(&received);
-                    continue;
-                }
-                Ok(None) if self.wire.expects(is_due) => self.wire.wait_for_more(until),
-                Ok(None) => break,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = waited {
-                self.wire.broken = Some(error);
-                return false;
+        self.confirming.followed_by >= self.confirming.asked_followers
+    }
+
+    /// Waits until it is known how many replicas have the release.
+    fn await_followers(&mut self, until: Instant) -> Result<(), Error> {
+        let is_due =
+            |expected: &Expected| matches!(expected, Expected::Replicas(AboutReplicas::Followed));
+        while self.wire.expects(is_due) {
+            match self.next_incoming()? {
+                Some(received) => self.pushes.remember_push(&received),
+                None if self.wire.expects(is_due) => self.wire.wait_for_more(until)?,
+                None => {}
             }
         }
-        self.confirming.all_have_followed()
+        Ok(())
     }
 }
 

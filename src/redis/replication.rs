@@ -84,17 +84,17 @@ impl Replicas {
 
     /// What to wait for, over a connection to this address.
     pub fn goal(&self, quorum: Quorum, at: &Address) -> Goal {
-        let Quorum::AtLeast(number) = quorum else {
-            return match &*self.listed() {
-                Listed::Each(replicas) => Goal::Each(replicas.clone()),
-                Listed::Until(replicas, of, until) if of == at && Instant::now() < *until => {
-                    Goal::Each(replicas.clone())
-                }
-                Listed::Until(..) => Goal::None("it didn't list its replicas in time".into()),
-                Listed::Not(why) => Goal::None(why.clone()),
-            };
-        };
-        Goal::Number(number)
+        if let Quorum::AtLeast(number) = quorum {
+            return Goal::Number(number);
+        }
+        match &*self.listed() {
+            Listed::Each(replicas) => Goal::Each(replicas.clone()),
+            Listed::Until(replicas, of, until) if of == at && Instant::now() < *until => {
+                Goal::Each(replicas.clone())
+            }
+            Listed::Until(..) => Goal::None("it didn't list its replicas in time".into()),
+            Listed::Not(why) => Goal::None(why.clone()),
+        }
     }
 }
 

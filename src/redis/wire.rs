@@ -23,6 +23,7 @@ use redis::{Cmd, ServerError, Value};
 use super::call::{Call, Script};
 use super::confirming::AboutReplicas;
 use super::error::{Error, ErrorKind};
+use super::left;
 use super::ready;
 use super::refusal::from_server;
 use super::resp::{Broken, Replies};
@@ -344,7 +345,7 @@ impl Wire {
 
     pub(super) fn wait_for_more(&self, until: Instant) -> Result<(), Error> {
         // Also where there is always something to read.
-        let left = until.saturating_duration_since(Instant::now());
+        let left = left(until);
         let readable = !left.is_zero()
             && ready::to_read(self.stream.as_fd(), left)
                 .map_err(|error| self.server.unreachable_error(&error))?;
