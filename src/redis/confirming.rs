@@ -15,29 +15,13 @@ use super::left;
 use super::replication::{Goal, Quorum, Replicas, Replication, Role};
 use super::reply::{count, lossy_text};
 use super::server::{Part, Server};
-use super::wire::{Expected, Received, RequestId, Wire};
+use super::wire::{AboutReplicas, Expected, Received, RequestId, Wire};
 
 /// The pause between two looks at how far each replica has come.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// How long replicas have to confirm a release, before it is looked whether the locks have moved.
 const FOLLOWED: Duration = Duration::from_millis(250);
-
-/// The questions about replicas whose answers are still to come.
-pub(super) enum AboutReplicas {
-    /// How many replicas have what was written before.
-    Acknowledged,
-    /// How many replicas have a release.
-    Followed,
-    /// Which replicas follow, if we may know them.
-    Followers,
-    /// How far the primary was after the call that waits for its replicas.
-    Written,
-    /// How far each of them is.
-    Positions,
-    /// Which of them copy the data, if we may know it.
-    Copying,
-}
 
 /// The answer to a call that the replicas have to have, too.
 struct Pending {
@@ -241,11 +225,12 @@ impl Confirming {
                 }
             }
             (AboutReplicas::Copying, answer) => return self.copying(wire, answer),
-            (_, Value::ServerError(error)) => return Err(wire.call_error(None, error)),
-            (AboutReplicas::Acknowledged, answer) => return self.acknowledged(wire, answer),
+            // This user may not ask where they are.
             (AboutReplicas::Positions, answer) => {
                 return self.positions(wire, Role::parse(answer));
             }
+            (_, Value::ServerError(error)) => return Err(wire.call_error(None, error)),
+            (AboutReplicas::Acknowledged, answer) => return self.acknowledged(wire, answer),
         }
         Ok(None)
     }

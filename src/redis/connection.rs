@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::call::Call;
-use super::confirming::{AboutReplicas, Confirming};
+use super::confirming::Confirming;
 use super::error::{Error, ErrorKind};
 use super::left;
 use super::nodes::{Nodes, cluster_nodes};
@@ -24,7 +24,7 @@ use super::refusal::{from_server, is_turned_away};
 use super::replication::{Replicas, Replication};
 use super::reply::lossy_text;
 use super::server::{Part, Server};
-use super::wire::{Expected, LISTING, Push, Received, ReplyLimit, RequestId, Wire};
+use super::wire::{AboutReplicas, Expected, LISTING, Push, Received, ReplyLimit, RequestId, Wire};
 
 /// How many calls of a list are sent at once; as many more may be under way.
 const PART: usize = 50;

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerError, Value};
 
 use super::call::{Call, Script};
-use super::confirming::AboutReplicas;
 use super::error::{Error, ErrorKind};
 use super::left;
 use super::ready;
@@ -45,6 +44,22 @@ const PROBE: Duration = Duration::from_millis(500);
 
 /// The number of a request on its connection, by which its answer is known.
 pub type RequestId = u64;
+
+/// The questions about replicas whose answers are still to come.
+pub(super) enum AboutReplicas {
+    /// How many replicas have what was written before.
+    Acknowledged,
+    /// How many replicas have a release.
+    Followed,
+    /// Which replicas follow, if we may know them.
+    Followers,
+    /// How far the primary was after the call that waits for its replicas.
+    Written,
+    /// How far each of them is.
+    Positions,
+    /// Which of them copy the data, if we may know it.
+    Copying,
+}
 
 /// What an answer that is still to come belongs to.
 pub(super) enum Expected {

@@ -1,7 +1,7 @@
 //! Results of checks: a level, the evidence, and the fix of a problem. Pure.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::Value as Json;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -44,8 +44,8 @@ pub struct Finding {
     /// Words, or a line for a shell, with notes for the reader after a `#`.
     pub fix: Option<String>,
     /// Numbers for programs.
-    #[serde(skip_serializing_if = "Value::is_null")]
-    pub facts: Value,
+    #[serde(skip_serializing_if = "Json::is_null")]
+    pub facts: Json,
 }
 
 pub fn ok(message: impl Into<String>) -> Finding {
@@ -76,11 +76,11 @@ impl Finding {
             level,
             message: message.into(),
             fix,
-            facts: Value::Null,
+            facts: Json::Null,
         }
     }
 
-    pub fn with(self, facts: Value) -> Self {
+    pub fn with(self, facts: Json) -> Self {
         Self { facts, ..self }
     }
 }
