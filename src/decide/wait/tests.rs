@@ -489,6 +489,28 @@ fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
 }
 
 #[test]
+fn a_failover_is_waited_for_with_longer_pauses_than_a_server_that_is_away() {
+    for (kind, pause) in [
+        (NoPrimary, 1_875),
+        (Crowded, 1_875),
+        (Unreachable, 375),
+        (Loading, 375),
+    ] {
+        let mut waiter = Waiter::asking(policy());
+        let (mut failed, mut asked) = (0, 0);
+        for _ in 0..9 {
+            failed = asked;
+            assert!(waiter.fails(failed, kind).starts_with("disconnect"));
+            while !waiter.tick(asked).contains("ask") {
+                asked = waiter.due();
+            }
+            waiter.sent(asked);
+        }
+        assert_eq!(asked - failed, pause, "{kind:?}");
+    }
+}
+
+#[test]
 fn a_server_that_falls_silent_long_after_the_wait_began_has_as_long_as_one_that_does_so_at_once() {
     let unlocked = policy_with(|it| it.silence = Some(TERMS.ttl));
     let mut waiter = Waiter::queued(unlocked, &busy());
@@ -594,6 +616,21 @@ fn a_look_for_a_deadlock_that_was_not_made_is_made_later() {
     // One that failed may have been read by others.
     assert_eq!(waiter.fails(1_002, Unreachable), "disconnect");
     assert!(waiter.0.searches > 0);
+}
+
+#[test]
+fn a_look_for_a_deadlock_ends_when_the_last_question_has_to_be_answered() {
+    let limited = Policy {
+        limit: until(1_100),
+        ..in_a_job()
+    };
+    let mut waiter = Waiter::queued(limited, &busy());
+    assert_eq!(waiter.tick(1_000), "search, noted for 6s");
+    assert_eq!((waiter.due(), waiter.tick(2_599)), (2_600, String::new()));
+    assert_eq!(waiter.tick(2_600), "time out");
+    let mut unlimited = Waiter::queued(in_a_job(), &busy());
+    assert_eq!(unlimited.tick(1_000), "search, noted for 6s");
+    assert_eq!(unlimited.tick(600_000), "");
 }
 
 #[test]
