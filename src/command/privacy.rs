@@ -87,7 +87,9 @@ fn secret_at(text: &str, name: Range<usize>, quote: Mark) -> Option<Range<usize>
         let length_to = |mark: &str| value.find(mark).unwrap_or(value.len());
         let end = match mark_of(value) {
             Some(mark) if field.is_some() => {
-                let length = value[mark.len()..].find(mark);
+                let inner = &value[mark.len()..];
+                let mut marks = inner.match_indices(mark).map(|(at, _)| at);
+                let length = marks.find(|at| mark == MARKS[0] || !inner[..*at].ends_with('\\'));
                 length.map_or(text.len(), |length| start + length + 2 * mark.len())
             }
             _ if is_header => start + length_to("\n").min(length_to(quote.unwrap_or("\n"))),
@@ -284,6 +286,7 @@ mod tests {
             curl|https://h/?token=s3&x=1 → curl|https://h/?token=***&x=1
             curl|-HAuthorization: Bearer s3 → curl|-HAuthorization: ***
             curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": ***, "a": 1}
+            curl|-d|{"password": "s\"3 x", "a": 1} → curl|-d|{"password": ***, "a": 1}
             sh|-c|a --token s3 b → sh|-c|a --token *** b
             bash|-lc|TOKEN=s3; a b → bash|-lc|TOKEN=***
         "#;
