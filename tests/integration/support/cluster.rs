@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::{Redis, Scratch, begin_heavy_test, redlock, wait_until};
+use super::{Redis, Scratch, begin_heavy_test, field_of, redlock, wait_until};
 
 /// A cluster, gone when dropped. The first three nodes have a third of the slots each; each further one is
 /// the replica of one of them.
@@ -199,10 +199,7 @@ impl Redis {
         let Some(redis::Value::BulkString(text)) = self.ask(&["CLUSTER", "INFO"]) else {
             return String::new();
         };
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
-        let found = fields.find(|(name, _)| *name == field);
-        found.map_or_else(String::new, |(_, value)| value.to_owned())
+        field_of(&text, field)
     }
 
     /// Whether this node, and not another, has a slot.

@@ -44,24 +44,17 @@ pub struct Network {
     links: Links,
     is_over: Arc<AtomicBool>,
     switch: Option<JoinHandle<()>>,
-    /// What is `/etc/hosts` on each.
-    _names: tempfile::NamedTempFile,
 }
 
 impl Network {
     /// `None` where namespaces or TAP devices aren't permitted.
     pub fn of(hosts: usize) -> Option<Self> {
         begin_heavy_test();
-        let probe = "mount --bind /etc/hosts /etc/hosts && ip tuntap add probe mode tap";
-        if !is_permitted(&["unshare", "-mnu", "sh", "-c", probe]) {
+        let probe = "ip tuntap add probe mode tap";
+        if !is_permitted(&["unshare", "-nu", "sh", "-c", probe]) {
             return None;
         }
-        let mut names = tempfile::NamedTempFile::new().unwrap();
-        for host in 0..hosts {
-            writeln!(names, "{} {}", Self::address(host), Self::name(host)).unwrap();
-        }
-        let names_at = names.path().display().to_string();
-        let hosts: Vec<Running> = (0..hosts).map(|host| namespaces(host, &names_at)).collect();
+        let hosts: Vec<Running> = (0..hosts).map(namespaces).collect();
         let mut taps = Vec::new();
         for (number, host) in hosts.iter().enumerate() {
             taps.push(within(host.pid(), tap));
@@ -91,7 +84,6 @@ impl Network {
             links,
             is_over,
             switch: Some(thread),
-            _names: names,
         })
     }
 
@@ -100,15 +92,10 @@ impl Network {
         format!("10.0.0.{}", host + 1)
     }
 
-    /// The name of a host, which each of them knows.
-    pub fn name(host: usize) -> String {
-        format!("host{host}")
-    }
-
     /// What starts a command on a host ([`super::Redis::under`]).
     pub fn on(&self, host: usize) -> Vec<String> {
         let pid = self.hosts[host].pid().to_string();
-        ["nsenter", "-t", &pid, "-m", "-n", "-u"]
+        ["nsenter", "-t", &pid, "-n", "-u"]
             .map(str::to_owned)
             .to_vec()
     }
@@ -257,17 +244,14 @@ impl Switch {
     }
 }
 
-/// A process in namespaces of its own, with these names for hosts.
-fn namespaces(host: usize, names: &str) -> Running {
+/// A process in namespaces of its own.
+fn namespaces(host: usize) -> Running {
     // It ends with the tests, however these end.
     let stay = "exec setpriv --pdeathsig KILL sleep infinity";
-    let name = Network::name(host);
-    let script = format!(
-        "mount --bind {names} /etc/hosts && hostname {name} && ip link set lo up && echo ready && {stay}"
-    );
+    let script = format!("hostname host{host} && ip link set lo up && echo ready && {stay}");
     let mut command = Command::new("unshare");
     command
-        .args(["-mnu", "sh", "-c", &script])
+        .args(["-nu", "sh", "-c", &script])
         .env("PATH", path());
     without_terminal(&mut command);
     let mut process = Running::start(&mut command);

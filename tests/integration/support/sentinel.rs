@@ -12,8 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{
-    Network, Redis, SERVER, Scratch, TIMEOUT, ask, begin_heavy_test, free_port, info, redlock,
-    wait_until,
+    Network, Redis, SERVER, Scratch, TIMEOUT, ask, begin_heavy_test, free_port, redlock, wait_until,
 };
 
 /// The name under which the sentinels know the primary.
@@ -243,12 +242,13 @@ impl Replicated {
                 return Some(format!("{number} doesn't follow {primary}: {all}"));
             }
         }
-        if !self.servers[primary].is_followed_by(2) {
+        let replicas = self.servers.len() - 1;
+        if !self.servers[primary].is_followed_by(u32::try_from(replicas).unwrap()) {
             let info = self.servers[primary].cli(&["INFO", "replication"]);
             return Some(format!("the primary passes nothing on to one: {info}"));
         }
         let mut sentinels = self.sentinels.iter();
-        let blind = sentinels.find(|sentinel| !sentinel.sees(2))?;
+        let blind = sentinels.find(|sentinel| !sentinel.sees(replicas))?;
         let [replicas, sentinels] = ["REPLICAS", "SENTINELS"].map(|of| blind.fields(of, "flags"));
         Some(format!("a sentinel sees {replicas:?} {sentinels:?}"))
     }
@@ -352,36 +352,23 @@ pub struct Sentinel {
 impl Sentinel {
     /// Three that know each other from the start: to find each other they would need seconds.
     fn three(plan: &Plan, places: &[(String, u16)]) -> Vec<Self> {
-        let host = |number: usize| places[number].0.clone();
-        let ports: Vec<u16> = (0..3).map(|_| plan.ports.unwrap_or(free_port)()).collect();
-        let id = |number: usize| format!("{:040x}", 0xabc + number);
-        let (primary_host, primary_port) = &places[0];
+        let ports = std::iter::repeat_with(plan.ports.unwrap_or(free_port));
+        let hosts = places.iter().map(|(host, _)| host.clone());
+        let sentinels: Vec<(String, u16)> = hosts.zip(ports).collect();
         let each = (0..3).map(|number| {
-            let mut text = format!(
-                "port {}\nbind {}\nprotected-mode no\nsentinel myid {}\n\
-                 sentinel monitor {MASTER} {primary_host} {primary_port} 1\n\
-                 sentinel down-after-milliseconds {MASTER} {}\n\
-                 sentinel failover-timeout {MASTER} 2000\n\
-                 sentinel parallel-syncs {MASTER} 2\n\
-                 sentinel auth-user {MASTER} sentinel\nsentinel auth-pass {MASTER} secret\n",
-                ports[number],
-                host(number),
-                id(number),
-                DOWN_AFTER_MS[number],
+            let settings = format!(
+                "down-after-milliseconds {}, failover-timeout 2000, parallel-syncs 2, \
+                 auth-user sentinel, auth-pass secret",
+                DOWN_AFTER_MS[number]
             );
-            for (host, port) in &places[1..] {
-                let _ = writeln!(text, "sentinel known-replica {MASTER} {host} {port}");
-            }
-            for other in (0..3).filter(|&other| other != number) {
-                let (host, port, id) = (host(other), ports[other], id(other));
-                let _ = writeln!(text, "sentinel known-sentinel {MASTER} {host} {port} {id}");
-            }
-            text += plan.sentinel_lines;
+            let text = Self::configuration(number, &sentinels, places, 1, &settings);
             let before = plan
                 .network
                 .map_or_else(Vec::new, |network| network.on(number));
             let login = plan.sentinel_login.iter().map(|&word| word.to_owned());
-            Self::start(host(number), ports[number], &text, before, login.collect())
+            let (host, port) = sentinels[number].clone();
+            let text = text + plan.sentinel_lines;
+            Self::start(host, port, &text, before, login.collect())
         });
         let all: Vec<Self> = each.collect();
         for sentinel in &all {
@@ -389,6 +376,36 @@ impl Sentinel {
             sentinel.hurry();
         }
         all
+    }
+
+    /// Returns the configuration of one of some sentinels, which knows the others and these servers, the primary first.
+    pub fn configuration(
+        number: usize,
+        sentinels: &[(String, u16)],
+        servers: &[(String, u16)],
+        quorum: u32,
+        settings: &str,
+    ) -> String {
+        let id = |number: usize| format!("{:040x}", 0xabc + number);
+        let ((host, port), (primary, primary_port)) = (&sentinels[number], &servers[0]);
+        let mut text = format!(
+            "port {port}\nbind {host}\nprotected-mode no\nsentinel myid {}\n\
+             sentinel monitor {MASTER} {primary} {primary_port} {quorum}\n",
+            id(number)
+        );
+        for (name, value) in settings.split(", ").filter_map(|line| line.split_once(' ')) {
+            let _ = writeln!(text, "sentinel {name} {MASTER} {value}");
+        }
+        for (host, port) in &servers[1..] {
+            let _ = writeln!(text, "sentinel known-replica {MASTER} {host} {port}");
+        }
+        for (other, (host, port)) in sentinels.iter().enumerate() {
+            if other != number {
+                let id = id(other);
+                let _ = writeln!(text, "sentinel known-sentinel {MASTER} {host} {port} {id}");
+            }
+        }
+        text
     }
 
     /// One with this configuration, started by the words of `before`; `login` is for its redis-cli.
@@ -494,11 +511,6 @@ impl Sentinel {
         let each: Vec<HashMap<String, String>> = each.unwrap_or_default();
         let field = |one: &HashMap<String, String>| one.get(name).cloned();
         each.iter().filter_map(field).collect()
-    }
-
-    /// A field of a section of `INFO`; empty while it doesn't answer.
-    pub fn info(&self, section: &str, field: &str) -> String {
-        info(&self.dir.path().join("redis.sock"), section, field)
     }
 
     pub fn is_running(&self) -> bool {

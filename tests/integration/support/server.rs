@@ -188,7 +188,10 @@ impl Redis {
 
     /// A field of a section of `INFO`; empty while the server doesn't answer, or has no such field.
     pub fn info(&self, section: &str, field: &str) -> String {
-        info(&self.socket(), section, field)
+        let Some(redis::Value::BulkString(text)) = self.ask(&["INFO", section]) else {
+            return String::new();
+        };
+        field_of(&text, field)
     }
 
     /// Stops its process, as a stalled server; `resume` lets it go on.
@@ -354,12 +357,9 @@ pub fn ask_within(limit: Duration, socket: &Path, command: &[&str]) -> Option<re
     (!matches!(answer, redis::Value::ServerError(_))).then_some(answer)
 }
 
-/// A field of a section of `INFO` of the server at a socket; empty while it doesn't answer, or has no such field.
-pub fn info(socket: &Path, section: &str, field: &str) -> String {
-    let Some(redis::Value::BulkString(text)) = ask(socket, &["INFO", section]) else {
-        return String::new();
-    };
-    let text = String::from_utf8_lossy(&text).into_owned();
+/// The value of a field in lines of `name:value`; empty without it.
+pub fn field_of(text: &[u8], field: &str) -> String {
+    let text = String::from_utf8_lossy(text);
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     let found = fields.find(|(name, _)| *name == field);
     found.map_or_else(String::new, |(_, value)| value.to_owned())

@@ -126,8 +126,7 @@ impl Verdict {
                 name,
                 holds: &holds,
             };
-            lock.judge_overlaps(&mut verdict);
-            lock.judge_growth(&mut verdict);
+            lock.judge_exclusion(&mut verdict);
             lock.judge_freezes(&mut verdict);
             lock.judge_successes(&mut verdict);
             lock.judge_order(&mut verdict);
@@ -135,6 +134,21 @@ impl Verdict {
         }
         judge_writes(history, &mut verdict);
         judge_ends(history, &mut verdict);
+        verdict
+    }
+
+    /// Judges P1 and P3 alone.
+    pub fn of_exclusion(history: &History) -> Self {
+        let mut verdict = Self::default();
+        for (name, holds) in holds(history) {
+            let holds = &holds;
+            Lock {
+                history,
+                name,
+                holds,
+            }
+            .judge_exclusion(&mut verdict);
+        }
         verdict
     }
 
@@ -230,6 +244,11 @@ struct Lock<'a> {
 
 // P1.
 impl Lock<'_> {
+    fn judge_exclusion(&self, verdict: &mut Verdict) {
+        self.judge_overlaps(verdict);
+        self.judge_growth(verdict);
+    }
+
     /// Judges each hold at its start, beside those that go on.
     fn judge_overlaps(&self, verdict: &mut Verdict) {
         for (n, later) in self.holds.iter().enumerate() {

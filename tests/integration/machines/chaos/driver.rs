@@ -3,8 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -53,7 +52,6 @@ pub struct Chaos {
     aims: Vec<Aim>,
     suspended: Vec<(Nanos, u32, i32)>,
     history: History,
-    clock: ClockWatch,
     next: Next,
     jobs: u32,
 }
@@ -75,6 +73,7 @@ pub struct Done {
 }
 
 pub fn run(site: Box<dyn Topology>, dice: Dice, lasts: Duration, dir: &Path) -> Done {
+    let clock = ClockWatch::start();
     let mut chaos = Chaos::start(site, dice, dir);
     let end = chaos.history.began + Nanos::try_from(lasts.as_nanos()).unwrap();
     while boottime() < end {
@@ -85,7 +84,9 @@ pub fn run(site: Box<dyn Topology>, dice: Dice, lasts: Duration, dir: &Path) -> 
         chaos.break_servers();
         std::thread::sleep(TICK);
     }
-    chaos.end()
+    let mut done = chaos.end();
+    done.history.starved = clock.end();
+    done
 }
 
 impl Chaos {
@@ -108,7 +109,6 @@ impl Chaos {
                 epoch: Nanos::try_from(now().as_nanos()).unwrap() - boottime(),
                 ..History::default()
             },
-            clock: ClockWatch::start(),
             next: Next {
                 job: began,
                 hit: began + SECOND,
@@ -227,7 +227,6 @@ impl Chaos {
         }
         self.next.job = now + self.dice.between(5, 120) * MS;
         self.jobs += 1;
-        fs::create_dir(self.stage.dir.join("beats").join(self.jobs.to_string())).unwrap();
         let (job, mut command) = workers::draw(self.jobs, &self.stage, &mut self.dice);
         self.running.push((command.spawn().unwrap(), job));
     }
@@ -321,7 +320,6 @@ impl Chaos {
             job.processes = beats_of(&self.stage.dir, job.id);
             job.tasks = tasks_of(&self.stage.dir, job.id);
         }
-        self.history.starved = self.clock.end();
         match unwell {
             None => left.extend(self.keys_left()),
             Some(reason) => left.push(format!("the servers are not well again: {reason}")),
@@ -410,50 +408,37 @@ pub fn install(dir: &Path) {
     assert!(output.status.success(), "{said}");
 }
 
-/// A thread that reads the clock all the time, and records when it got no processor.
-pub struct ClockWatch {
-    is_over: Arc<AtomicBool>,
-    gaps: Arc<Mutex<Vec<Span>>>,
-    thread: Option<JoinHandle<()>>,
+/// A thread that reads the clock all the time, and records when it got no processor. It ends with this.
+struct ClockWatch {
+    is_alive: Arc<()>,
+    thread: JoinHandle<Vec<Span>>,
 }
 
 /// Shortest recorded gap. With the shortest TTL, a supervisor has little more time to kill its command.
 const GAP: Nanos = 15 * MS;
 
 impl ClockWatch {
-    pub fn start() -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let gaps = Arc::new(Mutex::new(Vec::new()));
-        let (over, recorded) = (is_over.clone(), gaps.clone());
+    fn start() -> Self {
+        let is_alive = Arc::new(());
+        let watch = Arc::downgrade(&is_alive);
         let thread = std::thread::spawn(move || {
+            let mut gaps = Vec::new();
             let mut last = boottime();
-            while !over.load(Ordering::Relaxed) {
+            while watch.strong_count() > 0 {
                 std::thread::sleep(Duration::from_millis(2));
                 let now = boottime();
                 if now - last > GAP {
-                    recorded.lock().unwrap().push(Span::new(last, now));
+                    gaps.push(Span::new(last, now));
                 }
                 last = now;
             }
+            gaps
         });
-        Self {
-            is_over,
-            gaps,
-            thread: Some(thread),
-        }
+        Self { is_alive, thread }
     }
 
-    pub fn end(&mut self) -> Vec<Span> {
-        self.is_over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-        std::mem::take(&mut self.gaps.lock().unwrap())
-    }
-}
-
-impl Drop for ClockWatch {
-    fn drop(&mut self) {
-        self.end();
+    fn end(self) -> Vec<Span> {
+        drop(self.is_alive);
+        self.thread.join().unwrap()
     }
 }

@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::support::Network;
-use report::{Finding, HEADER};
+use report::Finding;
 
 /// Plays scenarios and fails if one of them comes out otherwise than it has to.
 pub fn run(lasts: Duration, seed: u64, only: Option<&str>) {
@@ -29,7 +29,6 @@ pub fn run(lasts: Duration, seed: u64, only: Option<&str>) {
         .any(|name| only.is_none_or(|only| only == name));
     assert!(known, "no such scenario: {only:?}");
     let mut broken = Vec::new();
-    say(&format!("{HEADER}\n"));
     for &(name, seconds, play) in directed::ALL {
         let takes = Duration::from_secs(seconds);
         match only {

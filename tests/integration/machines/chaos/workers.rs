@@ -1,7 +1,7 @@
 //! Jobs of all kinds that want the locks, and the operators who step in, each drawn from the dice.
 
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -20,8 +20,8 @@ const WANTED: [&str; 12] = ["a", "a", "a", "a", "b", "b", "b", "c", "d", "e", "e
 /// Files of a run of chaos, and the environment of its commands.
 pub struct Stage {
     pub dir: PathBuf,
-    environment: Vec<(&'static str, String)>,
-    ttls: (i64, i64),
+    pub environment: Vec<(&'static str, String)>,
+    pub ttls: (i64, i64),
 }
 
 impl Stage {
@@ -33,34 +33,39 @@ impl Stage {
         }
     }
 
-    /// Returns a command whose standard error goes to the file of `who`.
+    /// Returns a command whose standard error goes to the file of `who`. It has no terminal.
     pub fn command(&self, words: &[&str], who: &str) -> Command {
+        let bin = self.dir.join("bin");
         let mut command = Command::new(words[0]);
-        surround(&mut command, &self.dir)
+        command
             .args(&words[1..])
+            .env_clear()
+            .env(
+                "PATH",
+                format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display()),
+            )
+            .env("HOME", &self.dir)
+            .env("CHAOS_DIR", &self.dir)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
             .stderr(File::create(self.said(who)).unwrap());
+        without_terminal(&mut command);
+        command
+    }
+
+    /// Returns the command of a job, whose beaters leave signs of life.
+    pub fn job(&self, id: u32, words: &[&str]) -> Command {
+        let id = id.to_string();
+        fs::create_dir(self.dir.join("beats").join(&id)).unwrap();
+        let mut command = self.command(words, &id);
+        command.env("CHAOS_RUN", id);
         command
     }
 
     pub fn said(&self, who: &str) -> PathBuf {
         self.dir.join("said").join(who)
     }
-}
-
-/// Gives a command the environment of a run of chaos in a folder, and no terminal.
-pub fn surround<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
-    let bin = dir.join("bin");
-    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display());
-    command
-        .env_clear()
-        .env("PATH", path)
-        .env("HOME", dir)
-        .env("CHAOS_DIR", dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    without_terminal(command);
-    command
 }
 
 /// Draws a job and the command that starts it.
@@ -81,8 +86,7 @@ pub fn draw(id: u32, stage: &Stage, dice: &mut Dice) -> (Job, Command) {
         75..94 => kept(&mut job, &options, dice),
         _ => several(&mut job, dice),
     };
-    let mut command = stage.command(&["sh", "-c", &script], &id.to_string());
-    command.env("CHAOS_RUN", id.to_string());
+    let mut command = stage.job(id, &["sh", "-c", &script]);
     command.env(JOB, job_value(id));
     job.words = script;
     job.started = boottime();

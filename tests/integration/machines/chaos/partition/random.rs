@@ -17,7 +17,7 @@ const WHOLE: Duration = Duration::from_secs(45);
 /// two at once.
 pub fn play(end: Instant, seed: u64) -> Finding {
     let mut dice = Dice::new(seed, 28);
-    let mut lab = Lab::sentinel(3, 3, "--repl-timeout 6");
+    let mut lab = Lab::start(3, 3, "--repl-timeout 6");
     for client in CLIENTS..CLIENTS + 3 {
         lab.repeat(client, "all", "REDLOCK_SYNC=all --ttl 8s -k 1s", 20..4000);
         lab.repeat(client, "plain", "--ttl 8s -k 1s", 20..4000);
@@ -30,13 +30,9 @@ pub fn play(end: Instant, seed: u64) -> Finding {
     }
     let (mut finding, [all, _]) = lab.end(began, ["all", "plain"]);
     finding.expect_exclusion(&all);
-    finding.expect(
-        all.starts.len() > episodes,
-        format!(
-            "{} holds in {episodes} episodes of seed {seed}",
-            all.starts.len()
-        ),
-    );
+    let holds = all.starts.len();
+    let what = format!("{holds} holds in {episodes} episodes of seed {seed}");
+    finding.expect(holds > episodes, what);
     finding
 }
 
@@ -64,22 +60,22 @@ fn episode(lab: &mut Lab, dice: &mut Dice) {
             lab.network.change(&half, &rest, |link| link.loss = loss);
         }
         5 => {
-            lab.sentinels[server].ask(&["SENTINEL", "FAILOVER", MASTER]);
+            lab.all.sentinels[server].ask(&["SENTINEL", "FAILOVER", MASTER]);
         }
-        6 => lab.servers[server].stall(),
+        6 => lab.all.servers[server].stall(),
         _ => lab.network.change(&half, &rest, |link| link.cap = 600),
     }
     if dice.chance(30) {
         // A sentinel forgets what it knew of the replicas and of the others.
-        lab.sentinels[dice.pick(&[0, 1, 2])].ask(&["SENTINEL", "RESET", MASTER]);
+        lab.all.sentinels[dice.pick(&[0, 1, 2])].ask(&["SENTINEL", "RESET", MASTER]);
     }
     std::thread::sleep(lasts);
     lab.network.heal();
-    lab.servers[server].resume();
+    lab.all.servers[server].resume();
     if dice.chance(70) {
         // Otherwise the next trouble comes before all is well.
         let whole = Instant::now() + WHOLE;
-        while !lab.is_whole() && Instant::now() < whole {
+        while lab.all.lacking().is_some() && Instant::now() < whole {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
