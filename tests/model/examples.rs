@@ -297,7 +297,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
     if script == "prolong" {
         let (token, ttl) = (&given["token"], given.get("ttl"));
         let ttl = ttl.map_or("10000", String::as_str);
-        return Ok(prolonging(token, &id(token), ttl));
+        return Ok(prolonging(token, ttl));
     }
     let mut args = Vec::new();
     if !["keep", "inspect"].contains(&script) {

@@ -573,8 +573,7 @@ fn what_the_short_script_extends_a_renewal_extends_in_the_same_way() {
                     memory.data = before.clone();
                     outcome
                 };
-                let id = lua::id(token);
-                let short = renewed("prolong", deeds::prolonging(token, &id, "10000"));
+                let short = renewed("prolong", deeds::prolonging(token, "10000"));
                 if short.value != Value::Int(10_000) {
                     assert_eq!(short.keys, dump(&before, memory.moment.now_ms()));
                     continue;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::client::Client;
 use super::redis::Data;
-use super::redis::data::Content;
+use super::redis::data::{Content, Fields, Members};
 use super::world::{BOOT, Plain, Rules};
 use crate::protocol::Supersede;
 use crate::protocol::scripts::{ACQUIRE, FREEZE, RELEASE, THAW};
@@ -188,9 +188,8 @@ impl Facts {
                     };
                     let waits = |data: &Data, client: &Rc<Client>| {
                         let token = client.setup.claim.token().as_bytes();
-                        data.members(0, &keys.queue)
-                            .iter()
-                            .any(|(_, own)| own == token)
+                        let queue = data.kind::<Members>(0, &keys.queue);
+                        queue.is_some_and(|queue| queue.iter().any(|(_, own)| own == token))
                     };
                     if waits(after, by) && !self.has_superseded[by.number] {
                         self.has_superseded[by.number] = true;
@@ -471,7 +470,9 @@ impl Facts {
 
 /// A field of a hash; empty where there is none. Read as of time 0, so that no key counts as expired.
 pub fn field(data: &Data, key: &[u8], field: &[u8]) -> String {
-    let value = data.fields(0, key).and_then(|fields| fields.get(field));
+    let value = data
+        .kind::<Fields>(0, key)
+        .and_then(|fields| fields.get(field));
     value.map_or(String::new(), |value| {
         String::from_utf8_lossy(value).into_owned()
     })

@@ -7,6 +7,7 @@ use redis::Value;
 use super::fuzz::plan::Plan;
 use super::fuzz::run::{Run, Seen, Server, Witness};
 use super::fuzz::view::{View, text};
+use super::redis::data::Fields;
 use super::redis::{Data, Evaluated, Interpreter, Moment, READONLY};
 use super::support::asked;
 use crate::protocol::scripts::{ACQUIRE, FREEZE, GUARD};
@@ -82,7 +83,10 @@ fn may_be_refused(seen: &Seen) -> bool {
     let (call, hash) = (seen.call, seen.call.script.hash);
     let view = View::of(seen.before, seen.moment.now_ms());
     let is_new = |token: &str| !view.held().contains_key(token) && !view.waits(token);
-    let guards = || seen.before.fields(seen.moment.now_ms(), &call.keys[10]);
+    let guards = || {
+        let now_ms = seen.moment.now_ms();
+        seen.before.kind::<Fields>(now_ms, &call.keys[10])
+    };
     let is_new_guard = |id: &[u8]| guards().is_none_or(|guards| !guards.contains_key(id));
     hash.is_empty()
         || hash == FREEZE.hash

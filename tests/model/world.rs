@@ -14,6 +14,7 @@ use super::client::{Client, Setup, Stage};
 use super::digest::{Cached, digest_of};
 use super::network::{Arriving, Asked, Delay, Incoming, Network, Request};
 use super::promises::{Broken, Facts, Promise};
+use super::redis::data::Members;
 use super::redis::{Bytes, Data, Interpreter};
 use super::same::{digest_of_data, last_fence};
 use crate::clock::Moment;
@@ -593,10 +594,10 @@ impl World {
             }
             Kind::KillWaiter => {
                 let data = &self.nodes[self.network.primary].stored.data;
-                let queue = data.members(0, &self.rules.lock.keys.queue);
+                let queue = data.kind::<Members>(0, &self.rules.lock.keys.queue);
                 let is_queued = |client: &&Rc<Client>| {
                     let token = client.setup.claim.token().as_bytes();
-                    queue.iter().any(|(_, own)| own == token)
+                    queue.is_some_and(|queue| queue.iter().any(|(_, own)| own == token))
                 };
                 let waiting = victims().filter(is_queued);
                 steps.extend(waiting.map(|client| Step::Kill(client.number)));

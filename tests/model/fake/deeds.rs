@@ -7,7 +7,7 @@ use proptest::sample::select;
 
 use crate::protocol::model::redis::{Bytes, commands};
 use crate::protocol::model::support::SERVER;
-use crate::protocol::model::support::lua::{self, SHARED};
+use crate::protocol::model::support::lua;
 
 #[derive(Clone, Debug)]
 pub enum Deed {
@@ -57,20 +57,6 @@ pub const KEYS: [&str; 13] = {
 };
 
 pub const TOKENS: [&str; 4] = ["t1", "t2", "t3", "t4"];
-/// The ids of the tokens, as the scripts compute them.
-const IDS: [&str; 4] = [
-    "e5353879bd69",
-    "2a5bd02710e9",
-    "4358694eeb09",
-    "a9dfb15be45a",
-];
-/// The channels of the waiters with these tokens.
-const CHANNELS: [&str; 4] = [
-    "{redlock:a}:e5353879bd69",
-    "{redlock:a}:2a5bd02710e9",
-    "{redlock:a}:4358694eeb09",
-    "{redlock:a}:a9dfb15be45a",
-];
 const WHOS: [&str; 4] = [
     lua::WHO,
     r#"{"host":"h","user":"u","pid":1,"command":["c"]}"#,
@@ -122,7 +108,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         50 => script(),
         12 => (select(&LUA[..]), command()).prop_map(|(text, args)| match &args[0][..] {
             // Their answers differ in what Redis doesn't promise.
-            b"INFO" | b"HVALS" => Deed::Command(args),
+            b"INFO" => Deed::Command(args),
             _ => Deed::Lua(text, args),
         }),
     ]
@@ -139,45 +125,76 @@ fn name() -> impl Strategy<Value = &'static str> {
     select(names.collect::<Vec<_>>())
 }
 
-fn one_of(words: &'static [&'static str]) -> BoxedStrategy<String> {
-    select(words).prop_map(str::to_owned).boxed()
+/// One of the words between the slashes.
+fn one_of(words: &str) -> BoxedStrategy<String> {
+    let words = words.split('/').map(str::to_owned);
+    select(words.collect::<Vec<_>>()).boxed()
 }
 
-fn channel() -> BoxedStrategy<String> {
-    one_of(&CHANNELS)
+fn token() -> impl Strategy<Value = &'static str> {
+    select(&TOKENS[..])
 }
 
-fn key() -> BoxedStrategy<String> {
-    one_of(&KEYS)
+/// The channel of a waiter.
+fn channel() -> impl Strategy<Value = String> {
+    token().prop_map(|token| format!("{{redlock:a}}:{}", lua::id(token)))
 }
 
-fn whole() -> BoxedStrategy<String> {
-    prop_oneof![
-        8 => (-3..12_i64).prop_map(|n| n.to_string()),
-        4 => (0..100_000_i64).prop_map(|n| n.to_string()),
-        1 => one_of(&["", "x", "1.5", "007", "+1", " 1", "-0", "9223372036854775807", "-9223372036854775808", "9223372036854775808"]),
-    ]
-    .boxed()
+const TTLS: &str = "1000/2500/10000/7/30001";
+
+/// A word of a kind, or one of those between slashes.
+fn word(kind: &str) -> BoxedStrategy<String> {
+    let who = || select(&WHOS[..]).prop_map(str::to_owned);
+    match kind {
+        "key" => select(&KEYS[..]).prop_map(str::to_owned).boxed(),
+        "token" => token().prop_map(str::to_owned).boxed(),
+        "channel" => channel().boxed(),
+        "id" => prop_oneof![4 => token().prop_map(lua::id), 1 => one_of("/x")].boxed(),
+        "who" => who().boxed(),
+        "who?" => prop_oneof![who(), one_of("")].boxed(),
+        "token?" => prop_oneof![word("token"), one_of("")].boxed(),
+        "ttl" => one_of(TTLS),
+        "whole" => prop_oneof![
+            8 => (-3..12_i64).prop_map(|n| n.to_string()),
+            4 => (0..100_000_i64).prop_map(|n| n.to_string()),
+            1 => one_of("/x/1.5/007/+1/ 1/-0/9223372036854775807/-9223372036854775808/9223372036854775808"),
+        ]
+        .boxed(),
+        "score" => score(),
+        "bound" => prop_oneof![
+            3 => score(),
+            1 => score().prop_map(|score| format!("({score}")),
+            2 => one_of("-inf/+inf/(1/(x"),
+        ]
+        .boxed(),
+        "member" => prop_oneof![
+            4 => word("token"),
+            1 => one_of("slot t1/limit t1/slot t2/limit t2//a"),
+        ]
+        .boxed(),
+        "field" => prop_oneof![
+            2 => word("token"),
+            2 => one_of("fence/ticket/frozen/notified/succeeded/number/superseded"),
+            1 => (one_of("cancelled/forced/released/left/removed"), token())
+                .prop_map(|(kind, token)| format!("{kind}:{}", lua::id(token))),
+        ]
+        .boxed(),
+        "value" => value(),
+        words => one_of(words),
+    }
+}
+
+/// Words of these kinds.
+fn words(kinds: &str) -> Vec<BoxedStrategy<String>> {
+    kinds.split_whitespace().map(word).collect()
 }
 
 fn score() -> BoxedStrategy<String> {
     // Other versions write these in another way.
-    let odd: &'static [&'static str] = if SERVER.is_before(7, 2) {
-        &[
-            "0.1",
-            "-2.5e-7",
-            "1e17",
-            "4398046511104e6",
-            "123456789012345678",
-            "inf",
-            "-inf",
-            "1e400",
-            "nan",
-            "x",
-            "",
-        ]
+    let odd = if SERVER.is_before(7, 2) {
+        "0.1/-2.5e-7/1e17/4398046511104e6/123456789012345678/inf/-inf/1e400/nan/x/"
     } else {
-        &["inf", "-inf", "1e400", "nan", "x", ""]
+        "inf/-inf/1e400/nan/x/"
     };
     prop_oneof![
         8 => (-5..5_i64).prop_map(|n| n.to_string()),
@@ -187,40 +204,13 @@ fn score() -> BoxedStrategy<String> {
     .boxed()
 }
 
-fn bound() -> BoxedStrategy<String> {
-    prop_oneof![
-        3 => score(),
-        1 => score().prop_map(|score| format!("({score}")),
-        2 => one_of(&["-inf", "+inf", "(1", "(x"]),
-    ]
-    .boxed()
-}
-
-fn member() -> BoxedStrategy<String> {
-    prop_oneof![
-        4 => one_of(&TOKENS),
-        1 => one_of(&["slot t1", "limit t1", "slot t2", "limit t2", "", "a"]),
-    ]
-    .boxed()
-}
-
-fn field() -> BoxedStrategy<String> {
-    prop_oneof![
-        2 => one_of(&TOKENS),
-        2 => one_of(&["fence", "ticket", "frozen", "notified", "succeeded", "number", "superseded"]),
-        1 => (select(&["cancelled", "forced", "released", "left", "removed"][..]), select(&IDS[..]))
-            .prop_map(|(kind, id)| format!("{kind}:{id}")),
-    ]
-    .boxed()
-}
-
 /// What may stand in a key: what the scripts write there, and anything.
 fn value() -> BoxedStrategy<String> {
     let moment = || (0..40_000_i64).prop_map(|ms| 1_577_836_780_000 + ms);
     prop_oneof![
-        3 => one_of(&TOKENS),
-        2 => one_of(&["redlock:shared", "redlock:slots", "redlock:frozen"]),
-        2 => whole(),
+        3 => word("token"),
+        2 => one_of("redlock:shared/redlock:slots/redlock:frozen"),
+        2 => word("whole"),
         2 => moment().prop_map(|at| format!("{at} {{}}")),
         1 => moment().prop_map(|at| format!("{at} {}", at - 1000)),
         2 => (moment(), select(&["held", "granted", "granted:3", "kept"][..]), select(&WHOS[..])).prop_map(
@@ -236,8 +226,8 @@ fn command() -> impl Strategy<Value = Vec<Bytes>> {
     prop_oneof![
         9 => name().prop_flat_map(|name| meant(name).prop_map(move |words| (name, words))),
         1 => name().prop_flat_map(|name| {
-            let word = prop_oneof![key(), value(), whole(), member(), bound()];
-            vec(word, 0..5).prop_map(move |words| (name, words))
+            let any = prop_oneof![word("key"), value(), word("whole"), word("member"), word("bound")];
+            vec(any, 0..5).prop_map(move |words| (name, words))
         }),
     ]
     .prop_map(|(name, words)| {
@@ -248,106 +238,60 @@ fn command() -> impl Strategy<Value = Vec<Bytes>> {
     })
 }
 
-fn several(words: Vec<BoxedStrategy<String>>) -> BoxedStrategy<Vec<String>> {
-    words.boxed()
-}
+/// How commands are called: the kinds of their words, those that are repeated, and options with bars between.
+const MEANT: [(&str, &str, &str, &str); 20] = [
+    ("TIME", "", "", ""),
+    ("INFO", "server", "", ""),
+    // So rarely that something is left to look at.
+    ("FLUSHALL", "", "", "x y|x y|x y|SYNC"),
+    ("DEL EXISTS UNLINK", "", "key", ""),
+    ("GET PTTL TYPE ZCARD", "key", "", ""),
+    ("GETRANGE LRANGE LTRIM", "key whole whole", "", ""),
+    ("HDEL HMGET", "key", "field", ""),
+    ("HGET", "key field", "", ""),
+    ("HSCAN ZSCAN", "key", "", "0|0 COUNT 1000|0 COUNT 0|x|0 x"),
+    ("HSET", "key", "field value", ""),
+    ("LPUSH", "key", "value", ""),
+    ("PEXPIRE", "key whole", "", ""),
+    ("PUBLISH SPUBLISH", "channel value", "", ""),
+    (
+        "SET",
+        "key value",
+        "",
+        "|NX PX 5000|px 3000 nx|XX KEEPTTL|KEEPTTL|PX 1|PX 0|PX -5|PX 1.5|PX|NX XX|PX 5 KEEPTTL|EX 7\
+         |PX 9223372036854775807|PXAT 1577836805000|NY",
+    ),
+    ("ZADD", "key", "score member", ""),
+    ("ZRANGE", "key whole whole", "", "|WITHSCORES|withscores|x"),
+    (
+        "ZRANGEBYSCORE",
+        "key bound bound",
+        "",
+        "|WITHSCORES|LIMIT 0 1000|LIMIT 1 1|LIMIT 1 -1 WITHSCORES|LIMIT -1 1|LIMIT 1|LIMIT x 1",
+    ),
+    ("ZREM", "key", "member", ""),
+    ("ZREMRANGEBYSCORE", "key bound bound", "", ""),
+    ("ZRANK ZSCORE", "key member", "", ""),
+];
 
-fn meant(name: &str) -> BoxedStrategy<Vec<String>> {
-    let options = |words: &'static [&'static [&'static str]]| {
-        select(words).prop_map(|words| {
-            words
-                .iter()
-                .map(|&word| word.to_owned())
-                .collect::<Vec<_>>()
-        })
+fn meant(name: &str) -> impl Strategy<Value = Vec<String>> + use<> {
+    let mut all = MEANT.iter();
+    let row = all.find(|(names, ..)| names.split(' ').any(|other| other == name));
+    let (_, first, repeated, options) = row.unwrap_or_else(|| panic!("{name} is not called yet"));
+    let repeated = match *repeated {
+        "" => Just(Vec::new()).boxed(),
+        kinds => vec(words(kinds), 1..3)
+            .prop_map(|parts| parts.concat())
+            .boxed(),
     };
-    let with = |first: BoxedStrategy<Vec<String>>, options: BoxedStrategy<Vec<String>>| {
-        (first, options)
-            .prop_map(|(first, options)| [first, options].concat())
-            .boxed()
-    };
-    let repeated = |parts: Vec<BoxedStrategy<String>>| {
-        vec(parts, 1..3).prop_map(|parts| parts.concat()).boxed()
-    };
-    match name {
-        "TIME" => Just(Vec::new()).boxed(),
-        "INFO" => Just(vec!["server".to_owned()]).boxed(),
-        // So rarely that something is left to look at.
-        "FLUSHALL" => options(&[&["SYNC"], &["x"], &["y"], &["z"]])
-            .prop_map(|words| {
-                if words == ["SYNC"] {
-                    words
-                } else {
-                    vec!["x".into(), "y".into()]
-                }
-            })
-            .boxed(),
-        "DEL" | "EXISTS" | "UNLINK" => repeated(vec![key()]),
-        "GET" | "PTTL" | "TYPE" | "ZCARD" => several(vec![key()]),
-        "GETRANGE" | "LRANGE" | "LTRIM" => several(vec![key(), whole(), whole()]),
-        "HDEL" | "HMGET" => with(several(vec![key()]), repeated(vec![field()])),
-        "HGET" => several(vec![key(), field()]),
-        "HSCAN" | "ZSCAN" => with(
-            several(vec![key()]),
-            options(&[
-                &["0"],
-                &["0", "COUNT", "1000"],
-                &["0", "COUNT", "0"],
-                &["x"],
-                &["0", "x"],
-            ])
-            .boxed(),
-        ),
-        "HSET" => with(several(vec![key()]), repeated(vec![field(), value()])),
-        "LPUSH" => with(several(vec![key()]), repeated(vec![value()])),
-        "PEXPIRE" => several(vec![key(), whole()]),
-        "PUBLISH" | "SPUBLISH" => several(vec![one_of(&CHANNELS), value()]),
-        "SET" => with(
-            several(vec![key(), value()]),
-            options(&[
-                &[],
-                &["NX", "PX", "5000"],
-                &["px", "3000", "nx"],
-                &["XX", "KEEPTTL"],
-                &["KEEPTTL"],
-                &["PX", "1"],
-                &["PX", "0"],
-                &["PX", "-5"],
-                &["PX", "1.5"],
-                &["PX"],
-                &["NX", "XX"],
-                &["PX", "5", "KEEPTTL"],
-                &["EX", "7"],
-                &["PX", "9223372036854775807"],
-                &["PXAT", "1577836805000"],
-                &["NY"],
-            ])
-            .boxed(),
-        ),
-        "ZADD" => with(several(vec![key()]), repeated(vec![score(), member()])),
-        "ZRANGE" => with(
-            several(vec![key(), whole(), whole()]),
-            options(&[&[], &["WITHSCORES"], &["withscores"], &["x"]]).boxed(),
-        ),
-        "ZRANGEBYSCORE" => with(
-            several(vec![key(), bound(), bound()]),
-            options(&[
-                &[],
-                &["WITHSCORES"],
-                &["LIMIT", "0", "1000"],
-                &["LIMIT", "1", "1"],
-                &["LIMIT", "1", "-1", "WITHSCORES"],
-                &["LIMIT", "-1", "1"],
-                &["LIMIT", "1"],
-                &["LIMIT", "x", "1"],
-            ])
-            .boxed(),
-        ),
-        "ZREM" => with(several(vec![key()]), repeated(vec![member()])),
-        "ZREMRANGEBYSCORE" => several(vec![key(), bound(), bound()]),
-        "ZRANK" | "ZSCORE" => several(vec![key(), member()]),
-        other => panic!("{other} is not called yet"),
-    }
+    let options: Vec<&str> = options.split('|').collect();
+    let options = select(options).prop_map(|words| {
+        words
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    });
+    (words(first), repeated, options).prop_map(|(a, b, c)| [a, b, c].concat())
 }
 
 /// Of the keys of a lock those that this script takes.
@@ -358,10 +302,10 @@ pub fn keys_of<'a>(script: &str, all: &'a [&'static str]) -> Vec<&'a str> {
     }
 }
 
-/// What `prolong` is called with for a token with an id.
-pub fn prolonging(token: &str, id: &str, ttl: &str) -> Vec<String> {
+/// What `prolong` is called with for a token.
+pub fn prolonging(token: &str, ttl: &str) -> Vec<String> {
     let kept = ttl.parse::<i64>().map_or(0, |ttl| ttl + 30 * 86_400_000);
-    [token, ttl, &kept.to_string(), id]
+    [token, ttl, &kept.to_string(), &lua::id(token)]
         .map(str::to_owned)
         .into()
 }
@@ -390,93 +334,42 @@ fn script() -> impl Strategy<Value = Deed> {
     })
 }
 
-fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
-    let token = || one_of(&TOKENS);
-    let ttl = || one_of(&["1000", "2500", "10000", "7", "30001"]);
-    let who = || one_of(&WHOS);
-    let flag = || one_of(&["0", "1"]);
-    let guard = || one_of(&["aaaaaaaaaaaa", "bbbbbbbbbbbb"]);
-    let id = || prop_oneof![4 => one_of(&IDS), 1 => one_of(&["", "x"])].boxed();
-    let mut words = vec![
-        one_of(&["a"]),
-        one_of(&["{redlock:a}:"]),
-        one_of(&["200", "200", "2", "0"]),
-    ];
-    words.extend(match name {
-        "acquire" => vec![
-            token(),
-            ttl(),
-            one_of(&["1", "1", "1", "2", "3", SHARED]),
-            who(),
-            one_of(&["", "", "listen", "listen", "poll", "shard"]),
-            one_of(&["", "", "", "1", "2", "5"]),
-            one_of(&["0", "0", "0", "1", "2"]),
-            one_of(&["", "", "", "3", "8"]),
-            one_of(&["0", "0", "5000"]),
-            flag(),
-        ],
-        "renew" => vec![token(), ttl(), one_of(&["", "", "=", "=j"]), flag()],
-        "check" => vec![token(), one_of(&["0", "5000"])],
-        "release" => vec![
-            token(),
-            flag(),
-            one_of(&[
-                "status:0",
-                "status:0",
-                "status:1",
-                "",
-                "cancelled",
-                "released",
-            ]),
-            one_of(&["0", "0", "3000"]),
-        ],
-        "force" => vec![
-            id(),
-            prop_oneof![who(), one_of(&[""])].boxed(),
-            one_of(&["0", "0", ""]),
-            one_of(&["0"]),
-        ],
-        "guard" => vec![
-            prop_oneof![token(), one_of(&[""])].boxed(),
-            guard(),
-            who(),
-            flag(),
-        ],
-        "leave" => vec![token(), guard()],
-        "stop" => vec![id(), who(), one_of(&["0"])],
-        "freeze" => vec![ttl(), who()],
-        "thaw" | "history" => Vec::new(),
-        "skip" => vec![
-            one_of(&["recent", "busy"]),
-            one_of(&["15"]),
-            who(),
-            prop_oneof![who(), one_of(&[""])].boxed(),
-        ],
-        // Of these the keys of the lock are what all others have first.
-        "keep" => return several(vec![token(), ttl()]),
-        "prolong" => {
-            let ttls = select(vec!["1000", "2500", "10000", "7", "30001"]);
-            return (0..TOKENS.len(), ttls)
-                .prop_map(|(n, ttl)| prolonging(TOKENS[n], IDS[n], ttl))
-                .boxed();
-        }
-        "inspect" => {
-            return several(vec![
-                one_of(&["0", "10"]),
-                one_of(&["0", "0", ""]),
-                one_of(&["-inf", "-inf", "(1", ""]),
-            ]);
-        }
-        other => panic!("{other} is not called yet"),
-    });
-    words.boxed()
-}
+/// How scripts are called, after what all have first; `keep` and `inspect` have nothing before.
+const ARGUMENTS: [(&str, &str); 14] = [
+    (
+        "acquire",
+        "token ttl 1/1/1/2/3/1000000000 who //listen/listen/poll/shard ///1/2/5 0/0/0/1/2 ///3/8 0/0/5000 0/1",
+    ),
+    ("renew", "token ttl //=/=j 0/1"),
+    ("check", "token 0/5000"),
+    (
+        "release",
+        "token 0/1 status:0/status:0/status:1//cancelled/released 0/0/3000",
+    ),
+    ("force", "id who? 0/0/ 0"),
+    ("guard", "token? aaaaaaaaaaaa/bbbbbbbbbbbb who 0/1"),
+    ("leave", "token aaaaaaaaaaaa/bbbbbbbbbbbb"),
+    ("stop", "id who 0"),
+    ("freeze", "ttl who"),
+    ("thaw", ""),
+    ("history", ""),
+    ("skip", "recent/busy 15 who who?"),
+    ("keep", "token ttl"),
+    ("inspect", "0/10 0/0/ -inf/-inf/(1/"),
+];
 
-#[test]
-fn the_channels_are_those_of_the_tokens() {
-    for (n, token) in TOKENS.iter().enumerate() {
-        let digest = sha1_smol::Sha1::from(token).digest().to_string();
-        assert_eq!(digest[..12], *IDS[n]);
-        assert_eq!(CHANNELS[n], format!("{{redlock:a}}:{}", IDS[n]));
+fn arguments(name: &str) -> BoxedStrategy<Vec<String>> {
+    if name == "prolong" {
+        let both = (token(), one_of(TTLS));
+        return both
+            .prop_map(|(token, ttl)| prolonging(token, &ttl))
+            .boxed();
     }
+    let row = ARGUMENTS.iter().find(|(script, _)| *script == name);
+    let (_, kinds) = row.unwrap_or_else(|| panic!("{name} is not called yet"));
+    let first = match name {
+        "keep" | "inspect" => "",
+        _ => "a {redlock:a}: 200/200/2/0",
+    };
+    [words(first), words(kinds)].concat().boxed()
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::protocol::model::redis::Data;
-use crate::protocol::model::redis::data::{Content, Entry};
+use crate::protocol::model::redis::data::{Entries, Entry, Fields, Members};
+use crate::protocol::model::redis::{Bytes, Data};
 use crate::protocol::model::support::lua::KEYS;
 
 /// The keys of a lock, in the order of KEYS.
@@ -112,13 +112,14 @@ impl View {
         let entry = |key: Key| data.get(now, key.name().as_bytes());
         let left = |entry: &Entry| entry.expires.map_or(-1, |expires| expires - now);
         let hash = |key: Key| {
-            let fields = data.fields(now, key.name().as_bytes());
+            let fields = data.kind::<Fields>(now, key.name().as_bytes());
             let fields = fields.into_iter().flatten();
             fields.map(|(a, b)| (text(a), text(b))).collect()
         };
         #[allow(clippy::cast_possible_truncation)] // Scores are whole, and below 2^53.
         let sorted = |key: Key| -> Vec<(String, i64)> {
-            let members = data.members(now, key.name().as_bytes()).iter();
+            let members = data.kind::<Members>(now, key.name().as_bytes());
+            let members = members.into_iter().flatten();
             members
                 .map(|(score, member)| (text(member), score.get() as i64))
                 .collect()
@@ -129,18 +130,21 @@ impl View {
             keys: keys
                 .filter_map(|key| Some((key, left(entry(key)?))))
                 .collect(),
-            mark: match entry(Key::Lock).map(|entry| &*entry.content) {
-                Some(Content::Text(mark)) => Some(text(mark)),
-                _ => None,
-            },
+            mark: data
+                .kind::<Bytes>(now, Key::Lock.name().as_bytes())
+                .map(|mark| text(mark)),
             state: hash(Key::State),
             meta: hash(Key::Meta),
             holders: sorted(Key::Holders).into_iter().collect(),
             queue: sorted(Key::Queue),
             notices: hash(Key::Notices),
-            history: match entry(Key::History).map(|entry| &*entry.content) {
-                Some(Content::List(entries)) => entries.iter().map(|entry| text(entry)).collect(),
-                _ => Vec::new(),
+            history: {
+                let entries = data.kind::<Entries>(now, Key::History.name().as_bytes());
+                entries
+                    .into_iter()
+                    .flatten()
+                    .map(|entry| text(entry))
+                    .collect()
             },
         }
     }

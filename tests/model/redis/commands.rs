@@ -1,9 +1,11 @@
 //! The commands that the scripts call, and those of plain clients, each as far as they are used: what they
 //! answer, what they refuse and what they change is as in Redis 7.0.
 
+use std::ops::{Bound, RangeBounds};
+
 use redis::Value;
 
-use super::data::{Bytes, Content, Data, Score};
+use super::data::{Bytes, Content, Data, Entries, Fields, Kind, Members, Score};
 use super::{Evaluated, Moment};
 
 /// A command in progress, alone or with others of a script.
@@ -23,86 +25,58 @@ pub struct Run {
 /// An answer, or the text of an error.
 type Answer = Result<Value, String>;
 
-struct Command {
-    name: &'static str,
-    /// How many words it has, itself included; negative: at least that many.
-    words: i64,
-    /// Whether it writes, and whether it may need memory for that.
-    writes: Option<Needs>,
-    run: fn(&mut Run, &[Bytes]) -> Answer,
-}
-
+/// What a command does to the data.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Needs {
-    Memory,
-    Nothing,
+enum Effect {
+    Reads,
+    /// May need memory.
+    Adds,
+    Changes,
 }
 
-const fn reads(name: &'static str, words: i64, run: fn(&mut Run, &[Bytes]) -> Answer) -> Command {
-    Command {
-        name,
-        words,
-        writes: None,
-        run,
-    }
-}
+/// A command: its name, how many words it has, itself included (negative: at least that many), and what it does.
+type Command = (&'static str, i64, Effect, fn(&mut Run, &[Bytes]) -> Answer);
 
-const fn adds(name: &'static str, words: i64, run: fn(&mut Run, &[Bytes]) -> Answer) -> Command {
-    Command {
-        name,
-        words,
-        writes: Some(Needs::Memory),
-        run,
-    }
-}
-
-const fn changes(name: &'static str, words: i64, run: fn(&mut Run, &[Bytes]) -> Answer) -> Command {
-    Command {
-        name,
-        words,
-        writes: Some(Needs::Nothing),
-        run,
-    }
-}
+use Effect::{Adds, Changes, Reads};
 
 /// In alphabetical order.
 static COMMANDS: [Command; 31] = [
-    changes("DEL", -2, Run::del),
-    reads("EXISTS", -2, Run::exists),
-    changes("FLUSHALL", -1, Run::flushall),
-    reads("GET", 2, Run::get),
-    reads("GETRANGE", 4, Run::getrange),
-    changes("HDEL", -3, Run::hdel),
-    reads("HGET", 3, Run::hget),
-    reads("HMGET", -3, Run::hmget),
-    reads("HSCAN", -3, Run::hscan),
-    adds("HSET", -4, Run::hset),
-    reads("INFO", -1, Run::info),
-    adds("LPUSH", -3, Run::lpush),
-    reads("LRANGE", 4, Run::lrange),
-    changes("LTRIM", 4, Run::ltrim),
-    changes("PEXPIRE", -3, Run::pexpire),
-    reads("PTTL", 2, Run::pttl),
-    reads("PUBLISH", 3, Run::publish),
-    adds("SET", -3, Run::set),
-    reads("SPUBLISH", 3, Run::spublish),
-    reads("TIME", 1, Run::time),
-    reads("TYPE", 2, Run::kind),
-    changes("UNLINK", -2, Run::del),
-    adds("ZADD", -4, Run::zadd),
-    reads("ZCARD", 2, Run::zcard),
-    reads("ZRANGE", -4, Run::zrange),
-    reads("ZRANGEBYSCORE", -4, Run::zrangebyscore),
-    reads("ZRANK", 3, Run::zrank),
-    changes("ZREM", -3, Run::zrem),
-    changes("ZREMRANGEBYSCORE", 4, Run::zremrangebyscore),
-    reads("ZSCAN", -3, Run::zscan),
-    reads("ZSCORE", 3, Run::zscore),
+    ("DEL", -2, Changes, Run::del),
+    ("EXISTS", -2, Reads, Run::exists),
+    ("FLUSHALL", -1, Changes, Run::flushall),
+    ("GET", 2, Reads, Run::get),
+    ("GETRANGE", 4, Reads, Run::getrange),
+    ("HDEL", -3, Changes, Run::hdel),
+    ("HGET", 3, Reads, Run::hget),
+    ("HMGET", -3, Reads, Run::hmget),
+    ("HSCAN", -3, Reads, Run::hscan),
+    ("HSET", -4, Adds, Run::hset),
+    ("INFO", -1, Reads, Run::info),
+    ("LPUSH", -3, Adds, Run::lpush),
+    ("LRANGE", 4, Reads, Run::lrange),
+    ("LTRIM", 4, Changes, Run::ltrim),
+    ("PEXPIRE", -3, Changes, Run::pexpire),
+    ("PTTL", 2, Reads, Run::pttl),
+    ("PUBLISH", 3, Reads, Run::publish),
+    ("SET", -3, Adds, Run::set),
+    ("SPUBLISH", 3, Reads, Run::spublish),
+    ("TIME", 1, Reads, Run::time),
+    ("TYPE", 2, Reads, Run::kind),
+    ("UNLINK", -2, Changes, Run::del),
+    ("ZADD", -4, Adds, Run::zadd),
+    ("ZCARD", 2, Reads, Run::zcard),
+    ("ZRANGE", -4, Reads, Run::zrange),
+    ("ZRANGEBYSCORE", -4, Reads, Run::zrangebyscore),
+    ("ZRANK", 3, Reads, Run::zrank),
+    ("ZREM", -3, Changes, Run::zrem),
+    ("ZREMRANGEBYSCORE", 4, Changes, Run::zremrangebyscore),
+    ("ZSCAN", -3, Reads, Run::zscan),
+    ("ZSCORE", 3, Reads, Run::zscore),
 ];
 
 /// The names of all commands that the fake has.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    COMMANDS.iter().map(|command| command.name)
+    COMMANDS.iter().map(|(name, ..)| *name)
 }
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -111,7 +85,6 @@ const NO_FLOAT: &str = "ERR value is not a valid float";
 const NO_BOUND: &str = "ERR min or max is not a float";
 const SYNTAX: &str = "ERR syntax error";
 const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
-const DENIED: &str = "ERR The user executing the script can't run this command or subcommand";
 
 #[allow(clippy::unnecessary_wraps)] // All commands have one shape.
 impl Run {
@@ -139,44 +112,46 @@ impl Run {
     fn answer(&mut self, words: &[Bytes]) -> Answer {
         let name = words.first().map(|name| name.to_ascii_uppercase());
         let name = name.unwrap_or_default();
-        let found = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name));
-        let Ok(command) = found.map(|at| &COMMANDS[at]) else {
-            return Err(self.unknown(words));
+        let found = COMMANDS.binary_search_by(|(other, ..)| other.as_bytes().cmp(&name));
+        let Ok(&(name, count, effect, run)) = found.map(|at| &COMMANDS[at]) else {
+            let name = String::from_utf8_lossy(words.first().map_or(b"", |name| name));
+            return Err(self.wording(
+                "ERR Unknown Redis command called from script",
+                format!("ERR unknown command '{name}'"),
+            ));
         };
-        let count = i64::try_from(words.len()).unwrap();
-        if count != command.words && (command.words > 0 || count < -command.words) {
-            return Err(if self.is_script {
-                "ERR Wrong number of args calling Redis command from script".into()
-            } else {
-                wrong_number(command.name)
-            });
+        let given = i64::try_from(words.len()).unwrap();
+        if given != count && (count > 0 || given < -count) {
+            return Err(self.wording(
+                "ERR Wrong number of args calling Redis command from script",
+                wrong_number(name),
+            ));
         }
-        if self.moment.denied.contains(command.name) {
-            let name = command.name.to_lowercase();
-            return Err(if self.is_script {
-                DENIED.into()
-            } else {
-                format!("NOPERM this user has no permissions to run the '{name}' command")
-            });
+        if self.moment.denied.contains(name) {
+            let name = name.to_lowercase();
+            return Err(self.wording(
+                "ERR The user executing the script can't run this command or subcommand",
+                format!("NOPERM this user has no permissions to run the '{name}' command"),
+            ));
         }
-        if let Some(needs) = command.writes {
+        if effect != Reads {
             if let Some(why) = self.moment.refuses_writes {
                 return Err(why.into());
             }
-            if self.moment.is_full && needs == Needs::Memory && !self.wrote {
+            if self.moment.is_full && effect == Adds && !self.wrote {
                 return Err(FULL.into());
             }
             self.wrote = self.is_script;
         }
-        (command.run)(self, &words[1..])
+        run(self, &words[1..])
     }
 
-    fn unknown(&self, words: &[Bytes]) -> String {
+    /// Scripts and clients hear other words.
+    fn wording(&self, to_script: &str, to_client: String) -> String {
         if self.is_script {
-            "ERR Unknown Redis command called from script".into()
+            to_script.into()
         } else {
-            let name = String::from_utf8_lossy(words.first().map_or(b"", |name| name));
-            format!("ERR unknown command '{name}'")
+            to_client
         }
     }
 
@@ -186,6 +161,19 @@ impl Run {
 
     fn content(&self, key: &[u8]) -> Option<&Content> {
         self.data.get(self.now(), key).map(|entry| &*entry.content)
+    }
+
+    /// What a key has, which must be of this type.
+    fn value<K: Kind>(&self, key: &[u8]) -> Result<Option<&K>, String> {
+        let content = self.content(key);
+        let value = content.map(|content| K::of(content).ok_or(WRONG_TYPE.into()));
+        value.transpose()
+    }
+
+    /// The same, to be changed; a key that isn't there is created.
+    fn value_mut<K: Kind>(&mut self, key: &[u8]) -> Result<&mut K, String> {
+        let now = self.now();
+        self.data.kind_mut(now, key).ok_or(WRONG_TYPE.into())
     }
 
     // Keys.
@@ -260,21 +248,15 @@ impl Run {
 
     // Strings.
 
-    fn text(&self, key: &[u8]) -> Result<Option<&Bytes>, String> {
-        match self.content(key) {
-            None => Ok(None),
-            Some(Content::Text(text)) => Ok(Some(text)),
-            Some(_) => Err(WRONG_TYPE.into()),
-        }
-    }
-
     fn get(&mut self, words: &[Bytes]) -> Answer {
-        Ok(bulk_or_nil(self.text(&words[0])?))
+        Ok(bulk_or_nil(self.value(&words[0])?))
     }
 
     fn getrange(&mut self, words: &[Bytes]) -> Answer {
         let (first, last) = (integer(&words[1])?, integer(&words[2])?);
-        let text = self.text(&words[0])?.map_or(&b""[..], |text| text);
+        let text = self
+            .value::<Bytes>(&words[0])?
+            .map_or(&b""[..], |text| text);
         Ok(bulk(&text[range(first, last, text.len())]))
     }
 
@@ -317,29 +299,15 @@ impl Run {
 
     // Hashes.
 
-    fn fields(
-        &self,
-        key: &[u8],
-    ) -> Result<Option<&std::collections::BTreeMap<Bytes, Bytes>>, String> {
-        match self.content(key) {
-            None => Ok(None),
-            Some(Content::Hash(fields)) => Ok(Some(fields)),
-            Some(_) => Err(WRONG_TYPE.into()),
-        }
+    fn fields(&self, key: &[u8]) -> Result<Option<&Fields>, String> {
+        self.value(key)
     }
 
     fn hset(&mut self, words: &[Bytes]) -> Answer {
         if words.len().is_multiple_of(2) {
             return Err(wrong_number("HSET"));
         }
-        self.fields(&words[0])?;
-        let now = self.now();
-        let content = self.data.get_or_insert(now, &words[0], || {
-            Content::Hash(std::collections::BTreeMap::new())
-        });
-        let Content::Hash(fields) = content else {
-            return Err(WRONG_TYPE.into());
-        };
+        let fields: &mut Fields = self.value_mut(&words[0])?;
         let mut added = 0;
         for pair in words[1..].chunks_exact(2) {
             let before = fields.insert(pair[0].clone(), pair[1].clone());
@@ -371,10 +339,7 @@ impl Run {
         if self.fields(&words[0])?.is_none() {
             return Ok(Value::Int(0));
         }
-        let now = self.now();
-        let Some(Content::Hash(fields)) = self.data.get_mut(now, &words[0]) else {
-            return Ok(Value::Int(0));
-        };
+        let fields: &mut Fields = self.value_mut(&words[0])?;
         let removed = words[1..]
             .iter()
             .filter(|name| fields.remove(*name).is_some())
@@ -387,11 +352,8 @@ impl Run {
     // Sorted sets.
 
     fn members(&self, key: &[u8]) -> Result<&[(Score, Bytes)], String> {
-        match self.content(key) {
-            None => Ok(&[]),
-            Some(Content::Sorted(members)) => Ok(members),
-            Some(_) => Err(WRONG_TYPE.into()),
-        }
+        let members = self.value::<Members>(key)?;
+        Ok(members.map_or(&[][..], Vec::as_slice))
     }
 
     fn zadd(&mut self, words: &[Bytes]) -> Answer {
@@ -402,14 +364,7 @@ impl Run {
         let pairs: Vec<(Score, &Bytes)> = pairs
             .map(|pair| Ok((Score::new(float(&pair[0]).ok_or(NO_FLOAT)?), &pair[1])))
             .collect::<Result<_, String>>()?;
-        self.members(&words[0])?;
-        let now = self.now();
-        let content = self
-            .data
-            .get_or_insert(now, &words[0], || Content::Sorted(Vec::new()));
-        let Content::Sorted(members) = content else {
-            return Err(WRONG_TYPE.into());
-        };
+        let members: &mut Members = self.value_mut(&words[0])?;
         let (mut added, mut changed) = (0, false);
         for (score, member) in pairs {
             let before = members.iter().position(|(_, other)| other == member);
@@ -433,17 +388,14 @@ impl Run {
 
     fn zremrangebyscore(&mut self, words: &[Bytes]) -> Answer {
         let between = between(&words[1], &words[2])?;
-        self.remove_members(&words[0], |(score, _)| between(score.get()))
+        self.remove_members(&words[0], |(score, _)| between.contains(&score.get()))
     }
 
     fn remove_members(&mut self, key: &[u8], goes: impl Fn(&(Score, Bytes)) -> bool) -> Answer {
         if !self.members(key)?.iter().any(&goes) {
             return Ok(Value::Int(0));
         }
-        let now = self.now();
-        let Some(Content::Sorted(members)) = self.data.get_mut(now, key) else {
-            return Ok(Value::Int(0));
-        };
+        let members: &mut Members = self.value_mut(key)?;
         let before = members.len();
         members.retain(|member| !goes(member));
         let removed = before - members.len();
@@ -476,19 +428,14 @@ impl Run {
     }
 
     fn zrange(&mut self, words: &[Bytes]) -> Answer {
-        let mut with_scores = false;
-        for option in &words[3..] {
-            if !option.eq_ignore_ascii_case(b"WITHSCORES") {
-                return Err(SYNTAX.into());
-            }
-            with_scores = true;
+        let is_known = |option: &Bytes| option.eq_ignore_ascii_case(b"WITHSCORES");
+        if !words[3..].iter().all(is_known) {
+            return Err(SYNTAX.into());
         }
         let (first, last) = (integer(&words[1])?, integer(&words[2])?);
         let members = self.members(&words[0])?;
-        Ok(listed(
-            &members[range(first, last, members.len())],
-            with_scores,
-        ))
+        let found = &members[range(first, last, members.len())];
+        Ok(listed(found, words.len() > 3))
     }
 
     fn zrangebyscore(&mut self, words: &[Bytes]) -> Answer {
@@ -507,7 +454,7 @@ impl Run {
         let between = between(&words[1], &words[2])?;
         let members = self.members(&words[0])?.iter();
         let mut found: Vec<_> = members
-            .filter(|(score, _)| between(score.get()))
+            .filter(|(score, _)| between.contains(&score.get()))
             .cloned()
             .collect();
         if let Some((skipped, most)) = limit {
@@ -525,22 +472,12 @@ impl Run {
     // Lists.
 
     fn list(&self, key: &[u8]) -> Result<&[Bytes], String> {
-        match self.content(key) {
-            None => Ok(&[]),
-            Some(Content::List(entries)) => Ok(entries),
-            Some(_) => Err(WRONG_TYPE.into()),
-        }
+        let entries = self.value::<Entries>(key)?;
+        Ok(entries.map_or(&[][..], Vec::as_slice))
     }
 
     fn lpush(&mut self, words: &[Bytes]) -> Answer {
-        self.list(&words[0])?;
-        let now = self.now();
-        let content = self
-            .data
-            .get_or_insert(now, &words[0], || Content::List(Vec::new()));
-        let Content::List(entries) = content else {
-            return Err(WRONG_TYPE.into());
-        };
+        let entries: &mut Entries = self.value_mut(&words[0])?;
         entries.splice(..0, words[1..].iter().rev().cloned());
         let length = entries.len();
         self.writes += 1;
@@ -561,10 +498,8 @@ impl Run {
         let length = self.list(&words[0])?.len();
         let kept = range(first, last, length);
         if kept.len() < length {
-            let now = self.now();
-            if let Some(Content::List(entries)) = self.data.get_mut(now, &words[0]) {
-                *entries = entries[kept].to_vec();
-            }
+            let entries: &mut Entries = self.value_mut(&words[0])?;
+            *entries = entries[kept].to_vec();
             self.data.tidy(&words[0]);
             self.writes += 1;
         }
@@ -672,29 +607,23 @@ fn float(word: &[u8]) -> Option<f64> {
     (number.is_finite() || is_named).then_some(number)
 }
 
-/// Whether a score is within two bounds, of which each excludes itself if it begins with a parenthesis.
-fn between(low: &[u8], high: &[u8]) -> Result<impl Fn(f64) -> bool + use<>, String> {
-    let bound = |word: &[u8]| {
-        let (excluded, number) = match word.strip_prefix(b"(") {
-            Some(number) => (true, number),
-            None => (false, word),
-        };
-        // Anything larger than a float counts as infinite here, and nothing as 0.
-        let number = if number.is_empty() { b"0" } else { number };
-        let number = std::str::from_utf8(number).ok()?.parse().ok();
-        let number = number.filter(|number: &f64| !number.is_nan());
-        number.map(|number| (excluded, number))
-    };
-    let low = bound(low).ok_or(NO_BOUND)?;
-    let high = bound(high).ok_or(NO_BOUND)?;
-    Ok(move |score| {
-        let above = if low.0 { score > low.1 } else { score >= low.1 };
-        above
-            && if high.0 {
-                score < high.1
-            } else {
-                score <= high.1
-            }
+/// Returns the scores within two bounds.
+fn between(low: &[u8], high: &[u8]) -> Result<impl RangeBounds<f64> + use<>, String> {
+    Ok((bound(low)?, bound(high)?))
+}
+
+/// A bound, which excludes itself if it begins with a parenthesis.
+fn bound(word: &[u8]) -> Result<Bound<f64>, String> {
+    let number = word.strip_prefix(b"(").unwrap_or(word);
+    // Anything larger than a float counts as infinite here, and nothing as 0.
+    let number = if number.is_empty() { b"0" } else { number };
+    let text = std::str::from_utf8(number).ok();
+    let number = text.and_then(|text| text.parse::<f64>().ok());
+    let number = number.filter(|number| !number.is_nan()).ok_or(NO_BOUND)?;
+    Ok(if word.starts_with(b"(") {
+        Bound::Excluded(number)
+    } else {
+        Bound::Included(number)
     })
 }
 

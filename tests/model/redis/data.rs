@@ -47,16 +47,42 @@ impl Hash for Score {
     }
 }
 
+pub type Fields = BTreeMap<Bytes, Bytes>;
+pub type Members = Vec<(Score, Bytes)>;
+pub type Entries = Vec<Bytes>;
+
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
     Text(Bytes),
-    Hash(BTreeMap<Bytes, Bytes>),
+    Hash(Fields),
     /// By score, then by member.
-    Sorted(Vec<(Score, Bytes)>),
+    Sorted(Members),
     /// The head first.
-    List(Vec<Bytes>),
+    List(Entries),
 }
+
+/// A type of value.
+pub trait Kind: Sized {
+    const EMPTY: Content;
+    fn of(content: &Content) -> Option<&Self>;
+    fn of_mut(content: &mut Content) -> Option<&mut Self>;
+}
+
+macro_rules! kinds {
+    ($($kind:ident $type:ty),*) => {$(
+        impl Kind for $type {
+            const EMPTY: Content = Content::$kind(<$type>::new());
+            fn of(content: &Content) -> Option<&Self> {
+                if let Content::$kind(value) = content { Some(value) } else { None }
+            }
+            fn of_mut(content: &mut Content) -> Option<&mut Self> {
+                if let Content::$kind(value) = content { Some(value) } else { None }
+            }
+        }
+    )*};
+}
+kinds!(Text Bytes, Hash Fields, Sorted Members, List Entries);
 
 impl Content {
     /// Redis has no key whose hash, sorted set or list is empty.
@@ -100,26 +126,9 @@ impl Data {
             .filter(|entry| Self::lasts(entry, now_ms))
     }
 
-    /// The fields of a hash; `None` where there is no hash.
-    pub fn fields(&self, now_ms: i64, key: &[u8]) -> Option<&BTreeMap<Bytes, Bytes>> {
-        match &*self.get(now_ms, key)?.content {
-            Content::Hash(fields) => Some(fields),
-            Content::Text(_) | Content::Sorted(_) | Content::List(_) => None,
-        }
-    }
-
-    /// The members of a sorted set; none where there is no sorted set.
-    pub fn members(&self, now_ms: i64, key: &[u8]) -> &[(Score, Bytes)] {
-        match self.get(now_ms, key).map(|entry| &*entry.content) {
-            Some(Content::Sorted(members)) => members,
-            _ => &[],
-        }
-    }
-
-    /// The value of a key that may be changed. The caller calls `tidy` for it afterwards.
-    pub(super) fn get_mut(&mut self, now_ms: i64, key: &[u8]) -> Option<&mut Content> {
-        self.entry_mut(now_ms, key)
-            .map(|entry| Arc::make_mut(&mut entry.content))
+    /// What a key has if that is of this type.
+    pub fn kind<K: Kind>(&self, now_ms: i64, key: &[u8]) -> Option<&K> {
+        K::of(&self.get(now_ms, key)?.content)
     }
 
     pub(super) fn entry_mut(&mut self, now_ms: i64, key: &[u8]) -> Option<&mut Entry> {
@@ -128,26 +137,19 @@ impl Data {
             .filter(|entry| Self::lasts(entry, now_ms))
     }
 
-    /// The value of a key that is created if it isn't there.
-    pub(super) fn get_or_insert(
-        &mut self,
-        now_ms: i64,
-        key: &[u8],
-        new: impl FnOnce() -> Content,
-    ) -> &mut Content {
-        let entry = self.keys.entry(key.into());
-        let entry = entry.or_insert_with(|| Entry {
-            content: Arc::new(Content::Text(Vec::new())),
-            // Over at any moment, so that it is replaced below.
-            expires: Some(i64::MIN),
-        });
+    /// The value of a key that may be changed, and is created if it isn't there; `None` if it is of another type. The caller
+    /// calls `tidy` for it afterwards.
+    pub(super) fn kind_mut<K: Kind>(&mut self, now_ms: i64, key: &[u8]) -> Option<&mut K> {
+        let new = || Entry {
+            content: Arc::new(K::EMPTY),
+            expires: None,
+        };
+        let entry = self.keys.entry(key.into()).or_insert_with(new);
         if !Self::lasts(entry, now_ms) {
-            *entry = Entry {
-                content: Arc::new(new()),
-                expires: None,
-            };
+            *entry = new();
         }
-        Arc::make_mut(&mut entry.content)
+        K::of(&entry.content)?;
+        K::of_mut(Arc::make_mut(&mut entry.content))
     }
 
     pub(super) fn insert(&mut self, key: &[u8], content: Content, expires: Option<i64>) {

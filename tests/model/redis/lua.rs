@@ -148,24 +148,17 @@ fn functions(lua: &Lua, current: &Rc<RefCell<Current>>) -> mlua::Result<Table> {
             };
             match answer {
                 Value::ServerError(refusal) if raises => {
-                    let text = [Some(refusal.code()), refusal.details()];
-                    let text = text.into_iter().flatten().collect::<Vec<_>>().join(" ");
-                    Err(mlua::Error::external(Refused(text)))
+                    Err(mlua::Error::external(Refused(text_of(&refusal))))
                 }
                 answer => to_lua(lua, answer),
             }
         };
         table.set(name, lua.create_function(call)?)?;
     }
-    let single = |lua: &Lua, field: &'static str| {
-        lua.create_function(move |lua, text: mlua::LuaString| {
-            let table = lua.create_table()?;
-            table.set(field, text)?;
-            Ok(table)
-        })
-    };
-    table.set("error_reply", single(lua, "err")?)?;
-    table.set("status_reply", single(lua, "ok")?)?;
+    for (name, field) in [("error_reply", "err"), ("status_reply", "ok")] {
+        let reply = move |lua: &Lua, text: mlua::LuaString| lua.create_table_from([(field, text)]);
+        table.set(name, lua.create_function(reply)?)?;
+    }
     table.set(
         "sha1hex",
         lua.create_function(|lua, text: mlua::Value| {
@@ -216,9 +209,8 @@ fn words(args: &MultiValue) -> Result<Vec<Bytes>, &'static str> {
 /// An answer of a command as a script gets it.
 fn to_lua(lua: &Lua, answer: Value) -> mlua::Result<mlua::Value> {
     let single = |field: &str, text: &str| -> mlua::Result<mlua::Value> {
-        let table = lua.create_table()?;
-        table.set(field, text)?;
-        Ok(mlua::Value::Table(table))
+        lua.create_table_from([(field, text)])
+            .map(mlua::Value::Table)
     };
     #[allow(clippy::cast_precision_loss)] // As in Redis.
     Ok(match answer {
@@ -234,13 +226,14 @@ fn to_lua(lua: &Lua, answer: Value) -> mlua::Result<mlua::Value> {
         }
         Value::Okay => single("ok", "OK")?,
         Value::SimpleString(text) => single("ok", &text)?,
-        Value::ServerError(refusal) => {
-            let text = [Some(refusal.code()), refusal.details()];
-            let text = text.into_iter().flatten().collect::<Vec<_>>().join(" ");
-            single("err", &text)?
-        }
+        Value::ServerError(refusal) => single("err", &text_of(&refusal))?,
         other => panic!("no command answers {other:?}"),
     })
+}
+
+fn text_of(refusal: &redis::ServerError) -> String {
+    let parts = [Some(refusal.code()), refusal.details()];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 /// What a script returns as a client gets it.
