@@ -115,61 +115,34 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// What a script is called with after what all have first: names and defaults, where there is one.
-fn parameters(script: &str) -> &'static [(&'static str, Option<&'static str>)] {
-    match script {
-        "acquire" => &[
-            ("token", None),
-            ("ttl", Some("10s")),
-            ("limit", Some("1")),
-            ("who", Some("")),
-            ("place", Some("")),
-            ("ticket", Some("")),
-            ("supersede", Some("0")),
-            ("order", Some("")),
-            ("once", Some("0")),
-            ("repair", Some("0")),
-            ("sync", Some("")),
-            ("waiting", Some("")),
-        ],
-        "renew" => &[("token", None), ("ttl", Some("10s")), ("notify", Some("0"))],
-        "check" => &[("token", None), ("ttl", Some("0"))],
-        "release" => &[
-            ("token", None),
-            ("by_job", Some("0")),
-            ("how", Some("status:0")),
-            ("keep", Some("0")),
-            ("answered", Some("")),
-        ],
-        "guard" => &[
-            ("token", None),
-            ("guard", None),
-            ("who", Some("{g1}")),
-            ("insist", Some("0")),
-        ],
-        "leave" => &[("token", None), ("guard", None)],
-        "keep" | "prolong" => &[("token", None), ("ttl", Some("10s"))],
-        "force" => &[
-            ("id", None),
-            ("by", Some("{op}")),
-            ("holders", Some("0")),
-            ("waiters", Some("0")),
-        ],
-        "stop" => &[("id", None), ("by", Some("{op}")), ("holders", Some("0"))],
-        "freeze" => &[("long", None), ("who", Some("{op}"))],
-        "skip" => &[
-            ("why", None),
-            ("ms", Some("0")),
-            ("who", Some("{t1}")),
-            ("by", Some("")),
-        ],
-        "inspect" => &[
-            ("newest", Some("10")),
-            ("holders", Some("0")),
-            ("waiters", Some("-inf")),
-        ],
-        _ => &[],
-    }
+/// What scripts are called with after what all have first: names, and defaults if there are any.
+const PARAMETERS: [(&str, &str); 13] = [
+    (
+        "acquire",
+        "token ttl=10s limit=1 who= place= ticket= supersede=0 order= once=0 repair=0 sync= waiting=",
+    ),
+    ("renew", "token ttl=10s notify=0"),
+    ("check", "token ttl=0"),
+    ("release", "token by_job=0 how=status:0 keep=0 answered="),
+    ("guard", "token guard who={g1} insist=0"),
+    ("leave", "token guard"),
+    ("keep", "token ttl=10s"),
+    ("prolong", "token ttl=10s"),
+    ("force", "id by={op} holders=0 waiters=0"),
+    ("stop", "id by={op} holders=0"),
+    ("freeze", "long who={op}"),
+    ("skip", "why ms=0 who={t1} by="),
+    ("inspect", "newest=10 holders=0 waiters=-inf"),
+];
+
+fn parameters(script: &str) -> Vec<(&'static str, Option<&'static str>)> {
+    let all = PARAMETERS.iter().find(|(name, _)| *name == script);
+    let words = all.into_iter().flat_map(|(_, words)| words.split(' '));
+    let parts = words.map(|word| match word.split_once('=') {
+        Some((name, default)) => (name, Some(default)),
+        None => (word, None),
+    });
+    parts.collect()
 }
 
 fn step(line: usize, text: &str, names: &mut Names) -> Result<Step, String> {
@@ -308,10 +281,10 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
             history.to_owned(),
         ];
     }
-    for (name, default) in parameters {
-        let value = match (given.get(name), *default) {
+    for &(name, default) in &parameters {
+        let value = match (given.get(name), default) {
             (Some(value), _) => value.clone(),
-            (None, Some(_)) if *name == "who" && script == "acquire" => {
+            (None, Some(_)) if name == "who" && script == "acquire" => {
                 show::read(&format!("{{{}}}", given["token"]))
             }
             (None, Some("10s")) => "10000".to_owned(),
@@ -322,9 +295,9 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
     }
     // As clients do, what few ask for is left out behind the last one that is asked for.
     let rare = ["sync", "waiting", "answered"];
-    let mut names = parameters.iter().rev().map(|(name, _)| name);
+    let mut names = parameters.iter().rev().map(|(name, _)| *name);
     while ["acquire", "release"].contains(&script)
-        && names.next().is_some_and(|name| rare.contains(name))
+        && names.next().is_some_and(|name| rare.contains(&name))
         && args.last().is_some_and(String::is_empty)
     {
         args.pop();

@@ -14,16 +14,13 @@ mod scripts;
 pub mod view;
 
 use std::io::Write;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plan::Plan;
 use run::{Done, Failure, Run, Server, Witness};
 
 use crate::protocol::model::fake::Real;
-use crate::protocol::model::support::asked;
+use crate::protocol::model::support::{asked, cores, on_threads};
 use crate::protocol::scripts::{GUARD, LEAVE, RELEASE, Script};
 
 /// How many seeds are tried by default, on a real server as well.
@@ -92,38 +89,25 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
         (number(first), number(last))
     });
     let (first, last) = range.unwrap_or((SEEDS + 1, SEEDS + IN_MEMORY));
-    let next = AtomicU64::new(first);
-    let (done, failed) = (Mutex::new(Done::default()), Mutex::new(Vec::new()));
-    let work = || {
-        let server = Server::default();
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed > last {
-                return;
-            }
-            let plan = Plan::of(seed);
-            match Run::of(&plan, &server, &mut (), false) {
-                Ok(of_one) => done.lock().unwrap().add(&of_one),
-                Err(failure) => {
-                    let told = report(&server, &mut (), plan, failure);
-                    failed.lock().unwrap().push(told);
-                }
-            }
-        }
-    };
-    let threads = match range {
-        Some(_) => thread::available_parallelism().map_or(1, usize::from),
-        // Other tests run beside it.
-        None => 1,
-    };
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    let (done, failed) = (done.into_inner().unwrap(), failed.into_inner().unwrap());
-    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
     let seeds = last + 1 - first;
+    thread_local!(static OWN: Server = Server::default());
+    // Other tests run beside it.
+    let threads = range.map_or(1, |_| cores());
+    let results = on_threads(threads, usize::try_from(seeds).unwrap(), |number| {
+        let plan = Plan::of(first + number as u64);
+        OWN.with(|server| {
+            let run = Run::of(&plan, server, &mut (), false);
+            run.map_err(|failure| report(server, &mut (), plan.clone(), failure))
+        })
+    });
+    let (mut done, mut failed) = (Done::default(), Vec::new());
+    for result in results {
+        match result {
+            Ok(of_one) => done.add(&of_one),
+            Err(told) => failed.push(told),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
     let line = done.told(seeds, first);
     if range.is_some() {
         let _ = std::io::stdout().write_all(line.as_bytes());

@@ -13,7 +13,6 @@ use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -26,8 +25,8 @@ use crate::protocol::model::fake::memory::{Memory, Sources};
 use crate::protocol::model::fake::server::START;
 use crate::protocol::model::fuzz::plan::Plan;
 use crate::protocol::model::fuzz::run::{Run, Server};
-use crate::protocol::model::support::asked;
 use crate::protocol::model::support::lua::SCRIPTS;
+use crate::protocol::model::support::{asked, cores, on_threads};
 
 /// The Lua files below a directory: `acquire`, `lib/queue`.
 fn files(directory: &Path) -> BTreeMap<String, String> {
@@ -211,36 +210,13 @@ fn seeds() -> u64 {
     asked("MUTANTS_SEEDS").unwrap_or(SEEDS)
 }
 
-/// What comes of each of these pieces of work, on all cores.
-fn on_all_cores<T: Clone + Send>(number: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(vec![None; number]);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let n = next.fetch_add(1, Ordering::Relaxed);
-                    if n >= number {
-                        return;
-                    }
-                    let one = work(n);
-                    done.lock().unwrap()[n] = Some(one);
-                }
-            });
-        }
-    });
-    let done = done.into_inner().unwrap();
-    done.into_iter().map(Option::unwrap).collect()
-}
-
 /// How many the fuzz finds of every sixth mutant that an example has told from the scripts.
 fn fuzz_alone(workshop: &Workshop, all: &[(&String, Mutant)], verdicts: &[Verdict]) -> Alone {
     let both = all.iter().zip(verdicts);
     let caught = both.filter(|(_, verdict)| matches!(verdict, Verdict::Example(_)));
     let some: Vec<&(&String, Mutant)> = caught.map(|(one, _)| one).step_by(SHARE).collect();
     let workshop = Mutex::new(workshop);
-    let found = on_all_cores(some.len(), |n| {
+    let found = on_threads(cores(), some.len(), |n| {
         let (file, mutant) = some[n];
         let sources = workshop.lock().unwrap().sources(file, mutant);
         let found = found_by_fuzz(&sources, seeds());
@@ -261,7 +237,7 @@ fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
     let explained = explained();
     let expected = Expected::of_the_scripts();
     let workshop = Mutex::new(workshop);
-    on_all_cores(all.len(), |n| {
+    on_threads(cores(), all.len(), |n| {
         let (file, mutant) = &all[n];
         let sources = workshop.lock().unwrap().sources(file, mutant);
         let key = key(file, mutant);

@@ -72,7 +72,7 @@ pub struct Granted {
 }
 
 /// What has happened, as far as promises depend on it.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Facts {
     pub lost_data: bool,
     /// All grants, in their order.
@@ -99,16 +99,9 @@ const REMEMBERED: usize = 50;
 impl Facts {
     pub fn new(clients: usize) -> Self {
         Self {
-            lost_data: false,
-            granted: Vec::new(),
-            started: Vec::new(),
-            fences: Vec::new(),
             superseded: vec![false; clients],
             has_superseded: vec![false; clients],
-            succeeded_at: None,
-            newest: None,
-            frozen_until: None,
-            idle_since: None,
+            ..Self::default()
         }
     }
 

@@ -10,7 +10,10 @@ mod patience;
 #[allow(dead_code)]
 #[path = "../integration/support/program.rs"]
 mod program;
+#[path = "../integration/support/threads.rs"]
+mod threads;
 
 pub use self::dice::{Dice, asked};
 pub use self::patience::wait_until;
 pub use self::program::{QUIET, SERVER};
+pub use self::threads::{cores, on_threads};

@@ -268,36 +268,21 @@ pub enum Step {
 
 impl Step {
     pub fn is_fault(self) -> bool {
-        match self {
+        !matches!(
+            self,
             Self::Start(_)
-            | Self::Interrupt(_)
-            | Self::CommandEnds(_)
-            | Self::Tick(_)
-            | Self::Serve(..)
-            | Self::Receive(_)
-            | Self::ServeStray(_)
-            | Self::Plain
-            | Self::Deed(_)
-            | Self::Resume(_)
-            | Self::LetThrough(_)
-            | Self::Advance => false,
-            Self::LoseRequest(_)
-            | Self::LoseAnswer(_)
-            | Self::LoseMessage(_)
-            | Self::RepeatMessage(_)
-            | Self::Repeat(_)
-            | Self::HoldUp(..)
-            | Self::Kill(_)
-            | Self::Vanish(_)
-            | Self::Stop(_)
-            | Self::Delete(_)
-            | Self::Restart
-            | Self::SetClock(_)
-            | Self::FailOver(..)
-            | Self::ServeUnconfirmed(_)
-            | Self::Split(_)
-            | Self::Reset => true,
-        }
+                | Self::Interrupt(_)
+                | Self::CommandEnds(_)
+                | Self::Tick(_)
+                | Self::Serve(..)
+                | Self::Receive(_)
+                | Self::ServeStray(_)
+                | Self::Plain
+                | Self::Deed(_)
+                | Self::Resume(_)
+                | Self::LetThrough(_)
+                | Self::Advance
+        )
     }
 }
 

@@ -12,9 +12,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use super::sweep::play_all;
 use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{Gate, Redis, outcome};
+use crate::support::{Gate, Redis, on_threads, outcome};
 
 const MS: Duration = Duration::from_millis(1);
 /// More than the time for a reply.
@@ -218,10 +217,12 @@ fn a_lost_late_or_cut_reply_breaks_no_promise() {
     cases.retain(|case| case.to_string().contains(&wanted));
     let redis = Redis::start();
     load_scripts(&redis);
-    let broken = play_all(&cases, 32, |number, &case| {
+    let broken = on_threads(32, cases.len(), |number| {
+        let case = cases[number];
         let played = play(&redis, case, number);
         played.err().map(|why| format!("FAULTS={case}: {why}"))
     });
+    let broken: Vec<String> = broken.into_iter().flatten().collect();
     let (count, broken) = (cases.len(), broken.join("\n"));
     assert!(broken.is_empty(), "of {count} cases:\n{broken}");
 }

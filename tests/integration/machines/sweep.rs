@@ -18,7 +18,6 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -26,7 +25,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::chaos::faults::marked;
-use crate::support::{REDLOCK, Redis, script, state, without_terminal};
+use crate::support::{REDLOCK, Redis, cores, on_threads, script, state, without_terminal};
 
 /// A case that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -535,32 +534,6 @@ fn end_of(process: &mut Child, end: Instant) -> Option<ExitStatus> {
     process.try_wait().unwrap()
 }
 
-/// Plays cases on some threads, as a case waits most of the time. Returns what they broke.
-pub fn play_all<C: Sync>(
-    cases: &[C],
-    threads: usize,
-    play: impl Fn(usize, &C) -> Option<String> + Sync,
-) -> Vec<String> {
-    let next = AtomicUsize::new(0);
-    let broken = Mutex::new(Vec::new());
-    let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(case) = cases.get(number) else {
-                return;
-            };
-            let what = play(number, case);
-            broken.lock().unwrap().extend(what);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    broken.into_inner().unwrap()
-}
-
 /// Returns some of the cases, always the same, in steps that go through all errors and scenes.
 fn some(cases: Vec<Case>) -> Vec<Case> {
     let mut step = cases.len().div_ceil(SOME);
@@ -587,14 +560,16 @@ fn a_failed_or_last_system_call_leaves_no_command_without_the_lock_and_no_proces
         text => cases.retain(|case| case.to_string().contains(text)),
     }
     assert!(!cases.is_empty(), "no case is {wanted:?}");
-    let threads = 2 * std::thread::available_parallelism().map_or(2, usize::from);
     let began = Instant::now();
-    let broken = play_all(&cases, threads, |_, case| {
+    // A case waits most of the time.
+    let broken = on_threads(2 * cores(), cases.len(), |number| {
+        let case = &cases[number];
         let (_, what) = sweep.play(case.scene, case.fault.as_ref());
         let again = format!("again: REDLOCK_SWEEP='{case}'");
         let lines = what.join("\n    ");
         (!what.is_empty()).then(|| format!("{case}\n    {lines}\n    {again}"))
     });
+    let broken: Vec<String> = broken.into_iter().flatten().collect();
     let (count, failed, time) = (cases.len(), broken.len(), began.elapsed());
     let summary = format!("{count} of {all} cases in {time:?}, {failed} broken\n");
     std::io::stdout().write_all(summary.as_bytes()).unwrap();

@@ -10,7 +10,7 @@ pub fn asked<T: FromStr>(name: &str) -> Option<T> {
 }
 
 /// Numbers that look random and are always the same (`SplitMix64`).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Dice(u64);
 
 impl Dice {

@@ -21,6 +21,7 @@ mod running;
 mod scripts;
 mod sentinel;
 mod server;
+mod threads;
 pub mod tmux;
 mod turns;
 
@@ -38,6 +39,7 @@ pub use self::program::*;
 pub use self::running::*;
 pub use self::sentinel::*;
 pub use self::server::*;
+pub use self::threads::*;
 pub use self::turns::*;
 
 /// An argument list in one line: `words!("run --ttl 1s a -c", script)` is `&["run", "--ttl", "1s", "a", "-c", script]`.

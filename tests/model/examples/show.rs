@@ -8,7 +8,7 @@ use redis::Value;
 use crate::protocol::model::fake::Outcome;
 use crate::protocol::model::fake::deeds::KEYS;
 use crate::protocol::model::fake::server::START;
-use crate::protocol::model::support::lua::id;
+use crate::protocol::model::support::lua::{SHARED, id};
 
 /// A time in milliseconds, as `30d10s`.
 pub fn duration(text: &str) -> Option<i64> {
@@ -235,17 +235,20 @@ fn are_numbers(words: &[&str]) -> bool {
     words.iter().all(is_number)
 }
 
+fn shown_limit(limit: &str) -> String {
+    match limit {
+        SHARED => "shared".into(),
+        limit => format!("limit {limit}"),
+    }
+}
+
 /// An entry of `meta`.
 fn hold(text: &str) -> Option<String> {
     let words: Vec<&str> = text.splitn(7, ' ').collect();
     let [fence, since, limit, slot, waited, phase, who] = words[..] else {
         return None;
     };
-    let limit_text = if limit == crate::protocol::model::support::lua::SHARED {
-        "shared".into()
-    } else {
-        format!("limit {limit}")
-    };
+    let limit_text = shown_limit(limit);
     (are_numbers(&words[..5]) && who.starts_with('{')).then(|| {
         let waited = long(waited.parse().unwrap_or(0));
         format!("{phase} since {since} by {who} (fence {fence}, {limit_text}, slot {slot}, waited {waited})")
@@ -262,11 +265,7 @@ fn waiter(text: &str) -> Option<String> {
     let [dies, seen, knows] = times[..] else {
         return None;
     };
-    let limit_text = if limit == crate::protocol::model::support::lua::SHARED {
-        "shared".into()
-    } else {
-        format!("limit {limit}")
-    };
+    let limit_text = shown_limit(limit);
     let listens =
         ["polls", "listens", "listens in its slot"].get(listens.parse::<usize>().ok()?)?;
     let knows = match knows {
@@ -337,78 +336,56 @@ impl Snapshot {
     }
 }
 
-/// What the fields of an answer are, by the script and the first field, of which the meaning comes first.
-fn fields(script: &str, first: i64) -> Option<(&'static str, &'static [&'static str])> {
+/// What the fields of an answer are, by the script and the first field: what that means, and the others.
+fn fields(script: &str, first: i64) -> Option<(&'static str, &'static str)> {
     Some(match (script, first) {
-        ("acquire", 1) => ("held", &["fence", "slot"]),
+        ("acquire", 1) => ("held", "fence, slot"),
         ("acquire", 0) => (
             "busy",
-            &[
-                "now",
-                "ahead",
-                "ticket",
-                "polls",
-                "left",
-                "holders",
-                "holder",
-                "its entry",
-                "frozen",
-                "repaired",
-                "all ask again",
-                "asked to end by",
-            ],
+            "now, ahead, ticket, polls, left, holders, holder, its entry, frozen, repaired, all ask again, \
+             asked to end by",
         ),
-        ("acquire", 2) => ("superseded", &["by"]),
-        ("acquire", 3) => ("skip: a success is recent enough", &["last success ago"]),
-        ("acquire", 4) => ("not wanted any more", &["by"]),
-        ("acquire", 5) => ("enough wait already", &["how many"]),
-        ("renew", 1) => (
-            "renewed",
-            &["left", "fence", "limit", "slot", "cancelled by"],
-        ),
-        ("renew" | "check" | "release", 2) => ("released before", &[]),
-        ("renew" | "check" | "release" | "guard", 0) => ("lost", &["forced out by", "a holder"]),
-        ("check", 1) => ("held", &["left", "cancelled by"]),
-        ("release", 1) => ("released", &[]),
-        ("release", 3) => ("kept", &["left", "for guards"]),
-        ("release", 4) => ("released, and dead waiters are left", &[]),
-        ("release", 5) => ("released, and the grant is to be confirmed", &[]),
+        ("acquire", 2) => ("superseded", "by"),
+        ("acquire", 3) => ("skip: a success is recent enough", "last success ago"),
+        ("acquire", 4) => ("not wanted any more", "by"),
+        ("acquire", 5) => ("enough wait already", "how many"),
+        ("renew", 1) => ("renewed", "left, fence, limit, slot, cancelled by"),
+        ("renew" | "check" | "release", 2) => ("released before", ""),
+        ("renew" | "check" | "release" | "guard", 0) => ("lost", "forced out by, a holder"),
+        ("check", 1) => ("held", "left, cancelled by"),
+        ("release", 1) => ("released", ""),
+        ("release", 3) => ("kept", "left, for guards"),
+        ("release", 4) => ("released, and dead waiters are left", ""),
+        ("release", 5) => ("released, and the grant is to be confirmed", ""),
         ("guard", 1) => (
             "guards",
-            &[
-                "left",
-                "the run's ttl",
-                "fence",
-                "limit",
-                "slot",
-                "cancelled by",
-            ],
+            "left, the run's ttl, fence, limit, slot, cancelled by",
         ),
-        ("guard", 2) => ("the run is over", &[]),
-        ("guard", 3) => ("too many", &[]),
-        ("leave", 1) => ("left", &[]),
-        ("leave", 4) => ("left, and dead waiters are left", &[]),
-        ("keep", 1) | ("prolong", 1..) => ("extended", &[]),
-        ("keep", 0) => ("not ours alone", &[]),
-        ("prolong", 0) => ("renew is to be asked", &[]),
-        ("force", 1) => ("freed", &["a holder", "holders", "others"]),
-        ("force", 0) => ("free", &[]),
-        ("force", 2) => ("others hold it", &["id", "its entry"]),
-        ("force", 3) => ("removed from the queue", &["its entry"]),
-        ("force", 4) => (
-            "others are to be compared",
-            &["holders from", "waiters from"],
-        ),
-        ("stop", 1) => ("asked", &[]),
-        ("stop", 2) => ("no process watches over it", &[]),
-        ("stop", 0) => ("no such holder", &[]),
-        ("stop", 4) => ("others are to be compared", &["holders from"]),
-        ("thaw", 1) => ("thawed", &["had been frozen by"]),
-        ("thaw", 0) => ("it wasn't frozen", &[]),
-        ("skip", 1) => ("noted", &["host with the success"]),
+        ("guard", 2) => ("the run is over", ""),
+        ("guard", 3) => ("too many", ""),
+        ("leave", 1) => ("left", ""),
+        ("leave", 4) => ("left, and dead waiters are left", ""),
+        ("keep", 1) | ("prolong", 1..) => ("extended", ""),
+        ("keep", 0) => ("not ours alone", ""),
+        ("prolong", 0) => ("renew is to be asked", ""),
+        ("force", 1) => ("freed", "a holder, holders, others"),
+        ("force", 0) => ("free", ""),
+        ("force", 2) => ("others hold it", "id, its entry"),
+        ("force", 3) => ("removed from the queue", "its entry"),
+        ("force", 4) => ("others are to be compared", "holders from, waiters from"),
+        ("stop", 1) => ("asked", ""),
+        ("stop", 2) => ("no process watches over it", ""),
+        ("stop", 0) => ("no such holder", ""),
+        ("stop", 4) => ("others are to be compared", "holders from"),
+        ("thaw", 1) => ("thawed", "had been frozen by"),
+        ("thaw", 0) => ("it wasn't frozen", ""),
+        ("skip", 1) => ("noted", "host with the success"),
         _ => return None,
     })
 }
+
+/// Fields of which a 0 is the usual, which says nothing.
+const USUALLY_0: [&str; 4] = ["polls", "repaired", "all ask again", "others"];
 
 /// What came of a call: the answer, what was heard, and what is different from before in the keys.
 pub fn result(
@@ -441,42 +418,26 @@ pub fn result(
 }
 
 fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
-    if let (Some(script @ ("history" | "inspect" | "freeze")), Value::Array(values)) =
-        (script, value)
-    {
-        let what: &[&str] = match script {
-            "freeze" => &["holders", "a holder", "had been frozen by"],
-            "history" => &["now", "ended", "not ended", "skips"],
-            _ => &[
-                "type",
-                "fence",
-                "now",
-                "holders",
-                "waiters",
-                "frozen",
-                "durations",
-                "goes on at",
-                "record",
-            ],
-        };
+    let listed = match script {
+        Some("freeze") => "holders, a holder, had been frozen by",
+        Some("history") => "now, ended, not ended, skips",
+        Some("inspect") => {
+            "type, fence, now, holders, waiters, frozen, durations, goes on at, record"
+        }
+        _ => "",
+    };
+    if let (false, Value::Array(values)) = (listed.is_empty(), value) {
+        let is_empty = |value: &Value| matches!(value, Value::BulkString(text) if text.is_empty());
         let mut lines = Vec::new();
-        for (what, value) in what.iter().zip(values) {
-            match value {
-                Value::Nil => {}
-                Value::Array(cursors)
-                    if *what == "goes on at"
-                        && cursors.iter().all(
-                            |cursor| matches!(cursor, Value::BulkString(text) if text.is_empty()),
-                        ) => {}
-                Value::Array(values) => {
-                    lines.extend(
-                        values
-                            .iter()
-                            .map(|value| format!("-> {what}: {}", plain(names, value))),
-                    );
-                }
-                value => lines.push(format!("-> {what}: {}", plain(names, value))),
-            }
+        for (what, value) in listed.split(", ").zip(values) {
+            let values = match value {
+                Value::Nil => &[],
+                Value::Array(all) if what == "goes on at" && all.iter().all(is_empty) => &[],
+                Value::Array(values) => &values[..],
+                value => std::slice::from_ref(value),
+            };
+            let values = values.iter().map(|value| plain(names, value));
+            lines.extend(values.map(|value| format!("-> {what}: {value}")));
         }
         return lines;
     }
@@ -492,23 +453,13 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
         return vec![format!("-> {}", plain(names, value))];
     };
     let mut text = format!("-> {meaning}");
+    let mut what = what.split(", ");
     for (n, value) in rest.iter().enumerate() {
-        let what = what.get(n).copied().unwrap_or("?");
+        let what = what.next().filter(|what| !what.is_empty()).unwrap_or("?");
         let value = match value {
             // The usual, which says nothing.
             Value::Nil => continue,
-            Value::Int(0)
-                if [
-                    "polls",
-                    "repaired",
-                    "all ask again",
-                    "to be confirmed",
-                    "others",
-                ]
-                .contains(&what) =>
-            {
-                continue;
-            }
+            Value::Int(0) if USUALLY_0.contains(&what) => continue,
             Value::Int(-1) if what == "last success ago" => continue,
             Value::BulkString(text) if text.is_empty() && what == "ticket" => continue,
             Value::Int(ms) if *ms != -1 && ["left", "last success ago"].contains(&what) => {

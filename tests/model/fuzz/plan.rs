@@ -27,7 +27,7 @@ pub struct Plan {
 }
 
 /// A run of redlock, or a plain client. Times are in milliseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Client {
     /// Draws what is left to chance during the run.
     pub seed: u64,
@@ -50,7 +50,7 @@ pub struct Client {
 }
 
 /// What one client asks for, always the same.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Wish {
     pub token: String,
     /// Others could find out whether its process lives.
@@ -341,17 +341,7 @@ impl Kinds {
             queue: QueueOptions {
                 supersede,
                 number: is_numbered.then(|| dice.between(1, 30).unsigned_abs()),
-                most_waiting: dice.pick(&[
-                    None,
-                    None,
-                    None,
-                    None,
-                    None,
-                    None,
-                    None,
-                    Some(1),
-                    Some(3),
-                ]),
+                most_waiting: [Some(1), Some(3)].get(dice.below(9)).copied().flatten(),
             },
             key: if dice.chance(self.once) {
                 dice.pick(&[None, Some("monday"), Some("tuesday")])

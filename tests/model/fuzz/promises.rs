@@ -180,6 +180,7 @@ fn beat(ahead: i64, polls: bool) -> i64 {
     (2 * SECOND + SECOND / 2 * ahead).min(far).min(30 * SECOND)
 }
 
+#[derive(Default)]
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Promises {
     tokens: BTreeMap<String, usize>,
@@ -234,25 +235,8 @@ impl Promises {
                 .collect(),
             pasts: vec![Past::default(); plan.clients.len()],
             sets_clock: plan.sets_clock,
-            fence: 0,
-            fences_repeat: false,
-            superseded: 0,
-            superseded_exempt: 0,
-            number: 0,
-            success: None,
-            successes: BTreeMap::new(),
-            disturbed: 0,
             forgotten: i64::MIN,
-            meta_deleted: 0,
-            state_deleted: 0,
-            stalled: None,
-            in_vain: BTreeSet::new(),
-            is_unannounced: false,
-            granted: false,
-            replies_lost: false,
-            frozen_free: false,
-            stopped: BTreeSet::new(),
-            latest: 0,
+            ..Self::default()
         }
     }
 

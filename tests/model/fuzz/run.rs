@@ -93,8 +93,9 @@ pub trait Witness {
 
 impl Witness for () {}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
+    #[default]
     New,
     Waits,
     Holds,
@@ -112,6 +113,7 @@ pub struct Belief {
 }
 
 /// What is known of a client from outside.
+#[derive(Default)]
 pub struct Known {
     pub plan: plan::Client,
     dice: Dice,
@@ -139,18 +141,10 @@ impl Known {
     fn new(plan: plan::Client) -> Self {
         Self {
             dice: Dice::new(plan.seed, 1),
-            phase: Phase::New,
-            belief: None,
             tainted: -1,
             asked_most: plan.wish.ttl,
-            asked: 0,
-            sent: Vec::new(),
-            due: None,
-            is_reached: false,
-            has_returned: false,
-            stands_until: 0,
-            ever_held: false,
             plan,
+            ..Self::default()
         }
     }
 
