@@ -63,6 +63,9 @@ type Work = Box<dyn FnOnce(&Shared, &Connection) + Send>;
 /// Says what becomes of a request.
 type Hook = Box<dyn FnMut(&Request) -> Action + Send>;
 
+/// Changes an answer.
+type Rewrite = Box<dyn Fn(&mut Vec<u8>) + Send + Sync>;
+
 /// A proxy in front of a server, gone when dropped.
 pub struct Proxy {
     port: u16,
@@ -73,6 +76,7 @@ pub struct Proxy {
 struct Shared {
     server: u16,
     hook: Mutex<Hook>,
+    rewrite: Rewrite,
     seen: Mutex<Vec<String>>,
     counts: Mutex<HashMap<String, usize>>,
     /// The operations that were answered, and how long the answers were.
@@ -116,11 +120,21 @@ impl Proxy {
 
     /// One that asks this hook about each request.
     pub fn with(redis: &Redis, hook: impl FnMut(&Request) -> Action + Send + 'static) -> Self {
+        Self::rewriting(redis.port, hook, |_| ())
+    }
+
+    /// The same, which also changes the answers of the server at this port.
+    pub fn rewriting(
+        server: u16,
+        hook: impl FnMut(&Request) -> Action + Send + 'static,
+        rewrite: impl Fn(&mut Vec<u8>) + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
-            server: redis.port,
+            server,
             hook: Mutex::new(Box::new(hook)),
+            rewrite: Box::new(rewrite),
             seen: Mutex::default(),
             counts: Mutex::default(),
             answered: Mutex::default(),
@@ -395,6 +409,7 @@ impl Shared {
                 if connection.down_is_dead.load(Ordering::Relaxed) {
                     continue;
                 }
+                (self.rewrite)(&mut bytes);
                 let mut arrival = self.arrival();
                 let mut after = None;
                 match action {

@@ -348,7 +348,7 @@ impl Drop for Running {
 /// A run whose COMMAND says `ready` when it starts, and ends when it is asked to.
 pub struct Gated {
     pub run: Running,
-    gate: fs::File,
+    gate: Gate,
 }
 
 impl Gated {
@@ -357,10 +357,7 @@ impl Gated {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = redis.dir.path().join(format!("gate-{count}"));
-        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        // Open for both, so that neither side waits for the other.
-        let mut both = fs::OpenOptions::new();
-        let gate = both.read(true).write(true).open(&path).unwrap();
+        let gate = Gate::at(&path);
         // Its last line says when it ended, by its own clock.
         let script = r#"echo ready; read go <"$0"; date +%s%N"#;
         let command = ["--", "sh", "-c", script, path.to_str().unwrap()];
@@ -386,7 +383,7 @@ impl Gated {
 
     /// Tells COMMAND to end, whenever it is there.
     pub fn open(&mut self) {
-        self.gate.write_all(b"go\n").unwrap();
+        self.gate.open();
     }
 
     /// Tells COMMAND to end, and waits for the end of the run; when COMMAND ended.

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::proxy::{Action, Proxy};
 use super::{
     Network, Redis, SERVER, Scratch, TIMEOUT, ask, begin_heavy_test, free_port, redlock, wait_until,
 };
@@ -568,8 +568,7 @@ impl Drop for Sentinel {
 /// proxies in front of them. Gone when dropped.
 pub struct Exchange {
     pub port: u16,
-    ended: Arc<AtomicBool>,
-    is_cut: Arc<AtomicBool>,
+    proxy: Proxy,
 }
 
 impl Exchange {
@@ -589,70 +588,31 @@ impl Exchange {
     }
 
     fn of(sentinel: &Sentinel, texts: Vec<(String, String)>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let [ended, is_cut] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let (end, cut, to) = (Arc::clone(&ended), Arc::clone(&is_cut), sentinel.port);
-        let texts = Arc::new(texts);
-        std::thread::spawn(move || {
-            for near in listener.incoming().flatten() {
-                if end.load(Ordering::Relaxed) {
-                    return;
-                }
-                let Ok(far) = TcpStream::connect(("127.0.0.1", to)) else {
-                    continue;
-                };
-                let (up, down) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                let (one, other) = (Arc::clone(&cut), Arc::clone(&cut));
-                std::thread::spawn(move || pass(up, far, &[], &one));
-                let texts = Arc::clone(&texts);
-                std::thread::spawn(move || pass(down, near, &texts, &other));
+        let exchange = move |answer: &mut Vec<u8>| {
+            // A list of lists are the replicas.
+            let is_of_replicas = answer.windows(3).find(|part| part.starts_with(b"\r\n"));
+            if is_of_replicas.is_some_and(|part| part[2] == b'*') {
+                return;
             }
-        });
+            // Both are as long, as ports of five digits are.
+            for (old, new) in &texts {
+                let places = 0..(answer.len() + 1).saturating_sub(old.len());
+                for at in places {
+                    if answer[at..].starts_with(old.as_bytes()) {
+                        answer[at..at + old.len()].copy_from_slice(new.as_bytes());
+                    }
+                }
+            }
+        };
+        let proxy = Proxy::rewriting(sentinel.port, |_| Action::Pass, exchange);
         Self {
-            port,
-            ended,
-            is_cut,
+            port: proxy.port(),
+            proxy,
         }
     }
 
     /// From now on nothing passes.
     pub fn cut(&self) {
-        self.is_cut.store(true, Ordering::Relaxed);
+        self.proxy.set_hook(|_| Action::LoseReply);
     }
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, texts: &[(String, String)], is_cut: &AtomicBool) {
-    let mut bytes = [0; 16384];
-    while let Ok(read @ 1..) = from.read(&mut bytes) {
-        if is_cut.load(Ordering::Relaxed) {
-            continue;
-        }
-        // Both are as long, as ports of five digits are; answers are short, and come in one piece on one machine.
-        let mut text = bytes[..read].to_vec();
-        for (old, new) in texts {
-            // A list of lists are the replicas.
-            let of_replicas = text
-                .windows(7)
-                .position(|part| part.starts_with(b"\r\n*") && part[4..] == *b"\r\n*");
-            let end = of_replicas.unwrap_or(text.len());
-            let starts: Vec<usize> = (0..end.saturating_sub(old.len() - 1))
-                .filter(|&at| text[at..].starts_with(old.as_bytes()))
-                .collect();
-            for at in starts {
-                text.splice(at..at + old.len(), new.bytes());
-            }
-        }
-        if to.write_all(&text).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(Shutdown::Both);
 }
