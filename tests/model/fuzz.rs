@@ -14,14 +14,17 @@ mod scripts;
 pub mod view;
 
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use sha1_smol::Sha1;
 
 use plan::Plan;
 use run::{Done, Failure, Run, Server, Witness};
 
 use crate::protocol::model::fake::Real;
+use crate::protocol::model::support::lua::SCRIPTS;
 use crate::protocol::model::support::{asked, cores, on_threads};
-use crate::protocol::scripts::{GUARD, LEAVE, RELEASE, Script};
 
 /// How many seeds are tried by default, on a real server as well.
 const SEEDS: u64 = 20;
@@ -116,74 +119,103 @@ fn the_protocol_keeps_its_promises_on_a_server_in_memory() {
     assert!(done.steps > seeds * 50 && done.held > 0, "{line}");
 }
 
-/// The promise that is found broken in the first seeds, with something else in place of parts of a script.
-fn found_with(script: &Script, changes: &[(&str, &str)]) -> Option<&'static str> {
-    let mut source = script.source.to_owned();
-    for (part, other) in changes {
-        assert!(source.contains(part), "{part} isn't in the script");
-        source = source.replace(part, other);
-    }
+/// The promise that is found broken when scripts are changed.
+pub fn broken_with(
+    change: impl Fn(&'static str, &'static str) -> &'static str,
+    seeds: u64,
+) -> Option<&'static str> {
+    let changed = SCRIPTS.map(|(name, source)| (source, change(name, source)));
+    let changed = changed
+        .into_iter()
+        .filter(|(source, other)| source != other);
+    let replaced = changed.map(|(source, other)| {
+        let hash: &str = Sha1::from(source).digest().to_string().leak();
+        (hash, other)
+    });
     let server = Server {
-        replaced: vec![(script.hash, source.leak())],
+        replaced: replaced.collect(),
         ..Server::default()
     };
-    (1..=20).find_map(|seed| {
-        let run = Run::of(&Plan::of(seed), &server, &mut (), false);
-        Some(run.err()?.broken.promise)
+    (1..=seeds).find_map(|seed| {
+        let plan = Plan::of(seed);
+        let run = || Run::of(&plan, &server, &mut (), false);
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(run) => Some(run.err()?.broken.promise),
+            Err(_) => Some("a run comes to its end"),
+        }
     })
 }
 
-#[test]
-fn a_success_that_no_run_had_and_one_noted_for_another_time_are_found() {
-    let of_any_status = [("how == 'status:0'", "string.find(how, '^status:')")];
-    let earlier = [(
+const UNTRUE: &str = "P4: a success is when its run ended";
+
+/// Parts of scripts, what stands there by mistake, and the promise that the fuzz finds broken.
+const MISTAKES: [(&str, &str, &str); 12] = [
+    ("how == 'status:0'", "string.find(how, '^status:')", UNTRUE),
+    (
         "'succeeded', int_text(now_ms)",
         "'succeeded', int_text(now_ms - 1000)",
-    )];
-    let forgotten = [("how == 'status:0'", "how == 'status:'")];
-    let is_untrue = "P4: a success is when its run ended";
-    let is_ignored = "P4: a success is enough for as long as it is to be";
-    for (mistake, promise) in [
-        (&of_any_status[..], is_untrue),
-        (&earlier, is_untrue),
-        (&forgotten, is_ignored),
-    ] {
-        let found = found_with(&RELEASE, mistake);
-        assert_eq!(found, Some(promise), "{mistake:?}");
-    }
-}
+        UNTRUE,
+    ),
+    (
+        "how == 'status:0'",
+        "how == 'status:'",
+        "P4: a success is enough for as long as it is to be",
+    ),
+    (
+        "if is_kept and not insist then return {2} end",
+        "",
+        "P1: a guard is admitted while its run goes on",
+    ),
+    (
+        "if notice('over', guard) then return {2} end",
+        "",
+        "P5: a guard that has left isn't admitted again",
+    ),
+    (
+        "or guarded_for(token, entry) > 0 then return {1} end",
+        "then return {1} end",
+        "P1: a lease that has not run out is held",
+    ),
+    (
+        "value == token then return true end",
+        "value ~= token then return true end",
+        "no script fails",
+    ),
+    (
+        "if frozen > 0 and not ignores_freezes(who) then return nil end",
+        "",
+        "P4: no client gets a frozen lock",
+    ),
+    (
+        "count + 1 > smallest - LIMITS",
+        "count + 1 >= smallest - LIMITS",
+        "P5: who is admitted gets the lock at once",
+    ),
+    (
+        "redis.call('UNLINK', lock, meta)",
+        "",
+        "afterwards nothing but memory is left",
+    ),
+    (
+        "redis.call('PEXPIRE', lock, ttl)",
+        "",
+        "P1: a lease that has not run out is held",
+    ),
+    (
+        "if fence <= last then fence = last + 1 end",
+        "",
+        "P3: the fence grows with each grant",
+    ),
+];
 
 #[test]
-fn mistakes_with_guards_are_found() {
-    let after_the_end = "if is_kept and not insist then return {2} end";
-    let after_the_leave = "if notice('over', guard) then return {2} end";
-    let is_for_another = "or guarded_for(token, entry) > 0 then return {1} end";
-    for (script, part, other, promise) in [
-        (
-            &GUARD,
-            after_the_end,
-            "",
-            "P1: a guard is admitted while its run goes on",
-        ),
-        (
-            &GUARD,
-            after_the_leave,
-            "",
-            "P5: a guard that has left isn't admitted again",
-        ),
-        (
-            &LEAVE,
-            is_for_another,
-            "then return {1} end",
-            "P1: a lease that has not run out is held",
-        ),
-    ] {
-        assert_eq!(
-            found_with(script, &[(part, other)]),
-            Some(promise),
-            "{part}"
-        );
-    }
+fn a_mistake_in_a_script_breaks_a_promise_that_the_fuzz_sees() {
+    let found = MISTAKES.map(|(part, other, _)| {
+        let is_there = SCRIPTS.iter().any(|(_, source)| source.contains(part));
+        assert!(is_there, "{part} is in no script");
+        broken_with(|_, source| source.replace(part, other).leak(), 40)
+    });
+    assert_eq!(found, MISTAKES.map(|(_, _, promise)| Some(promise)));
 }
 
 /// A failure in full, after all was taken out of the plan that it doesn't need.

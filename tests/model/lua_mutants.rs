@@ -10,21 +10,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use sha1_smol::Sha1;
 
 use self::mutate::Mutant;
 use crate::protocol::model::examples::Expected;
 use crate::protocol::model::fake::deeds::{self, Deed};
 use crate::protocol::model::fake::memory::{Memory, Sources};
 use crate::protocol::model::fake::server::START;
-use crate::protocol::model::fuzz::plan::Plan;
-use crate::protocol::model::fuzz::run::{Run, Server};
+use crate::protocol::model::fuzz::broken_with;
 use crate::protocol::model::support::lua::SCRIPTS;
 use crate::protocol::model::support::{asked, cores, on_threads};
 
@@ -81,31 +78,6 @@ impl Workshop {
         fs::write(&path, &self.files[file]).unwrap();
         sources.into()
     }
-}
-
-/// The promise that the fuzz finds broken.
-fn found_by_fuzz(sources: &Sources, seeds: u64) -> Option<String> {
-    let others = SCRIPTS
-        .iter()
-        .filter(|(name, source)| sources[name] != *source);
-    let replaced = others.map(|(name, source)| {
-        let hash: &str = Sha1::from(source).digest().to_string().leak();
-        (hash, sources[name])
-    });
-    let server = Server {
-        replaced: replaced.collect(),
-        ..Server::default()
-    };
-    for seed in 1..=seeds {
-        let plan = Plan::of(seed);
-        let run = catch_unwind(AssertUnwindSafe(|| Run::of(&plan, &server, &mut (), false)));
-        match run {
-            Ok(Ok(_)) => {}
-            Ok(Err(failure)) => return Some(failure.broken.promise.to_owned()),
-            Err(_) => return Some("a run comes to its end".into()),
-        }
-    }
-    None
 }
 
 /// The shortest of these lists, cut down to what is needed, that goes otherwise than with the scripts as they are.
@@ -177,23 +149,13 @@ fn is_for(entry: &str, key: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" | "))
 }
 
-/// What the fuzz finds without the examples: so many of the mutants that it was run on.
-#[derive(Clone, Copy, Debug)]
-struct Alone {
-    found: usize,
-    tried: usize,
-}
-
-/// The fuzz is run on every sixth mutant that an example has told from the scripts.
-const SHARE: usize = 6;
-
 /// What told a mutant from the scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     /// The title of an example.
     Example(String),
     /// The promise that is broken.
-    Fuzz(String),
+    Fuzz(&'static str),
     Explained(&'static str),
     /// A list of calls that shows what is different, if one was found.
     Survives {
@@ -208,25 +170,6 @@ const LISTS: usize = 300;
 
 fn seeds() -> u64 {
     asked("MUTANTS_SEEDS").unwrap_or(SEEDS)
-}
-
-/// How many the fuzz finds of every sixth mutant that an example has told from the scripts.
-fn fuzz_alone(workshop: &Workshop, all: &[(&String, Mutant)], verdicts: &[Verdict]) -> Alone {
-    let both = all.iter().zip(verdicts);
-    let caught = both.filter(|(_, verdict)| matches!(verdict, Verdict::Example(_)));
-    let some: Vec<&(&String, Mutant)> = caught.map(|(one, _)| one).step_by(SHARE).collect();
-    let workshop = Mutex::new(workshop);
-    let found = on_threads(cores(), some.len(), |n| {
-        let (file, mutant) = some[n];
-        let sources = workshop.lock().unwrap().sources(file, mutant);
-        let found = found_by_fuzz(&sources, seeds());
-        progress(&format!("{}, by the fuzz alone: {found:?}", mutant.name));
-        found.is_some()
-    });
-    Alone {
-        found: found.iter().filter(|found| **found).count(),
-        tried: some.len(),
-    }
 }
 
 /// What the examples say of each mutant, in memory, and if they say nothing, the fuzz.
@@ -245,7 +188,7 @@ fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
         let reason = || explained.iter().find(|(_, entries)| is_it(entries));
         let verdict = if let Some(title) = expected.broken_by(&sources) {
             Verdict::Example(title.to_owned())
-        } else if let Some(promise) = found_by_fuzz(&sources, seeds()) {
+        } else if let Some(promise) = broken_with(|name, _| sources[name], seeds()) {
             Verdict::Fuzz(promise)
         } else if let Some((reason, _)) = reason() {
             Verdict::Explained(reason)
@@ -278,11 +221,9 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     let mut all = all(&workshop.files);
     all.retain(|(_, mutant)| mutant.name.starts_with(&only));
     let verdicts = in_memory(&workshop, &all);
-    let alone = fuzz_alone(&workshop, &all, &verdicts);
     let _ = std::panic::take_hook();
-    progress(&alone.told());
     if only.is_empty() {
-        fs::write("docs/mutants-lua.md", report(&all, &verdicts, alone)).unwrap();
+        fs::write("docs/mutants-lua.md", report(&all, &verdicts)).unwrap();
     }
     let survivors = all
         .iter()
@@ -299,21 +240,8 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     );
 }
 
-impl Alone {
-    /// As a sentence.
-    fn told(self) -> String {
-        let Self { found, tried } = self;
-        let percent = (100 * found + tried / 2) / tried.max(1);
-        format!(
-            "The fuzz alone, without the examples, finds {found} of {tried} in its {} seeds ({percent} %): it was run \
-             on every sixth mutant that the examples catch, too.",
-            seeds()
-        )
-    }
-}
-
 /// The page about them: how many each file has and what caught them, and why the others can't be caught.
-fn report(all: &[(&String, Mutant)], verdicts: &[Verdict], alone: Alone) -> String {
+fn report(all: &[(&String, Mutant)], verdicts: &[Verdict]) -> String {
     let mut page = String::from(HEADING);
     let mut files: Vec<&String> = all.iter().map(|(file, _)| *file).collect();
     files.dedup();
@@ -338,7 +266,6 @@ fn report(all: &[(&String, Mutant)], verdicts: &[Verdict], alone: Alone) -> Stri
         row(&format!("`{file}.lua`"), Some(file));
     }
     row("all", None);
-    let _ = write!(page, "\n{}\n", alone.told());
     page.push_str(EXPLAINED);
     for (reason, _) in explained() {
         let is_it = |verdict: &Verdict| *verdict == Verdict::Explained(reason);
@@ -366,46 +293,6 @@ const EXPLAINED: &str = "
 The list of them is `tests/model/lua_mutants/explained.txt`. How many there are of each kind:
 
 ";
-
-/// Mistakes that the fuzz finds soon, each by its file and the line as it was and as it is.
-const FOUND_SOON: [(&str, &str, &str); 6] = [
-    (
-        "lib/held",
-        "if value == token then return true end",
-        "if value ~= token then return true end",
-    ),
-    (
-        "lib/admission",
-        "if frozen > 0 and not ignores_freezes(who) then return nil end",
-        "if frozen > 0 and not ignores_freezes(who) then  end",
-    ),
-    (
-        "lib/admission",
-        "if smallest and count + 1 > smallest - LIMITS then return nil end",
-        "if smallest and count + 1 >= smallest - LIMITS then return nil end",
-    ),
-    ("release", "redis.call('UNLINK', lock, meta)", ""),
-    ("prolong", "redis.call('PEXPIRE', lock, ttl)", ""),
-    (
-        "lib/admission",
-        "if fence <= last then fence = last + 1 end",
-        "if fence <= last then  end",
-    ),
-];
-
-#[test]
-fn a_mistake_in_a_script_breaks_a_promise_that_the_fuzz_sees() {
-    let workshop = Workshop::open();
-    let all = all(&workshop.files);
-    for (file, before, after) in FOUND_SOON {
-        let is_it = |(its, mutant): &&(&String, Mutant)| {
-            *its == file && mutant.before == before && mutant.after == after
-        };
-        let (_, mutant) = all.iter().find(is_it).expect(before);
-        let found = found_by_fuzz(&workshop.sources(file, mutant), SEEDS);
-        assert!(found.is_some(), "{file}: {before}");
-    }
-}
 
 #[test]
 fn each_explanation_is_for_an_existing_mutant() {
