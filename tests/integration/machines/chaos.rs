@@ -23,8 +23,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use checker::{Broken, Verdict};
-use history::{Forgets, History, MS, SECOND, Span};
+use checker::Verdict;
+use history::{History, MS, SECOND, Span};
 use site::Topology;
 use site::sentinel::Watched;
 use site::single::Single;
@@ -65,9 +65,6 @@ fn jobs_keep_their_promises_while_processes_and_servers_fail() {
     text += &verdict.in_words();
     for line in &done.left {
         let _ = writeln!(text, "LEFT: {line}");
-    }
-    for broken in verdict.broken.iter().take(5) {
-        text += &events(&done.history, broken);
     }
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos/{topology}-{seed}"));
     fs::create_dir_all(&out).unwrap();
@@ -111,24 +108,4 @@ fn counted(texts: impl Iterator<Item = String>) -> String {
         .into_iter()
         .map(|(text, count)| format!("{text} {count}"));
     parts.collect::<Vec<_>>().join(", ")
-}
-
-/// Returns what happened around a broken promise.
-fn events(history: &History, broken: &Broken) -> String {
-    let shown = Span::new(broken.span.from - SECOND, broken.span.until + SECOND);
-    let mut text = format!("\n{}: {}\n", broken.promise, broken.detail);
-    let faults = history.faults.iter().filter(|fault| {
-        let is_lasting = fault.forgets != Forgets::Nothing || fault.sets_clock;
-        fault.span.meets(shown) || is_lasting && fault.span.from < shown.from
-    });
-    let _ = writeln!(text, "{:#?}", faults.collect::<Vec<_>>());
-    let commands = history.commands.iter();
-    let commands = commands.filter(|one| one.name == broken.name && one.span.meets(shown));
-    let _ = writeln!(text, "{:#?}", commands.collect::<Vec<_>>());
-    let jobs = history.jobs.iter().filter(|job| {
-        let alive = Span::new(job.started, job.ended.unwrap_or(history.ended));
-        job.wants(&broken.name) && alive.meets(shown)
-    });
-    let _ = writeln!(text, "{:#?}", jobs.collect::<Vec<_>>());
-    text
 }

@@ -86,8 +86,6 @@ impl Class {
 pub struct Broken {
     pub promise: &'static str,
     pub detail: String,
-    pub name: String,
-    pub span: Span,
 }
 
 /// All that a job does under one lock, from its first beat to its last.
@@ -157,13 +155,9 @@ impl Verdict {
         *(if is_judged { judged } else { excused }) += 1;
     }
 
-    fn break_promise(&mut self, promise: &'static str, name: &str, span: Span, detail: String) {
-        self.broken.push(Broken {
-            promise,
-            detail,
-            name: name.to_owned(),
-            span,
-        });
+    fn break_promise(&mut self, promise: &'static str, name: &str, span: Span, mut detail: String) {
+        detail.insert_str(0, &format!("{name} in {span:?}: "));
+        self.broken.push(Broken { promise, detail });
     }
 
     pub fn in_words(&self) -> String {
