@@ -295,27 +295,11 @@ const USUAL: [Kind; 7] = [
 /// What may go wrong with messages alone.
 const MESSAGES: [Kind; 4] = [Kind::Cut, Kind::Messages, Kind::Repeat, Kind::Late];
 
-/// All that happens to a run that waits or holds, beside a client of another program.
-fn two_runs_and_a_plain_client() -> Rules {
-    rules("two runs and a plain client", 2)
-        .with(1, &USUAL)
-        .beside_a_plain_client()
-}
-
-/// With more faults at once.
-fn two_runs() -> Rules {
-    rules("two runs", 2).with(2, &USUAL)
-}
-
 /// Users end runs while they wait.
 fn two_runs_that_are_interrupted() -> Rules {
     let mut rules = rules("two runs, interrupted", 2).with(1, &USUAL);
     rules.may_interrupt = true;
     rules
-}
-
-fn three_runs() -> Rules {
-    rules("three runs", 3).with(1, &USUAL)
 }
 
 /// Somebody else's writes, or a restart without data, may take a lock from its holder: then two commands may
@@ -448,19 +432,6 @@ fn handed_on() -> Rules {
     rules("a released lock is granted at once", 3).also_promising(AT_ONCE)
 }
 
-/// A grant is good for 5 s at the server, and its message may come late; whoever comes when it is over must
-/// not find the command of its run.
-fn late_grants() -> Rules {
-    rules("grants whose message comes late", 2)
-        .with(1, &[Kind::Late])
-        .beside_a_plain_client()
-        .lasting(8 * SECOND)
-        .each(|run| {
-            run.wish.ttl = 6 * SECOND;
-            run.terms.ttl = 6 * SECOND;
-        })
-}
-
 /// The clock of the server runs by so many percent faster than those of the clients.
 fn fast_clock(percent: i64) -> Rules {
     let mut rules = rules("the server's clock runs faster", 2)
@@ -532,10 +503,6 @@ fn in_order(name: &'static str, runs: usize) -> Rules {
         })
 }
 
-fn two_in_order() -> Rules {
-    in_order("two runs in an outside order", 2).with(1, &USUAL)
-}
-
 fn three_in_order() -> Rules {
     in_order("three runs in an outside order", 3)
 }
@@ -554,13 +521,6 @@ fn polling() -> Rules {
     rules
 }
 
-/// A grant to one of them isn't heard of, so that it is known only when it looks.
-fn two_that_poll() -> Rules {
-    rules("two runs that poll", 2)
-        .with(1, &USUAL)
-        .each(|run| run.polls = true)
-}
-
 fn failover(sync: Sync) -> Rules {
     rules("a failover", 2)
         .failing_over(sync)
@@ -577,21 +537,6 @@ fn failover_without_sync() -> Rules {
         nodes: vec![0, 0, 0],
         ..rules
     }
-}
-
-/// A third run takes what the second one gives back.
-fn failover_of_three() -> Rules {
-    rules("a failover with three runs", 3)
-        .failing_over(Sync::All)
-        .lasting(5 * SECOND)
-}
-
-/// The same with a second fault.
-fn failover_and_more() -> Rules {
-    let kinds = [Kind::FailOver, Kind::Unconfirmed, Kind::Cut, Kind::Late];
-    failover(Sync::All)
-        .named("a failover and another fault")
-        .with(2, &kinds)
 }
 
 /// A primary with three replicas and three sentinels. The network is cut in two, and the sentinel on the side of the old
@@ -640,13 +585,6 @@ fn guarded_reader() -> Rules {
     rules
 }
 
-/// A primary that knows of the guard is replaced.
-fn guarded_failover() -> Rules {
-    guarded("a guard, and a failover")
-        .failing_over(Sync::All)
-        .lasting(5 * SECOND)
-}
-
 /// All scenarios in which the promises have to hold, the small ones first.
 fn all() -> Vec<Rules> {
     vec![
@@ -660,7 +598,16 @@ fn all() -> Vec<Rules> {
         cut_with_a_sentinel(),
         failover_without_sync(),
         fast_clock(1),
-        late_grants(),
+        // A grant is good for 5 s at the server, and its message may come late; whoever comes when it is over must
+        // not find the command of its run.
+        rules("grants whose message comes late", 2)
+            .with(1, &[Kind::Late])
+            .beside_a_plain_client()
+            .lasting(8 * SECOND)
+            .each(|run| {
+                run.wish.ttl = 6 * SECOND;
+                run.terms.ttl = 6 * SECOND;
+            }),
         set_clock(),
         frozen(),
         frozen_and_ignored(),
@@ -671,20 +618,38 @@ fn all() -> Vec<Rules> {
         two_runs_that_are_interrupted(),
         superseded(),
         served(),
-        two_in_order(),
-        two_that_poll(),
+        in_order("two runs in an outside order", 2).with(1, &USUAL),
+        // A grant to one of them isn't heard of, so that it is known only when it looks.
+        rules("two runs that poll", 2)
+            .with(1, &USUAL)
+            .each(|run| run.polls = true),
         reader_and_writer(),
         late_answers_and_grants(),
         slots(),
-        failover_and_more(),
-        failover_of_three(),
-        guarded_failover(),
+        failover(Sync::All)
+            .named("a failover and another fault")
+            .with(
+                2,
+                &[Kind::FailOver, Kind::Unconfirmed, Kind::Cut, Kind::Late],
+            ),
+        // A third run takes what the second one gives back.
+        rules("a failover with three runs", 3)
+            .failing_over(Sync::All)
+            .lasting(5 * SECOND),
+        // A primary that knows of the guard is replaced.
+        guarded("a guard, and a failover")
+            .failing_over(Sync::All)
+            .lasting(5 * SECOND),
         guarded_reader(),
         guarded("a guard"),
-        two_runs_and_a_plain_client(),
-        three_runs(),
+        // All that happens to a run that waits or holds, beside a client of another program.
+        rules("two runs and a plain client", 2)
+            .with(1, &USUAL)
+            .beside_a_plain_client(),
+        rules("three runs", 3).with(1, &USUAL),
         shared(),
-        two_runs(),
+        // With more faults at once.
+        rules("two runs", 2).with(2, &USUAL),
     ]
 }
 
