@@ -8,11 +8,7 @@ use crate::cli::{self, Common};
 use crate::fuzz::{Target, assert_safe_line, texts};
 use crate::report::escaped;
 
-pub const TARGET: Target = Target {
-    name: "config",
-    check: config,
-    examples,
-};
+pub const TARGET: Target = Target::new("config", config, examples);
 
 fn examples() -> Vec<Vec<u8>> {
     texts(&[

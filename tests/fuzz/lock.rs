@@ -26,26 +26,10 @@ use crate::redis::url::{Address, Login, Url};
 use crate::report::{escaped, escaped_json};
 
 pub const TARGETS: [Target; 4] = [
-    Target {
-        name: "url",
-        check: url,
-        examples: urls,
-    },
-    Target {
-        name: "names",
-        check: names,
-        examples: name_examples,
-    },
-    Target {
-        name: "resp",
-        check: resp,
-        examples: replies,
-    },
-    Target {
-        name: "entries",
-        check: entries,
-        examples: entry_examples,
-    },
+    Target::new("url", url, urls),
+    Target::new("names", names, name_examples),
+    Target::new("resp", resp, replies),
+    Target::new("entries", entries, entry_examples),
 ];
 
 /// Largest listing, in bytes.
@@ -429,15 +413,11 @@ mod tests {
                     command,
                     reason,
                     url,
-                    once: None,
                     ttl,
                     skew,
                     instance,
-                    ignores_freeze: false,
                     kill_after,
-                    // Scripts write these, and nothing else does.
-                    order: None,
-                    asked: None,
+                    ..Who::default()
                 }
             },
         )

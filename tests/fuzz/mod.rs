@@ -13,6 +13,16 @@ pub struct Target {
     pub examples: fn() -> Vec<Vec<u8>>,
 }
 
+impl Target {
+    pub const fn new(name: &'static str, check: fn(&[u8]), examples: fn() -> Vec<Vec<u8>>) -> Self {
+        Self {
+            name,
+            check,
+            examples,
+        }
+    }
+}
+
 pub fn targets() -> Vec<Target> {
     let mut all = vec![config::fuzz::TARGET];
     all.extend(protocol::fuzz::TARGETS);
@@ -110,38 +120,9 @@ pub mod tests {
         }
     }
 
-    /// Bytes that mean something somewhere, and numbers at the edge.
-    const WORDS: [&str; 29] = [
-        "\r\n",
-        "\0",
-        " ",
-        ":",
-        "/",
-        "@",
-        "%",
-        "=",
-        ",",
-        "{",
-        "}",
-        "\"",
-        "'",
-        "\\",
-        "[",
-        "-1",
-        "0",
-        "9007199254740993",
-        "18446744073709551616",
-        "99999999999999999999999",
-        "\x1b[2J",
-        "\u{202e}",
-        "\u{9b}",
-        "東\u{301}",
-        "*1\r\n",
-        "$-1\r\n",
-        "nan",
-        "%00",
-        "--",
-    ];
+    /// Bytes that mean something somewhere, and numbers at the edge, with bars between.
+    const WORDS: &str = "\r\n|\0| |:|/|@|%|=|,|{|}|\"|'|\\|[|-1|0|9007199254740993|18446744073709551616|\
+        99999999999999999999999|\x1b[2J|\u{202e}|\u{9b}|東\u{301}|*1\r\n|$-1\r\n|nan|%00|--";
 
     /// A change of an input: a piece in place of a part. Places are shares of lengths.
     #[derive(Clone, Debug)]
@@ -153,7 +134,7 @@ pub mod tests {
     #[derive(Clone, Debug)]
     enum Piece {
         Byte(u8),
-        Word(usize),
+        Word(&'static str),
         /// The same part again and again.
         Again(usize),
         /// A part of another example.
@@ -162,10 +143,11 @@ pub mod tests {
 
     fn change() -> impl Strategy<Value = Change> {
         let short = (any::<u16>(), 0..500_u16).prop_map(|(at, more)| (at, at.saturating_add(more)));
+        let words = prop::sample::select(WORDS.split('|').collect::<Vec<_>>());
         let part = prop_oneof![short, (any::<u16>(), any::<u16>())];
         let piece = prop_oneof![
             any::<u8>().prop_map(Piece::Byte),
-            (0..WORDS.len()).prop_map(Piece::Word),
+            words.prop_map(Piece::Word),
             (0..20_usize).prop_map(Piece::Again),
             (any::<usize>(), any::<u16>(), any::<u16>())
                 .prop_map(|(other, from, to)| Piece::Other(other, from, to)),
@@ -182,7 +164,7 @@ pub mod tests {
         let part = range(change.part.0, change.part.1, bytes.len());
         let piece = match change.piece {
             Piece::Byte(byte) => vec![byte],
-            Piece::Word(word) => WORDS[word].into(),
+            Piece::Word(word) => word.into(),
             Piece::Again(times) => bytes[part.clone()].repeat(times),
             Piece::Other(other, from, to) => {
                 let other = &examples[other % examples.len()];

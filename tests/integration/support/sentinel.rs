@@ -25,27 +25,9 @@ const DOWN_AFTER_MS: [u32; 3] = [900, 1900, 2900];
 
 /// The sentinels look at all servers and at each other more often than they usually do, so that a failover
 /// takes a second or two. Those that can't be told so (Redis 6) need somewhat longer.
-const TIMERS: [&str; 18] = [
-    "INFO-PERIOD",
-    "300",
-    "PING-PERIOD",
-    "400",
-    "ASK-PERIOD",
-    "100",
-    "PUBLISH-PERIOD",
-    "200",
-    "MIN-LINK-RECONNECT-PERIOD",
-    "500",
-    "SLAVE-RECONF-TIMEOUT",
-    "1500",
-    "ELECTION-TIMEOUT",
-    "1500",
-    // The machine may be busy: that is not a reason to do nothing for half a minute.
-    "TILT-TRIGGER",
-    "15000",
-    "TILT-PERIOD",
-    "500",
-];
+/// The machine may be busy: that is not a reason to do nothing for half a minute.
+const TIMERS: &str = "SENTINEL DEBUG INFO-PERIOD 300 PING-PERIOD 400 ASK-PERIOD 100 PUBLISH-PERIOD 200 \
+    MIN-LINK-RECONNECT-PERIOD 500 SLAVE-RECONF-TIMEOUT 1500 ELECTION-TIMEOUT 1500 TILT-TRIGGER 15000 TILT-PERIOD 500";
 
 /// Where the servers run, and with what.
 #[derive(Default)]
@@ -468,7 +450,7 @@ impl Sentinel {
     /// Has it look at servers more often; whether it has answered.
     pub fn hurry(&self) -> bool {
         let answers = self.cli(&["PING"]) == "PONG";
-        self.cli(&[&["SENTINEL", "DEBUG"][..], &TIMERS].concat());
+        self.cli(&TIMERS.split(' ').collect::<Vec<_>>());
         answers
     }
 
