@@ -184,20 +184,6 @@ pub enum What {
     History,
 }
 
-/// The keys that may be lost one by one: all except the guards, which are drawn later, and the index, which isn't the
-/// lock's own.
-const EVICTED: [Key; 9] = [
-    Key::Lock,
-    Key::State,
-    Key::Meta,
-    Key::Holders,
-    Key::Queue,
-    Key::Waiters,
-    Key::History,
-    Key::Slots,
-    Key::Notices,
-];
-
 impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut dice = Dice::new(seed, 0);
@@ -233,8 +219,11 @@ impl Plan {
                 What::Thaw
             }
         });
+        // The guards are drawn later, and the index isn't the lock's own.
+        let mut evicted = Key::ALL.to_vec();
+        evicted.retain(|key| !matches!(key, Key::Index | Key::Exempt | Key::Guards));
         add(&mut dice, 35, 4, &mut |dice| {
-            What::Delete(dice.pick(&EVICTED))
+            What::Delete(dice.pick(&evicted))
         });
         add(&mut dice, 50, 4, &mut |dice| match dice.between(0, 3) {
             0 => What::Inspect,

@@ -712,6 +712,11 @@ impl<'a> Run<'a> {
     fn deed(&mut self, what: What) -> Result<(), Broken> {
         let held: Vec<String> = self.view.held().into_keys().collect();
         let one = |n: usize| held.get(n % held.len().max(1)).cloned();
+        let number_of = |token: &str| {
+            let mut clients = self.clients.iter();
+            let number = clients.position(|client| client.token() == token);
+            number.unwrap_or(usize::MAX)
+        };
         let rules = Rc::clone(&self.world.rules);
         let lock = &rules.lock;
         let who = scenarios::who("op").to_json();
@@ -724,22 +729,13 @@ impl<'a> Run<'a> {
             What::ForceNobody => (Act::Force(Some(usize::MAX)), force("0123456789ab")),
             What::ForceOne(n) => {
                 let Some(token) = one(n) else { return Ok(()) };
-                let mut clients = self.clients.iter();
-                let victim = clients.position(|client| client.token() == token);
-                (
-                    Act::Force(Some(victim.unwrap_or(usize::MAX))),
-                    force(&id(&token)),
-                )
+                let victim = number_of(&token);
+                (Act::Force(Some(victim)), force(&id(&token)))
             }
             What::Stop(n) => {
                 let Some(token) = one(n) else { return Ok(()) };
                 let args = vec![id(&token).into(), who.clone(), "0".into()];
-                let mut clients = self.clients.iter();
-                let victim = clients.position(|client| client.token() == token);
-                (
-                    Act::Stop(victim.unwrap_or(usize::MAX)),
-                    lock.call(&STOP, args),
-                )
+                (Act::Stop(number_of(&token)), lock.call(&STOP, args))
             }
             What::Skip => {
                 let args = vec!["busy".into(), "7".into(), who.clone(), Vec::new()];
@@ -761,10 +757,8 @@ impl<'a> Run<'a> {
             }
             What::Check(n) => {
                 let token = one(n).unwrap_or_else(|| "stranger".into());
-                (
-                    Act::Look,
-                    lock.call(&CHECK, vec![token.into(), "10000".into()]),
-                )
+                let args = vec![token.into(), "10000".into()];
+                (Act::Look, lock.call(&CHECK, args))
             }
             What::Inspect => {
                 let mut call = lock.call_with_guards(&INSPECT, Vec::new());

@@ -7,43 +7,37 @@ use super::promises::Act;
 use super::view::text;
 use crate::protocol::answer;
 use crate::protocol::guard;
-use crate::protocol::scripts::{
-    ACQUIRE, CHECK, GUARD, LEAVE, PROLONG, RELEASE, RENEW, Script, unexpected_reply,
-};
+use crate::protocol::model::fake::name_of;
+use crate::protocol::scripts::unexpected_reply;
 use crate::protocol::{Acquired, Error, LeaseState, Released};
 use crate::redis::call::Call;
 
 /// What a client does with a call of its own.
 pub fn act(client: usize, call: &Call) -> Act {
-    if is(call, &ACQUIRE) {
-        let queues = !call.args[7].is_empty();
-        Act::Acquire { client, queues }
-    } else if is(call, &RENEW) || is(call, &PROLONG) {
-        Act::Renew(client)
-    } else if is(call, &RELEASE) {
-        let keeps = call.args[6] != b"0";
-        Act::Release { client, keeps }
-    } else if is(call, &GUARD) {
-        Act::Guard(client)
-    } else if is(call, &LEAVE) {
-        Act::Leave(client)
-    } else {
-        Act::Check(client)
+    match name_of(call.script) {
+        Some("acquire") => Act::Acquire {
+            client,
+            queues: !call.args[7].is_empty(),
+        },
+        Some("renew" | "prolong") => Act::Renew(client),
+        Some("release") => Act::Release {
+            client,
+            keeps: call.args[6] != b"0",
+        },
+        Some("guard") => Act::Guard(client),
+        Some("leave") => Act::Leave(client),
+        _ => Act::Check(client),
     }
-}
-
-fn is(call: &Call, script: &Script) -> bool {
-    call.script.hash == script.hash
 }
 
 /// Whether this is a request of a waiter that knows its ticket.
 pub fn tells_ticket(call: &Call) -> bool {
-    is(call, &ACQUIRE) && !call.args[8].is_empty()
+    name_of(call.script) == Some("acquire") && !call.args[8].is_empty()
 }
 
 /// How a hold has ended, as its release says: empty where nothing was done under it.
 pub fn outcome(call: &Call) -> Option<&[u8]> {
-    is(call, &RELEASE).then(|| call.args[5].as_slice())
+    (name_of(call.script) == Some("release")).then(|| call.args[5].as_slice())
 }
 
 /// What was answered, as redlock reads it.
@@ -64,24 +58,19 @@ pub enum Answer {
 /// # Errors
 /// It has no exact meaning.
 pub fn read(call: &Call, value: Value) -> Result<Answer, Error> {
-    if is(call, &ACQUIRE) {
-        answer::acquired(value).map(Answer::Acquired)
-    } else if is(call, &RENEW) {
-        answer::renewed(value).map(Answer::Lease)
-    } else if is(call, &PROLONG) {
-        let ttl = ms(text(&call.args[1]).parse().expect("a ttl"));
-        let state = answer::prolonged(&value, ttl)?;
-        Ok(state.map_or(Answer::Unsure, Answer::Lease))
-    } else if is(call, &CHECK) {
-        answer::checked(value).map(Answer::Lease)
-    } else if is(call, &GUARD) {
-        guard::extended(value).map(Answer::Lease)
-    } else if is(call, &RELEASE) {
-        answer::released(value).map(Answer::Released)
-    } else if call.script.hash.is_empty() || matches!(&value, Value::Array(all) if !all.is_empty())
-    {
-        Ok(Answer::Other)
-    } else {
-        Err(unexpected_reply(&[value]))
-    }
+    Ok(match name_of(call.script) {
+        Some("acquire") => Answer::Acquired(answer::acquired(value)?),
+        Some("renew") => Answer::Lease(answer::renewed(value)?),
+        Some("prolong") => {
+            let ttl = ms(text(&call.args[1]).parse().expect("a ttl"));
+            answer::prolonged(&value, ttl)?.map_or(Answer::Unsure, Answer::Lease)
+        }
+        Some("check") => Answer::Lease(answer::checked(value)?),
+        Some("guard") => Answer::Lease(guard::extended(value)?),
+        Some("release") => Answer::Released(answer::released(value)?),
+        Some(_) if !matches!(&value, Value::Array(all) if !all.is_empty()) => {
+            return Err(unexpected_reply(&[value]));
+        }
+        _ => Answer::Other,
+    })
 }

@@ -59,27 +59,17 @@ const STATUS: &str = "each process ends with a status that the manual names";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     Forbidden,
+    /// Its fence keeps it from doing harm.
     Suspended,
     /// A killed supervisor left descendants, or a script without a keeper.
     Orphaned,
+    /// Within the window of `release --force`.
     Forced,
+    /// Documented, as are clocks that are set.
     DataLost,
     ClockSet,
+    /// The machine had no processor for the supervisor.
     Starved,
-}
-
-impl Class {
-    fn in_words(self) -> &'static str {
-        match self {
-            Self::Forbidden => "FORBIDDEN",
-            Self::Suspended => "a process was suspended (fenced)",
-            Self::Orphaned => "a killed supervisor left processes (fenced)",
-            Self::Forced => "release --force, within its window",
-            Self::DataLost => "data lost (documented)",
-            Self::ClockSet => "a server's clock was set (documented)",
-            Self::Starved => "the machine had no processor for the supervisor",
-        }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -103,14 +93,12 @@ pub struct Hold<'a> {
 pub struct Verdict {
     pub broken: Vec<Broken>,
     holds: usize,
-    hand_overs: usize,
     /// Writes that `redlock fence` accepted and refused.
     accepted: usize,
     refused: usize,
     pub overlaps: BTreeMap<Class, (usize, Nanos)>,
     /// How often each promise was judged, and how often faults excused that.
     pub chances: BTreeMap<&'static str, (usize, usize)>,
-    waits: Vec<Nanos>,
 }
 
 impl Verdict {
@@ -118,7 +106,6 @@ impl Verdict {
         let mut verdict = Self::default();
         for (name, holds) in holds(history) {
             verdict.holds += holds.len();
-            verdict.hand_overs += count_hand_overs(&holds);
             let lock = Lock {
                 history,
                 name,
@@ -162,22 +149,16 @@ impl Verdict {
 
     pub fn in_words(&self) -> String {
         let mut text = format!(
-            "{} holds, {} hand-overs; fenced writes: {} accepted, {} refused\n",
-            self.holds, self.hand_overs, self.accepted, self.refused
+            "{} holds; fenced writes: {} accepted, {} refused\n",
+            self.holds, self.accepted, self.refused
         );
         for (class, (count, longest)) in &self.overlaps {
-            let (class, ms) = (class.in_words(), longest / MS);
-            let _ = writeln!(text, "overlaps, {class}: {count}, the longest {ms} ms");
+            let ms = longest / MS;
+            let _ = writeln!(text, "overlaps, {class:?}: {count}, the longest {ms} ms");
         }
         for (promise, (judged, excused)) in &self.chances {
             let _ = writeln!(text, "{promise}: {judged} judged, {excused} excused");
         }
-        let mut waits = self.waits.clone();
-        waits.sort_unstable();
-        let at = |part: usize| waits.get(waits.len() * part / 100).or(waits.last());
-        let ms = |part| at(part).copied().unwrap_or(0) / MS;
-        let (median, longest) = (ms(50), ms(100));
-        let _ = writeln!(text, "judged waits, ms: median {median}, longest {longest}");
         for broken in &self.broken {
             let _ = writeln!(text, "BROKEN: {}: {}", broken.promise, broken.detail);
         }
@@ -219,14 +200,6 @@ fn holds(history: &History) -> BTreeMap<&str, Vec<Hold<'_>>> {
         holds.sort_by_key(|hold| hold.span.from);
     }
     by_name
-}
-
-fn count_hand_overs(holds: &[Hold]) -> usize {
-    let is_hand_over = |pair: &&[Hold]| {
-        let gap = pair[1].span.from - pair[0].span.until;
-        (0..100 * MS).contains(&gap) && pair[1].job.started < pair[0].span.until
-    };
-    holds.windows(2).filter(is_hand_over).count()
 }
 
 /// A lock and its holds.
@@ -621,9 +594,6 @@ impl Lock<'_> {
                     gone < around.from || other.started > until || is_undisturbed(other)
                 });
             verdict.count(P5, is_judged);
-            if is_judged {
-                verdict.waits.push(until - since);
-            }
             if is_judged && until - since > CALM {
                 let detail = format!("#{} waited {} ms", job.id, (until - since) / MS);
                 verdict.break_promise(P5, self.name, Span::new(since, until), detail);

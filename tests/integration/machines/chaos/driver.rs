@@ -34,11 +34,6 @@ const END: Nanos = 90 * SECOND;
 /// Keys that are meant to stay, and the note of a killed waiter for a second lock, which expires.
 const REMEMBERED: [&str; 5] = [":state", ":history", ":skips", ":index", ":notices"];
 
-struct Operator {
-    process: Child,
-    command: OperatorCommand,
-}
-
 /// A run of chaos.
 pub struct Chaos {
     site: Box<dyn Topology>,
@@ -47,7 +42,7 @@ pub struct Chaos {
     stage: Stage,
     dice: Dice,
     running: Vec<(Child, Job)>,
-    operators: Vec<Operator>,
+    operators: Vec<(Child, OperatorCommand)>,
     thaws: Vec<(Nanos, &'static str)>,
     aims: Vec<Aim>,
     suspended: Vec<(Nanos, u32, i32)>,
@@ -172,14 +167,10 @@ impl Chaos {
     }
 
     fn collect_jobs(&mut self) {
-        for n in (0..self.running.len()).rev() {
-            let Some(status) = self.running[n].0.try_wait().unwrap() else {
-                continue;
-            };
-            let (_, mut job) = self.running.swap_remove(n);
+        for (mut job, status) in ended(&mut self.running) {
             let said = self.stage.said(&job.id.to_string());
             job.ended = Some(boottime());
-            job.status = seen_by_a_shell(status);
+            job.status = status;
             job.said = fs::read_to_string(&said).unwrap_or_default();
             let _ = fs::remove_file(said);
             self.history.jobs.push(job);
@@ -188,13 +179,9 @@ impl Chaos {
 
     fn collect_operators(&mut self) {
         let now = boottime();
-        for n in (0..self.operators.len()).rev() {
-            let Some(status) = self.operators[n].process.try_wait().unwrap() else {
-                continue;
-            };
-            let Operator { mut command, .. } = self.operators.swap_remove(n);
+        for (mut command, status) in ended(&mut self.operators) {
             command.span.until = now;
-            command.status = seen_by_a_shell(status);
+            command.status = status;
             if let OperatorAction::Freeze(length) = command.action {
                 let thaw = now + length * self.dice.between(10, 120) / 100;
                 self.thaws.push((thaw, command.name));
@@ -217,7 +204,7 @@ impl Chaos {
             span: Span::new(began, Nanos::MAX),
             status: None,
         };
-        self.operators.push(Operator { process, command });
+        self.operators.push((process, command));
     }
 
     fn start_job(&mut self) {
@@ -386,6 +373,17 @@ impl Chaos {
         }
         left
     }
+}
+
+/// Takes out what has ended, with its status.
+fn ended<T>(running: &mut Vec<(Child, T)>) -> Vec<(T, Option<i32>)> {
+    let mut ended = Vec::new();
+    for n in (0..running.len()).rev() {
+        if let Some(status) = running[n].0.try_wait().unwrap() {
+            ended.push((running.swap_remove(n).1, seen_by_a_shell(status)));
+        }
+    }
+    ended
 }
 
 /// Makes the folders of a run, and puts the binary under test and the beater into `bin`.
