@@ -650,17 +650,7 @@ impl Client {
                         return self.release(mode, now, network);
                     }
                     // A command may ignore a TERM; that it doesn't is one of its ends.
-                    session::Action::Terminate(_)
-                    | session::Action::TerminateOthers
-                    | session::Action::TerminateOthersThan(_)
-                    | session::Action::Forward(_)
-                    | session::Action::ForwardOutside(_)
-                    | session::Action::Suspend
-                    | session::Action::Warn
-                    | session::Action::ReportSilence { .. }
-                    | session::Action::ReportAnswer
-                    | session::Action::TellLost
-                    | session::Action::NameSurvivors => {}
+                    _ => {}
                 }
             }
         }
@@ -735,11 +725,8 @@ impl Client {
                     }
                     wait::Action::Disconnect(_) => network.close(self.number),
                     wait::Action::SearchDeadlock(_) => events.push_back(wait::Event::NotSearched),
-                    wait::Action::Suspend
-                    | wait::Action::Show { .. }
-                    | wait::Action::ShowOutage { .. }
-                    | wait::Action::ShowAnswer => {}
                     wait::Action::End(end) => return self.on_wait_end(&end, now, network),
+                    _ => {}
                 }
             }
         }

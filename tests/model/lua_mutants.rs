@@ -13,14 +13,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use proptest::strategy::{Strategy, ValueTree};
-use proptest::test_runner::TestRunner;
-
 use self::mutate::Mutant;
 use crate::protocol::model::examples::Expected;
-use crate::protocol::model::fake::deeds::{self, Deed};
-use crate::protocol::model::fake::memory::{Memory, Sources};
-use crate::protocol::model::fake::server::START;
+use crate::protocol::model::fake::memory::Sources;
 use crate::protocol::model::fuzz::broken_with;
 use crate::protocol::model::support::lua::SCRIPTS;
 use crate::protocol::model::support::{asked, cores, on_threads};
@@ -80,36 +75,6 @@ impl Workshop {
     }
 }
 
-/// The shortest of these lists, cut down to what is needed, that goes otherwise than with the scripts as they are.
-fn difference(sources: &Sources, lists: &[Vec<Deed>]) -> Option<String> {
-    let mut ours = Memory::new(SCRIPTS.into());
-    let mut theirs = Memory::new(sources.clone());
-    let mut differs = |list: &[Deed]| {
-        ours.clear();
-        theirs.clear();
-        let mut clock = START;
-        list.iter().any(|deed| {
-            if let Deed::Time(by) = deed {
-                clock += by;
-            }
-            ours.perform(deed, clock) != theirs.perform(deed, clock)
-        })
-    };
-    let found = lists.iter().filter(|list| differs(list)).cloned();
-    let mut list = found.min_by_key(Vec::len)?;
-    let mut at = list.len();
-    while at > 0 {
-        at -= 1;
-        let mut shorter = list.clone();
-        shorter.remove(at);
-        if differs(&shorter) {
-            list = shorter;
-        }
-    }
-    let told: Vec<String> = list.iter().map(Deed::told).collect();
-    Some(told.join("\n"))
-}
-
 /// All mutants, each with its file.
 fn all(files: &BTreeMap<String, String>) -> Vec<(&String, Mutant)> {
     let mut all = Vec::new();
@@ -157,16 +122,11 @@ enum Verdict {
     /// The promise that is broken.
     Fuzz(&'static str),
     Explained(&'static str),
-    /// A list of calls that shows what is different, if one was found.
-    Survives {
-        difference: Option<String>,
-    },
+    Survives,
 }
 
 /// How many seeds of the fuzz each mutant gets.
 const SEEDS: u64 = 40;
-/// How many lists of random calls tell whether anything is different at all.
-const LISTS: usize = 300;
 
 fn seeds() -> u64 {
     asked("MUTANTS_SEEDS").unwrap_or(SEEDS)
@@ -174,9 +134,6 @@ fn seeds() -> u64 {
 
 /// What the examples say of each mutant, in memory, and if they say nothing, the fuzz.
 fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
-    let mut runner = TestRunner::deterministic();
-    let lists = std::iter::repeat_with(|| deeds::lists().new_tree(&mut runner).unwrap().current());
-    let lists: Vec<Vec<Deed>> = lists.take(LISTS).collect();
     let explained = explained();
     let expected = Expected::of_the_scripts();
     let workshop = Mutex::new(workshop);
@@ -193,11 +150,7 @@ fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
         } else if let Some((reason, _)) = reason() {
             Verdict::Explained(reason)
         } else {
-            let difference = difference(&sources, &lists);
-            if let Some(difference) = &difference {
-                progress(difference);
-            }
-            Verdict::Survives { difference }
+            Verdict::Survives
         };
         progress(&format!(
             "{} {verdict:?}\n  - {}\n  + {}",
@@ -228,7 +181,7 @@ fn every_mutant_of_the_scripts_is_caught_or_explained() {
     let survivors = all
         .iter()
         .zip(&verdicts)
-        .filter(|(_, verdict)| matches!(verdict, Verdict::Survives { .. }));
+        .filter(|(_, verdict)| matches!(verdict, Verdict::Survives));
     let survivors: Vec<String> = survivors
         .map(|((file, mutant), _)| key(file, mutant))
         .collect();
@@ -259,7 +212,7 @@ fn report(all: &[(&String, Mutant)], verdicts: &[Verdict]) -> String {
             count(file, |verdict| matches!(verdict, Verdict::Example(_))),
             count(file, |verdict| matches!(verdict, Verdict::Fuzz(_))),
             count(file, |verdict| matches!(verdict, Verdict::Explained(_))),
-            count(file, |verdict| matches!(verdict, Verdict::Survives { .. })),
+            count(file, |verdict| matches!(verdict, Verdict::Survives)),
         );
     };
     for file in files {

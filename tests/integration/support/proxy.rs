@@ -547,19 +547,8 @@ fn is_message(reply: &[u8]) -> bool {
 
 /// The words of a request.
 fn words(bytes: &[u8]) -> Vec<Vec<u8>> {
-    let mut rest = bytes;
-    let mut words = Vec::new();
-    while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
-        let is_word = rest[0] == b'$';
-        let header = std::str::from_utf8(&rest[1..end]).unwrap_or_default();
-        rest = &rest[end + 2..];
-        if is_word {
-            let length = header.parse().unwrap_or(0);
-            words.push(rest[..length].to_vec());
-            rest = &rest[length + 2..];
-        }
-    }
-    words
+    let request = redis::parse_redis_value(bytes).unwrap();
+    redis::from_redis_value(request).unwrap()
 }
 
 /// The names of the scripts by their hashes.

@@ -1007,36 +1007,11 @@ impl Promises {
                     busy.ahead
                 );
             }
-            Acquired::Superseded(_) => {
-                let number = all[n].plan.wish.queue.number;
-                let newer = self.tokens.values().any(|&o| {
-                    let other = &self.pasts[o];
-                    let counts = other.ever_held || other.queued.is_some() && !other.cancelled;
-                    counts && all[o].plan.wish.queue.number > number
-                });
-                let first = self.pasts[n].asked;
-                let superseded = first.is_some_and(|first| first < self.superseded_at(n, step));
-                // An old request that comes after a newer one may be superseded by that.
+            Acquired::Superseded(_) | Acquired::Removed(_) | Acquired::Crowded(_) => {
                 promise!(
-                    number.is_some() && newer || superseded || all[n].plan.manners.late > 0,
+                    self.has_a_reason(n, answer, step),
                     "P4: no run gives up without a reason",
-                    "{token} gave up, and no newer run has been there"
-                );
-            }
-            Acquired::Removed(_) => promise!(
-                self.pasts[n].removed.is_some()
-                    || self.pasts[n].withdrawn.is_some()
-                    || self.is_asked_to_end(n, step),
-                "P4: no run gives up without a reason",
-                "{token} gave up, and nobody has taken its grant away"
-            ),
-            Acquired::Crowded(waiting) => {
-                let most = all[n].plan.wish.queue.most_waiting;
-                promise!(
-                    most.is_some_and(|most| *waiting >= most)
-                        && step.before.queue.len() >= usize::try_from(*waiting).unwrap(),
-                    "P4: no run gives up without a reason",
-                    "{token} was told that {waiting} wait, and {:?} are in the queue",
+                    "{token} was answered {answer:?}, with {:?} in the queue",
                     step.before.queue
                 );
             }
@@ -1044,6 +1019,35 @@ impl Promises {
             Acquired::RecentSuccess(_) => {}
         }
         Ok(())
+    }
+
+    /// Whether a run that gives up by this answer has to.
+    fn has_a_reason(&self, n: usize, answer: &Acquired, step: &Step) -> bool {
+        let (past, client) = (&self.pasts[n], &step.all[n].plan);
+        let queue = client.wish.queue;
+        match answer {
+            Acquired::Superseded(_) => {
+                let newer = self.tokens.values().any(|&o| {
+                    let other = &self.pasts[o];
+                    let counts = other.ever_held || other.queued.is_some() && !other.cancelled;
+                    counts && step.wish(o).queue.number > queue.number
+                });
+                let superseded = past
+                    .asked
+                    .is_some_and(|first| first < self.superseded_at(n, step));
+                // An old request that comes after a newer one may be superseded by that.
+                queue.number.is_some() && newer || superseded || client.manners.late > 0
+            }
+            // Somebody has taken its grant away.
+            Acquired::Removed(_) => {
+                past.removed.is_some() || past.withdrawn.is_some() || self.is_asked_to_end(n, step)
+            }
+            Acquired::Crowded(waiting) => {
+                queue.most_waiting.is_some_and(|most| *waiting >= most)
+                    && step.before.queue.len() >= usize::try_from(*waiting).unwrap()
+            }
+            _ => true,
+        }
     }
 
     /// A run is skipped after a success that is recent enough for it, and only then, and is told when that was.
