@@ -152,16 +152,13 @@ fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
         } else {
             Verdict::Survives
         };
-        progress(&format!(
-            "{} {verdict:?}\n  - {}\n  + {}",
-            mutant.name, mutant.before, mutant.after
-        ));
+        let (name, before, after) = (&mutant.name, &mutant.before, &mutant.after);
+        let _ = writeln!(
+            std::io::stderr(),
+            "{name} {verdict:?}\n  - {before}\n  + {after}"
+        );
         verdict
     })
-}
-
-fn progress(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod dice;
 #[path = "../integration/support/scripts.rs"]
 pub mod lua;
+#[allow(dead_code)]
 #[path = "../integration/support/patience.rs"]
 mod patience;
 #[allow(dead_code)]

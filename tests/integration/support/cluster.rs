@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::{Redis, Scratch, begin_heavy_test, field_of, redlock, wait_until};
+use super::{Redis, Scratch, begin_heavy_test, field_of, redlock, wait_for, wait_until};
 
 /// A cluster, gone when dropped. The first three nodes have a third of the slots each; each further one is
 /// the replica of one of them.
@@ -120,12 +120,9 @@ impl Cluster {
     /// The number of the node that has a slot, as it says itself.
     #[track_caller]
     pub fn owner(&self, slot: &str) -> usize {
-        let mut found = None;
-        wait_until("a node has the slot", || {
-            found = self.nodes.iter().position(|node| node.has_slot(slot));
-            found.is_some()
-        });
-        found.unwrap()
+        wait_for("a node has the slot", || {
+            self.nodes.iter().position(|node| node.has_slot(slot))
+        })
     }
 
     /// Has a replica take the place of its primary, which lives on. A replica gives that up after 5 s, as when a link

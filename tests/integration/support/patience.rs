@@ -7,8 +7,16 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds; fails the test with `what` when it never does.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || condition().then_some(()));
+}
+
+/// Waits until there is something, and returns that.
+pub fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + TIMEOUT;
-    while !condition() {
+    loop {
+        if let Some(something) = find() {
+            return something;
+        }
         assert!(Instant::now() < end, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }

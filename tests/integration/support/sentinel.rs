@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::proxy::{Action, Proxy};
 use super::{
-    Network, Redis, SERVER, Scratch, TIMEOUT, ask, begin_heavy_test, free_port, redlock, wait_until,
+    Network, Redis, SERVER, Scratch, TIMEOUT, ask, begin_heavy_test, free_port, redlock, wait_for,
+    wait_until,
 };
 
 /// The name under which the sentinels know the primary.
@@ -149,25 +150,15 @@ impl Replicated {
     }
 
     /// The number of the primary, as soon as all agree about it.
-    #[track_caller]
     pub fn primary(&self) -> usize {
-        let mut found = None;
-        wait_until("the sentinels agree about the primary", || {
-            found = self.agreed();
-            found.is_some()
-        });
-        found.unwrap()
+        wait_for("the sentinels agree about the primary", || self.agreed())
     }
 
     /// The number of the primary, as soon as that is another one than this.
-    #[track_caller]
     pub fn primary_after(&self, old: usize) -> usize {
-        let mut found = None;
-        wait_until("the sentinels agree about another primary", || {
-            found = self.agreed().filter(|&number| number != old);
-            found.is_some()
-        });
-        found.unwrap()
+        wait_for("the sentinels agree about another primary", || {
+            self.agreed().filter(|&number| number != old)
+        })
     }
 
     /// Waits until the replicas have all that their primary has.

@@ -163,21 +163,16 @@ impl Redis {
 
     /// How often a command was called, by `INFO commandstats`.
     pub fn calls(&self, command: &str) -> u64 {
-        let stats = self.cli(&["INFO", "commandstats"]);
-        stats
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))
-            .and_then(|rest| rest.split(',').next()?.parse().ok())
-            .unwrap_or(0)
+        let stats = self.info("commandstats", &format!("cmdstat_{command}"));
+        let calls = stats.strip_prefix("calls=");
+        let calls = calls.and_then(|rest| rest.split(',').next()?.parse().ok());
+        calls.unwrap_or(0)
     }
 
     /// How many connections are notified of changes of keys.
     pub fn trackers(&self) -> u64 {
-        let clients = self.cli(&["INFO", "clients"]);
-        clients
-            .lines()
-            .find_map(|line| line.strip_prefix("tracking_clients:")?.parse().ok())
-            .unwrap_or(0)
+        let trackers = self.info("clients", "tracking_clients");
+        trackers.parse().unwrap_or(0)
     }
 
     /// What it answers, without another process: for what is asked again and again. `None` while it

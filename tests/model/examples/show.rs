@@ -430,7 +430,7 @@ fn answer(names: &Names, script: Option<&str>, value: &Value) -> Vec<String> {
         let is_empty = |value: &Value| matches!(value, Value::BulkString(text) if text.is_empty());
         let mut lines = Vec::new();
         for (what, value) in listed.split(", ").zip(values) {
-            let values = match value {
+            let values: &[Value] = match value {
                 Value::Nil => &[],
                 Value::Array(all) if what == "goes on at" && all.iter().all(is_empty) => &[],
                 Value::Array(values) => &values[..],

@@ -330,7 +330,11 @@ impl Kinds {
             queue: QueueOptions {
                 supersede,
                 number: is_numbered.then(|| dice.between(1, 30).unsigned_abs()),
-                most_waiting: [Some(1), Some(3)].get(dice.below(9)).copied().flatten(),
+                most_waiting: match dice.below(9) {
+                    7 => Some(1),
+                    8 => Some(3),
+                    _ => None,
+                },
             },
             key: if dice.chance(self.once) {
                 dice.pick(&[None, Some("monday"), Some("tuesday")])

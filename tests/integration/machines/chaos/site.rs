@@ -162,20 +162,6 @@ fn disturb(redis: &Redis, fault: &str, dice: &mut Dice) -> Option<SiteFault> {
             tell(redis, words!("CLIENT KILL TYPE normal"));
             tell(redis, words!("CLIENT KILL TYPE pubsub"));
         }
-        "a client reset" => {
-            let list = tell(redis, words!("CLIENT LIST TYPE normal"))?;
-            let list: String = redis::from_redis_value(list).ok()?;
-            let ids = list.lines().filter_map(|line| line.split(' ').next());
-            let ids: Vec<&str> = ids.filter_map(|id| id.strip_prefix("id=")).collect();
-            // The last one is that of this question.
-            let [others @ .., _] = &ids[..] else {
-                return None;
-            };
-            if others.is_empty() {
-                return None;
-            }
-            tell(redis, &["CLIENT", "KILL", "ID", dice.pick(others)]);
-        }
         "writes paused" | "all paused" => {
             lasts = ms(dice, 100, 2000);
             let kind = if fault == "all paused" {

@@ -196,7 +196,7 @@ impl Topology for Watched {
     fn faults(&self) -> &'static str {
         "primary killed, primary killed, primary killed, primary restarted, primary suspended, \
          primary suspended, failover asked, failover asked, replica killed, replica suspended, \
-         sentinel killed, sentinel suspended, memory full, clients reset, a client reset, \
+         sentinel killed, sentinel suspended, memory full, clients reset, clients reset, \
          writes paused, all paused, scripts flushed, slow command, a key deleted, a key deleted"
     }
 

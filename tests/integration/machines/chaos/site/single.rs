@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::history::{Forgets, SiteFault};
 use super::{AGAIN, Later, State, Then, Topology, answers, disturb, draw_options, ms, tell};
 use crate::support::proxy::{Action, Proxy};
-use crate::support::{Dice, Redis, WallClock, free_port, wait_until};
+use crate::support::{Dice, Redis, WallClock, free_port};
 
 pub struct Single {
     redis: Redis,
@@ -115,7 +115,7 @@ impl Topology for Single {
     }
 
     fn faults(&self) -> &'static str {
-        "killed, killed, shut down, suspended, suspended, memory full, clients reset, a client reset, \
+        "killed, killed, killed, suspended, suspended, memory full, clients reset, clients reset, \
          writes paused, all paused, scripts flushed, slow command, all keys deleted, a key deleted, \
          a key deleted, clock set, line slow, line held, line held, line loses requests, \
          line loses replies, line resets, line resets after requests"
@@ -128,14 +128,6 @@ impl Topology for Single {
             _ if self.state == State::Dead => return None,
             "killed" => return Some(self.die(dice)),
             _ if self.state == State::Suspended => return None,
-            "shut down" => {
-                if !answers(&self.redis) {
-                    return None;
-                }
-                tell(&self.redis, &["SHUTDOWN", "NOSAVE"]);
-                wait_until("the server shuts down", || self.redis.has_ended());
-                return Some(self.die(dice));
-            }
             "suspended" => {
                 self.redis.stall();
                 self.state = State::Suspended;
