@@ -289,6 +289,7 @@ impl Locks {
             holds.retain(|hold| is_whole || met.insert(hold.id.clone()));
             holds.sort_by_key(|hold| hold.left.unwrap_or(Duration::MAX));
         }
+        met.clear();
         let waiters = &mut lock.waiters;
         waiters.retain(|waiting| is_whole || met.insert(waiting.id.clone()));
         Ok(lock)
