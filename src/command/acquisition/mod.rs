@@ -34,7 +34,7 @@ use crate::signal::{Signals, is_passed_up};
 use crate::supervise::environment::{self, Environment, JobLock};
 use crate::supervise::process::ProcessFd;
 use crate::supervise::{HeldLock, HeldLocks};
-use crate::sys::{self, poll};
+use crate::sys::poll;
 
 /// How many inherited locks are believed to be held without a look.
 const MANY_INHERITED: usize = 32;
@@ -314,8 +314,6 @@ impl<'a> Acquisition<'a> {
         mode: &ReleaseMode,
         signals: Option<&Signals>,
     ) {
-        // The server answers this process before it notifies the next holder. Nothing is urgent here any more.
-        sys::yield_cpu();
         let farewell = Farewell {
             acquisition: self,
             mode,

@@ -37,8 +37,8 @@ use crate::supervise::environment::{self, Environment};
 use crate::supervise::hook::{Forks, Hook, News};
 use crate::supervise::process;
 use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
-use crate::sys::SpawnError;
 use crate::sys::poll::sleep;
+use crate::sys::{self, SpawnError};
 use crate::variables::{EVENT, VARIABLES};
 
 /// Runs COMMAND under the locks.
@@ -427,6 +427,10 @@ impl Run<'_> {
                 _ => options.hold_at_least,
             },
         };
+        // The server answers this process before it notifies the next holder. A hook would inherit this.
+        if hook.is_none() {
+            sys::yield_cpu();
+        }
         acquisition.release_at_end(holds, &mode, Some(&sources.signals));
         if let Some(hook) = &hook {
             let news = News {
