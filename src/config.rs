@@ -128,6 +128,11 @@ impl Settings {
         })
     }
 
+    /// Returns true if no URL is set, but a file was refused, which may have one.
+    pub fn may_lack_the_url(&self) -> bool {
+        !self.refused.is_empty() && self.locks.have_no_url()
+    }
+
     /// Returns the limit of COMMAND's time, if any. 0 is none, as for timeout(1).
     pub fn max_runtime(&self, typed: Option<Duration>) -> Option<Duration> {
         typed.or(self.max_runtime).filter(|limit| !limit.is_zero())

@@ -90,6 +90,9 @@ fn has(words: &str, word: &str) -> bool {
     words.split(' ').any(|it| it == word)
 }
 
+/// Reason for a check that needs the URL, if a file that was refused may have it.
+pub const NO_SETTINGS: &str = "a settings file that isn't used may name the server";
+
 /// Returns the findings of these checks, in their order.
 pub fn named(
     checks: &'static str,

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use super::finding::{Finding, fail, moot, named, ok, warn};
+use super::finding::{Finding, NO_SETTINGS, fail, moot, named, ok, unknown, warn};
 use crate::config::{Exposure, Settings};
 use crate::reason::reason;
 use crate::report::THIS_HOST_ONLY;
@@ -63,6 +63,7 @@ fn url(settings: &Settings) -> Finding {
             "{THIS_HOST_ONLY}; to stop this server: redis-cli -s {} shutdown (the next command starts it again)",
             quote(&socket)
         )),
+        None if settings.may_lack_the_url() => unknown(NO_SETTINGS),
         None if settings.locks.have_no_url() => warn(
             "no URL set: this host's own Redis; other hosts with another server are not excluded",
             "put the same REDLOCK_URL=redis://HOST into /etc/redlock.env on every host",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use super::finding::{Finding, fail, moot, named, ok, unknown, warn};
+use super::finding::{Finding, NO_SETTINGS, fail, moot, named, ok, unknown, warn};
 use super::info::Info;
 use crate::config::Settings;
 use crate::decide::lease::renewal_interval;
@@ -68,6 +68,10 @@ pub fn examine(
     until: Instant,
 ) -> (String, Vec<Finding>) {
     let locks = &settings.locks;
+    if settings.may_lack_the_url() {
+        let unknown = unknown(NO_SETTINGS);
+        return (locks.to_string(), named("connection", [unknown]).collect());
+    }
     let roll_call = locks.call_sentinels(SENTINEL_WITHIN);
     let mut client = locks.client();
     let connected = connect(locks, &mut client, until);

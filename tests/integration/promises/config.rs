@@ -352,6 +352,16 @@ fn a_configuration_file_that_others_may_write_is_refused() {
         set_mode(&file, mode);
         is_refused(mode, &file);
     }
+    // doctor has no advice about another server than that which the file may name.
+    let mut doctor = redis.redlock(&["doctor"]);
+    let end = outcome(doctor.env_remove("REDLOCK_URL").env("XDG_CONFIG_HOME", dir));
+    end.assert_code(1);
+    let says = |words: &str| end.stdout.contains(words);
+    assert!(
+        says("chmod go-w ") && says("connection, url: a settings file"),
+        "{end:?}"
+    );
+    assert!(!says("REDLOCK_URL="), "{end:?}");
     for mode in [0o644, 0o640, 0o600, 0o400, 0o755] {
         set_mode(&file, mode);
         assert_ran(&run_with_file(dir));
