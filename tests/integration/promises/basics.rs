@@ -1,7 +1,7 @@
 //! The uncontended run: silence, environment, exit statuses, commands sent.
 
+use crate::support::prelude::*;
 use crate::support::proxy::{Proxy, load_scripts};
-use crate::support::{Redis, outcome, redlock};
 
 #[test]
 fn a_run_that_has_nothing_to_say_says_nothing_and_has_commands_status() {
@@ -57,7 +57,8 @@ fn an_uncontended_run_sends_two_scripts_and_nothing_else() {
 
 #[test]
 fn redis_out_of_reach_is_69_and_says_what_to_look_at() {
-    outcome(&mut redlock(words!("-u redis://127.0.0.1:1 run a -- true")))
-        .assert_code(69)
-        .assert_says("redlock: can't reach Redis at 127.0.0.1:1: connection refused");
+    outcome(&mut redlock(words!("-u redis://127.0.0.1:1 run a -- true"))).assert_said(
+        69,
+        "redlock: can't reach Redis at 127.0.0.1:1: connection refused",
+    );
 }

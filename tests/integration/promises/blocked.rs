@@ -8,16 +8,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    Gate, Gated, NOTES_LOSSES, Redis, Running, assert_nothing_left, await_watchdog, directly,
-    is_alive, losses, moment, now, outcome, seen_by_a_shell, wait_until, with_default_signals,
-};
 
 /// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
 const STUBBORN: &str = r#"
@@ -147,7 +140,7 @@ fn a_lock_that_is_taken_away_stops_command_though_its_messages_are_not_read() {
         redis.cli(&["DEL", "redlock:a"]);
     });
     assert_dies_within_the_lease(|redis| {
-        outcome(&mut redis.redlock(&["release", "--force", "a"])).assert_code(0);
+        ends(redis, "release --force a").assert_code(0);
     });
 }
 
@@ -199,8 +192,7 @@ fn a_warning_that_is_not_read_does_not_keep_redlock_from_its_end() {
     let script = r#"echo ready; read go <"$HOME/gate"; echo done"#;
     let mut run = full.command(&redis, words!("run a -c", script));
     run.env("REDLOCK_ON_LOST", "warn");
-    let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
-    run.expect_line("ready");
+    let mut run = Running::ready(run.env("REDLOCK_HOOK", NOTES_LOSSES));
     await_watchdog(run.pid());
     redis.cli(&["DEL", "redlock:a"]);
     wait_until("it knows that its lock is lost", || losses(&redis) == 1);
@@ -248,8 +240,7 @@ fn a_reader_that_comes_back_finds_all_lines_whole_and_in_order() {
     let redis = Redis::start();
     let mut full = Full::new(&redis);
     let mut gate = Gate::new(&redis);
-    let script = r#"echo ready; read go <"$HOME/gate""#;
-    let mut run = full.redlock(&redis, words!("run -v --ttl 6s a -c", script));
+    let mut run = full.redlock(&redis, words!("run -v --ttl 6s a -c", UNTIL_GATE));
     run.expect_line("ready");
     // Each says so to a reader that doesn't read.
     assert_renewed(&redis, 3);
@@ -373,9 +364,7 @@ fn a_signal_ends_a_run_and_a_wait_that_can_say_nothing() {
     let mut waiter = full.redlock(&redis, &["run", "-v", "a", "--", "echo", "ran"]);
     waiter.wait_until_queued(&redis);
     waiter.signal(Signal::SIGTERM);
-    let end = waiter.finish();
-    end.assert_code(143);
-    assert_eq!(end.stdout, "");
+    waiter.finish().assert_printed(143, "");
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(143);
     assert_nothing_left(&redis);
@@ -420,7 +409,5 @@ fn the_streams_that_command_shares_with_redlock_block_as_they_did() {
     blocked.expect_line("ready 0 0 0");
     assert_renewed(&redis, 2);
     gate.open();
-    let end = blocked.finish();
-    end.assert_code(0);
-    assert_eq!(end.stdout, "ready 0 0 0\n");
+    blocked.finish().assert_printed(0, "ready 0 0 0\n");
 }

@@ -2,16 +2,10 @@
 //! ends by that same signal, so that a script around it ends as it would without redlock. All else
 //! is a number.
 
-use std::fs;
-use std::process::Command;
-
 use crate::promises::starting::inside;
 use crate::promises::terminal::{CTRL_BACKSLASH, CTRL_C, on_terminal, pid_in};
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    Outcome, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, outcome, send,
-    wait_until, with_default_signals,
-};
 
 /// The signals by which redlock ends where they ended its work.
 const FATAL: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
@@ -79,18 +73,12 @@ fn where_command_answers_a_signal_in_its_own_way_its_status_is_a_number() {
         ("5s", "$SIG{INT} = sub { exit 130 }", libc::SIGINT, 130),
         ("5s", "$SIG{TERM} = sub { exit 7 }", libc::SIGTERM, 7),
         ("5s", "$SIG{TERM} = sub { exit 143 }", libc::SIGTERM, 143),
-        (
-            "5s",
-            "$SIG{INT} = sub { kill TERM => $$ }",
-            libc::SIGINT,
-            143,
-        ),
+        ("5s", "$SIG{INT} = sub { kill TERM, $$ }", libc::SIGINT, 143),
         ("100ms", "$SIG{TERM} = 'IGNORE'", libc::SIGTERM, 137),
     ] {
         let script = format!("{handler}; $| = 1; print qq(ready\n); sleep 1 for 1 .. 60");
         let words = words!("run -k {} a -- perl -e", kill_after, &script);
-        let mut run = Running::start(&mut redlock(&redis, words));
-        run.expect_line("ready");
+        let run = Running::ready(&mut redlock(&redis, words));
         send(run.pid(), signal);
         let end = run.finish();
         end.assert_exited(number);

@@ -1,14 +1,9 @@
 //! Pipelines: links to jobs, the newest deploy, joining a run, and cancelled jobs.
 
-use std::fs;
-use std::time::Duration;
-
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, is_alive, outcome, queued, wait_until,
-};
+use crate::support::prelude::*;
 
 #[test]
 fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
@@ -19,14 +14,13 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
     run.env("GITHUB_ACTIONS", "true");
     run.env("GITHUB_SERVER_URL", "https://github.com");
     run.env("GITHUB_REPOSITORY", "o/r");
-    let mut holder = Running::start(run.env("GITHUB_RUN_ID", "7"));
-    holder.expect_line("ready");
-    let json = outcome(&mut redis.redlock(&["status", "--json"])).stdout;
+    let _holder = Running::ready(run.env("GITHUB_RUN_ID", "7"));
+    let json = ends(&redis, "status --json").stdout;
     assert!(json.contains(&format!("\"url\":\"{url}\"")), "{json}");
-    let table = outcome(&mut redis.redlock(&["status"])).stdout;
+    let table = ends(&redis, "status").stdout;
     assert!(table.contains(&format!("(release-7)  {url}")), "{table}");
     // It names the holder after a second, and when it gives up.
-    let waiter = outcome(&mut redis.redlock(&["run", "-w", "6s", "a", "--", "true"]));
+    let waiter = ends(&redis, "run -w 6s a -- true");
     let says = format!("(release-7, {url})");
     let times = waiter.assert_code(75).stderr.matches(&says).count();
     assert_eq!(times, 2, "{waiter:?}");
@@ -54,8 +48,7 @@ fn redlock_who_or_the_ci_job_shows_in_place_of_user_and_host() {
         let mut holder = redis.run("a", "echo ready; exec sleep 60");
         holder.envs(github).env("XDG_CONFIG_HOME", redis.dir.path());
         holder.envs(who.map(|who| ("REDLOCK_WHO", who)));
-        let mut holder = Running::start(&mut holder);
-        holder.expect_line("ready");
+        let holder = Running::ready(&mut holder);
         for words in [
             words!("status"),
             words!("status a"),
@@ -69,7 +62,7 @@ fn redlock_who_or_the_ci_job_shows_in_place_of_user_and_host() {
             assert!(!text.contains("hunter2"), "{words:?}: {text}");
         }
         holder.finish();
-        let json = outcome(&mut redis.redlock(&["history", "--json", "a"])).stdout;
+        let json = ends(&redis, "history --json a").stdout;
         let has = |field: &str| json.contains(&format!("\"{field}\""));
         assert!(has("who") && has("host"), "{json}");
     }
@@ -87,7 +80,7 @@ fn the_runner_of_github_is_told_to_mask_the_token() {
     let variable = format!("\nREDLOCK_TOKEN={token}\n");
     assert!(end.stdout.contains(&variable), "{end:?}");
     assert!(!end.stdout.contains("add-mask"), "{end:?}");
-    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+    ends(&redis, "release --force -q a").assert_code(0);
     let end = acquire(words!("-q acquire a --format token"));
     end.assert_code(0).assert_silent();
     let refused = acquire(words!("-q acquire a --format github -n"));
@@ -107,10 +100,10 @@ fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
     let waiting = Gated::queued(&redis, &deploy("8"));
     let older = "build 4 is older than build 5 of ";
     let rollback = "to run an older build (a rollback), leave out --seq, or give a number above 5";
-    late("4").assert_code(75).assert_says(older);
+    late("4").assert_said(75, older);
     late("4").assert_says(rollback);
     let whose = format!("(pid {})", waiting.run.pid());
-    late("7").assert_code(75).assert_says(&whose);
+    late("7").assert_said(75, &whose);
     assert_eq!(redis.queue("a"), [waiting.run.pid()]);
     // The same again takes the place of the one before, and a newer one too.
     let again = Gated::queued(&redis, &deploy("8"));
@@ -121,12 +114,12 @@ fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
     newest.ready().end();
     // Long done.
     let older = "build 8 is older than build 9 of ";
-    late("8").assert_code(75).assert_says(older);
+    late("8").assert_said(75, older);
     late("9").assert_code(0);
-    outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
+    ends(&redis, "run a -- true").assert_code(0);
     assert_nothing_left(&redis);
     // The number alone is enough.
-    outcome(&mut redis.redlock(&["run", "--seq", "1", "a", "--", "true"])).assert_code(75);
+    ends(&redis, "run --seq 1 a -- true").assert_code(75);
 }
 
 #[test]
@@ -134,18 +127,15 @@ fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
     for mode in ["", "--shared", "--slots 2"] {
         let redis = Redis::start();
         let script = "trap 'echo term; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
-        let mut holder = Running::start(&mut redis.run(&format!("{mode} a"), script));
-        holder.expect_line("ready");
+        let mut holder = Running::ready(&mut redis.run(&format!("{mode} a"), script));
         let newest = words!("run --supersede --cancel-in-progress a -- echo newest");
         let newest = Running::start(&mut redis.redlock(newest));
         let by = format!("(pid {})", newest.pid());
         holder.expect_line("term");
-        let end = holder.finish();
-        end.assert_code(79).assert_says("stopped by");
+        let end = holder.finish_saying(79, "stopped by");
         end.assert_says(&by);
-        let end = newest.finish();
-        assert_eq!(end.assert_code(0).stdout, "newest\n");
-        let history = outcome(&mut redis.redlock(&["history", "a"])).stdout;
+        newest.finish().assert_printed(0, "newest\n");
+        let history = ends(&redis, "history a").stdout;
         let is_known = history.contains("stopped by") && history.contains(&by);
         assert!(is_known, "{history}");
         assert_nothing_left(&redis);
@@ -184,11 +174,9 @@ fn assert_gone(redis: &Redis, child: Option<i32>) {
     wait_until("its child is gone", || {
         child.is_none_or(|child| !is_alive(child))
     });
-    wait_until("its lock is free", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    redis.await_free("a");
     assert_eq!(redis.queue("a"), [0; 0]);
-    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
+    ends(redis, "run -n a -- true").assert_code(0);
     assert_nothing_left(redis);
 }
 
@@ -212,7 +200,7 @@ fn a_job_that_is_cancelled_while_it_starts_leaves_nothing() {
         let script = "trap '' INT TERM; while :; do sleep 0.01; done";
         let mut run = Running::start(&mut redis.run("--ttl 1s a", script));
         wait_until("it has asked for the lock", || {
-            run.has_ended() || redis.cli(&["EXISTS", "redlock:a"]) == "1"
+            run.has_ended() || redis.is_held("a")
         });
         // The moment before, while or after its child is made.
         let _ = kill(Pid::from_raw(run.pid()), Signal::SIGINT);
@@ -250,8 +238,7 @@ fn a_job_that_is_cancelled_while_it_releases_leaves_nothing() {
 fn a_link_that_the_environment_says_cannot_drive_the_terminal() {
     let redis = Redis::start();
     let mut holder = redis.run("a", "echo ready; exec sleep 60");
-    let mut holder = Running::start(holder.env("CI_JOB_URL", "https://x/\x1b[2J\n1"));
-    holder.expect_line("ready");
+    let _holder = Running::ready(holder.env("CI_JOB_URL", "https://x/\x1b[2J\n1"));
     for words in [
         words!("status"),
         words!("status --json"),
@@ -278,7 +265,7 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_no
         for wait in ["-w1m", "-n"] {
             let end = deploy(&redis, 6, wait).finish();
             let says = "build 6 is older than build 7 of ";
-            end.assert_code(75).assert_says(says);
+            end.assert_said(75, says);
         }
     };
     // Queued, behind a holder without a number.
@@ -335,11 +322,8 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
     let redis = Redis::start();
     let script =
         "trap 'echo term; sleep 0.3; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
-    let holders = ["-s a", "-s a", "-s REDLOCK_ON_LOST=warn a"].map(|words| {
-        let mut holder = Running::start(&mut redis.run(words, script));
-        holder.expect_line("ready");
-        holder
-    });
+    let holders = ["-s a", "-s a", "-s REDLOCK_ON_LOST=warn a"]
+        .map(|words| Running::ready(&mut redis.run(words, script)));
     let newer = |name: &str| {
         let command = words!("run --supersede --cancel-in-progress a -- echo", name);
         queued(&redis, command)
@@ -347,14 +331,13 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
     let first = newer("first");
     let newest = newer("newest");
     let by = [&first, &newest].map(|run| format!("(pid {})", run.pid()));
-    first.finish().assert_code(75).assert_says("superseded by");
+    first.finish_saying(75, "superseded by");
     for holder in holders {
-        let end = holder.finish();
-        end.assert_code(79).assert_says("stopped by");
+        let end = holder.finish_saying(79, "stopped by");
         assert!(by.iter().any(|by| end.stderr.contains(by)), "{end:?}");
         assert_eq!(end.stdout, "ready\nterm\n");
     }
-    assert_eq!(newest.finish().assert_code(0).stdout, "newest\n");
+    newest.finish().assert_printed(0, "newest\n");
     assert_nothing_left(&redis);
 }
 
@@ -366,17 +349,16 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
         outcome(&mut redis.redlock(words)).assert_code(0);
     };
     let mut several = redis.run("a b", "echo ready; exec sleep 60");
-    let mut several = Running::start(&mut several);
-    several.expect_line("ready");
+    let several = Running::ready(&mut several);
     cancel("b");
-    several.finish().assert_code(79).assert_says("stopped by");
+    several.finish_saying(79, "stopped by");
     assert_nothing_left(&redis);
     // It holds a and waits for b: nothing runs yet that would need a.
     redis.cli(&["SET", "redlock:b", "theirs"]);
     let waiting = Running::start(&mut redis.redlock(&["run", "a", "b", "--", "true"]));
     wait_until("it waits", || redis.queue("b").len() == 1);
     cancel("a");
-    waiting.finish().assert_code(79).assert_says("stopped by");
+    waiting.finish_saying(79, "stopped by");
     redis.cli(&["DEL", "redlock:b"]);
     assert_nothing_left(&redis);
 }
@@ -392,7 +374,7 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
         cancel(&mut run, Duration::from_millis(step));
         wait_until("it has ended", || run.has_ended());
         // The waiter has it after a TTL, not after the usual one, and by then nothing of the job is left.
-        outcome(&mut redis.redlock(&["run", "-q", "-w", "20s", "a", "--", "true"])).assert_code(0);
+        ends(&redis, "run -q -w 20s a -- true").assert_code(0);
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let left = processes.filter_map(|entry| {
             let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
@@ -419,8 +401,8 @@ fn a_numbered_run_whose_redlock_is_killed_as_soon_as_it_begins_still_keeps_older
         holder.end();
         newer.finish();
         // Also when its lease is over.
-        let is_over = || redis.cli(&["EXISTS", "redlock:a"]) == "0";
+        let is_over = || !redis.is_held("a");
         wait_until("the older one comes", || ttl == "30s" || is_over());
-        outcome(&mut redis.redlock(words!("run --supersede --seq 3 a -- true"))).assert_code(75);
+        ends(&redis, "run --supersede --seq 3 a -- true").assert_code(75);
     }
 }

@@ -1,11 +1,7 @@
 //! If a replica may be promoted, what is done under a lock ends sooner: the clocks of the Redis hosts may differ.
 
-use std::time::Duration;
-
-use serde_json::Value;
-
 use crate::promises::sentinel::Proxied;
-use crate::support::{Replicated, Running, moment, now, outcome, redlock, wait_until};
+use crate::support::prelude::*;
 
 /// How long the lock lasts at the server after the last sign of life of the work under it, in ms, with Redis out of
 /// reach. `words` start that; it prints the pid of what is to die, which writes down the time all the while.
@@ -63,11 +59,10 @@ fn a_ttl_that_is_too_short_for_the_clock_skew_is_refused_with_what_to_type() {
         words!("run --ttl 1s a -- true"),
         words!("acquire --ttl 1s a"),
     ] {
-        outcome(&mut redlock(&[&sentinels[..], words].concat()))
-            .assert_code(64)
-            .assert_says(
-                "--ttl 1s is too short if a replica may be promoted; use --ttl 1s500ms or more",
-            );
+        outcome(&mut redlock(&[&sentinels[..], words].concat())).assert_said(
+            64,
+            "--ttl 1s is too short if a replica may be promoted; use --ttl 1s500ms or more",
+        );
     }
     // What is just long enough is taken; no sentinel answers.
     let words = words!("run --ttl 1500ms a -- true");

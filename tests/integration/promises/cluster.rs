@@ -1,15 +1,10 @@
 //! Redis Cluster: all keys in one slot, whichever node is asked first, wherever the slot goes.
 
-use std::fs;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
 
 use crate::promises::trouble::self_signed;
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy};
-use crate::support::{
-    Cluster, Job, Outcome, Redis, Running, SERVER, TIMEOUT, UnresponsiveServer, assert_in_turn,
-    attach_strace, free_port, outcome, redlock, send, turns, wait_until,
-};
 
 /// The queue of the lock "a".
 const QUEUE: &str = "{redlock}:{redlock}:a:queue";
@@ -96,9 +91,7 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
     let holder = job(&cluster, "holder", &["--slots", "2"]).ready();
     let waiter = queued(&cluster, node, &[], &["waiter".into()]);
     let status = command(&["status"]);
-    for part in ["slot 1/2", "waiting #1"] {
-        assert!(status.contains(part), "{status}");
-    }
+    assert_has(&status, &["slot 1/2", "waiting #1"]);
     assert!(command(&["status", "a"]).contains("waiting"));
     holder.end();
     waiter.into_iter().for_each(Job::end);
@@ -118,17 +111,17 @@ fn whichever_node_is_asked_first_all_keys_are_in_one_slot_and_all_commands_work(
     run(&tagged, &["REDLOCK_PREFIX=x{ci}:"]).assert_code(0);
     let end = run(&tagged, &["REDLOCK_PREFIX=ci:"]);
     let right = "use REDLOCK_PREFIX='{ci}:'";
-    end.assert_exited(78).assert_says(right);
+    end.assert_said(78, right);
     // With the URL of a server, a node says which URL is the right one.
     let plain = &cluster.nodes[(node + 1) % 3];
     let end = run(&plain.tcp_url(), &["REDLOCK_PREFIX={redlock}:"]);
     let right = format!("use redis-cluster://127.0.0.1:{}", plain.port);
-    end.assert_exited(78).assert_says(&right);
+    end.assert_said(78, &right);
     // A number after the hosts is a database, and names no other locks.
     for (number, part) in [("/0", "/0"), ("/0/", "/0"), ("/15", "the number")] {
         let end = run(&format!("{}{number}", cluster.url()), &["-n"]);
         let says = format!("a cluster has only database 0; leave {part} out");
-        end.assert_exited(78).assert_says(&says);
+        end.assert_said(78, &says);
     }
 }
 
@@ -150,7 +143,7 @@ fn two_jobs_that_wait_for_each_other_are_a_deadlock_in_a_cluster() {
     let mut ends = jobs.map(Running::finish);
     ends.sort_by_key(Outcome::code);
     ends[0].assert_code(0);
-    ends[1].assert_code(75).assert_says("deadlock");
+    ends[1].assert_said(75, "deadlock");
 }
 
 #[test]
@@ -164,7 +157,7 @@ fn servers_that_know_nothing_of_each_other_are_no_cluster() {
     ] {
         let end = run(&format!("{scheme}://{address}"), &[]);
         let says = format!("{right}://{address}");
-        end.assert_exited(78).assert_says(&says);
+        end.assert_said(78, &says);
     }
 }
 
@@ -189,7 +182,7 @@ fn a_silent_node_costs_a_share_of_the_timeout_and_an_address_that_cannot_be_reac
     let end = run(&cluster.url_of(&[(node + 1) % 3]), &["-w", "1s"]);
     let port = other.port;
     let whose = format!("according to Redis at 127.0.0.1:{port}, that node has the keys");
-    end.assert_exited(69).assert_says(&whose);
+    end.assert_said(69, &whose);
     end.assert_says("can't reach Redis at 127.0.0.1:1: connection refused");
     end.assert_says("cluster-announce-ip");
     // Where the URL has it, that counts.
@@ -271,8 +264,7 @@ fn a_release_waits_for_the_end_of_a_migration_also_when_its_run_has_ended() {
     let mut kept = start(&cluster, "b", hasty).ready();
     begin_to_move(&cluster, from, to);
     kept.let_go();
-    let end = kept.finish();
-    end.assert_code(0).assert_says("can't release lock \"b\"");
+    kept.run.finish_saying(0, "can't release lock \"b\"");
     let rejected = || {
         let counts = cluster.nodes[from].info("commandstats", "cmdstat_evalsha");
         let mut counts = counts.split(',');
@@ -331,7 +323,7 @@ fn sync_all_waits_for_each_replica_of_the_node_that_could_follow_it() {
     let short = words!("-w 300ms REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=500ms");
     let end = run(&cluster.url(), short);
     cluster.nodes[3].resume();
-    end.assert_exited(69).assert_says("gave lock ");
+    end.assert_said(69, "gave lock ");
     end.assert_says(&lags);
     // It can follow the primary, and then the others follow it.
     cluster.wait_until_whole();
@@ -366,7 +358,7 @@ fn sync_all_waits_for_a_replica_that_the_node_gets_while_a_lock_is_held() {
     });
     disconnect(&cluster, 4, 0);
     let says = "replicas didn't confirm a renewal";
-    holder.finish().assert_exited(79).assert_says(says);
+    holder.run.finish_saying(79, says);
 }
 
 /// Has node 4 take the place of node 0, and node 3 go on once that one has heard of it.
@@ -471,12 +463,10 @@ fn while_the_node_is_down_a_run_waits_and_says_so_or_gives_up_after_the_connect_
     assert!((1500..20_000).contains(&took), "{took}");
     wait_until_missed(&cluster, node);
     assert!(!waiting.has_ended());
-    let end = outcome(&mut cluster.redlock(&["run", "--no-wait", "a", "--", "true"]));
-    end.assert_exited(69);
+    outcome(&mut cluster.redlock(&["run", "--no-wait", "a", "--", "true"])).assert_exited(69);
     cluster.nodes[node].start_again();
     waiting.expect_line("in");
-    let end = waiting.finish();
-    end.assert_code(0).assert_says("Redis answers again");
+    waiting.finish_saying(0, "Redis answers again");
 }
 
 #[test]
@@ -536,7 +526,7 @@ fn the_node_is_found_where_another_one_says_its_port_alone_which_is_its_own() {
     }
     let blind = second.replace("://", "://blind:secret@");
     let says = "set cluster-preferred-endpoint-type";
-    run(&blind, &[]).assert_exited(69).assert_says(says);
+    run(&blind, &[]).assert_said(69, says);
 }
 
 /// How many system calls a process makes in a second, over ten seconds or more.
@@ -609,7 +599,7 @@ fn over_tls_a_node_is_reached_by_the_name_that_it_announces_beside_its_number() 
             if announces_name {
                 assert_eq!(end.assert_code(0).stdout, "ran\n", "{end:?}");
             } else if end.code() != Some(0) {
-                end.assert_code(78).assert_says("cluster-announce-hostname");
+                end.assert_said(78, "cluster-announce-hostname");
                 end.assert_says("cluster-preferred-endpoint-type");
             }
         }

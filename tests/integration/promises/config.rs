@@ -2,13 +2,9 @@
 //! machine; it is read by the same code as the user's file.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use crate::support::{
-    Gate, OtherUser, Outcome, Redis, Running, free_port, outcome, redlock, wait_until, words,
-};
+use crate::support::prelude::*;
 
 /// A directory for `XDG_CONFIG_HOME` with this configuration file.
 pub fn configured(text: &str) -> tempfile::TempDir {
@@ -30,15 +26,13 @@ fn run_with_file(directory: &Path) -> Outcome {
 /// COMMAND ran, and nothing was said.
 #[track_caller]
 fn assert_ran(end: &Outcome) {
-    end.assert_code(0).assert_silent();
-    assert_eq!(end.stdout, "ran\n");
+    end.assert_silent().assert_printed(0, "ran\n");
 }
 
 /// COMMAND didn't run, for something in the configuration.
 #[track_caller]
 fn assert_refused(end: &Outcome, says: &str) {
-    end.assert_code(78).assert_says(says);
-    assert_eq!(end.stdout, "");
+    end.assert_printed(78, "").assert_says(says);
 }
 
 #[test]
@@ -68,17 +62,13 @@ fn the_environment_counts_before_the_users_file() {
 
 #[test]
 fn a_mistake_in_the_file_is_78_and_named_with_its_line() {
+    let meant = "1: unknown setting REDLOCK_URI; did you mean REDLOCK_URL?";
+    let duration = "1: REDLOCK_REDIS_TIMEOUT must be a duration such as 500ms";
     for (text, says) in [
-        (
-            "REDLOCK_URI=redis://u:hunter2@h",
-            "1: unknown setting REDLOCK_URI; did you mean REDLOCK_URL?",
-        ),
+        ("REDLOCK_URI=redis://u:hunter2@h", meant),
         ("\nhunter2", "2: expected NAME=value"),
         ("REDLOCK_QUIET=hunter2", "1: REDLOCK_QUIET must be 1 or 0"),
-        (
-            "REDLOCK_REDIS_TIMEOUT=hunter2",
-            "1: REDLOCK_REDIS_TIMEOUT must be a duration such as 500ms",
-        ),
+        ("REDLOCK_REDIS_TIMEOUT=hunter2", duration),
         ("REDLOCK_NAME=hunter2", "1: unknown setting REDLOCK_NAME"),
         ("REDLOCK_E=hunter2", "1: unknown setting REDLOCK_E"),
     ] {
@@ -104,7 +94,7 @@ fn of_quiet_and_verbose_the_one_that_is_set_where_it_counts_more_does() {
     ] {
         let mut run = redis.redlock(&words(line, &["--", "true"]));
         let end = outcome(run.env("XDG_CONFIG_HOME", file.path()));
-        end.assert_code(0).assert_says(says);
+        end.assert_said(0, says);
         assert_eq!(end.stderr.is_empty(), says.is_empty(), "{line}: {end:?}");
     }
 }
@@ -124,7 +114,7 @@ fn databases_users_and_passwords_are_used_and_never_shown() {
     ] {
         let mut run = redlock(words!("-v -u {} run a -- sh -c", &url, script, "sh", &port));
         let end = outcome(run.env("REDLOCK_PASSWORD_FILE", &file));
-        assert_eq!(end.assert_code(0).stdout, "1\n");
+        end.assert_printed(0, "1\n");
         assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
     }
     let url = format!("redis://jobs:hunter2@127.0.0.1:{port}");
@@ -258,9 +248,7 @@ fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
         end.assert_code(0).stdout.clone()
     };
     let mut gate = Gate::new(&redis);
-    let script = r#"echo ready; read go <"$HOME/gate""#;
-    let mut holder = Running::start(&mut tagged(words!("run a -c", script)));
-    holder.expect_line("ready");
+    let holder = Running::ready(&mut tagged(words!("run a -c", UNTIL_GATE)));
     let mut waiter = Running::start(&mut tagged(words!("run a b -- echo in")));
     wait_until("it waits", || says("status").contains("waiting"));
     gate.open();
@@ -295,9 +283,7 @@ fn the_password_of_a_configuration_file_goes_to_no_server_that_was_named_elsewhe
     run(&url, "").assert_code(0).assert_silent();
     // Nor is it asked for there.
     let without = redis.tcp_url();
-    run(&without, "")
-        .assert_code(77)
-        .assert_says("requires a password");
+    run(&without, "").assert_said(77, "requires a password");
     let other = file.path().join("password");
     let path = other.to_str().unwrap();
     fs::write(&other, "another\n").unwrap();
@@ -316,9 +302,7 @@ fn a_user_who_may_not_read_the_configuration_takes_no_lock_on_the_default_server
     set_mode(file.path(), 0o755);
     set_mode(&file.path().join("redlock.env"), 0o600);
     let mut run = user.command(&["./redlock", "run", "a", "--", "true"]);
-    outcome(run.env("XDG_CONFIG_HOME", file.path()))
-        .assert_code(78)
-        .assert_says("can't read ");
+    outcome(run.env("XDG_CONFIG_HOME", file.path())).assert_said(78, "can't read ");
     let redis = Redis::start();
     let mut run = user.redlock(&redis, &["run", "a", "--", "true"]);
     outcome(run.env("XDG_CONFIG_HOME", file.path()))
@@ -407,14 +391,13 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
     for (owner, says) in [(54321, "belongs to user 54321"), (65534, "65534")] {
         own(&file, owner);
         run_with_file(home)
-            .assert_code(78)
-            .assert_says(says)
+            .assert_said(78, says)
             .assert_says("mode 644")
             .assert_says(&format!("chown 0 {}", file.display()));
         own(&file, 0);
         // With a link in its place the owner of a directory chooses among the files of root.
         own(home, owner);
-        run_with_file(home).assert_code(78).assert_says(says);
+        run_with_file(home).assert_said(78, says);
         own(home, 0);
     }
     // A user believes root, too, and nobody else.
@@ -424,8 +407,7 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
     as_user().assert_code(0);
     own(&file, 54322);
     as_user()
-        .assert_code(78)
-        .assert_says("belongs to user 54322")
+        .assert_said(78, "belongs to user 54322")
         .assert_says(&format!("chown 54321 {}", file.display()));
 }
 
@@ -518,7 +500,7 @@ fn where_a_password_is_missing_a_removed_password_command_is_named_with_its_plac
     let is_answered = |url: &str, variable: &str, code: i32, says: &str| {
         let line = "REDLOCK_PASSWORD_COMMAND={} run a -u {} -- true";
         let end = with_file(file.path(), &words(line, &[variable, url]));
-        end.assert_code(code).assert_says(says);
+        end.assert_said(code, says);
         assert_eq!(end.stderr.is_empty(), code == 0, "{end:?}");
         assert!(!end.stderr.contains("hunter2"), "{end:?}");
     };
@@ -545,7 +527,7 @@ fn a_configuration_file_on_a_read_only_mount_is_used_whatever_its_mode() {
     command.env("PATH", crate::support::path());
     command.env("XDG_CONFIG_HOME", directory.path());
     // As a Kubernetes ConfigMap is mounted.
-    outcome(&mut command).assert_code(69).assert_says("/there");
+    outcome(&mut command).assert_said(69, "/there");
     assert!(!directory.path().join("redlock.env").exists());
 }
 
@@ -569,18 +551,17 @@ fn what_reads_no_settings_and_doctor_work_beside_a_configuration_file_that_is_re
     let examined = run(&["-u", &redis.url(), "doctor"]);
     examined.assert_code(1).assert_silent();
     let says = format!("chmod go-w {}", path.display());
-    for part in [says.as_str(), "not fit to hold locks: 1 failure"] {
-        assert!(examined.stdout.contains(part), "{examined:?}");
-    }
+    assert_has(
+        &examined.stdout,
+        &[says.as_str(), "not fit to hold locks: 1 failure"],
+    );
     // Without another URL it is the default server that is examined, and that gets no password.
     let password = file.path().join("password");
     fs::write(&password, "mine\n").unwrap();
     let password = password.to_str().unwrap();
     let examined = run(words!("REDLOCK_PASSWORD_FILE={} doctor", password));
     assert!(matches!(examined.code(), Some(0 | 1)), "{examined:?}");
-    for part in [says.as_str(), "127.0.0.1:6379"] {
-        assert!(examined.stdout.contains(part), "{examined:?}");
-    }
+    assert_has(&examined.stdout, &[says.as_str(), "127.0.0.1:6379"]);
 }
 
 #[test]
@@ -599,8 +580,7 @@ fn a_password_that_every_user_can_read_causes_one_warning() {
     };
     let by_file = words!("REDLOCK_URL={} REDLOCK_PASSWORD_FILE={}", &plain, file);
     let warns = |end: &Outcome, path: &Path| {
-        end.assert_code(0)
-            .assert_says(&format!("chmod o-r {}", path.display()));
+        end.assert_said(0, &format!("chmod o-r {}", path.display()));
         assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
         assert!(!end.stderr.contains("mine"), "{end:?}");
     };
@@ -662,7 +642,5 @@ fn variables_of_kubernetes_services_are_ignored_silently() {
             outcome(&mut command).assert_code(0).assert_silent();
         }
     }
-    outcome(&mut redis.redlock(words!("REDLOCK_PORTS=7 run a -- true")))
-        .assert_code(0)
-        .assert_says("REDLOCK_PORTS");
+    ends(&redis, "REDLOCK_PORTS=7 run a -- true").assert_said(0, "REDLOCK_PORTS");
 }

@@ -1,11 +1,9 @@
 //! The protocol under attack: requests that come late, servers that stand still or are far
 //! away, and crowds.
 
-use std::time::Duration;
-
 use crate::support::lua::{KEYS, SHARED, WHO, call};
+use crate::support::prelude::*;
 use crate::support::proxy::{Proxy, load_scripts};
-use crate::support::{Gated, Redis, now, outcome, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 

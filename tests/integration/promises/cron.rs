@@ -1,20 +1,6 @@
 //! Doing it once: --hold-at-least, --once-per, `REDLOCK_JITTER`, and silence.
 
-use std::fs;
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::Signal;
-
-use crate::support::{
-    Gate, Gated, Outcome, Redis, Running, assert_nothing_left, assert_within, host, moment, now,
-    outcome, queued, wait_until,
-};
-
-/// A command of redlock to its end.
-fn redlock(redis: &Redis, line: &str) -> Outcome {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    outcome(&mut redis.redlock(&words))
-}
+use crate::support::prelude::*;
 
 /// A run of a `COMMAND` that leaves a line in the file "ran".
 fn job(redis: &Redis, options: &str) -> Running {
@@ -36,12 +22,12 @@ fn of_two_hosts_that_start_the_same_minute_one_runs() {
         end.assert_code(0).assert_silent();
         assert_eq!((end.stdout.as_str(), ran(&redis)), ("", 1));
     }
-    let status = redlock(&redis, "status");
+    let status = ends(&redis, "status");
     assert!(status.stdout.contains(" kept "), "{status:?}");
-    let json = redlock(&redis, "status --json").stdout;
+    let json = ends(&redis, "status --json").stdout;
     assert!(json.contains("\"kept\":true"), "{json}");
     // Nobody takes it for dead, on this host or another; but a person can free it.
-    redlock(&redis, "release --force -q a").assert_code(0);
+    ends(&redis, "release --force -q a").assert_code(0);
     assert_nothing_left(&redis);
 }
 
@@ -82,8 +68,8 @@ fn a_lock_is_kept_after_a_failure_too_but_not_when_nothing_ran_or_it_took_longer
 fn of_twenty_that_start_at_once_one_runs_once_per_hour() {
     let redis = Redis::start();
     let all = [(); 20].map(|()| job(&redis, "--once-per 1h"));
-    let ends = all.map(Running::finish);
-    let skipped = ends.iter().filter(|end| {
+    let all = all.map(Running::finish);
+    let skipped = all.iter().filter(|end| {
         end.assert_code(0);
         !end.stderr.is_empty()
     });
@@ -93,7 +79,7 @@ fn of_twenty_that_start_at_once_one_runs_once_per_hour() {
     again.assert_code(9);
     job(&redis, "--once-per 1ms").finish().assert_code(0);
     assert_eq!(ran(&redis), 2);
-    redlock(&redis, "run --once-per 1h a b -- true").assert_code(64);
+    ends(&redis, "run --once-per 1h a b -- true").assert_code(64);
 }
 
 #[test]
@@ -125,15 +111,14 @@ fn the_output_of_a_failing_job_is_left_as_it_is() {
 fn a_job_that_is_stopped_keeps_its_lock_too_and_a_person_can_end_that() {
     let redis = Redis::start();
     let script = "echo ready; exec sleep 60";
-    let mut run = Running::start(&mut redis.run("--hold-at-least 1m a b", script));
-    run.expect_line("ready");
+    let run = Running::ready(&mut redis.run("--hold-at-least 1m a b", script));
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(128 + 15);
     for name in ["a", "b"] {
         let run = format!("run -n {name} -- true");
-        redlock(&redis, &run).assert_code(75);
-        redlock(&redis, &format!("release --force -q {name}")).assert_code(0);
-        redlock(&redis, &run).assert_code(0);
+        ends(&redis, &run).assert_code(75);
+        ends(&redis, &format!("release --force -q {name}")).assert_code(0);
+        ends(&redis, &run).assert_code(0);
     }
     assert_nothing_left(&redis);
 }
@@ -143,8 +128,8 @@ fn hold_at_least_keeps_no_lock_if_the_command_is_missing() {
     let redis = Redis::start();
     for missing in ["no-such-job", "/no/such/job"] {
         let line = format!("run --hold-at-least 1m a -- {missing}");
-        redlock(&redis, &line).assert_code(127);
-        redlock(&redis, "run -n a -- true").assert_code(0);
+        ends(&redis, &line).assert_code(127);
+        ends(&redis, "run -n a -- true").assert_code(0);
     }
     assert_nothing_left(&redis);
 }
@@ -195,11 +180,11 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
     assert_eq!(after("-q --once-per 1h"), "");
     let numbered = |number: u32| {
         let line = format!("run --supersede --reason hotfix --seq {number} b -- true");
-        redlock(&redis, &line)
+        ends(&redis, &line)
     };
     numbered(7).assert_code(0).assert_silent();
     let old = numbered(6);
-    old.assert_code(75).assert_says("(hotfix)");
+    old.assert_said(75, "(hotfix)");
     old.assert_says("redlock: lock \"b\": build 6 is older than build 7 of ");
     assert_eq!(old.stderr.lines().count(), 1);
     assert_eq!(ran(&redis), 1);
@@ -241,7 +226,7 @@ fn a_failure_is_not_remembered_nor_is_a_run_that_lost_its_lock_whatever_it_ended
 #[test]
 fn a_success_long_ago_or_of_another_lock_does_not_count() {
     let redis = Redis::start();
-    redlock(&redis, "run b -- true").assert_code(0);
+    ends(&redis, "run b -- true").assert_code(0);
     job(&redis, "--once-per 1h").finish().assert_code(0);
     let succeeded = redis.cli(&["HGET", "{redlock:a}:state", "succeeded"]);
     let before = (succeeded.parse::<u64>().unwrap() - 2 * 3_600_000).to_string();
@@ -262,7 +247,7 @@ fn jitter_sleeps_before_all_else_no_longer_than_was_said_and_each_signal_ends_it
             let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
             wchan.contains("poll")
         });
-        assert_eq!(redis.calls("evalsha") + redis.calls("eval"), 0);
+        assert_eq!(redis.scripts(), 0);
         run.signal(signal);
         let end = run.finish();
         end.assert_code(128 + signal as i32).assert_silent();
@@ -285,7 +270,7 @@ fn a_run_that_loses_the_race_is_silent_for_whatever_reason_but_not_when_somethin
     let redis = Redis::start();
     let quiet = |options: &str| {
         let line = format!("run -q -n -E 0 {options} a -- echo ran");
-        redlock(&redis, &line)
+        ends(&redis, &line)
     };
     let lost = |options: &str| {
         let end = quiet(options);
@@ -301,11 +286,11 @@ fn a_run_that_loses_the_race_is_silent_for_whatever_reason_but_not_when_somethin
     redis.cli(&["SET", "redlock:a", "theirs"]);
     lost("");
     redis.cli(&["DEL", "redlock:a"]);
-    redlock(&redis, "freeze -q a --reason x").assert_silent();
+    ends(&redis, "freeze -q a --reason x").assert_silent();
     lost("");
-    redlock(&redis, "thaw -q a").assert_silent();
+    ends(&redis, "thaw -q a").assert_silent();
     let unreachable = quiet("-u redis://127.0.0.1:1");
-    unreachable.assert_code(69).assert_says("redlock: ");
+    unreachable.assert_said(69, "redlock: ");
     quiet("--ttl 1ms").assert_code(64);
 }
 
@@ -319,11 +304,11 @@ fn of_twenty_that_race_with_one_key_one_runs_and_each_key_has_its_run() {
         assert_eq!(ran.concat(), "ran\n", "{ran:?}");
     }
     // A failure isn't remembered, and -E says which status a skipped run has.
-    redlock(&redis, "run -q --once k a -- false").assert_code(1);
-    redlock(&redis, "run -q --once k a -- true").assert_code(0);
-    let end = redlock(&redis, "run -E 9 --once k a -- false");
+    ends(&redis, "run -q --once k a -- false").assert_code(1);
+    ends(&redis, "run -q --once k a -- true").assert_code(0);
+    let end = ends(&redis, "run -E 9 --once k a -- false");
     let says = "skipped: a run of \"a\" with --once k succeeded";
-    end.assert_code(9).assert_says(says);
+    end.assert_said(9, says);
     outcome(&mut redis.redlock(&["run", "--once", "a key", "a", "--", "true"])).assert_code(64);
 }
 
@@ -336,8 +321,7 @@ fn a_run_that_waits_behind_one_with_its_key_is_skipped_when_that_succeeds() {
     first.end();
     let end = second.run.finish();
     let says = "skipped: a run of \"a\" with --once k succeeded";
-    end.assert_code(0).assert_says(says);
-    assert_eq!(end.stdout, "");
+    end.assert_printed(0, "").assert_says(says);
     // After a failure the next one runs.
     let mut gate = Gate::new(&redis);
     let failing = "read go <\"$HOME/gate\"; exit 1";

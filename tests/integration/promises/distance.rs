@@ -2,13 +2,9 @@
 //! often they are asked.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
 
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
-use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, TIMEOUT, assert_nothing_left, free_port, now, outcome,
-    redlock, send, wait_until, with_default_signals,
-};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -26,7 +22,7 @@ struct Elsewhere<'a> {
 
 impl<'a> Elsewhere<'a> {
     fn holding(redis: &'a Redis) -> Self {
-        let end = outcome(&mut redis.redlock(words!("acquire --ttl 60s --format token a")));
+        let end = ends(redis, "acquire --ttl 60s --format token a");
         end.assert_code(0);
         let token = end.stdout.trim().to_owned();
         Self { redis, token }
@@ -87,18 +83,14 @@ fn hold_confirmations(proxy: &Proxy) -> (Receiver<String>, Sender<()>) {
 
 #[test]
 fn over_a_line_of_any_length_a_lock_is_handed_over_and_the_command_runs_to_its_end() {
-    std::thread::scope(|scope| {
-        for round_trip in [50, 200, 400, 800, 1_500] {
-            scope.spawn(move || {
-                let redis = Redis::start();
-                load_scripts(&redis);
-                let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
-                let end = hand_over(&redis, &proxy, &["REDLOCK_REDIS_TIMEOUT=30s"]);
-                assert_eq!(end.code(), Some(0), "{round_trip} ms: {end:?} {proxy:?}");
-                end.assert_silent();
-                assert_nothing_left(&redis);
-            });
-        }
+    side_by_side([50, 200, 400, 800, 1_500], |round_trip| {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
+        let end = hand_over(&redis, &proxy, &["REDLOCK_REDIS_TIMEOUT=30s"]);
+        assert_eq!(end.code(), Some(0), "{round_trip} ms: {end:?} {proxy:?}");
+        end.assert_silent();
+        assert_nothing_left(&redis);
     });
 }
 
@@ -170,10 +162,7 @@ fn a_confirmation_that_is_lost_is_sent_again_and_the_command_does_not_notice() {
     ] {
         let redis = Redis::start();
         load_scripts(&redis);
-        let proxy = Proxy::with(&redis, move |request| match &*request.operation {
-            "renew" if request.before == 0 => action,
-            _ => Action::Pass,
-        });
+        let proxy = Proxy::once(&redis, "renew", 0, action);
         let end = hand_over(&redis, &proxy, &["--ttl", "30s"]);
         assert_eq!(end.code(), Some(0), "{action:?}: {end:?} {proxy:?}");
         assert_nothing_left(&redis);
@@ -268,12 +257,11 @@ fn asked_in_a_second(redis: &Redis) -> u64 {
 
 /// A frozen lock that two shared, one of which has died on another host.
 fn frozen_with_a_dead_member(redis: &Redis) -> Running {
-    outcome(&mut redis.redlock(&["acquire", "--shared", "--ttl", "60s", "a"])).assert_code(0);
+    ends(redis, "acquire --shared --ttl 60s a").assert_code(0);
     let holders = "{redlock:a}:holders";
     let other = redis.cli(&["ZRANGE", holders, "0", "0"]);
-    let mut living = Running::start(&mut redis.run("--shared a", "echo ready; exec sleep 60"));
-    living.expect_line("ready");
-    outcome(&mut redis.redlock(&["freeze", "a", "--reason", "x"])).assert_code(0);
+    let living = Running::ready(&mut redis.run("--shared a", "echo ready; exec sleep 60"));
+    ends(redis, "freeze a --reason x").assert_code(0);
     // The other's lease is over.
     let over = (now().as_millis() - 1).to_string();
     let changed = redis.cli(&["ZADD", holders, "XX", "CH", &over, &other]);
@@ -285,7 +273,7 @@ fn frozen_with_a_dead_member(redis: &Redis) -> Running {
 fn a_frozen_lock_with_a_dead_member_is_asked_for_now_and_then_however_one_waits() {
     let redis = Redis::start();
     let _living = frozen_with_a_dead_member(&redis);
-    let scripts = || redis.calls("evalsha") + redis.calls("eval");
+    let scripts = || redis.scripts();
     for arguments in [
         words!("run -q a -- true"),
         words!("run -q --shared a -- true"),
@@ -321,8 +309,7 @@ fn a_holder_whose_key_is_written_all_the_time_looks_at_it_now_and_then() {
     let lost = Instant::now();
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
     holder.run.finish().assert_code(79);
-    let took = lost.elapsed();
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert_took_less(lost, Duration::from_secs(30));
 }
 
 #[test]
@@ -330,10 +317,7 @@ fn a_nested_run_whose_first_answer_takes_more_than_a_second_waits_and_runs() {
     let redis = Redis::start();
     load_scripts(&redis);
     let stall = Action::StallReply(MS * 1_100);
-    let proxy = Proxy::with(&redis, move |request| match &*request.operation {
-        "acquire" if request.before == 0 => stall,
-        _ => Action::Pass,
-    });
+    let proxy = Proxy::once(&redis, "acquire", 0, stall);
     let url = proxy.url();
     let other = Gated::start(&redis, &["b"]).ready();
     let outer = words!("run -q a -- env REDLOCK_REDIS_TIMEOUT=30s", REDLOCK);
@@ -343,9 +327,7 @@ fn a_nested_run_whose_first_answer_takes_more_than_a_second_waits_and_runs() {
         redis.queue("b").len() == 1 || redis.holder("a").is_none() && proxy.count("acquire") > 0
     });
     other.end();
-    let end = run.finish();
-    end.assert_code(0).assert_silent();
-    assert_eq!(end.stdout, "ran\n");
+    run.finish().assert_silent().assert_printed(0, "ran\n");
 }
 
 #[test]
@@ -368,25 +350,19 @@ fn a_run_that_a_signal_ends_in_a_renewal_has_time_to_log_in_again_far_away_for_i
 
 #[test]
 fn a_run_that_a_signal_ends_waits_for_its_release_over_a_line_of_more_than_half_a_second() {
-    std::thread::scope(|scope| {
-        for round_trip in [700, 1_200] {
-            scope.spawn(move || {
-                let redis = Redis::start();
-                load_scripts(&redis);
-                let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
-                let mut run = redis.run("--ttl 1h a", "echo ready; exec sleep 600");
-                run.env("REDLOCK_URL", proxy.url());
-                let mut run = Running::start(&mut with_default_signals(run));
-                run.expect_line("ready");
-                // The first renewal, and the look that follows it, are over.
-                wait_until("it was renewed", || proxy.answered("check") > 0);
-                std::thread::sleep(MS * 2 * round_trip);
-                send(run.pid(), libc::SIGINT);
-                let end = run.finish();
-                end.assert_killed_by(libc::SIGINT).assert_silent();
-                assert_eq!(redis.holder("a"), None, "{round_trip} ms");
-            });
-        }
+    side_by_side([700, 1_200], |round_trip| {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
+        let mut run = redis.run("--ttl 1h a", "echo ready; exec sleep 600");
+        run.env("REDLOCK_URL", proxy.url());
+        let run = Running::ready(&mut with_default_signals(run));
+        // The first renewal, and the look that follows it, are over.
+        wait_until("it was renewed", || proxy.answered("check") > 0);
+        std::thread::sleep(MS * 2 * round_trip);
+        send(run.pid(), libc::SIGINT);
+        run.finish().assert_killed_by(libc::SIGINT).assert_silent();
+        assert_eq!(redis.holder("a"), None, "{round_trip} ms");
     });
 }
 
@@ -421,9 +397,7 @@ fn a_command_never_runs_without_a_lock_once_the_server_has_answered() {
     let mut waiter = run(&proxy, "a");
     waiter.wait_until_queued(&redis);
     proxy.vanish();
-    let end = waiter.finish();
-    end.assert_code(69);
-    assert_eq!(end.stdout, "");
+    waiter.finish().assert_printed(69, "");
     // The first of two locks is taken, and the server is gone before the second is.
     let end = run(&vanishing(&redis, 1), "b c").finish();
     // What it held is lost where that takes longer than the lease.
@@ -452,8 +426,8 @@ fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_r
 fn a_server_that_can_not_do_it_now_is_not_one_that_is_out_of_reach() {
     let redis = Redis::start();
     let refused = |status: i32, says: &str| {
-        let end = outcome(&mut redis.redlock(words!("run -n --on-unreachable run a -- echo ran")));
-        end.assert_code(status).assert_says(says);
+        let end = ends(&redis, "run -n --on-unreachable run a -- echo ran");
+        end.assert_said(status, says);
         assert_eq!(end.stdout, "", "{says}");
     };
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -476,6 +450,6 @@ fn a_server_that_can_not_do_it_now_is_not_one_that_is_out_of_reach() {
     });
     let run = words!("--url {} run -n --on-unreachable run a -- echo ran", &url);
     let end = outcome(&mut redlock(run));
-    end.assert_code(69).assert_says("it is loading its data");
-    assert_eq!(end.stdout, "");
+    end.assert_printed(69, "")
+        .assert_says("it is loading its data");
 }

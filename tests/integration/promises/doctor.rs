@@ -2,21 +2,12 @@
 //! nothing behind. Each state that all commands notice is a line of the tables of `trouble`.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use serde_json::Value;
 
 use crate::generated::make_acl_users;
 use crate::promises::trouble::{encrypted, self_signed};
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request};
 use crate::support::tmux::Tmux;
-use crate::support::{
-    MASTER, Outcome, REDLOCK, Redis, Replicated, UnresponsiveServer, free_port, outcome, redlock,
-    setting, wait_until,
-};
 
 /// Checks without which nobody knows whether a server is fit.
 const DECIDING: &str = "connection server role cluster eviction writes scripts name";
@@ -156,7 +147,7 @@ fn a_good_server_is_fit_and_doctor_leaves_nothing_there() {
 
     let mut end = None;
     wait_until("doctor has the time", || {
-        let latest = outcome(&mut redis.redlock(&["doctor", "deploy"]));
+        let latest = ends(&redis, "doctor deploy");
         !end.insert(latest).stdout.contains("Not checked")
     });
     let text = end.unwrap().assert_code(0).stdout.clone();
@@ -169,8 +160,7 @@ fn a_good_server_is_fit_and_doctor_leaves_nothing_there() {
         !text.contains('\x1b') && !text.contains("restart"),
         "{text}"
     );
-    let end = outcome(&mut redis.redlock(&["-q", "doctor", "deploy"]));
-    assert_eq!(end.assert_code(0).stdout, "");
+    ends(&redis, "-q doctor deploy").assert_printed(0, "");
     for (command, times) in [("keys", 1), ("scan", 0), ("monitor", 0)] {
         assert_eq!(redis.calls(command), times, "{command}");
     }
@@ -215,7 +205,7 @@ fn doctor_names_each_missing_acl_rule_that_keeps_a_run_from_its_lock() {
         if end.code() == Some(0) {
             examined.only("warn", if is_of_messages { "messages" } else { "" });
         } else {
-            end.assert_code(77).assert_says("`redlock doctor`");
+            end.assert_said(77, "`redlock doctor`");
             examined.says("scripts fail: \"jobs\" isn't permitted to → ACL SETUSER jobs ");
             let rule = missing.trim_end_matches('*');
             examined.says(&format!("scripts fail:  → {rule}"));
@@ -252,9 +242,9 @@ fn a_server_without_a_command_is_found() {
     examined.says("eviction unknown: doesn't have the command INFO");
     let undecided =
         "not known to be fit to hold locks: server, role, cluster, eviction not checked";
-    let end = outcome(&mut redis.redlock(&["doctor"]));
+    let end = ends(&redis, "doctor");
     assert!(end.stdout.contains(undecided), "{end:?}");
-    let end = outcome(&mut redis.redlock(&["-q", "doctor"]));
+    let end = ends(&redis, "-q doctor");
     end.assert_code(1);
     assert!(end.stdout.starts_with(undecided), "{end:?}");
 }
@@ -333,11 +323,7 @@ fn doctor_ends_within_two_seconds_whatever_hangs() {
 #[test]
 fn doctor_ends_in_time_and_leaves_nothing_if_the_connection_breaks() {
     // Side by side, as each waits most of the time.
-    thread::scope(|scope| {
-        for action in [Action::LoseReply, Action::Reset] {
-            scope.spawn(move || ends_in_time_after(action));
-        }
-    });
+    side_by_side([Action::LoseReply, Action::Reset], ends_in_time_after);
 }
 
 /// Examines a server with this action on each operation in turn.
@@ -466,7 +452,7 @@ fn a_key_of_another_program_is_78_and_found_by_doctor_at_a_locks_name() {
         78 redlock status a s → a key that accompanies \"redlock:s\"
         SET redlock:foreign x PX 60000",
     );
-    outcome(&mut redis.redlock(words!("freeze cold --reason x"))).assert_code(0);
+    ends(&redis, "freeze cold --reason x").assert_code(0);
     let names = "hash fail: key redlock:hash is a hash → choose another name
         beside fail: \"redlock:beside\" → choose another name
         forever fail: has no expiry → redlock release --force forever

@@ -1,20 +1,15 @@
 //! The commands that `redlock doctor` prints, pasted into a shell against a server in the state that they are for: the
 //! problem is gone when doctor is asked again, however the server is reached.
 
-use std::fs;
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 
 use crate::generated::make_acl_users;
 use crate::promises::config::set_mode;
 use crate::promises::doctor::{Examined, set};
 use crate::promises::trouble::{encrypted, self_signed};
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    Cluster, OtherUser, REDLOCK, Redis, Running, SERVER, free_port, is_permitted, outcome, path,
-    redlock, wait_until,
-};
 
 /// Settings of a shell, and the password to type.
 struct Place {

@@ -1,10 +1,8 @@
 //! Two never run at once, whatever they are.
 
-use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
-use crate::support::{Outcome, Redis, Running, directly, outcome, wait_until};
+use crate::support::prelude::*;
 
 #[test]
 fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
@@ -15,9 +13,7 @@ fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
         .map(|_| Running::start(&mut redis.run("-q REDLOCK_REDIS_TIMEOUT=60s a -- sh", script)))
         .collect();
     for run in runs {
-        let end = run.finish();
-        end.assert_code(0).assert_silent();
-        assert_eq!(end.stdout, "");
+        run.finish().assert_silent().assert_printed(0, "");
     }
     let fences: Vec<u64> = fs::read_to_string(redis.dir.path().join("fences"))
         .unwrap()
@@ -32,12 +28,11 @@ fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
 #[test]
 fn a_waiter_runs_when_the_holder_ends_and_knows_that_it_waited() {
     let redis = Redis::start();
-    let mut holder = Running::start(&mut redis.redlock(words!(
+    let _holder = Running::ready(&mut redis.redlock(words!(
         "run --reason {} a -- sh -c",
         "release 7",
         r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#
     )));
-    holder.expect_line("ready");
     let waits = r#"exec redlock run a -c 'echo $REDLOCK_WAITED_MS' 2>"$HOME/stderr""#;
     let waiter = Running::start(&mut directly(&redis, &["sh", "-c", waits]));
     wait_until("it says what it waits for", || {
@@ -72,9 +67,7 @@ fn the_lock_of_a_dead_holder_is_free_within_its_ttl() {
 fn a_plain_client_and_a_run_exclude_each_other() {
     let redis = Redis::start();
     assert_eq!(redis.cli(words!("SET redlock:a theirs NX PX 60000")), "OK");
-    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]))
-        .assert_code(75)
-        .assert_says("another client");
+    ends(&redis, "run -n a -- true").assert_said(75, "another client");
     redis.cli(&["PEXPIRE", "redlock:a", "500"]);
     let end = outcome(&mut redis.redlock(words!(
         "run a -- redis-cli -s {} SET redlock:a x NX PX 60000",
@@ -104,9 +97,8 @@ fn a_plain_client_that_deletes_its_key_early_is_noticed_within_seconds() {
 fn a_lock_without_an_expiry_is_waited_for_and_called_so() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "theirs"]);
-    outcome(&mut redis.redlock(&["run", "-w", "100ms", "a", "--", "true"]))
-        .assert_code(75)
-        .assert_says("held by another client; it has no expiry");
+    ends(&redis, "run -w 100ms a -- true")
+        .assert_said(75, "held by another client; it has no expiry");
     assert_eq!(redis.cli(&["PTTL", "redlock:a"]), "-1");
 }
 

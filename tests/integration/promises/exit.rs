@@ -3,13 +3,8 @@
 //!
 //! Not tested here: 125 for a kernel that is out of descriptors.
 
-use std::fs;
-
 use crate::promises::config::set_mode;
-use crate::support::{
-    Gate, Outcome, Redis, Running, assert_nothing_left, free_port, is_gone, outcome, redlock,
-    wait_until, with_default_signals,
-};
+use crate::support::prelude::*;
 
 /// Every line that redlock says begins with its name.
 #[track_caller]
@@ -103,7 +98,7 @@ fn wrong_usage_is_64_and_asks_no_server() {
         assert_eq!(end.stdout, "", "{line:?}");
         assert_prefixed(&end.stderr);
     }
-    assert_eq!(redis.calls("evalsha") + redis.calls("eval"), 0);
+    assert_eq!(redis.scripts(), 0);
     outcome(&mut redis.redlock(&["run", &long[1..], "--", "true"])).assert_code(0);
 }
 
@@ -120,12 +115,11 @@ fn a_busy_lock_is_75_or_what_the_user_chose() {
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         let end = outcome(&mut redis.redlock(&words));
-        end.assert_code(status)
-            .assert_says("lock \"a\" is held by another client");
+        end.assert_said(status, "lock \"a\" is held by another client");
         assert_one_line(&end);
         assert_eq!(end.stdout, "");
     }
-    outcome(&mut redis.redlock(words!("-q run -n a -- true")))
+    ends(&redis, "-q run -n a -- true")
         .assert_code(75)
         .assert_silent();
 }
@@ -138,25 +132,18 @@ fn bad_configuration_is_78_and_says_what_is_wrong() {
     fs::write(&empty, "\n").unwrap();
     let file = empty.to_str().unwrap();
     set_mode(&empty, 0o600);
+    let (no_time, many) = ("must be greater than 0", "a number of replicas up to 1000");
     let no_database = format!("-u redis://127.0.0.1:{}/99", redis.port);
     for (options, name, says) in [
         (no_database, "b", "doesn't have the URL's database"),
         (format!("REDLOCK_PASSWORD_FILE={file}"), "b", file),
-        (
-            "REDLOCK_REDIS_TIMEOUT=0".into(),
-            "b",
-            "must be greater than 0",
-        ),
-        (
-            "REDLOCK_SYNC=1001".into(),
-            "b",
-            "a number of replicas up to 1000",
-        ),
+        ("REDLOCK_REDIS_TIMEOUT=0".into(), "b", no_time),
+        ("REDLOCK_SYNC=1001".into(), "b", many),
         // A key of another kind is left alone.
         ("--ttl 30s".into(), "a", "belongs to another program"),
     ] {
         let end = outcome(&mut redis.run(&format!("{options} {name}"), "echo ran"));
-        end.assert_code(78).assert_says(says);
+        end.assert_said(78, says);
         assert_one_line(&end);
         assert_eq!(end.stdout, "");
     }
@@ -169,8 +156,7 @@ fn a_lost_lock_is_79_also_when_command_ends_well_or_must_be_killed() {
     let redis = Redis::start();
     for (name, reaction) in [("polite", "exit 0"), ("stubborn", "")] {
         let script = format!("trap '{reaction}' TERM; echo ready; while :; do sleep 0.01; done");
-        let mut run = Running::start(&mut redis.run(&format!("-k 200ms {name}"), &script));
-        run.expect_line("ready");
+        let run = Running::ready(&mut redis.run(&format!("-k 200ms {name}"), &script));
         // Somebody else has it now, whose lock stays.
         let key = format!("redlock:{name}");
         redis.cli(&["SET", &key, "thief", "PX", "600000"]);
@@ -198,8 +184,7 @@ fn a_timeout_is_124_however_command_ends_and_is_reported_also_with_quiet() {
             }
             !end.stdout.is_empty()
         });
-        end.assert_exited(124)
-            .assert_says("ran longer than --max-runtime 500ms")
+        end.assert_said(124, "ran longer than --max-runtime 500ms")
             .assert_says(says);
         // The shell reports the end of its sleep.
         assert_prefixed(&end.stderr.replace("Terminated\n", ""));
@@ -224,8 +209,7 @@ fn a_command_that_cannot_be_executed_or_was_not_found_leaves_the_lock_free() {
         ("", 127),
     ] {
         let end = outcome(&mut redis.redlock(&["run", "a", "--", command]));
-        end.assert_code(status)
-            .assert_says(&format!("redlock: can't run {command}: "));
+        end.assert_said(status, &format!("redlock: can't run {command}: "));
         assert_nothing_left(&redis);
     }
     // The shell finds the one that isn't executable as well, and says the same.
@@ -243,17 +227,14 @@ fn commands_status_survives_a_release_that_fails_or_is_not_answered() {
         let mut redis = Redis::start();
         let mut gate = Gate::new(&redis);
         let script = r#"echo ready; read go <"$HOME/gate"; exit 5"#;
-        let mut run = Running::start(&mut redis.run(options, script));
-        run.expect_line("ready");
+        let run = Running::ready(&mut redis.run(options, script));
         if is_killed {
             redis.kill();
         } else {
             redis.stall();
         }
         gate.open();
-        let end = run.finish();
-        end.assert_code(5)
-            .assert_says(&format!("redlock: can't release lock \"a\"{says}"));
+        let end = run.finish_saying(5, &format!("redlock: can't release lock \"a\"{says}"));
         assert_one_line(&end);
     }
 }
@@ -264,12 +245,13 @@ fn with_on_unreachable_run_command_runs_without_a_lock_and_has_its_own_status() 
     let script = "echo \"$REDLOCK_NAME ${REDLOCK_TOKEN-none} ${REDLOCK_HELD-none}\"; exit 3";
     let run = words!("-u {} run --on-unreachable run a -c", &url, script);
     let end = outcome(&mut redlock(run));
-    end.assert_code(3).assert_says("running without a lock");
-    assert_eq!(end.stdout, "a none none\n");
+    end.assert_printed(3, "a none none\n")
+        .assert_says("running without a lock");
     assert_one_line(&end);
     // Not reachable and not permitted are different things.
     let redis = Redis::with(&["--requirepass", "secret"]);
-    let refused = outcome(&mut redis.redlock(words!("run a --on-unreachable run -- echo ran")));
-    refused.assert_code(77).assert_says("requires a password");
-    assert_eq!(refused.stdout, "");
+    let refused = ends(&redis, "run a --on-unreachable run -- echo ran");
+    refused
+        .assert_printed(77, "")
+        .assert_says("requires a password");
 }

@@ -1,14 +1,12 @@
 //! `redlock fence`: a fence file lets no late writer pass.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::support::{Gate, Outcome, REDLOCK, Redis, Running, outcome, redlock, wait_until};
+use crate::support::prelude::*;
 
 /// A directory, and a file in it that isn't there yet.
 fn place() -> (tempfile::TempDir, PathBuf) {
@@ -53,8 +51,7 @@ fn a_stale_writer_is_shown_both_numbers_and_changes_nothing() {
     fence(&file, "17").assert_code(0);
     let before = fs::metadata(&file).unwrap().modified().unwrap();
     fence(&file, "16")
-        .assert_code(1)
-        .assert_says("was last written with 17")
+        .assert_said(1, "was last written with 17")
         .assert_says("fencing token 16 is stale");
     assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), before);
 }
@@ -75,9 +72,8 @@ fn a_writer_that_was_suspended_while_another_held_the_lock_is_refused() {
     let redis = Redis::start();
     let script = r#"echo ready; read go <"$HOME/gate"; redlock fence "$HOME/fence"; echo $?"#;
     let mut gate = Gate::new(&redis);
-    let mut late = Running::start(&mut redis.run("REDLOCK_ON_LOST=warn a", script));
-    late.expect_line("ready");
-    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+    let mut late = Running::ready(&mut redis.run("REDLOCK_ON_LOST=warn a", script));
+    ends(&redis, "release --force -q a").assert_code(0);
     outcome(&mut redis.run("a", r#"redlock fence "$HOME/fence""#)).assert_code(0);
     gate.open();
     late.expect_line("1");
@@ -113,8 +109,7 @@ fn fence_leaves_a_file_without_a_fencing_token_unchanged() {
         &[b'1'; 5000],
     ] {
         fs::write(&file, other).unwrap();
-        let end = fence(&file, "99");
-        end.assert_code(78).assert_says("left unchanged");
+        fence(&file, "99").assert_said(78, "left unchanged");
         assert_eq!(fs::read(&file).unwrap(), other);
     }
 }
@@ -161,8 +156,7 @@ fn a_file_that_cannot_be_written_lets_no_writer_pass() {
         command.args(["fence", path, "4"]).uid(65_534);
     }
     outcome(&mut command)
-        .assert_code(77)
-        .assert_says(path)
+        .assert_said(77, path)
         .assert_says("must be able to read and write");
     assert_eq!(text(&file), "3\n");
 }
@@ -185,8 +179,7 @@ fn fence_refuses_anything_but_a_regular_file_at_once() {
         (Path::new("/dev/tty"), "a device"),
     ] {
         fence(path, "1")
-            .assert_code(78)
-            .assert_says(&format!("{} is {kind}", path.display()))
+            .assert_said(78, &format!("{} is {kind}", path.display()))
             .assert_says("needs a regular file");
     }
 }
@@ -313,8 +306,7 @@ fn writers_that_wait_for_the_file_continue_when_it_is_theirs_and_give_up_after_t
     assert_eq!(text(&file), "1\n");
     let _lock = lock_of(&file);
     fence(&file, "2")
-        .assert_code(75)
-        .assert_says("locked for 10s")
+        .assert_said(75, "locked for 10s")
         .assert_says("try again");
     assert_eq!(text(&file), "1\n");
 }
@@ -329,7 +321,7 @@ fn a_file_that_is_replaced_or_removed_meanwhile_is_opened_again() {
     fs::rename(&other, &file).unwrap();
     drop(lock);
     // Whether it comes before the other one or after it.
-    late.finish().assert_code(1).assert_says("is stale");
+    late.finish_saying(1, "is stale");
     newest.finish().assert_code(0).assert_silent();
     assert_eq!(text(&file), "9\n");
     let lock = lock_of(&file);
@@ -354,8 +346,6 @@ fn a_file_that_others_replace_all_the_time_is_given_up() {
         REDLOCK,
         path
     );
-    outcome(Command::new("strace").args(words))
-        .assert_code(75)
-        .assert_says("keep replacing or removing");
+    outcome(Command::new("strace").args(words)).assert_said(75, "keep replacing or removing");
     assert_eq!(text(&file), "");
 }

@@ -1,40 +1,29 @@
 //! Freezing: the holder finishes, no new holder is admitted, and all see why.
 
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
-use serde_json::Value;
-
-use crate::support::{
-    Gate, Gated, Outcome, Redis, Running, assert_nothing_left, now, outcome, queued, wait_until,
-};
+use crate::support::prelude::*;
 
 /// Returns the words of a line.
 fn split(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-fn redlock(redis: &Redis, line: &str) -> Outcome {
-    outcome(&mut redis.redlock(&split(line)))
-}
-
 fn freeze(redis: &Redis, options: &str) -> Outcome {
-    redlock(redis, &format!("freeze a --reason release-night {options}"))
+    ends(redis, &format!("freeze a --reason release-night {options}"))
 }
 
 /// Thaws "a", which is frozen.
 #[track_caller]
 fn thaw(redis: &Redis) {
-    let end = redlock(redis, "thaw a");
+    let end = ends(redis, "thaw a");
     let says = "is thawed; it was frozen by";
-    end.assert_code(0).assert_says(says);
+    end.assert_said(0, says);
 }
 
 /// A run that doesn't wait for "a" is refused, and says why.
 #[track_caller]
 fn assert_frozen(redis: &Redis) {
-    let end = redlock(redis, "run -n a -- true");
-    end.assert_code(75).assert_says("is frozen");
+    let end = ends(redis, "run -n a -- true");
+    end.assert_said(75, "is frozen");
     end.assert_says("release-night");
 }
 
@@ -56,18 +45,18 @@ fn the_holder_of_a_frozen_lock_finishes_and_no_other_gets_in_until_it_is_thawed(
     for mode in ["", "--shared", "--slots 3"] {
         let redis = Redis::start();
         let holder = holding(&redis, mode);
-        freeze(&redis, "").assert_code(0).assert_says("may finish");
-        let refused = redlock(&redis, &format!("run -n {mode} a -- true"));
-        refused.assert_code(75).assert_says("is frozen");
+        freeze(&redis, "").assert_said(0, "may finish");
+        let refused = ends(&redis, &format!("run -n {mode} a -- true"));
+        refused.assert_said(75, "is frozen");
         refused.assert_says("release-night");
         let waiter = queued(&redis, &split(&format!("run -q {mode} a -- echo in")));
         holder.end();
         // It has been looked at after the release, and is still frozen.
         assert_frozen(&redis);
-        redlock(&redis, "acquire -n a").assert_code(75);
+        ends(&redis, "acquire -n a").assert_code(75);
         assert_eq!(redis.cli(words!("SET redlock:a plain NX PX 1000")), "");
         thaw(&redis);
-        assert_eq!(waiter.finish().assert_code(0).stdout, "in\n");
+        waiter.finish().assert_printed(0, "in\n");
         assert_nothing_left(&redis);
     }
 }
@@ -78,8 +67,7 @@ fn a_waiter_sees_who_froze_it_and_why() {
     let holder = holding(&redis, "");
     let waiter = queued(&redis, &["run", "-w", "8s", "a", "--", "true"]);
     freeze(&redis, "").assert_code(0);
-    let end = waiter.finish();
-    end.assert_code(75).assert_says("still held by");
+    let end = waiter.finish_saying(75, "still held by");
     end.assert_says(": release-night");
     holder.end();
 }
@@ -88,19 +76,19 @@ fn a_waiter_sees_who_froze_it_and_why() {
 fn status_shows_who_froze_a_lock_until_when_and_beside_that_its_holder_and_its_waiters() {
     let redis = Redis::start();
     let shown = || -> Value {
-        let json = redlock(&redis, "status --json a").stdout;
+        let json = ends(&redis, "status --json a").stdout;
         serde_json::from_str::<Value>(&json).unwrap()[0].take()
     };
     let end = freeze(&redis, "--for 1h");
-    end.assert_code(0).assert_says("for 1h");
+    end.assert_said(0, "for 1h");
     end.assert_says("it has no holder");
-    let table = redlock(&redis, "status").stdout;
+    let table = ends(&redis, "status").stdout;
     assert!(table.contains("59m"), "{table}");
     let frozen = shown()["frozen"].take();
     assert!(frozen["pid"].is_u64() && frozen["host"].is_string() && frozen["user"].is_string());
     assert!(frozen["since"].as_str() < frozen["until"].as_str());
     thaw(&redis);
-    assert_eq!(redlock(&redis, "status").stdout, "no lock is held\n");
+    assert_eq!(ends(&redis, "status").stdout, "no lock is held\n");
     assert_nothing_left(&redis);
     for mode in ["", "--shared"] {
         let holder = holding(&redis, mode);
@@ -111,10 +99,8 @@ fn status_shows_who_froze_a_lock_until_when_and_beside_that_its_holder_and_its_w
         assert_eq!(lock["holders"][0]["pid"], holder.run.pid());
         assert_eq!(lock["waiters"][0]["pid"], waiter.pid());
         assert_eq!(lock["frozen"]["reason"], "release-night");
-        let table = redlock(&redis, "status").stdout;
-        for text in ["frozen", "(release-night)", "waiting #1"] {
-            assert!(table.contains(text), "{text}: {table}");
-        }
+        let table = ends(&redis, "status").stdout;
+        assert_has(&table, &["frozen", "(release-night)", "waiting #1"]);
         thaw(&redis);
         holder.end();
         waiter.finish().assert_code(0);
@@ -126,7 +112,7 @@ fn status_shows_who_froze_a_lock_until_when_and_beside_that_its_holder_and_its_w
 fn a_freeze_expires_and_a_waiter_gets_in_then() {
     let redis = Redis::start();
     freeze(&redis, "--for 700ms").assert_code(0);
-    redlock(&redis, "run -w 60s a -- true").assert_code(0);
+    ends(&redis, "run -w 60s a -- true").assert_code(0);
     // Behind a holder, and with a waiter that comes late.
     let holder = holding(&redis, "");
     freeze(&redis, "--for 700ms").assert_code(0);
@@ -143,44 +129,39 @@ fn a_lock_stays_frozen_when_its_holder_dies_or_is_forced_out() {
     freeze(&redis, "").assert_code(0);
     holder.run.kill();
     redis.cli(&["PEXPIRE", "redlock:a", "1"]);
-    wait_until("the lease is over", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    redis.await_free("a");
     assert_frozen(&redis);
     assert_eq!(redis.cli(words!("SET redlock:a plain NX PX 1000")), "");
     thaw(&redis);
     let forced = holding(&redis, "");
     freeze(&redis, "").assert_code(0);
-    redlock(&redis, "release --force -q a").assert_code(0);
+    ends(&redis, "release --force -q a").assert_code(0);
     forced.run.finish().assert_code(79);
     assert_frozen(&redis);
-    let end = redlock(&redis, "release --force a");
-    end.assert_code(79).assert_says("not held");
+    ends(&redis, "release --force a").assert_said(79, "not held");
 }
 
 #[test]
 fn a_job_that_holds_it_may_use_it_in_nested_runs() {
     let redis = Redis::start();
     let script = "redlock freeze -q a --reason x && redlock run a -- echo inner";
-    let end = outcome(&mut redis.run("a", script));
-    assert_eq!(end.assert_code(0).stdout, "inner\n");
+    outcome(&mut redis.run("a", script)).assert_printed(0, "inner\n");
 }
 
 #[test]
 fn freezing_again_changes_the_reason_and_the_end_and_thawing_twice_is_fine() {
     let redis = Redis::start();
     let end = freeze(&redis, "");
-    end.assert_code(0).assert_says("at most for 30d");
-    let end = redlock(&redis, "freeze a --reason other --for 1m");
-    end.assert_code(0).assert_says("previously frozen by");
+    end.assert_said(0, "at most for 30d");
+    let end = ends(&redis, "freeze a --reason other --for 1m");
+    end.assert_said(0, "previously frozen by");
     end.assert_says("release-night");
     let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     assert!(left <= 60_000);
     thaw(&redis);
-    let end = redlock(&redis, "thaw a");
-    end.assert_code(0).assert_says("was not frozen");
-    redlock(&redis, "freeze a").assert_code(64);
-    redlock(&redis, "freeze a --reason x --for 31d").assert_code(64);
+    ends(&redis, "thaw a").assert_said(0, "was not frozen");
+    ends(&redis, "freeze a").assert_code(64);
+    ends(&redis, "freeze a --reason x --for 31d").assert_code(64);
     assert_nothing_left(&redis);
 }
 
@@ -226,9 +207,8 @@ fn the_holder_goes_on_under_a_freeze_for_longer_than_its_ttl_and_may_extend_and_
             "redlock freeze -q a --reason x; redlock extend && redlock extend --for 7s && echo ready
             sleep 7.5; redlock extend --for 1s && echo ours";
         let end = outcome(&mut redis.run(&format!("--ttl 6s {mode} a"), script));
-        end.assert_code(0).assert_silent();
-        assert_eq!(end.stdout, "ready\nours\n");
-        redlock(&redis, "run -n a -- true").assert_code(75);
+        end.assert_silent().assert_printed(0, "ready\nours\n");
+        ends(&redis, "run -n a -- true").assert_code(75);
     };
     std::thread::scope(|scope| {
         scope.spawn(|| goes_on(""));
@@ -246,7 +226,7 @@ fn a_killed_holder_leaves_a_frozen_lock() {
         holder.run.kill();
         wait_for_the_end(&redis);
         thaw(&redis);
-        assert_eq!(waiter.finish().assert_code(0).stdout, "in\n");
+        waiter.finish().assert_printed(0, "in\n");
         assert_nothing_left(&redis);
     }
 }
@@ -262,10 +242,10 @@ fn another_clients_lock_may_be_frozen_and_a_kept_one() {
         waiter.finish().assert_code(0);
     };
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "60000"]);
-    freeze(&redis, "").assert_code(0).assert_says("may finish");
+    freeze(&redis, "").assert_said(0, "may finish");
     assert_eq!(redis.cli(&["GET", "redlock:a"]), "theirs");
     outlive_and_thaw();
-    redlock(&redis, "run --hold-at-least 1h a -- true").assert_code(0);
+    ends(&redis, "run --hold-at-least 1h a -- true").assert_code(0);
     freeze(&redis, "").assert_code(0);
     outlive_and_thaw();
     assert_nothing_left(&redis);
@@ -275,7 +255,7 @@ fn another_clients_lock_may_be_frozen_and_a_kept_one() {
 fn freezing_one_lock_leaves_others_alone_and_several_are_taken_when_all_are_thawed() {
     let redis = Redis::start();
     freeze(&redis, "-q").assert_code(0);
-    redlock(&redis, "run -n b -- true").assert_code(0);
+    ends(&redis, "run -n b -- true").assert_code(0);
     let both = queued(&redis, &["run", "-q", "a", "b", "--", "true"]);
     thaw(&redis);
     both.finish().assert_code(0);
@@ -286,9 +266,8 @@ fn freezing_one_lock_leaves_others_alone_and_several_are_taken_when_all_are_thaw
 fn patience_ends_while_a_lock_is_frozen_and_so_does_a_signal() {
     let redis = Redis::start();
     freeze(&redis, "-q").assert_code(0);
-    let end = redlock(&redis, "run -w 200ms a -- true");
-    end.assert_code(75).assert_says("release-night");
-    let end = redlock(&redis, "run -n -E 0 -q a -- true");
+    ends(&redis, "run -w 200ms a -- true").assert_said(75, "release-night");
+    let end = ends(&redis, "run -n -E 0 -q a -- true");
     end.assert_code(0).assert_silent();
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     waiter.signal(Signal::SIGINT);
@@ -302,14 +281,14 @@ fn waiters_for_a_frozen_lock_whose_member_is_dead_do_not_ask_again_and_again() {
     for mode in ["--shared", "--slots 3"] {
         let redis = Redis::start();
         // It isn't known whether it lives, and its lease ends before the key does.
-        redlock(&redis, &format!("acquire --ttl 60s {mode} a")).assert_code(0);
+        ends(&redis, &format!("acquire --ttl 60s {mode} a")).assert_code(0);
         freeze(&redis, "").assert_code(0);
         let holders = "{redlock:a}:holders";
         let member = redis.cli(&["ZRANGE", holders, "0", "0"]);
         let over = (now().as_millis() - 1).to_string();
         let changed = redis.cli(&["ZADD", holders, "XX", "CH", &over, &member]);
         assert_eq!(changed, "1");
-        let scripts = || redis.calls("evalsha") + redis.calls("eval");
+        let scripts = || redis.scripts();
         let unasked = scripts();
         let waiter = Running::start(&mut redis.redlock(words!("run -q a -- echo ran")));
         wait_until("it has asked", || scripts() > unasked);
@@ -325,7 +304,7 @@ fn waiters_for_a_frozen_lock_whose_member_is_dead_do_not_ask_again_and_again() {
 #[test]
 fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out() {
     let redis = Redis::start();
-    let ignoring = |words: &str| redlock(&redis, &format!("run --ignore-freeze -n a {words}"));
+    let ignoring = |words: &str| ends(&redis, &format!("run --ignore-freeze -n a {words}"));
     let holder = holding(&redis, "");
     let other = queued(&redis, &["run", "-q", "a", "--", "echo", "other"]);
     freeze(&redis, "").assert_code(0);
@@ -342,22 +321,20 @@ fn runs_that_ignore_a_freeze_go_in_one_at_a_time_ahead_of_all_that_it_keeps_out(
     first.finish().assert_code(0);
     // Twice, and in a script.
     ignoring("-- true").assert_code(0);
-    let acquired = redlock(&redis, "acquire -n --ignore-freeze --format token a");
+    let acquired = ends(&redis, "acquire -n --ignore-freeze --format token a");
     let token = acquired.assert_code(0).stdout.trim();
     let mut release = redis.redlock(&["release", "a"]);
     outcome(release.env("REDLOCK_TOKEN", token).env("REDLOCK_NAME", "a")).assert_code(0);
     // All others are out, even if a run that ignores the freeze starts them, or the host has a variable for it.
-    redlock(&redis, "freeze b --new --reason x").assert_code(0);
-    let nested = redlock(&redis, "run --ignore-freeze a -- redlock run -n b -- true");
-    nested.assert_code(75);
+    ends(&redis, "freeze b --new --reason x").assert_code(0);
+    ends(&redis, "run --ignore-freeze a -- redlock run -n b -- true").assert_code(75);
     let mut by_variable = redis.redlock(words!("run -n a -- true"));
-    let end = outcome(by_variable.env("REDLOCK_IGNORE_FREEZE", "1"));
-    end.assert_code(75).assert_says("is frozen");
+    outcome(by_variable.env("REDLOCK_IGNORE_FREEZE", "1")).assert_said(75, "is frozen");
     thaw(&redis);
-    assert_eq!(other.finish().assert_code(0).stdout, "other\n");
+    other.finish().assert_printed(0, "other\n");
     // Once nothing is frozen, it is a run as any other.
     ignoring("-- true").assert_code(0);
-    redlock(&redis, "thaw b").assert_code(0);
+    ends(&redis, "thaw b").assert_code(0);
     assert_nothing_left(&redis);
 }
 
@@ -394,7 +371,7 @@ fn a_run_that_is_kept_out_does_not_end_a_holder() {
             });
             other
         });
-        let shown = redlock(&redis, "status a").stdout;
+        let shown = ends(&redis, "status a").stdout;
         assert!(!shown.contains("stopping, "), "{shown}");
         gate.open();
         holder.finish().assert_code(0);
@@ -410,9 +387,9 @@ fn a_run_that_ignores_a_freeze_gets_a_free_lock_at_once_though_it_makes_others_g
     let redis = Redis::start();
     freeze(&redis, "--new").assert_code(0);
     let other = queued(&redis, &["run", "-q", "a", "--", "true"]);
-    redlock(&redis, "run --ignore-freeze -n --supersede a -- true").assert_code(0);
+    ends(&redis, "run --ignore-freeze -n --supersede a -- true").assert_code(0);
     other.finish().assert_code(75);
-    redlock(&redis, "run --ignore-freeze -n --seq 7 a -- true").assert_code(0);
+    ends(&redis, "run --ignore-freeze -n --seq 7 a -- true").assert_code(0);
     thaw(&redis);
     assert_nothing_left(&redis);
 }
@@ -432,7 +409,7 @@ fn a_freeze_of_two_locks_is_said_of_each_and_waits_for_the_holders_of_both() {
         });
         let [holder, ended] = holders;
         ended.end();
-        redlock(&redis, &format!("thaw {kept}")).assert_code(0);
+        ends(&redis, &format!("thaw {kept}")).assert_code(0);
         let end = freezing.finish();
         end.assert_code(79);
         end.assert_says("lock \"a\" is frozen until");
@@ -464,7 +441,7 @@ fn a_freeze_that_ends_before_the_holder_is_no_success_of_the_command_that_waits_
             redis.cli(&["HEXISTS", "{redlock:a}:state", "freezes"]) == "1"
         });
         end(&redis);
-        freezing.finish().assert_code(79).assert_says(says);
+        freezing.finish_saying(79, says);
         holder.end();
     }
 }
@@ -483,5 +460,5 @@ fn a_freeze_that_is_interrupted_while_it_waits_says_that_it_goes_on() {
     end.assert_killed_by(libc::SIGINT);
     end.assert_says("leaves all frozen until `redlock thaw a b`");
     holder.end();
-    redlock(&redis, "run -n a -- true").assert_code(75);
+    ends(&redis, "run -n a -- true").assert_code(75);
 }

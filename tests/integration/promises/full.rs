@@ -2,7 +2,7 @@
 //! on, and only what is new is refused.
 
 use crate::promises::blocked::assert_renewed;
-use crate::support::{Gated, Redis, Running, assert_nothing_left, outcome, wait_until};
+use crate::support::prelude::*;
 
 const MODES: [&[&str]; 3] = [&[], &["--shared"], &["--slots", "2"]];
 
@@ -47,10 +47,7 @@ fn on_a_full_server_a_lock_is_handed_on_to_waiters_that_were_there_before() {
         leaves.run.signal(nix::sys::signal::Signal::SIGTERM);
         leaves.run.finish().assert_code(143).assert_silent();
         // Long enough for a heartbeat of each.
-        let before = redis.calls("evalsha");
-        wait_until("they keep their places", || {
-            redis.calls("evalsha") >= before + 4
-        });
+        redis.await_calls("evalsha", 4);
         assert_eq!(
             redis.queue("a"),
             [first.run.pid(), last.run.pid()],
@@ -70,12 +67,8 @@ fn on_a_full_server_a_lock_is_taken_by_force_and_goes_on() {
         let holder = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
         let waiter = Gated::queued(&redis, &["-q", "a"]);
         fill(&redis);
-        outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
-        holder
-            .run
-            .finish()
-            .assert_code(79)
-            .assert_says("was forced free by");
+        ends(&redis, "release --force -q a").assert_code(0);
+        holder.run.finish_saying(79, "was forced free by");
         waiter.ready().end();
         assert_nothing_left(&redis);
     }
@@ -85,7 +78,7 @@ fn on_a_full_server_a_lock_is_taken_by_force_and_goes_on() {
 fn on_a_full_server_a_run_that_does_not_wait_is_69_and_changes_nothing() {
     let redis = Redis::start();
     // The server knows the script.
-    outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
+    ends(&redis, "run a -- true").assert_code(0);
     fill(&redis);
     let runs = MODES.map(|mode| {
         let arguments = [&["run", "-n"], mode, &["a", "--", "echo", "ran"]].concat();

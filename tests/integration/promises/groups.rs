@@ -1,16 +1,9 @@
 //! Shared locks and slots: which runs overlap, and which never do.
 
-use std::fs;
-use std::time::Duration;
-
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use serde_json::Value;
 
-use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, directly, moment, now, outcome, pid_of, queued,
-    redlock, wait_until, words,
-};
+use crate::support::prelude::*;
 
 /// Runs a shell script several times at once, each in a loop until the file `stop` exists or it
 /// has been round so often.
@@ -161,9 +154,9 @@ fn n_slots_with_killed_holders_are_never_more_than_n_and_no_two_have_one_number(
         "{ran} of 200, 20 were killed, {late} were late"
     );
     // The one that was killed last may have left its entry to its TTL.
-    wait_until("it is free", || redis.cli(&["EXISTS", "redlock:a"]) == "0");
+    redis.await_free("a");
     // With the next run the history has all that is known, and nothing else is left.
-    outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
+    ends(&redis, "run a -- true").assert_code(0);
     assert_nothing_left(&redis);
 }
 
@@ -177,8 +170,8 @@ fn one_slot_is_an_exclusive_lock() {
         echo "slot $REDLOCK_SLOT"
     "#;
     let end = outcome(&mut redis.run("--slots 1 a", script));
-    end.assert_code(0).assert_silent();
-    assert_eq!(end.stdout, "plain\nshared 75\nslots 75\nslot 1\n");
+    end.assert_silent()
+        .assert_printed(0, "plain\nshared 75\nslots 75\nslot 1\n");
     assert_nothing_left(&redis);
 }
 
@@ -210,7 +203,7 @@ fn watching(redis: &Redis) -> usize {
 #[test]
 fn readers_that_come_do_not_make_the_others_look() {
     let redis = Redis::start();
-    let scripts = || redis.calls("evalsha") + redis.calls("eval");
+    let scripts = || redis.scripts();
     let readers: Vec<Gated> = (0..25)
         .map(|_| Gated::start(&redis, &["--shared", "--ttl", "5m", "a"]).ready())
         .collect();
@@ -218,8 +211,8 @@ fn readers_that_come_do_not_make_the_others_look() {
     // An acquire, a renewal and a look at the key for each.
     let sent = scripts();
     assert!(sent < 25 * 4, "{sent} scripts for 25 readers");
-    for reader in readers {
-        reader.end();
+    for gated in readers {
+        gated.end();
     }
     assert_nothing_left(&redis);
 }
@@ -238,8 +231,7 @@ fn a_member_of_a_group_whose_key_others_change_is_stopped_at_once() {
         let before = now();
         redis.cli(&words(change, &[]));
         for member in members {
-            let end = member.finish();
-            end.assert_code(79).assert_says("lock \"a\" was lost");
+            let end = member.finish_saying(79, "lock \"a\" was lost");
             let stopped = moment(end.stdout.lines().last().unwrap());
             // The next renewal is due after 40 s.
             let took = stopped.saturating_sub(before);
@@ -255,18 +247,14 @@ fn a_member_that_is_forced_out_ends_and_the_others_stay() {
         let arguments = [mode, &["a"]].concat();
         let [out, other, third] = [(); 3].map(|()| Gated::start(&redis, &arguments).ready());
         let writer = Gated::queued(&redis, &["a"]);
-        let status = outcome(&mut redis.redlock(&["status", "--json", "a"]));
-        let locks: Value = serde_json::from_str(&status.stdout).unwrap();
+        let locks = json(&redis, "status --json a");
         let holders = locks[0]["holders"].as_array().unwrap();
         assert_eq!(holders.len(), 3);
         let is_it = |holder: &&Value| holder["pid"] == out.run.pid();
         let id = holders.iter().find(is_it).unwrap()["id"].as_str().unwrap();
         let mut force = redis.redlock(&["release", "--force", "--id", id, "a"]);
         outcome(force.env("USER", "eve")).assert_code(0);
-        out.run
-            .finish()
-            .assert_code(79)
-            .assert_says("was forced free by eve@");
+        out.run.finish_saying(79, "was forced free by eve@");
         for (mut member, left) in [(other, 1), (third, 0)] {
             assert!(!member.run.has_ended());
             assert_eq!(redis.queue("a"), [writer.run.pid()]);
@@ -290,7 +278,6 @@ fn wrong_numbers_of_slots_are_wrong_usage() {
         "run --shared --slots 2 a -- true",
         "run --slots 2 -s a -- true",
     ] {
-        let end = outcome(&mut redlock(&words(line, &[])));
-        end.assert_code(64).assert_says("--slots");
+        outcome(&mut redlock(&words(line, &[]))).assert_said(64, "--slots");
     }
 }

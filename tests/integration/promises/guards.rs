@@ -2,16 +2,8 @@
 //!
 //! The guards here are started by the test, so that they are no part of the run's tree, as over ssh or in a container.
 
-use std::fs;
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::Signal;
-
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
-use crate::support::{
-    Cluster, Gate, Gated, Redis, Replicated, Running, assert_nothing_left, directly, is_alive,
-    moment, now, outcome, queued, wait_until,
-};
 
 /// A run of lock "a" whose COMMAND says by what its lock can be guarded, and ends when it is told to.
 struct Holder {
@@ -84,8 +76,7 @@ fn let_guards_end(redis: &Redis) {
 
 /// A field of the only holder of lock "a".
 fn holder(redis: &Redis, field: &str) -> serde_json::Value {
-    let shown = outcome(&mut redis.redlock(&["status", "--json", "a"]));
-    let all: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+    let all = json(redis, "status --json a");
     all[0]["holders"][0][field].clone()
 }
 
@@ -106,24 +97,26 @@ fn the_next_holder_starts_after_the_last_guard_has_ended_and_the_run_returns_aft
     waiter.expect_line("ran");
     waiter.finish().assert_exited(0);
     holder.run.finish().assert_exited(0);
-    guard
-        .finish()
-        .assert_exited(79)
-        .assert_says("the run that held lock \"a\" is over");
+    guard.finish_saying(79, "the run that held lock \"a\" is over");
     assert_nothing_left(&redis);
 }
 
 #[test]
-fn a_guard_that_ends_by_itself_changes_nothing_for_the_run() {
-    let redis = Redis::start();
-    let holder = Holder::start(&redis, &["a"]);
-    let guard = holder.guard(&redis, &[], "exit 5");
-    guard.finish().assert_exited(5).assert_silent();
-    assert_eq!(self::holder(&redis, "kept"), false);
-    assert_eq!(guards(&redis), 0);
-    Holder::let_end(&redis);
-    holder.run.finish().assert_exited(0).assert_silent();
-    assert_nothing_left(&redis);
+fn a_guard_that_ends_by_itself_changes_nothing_for_the_run_even_if_its_connection_breaks_then() {
+    for breaks in [false, true] {
+        let redis = Redis::start();
+        let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
+        let action = if breaks { Action::Reset } else { Action::Pass };
+        let proxy = Proxy::once(&redis, "leave", 0, action);
+        let guard = holder.guard(&redis, &["-u", &proxy.url()], "exit 5");
+        guard.finish().assert_exited(5).assert_silent();
+        assert!(proxy.count("leave") > usize::from(breaks), "{proxy:?}");
+        assert_eq!(self::holder(&redis, "kept"), false);
+        assert_eq!(guards(&redis), 0);
+        Holder::let_end(&redis);
+        holder.run.finish().assert_exited(0).assert_silent();
+        assert_nothing_left(&redis);
+    }
 }
 
 #[test]
@@ -153,8 +146,7 @@ fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
         let words = [&["guard"], options, &["--", "echo", "never"]].concat();
         let mut command = redis.redlock(&words);
         let end = outcome(command.env("REDLOCK_HELD", held));
-        end.assert_exited(79).assert_says(says);
-        assert_eq!(end.stdout, "");
+        end.assert_printed(79, "").assert_says(says);
     };
     refused("", &[], "REDLOCK_HELD isn't set here");
     refused("a=no-such-token", &[], "is not held");
@@ -189,12 +181,9 @@ fn a_guard_reads_the_locks_from_a_file_and_guards_those_that_are_named() {
     let file = path.to_str().unwrap();
     let words = words!("guard --held {} b -- printenv REDLOCK_NAME", file);
     let end = outcome(&mut redis.redlock(words));
-    end.assert_exited(0);
-    assert_eq!(end.stdout, "b\n");
+    end.assert_printed(0, "b\n");
     let words = words!("guard --held {} c -- echo never", file);
-    outcome(&mut redis.redlock(words))
-        .assert_exited(79)
-        .assert_says("this job doesn't hold \"c\"");
+    outcome(&mut redis.redlock(words)).assert_said(79, "this job doesn't hold \"c\"");
     holder.end(&redis);
 }
 
@@ -220,7 +209,7 @@ fn a_value_of_held_that_names_no_lock_is_refused_and_not_repeated() {
     }
     fs::remove_file(&path).unwrap();
     let end = outcome(&mut redis.redlock(words!("guard --held {} -- echo never", file)));
-    end.assert_exited(64).assert_says(file);
+    end.assert_said(64, file);
     for (script, status, says) in [
         ("$guard </dev/null", 79, "standard input is empty"),
         ("$guard <.", 64, "can't read standard input"),
@@ -275,7 +264,7 @@ fn a_run_with_hold_at_least_returns_when_its_guards_have_ended() {
     let_guards_end(&redis);
     guard.finish().assert_exited(79);
     holder.run.finish().assert_exited(0);
-    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_exited(75);
+    ends(&redis, "run -n a -- true").assert_exited(75);
 }
 
 #[test]
@@ -289,10 +278,7 @@ fn a_lock_that_is_lost_stops_the_guards() {
         let mut guard = holder.guard(&redis, &[], "echo started; sleep 60");
         guard.expect_line("started");
         redis.cli(lose);
-        guard
-            .finish()
-            .assert_exited(79)
-            .assert_says("lock \"a\" was");
+        guard.finish_saying(79, "lock \"a\" was");
         holder.run.finish().assert_exited(79);
         redis.cli(&["DEL", "redlock:a"]);
     }
@@ -357,8 +343,7 @@ fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_ho
             redlock -u "$0" guard -k 1s -c 'trap "date +%s%N" TERM; echo started; {LIVES}'
             echo "status $?""#
         );
-        let url = proxy.url();
-        let mut run = Running::start(&mut directly(&redis, &["sh", "-c", &script, &url]));
+        let mut run = Running::start(&mut directly(&redis, &["sh", "-c", &script, &proxy.url()]));
         run.expect_line("started");
         let looked = now();
         let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
@@ -371,11 +356,7 @@ fn guarded_work_is_terminated_and_dead_before_a_lease_ends_that_nobody_renews_ho
         assert!(last < lease_ends, "{last:?} {lease_ends:?}");
         run.finish().assert_exited(0);
     };
-    std::thread::scope(|scope| {
-        for (hook, expected) in hooks {
-            scope.spawn(move || each(hook, expected));
-        }
-    });
+    side_by_side(hooks, |(hook, expected)| each(hook, expected));
 }
 
 #[test]
@@ -391,8 +372,7 @@ fn a_guard_that_was_killed_takes_its_work_along_and_delays_the_next_holder_for_a
     await_end_of_run(&redis);
     let kept = Instant::now();
     waiter.expect_line("ran");
-    let took = kept.elapsed();
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert_took_less(kept, Duration::from_secs(30));
     holder.run.finish().assert_exited(0);
     waiter.finish().assert_exited(0);
 }
@@ -438,9 +418,9 @@ fn a_script_that_has_acquired_the_lock_is_guarded_like_a_run() {
     let_guards_end(&redis);
     waiter.expect_line("ran");
     waiter.finish().assert_exited(0);
-    let end = holder.run.finish();
-    end.assert_exited(0)
-        .assert_says("is kept until its guards have ended");
+    holder
+        .run
+        .finish_saying(0, "is kept until its guards have ended");
     guard.finish().assert_exited(79);
     assert_nothing_left(&redis);
 }
@@ -473,8 +453,7 @@ fn a_run_waits_for_its_guards_through_requests_that_fail() {
         "release" if (1..4).contains(&request.before) => Action::Reset,
         _ => Action::Pass,
     });
-    let url = proxy.url();
-    let (mut holder, mut guard) = guarded(&redis, words!("-u {} --ttl 120s a", &url));
+    let (mut holder, mut guard) = guarded(&redis, words!("-u {} --ttl 120s a", &proxy.url()));
     Holder::let_end(&redis);
     guard.expect_line("asked");
     wait_until("it has asked in vain", || {
@@ -503,8 +482,7 @@ fn a_run_is_notified_of_the_end_of_its_last_guard() {
     let_guards_end(&redis);
     let began = Instant::now();
     holder.run.finish().assert_exited(0);
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert_took_less(began, Duration::from_secs(4));
     guard.finish().assert_exited(79);
     assert_nothing_left(&redis);
 }
@@ -528,9 +506,7 @@ fn a_run_whose_guards_are_forgotten_checks_whether_the_next_holder_confirms_its_
     });
     holder.run.finish().assert_exited(0);
     suspended.resume();
-    for waiter in [suspended, other] {
-        waiter.finish().assert_exited(0);
-    }
+    all_end([suspended, other], 0);
     let_guards_end(&redis);
     guard.finish().assert_exited(79);
     assert_nothing_left(&redis);
@@ -544,9 +520,8 @@ fn the_guards_of_several_locks_are_waited_for_until_one_lease_is_over_where_redi
     redis.kill();
     let began = Instant::now();
     holder.run.finish().assert_exited(0);
-    let took = began.elapsed();
     // One after the other would take 32 s.
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert_took_less(began, Duration::from_secs(20));
     guard.finish().assert_exited(79);
 }
 
@@ -559,13 +534,9 @@ fn a_guard_of_several_locks_tries_to_leave_them_for_as_long_as_one_where_redis_d
     let_guards_end(&redis);
     guard.expect_line("over");
     let began = Instant::now();
-    guard
-        .finish()
-        .assert_exited(0)
-        .assert_says("may be kept until its lease ends");
-    let took = began.elapsed();
+    guard.finish_saying(0, "may be kept until its lease ends");
     // Two tries of two seconds, and what each other lock needs to be sent.
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_took_less(began, Duration::from_secs(10));
     redis.resume();
     holder.end(&redis);
 }
@@ -582,8 +553,7 @@ fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
     let began = Instant::now();
     guard.signal(Signal::SIGTERM);
     guard.finish().assert_killed_by(libc::SIGTERM);
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert_took_less(began, Duration::from_secs(20));
     // What was sent is read when the server goes on.
     redis.resume();
     wait_until("it has left", || guards(&redis) == 0);
@@ -627,35 +597,15 @@ fn a_guard_whose_answer_was_lost_is_admitted_once() {
     let redis = Redis::start();
     load_scripts(&redis);
     let holder = Holder::start(&redis, &["a"]);
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "guard" if request.before == 0 => Action::ResetReply,
-        _ => Action::Pass,
-    });
+    let proxy = Proxy::once(&redis, "guard", 0, Action::ResetReply);
     let mut gate = Gate::new(&redis);
     let script = r#"echo ran; read go <"$HOME/gate""#;
     let mut guard = holder.guard(&redis, &["-u", &proxy.url()], script);
     guard.expect_line("ran");
     assert_eq!(guards(&redis), 1);
     gate.open();
-    assert_eq!(guard.finish().assert_exited(0).stdout, "ran\n");
+    guard.finish().assert_printed(0, "ran\n");
     holder.end(&redis);
-}
-
-#[test]
-fn a_guard_whose_connection_breaks_at_its_end_leaves_over_another_one() {
-    let redis = Redis::start();
-    let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "leave" if request.before == 0 => Action::Reset,
-        _ => Action::Pass,
-    });
-    let guard = holder.guard(&redis, &["-u", &proxy.url()], "exit 5");
-    guard.finish().assert_exited(5).assert_silent();
-    assert!(proxy.count("leave") > 1);
-    assert_eq!(guards(&redis), 0);
-    Holder::let_end(&redis);
-    holder.run.finish().assert_exited(0).assert_silent();
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -668,7 +618,7 @@ fn work_is_guarded_in_a_cluster() {
     guard.expect_line("started");
     fs::write(cluster.home.path().join("end"), "").unwrap();
     run.finish().assert_exited(0);
-    guard.finish().assert_exited(79).assert_says("is over");
+    guard.finish_saying(79, "is over");
 }
 
 #[test]
@@ -693,8 +643,7 @@ fn with_sync_a_guard_starts_nothing_before_the_replicas_know_of_it() {
     guard("30s", "echo ran").finish().assert_exited(0);
     set.servers[replica].stall();
     let end = guard("200ms", "echo never").finish();
-    end.assert_exited(69);
-    assert_eq!(end.stdout, "");
+    end.assert_printed(69, "");
     set.servers[replica].resume();
     fs::write(set.home.path().join("end"), "").unwrap();
     run.finish().assert_exited(0);
@@ -706,14 +655,13 @@ fn status_names_each_guard_with_its_command() {
     let holder = Holder::start(&redis, &["a"]);
     let mut guard = holder.guard(&redis, &[], "echo started; sleep 60");
     guard.expect_line("started");
-    let shown = outcome(&mut redis.redlock(&["status", "a"]));
+    let shown = ends(&redis, "status a");
     let line = shown.stdout.lines().find(|line| line.starts_with("guard:"));
     let line = line.expect("a line for the guard");
     assert!(line.contains(&format!("pid {}", guard.pid())), "{line}");
     assert!(line.contains("sleep 60"), "{line}");
     let assert_in_history = || {
-        let history = outcome(&mut redis.redlock(&["history", "--json", "a"]));
-        let all: serde_json::Value = serde_json::from_str(&history.stdout).unwrap();
+        let all = json(&redis, "history --json a");
         assert_eq!(all[0]["guards"], 1);
     };
     // While it lasts, and after that.
@@ -721,6 +669,6 @@ fn status_names_each_guard_with_its_command() {
     holder.end(&redis);
     guard.finish().assert_exited(79);
     assert_in_history();
-    let shown = outcome(&mut redis.redlock(&["history", "a"]));
+    let shown = ends(&redis, "history a");
     assert!(shown.stdout.contains("1 guard"), "{shown:?}");
 }

@@ -6,16 +6,12 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
-use std::process::Command;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
-use serde_json::Value;
 
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    Gate, Gated, Redis, Running, host, is_alive, outcome, redlock, wait_until, with_signals,
-};
 
 /// A server, and a hook that leaves its environment in a file for each event: `acquired` and so on.
 struct Told {
@@ -193,8 +189,7 @@ fn a_hook_is_told_that_the_lock_is_lost_and_who_has_taken_it() {
     for options in ["a", "REDLOCK_ON_LOST=warn a"] {
         let wait = format!("until test -e {}", told.file("lost").display());
         let script = format!("echo ready; {wait}; do sleep 0.02; done");
-        let mut run = Running::start(&mut told.run(options, &script));
-        run.expect_line("ready");
+        let run = Running::ready(&mut told.run(options, &script));
         let mut force = told.redlock(words!("release --force --yes a"));
         outcome(force.env("REDLOCK_WHO", "ann")).assert_code(0);
         run.finish().assert_code(79);
@@ -274,9 +269,10 @@ fn a_hook_inherits_no_descriptor_no_signal_mask_and_no_session() {
         let is_own = number == 1 && target.ends_with("found.new");
         assert!(is_null || is_own, "{text}");
     }
-    for set in ["SigBlk:\t0000000000000000", "SigIgn:\t0000000000000000"] {
-        assert!(text.contains(set), "{text}");
-    }
+    assert_has(
+        &text,
+        &["SigBlk:\t0000000000000000", "SigIgn:\t0000000000000000"],
+    );
     let lines: Vec<&str> = text.lines().collect();
     let [ids, own] = [lines[lines.len() - 2], lines[lines.len() - 1]];
     // It leads its group and its session.
@@ -408,17 +404,13 @@ fn a_hook_is_no_part_of_commands_tree() {
         .assert_code(3)
         .assert_silent();
     assert_work(2);
-    let ready = |script: &str| {
-        let mut run = Running::start(&mut hooked("a", script));
-        run.expect_line("ready");
-        run
-    };
+    let ready = |script: &str| Running::ready(&mut hooked("a", script));
     let stopped = ready("echo ready; exec sleep 600");
     stopped.signal(Signal::SIGTERM);
     stopped.finish().assert_code(143).assert_silent();
     assert_work(2);
     let killed = ready("trap '' TERM; echo ready; sleep 600");
-    outcome(&mut redis.redlock(words!("release --force --yes a"))).assert_code(0);
+    ends(&redis, "release --force --yes a").assert_code(0);
     killed.finish().assert_code(79);
     assert_work(3);
     // An outer run doesn't count the hook of an inner one either.
@@ -440,8 +432,7 @@ fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
     let mut gate = Gate::new(&redis);
     let script = "echo ready; read -r go <~/gate; exit 3";
     let mut run = redis.run("--with-children a", script);
-    let mut run = Running::start(run.env("REDLOCK_HOOK", &hook));
-    run.expect_line("ready");
+    let run = Running::ready(run.env("REDLOCK_HOOK", &hook));
     let mut text = String::new();
     wait_until("it works", || {
         read_on(&pipe, &mut text);
@@ -523,16 +514,14 @@ fn a_hook_may_be_set_where_nobody_else_can_write_and_the_environment_counts_firs
         (words!("run a -- true"), 2),
         (words!("run --ttl 20s a -- true"), 4),
     ] {
-        let end = outcome(&mut run(words));
-        end.assert_code(0).assert_silent();
+        outcome(&mut run(words)).assert_code(0).assert_silent();
         wait_until("the hook was called twice", || calls("file") == sum);
     }
     let mut by_variable = run(words!("run a -- true"));
     outcome(by_variable.env("REDLOCK_HOOK", hook("variable"))).assert_code(0);
     wait_until("the other one was called", || calls("variable") == 2);
     let is_refused = |says: &str| {
-        let end = outcome(&mut run(words!("run a -- true")));
-        end.assert_code(78).assert_says(says);
+        outcome(&mut run(words!("run a -- true"))).assert_said(78, says);
     };
     super::config::set_mode(&file, 0o666);
     is_refused("isn't used, as other users can write it");
@@ -549,14 +538,8 @@ fn a_hook_that_cannot_be_run_is_one_line_and_changes_nothing() {
     fs::write(&plain, "#!/bin/sh\n").unwrap();
     let plain = plain.to_str().unwrap();
     for (hook, says) in [
-        (
-            "/no/such/hook -v",
-            "REDLOCK_HOOK: /no/such/hook: no such file",
-        ),
-        (
-            "no-such-hook",
-            "REDLOCK_HOOK: no-such-hook: not found in $PATH",
-        ),
+        ("/no/such/hook -v", "HOOK: /no/such/hook: no such file"),
+        ("no-such-hook", "HOOK: no-such-hook: not found in $PATH"),
         (plain, "it isn't executable; run: chmod +x "),
         ("true", ""),
         ("test -e x || true", ""),
@@ -564,7 +547,7 @@ fn a_hook_that_cannot_be_run_is_one_line_and_changes_nothing() {
     ] {
         let run = |words: &str| outcome(redis.run(words, "exit 4").env("REDLOCK_HOOK", hook));
         let end = run("a");
-        end.assert_code(4).assert_says(says);
+        end.assert_said(4, says);
         let lines = usize::from(!says.is_empty());
         assert_eq!(end.stderr.lines().count(), lines, "{end:?}");
         assert!(end.stderr.is_empty() || end.stderr.contains("can't run REDLOCK_HOOK: "));

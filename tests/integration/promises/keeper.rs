@@ -1,15 +1,6 @@
 //! `acquire --while-pid`: what stays behind to keep a script's lock, and when it goes.
 
-use std::fs;
-use std::process::Command;
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::Signal;
-
-use crate::support::{
-    Gate, Gated, Redis, Running, TIMEOUT, assert_nothing_left, assert_within, attach_strace,
-    directly, is_alive, is_permitted, moment, now, outcome, queued, send, wait_until,
-};
+use crate::support::prelude::*;
 
 /// A script that holds the lock "a" from its `ready` line on; `rest` follows.
 fn holder(redis: &Redis, options: &str, rest: &str) -> Running {
@@ -28,9 +19,7 @@ fn after(first: &str, redis: &Redis, options: &str, rest: &str) -> Running {
     let text = format!(
         "{first}\neval \"$(redlock acquire a --while-pid $$ {options})\"\necho ready\n{rest}"
     );
-    let mut script = Running::start(&mut bash(redis, &text));
-    script.expect_line("ready");
-    script
+    Running::ready(&mut bash(redis, &text))
 }
 
 /// The keeper of a script.
@@ -56,18 +45,11 @@ fn await_renewals(redis: &Redis, script: &mut Running, count: u64) {
     let before = redis.calls("pexpire");
     wait_until("it is renewed", || {
         if let Some(status) = script.process.try_wait().unwrap() {
-            let history = outcome(&mut redis.redlock(&["history", "a", "--json"]));
+            let history = ends(redis, "history a --json");
             panic!("the script has ended: {status}; {}", history.stdout);
         }
         redis.calls("pexpire") >= before + count
     });
-}
-
-/// Waits until these locks are free.
-#[track_caller]
-pub fn await_release(redis: &Redis, names: &str) {
-    let is_free = |name: &str| redis.cli(&["EXISTS", &format!("redlock:{name}")]) == "0";
-    wait_until("they are released", || names.split(' ').all(is_free));
 }
 
 /// Has no child that would outlive it.
@@ -80,7 +62,7 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     let mut script = holder(&redis, "--ttl 6s", "read go <gate");
     // Three renewals of two commands each.
     await_renewals(&redis, &mut script, 5);
-    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    ends(&redis, "run -n a -- true").assert_code(75);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let keeper = keeper(&script);
     gate.open();
@@ -115,7 +97,7 @@ fn however_a_script_is_killed_its_lock_is_free_at_once() {
         wait_until("the script is gone", || script.has_ended());
     }
     assert_within(Duration::from_secs(2), times);
-    await_release(&redis, "a");
+    redis.await_free("a");
     assert_nothing_left(&redis);
 }
 
@@ -168,13 +150,19 @@ fn a_script_goes_on_beside_its_keeper_where_there_is_no_dev_null() {
 }
 
 #[test]
-fn a_keeper_survives_a_broken_connection() {
-    let redis = Redis::start();
-    let mut script = holder(&redis, "--ttl 6s", WAIT);
-    redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-    await_renewals(&redis, &mut script, 5);
-    let kept = redis.holder("a");
-    assert_eq!(kept, Some(script.pid()), "{}", redis.describe_key("a"));
+fn a_keeper_keeps_the_lock_of_a_stopped_script_and_after_its_connection_broke() {
+    for is_stopped in [false, true] {
+        let redis = Redis::start();
+        let mut script = holder(&redis, "--ttl 6s", WAIT);
+        if is_stopped {
+            script.suspend();
+        } else {
+            redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+        await_renewals(&redis, &mut script, 5);
+        let kept = redis.holder("a");
+        assert_eq!(kept, Some(script.pid()), "{}", redis.describe_key("a"));
+    }
 }
 
 #[test]
@@ -190,7 +178,7 @@ fn a_keeper_survives_a_redis_that_restarts_with_its_data() {
     await_renewals(&redis, &mut script, 1);
     assert!(!script.has_ended());
     script.kill();
-    await_release(&redis, "a");
+    redis.await_free("a");
 }
 
 #[test]
@@ -199,7 +187,7 @@ fn a_script_whose_lock_is_forced_away_is_stopped_with_all_it_runs() {
     let mut script = holder(&redis, "", "sleep 300 & echo $!; wait");
     let child = script.line().parse().unwrap();
     let keeper = keeper(&script);
-    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+    ends(&redis, "release --force -q a").assert_code(0);
     script.finish();
     wait_until("its child is gone, and the keeper", || {
         !is_alive(child) && !is_alive(keeper)
@@ -216,7 +204,7 @@ fn a_script_that_ignores_term_is_killed_after_kill_after_also_where_a_renewal_fi
         let mut script = holder(&redis, "--ttl 6s -k 300ms", rest);
         script.expect_line("deaf");
         if is_forced {
-            outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+            ends(&redis, "release --force -q a").assert_code(0);
         } else {
             // The server comes back empty: it pushes nothing to the connection that there was.
             redis.kill();
@@ -233,14 +221,14 @@ fn with_on_lost_warn_a_script_may_hear_of_it_and_goes_on() {
     let rest = "trap 'echo lost; exit 3' URG; echo set; while :; do sleep 0.05; done";
     let mut script = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
     script.expect_line("set");
-    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+    ends(&redis, "release --force -q a").assert_code(0);
     script.expect_line("lost");
     script.finish().assert_code(3);
     // One that doesn't listen is left alone.
     let rest = "while kill -0 $PPID; do sleep 0.05; done";
     let mut deaf = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
     let keeper = keeper(&deaf);
-    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+    ends(&redis, "release --force -q a").assert_code(0);
     wait_until("the keeper is gone", || !is_alive(keeper));
     assert!(!deaf.has_ended());
 }
@@ -254,10 +242,10 @@ fn with_on_lost_warn_a_script_may_hear_that_it_is_to_stop_and_keeps_its_lock() {
     script.expect_line("set");
     let keeper = keeper(&script);
     wait_until("the keeper watches", || redis.trackers() > 0);
-    outcome(&mut redis.redlock(&["stop", "-n", "a"])).assert_code(0);
+    ends(&redis, "stop -n a").assert_code(0);
     script.expect_line("asked");
     assert!(is_alive(keeper) && !script.has_ended());
-    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    ends(&redis, "run -n a -- true").assert_code(75);
     fs::write(redis.dir.path().join("end"), "").unwrap();
     let end = script.finish();
     end.assert_code(0);
@@ -315,7 +303,7 @@ fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script
     send(keeper(&script), libc::SIGKILL);
     let began = Instant::now();
     let left: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
+    ends(&redis, "run -q a -- true").assert_code(0);
     assert!(began.elapsed() >= Duration::from_millis(left));
     assert!(began.elapsed() < TIMEOUT / 4);
     assert!(!script.has_ended());
@@ -394,7 +382,7 @@ fn orphans_of_a_killed_script_get_sigterm_at_every_depth() {
     let mut asked: Vec<String> = (0..4).map(|_| script.line()).collect();
     asked.sort();
     assert_eq!(asked, ["asked 1", "asked 2", "asked 3", "asked 4"]);
-    await_release(&redis, "a");
+    redis.await_free("a");
 }
 
 /// Two instances of one script have the same words, environment and session.
@@ -418,11 +406,11 @@ read -t 60 <>never
     };
     let [first, second] = [numbers(&lines[0]), numbers(&lines[1])];
     send(first[0], libc::SIGKILL);
-    await_release(&redis, "b");
+    redis.await_free("b");
     assert!(!is_alive(first[1]));
     assert!(is_alive(second[1]) && redis.holder("c").is_some());
     send(second[0], libc::SIGKILL);
-    await_release(&redis, "c");
+    redis.await_free("c");
     assert!(!is_alive(second[1]));
 }
 
@@ -443,9 +431,8 @@ wait"#;
     let keeper = keeper_of(script);
     go.open();
     wait_until("the script has ended", || !is_alive(script));
-    let renewals = redis.calls("pexpire");
-    wait_until("its keeper waits", || redis.calls("pexpire") > renewals + 2);
-    outcome(&mut redis.redlock(&["release", "--force", "-q", "a"])).assert_code(0);
+    redis.await_calls("pexpire", 3);
+    ends(&redis, "release --force -q a").assert_code(0);
     wait_until("its keeper is gone", || !is_alive(keeper));
     assert!(is_alive(other));
     send(other, libc::SIGKILL);
@@ -464,7 +451,7 @@ fn when_one_of_several_subshells_is_killed_the_others_work_on_under_their_own_lo
     });
     assert!(subshells[1..].iter().all(|&pid| is_alive(pid)));
     script.kill();
-    await_release(&redis, "a c d");
+    redis.await_free("a c d");
     wait_until("all are stopped", || {
         !subshells.iter().any(|&pid| is_alive(pid))
     });
@@ -536,7 +523,7 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
         await_renewals(&redis, &mut script, 3);
         gate.open();
         script.finish().assert_code(0).assert_silent();
-        await_release(&redis, "a");
+        redis.await_free("a");
         assert_nothing_left(&redis);
     }
 }
@@ -567,9 +554,7 @@ fn an_acquire_for_a_process_that_ends_meanwhile_says_so() {
     let waiter = Running::start(&mut redis.redlock(words!("acquire -q a --while-pid", &pid)));
     wait_until("it waits", || redis.queue("a").len() == 1);
     process.kill();
-    let end = waiter.finish();
-    end.assert_code(64)
-        .assert_says(&format!("--while-pid {pid}: that process ended before"));
+    let end = waiter.finish_saying(64, &format!("--while-pid {pid}: that process ended before"));
     assert!(end.stdout.contains("exit 64"), "{}", end.stdout);
 }
 
@@ -580,22 +565,12 @@ fn another_process_than_the_script_may_be_kept_for() {
         redlock acquire a --while-pid $! --ttl 6s --format token >token; echo $!";
     let mut script = Running::start(&mut bash(&redis, text));
     let kept: i32 = script.line().parse().unwrap();
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 4);
-    let json = outcome(&mut redis.redlock(&["status", "--json", "a"])).stdout;
+    redis.await_calls("pexpire", 5);
+    let json = ends(&redis, "status --json a").stdout;
     assert!(json.contains(&format!("\"pid\":{kept},")), "{json}");
     assert!(json.contains("[\"sleep\",\"60\"]"), "{json}");
     send(kept, libc::SIGTERM);
-    await_release(&redis, "a");
-}
-
-#[test]
-fn a_script_that_is_stopped_keeps_its_lock() {
-    let redis = Redis::start();
-    let mut script = holder(&redis, "--ttl 6s", WAIT);
-    script.suspend();
-    await_renewals(&redis, &mut script, 5);
-    assert_eq!(redis.holder("a"), Some(script.pid()));
+    redis.await_free("a");
 }
 
 #[test]
@@ -605,7 +580,7 @@ fn a_keeper_that_stood_still_for_too_long_stops_the_script_when_it_goes_on() {
     let child: i32 = script.line().parse().unwrap();
     let keeper = keeper(&script);
     send(keeper, libc::SIGSTOP);
-    let next = outcome(&mut redis.redlock(&["acquire", "-q", "a", "--format", "token"]));
+    let next = ends(&redis, "acquire -q a --format token");
     next.assert_code(0);
     assert!(!script.has_ended());
     send(keeper, libc::SIGCONT);
@@ -628,7 +603,7 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
     let newest = words!("run -q --supersede --cancel-in-progress a -c", &alive);
     let end = outcome(&mut redis.redlock(newest));
     script.finish();
-    assert_eq!(end.assert_code(0).stdout, "newest\n");
+    end.assert_printed(0, "newest\n");
     assert!(!is_alive(child));
     assert_nothing_left(&redis);
 }
@@ -642,7 +617,7 @@ fn each_of_several_locks_of_a_script_has_its_keeper() {
     await_renewals(&redis, &mut script, 5);
     assert_eq!(redis.cli(&["EXISTS", "redlock:a", "redlock:b"]), "1");
     script.kill();
-    await_release(&redis, "b");
+    redis.await_free("b");
     assert_nothing_left(&redis);
 }
 
@@ -688,7 +663,7 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
     // Two renewals of two commands each: the keeper has looked for them with the first.
     await_renewals(&redis, &mut script, 4);
     gate.open();
-    await_release(&redis, "a");
+    redis.await_free("a");
     let left: Vec<i32> = started.into_iter().filter(|&pid| is_alive(pid)).collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -730,7 +705,7 @@ fn what_a_job_does_beside_a_script_that_reenters_its_lock_goes_on_when_that_scri
     outer.expect_line("ended");
     wait_until("the keeper is gone", || !is_alive(keeper));
     assert!(is_alive(sibling) && !outer.has_ended());
-    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    assert!(redis.is_held("a"));
     outer.signal(Signal::SIGTERM);
     outer.finish().assert_code(143);
     assert_nothing_left(&redis);
@@ -744,11 +719,11 @@ fn keepers_do_not_wait_for_each_other() {
     let again = "( id=$BASHPID; lock a $id )";
     let script = format!("{lock}; lock a $$; lock b $$; {again}; {again}");
     outcome(&mut bash(&redis, &script)).assert_code(0);
-    await_release(&redis, "a b");
+    redis.await_free("a b");
     // So it is with keepers and a run that waits for its tree.
     let inner = format!("{lock}; {again} & {again} & wait");
     outcome(&mut redis.run("-q c --with-children -- bash", &inner)).assert_code(0);
-    await_release(&redis, "a c");
+    redis.await_free("a c");
     assert_nothing_left(&redis);
 }
 
@@ -759,8 +734,8 @@ fn the_keeper_of_another_lock_of_a_script_that_is_stopped_releases_that_one() {
         "eval \"$(redlock acquire -q b --while-pid $$ --ttl 1h)\"; trap '' TERM; echo both";
     let mut script = holder(&redis, "-k 100ms --ttl 1h", &format!("{second}; {WAIT}"));
     script.expect_line("both");
-    outcome(&mut redis.redlock(&["stop", "-q", "a"])).assert_code(0);
-    await_release(&redis, "a b");
+    ends(&redis, "stop -q a").assert_code(0);
+    redis.await_free("a b");
     assert_nothing_left(&redis);
 }
 
@@ -791,7 +766,7 @@ fn a_token_that_nobody_reads_is_not_kept_for_a_process_that_has_ended() {
     while nix::unistd::write(&writer, &[0; 4096]).is_ok() {}
     let mut acquire = redis.redlock(&["acquire", "-q", "a", "--while-pid", &pid, "--ttl", "1h"]);
     let mut acquire = acquire.stdout(writer).spawn().unwrap();
-    wait_until("it is held", || redis.cli(&["EXISTS", "redlock:a"]) == "1");
+    wait_until("it is held", || redis.is_held("a"));
     process.kill();
     wait_until("it has ended", || acquire.try_wait().unwrap().is_some());
     assert_nothing_left(&redis);

@@ -3,19 +3,13 @@
 //!
 //! Not tested: the first 50 ms of a run, in which a signal to the whole job still reaches COMMAND twice.
 
-use std::fs;
-use std::time::Duration;
-
 use crate::promises::supervision::TAKER;
 use crate::promises::terminal::{
     CTRL_BACKSLASH, CTRL_C, CTRL_Z, is_stopped, on_terminal, parent, pid_in, reads_stops, shell,
     stat,
 };
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    COUNTER, REDLOCK, Redis, assert_nothing_left, children, is_alive, script, seen_by_a_shell,
-    send, state, wait_until,
-};
 
 /// Longer than the time within which another signal is the same request.
 const ANOTHER: Duration = Duration::from_millis(600);

@@ -1,15 +1,10 @@
 //! `local:`: this user's server on this host, started once by whoever needs it first. Each test has a host of its own, made
 //! of namespaces, with an empty /run: if that isn't permitted, there is nothing to test it on.
 
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::Command;
 
 use crate::promises::config::set_mode;
-use crate::support::{
-    self, Outcome, Redis, Running, SERVER, Scratch, children, is_permitted, outcome, path, script,
-    wait_until, with_signals, without_terminal,
-};
+use crate::support::prelude::*;
 
 /// The directory of root's server.
 const ROOTS: &str = "/run/redlock";
@@ -57,13 +52,12 @@ impl Host {
              {setup}
              }} && echo ready && exec sleep 600",
             dir.path().display(),
-            support::REDLOCK
+            REDLOCK
         );
         let mut command = Command::new(unshare[0]);
         command.args(&unshare[1..]).arg(&script);
         without_terminal(&mut command);
-        let mut process = Running::start(&mut command);
-        process.expect_line("ready");
+        let process = Running::ready(&mut command);
         let init = children(process.pid())[0];
         Some(Self {
             init,
@@ -168,9 +162,7 @@ impl Host {
         self.shell("[ -p gate ] || mkfifo -m 666 gate");
         let script = "echo ready; read line <gate; echo done";
         let line = format!("{who} redlock run {options} a -c '{script}'");
-        let mut run = Running::start(&mut self.sh(&line));
-        run.expect_line("ready");
-        run
+        Running::ready(&mut self.sh(&line))
     }
 
     fn open_gate(&self) {
@@ -305,9 +297,7 @@ fn a_server_that_takes_its_time_to_start_is_waited_for_by_runs() {
     let run = Running::start(&mut host.sh("redlock -v run a -- echo hello"));
     host.play("69 REDLOCK_REDIS_TIMEOUT=1s redlock status → redlock: ");
     host.open_gate();
-    let end = run.finish();
-    end.assert_code(0);
-    assert_eq!(end.stdout, "hello\n");
+    run.finish().assert_printed(0, "hello\n");
     host.server();
 }
 
@@ -364,9 +354,7 @@ fn every_account_of_such_locks_begins_with_this_host_only() {
     }
     host.open_gate();
     run.finish().assert_code(0);
-    for waiter in waiters {
-        waiter.finish().assert_code(0);
-    }
+    all_end(waiters, 0);
 }
 
 #[test]
@@ -436,8 +424,7 @@ fn a_run_whose_server_cant_come_back_stops_its_command_and_says_why() {
     let run = host.holder("", "--ttl 6s");
     host.replace_server("echo not today >&2; exit 1");
     host.kill_server();
-    let end = run.finish();
-    end.assert_code(79).assert_says("not today");
+    let end = run.finish_saying(79, "not today");
     assert!(!end.stdout.contains("done"), "{end:?}");
 }
 
@@ -460,9 +447,7 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
     host.play(&format!("69 {quickly} a -- true → No space left on device"));
     let waiting = Running::start(&mut host.sh("redlock run -w 60s a -- echo room"));
     host.shell("rm /run/redlock/full");
-    let end = waiting.finish();
-    end.assert_code(0);
-    assert_eq!(end.stdout, "room\n");
+    waiting.finish().assert_printed(0, "room\n");
     // Nor is one started there.
     host.shut_down();
     host.play(&format!(
@@ -500,9 +485,8 @@ fn a_server_that_a_job_started_is_no_part_of_the_job() {
     host.shut_down();
     // Nor is it stopped with that.
     let line = format!("{outer} a -c '{inner}; echo ready; exec sleep 60'");
-    let mut job = Running::start(&mut host.sh(&line));
-    job.expect_line("ready");
-    outcome(&mut redis.redlock(&["stop", "-q", "a"])).assert_code(0);
+    let job = Running::ready(&mut host.sh(&line));
+    ends(&redis, "stop -q a").assert_code(0);
     job.finish().assert_code(79);
     host.server();
 }

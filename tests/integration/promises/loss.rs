@@ -1,16 +1,11 @@
 //! The lock is lost, or can't be renewed, while COMMAND runs.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
-use crate::support::{
-    Gate, NOTES_LOSSES, REDLOCK, Redis, Running, TIMEOUT, await_watchdog, is_alive, losses, now,
-    outcome, path, wait_until,
-};
 
 /// A COMMAND that says ready and then does nothing.
 const IDLE: &str = "echo ready; exec sleep 60";
@@ -27,17 +22,14 @@ const STUBBORN: &str = r#"
 
 /// A run on the lock "a", at its `ready` line.
 fn running(redis: &Redis, options: &str, script: &str) -> Running {
-    let mut run = Running::start(&mut redis.run(&format!("{options} a"), script));
-    run.expect_line("ready");
-    run
+    Running::ready(&mut redis.run(&format!("{options} a"), script))
 }
 
 /// A run of a `STUBBORN` COMMAND with a lease of 6 s, at its `ready` line; and where that leaves its signs of life.
 fn stubborn(redis: &Redis, url: &str) -> (Running, PathBuf) {
     let life = redis.dir.path().join("life");
     let words = words!("run --url {} --ttl 6s a -- perl -e", url, STUBBORN);
-    let mut run = Running::start(redis.redlock(words).arg(&life));
-    run.expect_line("ready");
+    let run = Running::ready(redis.redlock(words).arg(&life));
     (run, life)
 }
 
@@ -116,7 +108,7 @@ fn a_run_that_is_forced_out_ends_with_79_and_says_by_whom() {
     let mut force = redis.redlock(&["release", "--force", "a"]);
     outcome(force.env("USER", "eve")).assert_code(0);
     let says = "was forced free by eve@";
-    run.finish().assert_code(79).assert_says(says);
+    run.finish_saying(79, says);
 }
 
 #[test]
@@ -129,7 +121,7 @@ fn the_next_holder_is_named_and_left_alone() {
     let _second = running(&redis, "-k 200ms", IDLE);
     let token = redis.cli(&["GET", "redlock:a"]);
     first.resume();
-    first.finish().assert_code(79).assert_says("holds it now");
+    first.finish_saying(79, "holds it now");
     let left = redis.cli(&["GET", "redlock:a"]);
     assert_eq!(left, token, "{}", redis.describe_key("a"));
 }
@@ -140,19 +132,13 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
     // It is an error, so --quiet doesn't hide it; and the lock that somebody else has by then stays.
     for (option, loss, check, expected) in [
         ("-v", "DEL redlock:a", "EXISTS redlock:a", "0"),
-        (
-            "-q",
-            "SET redlock:a thief PX 600000",
-            "GET redlock:a",
-            "thief",
-        ),
+        ("-q", "SET redlock:a me PX 600000", "GET redlock:a", "me"),
     ] {
         let redis = Redis::start();
         let call = |line: &str| redis.cli(&line.split(' ').collect::<Vec<_>>());
         let options = format!("--ttl 30s -k 200ms REDLOCK_ON_LOST=warn {option} a");
         let mut run = redis.run(&options, script);
-        let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
-        run.expect_line("ready");
+        let mut run = Running::ready(run.env("REDLOCK_HOOK", NOTES_LOSSES));
         await_watchdog(run.pid());
         call(loss);
         wait_until("it knows that its lock is lost", || losses(&redis) == 1);
@@ -160,7 +146,7 @@ fn with_on_lost_warn_command_goes_on_and_the_status_is_79() {
         fs::write(redis.dir.path().join("go"), "").unwrap();
         run.expect_line("done");
         let says = "the command continues without the lock";
-        run.finish().assert_code(79).assert_says(says);
+        run.finish_saying(79, says);
         assert_eq!(call(check), expected, "{loss}");
     }
 }
@@ -172,8 +158,7 @@ fn assert_dies_within_the_lease(redis: &mut Redis, fail: impl Fn(&mut Redis)) {
     fail(redis);
     let latest_expiry = now() + Duration::from_secs(6);
     run.expect_line("TERM");
-    let end = run.finish();
-    end.assert_code(79).assert_says("was not renewed in time");
+    let end = run.finish_saying(79, "was not renewed in time");
     end.assert_says("killing the command");
     assert_dead_before(&life, latest_expiry);
 }
@@ -231,8 +216,7 @@ fn a_lease_that_begins_with_a_late_answer_ends_within_the_ttl_of_its_question() 
         let url = proxy.url();
         let inner = ["run", "--url", &url, "--ttl", "6s", "a"];
         let words = [outer, &inner, &stubborn, &[life.to_str().unwrap()]].concat();
-        let mut run = Running::start(&mut redis.redlock(&words));
-        run.expect_line("ready");
+        let mut run = Running::ready(&mut redis.redlock(&words));
         let over = asked.recv_timeout(TIMEOUT).unwrap() + Duration::from_secs(6);
         run.expect_line("TERM");
         run.finish().assert_code(79);
@@ -266,8 +250,7 @@ fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_l
     let options = ["run", "-u", &url, "--ttl", "6s", "a", "--"];
     let work = words!("sh -c", script, &direct, STUBBORN, life.to_str().unwrap());
     let mut command = redis.redlock(&[&options[..], work].concat());
-    let mut run = Running::start(command.env("PATH", path()));
-    run.expect_line("ready");
+    let mut run = Running::ready(command.env("PATH", path()));
     wait_until("it is told of changes", || proxy.answered("check") > 0);
     let looks = proxy.answered("check");
     is_extended.store(true, Ordering::Relaxed);
@@ -286,10 +269,7 @@ fn a_lease_that_the_work_has_extended_ends_no_later_than_at_the_server_however_l
 fn a_renewal_whose_answer_came_late_gives_the_command_of_a_stopped_redlock_no_more_time() {
     let redis = Redis::start();
     load_scripts(&redis);
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "renew" if request.before == 0 => Action::StallReply(LATE),
-        _ => Action::Pass,
-    });
+    let proxy = Proxy::once(&redis, "renew", 0, Action::StallReply(LATE));
     let life = redis.dir.path().join("life");
     let script = r#"echo $$; exec perl -e "$0" "$1""#;
     let url = proxy.url();
@@ -348,7 +328,7 @@ fn changes_of_other_locks_do_not_wake_a_holder() {
     wait_until("it watches its key", || proxy.answered("check") > 0);
     let looks = proxy.count("check");
     for _ in 0..10 {
-        outcome(&mut redis.redlock(&["run", "b", "--", "true"])).assert_code(0);
+        ends(&redis, "run b -- true").assert_code(0);
     }
     // The server pushes this change after all that came before it.
     redis.cli(&["PEXPIRE", "redlock:a", "60000"]);

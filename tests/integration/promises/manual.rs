@@ -1,11 +1,9 @@
 //! The manual and the completions in the binary itself: what packages install as files.
 
-use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use crate::generated::{man_files, root};
-use crate::support::{REDLOCK, outcome, redlock};
+use crate::support::prelude::*;
 
 /// The words of a page, without the lines at its top and bottom, which have the title.
 fn words_between(text: &str) -> Vec<&str> {
@@ -36,9 +34,7 @@ fn help_prints_each_page_as_the_text_that_man_makes_of_it() {
     let list = outcome(&mut redlock(&["help"]));
     assert!(list.stdout.contains("\nSubcommands:\n"), "{list:?}");
     let unknown = outcome(&mut redlock(&["help", "lock"]));
-    unknown
-        .assert_code(64)
-        .assert_says("no page \"lock\"; the pages are acquire, ");
+    unknown.assert_said(64, "no page \"lock\"; the pages are acquire, ");
 }
 
 #[test]
@@ -80,6 +76,5 @@ fn completions_prints_the_file_that_packages_install_for_a_shell() {
         printed.assert_code(0).assert_silent();
         assert!(printed.stdout == installed, "{shell}");
     }
-    let unknown = outcome(&mut redlock(&["completions", "tcsh"]));
-    unknown.assert_code(64).assert_says("tcsh");
+    outcome(&mut redlock(&["completions", "tcsh"])).assert_said(64, "tcsh");
 }

@@ -1,74 +1,51 @@
 //! Names that nobody has used.
 
-use crate::support::{Outcome, Redis, directly, outcome};
-
-fn redlock(redis: &Redis, arguments: &[&str]) -> Outcome {
-    outcome(&mut redis.redlock(arguments))
-}
+use crate::support::prelude::*;
 
 #[test]
 fn a_name_that_nobody_has_used_is_answered_with_the_one_that_was_meant() {
     let redis = Redis::start();
-    redlock(&redis, words!("run -q deploy -- true")).assert_code(0);
+    ends(&redis, "run -q deploy -- true").assert_code(0);
     let meant = "lock \"deploi\" was never used; did you mean deploy?";
-    for words in [
-        &["freeze", "deploi", "--reason", "x"][..],
-        &["stop", "deploi"],
-        &["release", "deploi"],
-        &["release", "--force", "deploi"],
-    ] {
-        redlock(&redis, words).assert_code(1).assert_says(meant);
+    for words in ["freeze --reason x", "stop", "release", "release --force"] {
+        ends(&redis, &format!("{words} deploi")).assert_said(1, meant);
     }
     let in_capitals = "lock \"DEPLOY\" was never used; did you mean deploy?";
-    redlock(&redis, &["stop", "DEPLOY"]).assert_says(in_capitals);
-    for words in [&["stop"][..], &["release"], &["release", "--force"]] {
-        let other = redlock(&redis, &[words, &["other"]].concat());
+    ends(&redis, "stop DEPLOY").assert_says(in_capitals);
+    for words in ["stop", "release", "release --force"] {
+        let other = ends(&redis, &format!("{words} other"));
         other.assert_says("lock \"other\" was never used");
     }
     // Nothing was frozen, and a new name is one's right.
     assert_eq!(redis.cli(&["KEYS", "*deploi*"]), "");
-    redlock(&redis, &["freeze", "--new", "deploi", "--reason", "x"]).assert_code(0);
+    ends(&redis, "freeze --new deploi --reason x").assert_code(0);
     // It is known from now on.
-    redlock(&redis, &["status", "deploi"]).assert_code(0);
+    ends(&redis, "status deploi").assert_code(0);
 }
 
 #[test]
 fn status_offers_names_that_contain_a_name_that_was_never_used_or_differ_by_a_typo() {
     let redis = Redis::start();
     for name in ["nightly-report", "reprot", "deploy"] {
-        redlock(&redis, &["run", "-q", name, "--", "true"]).assert_code(0);
+        ends(&redis, &format!("run -q {name} -- true")).assert_code(0);
     }
-    let shown = redlock(&redis, &["status", "report", "deploy", "unheard-of"]);
+    let shown = ends(&redis, "status report deploy unheard-of");
     shown.assert_code(0).assert_silent();
-    let lines: Vec<&str> = shown.stdout.lines().collect();
-    assert_eq!(
-        lines[..2],
-        [
-            "report: never used, or not for 60 days",
-            "did you mean nightly-report or reprot?"
-        ]
-    );
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.starts_with("deploy: free; last fence "))
-    );
-    assert_eq!(
-        lines.last(),
-        Some(&"unheard-of: never used, or not for 60 days")
-    );
+    let shown = &shown.stdout;
+    let start = "report: never used, or not for 60 days\ndid you mean nightly-report or reprot?\n";
+    let end = "\nunheard-of: never used, or not for 60 days\n";
+    let is_right = shown.starts_with(start) && shown.ends_with(end);
+    assert!(is_right, "{shown}");
+    assert_has(shown, &["\ndeploy: free; last fence "]);
     // Programs get the hint about a typo apart, and the same status.
-    let json = redlock(&redis, &["status", "--json", "deploi"]);
-    json.assert_code(0).assert_says("did you mean deploy?");
-    assert!(
-        json.stdout.starts_with("[{\"name\":\"deploi\","),
-        "{json:?}"
-    );
-    let history = redlock(&redis, &["history", "report"]);
-    history.assert_code(0);
-    assert!(
-        history.stdout.contains("; did you mean nightly-report?"),
-        "{history:?}"
+    let json = ends(&redis, "status --json deploi");
+    json.assert_said(0, "did you mean deploy?");
+    let start = "[{\"name\":\"deploi\",";
+    assert!(json.stdout.starts_with(start), "{json:?}");
+    let history = ends(&redis, "history report");
+    assert_has(
+        &history.assert_code(0).stdout,
+        &["; did you mean nightly-report?"],
     );
 }
 
@@ -80,10 +57,10 @@ fn a_line_to_type_goes_to_the_server_of_the_command_and_has_no_password() {
     let frozen = outcome(&mut default.redlock(freeze));
     let thaw = frozen.assert_code(0).stderr.split('`').nth(1).unwrap();
     let thawed = outcome(&mut directly(&default, &["sh", "-c", thaw]));
-    thawed.assert_code(0).assert_says("lock \"a\" is thawed");
+    thawed.assert_said(0, "lock \"a\" is thawed");
     let url = redis.tcp_url().replace("//", "//default:s3cret@");
     let freeze = words!("freeze --new a --reason x -u {}", &url);
     let frozen = outcome(&mut default.redlock(freeze));
-    frozen.assert_code(0).assert_says(":***@127.0.0.1");
+    frozen.assert_said(0, ":***@127.0.0.1");
     assert!(!frozen.stderr.contains("s3cret"), "{frozen:?}");
 }

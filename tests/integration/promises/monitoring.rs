@@ -6,20 +6,15 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs;
 use std::io::{Seek, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::generated::root;
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, directly, is_permitted, outcome, redlock, wait_until,
-    with_default_signals,
-};
 
 /// What `redlock status` with these words prints, and its status.
 fn status(redis: &Redis, words: &str) -> Outcome {
@@ -123,7 +118,7 @@ fn a_lock_that_was_held_or_waited_for_for_too_long_is_shown_with_status_1() {
         assert_eq!(end.assert_code(0).stdout, "", "{words}");
     }
     let json = status(&redis, "--older-than 1h --json young");
-    assert_eq!(json.assert_code(0).stdout, "[]\n");
+    json.assert_printed(0, "[]\n");
 
     plant(&redis, "held a-held", 61);
     plant(&redis, "wanted b-wanted", 62);
@@ -152,7 +147,7 @@ fn names_without_a_success_for_too_long_are_printed_with_status_1() {
     for name in ["daily", "hourly"] {
         outcome(&mut redis.redlock(&["run", name, "--", "true"])).assert_code(0);
     }
-    outcome(&mut redis.redlock(words!("run failing -- false"))).assert_code(1);
+    ends(&redis, "run failing -- false").assert_code(1);
     for name in ["daily", "hourly"] {
         let state = format!("{{redlock:{name}}}:state");
         let since: u64 = redis.cli(&["HGET", &state, "succeeded"]).parse().unwrap();
@@ -186,8 +181,7 @@ fn names_without_a_success_for_too_long_are_printed_with_status_1() {
         (words!("26h daily --json"), 64, ""),
     ] {
         let words = [&["status", "--no-success-for"], words].concat();
-        let end = outcome(&mut redis.redlock(&words));
-        end.assert_code(code).assert_says(says);
+        outcome(&mut redis.redlock(&words)).assert_said(code, says);
     }
 }
 
@@ -208,15 +202,14 @@ fn options_that_show_locks_in_another_way_are_no_ages_and_no_metrics() {
         "status --prometheus - --names-only",
     ] {
         let words: Vec<&str> = words.split(' ').collect();
-        let end = outcome(&mut redlock(&words));
-        end.assert_code(64).assert_says("cannot be used with");
+        outcome(&mut redlock(&words)).assert_said(64, "cannot be used with");
     }
 }
 
 #[test]
 fn the_metrics_are_those_of_locks_in_use_and_of_free_ones_that_have_a_history() {
     let redis = Redis::start();
-    outcome(&mut redis.redlock(&["run", "free", "--", "true"])).assert_code(0);
+    ends(&redis, "run free -- true").assert_code(0);
     let _holder = Gated::start(&redis, &["--ttl", "20s", "a"]).ready();
     let _waiter = Gated::queued(&redis, &["-q", "a"]);
     let words = words!("freeze a -q --reason x");
@@ -334,8 +327,8 @@ fn a_name_that_would_drive_a_terminal_or_a_ci_agent_is_in_a_file_only_and_quotes
     let _holders = names.map(|name| Gated::start(&redis, &[name]).ready());
     // What isn't a name is no lock's.
     redis.cli(&["ZADD", "{redlock:}:index", "9999999999999", "two\nlines"]);
-    let printed = outcome(&mut redis.redlock(words!("status --prometheus -")));
-    printed.assert_code(0).assert_says("is left out");
+    let printed = ends(&redis, "status --prometheus -");
+    printed.assert_said(0, "is left out");
     let line = r#"redlock_held{lock="a\"b\\c\\n'{}é,d=\"x\""} 1"#;
     assert_eq!(lines(&printed.stdout, "redlock_held{"), [line]);
     let file = redis.dir.path().join("r.prom");
@@ -377,7 +370,7 @@ fn the_file_is_replaced_as_a_whole_and_readable_for_the_exporter() {
 #[test]
 fn a_file_that_redlock_writes_replaces_a_link_and_never_what_it_leads_to() {
     let redis = Redis::start();
-    outcome(&mut redis.redlock(words!("run a -- true"))).assert_code(0);
+    ends(&redis, "run a -- true").assert_code(0);
     let at = |path: &str| redis.dir.path().join(path);
     for directory in ["theirs", "ours"] {
         fs::create_dir(at(directory)).unwrap();
@@ -463,7 +456,7 @@ fn a_directory_that_is_missing_or_closed_is_named_and_nothing_is_left() {
         let path = path.to_str().unwrap();
         let end = outcome(&mut redis.redlock(&["status", "--prometheus", path]));
         let says = format!("can't write {path}{why}");
-        end.assert_code(125).assert_says(&says);
+        end.assert_said(125, &says);
     }
     assert_eq!(names(&dir), [""; 0]);
 }
@@ -511,7 +504,7 @@ fn named(text: &str) -> BTreeSet<String> {
 /// What redlock writes where each metric has a value.
 fn example() -> String {
     let redis = Redis::start();
-    outcome(&mut redis.redlock(&["run", "a", "--", "true"])).assert_code(0);
+    ends(&redis, "run a -- true").assert_code(0);
     let _holder = Gated::start(&redis, &["a"]).ready();
     metrics(&redis)
 }

@@ -1,13 +1,7 @@
 //! Several names, runs within runs, and jobs that wait for each other.
 
-use std::fs;
-use std::time::{Duration, Instant};
-
-use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{
-    Gate, Gated, NOTES_LOSSES, Redis, Running, assert_nothing_left, await_watchdog, directly, host,
-    losses, moment, outcome, queued, wait_until,
-};
+use crate::support::prelude::*;
+use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 
 /// A job of a shell script that calls redlock.
 fn job(redis: &Redis, script: &str) -> Running {
@@ -30,9 +24,7 @@ fn await_renewals(redis: &Redis, name: &str, count: u32) {
 /// All of them end well, and nothing is left.
 #[track_caller]
 fn all_succeed(redis: &Redis, jobs: impl IntoIterator<Item = Running>) {
-    for job in jobs {
-        job.finish().assert_code(0);
-    }
+    all_end(jobs, 0);
     assert_nothing_left(redis);
 }
 
@@ -93,8 +85,7 @@ fn several_names_with_slots_have_a_slot_each() {
     let other = Gated::start(&redis, &["--slots", "2", "b"]).ready();
     let script = "echo $REDLOCK_SLOT";
     let end = outcome(&mut redis.run("--slots 2 b a", script));
-    end.assert_code(0).assert_silent();
-    assert_eq!(end.stdout, "2 1\n");
+    end.assert_silent().assert_printed(0, "2 1\n");
     other.end();
     assert_nothing_left(&redis);
 }
@@ -108,9 +99,7 @@ fn names_in_any_order_never_wait_for_each_other() {
         job(&redis, &format!("for round in $(seq 25); do {run}; done"))
     });
     for job in jobs {
-        let end = job.finish();
-        end.assert_code(0).assert_silent();
-        assert_eq!(end.stdout, "");
+        job.finish().assert_silent().assert_printed(0, "");
     }
     assert_nothing_left(&redis);
 }
@@ -134,8 +123,7 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
     await_renewals(&redis, "a", 4);
     redis.cli(&["DEL", "redlock:b"]);
     let end = run.finish();
-    end.assert_code(0);
-    assert_eq!(end.stdout, format!("ours since {fence}\nwaited\n"));
+    end.assert_printed(0, &format!("ours since {fence}\nwaited\n"));
     assert_nothing_left(&redis);
 }
 
@@ -143,10 +131,7 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
 fn a_run_that_has_its_first_lock_asks_again_for_the_second_where_the_connection_breaks() {
     let redis = Redis::start();
     load_scripts(&redis);
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "acquire" if request.before == 1 => Action::Reset,
-        _ => Action::Pass,
-    });
+    let proxy = Proxy::once(&redis, "acquire", 1, Action::Reset);
     let url = proxy.url();
     let words = words!("-u {} run a b -- true", &url);
     outcome(&mut redis.redlock(words)).assert_code(0);
@@ -176,8 +161,7 @@ fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
     let run = Running::start(&mut redis.redlock(words!("run --ttl 9s -k 200ms a b -- echo")));
     wait_until("it waits for b", || redis.queue("b") == [run.pid()]);
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
-    let end = run.finish();
-    end.assert_code(79).assert_says("lock \"a\"");
+    let end = run.finish_saying(79, "lock \"a\"");
     assert_eq!(end.stdout, "", "COMMAND was not started");
     assert_eq!(redis.queue("b"), [0; 0]);
 }
@@ -188,8 +172,7 @@ fn a_run_that_gives_up_on_one_name_releases_the_others() {
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     for how in ["-n", "-w 200ms"] {
         let end = outcome(&mut redis.run(&format!("{how} a b"), "true"));
-        end.assert_code(75)
-            .assert_says("lock \"b\" is held by another client");
+        end.assert_said(75, "lock \"b\" is held by another client");
     }
     redis.cli(&["DEL", "redlock:b"]);
     assert_nothing_left(&redis);
@@ -219,19 +202,18 @@ fn an_inner_run_reenters_a_lock_of_the_job_and_does_not_release_it() {
 #[test]
 fn an_inner_run_takes_only_what_is_not_held_yet_and_releases_only_what_it_took() {
     let redis = Redis::start();
+    let (twice, released) = ("a\na\nb\nc\nb a c\n1\n", "0\n1\n");
+    let later =
+        "redlock run -n a b c -- true; cli EXISTS redlock:a redlock:c; cli EXISTS redlock:b";
     for (outer, script, printed) in [
         // What is reentered is there twice.
         (
             "a",
             r#"redlock run -n b a c -c 'for held in $REDLOCK_HELD; do echo "${held%%=*}"; done; echo "$REDLOCK_NAME"'
             cli EXISTS redlock:a redlock:b redlock:c"#,
-            "a\na\nb\nc\nb a c\n1\n",
+            twice,
         ),
-        (
-            "b",
-            "redlock run -n a b c -- true; cli EXISTS redlock:a redlock:c; cli EXISTS redlock:b",
-            "0\n1\n",
-        ),
+        ("b", later, released),
         (
             "a",
             r#"redlock run -n --shared a -c 'echo "shared ${REDLOCK_SLOT-none}"'
@@ -240,8 +222,7 @@ fn an_inner_run_takes_only_what_is_not_held_yet_and_releases_only_what_it_took()
         ),
     ] {
         let end = outcome(&mut redis.run(outer, &format!("{CLI}\n{script}")));
-        end.assert_code(0).assert_silent();
-        assert_eq!(end.stdout, printed);
+        end.assert_silent().assert_printed(0, printed);
         assert_nothing_left(&redis);
     }
 }
@@ -253,8 +234,7 @@ fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
     let script = r#"REDLOCK_ON_LOST=stop redlock run --ttl 9s -k 200ms a -c 'echo ready; exec sleep 60'; echo inner $?
         until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
     let mut run = redis.run("--ttl 9s REDLOCK_ON_LOST=warn a", script);
-    let mut run = Running::start(run.env("REDLOCK_HOOK", NOTES_LOSSES));
-    run.expect_line("ready");
+    let mut run = Running::ready(run.env("REDLOCK_HOOK", NOTES_LOSSES));
     await_watchdog(run.pid());
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "600000"]);
     run.expect_line("inner 79");
@@ -272,9 +252,7 @@ fn slots_within_an_exclusive_lock_whose_entry_is_gone_have_the_first() {
         cli DEL {{redlock:a}}:meta >/dev/null
         redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'"#
     );
-    let end = outcome(&mut redis.run("a", &script));
-    end.assert_code(0);
-    assert_eq!(end.stdout, "slot 1\n");
+    outcome(&mut redis.run("a", &script)).assert_printed(0, "slot 1\n");
 }
 
 #[test]
@@ -288,7 +266,7 @@ fn reentering_with_a_stricter_mode_is_refused() {
     ] {
         let script = format!("redlock run {outer} a -c 'redlock run {inner} a -- echo ran'");
         let end = job(&redis, &script).finish();
-        end.assert_code(64).assert_says(word).assert_says("\"a\"");
+        end.assert_said(64, word).assert_says("\"a\"");
         assert_eq!(end.stdout, "", "{outer}, {inner}");
         assert_nothing_left(&redis);
     }
@@ -351,9 +329,7 @@ fn readers_around_an_exclusive_inner_lock_run_together_and_never_with_the_writer
         end.assert_code(0);
         assert!(!end.stdout.contains("OVERLAP") && !end.stdout.contains("PRUNED"));
     }
-    let end = prune.finish();
-    end.assert_code(0);
-    assert_eq!(end.stdout, "pruned\n");
+    prune.finish().assert_printed(0, "pruned\n");
     assert_nothing_left(&redis);
 }
 
@@ -390,10 +366,7 @@ fn assert_circles_are_broken(members: usize) {
             ends.iter().partition(|end| end.code() != Some(0));
         assert_eq!((victims.len(), others.len()), (1, members - 1), "{ends:?}");
         let victim = victims[0];
-        victim
-            .assert_code(75)
-            .assert_says("deadlock")
-            .assert_says(&host());
+        victim.assert_said(75, "deadlock").assert_says(&host());
         for member in 0..members {
             victim.assert_says(&format!("\"{}\"", name(circle, member)));
         }
@@ -413,13 +386,8 @@ fn assert_circles_are_broken(members: usize) {
 }
 
 #[test]
-fn two_jobs_that_wait_for_each_other_are_a_deadlock_and_one_gives_up() {
-    assert_circles_are_broken(2);
-}
-
-#[test]
-fn three_jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_and_one_gives_up() {
-    assert_circles_are_broken(3);
+fn two_or_three_jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_and_one_gives_up() {
+    side_by_side([2, 3], assert_circles_are_broken);
 }
 
 #[test]
@@ -443,9 +411,7 @@ fn link(redis: &Redis, own: &str, next: &str, go: &str) -> Running {
             until [ -e "$HOME/{go}" ]; do sleep 0.01; done
             REDLOCK_REDIS_TIMEOUT=10s redlock run {next} -- true'"#
     );
-    let mut job = job(redis, &script);
-    job.expect_line("ready");
-    job
+    job(redis, &script).at_ready()
 }
 
 /// Has the jobs that wait for this file go on, and waits until so many are in the queue of a lock.
@@ -463,9 +429,7 @@ fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
     go(&redis, "first", "x", 1);
     go(&redis, "second", "l", 2);
     go(&redis, "third", "s", 1);
-    let end = last.finish();
-    end.assert_code(75)
-        .assert_says("this job holds \"x\" and waits for \"s\"");
+    let end = last.finish_saying(75, "this job holds \"x\" and waits for \"s\"");
     let named = end.stderr.matches("holds \"l\" and waits for \"x\"");
     assert_eq!(named.count(), 1, "{end:?}");
     all_succeed(&redis, [crossing].into_iter().chain(slots));
@@ -475,10 +439,12 @@ fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
 fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
     let redis = Redis::start();
     // The others know that it waits, and look several times before it does.
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "inspect" if request.before == 0 => Action::Stall(Duration::from_millis(2500)),
-        _ => Action::Pass,
-    });
+    let proxy = Proxy::once(
+        &redis,
+        "inspect",
+        0,
+        Action::Stall(Duration::from_millis(2500)),
+    );
     let slowly = format!("-u {} a", proxy.url());
     let first = link(&redis, "a", "b", "first");
     let second = link(&redis, "b", "c", "second");
@@ -493,7 +459,7 @@ fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
 #[test]
 fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
     let redis = Redis::start();
-    outcome(&mut redis.redlock(words!("freeze -q --reason x b"))).assert_code(0);
+    ends(&redis, "freeze -q --reason x b").assert_code(0);
     let nested = "redlock run a -- redlock run -q --slots 2 b -- echo ran";
     let mut nested = job(&redis, nested);
     // It notes that it waits with each look for a deadlock.
@@ -503,10 +469,8 @@ fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
     wait_until("it looks once more", || {
         nested.has_ended() || redis.calls("set") > notes
     });
-    outcome(&mut redis.redlock(&["thaw", "-q", "b"])).assert_code(0);
-    let end = nested.finish();
-    end.assert_code(0).assert_silent();
-    assert_eq!(end.stdout, "ran\n");
+    ends(&redis, "thaw -q b").assert_code(0);
+    nested.finish().assert_silent().assert_printed(0, "ran\n");
     assert_nothing_left(&redis);
 }
 
@@ -518,7 +482,7 @@ fn a_run_of_several_names_is_part_of_a_deadlock_by_each_that_it_holds() {
         let several = job(&redis, &format!("{outer}redlock run a b -- true"));
         wait_until("it waits", || redis.queue("b").len() == 1);
         go(&redis, "go", "a", 1);
-        other.finish().assert_code(75).assert_says("deadlock");
+        other.finish_saying(75, "deadlock");
         all_succeed(&redis, [several]);
     }
 }
@@ -533,7 +497,7 @@ fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
     wait_until("it waits", || redis.queue("s").len() == 1);
     go(&redis, "first", "x", 1);
     go(&redis, "last", "s", 2);
-    last.finish().assert_code(75).assert_says("deadlock");
+    last.finish_saying(75, "deadlock");
     stuck.finish().assert_code(0);
     go(&redis, "end", "free", 0);
     all_succeed(&redis, [works, alone]);
@@ -561,14 +525,14 @@ fn a_run_that_ignores_a_freeze_does_not_wait_for_those_that_the_freeze_keeps_out
     let works = link(&redis, "--slots 2 s", "free", "end");
     let kept_out = job(&redis, "redlock run -q s -- true");
     wait_until("it waits", || redis.queue("s").len() == 1);
-    outcome(&mut redis.redlock(&["freeze", "-q", "--reason", "x", "s"])).assert_code(0);
+    ends(&redis, "freeze -q --reason x s").assert_code(0);
     let last = link(&redis, "x", "--slots 2 --ignore-freeze s", "last");
     go(&redis, "first", "x", 1);
     go(&redis, "last", "s", 2);
     await_second_look(&redis, 1);
     go(&redis, "end", "free", 0);
     last.finish().assert_code(0);
-    outcome(&mut redis.redlock(&["thaw", "-q", "s"])).assert_code(0);
+    ends(&redis, "thaw -q s").assert_code(0);
     all_succeed(&redis, [stuck, works, kept_out]);
 }
 
@@ -592,7 +556,7 @@ fn the_wait_for_several_names_is_limited_as_a_whole() {
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "60000"]);
     let began = Instant::now();
     let mut run = redis.redlock(&["run", "--wait", "6s", "a", "b", "--", "true"]);
-    outcome(&mut run).assert_code(75).assert_says("\"b\"");
+    outcome(&mut run).assert_said(75, "\"b\"");
     // It began to wait for b after 4.5 s, so that a wait of its own would end after 10.5 s.
     assert!(began.elapsed() < Duration::from_secs(10));
 }
@@ -644,68 +608,56 @@ fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
     }
     assert!(looked > 0, "no job has looked for deadlocks");
     for job in jobs {
-        let end = job.finish();
-        end.assert_code(0).assert_silent();
-        assert_eq!(end.stdout, "", "{end:?}");
+        job.finish().assert_silent().assert_printed(0, "");
     }
     assert_nothing_left(&redis);
 }
+
+/// Says what becomes of a request.
+type Hook = fn(&Request) -> Action;
 
 /// Shell commands that say when they were alive last, whatever they are asked.
 const DEAF: &str = "trap '' TERM; while :; do date +%s%N; sleep 0.01; done";
 
 #[test]
-fn a_renewal_of_one_lock_does_not_make_the_lease_of_another_longer_that_came_meanwhile() {
-    let redis = Redis::start();
-    load_scripts(&redis);
+fn a_late_answer_gives_a_lock_no_more_time_than_its_own_request() {
     // The answer to the request for b comes when the second renewal of a alone is under way, whose answer comes
-    // after it; and then nothing comes any more.
-    let proxy = Proxy::with(&redis, |request| {
-        match (request.operation.as_str(), request.before) {
-            ("acquire", 1) => Action::StallReply(Duration::from_millis(2100)),
-            ("renew", 1) => Action::StallReply(Duration::from_millis(700)),
-            ("renew", 2..) => Action::LoseRequest,
-            _ => Action::Pass,
-        }
+    // after it; or that to a question for a lock that no run around renews comes late. Then nothing comes any more.
+    let meanwhile = |request: &Request| match (request.operation.as_str(), request.before) {
+        ("acquire", 1) => Action::StallReply(Duration::from_millis(2100)),
+        ("renew", 1) => Action::StallReply(Duration::from_millis(700)),
+        ("renew", 2..) => Action::LoseRequest,
+        _ => Action::Pass,
+    };
+    let reused = |request: &Request| match (request.operation.as_str(), request.before) {
+        ("renew", 0) => Action::StallReply(Duration::from_millis(900)),
+        ("renew", 1..) => Action::LoseRequest,
+        _ => Action::Pass,
+    };
+    let hooks: [(&str, &str, &str, Hook); 2] = [
+        ("b", "", "--ttl 5s a b", meanwhile),
+        (
+            "a",
+            r#"eval "$(redlock acquire --ttl 4s a)""#,
+            "--ttl 4s a",
+            reused,
+        ),
+    ];
+    side_by_side(hooks, |(name, before, options, hook)| {
+        let redis = Redis::start();
+        load_scripts(&redis);
+        let proxy = Proxy::with(&redis, hook);
+        let url = proxy.url();
+        let run = format!(r#"exec redlock -u {url} run -q -k 100ms {options} -c "$0""#);
+        let script = format!("{before}\nexport REDLOCK_REDIS_TIMEOUT=10s; {run}");
+        let first = Running::start(&mut directly(&redis, &["sh", "-c", &script, DEAF]));
+        wait_until("it is held", || redis.is_held(name));
+        let second = outcome(&mut redis.redlock(words!("run -q {} -c", name, "date +%s%N")));
+        let first = first.finish();
+        first.assert_exited(79);
+        let alive = moment(first.stdout.lines().last().unwrap());
+        assert!(alive < moment(&second.stdout), "{name}: {proxy:?}");
     });
-    let options = "-q --ttl 5s -k 100ms REDLOCK_REDIS_TIMEOUT=10s a b";
-    let mut first = redis.run(options, DEAF);
-    let first = Running::start(first.env("REDLOCK_URL", proxy.url()));
-    wait_until("b is held", || redis.cli(&["EXISTS", "redlock:b"]) == "1");
-    let second = outcome(&mut redis.redlock(&["run", "-q", "b", "-c", "date +%s%N"]));
-    let first = first.finish();
-    first.assert_exited(79);
-    let alive = moment(first.stdout.lines().last().unwrap());
-    assert!(alive < moment(&second.stdout), "{proxy:?}");
-}
-
-#[test]
-fn what_an_inner_run_reuses_is_good_from_its_question_on_and_not_from_the_answer() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    // The answer comes late, and then nothing comes any more.
-    let proxy = Proxy::with(&redis, |request| {
-        match (request.operation.as_str(), request.before) {
-            ("renew", 0) => Action::StallReply(Duration::from_millis(900)),
-            ("renew", 1..) => Action::LoseRequest,
-            _ => Action::Pass,
-        }
-    });
-    let options = "--ttl 4s -k 100ms";
-    // No run around it renews the lock.
-    let script = format!(
-        r#"eval "$(redlock acquire --ttl 4s a)"
-        REDLOCK_REDIS_TIMEOUT=10s exec redlock -u {} run -q {options} a -c "$DEAF""#,
-        proxy.url()
-    );
-    let mut first = directly(&redis, &["sh", "-c", &script]);
-    let first = Running::start(first.env("DEAF", DEAF));
-    wait_until("it is held", || redis.cli(&["EXISTS", "redlock:a"]) == "1");
-    let second = outcome(&mut redis.redlock(&["run", "-q", "a", "-c", "date +%s%N"]));
-    let first = first.finish();
-    first.assert_code(79);
-    let alive = moment(first.stdout.lines().last().unwrap());
-    assert!(alive < moment(&second.stdout), "{proxy:?}");
 }
 
 #[test]
@@ -741,14 +693,12 @@ fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
         // The second renewal begins after the loss.
         await_renewals(&redis, "c", 2);
     }
-    outcome(&mut redis.redlock(&["run", "-n", "c", "--", "true"])).assert_code(75);
+    ends(&redis, "run -n c -- true").assert_code(75);
     run.open();
     run.run
-        .finish()
-        .assert_exited(79)
-        .assert_says("lock \"b\" was forced free")
+        .finish_saying(79, "lock \"b\" was forced free")
         .assert_says("lock \"a\" was forced free");
-    assert_eq!(redis.cli(&["EXISTS", "redlock:c"]), "0");
+    assert!(!redis.is_held("c"));
 }
 
 #[test]
@@ -757,8 +707,7 @@ fn a_command_that_is_killed_for_one_lost_lock_of_two_is_said_to_be_so_after_rene
     let redis = Redis::start();
     let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
     // The other lock is renewed between the two signals.
-    let mut run = Running::start(&mut redis.run("--ttl 9s -k 4s a b", script));
-    run.expect_line("ready");
+    let run = Running::ready(&mut redis.run("--ttl 9s -k 4s a b", script));
     wait_until("it is told of changes", || redis.trackers() > 0);
     redis.cli(&["DEL", "redlock:a"]);
     let end = run.finish();
@@ -771,32 +720,20 @@ fn a_command_that_is_killed_for_one_lost_lock_of_two_is_said_to_be_so_after_rene
 }
 
 #[test]
-fn over_a_long_line_each_of_several_locks_is_watched_from_the_start() {
-    let redis = Redis::start();
-    let proxy = Proxy::with_round_trip(&redis, Duration::from_millis(100));
-    let url = proxy.url();
-    let run = Gated::start(&redis, words!("-u {} --ttl 1h a b", &url)).ready();
-    outcome(&mut redis.redlock(&["release", "-q", "--force", "b"])).assert_code(0);
-    run.run
-        .finish()
-        .assert_exited(79)
-        .assert_says("lock \"b\" was forced free");
-}
-
-#[test]
-fn of_several_locks_the_loss_of_any_is_noticed_long_after_their_start() {
-    for lost in ["a", "b"] {
+fn of_several_locks_the_loss_of_any_is_noticed_from_their_start_over_a_long_line_and_long_after_it()
+{
+    for (lost, is_early) in [("b", true), ("a", false), ("b", false)] {
         let redis = Redis::start();
         load_scripts(&redis);
-        let proxy = Proxy::new(&redis);
-        let url = proxy.url();
-        let run = Gated::start(&redis, &["-u", &url, "--ttl", "1h", "a", "b"]).ready();
+        let round_trip = Duration::from_millis(if is_early { 100 } else { 0 });
+        let proxy = Proxy::with_round_trip(&redis, round_trip);
+        let run = Gated::start(&redis, words!("-u {} --ttl 1h a b", &proxy.url())).ready();
         // Behind the first renewal, which is followed by none for twenty minutes.
-        wait_until("both are watched", || proxy.answered("check") >= 2);
-        outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
-        run.run
-            .finish()
-            .assert_exited(79)
-            .assert_says(&format!("lock \"{lost}\" was forced free"));
+        wait_until("both are watched", || {
+            is_early || proxy.answered("check") >= 2
+        });
+        ends(&redis, &format!("release -q --force {lost}")).assert_code(0);
+        let says = format!("lock \"{lost}\" was forced free");
+        run.run.finish_saying(79, &says);
     }
 }

@@ -5,21 +5,16 @@
 //! Packages for Debian and images are made and tested on Debian and its derivatives. GitHub's and GitLab's own work is not
 //! tested, only the commands in a document.
 
-use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
 
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::generated::root;
 use crate::promises::recipes::yaml;
-use crate::support::{
-    Outcome, REDLOCK, Redis, Running, assert_nothing_left, begin_packaging_test, directly,
-    free_port, outcome, wait_until, without_terminal,
-};
+use crate::support::prelude::*;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -165,8 +160,7 @@ fn assert_works(redlock: &Path) {
     let script = "\"$0\" extend && echo \"$REDLOCK_NAME\"";
     let redlock = text(redlock);
     let held = words!("{} run a -- sh -c", redlock, script, redlock);
-    let ran = outcome(&mut directly(&server, held));
-    assert_eq!(ran.assert_code(0).stdout, "a\n");
+    outcome(&mut directly(&server, held)).assert_printed(0, "a\n");
 }
 
 /// Checks that a packaged file is this one of the checkout, compressed or not.
@@ -277,7 +271,7 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
     let copyright = fs::read_to_string(share.join("doc/redlock/copyright")).unwrap();
     assert!(copyright.contains("MIT or Apache-2.0"), "{copyright}");
     let verified = dpkg(&["--verify", "redlock"]);
-    assert_eq!(verified.assert_code(0).stdout, "");
+    verified.assert_printed(0, "");
     fs::write(share.join("doc/redlock/README.md"), "changed").unwrap();
     assert_ne!(dpkg(&["--verify", "redlock"]).stdout, "");
     dpkg(&["--remove", "redlock"]).assert_code(0);
@@ -369,8 +363,7 @@ fn the_image_runs_redlock_as_a_non_root_user_and_has_certificates() {
         outcome(command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"))
     };
     let version = inside(&["--version"]);
-    version.assert_code(0);
-    assert_eq!(version.stdout, format!("redlock {VERSION}\n"));
+    version.assert_printed(0, &format!("redlock {VERSION}\n"));
     // The certificates are those that a connection uses: only the server is missing.
     inside(&["-u", "rediss://127.0.0.1:1", "status"]).assert_code(69);
 }
@@ -403,7 +396,7 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
     let refused = |url: &str, checksum: &str, code: i32, why: &str| {
         let variables = [("REDLOCK_RELEASES", url), ("REDLOCK_SHA256", checksum)];
         let ended = install(&prefix, &variables);
-        ended.assert_code(code).assert_says(why);
+        ended.assert_said(code, why);
         assert_empty(work.path());
     };
     refused(&releases.url(), &wrong, 65, &wrong);
@@ -450,16 +443,14 @@ fn the_installer_installs_a_tarball_only_with_the_expected_checksum() {
     }
     symlink("../own", prefix.join("bin")).unwrap();
     let installed = install(&prefix, &[("REDLOCK_RELEASES", &releases.url())]);
-    installed
-        .assert_code(0)
-        .assert_says("the checksum is right");
+    installed.assert_said(0, "the checksum is right");
     assert!(prefix.join("bin").is_symlink());
     assert_is_this_version(&prefix.join("bin/redlock"));
     let url = releases.url();
     for version in ["99.0.0", "v99.0.0"] {
         let other = [("REDLOCK_RELEASES", &*url), ("REDLOCK_VERSION", version)];
         let refused = install(&prefix, &other);
-        refused.assert_code(69).assert_says("redlock-99.0.0-");
+        refused.assert_said(69, "redlock-99.0.0-");
     }
 }
 
@@ -476,7 +467,7 @@ fn the_installer_never_says_the_password_of_a_url() {
     ] {
         let (url, shown) = (url.replace("HOST", &host), shown.replace("HOST", &host));
         let refused = install(&prefix, &[("REDLOCK_RELEASES", &url)]);
-        refused.assert_code(69).assert_says(&shown);
+        refused.assert_said(69, &shown);
         for part in ["annie", "s3", "cr@"] {
             assert!(!refused.stderr.contains(part), "{refused:?}");
         }
@@ -643,21 +634,14 @@ fn the_action_runs_a_command_under_the_lock_and_refuses_inputs_that_mislead() {
         // As in a step of GitHub's own, nothing is run after what fails.
         ("deploy", "false\necho and on", "", 1, "", ""),
         ("", "true", "", 64, "", ""),
-        (
-            "deploy",
-            "echo ran",
-            "--reason='release 1.2'",
-            64,
-            "",
-            quotes,
-        ),
+        ("deploy", "echo ran", "--reason='a b'", 64, "", quotes),
         ("deploy", "echo ran", "-n --ttl \"5s\"", 64, "", quotes),
         ("--shell=echo ran", "true", "deploy", 64, "", options),
         ("-v", "true", "deploy", 64, "", options),
         ("deploy", "-x", "deploy", 64, "", options),
     ] {
         let end = outcome(&mut job.uses(&[("name", name), ("run", run), ("args", args)]));
-        end.assert_code(status).assert_says(why);
+        end.assert_said(status, why);
         assert_eq!(end.stdout, stdout, "{end:?}");
     }
     assert_nothing_left(&redis);

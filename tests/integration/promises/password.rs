@@ -1,11 +1,9 @@
 //! Password files: read for each new connection, and what becomes of locks and waiters when a password is over.
 
-use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use crate::promises::config::{configured, set_mode};
-use crate::support::{Gate, Gated, Redis, Running, directly, outcome, redlock, wait_until, words};
+use crate::support::prelude::*;
 
 /// What the user may do, as docs/servers.md prints it, and more.
 const RULES: [&str; 6] = ["reset", "on", "~*", "&*", "+@all", ">one"];
@@ -79,8 +77,7 @@ impl Jobs {
     fn start(tokens: &Tokens) -> Self {
         let gate = Gate::new(&tokens.redis);
         let script = "echo ready; read go <~/gate";
-        let mut holder = Running::start(&mut tokens.run("-v --ttl 15s -k 100ms a", script));
-        holder.expect_line("ready");
+        let holder = Running::ready(&mut tokens.run("-v --ttl 15s -k 100ms a", script));
         let mut waiter = Running::start(&mut tokens.run("--ttl 15s -k 100ms a", "echo mine"));
         waiter.wait_until_queued(&tokens.redis);
         Self {
@@ -118,7 +115,7 @@ fn the_password_of_a_file_is_never_shown() {
     let refused = outcome(&mut tokens.redlock(&["status"]));
     let file = tokens.file();
     let says = format!("the password in the file {} is wrong", file.display());
-    refused.assert_code(77).assert_says(&says);
+    refused.assert_said(77, &says);
     assert!(!refused.stderr.contains("hunter"), "{refused:?}");
 }
 
@@ -175,7 +172,7 @@ fn holders_keepers_and_waiters_outlive_their_password() {
     jobs.end(&tokens);
     // All the while the keeper's lock was kept, by the first hold of it.
     assert_eq!(fence(), first);
-    assert_eq!(tokens.redis.cli(&["EXISTS", "redlock:b"]), "1");
+    assert!(tokens.redis.is_held("b"));
 }
 
 #[test]
@@ -217,13 +214,8 @@ fn a_waiter_gets_its_turn_over_a_fresh_connection_too() {
 fn a_password_file_is_read_for_each_connection_so_that_a_rotation_stops_nobody() {
     let tokens = Tokens::new();
     let jobs = Jobs::start(&tokens);
-    let lease = || {
-        tokens
-            .redis
-            .cli(&["PTTL", "redlock:a"])
-            .parse::<i64>()
-            .unwrap()
-    };
+    let left = || tokens.redis.cli(&["PTTL", "redlock:a"]);
+    let lease = || left().parse::<i64>().unwrap();
     // The server knows the new password before the file has it, so for a moment both jobs are refused.
     let redis = &tokens.redis;
     redis.cli(words!("ACL SETUSER jobs resetpass >two"));

@@ -1,9 +1,7 @@
 //! What of a command others can see: its secrets are masked before they are stored, and the program's
 //! name may stand in its place.
 
-use std::fs;
-
-use crate::support::{Gate, Gated, Redis, Running, outcome, queued, words};
+use crate::support::prelude::*;
 
 /// All that is stored in Redis, as text.
 fn stored(redis: &Redis) -> String {
@@ -22,8 +20,7 @@ fn stored(redis: &Redis) -> String {
 
 /// The first holder, or waiter, of "a".
 fn first(redis: &Redis, whose: &str) -> serde_json::Value {
-    let end = outcome(&mut redis.redlock(&["status", "--json", "a"]));
-    let locks: serde_json::Value = serde_json::from_str(&end.stdout).unwrap();
+    let locks = json(redis, "status --json a");
     locks[0][whose][0].clone()
 }
 
@@ -37,10 +34,9 @@ fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
         script
     ));
     command.env("BUILDKITE_BUILD_URL", "https://ci:hunter2@host/7");
-    let mut holder = Running::start(&mut command);
-    holder.expect_line("ready");
+    let holder = Running::ready(&mut command);
     let waiter = queued(&redis, words!("run -q a -- true --auth-token hunter2"));
-    outcome(&mut redis.redlock(words!("freeze -q --reason pwd=hunter2 a"))).assert_code(0);
+    ends(&redis, "freeze -q --reason pwd=hunter2 a").assert_code(0);
     let acquire = "eval \"$(redlock acquire b)\"; : --password=hunter2";
     outcome(&mut redis.run("-q c", acquire)).assert_code(0);
 
@@ -57,18 +53,16 @@ fn no_secret_of_a_command_a_reason_or_a_link_is_stored() {
     holder.run.finish().assert_code(79);
     all += &stored(&redis);
     assert!(!all.contains("hunter2"), "{all}");
-    for shown in [
-        "API_KEY=***",
-        "--secret=***",
-        "https://ci:***@host/7",
-        "for https://u:***@h/x",
-    ] {
-        assert!(all.contains(shown), "{shown}: {all}");
-    }
-    assert!(
-        command.contains("TOKEN=*** true --password ***; exec"),
-        "{command}"
+    assert_has(
+        &all,
+        &[
+            "API_KEY=***",
+            "--secret=***",
+            "https://ci:***@host/7",
+            "for https://u:***@h/x",
+        ],
     );
+    assert_has(&command, &["TOKEN=*** true --password ***; exec"]);
 }
 
 #[test]
@@ -85,7 +79,7 @@ fn a_secret_that_is_known_by_its_form_is_not_stored() {
         command.env("BUILDKITE_BUILD_URL", format!("https://b/?x={token}"));
         outcome(&mut command).assert_code(0);
         outcome(&mut redis.redlock(words!("acquire --reason {} b", token))).assert_code(0);
-        outcome(&mut redis.redlock(words!("release --force b"))).assert_code(0);
+        ends(&redis, "release --force b").assert_code(0);
         let all = stored(&redis);
         assert!(!all.to_lowercase().contains("hunter2"), "{token}: {all}");
         assert!(all.contains("***"), "{token}: {all}");
@@ -100,8 +94,7 @@ fn with_redlock_show_name_only_the_programs_name_is_stored() {
     let script = "echo ready; read go <~/gate";
     let mut shown = |setting: &str| {
         let line = format!("{setting}run a -- /bin/sh -c");
-        let mut run = Running::start(&mut redis.redlock(&words(&line, &[script])));
-        run.expect_line("ready");
+        let run = Running::ready(&mut redis.redlock(&words(&line, &[script])));
         let shown = first(&redis, "holders")["command"].to_string();
         gate.open();
         run.finish().assert_code(0);
@@ -116,7 +109,5 @@ fn with_redlock_show_name_only_the_programs_name_is_stored() {
     fs::create_dir(&config).unwrap();
     fs::write(config.join("redlock.env"), "REDLOCK_SHOW=name\n").unwrap();
     assert_eq!(shown(""), name);
-    outcome(&mut redis.redlock(words!("REDLOCK_SHOW=all status")))
-        .assert_code(78)
-        .assert_says("REDLOCK_SHOW must be full or name");
+    ends(&redis, "REDLOCK_SHOW=all status").assert_said(78, "REDLOCK_SHOW must be full or name");
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::lua::{KEYS, SHARED, WHO, call, id};
-use crate::support::{Redis, now, outcome};
+use crate::support::prelude::*;
 
 const META: &str = KEYS[2];
 const HOLDERS: &str = KEYS[3];
@@ -170,9 +170,7 @@ fn each_of_1200_members_that_are_forced_free_learns_by_whom_for_a_day() {
         assert_eq!(done.last().unwrap(), "999", "{done:?}");
     });
     assert!(forced < 200 * 30, "{forced}");
-    outcome(&mut redis.redlock(words!("release --force --all a")))
-        .assert_code(0)
-        .assert_says("998 more");
+    ends(&redis, "release --force --all a").assert_said(0, "998 more");
     assert_eq!(redis.cli(&["EXISTS", KEYS[0], META, HOLDERS]), "0");
     for number in (1..=1_200).step_by(37).chain([777, 778]) {
         let answer = call(&redis, "check", &[&format!("token{number}"), "30000"]);
@@ -253,9 +251,9 @@ fn a_status_in_parts_shows_all_of_1200_members_and_1200_waiters_once() {
     let redis = Redis::start();
     members(&redis, 1_200, SHARED);
     crowd(&redis, 1_200, "1");
-    let status = outcome(&mut redis.redlock(&["status", "--json", "a"]));
+    let status = ends(&redis, "status --json a");
     let locks = &status.assert_code(0).stdout;
-    let locks: serde_json::Value = serde_json::from_str(locks).unwrap();
+    let locks: Value = serde_json::from_str(locks).unwrap();
     for list in ["holders", "waiters"] {
         let all = locks[0][list].as_array().unwrap();
         let ids: BTreeSet<String> = all.iter().map(|entry| entry["id"].to_string()).collect();

@@ -3,16 +3,8 @@
 //! The timed bounds are those that redlock promises; both ends are taken by the processes
 //! themselves, by one clock.
 
-use std::fs;
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
-
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, assert_within, directly, moment, now,
-    outcome, queued, wait_until,
-};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -226,7 +218,7 @@ fn a_command_that_is_over_before_its_grant_is_confirmed_is_in_the_history_as_any
     holder.end();
     next.into_iter()
         .for_each(succeeds_and_says_only_that_it_waits);
-    let history = outcome(&mut redis.redlock(&["history", "--json", "a"])).stdout;
+    let history = ends(&redis, "history --json a").stdout;
     let ok = history.matches(r#""end":"status","status":0"#).count();
     assert_eq!(ok, 4, "{history}");
     assert_nothing_left(&redis);
@@ -261,15 +253,11 @@ fn a_lost_message_costs_no_more_than_a_new_connection() {
     let redis = Redis::start();
     load_scripts(&redis);
     // Nothing comes over this connection once it has its place.
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "enqueue" if request.before == 0 => Action::HalfOpen,
-        _ => Action::Pass,
-    });
+    let proxy = Proxy::once(&redis, "enqueue", 0, Action::HalfOpen);
     let holder = Gated::start(&redis, &["a"]).ready();
-    let url = proxy.url();
     let head = labelled(
         &redis,
-        words!("-u {} REDLOCK_REDIS_TIMEOUT=1s", &url),
+        words!("-u {} REDLOCK_REDIS_TIMEOUT=1s", &proxy.url()),
         "head",
     );
     holder.end();
@@ -312,10 +300,8 @@ fn of_five_deploys_that_supersede_each_other_the_first_and_the_last_run() {
     for _ in 3..=5 {
         let newer = Gated::queued(&redis, &["--supersede", "a"]);
         let pid = newer.run.pid();
-        let end = waiting.run.finish();
-        end.assert_code(75)
-            .assert_says("superseded by ")
-            .assert_says(&format!("(pid {pid})"));
+        let end = waiting.run.finish_saying(75, "superseded by ");
+        end.assert_says(&format!("(pid {pid})"));
         assert_eq!(end.stdout, "", "COMMAND was not started");
         assert_eq!(redis.queue("a"), [pid]);
         waiting = newer;
@@ -335,7 +321,7 @@ fn a_superseded_waiter_that_did_not_hear_of_it_learns_it_when_it_comes_back() {
     redis.cli(&["DEL", "redlock:a"]);
     all_succeed([new]);
     old.resume();
-    old.finish().assert_code(75).assert_says("superseded by ");
+    old.finish_saying(75, "superseded by ");
     assert_eq!(order(&redis), ["new"]);
     assert_nothing_left(&redis);
 }
@@ -344,9 +330,8 @@ fn a_superseded_waiter_that_did_not_hear_of_it_learns_it_when_it_comes_back() {
 fn a_waiter_that_gives_up_leaves_the_queue() {
     let redis = Redis::start();
     held_by_a_plain_client(&redis);
-    let end = outcome(&mut redis.redlock(words!("run -w 1s a -- echo ran")));
-    end.assert_code(75).assert_says("gave up waiting");
-    assert_eq!(end.stdout, "");
+    let end = ends(&redis, "run -w 1s a -- echo ran");
+    end.assert_printed(75, "").assert_says("gave up waiting");
     let ticket = redis.cli(&["HGET", "{redlock:a}:state", "ticket"]);
     assert_eq!(ticket, "1", "it stood in the queue");
     assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "0");
@@ -426,10 +411,7 @@ fn where_messages_are_forbidden_a_waiter_looks_by_itself() {
         let url = user(&redis, name, rules);
         let waiter = labelled(&redis, &["-u", &url], name);
         if name != "mute" {
-            let before = redis.calls("evalsha");
-            wait_until("it looks again and again", || {
-                redis.calls("evalsha") > before + 3
-            });
+            redis.await_calls("evalsha", 4);
         }
         redis.cli(&["DEL", "redlock:a"]);
         all_succeed([waiter]);
@@ -554,9 +536,7 @@ fn a_release_after_a_second_wakes_the_next_waiter_alone_and_the_others_if_that_o
     let pause = number(&notified, 0).unwrap() - number(&message, 3).unwrap();
     assert!(pause >= 5, "{pause} ms");
     suspended.resume();
-    for run in others.into_iter().chain([suspended]) {
-        run.finish().assert_code(0);
-    }
+    all_end(others.into_iter().chain([suspended]), 0);
     assert_nothing_left(&redis);
 }
 
@@ -580,9 +560,7 @@ fn a_run_hands_all_its_locks_on_before_it_looks_whether_their_next_holders_confi
     assert_eq!([messages.next(), messages.next()], ["next"; 2]);
     waiting[0].resume();
     waiting[2].resume();
-    for run in waiting {
-        run.finish().assert_code(0);
-    }
+    all_end(waiting, 0);
     assert_nothing_left(&redis);
 }
 
@@ -590,20 +568,18 @@ fn a_run_hands_all_its_locks_on_before_it_looks_whether_their_next_holders_confi
 fn a_server_that_hangs_when_others_may_have_to_be_woken_keeps_no_run_from_its_end() {
     let redis = Redis::start();
     load_scripts(&redis);
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "release" if request.before == 1 => Action::LoseRequest,
-        _ => Action::Pass,
-    });
-    let url = proxy.url();
-    let holder = Gated::start(&redis, &["-u", &url, "REDLOCK_REDIS_TIMEOUT=10m", "a"]).ready();
+    let proxy = Proxy::once(&redis, "release", 1, Action::LoseRequest);
+    let holder = Gated::start(
+        &redis,
+        words!("-u {} REDLOCK_REDIS_TIMEOUT=10m a", &proxy.url()),
+    );
+    let holder = holder.ready();
     let began = now();
     let waiting = [(); 2].map(|()| queued(&redis, &["run", "a", "--", "true"]));
     wait_until("the hold has lasted", || now() > began + 1001 * MS);
     holder.end();
     assert_eq!(proxy.count("release"), 2);
-    for run in waiting {
-        run.finish().assert_code(0);
-    }
+    all_end(waiting, 0);
     assert_nothing_left(&redis);
 }
 
@@ -632,9 +608,7 @@ fn a_killed_waiter_covers_no_run_that_comes_after_it() {
     let holder = Gated::start(&redis, &["a"]).ready();
     let mut killed = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let words = ["run", "--max-queue", "1", "a", "--", "true"];
-    outcome(&mut redis.redlock(&words))
-        .assert_code(75)
-        .assert_says("a run waits for lock \"a\" already");
+    outcome(&mut redis.redlock(&words)).assert_said(75, "a run waits for lock \"a\" already");
     killed.kill();
     let waiter = queued(&redis, &words);
     holder.end();
@@ -648,15 +622,14 @@ fn a_release_that_a_replica_refuses_hands_nothing_on_and_waiters_keep_their_plac
     let next = [(); 2].map(|()| Gated::queued(&redis, &["a"]));
     redis.cli(words!("REPLICAOF 127.0.0.1 1"));
     holder.open();
-    let end = holder.run.finish();
-    end.assert_code(0).assert_says("can't release");
+    holder.run.finish_saying(0, "can't release");
     let pids = next.each_ref().map(|next| next.run.pid());
     assert_eq!(redis.queue("a"), pids);
     redis.cli(words!("REPLICAOF NO ONE"));
     // As if its lease were over.
     redis.cli(&["DEL", "redlock:a"]);
-    for next in next {
-        next.end();
+    for gated in next {
+        gated.end();
     }
     assert_nothing_left(&redis);
 }

@@ -4,19 +4,12 @@
 //! commands in a document, with the shell, the variables and the signals of a job. A machine of GitHub has no redlock except
 //! the one that the recipe installs, from releases that were made here. Without systemd the units aren't checked.
 
-use std::fs;
 use std::path::Path;
-use std::process::Command;
-
-use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::generated::{plain, recipes, root};
 use crate::pages::{self, markdown};
 use crate::promises::packages::{GithubJob, Releases};
-use crate::support::{
-    Gated, Outcome, REDLOCK, Redis, Running, assert_nothing_left, directly, outcome, script,
-};
+use crate::support::prelude::*;
 
 /// The code blocks of a recipe.
 pub fn blocks(heading: &str) -> Vec<(String, String)> {
@@ -174,8 +167,7 @@ fn systemd_timer() {
         assert_eq!(complaint, None, "{verified:?}");
     }
     let words: Vec<&str> = exec.split_whitespace().collect();
-    let mut first = Running::start(&mut sandbox.command(&words, &[]));
-    first.expect_line("ready");
+    let first = Running::ready(&mut sandbox.command(&words, &[]));
     let skips = |calls: usize| {
         let other = outcome(&mut sandbox.command(&words, &[]));
         other.assert_code(0);
@@ -221,15 +213,12 @@ fn github_actions() {
         assert!(with.iter().all(|(_, value)| !value.contains("${{")));
         GithubJob::new(sandbox.dir(), &variables).uses(&with)
     };
-    let mut deploy = Running::start(&mut step("7"));
-    deploy.expect_line("ready");
+    let deploy = Running::ready(&mut step("7"));
     let holder = sandbox.holder();
     assert_eq!(holder["url"], "https://github.com/o/r/actions/runs/77");
     // A branch may be called like an option.
     assert_eq!(holder["reason"], "-x");
-    outcome(&mut step("6"))
-        .assert_code(75)
-        .assert_says("build 6 is older than build 7 of ");
+    outcome(&mut step("6")).assert_said(75, "build 6 is older than build 7 of ");
     // A cancelled job's signals go to the step's own process: by exec that is redlock.
     assert_eq!(holder["pid"], deploy.pid());
     deploy.signal(Signal::SIGINT);
@@ -250,8 +239,7 @@ fn a_script_that_locks_itself() {
     let state = ["HGET", "{redlock:backup}:state", "fence"];
     let mut fences = Vec::new();
     for _ in 0..2 {
-        let end = outcome(&mut sandbox.command(&[path, "one", "a b"], &[]));
-        assert_eq!(end.assert_code(0).stdout, "one a b\n");
+        outcome(&mut sandbox.command(&[path, "one", "a b"], &[])).assert_printed(0, "one a b\n");
         let fence = sandbox.redis.cli(&state);
         let archive = sandbox.dir().join(format!("backups/home-{fence}.tar"));
         assert!(archive.exists());

@@ -1,8 +1,6 @@
 //! `redlock release`: by token, and by force.
 
-use std::fs;
-
-use crate::support::{Outcome, Redis, Running, outcome, wait_until};
+use crate::support::prelude::*;
 
 fn held(redis: &Redis) -> (Running, String) {
     let mut run = Running::start(&mut redis.run("a -- sh", "echo $REDLOCK_TOKEN; exec sleep 60"));
@@ -10,21 +8,8 @@ fn held(redis: &Redis) -> (Running, String) {
     (run, token)
 }
 
-fn is_held(redis: &Redis) -> bool {
-    redis.cli(&["EXISTS", "redlock:a"]) == "1"
-}
-
-/// A command of redlock ends with this status and says this.
-#[track_caller]
-fn assert_end(redis: &Redis, line: &str, code: i32, says: &str) {
-    let words: Vec<&str> = line.split(' ').collect();
-    let end = outcome(&mut redis.redlock(&words));
-    end.assert_code(code).assert_says(says);
-}
-
 fn id(redis: &Redis) -> String {
-    let end = outcome(&mut redis.redlock(&["status", "--json", "a"]));
-    let locks: serde_json::Value = serde_json::from_str(&end.stdout).unwrap();
+    let locks = json(redis, "status --json a");
     locks[0]["holders"][0]["id"].as_str().unwrap().to_owned()
 }
 
@@ -46,7 +31,7 @@ fn the_token_in_the_environment_in_a_file_or_on_standard_input_releases() {
         release.stdin(fs::File::open(&file).unwrap());
         let end = Outcome::from(release.output().unwrap());
         end.assert_code(0).assert_silent();
-        assert!(!is_held(&redis));
+        assert!(!redis.is_held("a"));
     }
 }
 
@@ -84,11 +69,10 @@ fn a_wrong_token_or_none_changes_nothing_and_the_holder_is_named() {
     let (run, token) = held(&redis);
     let whose = format!("(pid {})", run.pid());
     let mut release = redis.redlock(&["release", "a"]);
-    let end = outcome(release.env("REDLOCK_TOKEN", "wrong"));
-    end.assert_code(79).assert_says(&whose);
-    assert_end(&redis, "release a", 79, &whose);
+    outcome(release.env("REDLOCK_TOKEN", "wrong")).assert_said(79, &whose);
+    ends(&redis, "release a").assert_said(79, &whose);
     let by_id = format!("--force --id {}", id(&redis));
-    assert_end(&redis, "release a", 79, &by_id);
+    ends(&redis, "release a").assert_said(79, &by_id);
     assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
 }
 
@@ -97,9 +81,9 @@ fn releasing_what_is_not_held_is_an_error() {
     let redis = Redis::start();
     outcome(&mut redis.run("a", "true")).assert_code(0);
     let says = "lock \"a\" is not held";
-    assert_end(&redis, "release a", 79, says);
-    assert_end(&redis, "release --force a", 79, says);
-    assert_end(&redis, "release", 64, "no lock NAME given");
+    ends(&redis, "release a").assert_said(79, says);
+    ends(&redis, "release --force a").assert_said(79, says);
+    ends(&redis, "release").assert_said(64, "no lock NAME given");
     let mut release = redis.redlock(&["release", "a"]);
     outcome(release.env("REDLOCK_TOKEN", "mine")).assert_code(79);
     assert_eq!(redis.keys(), ["{redlock:a}:state"]);
@@ -111,12 +95,12 @@ fn force_frees_a_holder_seen_by_its_id_but_no_newer_one() {
     let (first, _) = held(&redis);
     let seen = id(&redis);
     let force = format!("release --force --id {seen} a");
-    assert_end(&redis, &force, 0, "forced free; it was held by");
+    ends(&redis, &force).assert_said(0, "forced free; it was held by");
     drop(first);
     let (_second, token) = held(&redis);
-    assert_end(&redis, &force, 79, "nothing was changed");
+    ends(&redis, &force).assert_said(79, "nothing was changed");
     assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
-    assert_end(&redis, &format!("release --id {seen} a"), 64, "");
+    ends(&redis, &format!("release --id {seen} a")).assert_said(64, "");
 }
 
 #[test]
@@ -124,12 +108,12 @@ fn force_frees_another_clients_lock_but_leaves_other_keys_alone() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "theirs"]);
     let says = "forced free; it was held by another client";
-    assert_end(&redis, "release --force a", 0, says);
-    assert!(!is_held(&redis));
+    ends(&redis, "release --force a").assert_said(0, says);
+    assert!(!redis.is_held("a"));
     redis.cli(&["HSET", "redlock:a", "field", "theirs"]);
     let says = "belongs to another program";
-    assert_end(&redis, "release --force a", 78, says);
-    assert_end(&redis, "release a", 79, "is not a lock");
+    ends(&redis, "release --force a").assert_said(78, says);
+    ends(&redis, "release a").assert_said(79, "is not a lock");
     assert_eq!(redis.cli(&["HGET", "redlock:a", "field"]), "theirs");
 }
 
@@ -141,7 +125,7 @@ fn a_forced_release_wakes_a_waiter() {
     wait_until("it listens", || {
         redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
     });
-    let end = outcome(&mut redis.redlock(words!("release -q --force a")));
+    let end = ends(&redis, "release -q --force a");
     end.assert_code(0).assert_silent();
     waiter.finish().assert_code(0);
 }

@@ -2,16 +2,14 @@
 //!
 //! A web server plays GitHub. Uploads and GitHub's workflows aren't tested.
 
-use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
 use tempfile::TempDir;
 
 use crate::generated::root;
 use crate::promises::packages::{Releases, assert_is_this_version, install, run, serve, text};
-use crate::support::{Outcome, outcome, without_terminal};
+use crate::support::prelude::*;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -72,7 +70,7 @@ fn all_that_names_the_home_or_the_version_is_generated() {
         assert_ne!(changed, before, "{file}");
         fs::write(checkout.path().join(file), changed).unwrap();
         let refused = checkout.script("home", &["--check"]);
-        refused.assert_code(1).assert_says(file);
+        refused.assert_said(1, file);
         assert!(refused.stderr.contains("`make generate`"), "{refused:?}");
         checkout.script("home", &[]).assert_code(0);
         assert_eq!(checkout.read(file), before);
@@ -88,10 +86,9 @@ fn without_a_home_the_installer_says_so() {
     let work = TempDir::new().unwrap();
     let says = "redlock has no public home yet; set REDLOCK_RELEASES";
     let ended = install(&work.path().join("prefix"), &[]);
-    ended.assert_code(78).assert_says(says);
+    ended.assert_said(78, says);
     let mut release = Command::new(root().join("scripts/release"));
-    let ended = outcome(release.args(["check", &format!("v{VERSION}")]));
-    ended.assert_code(78).assert_says("redlock has no home");
+    outcome(release.args(["check", &format!("v{VERSION}")])).assert_said(78, "redlock has no home");
 }
 
 #[test]
@@ -110,7 +107,7 @@ fn once_redlock_has_a_home_no_placeholder_remains() {
     let readme = checkout.read("README.md");
     assert!(!readme.contains("no public home"), "{readme}");
     let refused = checkout.script("release", &["check", "v99.0.0"]);
-    refused.assert_code(65).assert_says("v99.0.0");
+    refused.assert_said(65, "v99.0.0");
     let tag = format!("v{VERSION}");
     checkout.script("release", &["check", &tag]).assert_code(0);
 }
@@ -122,7 +119,7 @@ fn one_line_installs_a_release_from_its_home() {
     let checkout = Checkout::at(&url);
     let made = Releases::new();
     let half = checkout.script("release", &["gather", text(&made.path), "half"]);
-    half.assert_code(65).assert_says("a tarball is missing");
+    half.assert_said(65, "a tarball is missing");
     let uploaded = made.copy();
     let installer = checkout.path().join("ci/install.sh");
     fs::copy(installer, uploaded.path.join("install.sh")).unwrap();
@@ -148,17 +145,17 @@ fn one_line_installs_a_release_from_its_home() {
         outcome(&mut command)
     };
     let message = format!("installed version {VERSION} as ");
-    install(&[]).assert_code(0).assert_says(&message);
+    install(&[]).assert_said(0, &message);
     assert_is_this_version(&prefix.join("bin/redlock"));
     let version = format!("v{VERSION}");
     install(&[("REDLOCK_VERSION", &version)]).assert_code(0);
     let missing = install(&[("REDLOCK_VERSION", "99.0.0")]);
     let says = "can't download SHA256SUMS";
-    missing.assert_code(69).assert_says(says);
+    missing.assert_said(69, says);
     install(&[("REDLOCK_VERSION", "1,e")]).assert_code(64);
     fs::write(uploaded.tarball(), "changed").unwrap();
     let refused = install(&[]);
-    refused.assert_code(65).assert_says("checksum mismatch");
+    refused.assert_said(65, "checksum mismatch");
 }
 
 #[test]

@@ -1,13 +1,6 @@
 //! Locks that other clients have left without an expiry: they are named, and repaired when asked for.
 
-use std::time::Instant;
-
-use crate::support::{Gated, Outcome, Redis, Running, assert_nothing_left, outcome, queued};
-
-fn redlock(redis: &Redis, line: &str) -> Outcome {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    outcome(&mut redis.redlock(&words))
-}
+use crate::support::prelude::*;
 
 /// A server with a lock that a client has left for ever.
 fn left_behind() -> Redis {
@@ -26,13 +19,11 @@ const REPAIR: &str = "--ttl 6s -k 100ms REDLOCK_REPAIR_TTL=1";
 #[test]
 fn status_says_that_it_never_ends_and_what_helps() {
     let redis = left_behind();
-    let table = redlock(&redis, "status a").stdout;
-    for part in ["no expiry", "REDLOCK_REPAIR_TTL=1"] {
-        assert!(table.contains(part), "{table}");
-    }
+    let table = ends(&redis, "status a").stdout;
+    assert_has(&table, &["no expiry", "REDLOCK_REPAIR_TTL=1"]);
     // One that does end isn't called so.
     redis.cli(&["PEXPIRE", "redlock:a", "60000"]);
-    let table = redlock(&redis, "status a").stdout;
+    let table = ends(&redis, "status a").stdout;
     assert!(!table.contains("no expiry"), "{table}");
 }
 
@@ -45,7 +36,7 @@ fn without_repair_ttl_it_is_waited_for_and_never_touched() {
         ("acquire -n a", ""),
         ("run -ns a -- true", ""),
     ] {
-        redlock(&redis, line).assert_code(75).assert_says(says);
+        ends(&redis, line).assert_said(75, says);
     }
     assert_eq!(pttl(&redis), -1);
     assert_eq!(redis.cli(&["GET", "redlock:a"]), "crashed");
@@ -53,39 +44,34 @@ fn without_repair_ttl_it_is_waited_for_and_never_touched() {
 
 #[test]
 fn with_repair_ttl_it_ends_after_our_ttl_and_a_line_says_so_once() {
-    std::thread::scope(|scope| {
-        for mode in ["", "--shared", "--slots 2"] {
-            scope.spawn(move || {
-                let redis = left_behind();
-                let began = Instant::now();
-                let end = redlock(&redis, &format!("run {REPAIR} {mode} a -- true"));
-                let took = began.elapsed();
-                end.assert_code(0).assert_says("it now expires in 6s");
-                assert_eq!(end.stderr.matches("had no expiry").count(), 1, "{end:?}");
-                // By the usual TTL it would be half a minute.
-                assert!((5950..25_000).contains(&took.as_millis()), "{took:?}");
-                assert_nothing_left(&redis);
-            });
-        }
+    side_by_side(["", "--shared", "--slots 2"], |mode| {
+        let redis = left_behind();
+        let began = Instant::now();
+        let end = ends(&redis, &format!("run {REPAIR} {mode} a -- true"));
+        let took = began.elapsed();
+        end.assert_said(0, "it now expires in 6s");
+        assert_eq!(end.stderr.matches("had no expiry").count(), 1, "{end:?}");
+        // By the usual TTL it would be half a minute.
+        assert!((5950..25_000).contains(&took.as_millis()), "{took:?}");
+        assert_nothing_left(&redis);
     });
 }
 
 #[test]
 fn acquire_sets_a_ttl_on_a_lock_without_an_expiry() {
     let redis = left_behind();
-    redlock(&redis, "acquire a --ttl 6s REDLOCK_REPAIR_TTL=1").assert_code(0);
+    ends(&redis, "acquire a --ttl 6s REDLOCK_REPAIR_TTL=1").assert_code(0);
     assert_ne!(redis.cli(&["GET", "redlock:a"]), "crashed");
 }
 
 #[test]
 fn a_run_that_does_not_wait_repairs_it_and_gives_up() {
     let redis = left_behind();
-    let end = redlock(&redis, "run -n --ttl 6s REDLOCK_REPAIR_TTL=1 a -- true");
-    end.assert_code(75).assert_says("expires in 6s");
+    ends(&redis, "run -n --ttl 6s REDLOCK_REPAIR_TTL=1 a -- true").assert_said(75, "expires in 6s");
     let left = pttl(&redis);
     assert!((1..=6000).contains(&left), "{left}");
     // Which also helps runs without REDLOCK_REPAIR_TTL.
-    redlock(&redis, "run -q -w 50s a -- true").assert_code(0);
+    ends(&redis, "run -q -w 50s a -- true").assert_code(0);
 }
 
 #[test]
@@ -117,7 +103,7 @@ fn a_client_that_lives_after_all_keeps_it_by_renewing() {
 fn a_lock_with_an_expiry_is_left_alone_whoever_holds_it() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "alive", "PX", "60000"]);
-    let no_wait = |name: &str| redlock(&redis, &format!("run {REPAIR} -n {name} -- true"));
+    let no_wait = |name: &str| ends(&redis, &format!("run {REPAIR} -n {name} -- true"));
     let end = no_wait("a");
     assert!(!end.assert_code(75).stderr.contains("no expiry"), "{end:?}");
     assert!(pttl(&redis) > 50_000);
@@ -128,8 +114,8 @@ fn a_lock_with_an_expiry_is_left_alone_whoever_holds_it() {
         assert!(pttl(&redis) > 50_000, "{}", redis.describe_key("a"));
         holder.end();
     }
-    redlock(&redis, "freeze a --reason x").assert_code(0);
-    no_wait("a").assert_code(75).assert_says("is frozen");
+    ends(&redis, "freeze a --reason x").assert_code(0);
+    no_wait("a").assert_said(75, "is frozen");
     assert!(pttl(&redis) > 60_000);
     // Nor is what isn't a lock.
     redis.cli(&["HSET", "redlock:b", "field", "theirs"]);

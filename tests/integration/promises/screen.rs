@@ -1,10 +1,8 @@
 //! What people see of locks on a terminal: at 40, 80 and 120 columns, once and with `--watch`.
 
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 use crate::support::tmux::Tmux;
-use crate::support::{
-    Gated, Redis, Running, outcome, queued, seen_by_a_shell, with_default_signals,
-};
 
 /// A user as CI runners have it: with the host at least 40 columns.
 const RUNNER: &str = "runner@fv-az1234-567.internal.cloudapp.net";
@@ -18,9 +16,7 @@ fn by_runner(redis: &Redis, name: &str) -> Running {
         .env("USER", RUNNER)
         .env("JENKINS_URL", "x")
         .env("BUILD_URL", LINK);
-    let mut run = Running::start(&mut command);
-    run.expect_line("ready");
-    run
+    Running::ready(&mut command)
 }
 
 /// What `redlock ARGUMENTS` shows in a window of this many columns.
@@ -199,7 +195,7 @@ fn watching_clears_the_terminal_before_each_table_until_interrupted() {
 fn a_waiter_on_a_terminal_says_what_to_expect_and_then_that_it_got_the_lock() {
     let redis = Redis::start();
     for _ in 0..3 {
-        outcome(&mut redis.redlock(words!("run a -- sleep 0.2"))).assert_code(0);
+        ends(&redis, "run a -- sleep 0.2").assert_code(0);
     }
     for columns in [40, 80, 120] {
         let holder = Gated::start(&redis, &["a"]).ready();

@@ -1,17 +1,10 @@
 //! Locks of scripts that aren't wrapped: acquire, extend, check, release.
 
-use std::fs;
-use std::process::Command;
-use std::time::Duration;
-
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
+use crate::support::prelude::*;
 use crate::support::proxy::{Proxy, load_scripts};
-use crate::support::{
-    Gate, Gated, Outcome, Redis, Running, UnresponsiveServer, assert_nothing_left, directly,
-    outcome, script, wait_until,
-};
 
 /// A shell that runs a script with the binary under test on its search path.
 fn shell(redis: &Redis, shell: &str, text: &str) -> Command {
@@ -58,18 +51,18 @@ fn the_output_of_acquire_serves_later_steps_in_every_shell_and_is_quoted_for_eve
 fn a_lock_that_is_acquired_ends_with_its_ttl() {
     let redis = Redis::start();
     sh(&redis, "redlock acquire a --format token").assert_code(0);
-    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    ends(&redis, "run -n a -- true").assert_code(75);
     let lease = left(&redis);
     assert!((1..=30_000).contains(&lease), "{lease}");
     sh(&redis, "redlock acquire b --ttl 2s --format token").assert_code(0);
-    outcome(&mut redis.redlock(&["run", "-w", "50s", "b", "--", "true"])).assert_code(0);
+    ends(&redis, "run -w 50s b -- true").assert_code(0);
 }
 
 #[test]
 fn acquire_prints_json_a_token_or_lines_for_github() {
     let redis = Redis::start();
     let of = |options: &str| sh(&redis, &format!("redlock acquire {options}")).stdout;
-    let json: serde_json::Value = serde_json::from_str(&of("a --slots 2 --format json")).unwrap();
+    let json: Value = serde_json::from_str(&of("a --slots 2 --format json")).unwrap();
     let token = redis.cli(&["HKEYS", "{redlock:a}:meta"]);
     assert_eq!(json["name"], "a");
     assert_eq!(json["token"], token.as_str());
@@ -112,12 +105,11 @@ fn a_script_that_does_not_get_its_lock_ends_there_with_redlocks_status() {
             &redis,
             &format!(r#"eval "$(redlock {acquire})"; echo unguarded"#),
         );
-        end.assert_code(status).assert_says(text);
+        end.assert_said(status, text);
         assert_eq!(end.stdout, "", "{acquire}");
     }
     // What others read is not a shell's.
-    let end = sh(&redis, "redlock acquire -n a --format json");
-    assert_eq!(end.assert_code(75).stdout, "");
+    sh(&redis, "redlock acquire -n a --format json").assert_printed(75, "");
     // Who types it keeps the shell.
     let typed = r#"eval "$(redlock acquire -n a)"; echo "here $?""#;
     let mut bash = directly(&redis, &["bash", "--norc", "-ic", typed]);
@@ -132,7 +124,7 @@ fn acquire_shows_the_script_as_the_holder() {
     let path = path.to_str().unwrap();
     let end = sh(&redis, &format!("exec {path}"));
     let (pid, json) = end.stdout.split_once('\n').unwrap();
-    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    let json: Value = serde_json::from_str(json).unwrap();
     let holder = &json[0]["holders"][0];
     assert_eq!(holder["pid"].to_string(), pid);
     assert_eq!(holder["command"][1], path);
@@ -173,8 +165,7 @@ fn over_a_long_line_an_extension_by_a_year_leaves_the_run_its_lock() {
     let mut gate = Gate::new(&redis);
     let mut run = Running::start(&mut redis.run("--ttl 6s -k 100ms -v a", &script));
     run.expect_line("extended");
-    let before = redis.calls("evalsha");
-    wait_until("it was renewed", || redis.calls("evalsha") > before + 2);
+    redis.await_calls("evalsha", 3);
     gate.open();
     run.expect_line("ours");
     run.finish().assert_code(0);
@@ -190,11 +181,10 @@ fn a_lock_that_this_job_lost_is_not_extended() {
     end.assert_says("lock \"a\" is not held with this token; ");
     assert!(!end.stderr.contains("lost"), "{end:?}");
     assert_eq!(end.stdout, "79\n79\n79\n");
-    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "0");
-    let end = outcome(&mut redis.redlock(words!("extend a --for 1m")));
-    end.assert_code(79).assert_says("no token");
-    outcome(&mut redis.redlock(words!("extend --for 1m"))).assert_code(64);
-    outcome(&mut redis.redlock(words!("extend a --for soon"))).assert_code(64);
+    assert!(!redis.is_held("a"));
+    ends(&redis, "extend a --for 1m").assert_said(79, "no token");
+    ends(&redis, "extend --for 1m").assert_code(64);
+    ends(&redis, "extend a --for soon").assert_code(64);
 }
 
 #[test]
@@ -205,9 +195,8 @@ fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
             "redlock extend --for 5m && redlock extend --for 5s && echo ready; exec sleep 60";
         let options = ["run", "--ttl", "6s", "-k", "100ms", "a"];
         let arguments = [&options, mode, &["-c", script]].concat();
-        let mut run = Running::start(&mut redis.redlock(&arguments));
-        run.expect_line("ready");
-        let scripts = || redis.calls("evalsha") + redis.calls("eval");
+        let run = Running::ready(&mut redis.redlock(&arguments));
+        let scripts = || redis.scripts();
         let before = scripts();
         wait_until("it is renewed several times", || scripts() > before + 2);
         assert!(left(&redis) > 200_000, "{}", redis.describe_key("a"));
@@ -215,11 +204,7 @@ fn a_renewal_in_the_background_does_not_shorten_what_was_extended() {
         run.finish();
         assert_nothing_left(&redis);
     };
-    std::thread::scope(|scope| {
-        for mode in [&[][..], &["--shared"]] {
-            scope.spawn(move || each(mode));
-        }
-    });
+    side_by_side([&[][..], &["--shared"]], each);
 }
 
 /// Says `ready` when it was extended, and `ours` when that is still so after a word from the test.
@@ -240,12 +225,11 @@ fn whoever_was_extended_survives_a_redis_that_stands_still_for_longer_than_the_t
             _ => shell(&redis, "sh", &kept),
         };
         let mut gate = Gate::new(&redis);
-        let mut job = Running::start(&mut command);
-        job.expect_line("ready");
+        let mut job = Running::ready(&mut command);
         // Of three scripts in a row that a renewing process sends, the second was sent after the first was answered and
         // is answered itself, and one of both asks how long the lock lasts. Of eight, two such processes have sent three
         // each, or one of them is dead.
-        let scripts = || redis.calls("evalsha") + redis.calls("eval");
+        let scripts = || redis.scripts();
         let enough = scripts() + if kind == 2 { 8 } else { 3 };
         wait_until("it has been looked at", || scripts() >= enough);
         redis.stall();
@@ -256,12 +240,7 @@ fn whoever_was_extended_survives_a_redis_that_stands_still_for_longer_than_the_t
         let end = job.finish();
         assert_eq!(end.assert_code(0).stdout, "ready\nours\n", "{kind}");
     };
-    std::thread::scope(|scope| {
-        for kind in 0..4 {
-            let each = &each;
-            scope.spawn(move || each(kind));
-        }
-    });
+    side_by_side(0..4, each);
 }
 
 #[test]
@@ -291,7 +270,7 @@ fn one_of_several_that_share_a_lock_survives_with_what_it_extended_itself() {
     redis.resume();
     assert!(!run.has_ended(), "it didn't know: {:?}", run.finish());
     gate.open();
-    assert_eq!(run.finish().assert_code(0).stdout, "begin\nready\nours\n");
+    run.finish().assert_printed(0, "begin\nready\nours\n");
 }
 
 #[test]
@@ -304,13 +283,10 @@ fn extend_says_whether_it_is_ours_and_changes_nothing_without_for() {
     let end = outcome(command.env("SOCKET", redis.socket()));
     end.assert_says("no token for lock \"b\"");
     assert_eq!(end.stdout, "0\n0\n0\n79\n");
-    outcome(&mut redis.redlock(&["extend", "1h"]))
-        .assert_code(79)
-        .assert_says("no token for lock \"1h\"")
+    ends(&redis, "extend 1h")
+        .assert_said(79, "no token for lock \"1h\"")
         .assert_says("a time follows --for, as one word: --for 1h30m");
-    outcome(&mut redis.redlock(&["extend", "a", "1h30m"]))
-        .assert_code(64)
-        .assert_says("put --for 1h30m");
+    ends(&redis, "extend a 1h30m").assert_said(64, "put --for 1h30m");
 }
 
 #[test]
@@ -333,8 +309,7 @@ fn a_token_in_a_file_does_for_both() {
         redlock extend a --for 2m --token-file t && redlock release a --token-file - <t";
     sh(&redis, script).assert_code(0).assert_silent();
     assert_nothing_left(&redis);
-    let end = sh(&redis, "redlock extend a --token-file t");
-    end.assert_code(79);
+    sh(&redis, "redlock extend a --token-file t").assert_code(79);
 }
 
 #[test]
@@ -353,26 +328,23 @@ fn process(words: &str) -> Pid {
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         line.starts_with("redlock ") && line.contains(words)
     };
-    let mut found = None;
-    wait_until("the process is there", || {
+    let found = await_some("the process is there", || {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        found = pids.find(is_it);
-        found.is_some()
+        pids.find(is_it)
     });
-    Pid::from_raw(found.unwrap())
+    Pid::from_raw(found)
 }
 
 #[test]
 fn a_script_whose_acquire_is_killed_while_it_waits_ends_there() {
     let redis = Redis::start();
     let _holder = Gated::start(&redis, &["a"]).ready();
-    let url = redis.url();
     for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
         let text = r#"eval "$(redlock -u "$REDLOCK_URL" acquire a)"; echo unguarded"#;
         let script = Running::start(&mut shell(&redis, "bash", text));
         wait_until("it waits", || !redis.queue("a").is_empty());
-        kill(process(&url), signal).unwrap();
+        kill(process(&redis.url()), signal).unwrap();
         let end = script.finish();
         assert_eq!(end.assert_code(128 + signal as i32).stdout, "");
         assert_eq!(redis.queue("a"), [0; 0]);
@@ -424,13 +396,12 @@ fn a_script_may_take_one_lock_after_the_other_and_share_them() {
         redlock extend a && redlock extend b && redlock extend a --for 1h && redlock run --slots 2 a b -- echo both
         redlock release a && redlock extend b && redlock release b"#;
     let end = sh(&redis, text);
-    end.assert_code(0).assert_silent();
-    assert_eq!(end.stdout, "b 1\nboth\n");
+    end.assert_silent().assert_printed(0, "b 1\nboth\n");
     assert_nothing_left(&redis);
     let slots = "for n in 1 2; do redlock acquire c --slots 2 --format json; done
         redlock acquire c -n --slots 2; redlock acquire d -s --format token; redlock run -ns d -- true";
     let end = sh(&redis, slots);
-    end.assert_code(0).assert_says("lock \"c\" is held");
+    end.assert_said(0, "lock \"c\" is held");
     let slots = ["\"slot\":1", "\"slot\":2"].map(|slot| end.stdout.matches(slot).count());
     assert_eq!(slots, [1, 1], "{end:?}");
 }
@@ -505,11 +476,11 @@ fn extend_and_release_mean_all_locks_of_a_run_with_several() {
     let mut run = redis.run("REDLOCK_ON_LOST=warn a b", script);
     let end = outcome(run.env("SOCKET", redis.socket()));
     // The other one was extended all the same.
-    assert_eq!(end.assert_code(79).stdout, "all\n79\n79\na\n");
+    end.assert_printed(79, "all\n79\n79\na\n");
     end.assert_says("lock \"b\" is not held with this token; it was forced free by");
     let script = "redlock release && redlock extend; echo $?";
     let end = outcome(&mut redis.run("a b", script));
-    assert_eq!(end.assert_code(0).stdout, "79\n");
+    end.assert_printed(0, "79\n");
     end.assert_says("lock \"a\" was released")
         .assert_says("lock \"b\" was released");
     assert_nothing_left(&redis);
@@ -525,7 +496,7 @@ fn what_is_wrong_with_the_first_of_several_locks_counts_although_the_others_are_
     // The others are released all the same.
     let script = "redlock release a; redlock release; echo $?; redlock run -n b -- echo free";
     let end = outcome(&mut redis.run("a b", script));
-    assert_eq!(end.assert_code(0).stdout, "79\nfree\n");
+    end.assert_printed(0, "79\nfree\n");
     end.assert_says("lock \"a\" was already released");
     assert_nothing_left(&redis);
 }
@@ -559,7 +530,7 @@ fn a_script_that_dies_while_its_acquire_waits_leaves_no_lock() {
         script.kill();
         holder.end();
         // Or this would be after ten minutes.
-        outcome(&mut redis.redlock(&["run", "-q", "-w", "50s", "a", "--", "true"])).assert_code(0);
+        ends(&redis, "run -q -w 50s a -- true").assert_code(0);
         assert_nothing_left(&redis);
     }
 }

@@ -1,16 +1,12 @@
 //! The README's commands for a second host, on two hosts made of namespaces: a network of two, and an `/etc` for each. Without
 //! namespaces nothing is tested.
 
-use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use crate::generated::root;
 use crate::pages::blocks;
 use crate::promises::recipes::GATE;
-use crate::support::{
-    REDLOCK, Running, SERVER, Scratch, is_permitted, outcome, path, script, without_terminal,
-};
+use crate::support::prelude::*;
 
 /// A host: a process in namespaces of its own.
 struct Host {
@@ -33,8 +29,7 @@ impl Host {
         let mut command = Command::new("unshare");
         command.args(["-mn", "sh", "-c", &text]);
         without_terminal(&mut command);
-        let mut process = Running::start(&mut command);
-        process.expect_line("ready");
+        let process = Running::ready(&mut command);
         Self {
             process,
             path: format!("{}:{}", dir.join("bin").display(), path()),
@@ -93,13 +88,10 @@ fn the_same_command_takes_turns_on_two_hosts() {
     };
     outcome(&mut server.sh(for_server)).assert_code(0);
     for host in [&server, &second] {
-        let reached = outcome(&mut host.sh(for_each));
-        reached.assert_code(0);
-        assert_eq!(reached.stdout, "no lock is held at 10.0.0.5:6379\n");
+        outcome(&mut host.sh(for_each)).assert_printed(0, "no lock is held at 10.0.0.5:6379\n");
     }
     let job = job.replace("sleep 10", gate.to_str().unwrap());
-    let mut first = Running::start(&mut server.sh(&job));
-    first.expect_line("ready");
+    let first = Running::ready(&mut server.sh(&job));
     let mut other = Running::start(&mut second.sh(&job));
     let status = "until redlock status --json | grep -q position; do sleep 0.02; done";
     outcome(&mut second.sh(status)).assert_code(0);

@@ -1,23 +1,16 @@
 //! A primary with replicas, watched over by sentinels: whichever way the primary goes, the holder goes on,
 //! the waiters get their turns, and no two run at once.
 
-use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use crate::promises::trouble::{encrypted, self_signed};
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy};
-use crate::support::{
-    Exchange, Job, MASTER, Network, Outcome, Plan, REDLOCK, Redis, Replicated, Running, Sentinel,
-    TIMEOUT, UnresponsiveServer, among_own_processes, assert_in_turn, free_port, is_gone, now,
-    outcome, path, redlock, send, turns, wait_until, without_terminal,
-};
 
 /// A way in which the primary is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -423,8 +416,7 @@ fn a_sentinel_that_never_answers_costs_a_moment() {
     let costs_a_moment = |url: &str| {
         let began = Instant::now();
         assert_runs(&all, words!("--url {} REDLOCK_REDIS_TIMEOUT=50s", url));
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(25), "{took:?}");
+        assert_took_less(began, Duration::from_secs(25));
     };
     costs_a_moment(&url);
     // While a lock is held, too: it is renewed several times, and released.
@@ -490,15 +482,13 @@ fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
     stranger.assert_heard_nothing();
     // One against one: nobody knows which is right.
     let of_two = with_password(&all, &[liar.port, second]);
-    let end = outcome(&mut all.redlock(&["--url", &of_two, "status"]));
-    end.assert_code(69).assert_says("don't agree");
+    outcome(&mut all.redlock(&["--url", &of_two, "status"])).assert_said(69, "don't agree");
     stranger.assert_heard_nothing();
     // One that is quick isn't most of three, however late the others are.
     all.sentinels[1..].iter().for_each(Sentinel::stall);
     let hasty = words!("--url {} REDLOCK_REDIS_TIMEOUT=4s status", &url);
     let says = "only one of 3 sentinels named the primary";
-    let end = outcome(&mut all.redlock(hasty));
-    end.assert_code(69).assert_says(says);
+    outcome(&mut all.redlock(hasty)).assert_said(69, says);
     stranger.assert_heard_nothing();
     // Of two, one will do when the other one has had its time.
     let url = with_password(&all, &[first, second]);
@@ -514,7 +504,7 @@ fn sentinels_that_want_a_password_get_their_own() {
     let address = format!("127.0.0.1:{}", all.sentinels[0].port);
     let right = format!("use redis-sentinel://{address}/NAME");
     let end = run(&format!("redis://{address}"));
-    end.assert_code(78).assert_says(&right);
+    end.assert_said(78, &right);
     // A password that it doesn't want.
     let unwanted = format!("redis-sentinel://{address}/{MASTER}?sentinel_password=x");
     let end = run(&unwanted);
@@ -563,8 +553,7 @@ fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
     let script =
         r#"eval "$(redlock acquire --while-pid $$ --ttl 12s kept)"; echo ready; exec sleep 60"#;
     let mut outer = all.redlock(words!("run -q outer -c", r#"eval "$SCRIPT""#));
-    let mut outer = Running::start(outer.env("SCRIPT", script));
-    outer.expect_line("ready");
+    let outer = Running::ready(outer.env("SCRIPT", script));
     let read = words!("run --ttl 12s -k 200ms --shared read");
     let two = words!("run --ttl 12s -k 200ms --slots 2 two");
     let groups = [read, read, two, two].map(|words| start(&all, "member", words).ready());
@@ -576,7 +565,7 @@ fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
         server.calls("pexpire") >= renewals
     });
     let end = redlock("run -n frozen -- true");
-    end.assert_code(75).assert_says("release-night");
+    end.assert_said(75, "release-night");
     let history = redlock("history done");
     assert!(history.stdout.contains("status 1"), "{history:?}");
     for busy in ["kept", "read", "two", "--slots 2 two"] {
@@ -680,7 +669,7 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
         all.settle(old);
         if is_replaced {
             let new = way.replace(&mut all, old);
-            assert_eq!(all.servers[new].cli(&["EXISTS", "redlock:a"]), "1");
+            assert!(all.servers[new].is_held("a"));
         } else {
             way.lose(&mut all, old);
         }
@@ -711,12 +700,10 @@ fn a_run_that_could_not_release_its_locks_leaves_a_process_that_does_so_at_the_n
         all.replicas(old).for_each(Redis::stall);
         holder.let_go();
         let says = "a background process keeps trying";
-        holder.finish().assert_code(0).assert_says(says);
+        holder.run.finish_saying(0, says);
         all.replicas(old).for_each(Redis::resume);
         let new = all.primary_after(old);
-        wait_until("the locks are free at the next primary", || {
-            all.servers[new].cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
-        });
+        all.servers[new].await_free("a b");
         assert_none_lost(&all, &["a", "b"]);
         for name in ["a", "b"] {
             // The success is remembered with the release.
@@ -751,7 +738,7 @@ fn a_release_that_a_replica_does_not_confirm_keeps_no_other_lock_of_the_run() {
     all.replicas(0).for_each(Redis::stall);
     holder.let_go();
     let says = "a background process keeps trying";
-    holder.finish().assert_code(0).assert_says(says);
+    holder.run.finish_saying(0, says);
     let releaser = releaser(all.home.path()).expect("a background process");
     send(releaser, libc::SIGSTOP);
     all.replicas(0).for_each(Redis::resume);
@@ -763,9 +750,7 @@ fn a_release_that_a_replica_does_not_confirm_keeps_no_other_lock_of_the_run() {
     });
     deaf.stall();
     send(releaser, libc::SIGCONT);
-    wait_until("both locks are free", || {
-        primary.cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
-    });
+    primary.await_free("a b");
     deaf.resume();
     wait_until("all replicas know that they are free", || is_gone(releaser));
 }
@@ -781,9 +766,8 @@ fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary
     let began = Instant::now();
     holder.let_go();
     holder.finish().assert_code(0);
-    let took = began.elapsed();
     // For the first two seconds, and once more for each: not for forty.
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert_took_less(began, Duration::from_secs(30));
     let releaser = releaser(all.home.path()).expect("a background process");
     send(releaser, libc::SIGKILL);
     wait_until("nothing is left", || is_gone(releaser));
@@ -800,9 +784,9 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
     let took = began.elapsed();
     all.servers[1].resume();
     let says = "some replicas haven't confirmed the release of lock \"a\"";
-    end.assert_code(0).assert_says(says);
+    end.assert_said(0, says);
     assert!(took < Duration::from_secs(20), "{took:?}");
-    assert_eq!(all.servers[0].cli(&["EXISTS", "redlock:a"]), "0");
+    assert!(!all.servers[0].is_held("a"));
 
     all.wait_until_whole();
     let holders = [
@@ -915,6 +899,5 @@ fn over_tls_a_primary_that_is_named_by_its_number_is_reached_by_the_urls_name_of
     let url = format!("rediss-sentinel://localhost:{port}/{MASTER}");
     let ca = cert.to_str().unwrap();
     let words = words!("-u {} REDLOCK_TLS_CA={} run -w 30s a -- echo ran", &url, ca);
-    let end = outcome(&mut redlock(words));
-    assert_eq!(end.assert_code(0).stdout, "ran\n");
+    outcome(&mut redlock(words)).assert_printed(0, "ran\n");
 }

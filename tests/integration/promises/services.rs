@@ -4,7 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::promises::recipes::{GATE, Sandbox, blocks};
-use crate::support::{REDLOCK, Redis, Running, TIMEOUT, directly, outcome};
+use crate::support::prelude::*;
 
 /// A manager's socket.
 struct Manager {
@@ -44,8 +44,7 @@ fn a_service_is_ready_when_its_command_has_started_and_a_standby_shows_the_holde
         Running::start(&mut sandbox.command(&words, &variables))
     };
     let [one, two] = ["one", "two"].map(|name| Manager::new(&sandbox.redis, name));
-    let mut active = start(&one);
-    active.expect_line("ready");
+    let mut active = start(&one).at_ready();
     let ready = one.message();
     let is_running = ready.starts_with("READY=1\nSTATUS=running ");
     assert!(is_running && ready.ends_with("/importer"), "{ready}");
@@ -98,8 +97,7 @@ fn variables_that_name_redlock_name_its_command_instead() {
         let run = words!("perl -e {} {} run -q a --", manager, REDLOCK);
         let words = [run, guard, &["sh", "-c", service]].concat();
         let mut command = directly(&redis, &words);
-        let end = outcome(command.env("WATCHDOG_USEC", "30"));
-        assert_eq!(end.assert_code(0).stdout, "0 0 30\n");
+        outcome(command.env("WATCHDOG_USEC", "30")).assert_printed(0, "0 0 30\n");
     }
     let mut run = redis.run("-q a", r#"echo "$WATCHDOG_PID""#);
     let end = outcome(run.env("WATCHDOG_PID", "1"));

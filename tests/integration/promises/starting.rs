@@ -4,20 +4,14 @@
 //! of pid namespaces, and the one of another user, check nothing where the tests don't run as root or
 //! these may not be made.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
-use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
 use crate::promises::keeper::keeper;
 use crate::promises::terminal::hand_on;
-use crate::support::{
-    Gate, REDLOCK, Redis, Running, UnresponsiveServer, assert_nothing_left, children, directly,
-    free_port, is_alive, is_gone, is_permitted, now, outcome, path, script, send, wait_until,
-};
+use crate::support::prelude::*;
 
 /// Returns redlock under strace with these options. strace ends as redlock does; with `-D` it runs beside redlock.
 fn traced(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {
@@ -65,16 +59,13 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
     wait_until("redlock ends", || run.has_ended());
     assert!(!is_alive(child), "a grandchild works on");
     assert!(is_gone(command), "COMMAND was not reaped");
-    let end = run.finish();
-    end.assert_code(79).assert_says("was not renewed in time");
+    run.finish_saying(79, "was not renewed in time");
     let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
     assert!(
         last < latest_expiry.as_secs_f64(),
         "alive at {last}, expiry at {latest_expiry:?}"
     );
-    wait_until("the lock is free", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    redis.await_free("a");
 }
 
 #[test]
@@ -83,10 +74,8 @@ fn when_the_renewing_thread_can_be_made_in_time_all_goes_on() {
     let no_thread =
         words!("-D -e inject=clone3:error=EAGAIN:when=1..2 -e inject=clone:error=EAGAIN:when=2..3");
     let mut gate = Gate::new(&redis);
-    let script = r#"echo ready; read go <"$HOME/gate""#;
-    let arguments = words!("run --ttl 6s -k 100ms a -c", script);
-    let mut run = Running::start(&mut traced(&redis, no_thread, arguments));
-    run.expect_line("ready");
+    let arguments = words!("run --ttl 6s -k 100ms a -c", UNTIL_GATE);
+    let mut run = Running::ready(&mut traced(&redis, no_thread, arguments));
     let renewals = redis.calls("pexpire");
     wait_until("it is renewed", || {
         assert!(!run.has_ended(), "it has ended");
@@ -187,9 +176,7 @@ fn a_command_that_had_to_wait_finds_everything_as_it_would_without_redlock() {
         let mut waiter = see(way);
         waiter.wait_until_queued(&redis);
         hand_on(&redis);
-        let end = waiter.finish();
-        end.assert_code(0);
-        assert_eq!(end.stdout, direct.stdout);
+        waiter.finish().assert_printed(0, &direct.stdout);
     }
 }
 
@@ -231,8 +218,7 @@ fn a_program_that_may_not_be_executed_is_passed_over_and_remembered() {
     let mut run = redis.redlock(&["run", "a", "--", "tool"]);
     outcome(run.env("PATH", &path)).assert_code(126);
     tool(&redis, "three", "#!/bin/sh\necho three", 0o755);
-    let end = outcome(run.env("PATH", &path));
-    assert_eq!(end.assert_code(0).stdout, "three\n");
+    outcome(run.env("PATH", &path)).assert_printed(0, "three\n");
     assert_nothing_left(&redis);
 }
 
@@ -265,7 +251,7 @@ fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
         let inject = format!("inject=clone,clone3,fork,vfork:error={error}");
         let mut run = traced(&redis, &["-e", &inject], words!("run a -- echo ran"));
         let end = outcome(&mut run);
-        end.assert_code(125).assert_says("echo");
+        end.assert_said(125, "echo");
         let is_named = says.iter().any(|text| end.stderr.contains(text));
         assert!(is_named, "{end:?}");
         assert_eq!(end.stdout, "");
@@ -303,8 +289,7 @@ fn command_may_be_the_first_of_a_pid_namespace_that_redlock_is_not_in() {
         outcome(&mut directly(&redis, &words))
     };
     let end = unshare(&["sh", "-c", "echo $$; exit 3"]);
-    end.assert_code(3).assert_silent();
-    assert_eq!(end.stdout, "1\n");
+    end.assert_silent().assert_printed(3, "1\n");
     unshare(&["no-such-command"]).assert_code(127);
     assert_nothing_left(&redis);
 }
@@ -323,12 +308,9 @@ fn first(redis: &Redis, words: &[&str]) -> Command {
 /// The first process in the namespace that this unshare has made, by its pid outside.
 #[track_caller]
 pub fn inside(unshare: &Running) -> i32 {
-    let mut child = None;
-    wait_until("it is in its namespace", || {
-        child = children(unshare.pid()).first().copied();
-        child.is_some()
-    });
-    child.unwrap()
+    await_some("it is in its namespace", || {
+        children(unshare.pid()).first().copied()
+    })
 }
 
 #[test]
@@ -372,7 +354,7 @@ fn an_acquire_that_cannot_say_its_token_is_refused() {
         assert!(end.stderr.ends_with("64\n"), "{options}: {end:?}");
         end.assert_says("redlock: ");
         // Not even for a moment.
-        assert_eq!(redis.calls("eval") + redis.calls("evalsha"), 0, "{options}");
+        assert_eq!(redis.scripts(), 0, "{options}");
         assert_nothing_left(&redis);
     }
 }
@@ -405,7 +387,7 @@ fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
         echo "ready $$"; read go <"$HOME/gate"; redlock extend"#;
     let mut script = Running::start(&mut first(&redis, &["sh", "-c", script]));
     script.expect_line("ready 1");
-    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(75);
+    ends(&redis, "run -n a -- true").assert_code(75);
     gate.open();
     // Its keeper is killed with it, so that the trap alone releases the lock.
     script.finish().assert_code(0).assert_silent();
@@ -419,8 +401,7 @@ fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     let text = r#"eval "$(redlock acquire a --ttl 6s -k 100ms --while-pid $$)"
         trap 'echo TERM' TERM; echo ready
         until read -t 0.1 go <"$HOME/gate"; do :; done; echo end"#;
-    let mut script = Running::start(&mut directly(&redis, &["bash", "-c", text]));
-    script.expect_line("ready");
+    let mut script = Running::ready(&mut directly(&redis, &["bash", "-c", text]));
     send(keeper(&script), libc::SIGTERM);
     script.expect_line("TERM");
     // More than a TTL later, and many times --kill-after, it still holds its lock.
@@ -431,10 +412,7 @@ fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     });
     assert_eq!(redis.holder("a"), Some(script.pid()));
     gate.open();
-    let end = script.finish();
-    assert_eq!(end.assert_code(0).stdout, "ready\nTERM\nend\n");
-    wait_until("it is released", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    script.finish().assert_printed(0, "ready\nTERM\nend\n");
+    redis.await_free("a");
     assert_nothing_left(&redis);
 }

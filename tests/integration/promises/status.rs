@@ -3,19 +3,14 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::support::{
-    Gated, Redis, Running, assert_nothing_left, host, outcome, queued, wait_until,
-};
+use crate::support::prelude::*;
 
 /// A run of a command without an end, with these options and names.
 fn held(redis: &Redis, words: &str) -> Running {
     let mut run = redis.run(words, "echo ready; exec sleep 60");
-    let mut run = Running::start(run.env("USER", "ci"));
-    run.expect_line("ready");
-    run
+    Running::ready(run.env("USER", "ci"))
 }
 
 /// Returns what `redlock status` with these words prints.
@@ -81,7 +76,7 @@ fn no_token_is_ever_shown() {
             "{text}"
         );
     }
-    let refused = outcome(&mut redis.redlock(&["release", "deploy"]));
+    let refused = ends(&redis, "release deploy");
     assert!(!format!("{refused:?}").contains(random));
 }
 
@@ -93,9 +88,8 @@ fn text_of_other_clients_cannot_drive_the_terminal() {
     let mut run = redis.redlock(words!("run --reason {} a -- sh -c", evil, script, evil));
     run.arg(OsStr::from_bytes(b"not \xff UTF-8"))
         .env("USER", evil);
-    let mut run = Running::start(&mut run);
-    run.expect_line("ready");
-    let busy = outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]));
+    let _run = Running::ready(&mut run);
+    let busy = ends(&redis, "run -n a -- true");
     assert_eq!(as_json(&redis, "")[0]["holders"][0]["reason"], evil);
     for text in [status(&redis, ""), busy.stderr, status(&redis, "--json")] {
         let drives = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
@@ -121,9 +115,7 @@ fn a_crashed_holder_leaves_the_list_with_its_lease() {
     let run = held(&redis, "--ttl 6s crashed");
     run.signal(Signal::SIGKILL);
     assert!(status(&redis, "--names-only").contains("crashed"));
-    wait_until("the lease is over", || {
-        redis.cli(&["EXISTS", "redlock:crashed"]) == "0"
-    });
+    redis.await_free("crashed");
     assert_eq!(status(&redis, ""), "no lock is held\n");
     // What the history knows about it expires, at the latest after 60 days; or with the next
     // run, which writes it down.
@@ -133,7 +125,7 @@ fn a_crashed_holder_leaves_the_list_with_its_lease() {
         let longest = if twice { 60 } else { 31 } * 24 * 3600 * 1000;
         assert!((1..=longest).contains(&left), "{key}: {left}");
     }
-    outcome(&mut redis.redlock(&["run", "crashed", "--", "true"])).assert_code(0);
+    ends(&redis, "run crashed -- true").assert_code(0);
     assert_nothing_left(&redis);
 }
 
@@ -176,8 +168,7 @@ fn watching_shows_it_again_until_a_signal_ends_it() {
         (words!("status --watch=1M"), month),
         (words!("status --watch 500ms"), "put --watch=500ms"),
     ] {
-        let end = outcome(&mut redis.redlock(words));
-        end.assert_code(64).assert_says(says);
+        outcome(&mut redis.redlock(words)).assert_said(64, says);
     }
 }
 
@@ -246,7 +237,7 @@ fn a_reader_that_goes_away_is_no_error() {
 fn a_pattern_shows_the_locks_in_use_that_match_sorted_as_people_count() {
     let redis = Redis::start();
     let _runs = ["deploy-10", "deploy-2", "nightly"].map(|name| held(&redis, name));
-    outcome(&mut redis.redlock(&["run", "deploy-over", "--", "true"])).assert_code(0);
+    ends(&redis, "run deploy-over -- true").assert_code(0);
     for (words, names) in [
         ("", "deploy-2\ndeploy-10\nnightly\n"),
         ("deploy-*", "deploy-2\ndeploy-10\n"),
@@ -286,7 +277,7 @@ fn a_command_for_one_lock_takes_no_pattern() {
             words!("stop {}", name),
         ] {
             let end = outcome(&mut redis.redlock(words));
-            end.assert_code(64).assert_says("can't contain * or ?");
+            end.assert_said(64, "can't contain * or ?");
             end.assert_says(&says);
         }
     }
@@ -306,8 +297,7 @@ fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut()
     ));
     let link = "https://ci.example.com/jobs/4711";
     let ci = [("USER", "ci"), ("BUILD_URL", link), ("JENKINS_URL", "x")];
-    let mut run = Running::start(run.envs(ci));
-    run.expect_line("ready");
+    let run = Running::ready(run.envs(ci));
     let _waiter = queued(&redis, &["run", "a", "--", "true"]);
     let json = as_json(&redis, "a");
     let (lock, holder) = (&json[0], &json[0]["holders"][0]);
@@ -317,10 +307,8 @@ fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut()
     }
     let fence = redis.cli(words!("HGET {redlock:a}:state fence"));
     assert_eq!(lock["fence"].to_string(), fence);
-    assert_eq!(
-        (&holder["user"], &holder["reason"]),
-        (&json!("ci"), &json!(long))
-    );
+    assert_eq!(holder["user"], "ci");
+    assert_eq!(holder["reason"], long);
     let id = holder["id"].as_str().unwrap();
     let text = status(&redis, "a free");
     for line in [
@@ -334,13 +322,14 @@ fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut()
         let is_there = text.lines().any(|shown| shown == line);
         assert!(is_there, "no {line:?} in {text}");
     }
-    for part in [
-        "a: held, exclusive; 1 waiting; last fence ",
-        &format!("holder:        ci@{} (pid {}) for ", host(), run.pid()),
-        " left of 1m, renewed ",
-    ] {
-        assert!(text.contains(part), "no {part:?} in {text}");
-    }
+    assert_has(
+        &text,
+        &[
+            "a: held, exclusive; 1 waiting; last fence ",
+            &format!("holder:        ci@{} (pid {}) for ", host(), run.pid()),
+            " left of 1m, renewed ",
+        ],
+    );
     // What it says can be typed.
     let mut lines = text.lines();
     let free = lines.find_map(|line| line.strip_prefix("to free it:    redlock "));
@@ -352,7 +341,7 @@ fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut()
 fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_alarm() {
     let redis = Redis::start();
     let run = held(&redis, "--ttl 12s stuck");
-    outcome(&mut redis.redlock(&["acquire", "script"])).assert_code(0);
+    ends(&redis, "acquire script").assert_code(0);
     assert!(!status(&redis, "").contains("overdue"));
     run.suspend();
     wait_until("it is seen", || {
@@ -381,7 +370,7 @@ fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_
 #[test]
 fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that_and_no_alarm() {
     let redis = Redis::start();
-    outcome(&mut redis.redlock(words!("run --hold-at-least 1m kept -- true"))).assert_code(0);
+    ends(&redis, "run --hold-at-least 1m kept -- true").assert_code(0);
     let holder = Gated::start(&redis, &["a"]).ready();
     let waiter = queued(&redis, words!("run --ttl 1m a -- sleep 60"));
     let _next = queued(&redis, &["run", "a", "--", "true"]);
@@ -396,32 +385,21 @@ fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that_and_no
     assert_eq!(lock["held"], true, "{json}");
     let (first, second) = (&lock["waiters"][0], &lock["waiters"][1]);
     assert_eq!(first["pid"], waiter.pid());
-    assert_eq!(
-        (&first["granted"], &first["position"]),
-        (&json!(true), &json!(0))
-    );
-    assert_eq!(
-        (&second["granted"], &second["position"]),
-        (&json!(false), &json!(1))
+    assert!(first["granted"] == true && first["position"] == 0, "{lock}");
+    assert!(
+        second["granted"] == false && second["position"] == 1,
+        "{lock}"
     );
     assert_eq!(json[1]["holders"][0]["renewed_at"], Value::Null, "{json}");
     let rows = status(&redis, "");
     let row = rows.lines().nth(1).unwrap();
-    assert!(
-        row.contains("granted") && row.contains("not confirmed yet"),
-        "{rows}"
-    );
+    assert_has(row, &["granted", "not confirmed yet"]);
     // And for the heading, the next waiter and the lock that is kept.
-    assert!(
-        rows.lines().count() == 4 && !rows.contains("overdue"),
-        "{rows}"
-    );
+    assert_eq!(rows.lines().count(), 4, "{rows}");
+    assert!(!rows.contains("overdue"), "{rows}");
     let detail = status(&redis, "a");
-    let is_holder = detail.contains("holder:");
-    assert!(
-        detail.contains("granted, not confirmed yet") && !is_holder,
-        "{detail}"
-    );
+    assert_has(&detail, &["granted, not confirmed yet"]);
+    assert!(!detail.contains("holder:"), "{detail}");
     waiter.resume();
     wait_until("it is a holder", || {
         as_json(&redis, "a")[0]["holders"][0]["pid"] == waiter.pid()
@@ -432,12 +410,12 @@ fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that_and_no
 fn how_long_a_hold_usually_lasts_is_shown_from_three_successes_on() {
     let redis = Redis::start();
     let succeed = || {
-        outcome(&mut redis.redlock(words!("run a -- sleep 0.2"))).assert_code(0);
+        ends(&redis, "run a -- sleep 0.2").assert_code(0);
     };
     let usual = || as_json(&redis, "a")[0]["usual_ms"].clone();
     succeed();
     succeed();
-    outcome(&mut redis.redlock(&["run", "a", "--", "false"])).assert_code(1);
+    ends(&redis, "run a -- false").assert_code(1);
     let run = held(&redis, "a");
     assert_eq!(usual(), Value::Null);
     assert!(!status(&redis, "").contains("usually"));

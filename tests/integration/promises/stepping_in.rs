@@ -1,44 +1,21 @@
 //! Stepping in: stopping a holder, forcing a lock free, removing a waiter.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
-use std::time::Duration;
 
-use nix::sys::signal::Signal;
-use serde_json::Value;
-
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    Gate, Gated, Outcome, Redis, Running, assert_nothing_left, directly, host, is_alive, now,
-    outcome, queued, wait_until, with_default_signals, words,
-};
-
-/// Runs redlock with the words of this line to its end.
-fn redlock(redis: &Redis, line: &str) -> Outcome {
-    outcome(&mut redis.redlock(&words(line, &[])))
-}
 
 /// The same; it ends with this status, and says this.
 #[track_caller]
 fn answers(redis: &Redis, line: &str, code: i32, text: &str) -> Outcome {
-    let end = redlock(redis, line);
-    end.assert_code(code).assert_says(text);
+    let end = ends(redis, line);
+    end.assert_said(code, text);
     end
-}
-
-/// Starts a command that says `ready`, and waits for that.
-#[track_caller]
-fn ready(command: &mut Command) -> Running {
-    let mut run = Running::start(command);
-    run.expect_line("ready");
-    run
 }
 
 /// The holders, or the waiters, of "a" as `status --json` shows them.
 fn shown(redis: &Redis, whose: &str) -> Vec<Value> {
-    let json = redlock(redis, "status --json a").stdout;
-    let locks: Value = serde_json::from_str(&json).unwrap();
+    let locks = json(redis, "status --json a");
     locks[0][whose].as_array().unwrap().clone()
 }
 
@@ -58,35 +35,28 @@ fn id_of(redis: &Redis, holder: &Running) -> String {
     id(hold.expect("it is a holder"))
 }
 
-fn is_held(redis: &Redis) -> bool {
-    redis.cli(&["EXISTS", "redlock:a"]) == "1"
-}
-
 #[test]
 fn stop_ends_the_command_and_passes_the_lock_on_when_it_is_dead_and_all_sides_say_so() {
     let redis = Redis::start();
     let script = "trap 'sleep 0.3; echo cleaned; exit 3' TERM; echo ready; sleep 60 & wait";
-    let mut run = ready(&mut redis.run("--ttl 10m a", script));
+    let mut run = Running::ready(&mut redis.run("--ttl 10m a", script));
     // What is asked of it comes in later than its first renewal.
     wait_until("it tracks its lock", || redis.trackers() > 0);
     let waiter = Gated::queued(&redis, &["-q", "a"]);
     let whom = format!("(pid {}) to stop; \"a\" was handed over after ", run.pid());
     let stop = words!("stop --reason {} a", "hotfix first");
     let stop = outcome(&mut redis.redlock(stop));
-    stop.assert_code(0).assert_says("asked ").assert_says(&whom);
+    stop.assert_said(0, "asked ").assert_says(&whom);
     // Its command had ended by then.
     run.expect_line("cleaned");
-    run.finish()
-        .assert_exited(79)
-        .assert_says(" asked this run to stop")
+    run.finish_saying(79, " asked this run to stop")
         .assert_says(": hotfix first; stopping the command");
     waiter.end();
-    let history = redlock(&redis, "history --json a").stdout;
-    let history: Value = serde_json::from_str(&history).unwrap();
+    let history = json(&redis, "history --json a");
     assert_eq!(history[0]["end"], "cancelled");
     assert_eq!(history[0]["by"]["reason"], "hotfix first");
     // People read who stopped it, and why.
-    let history = redlock(&redis, "history a").stdout;
+    let history = ends(&redis, "history a").stdout;
     let row = history.lines().nth(1).expect("a row");
     assert!(row.contains("stopped by "), "{history}");
     assert!(row.contains(": hotfix first"), "{history}");
@@ -109,7 +79,7 @@ fn a_command_that_goes_on_after_sigterm_is_killed_before_the_lock_is_free() {
 fn stop_of_a_lock_that_a_keeper_keeps_stops_its_script() {
     let redis = Redis::start();
     let script = "eval \"$(redlock acquire --while-pid $$ a)\"; echo ready; sleep 60; echo on";
-    let script = ready(&mut directly(&redis, &["sh", "-c", script]));
+    let script = Running::ready(&mut directly(&redis, &["sh", "-c", script]));
     let entries = || redis.cli(&["HVALS", "{redlock:a}:meta"]);
     wait_until("the keeper watches", || entries().contains("instance"));
     answers(&redis, "stop a", 0, "\"a\" is free after ");
@@ -126,13 +96,13 @@ fn without_a_process_that_watches_nothing_is_changed_and_the_line_to_type_is_sho
         let line = format!("release --force --id {} a", ids(&redis, "holders")[0]);
         answers(&redis, "stop a", 79, text).assert_says(&format!("redlock {line}"));
         assert_eq!(redis.cli(&["GET", "redlock:a"]), before);
-        redlock(&redis, &line).assert_code(0);
+        ends(&redis, &line).assert_code(0);
     };
-    redlock(&redis, "acquire a").assert_code(0);
+    ends(&redis, "acquire a").assert_code(0);
     refused("no redlock process supervises ");
     redis.cli(words!("SET redlock:a theirs PX 60000"));
     refused("no redlock process supervises another client");
-    redlock(&redis, "run --hold-at-least 1m a -- true").assert_code(0);
+    ends(&redis, "run --hold-at-least 1m a -- true").assert_code(0);
     refused("nothing runs under lock \"a\": it is kept for ");
 }
 
@@ -152,7 +122,7 @@ fn of_several_holders_one_is_named_by_a_part_of_its_id_or_all_are() {
     }
     let [first, second, third] = runs;
     let one = id_of(&redis, &second.run);
-    redlock(&redis, &format!("stop a --id {}", &one[..3])).assert_code(64);
+    ends(&redis, &format!("stop a --id {}", &one[..3])).assert_code(64);
     answers(&redis, "stop a --id ffffffff", 79, "nothing was changed");
     let whom = format!("(pid {}) to stop; \"a\" was handed over", second.run.pid());
     let line = format!("stop a --id {}", one[..6].to_uppercase());
@@ -170,12 +140,12 @@ fn of_several_holders_one_is_named_by_a_part_of_its_id_or_all_are() {
 fn a_frozen_lock_stays_frozen_when_its_holder_is_stopped() {
     let redis = Redis::start();
     let run = Gated::start(&redis, &["a"]).ready();
-    redlock(&redis, "freeze --reason night a").assert_code(0);
+    ends(&redis, "freeze --reason night a").assert_code(0);
     let waiter = queued(&redis, words!("run -q a -- true"));
     answers(&redis, "stop a", 0, "\"a\" is free after ").assert_says(", and stays frozen");
     run.run.finish().assert_exited(79);
     assert_eq!(redis.cli(&["GET", "redlock:a"]), "redlock:frozen");
-    redlock(&redis, "thaw -q a").assert_code(0);
+    ends(&redis, "thaw -q a").assert_code(0);
     waiter.finish().assert_code(0);
 }
 
@@ -185,17 +155,17 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
     let mut gate = Gate::new(&redis);
     let script =
         r#"trap 'echo asked; read go <"$HOME/gate"; exit 0' TERM; echo ready; sleep 60 & wait"#;
-    let mut run = ready(&mut redis.run("-k 60s --ttl 3m a", script));
+    let mut run = Running::ready(&mut redis.run("-k 60s --ttl 3m a", script));
     let text = "to stop; \"a\" is handed over after that";
     answers(&redis, "stop -n a", 0, text);
     run.expect_line("asked");
-    assert!(is_held(&redis));
+    assert!(redis.is_held("a"));
     // The same once more, until somebody doesn't want to wait for it any longer.
     let again = Running::start(&mut with_default_signals(redis.redlock(&["stop", "a"])));
     wait_until("it looks at the lock", || redis.trackers() >= 2);
     again.signal(Signal::SIGINT);
     again.finish().assert_killed_by(libc::SIGINT);
-    assert!(is_held(&redis));
+    assert!(redis.is_held("a"));
     gate.open();
     run.finish().assert_exited(79);
     assert_nothing_left(&redis);
@@ -207,9 +177,9 @@ fn on_a_full_server_a_holder_can_be_stopped() {
     let run = Gated::start(&redis, &["a"]).ready();
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(redis.cli(&["SET", "x", "y"]).contains("OOM"));
-    redlock(&redis, "stop a").assert_code(0);
+    ends(&redis, "stop a").assert_code(0);
     run.run.finish().assert_exited(79);
-    assert!(!is_held(&redis));
+    assert!(!redis.is_held("a"));
 }
 
 #[test]
@@ -232,11 +202,9 @@ fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_
     answers(&redis, "release --force --reason stuck a", 0, fate)
         .assert_says("forced free; it was held by ");
     run.run
-        .finish()
-        .assert_exited(79)
-        .assert_says("lock \"a\" was forced free by ")
+        .finish_saying(79, "lock \"a\" was forced free by ")
         .assert_says(": stuck; stopping the command");
-    redlock(&redis, "acquire a").assert_code(0);
+    ends(&redis, "acquire a").assert_code(0);
     let fate =
         "; no redlock process supervised this hold, so a job that relied on it keeps running";
     answers(&redis, "release --force a", 0, fate);
@@ -246,7 +214,7 @@ fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_
     for run in several {
         run.run.finish().assert_exited(79);
     }
-    redlock(&redis, "release --reason x a").assert_code(64);
+    ends(&redis, "release --reason x a").assert_code(64);
 }
 
 #[test]
@@ -254,8 +222,8 @@ fn a_script_whose_lock_was_forced_free_learns_why_when_it_releases() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"trap '' TERM; echo ready; read go <"$HOME/gate"; redlock release; true"#;
-    let run = ready(&mut redis.run("-q REDLOCK_ON_LOST=warn --ttl 3m a", script));
-    redlock(&redis, "release --force --reason stuck a").assert_code(0);
+    let run = Running::ready(&mut redis.run("-q REDLOCK_ON_LOST=warn --ttl 3m a", script));
+    ends(&redis, "release --force --reason stuck a").assert_code(0);
     gate.open();
     run.finish()
         .assert_says("it was forced free by ")
@@ -270,7 +238,7 @@ fn a_release_without_a_token_offers_stop_before_force() {
     let stop = text.find("redlock stop a");
     assert!(stop.is_some() && stop < text.find("--force"), "{text}");
     redis.cli(&["SET", "redlock:b", "theirs"]);
-    let text = redlock(&redis, "release b").stderr;
+    let text = ends(&redis, "release b").stderr;
     assert!(text.contains("--force"), "{text}");
     assert!(!text.contains("redlock stop"), "{text}");
 }
@@ -311,11 +279,11 @@ fn on_a_terminal_force_shows_the_holder_and_asks_and_only_a_yes_frees() {
         let mut terminal = asking(&redis);
         assert_shown(&terminal, &whose);
         assert_shown(&terminal, "s ago; `redlock stop a` waits");
-        assert!(is_held(&redis));
+        assert!(redis.is_held("a"));
         terminal.type_in(answer);
         assert_eq!(terminal.finish().code(), Some(code), "{answer:?}");
         assert_shown(&terminal, text);
-        assert_eq!(is_held(&redis), code != 0, "{answer:?}");
+        assert_eq!(redis.is_held("a"), code != 0, "{answer:?}");
     }
     run.run.finish().assert_exited(79);
 }
@@ -328,10 +296,10 @@ fn release_force_yes_asks_nothing_in_a_script_or_on_a_terminal() {
     assert_eq!(terminal.finish().code(), Some(0));
     assert_shown(&terminal, "forced free");
     assert!(!terminal.shown.contains("[y/N]"), "{}", terminal.shown);
-    assert!(!is_held(&redis));
+    assert!(!redis.is_held("a"));
     run.run.finish().assert_exited(79);
     let run = Gated::start(&redis, &["a"]).ready();
-    redlock(&redis, "release --force -y a").assert_code(0);
+    ends(&redis, "release --force -y a").assert_code(0);
     run.run.finish().assert_exited(79);
     answers(&redis, "release -y a", 64, "--force");
 }
@@ -345,7 +313,7 @@ fn a_yes_frees_only_the_holder_that_was_shown_and_an_id_needs_no_question() {
     let second = Gated::start(&redis, &["a"]).ready();
     terminal.type_in("y\n");
     assert_eq!(terminal.finish().code(), Some(79));
-    assert!(is_held(&redis));
+    assert!(redis.is_held("a"));
     let id = ids(&redis, "holders").remove(0);
     let mut terminal = on_terminal(&redis, &format!("release --force --id {} a", &id[..4]));
     assert_eq!(terminal.finish().code(), Some(0));
@@ -370,13 +338,10 @@ fn a_waiter_is_removed_by_its_id_and_gives_up_with_who_did_it_and_why() {
         &id[..8]
     );
     outcome(&mut redis.redlock(force))
-        .assert_code(0)
-        .assert_says("removed ")
+        .assert_said(0, "removed ")
         .assert_says(&whom);
     removed
-        .finish()
-        .assert_exited(75)
-        .assert_says(" removed this run from the queue of lock \"a\"")
+        .finish_saying(75, " removed this run from the queue of lock \"a\"")
         .assert_says(": wrong branch");
     assert_eq!(redis.queue("a"), [other.pid()]);
     holder.end();
@@ -408,13 +373,11 @@ fn granted(redis: &Redis, options: &[&str]) -> (Running, String) {
 fn goes_on_and_gives_up(redis: &Redis, waiter: Running) {
     waiter.resume();
     waiter
-        .finish()
-        .assert_exited(75)
-        .assert_says(" removed this run from the queue of lock \"a\"")
+        .finish_saying(75, " removed this run from the queue of lock \"a\"")
         .assert_says(": old");
     assert!(!redis.dir.path().join("ran").exists());
-    assert!(!is_held(redis));
-    let history = redlock(redis, "history --json a").stdout;
+    assert!(!redis.is_held("a"));
+    let history = ends(redis, "history --json a").stdout;
     for end in ["forced", "cancelled"] {
         assert!(!history.contains(&format!(r#""end":"{end}""#)), "{history}");
     }
@@ -432,13 +395,13 @@ fn a_suspended_waiter_whose_grant_was_forced_away_or_stopped_gives_up_when_it_go
         let (waiter, id) = granted(&redis, options);
         // Its command might start on a grant that is younger.
         let until = now() + Duration::from_millis(150);
-        redlock(&redis, &format!("{way} --id {id} --reason old a")).assert_code(0);
+        ends(&redis, &format!("{way} --id {id} --reason old a")).assert_code(0);
         if way == "release --force" {
-            assert!(!is_held(&redis));
+            assert!(!redis.is_held("a"));
         } else if options.is_empty() {
             redis.cli(&["PEXPIRE", "redlock:a", "1"]);
         }
-        wait_until("the grant is over", || !is_held(&redis) && now() > until);
+        wait_until("the grant is over", || !redis.is_held("a") && now() > until);
         goes_on_and_gives_up(&redis, waiter);
     }
 }
@@ -449,7 +412,7 @@ fn a_waiter_that_finds_itself_stopped_while_its_grant_lasts_frees_the_lock_at_on
     // It polls, so that it asks before it starts its command.
     redis.cli(&["ACL", "SETUSER", "default", "-subscribe"]);
     let (waiter, id) = granted(&redis, &[]);
-    redlock(&redis, &format!("stop -n --id {id} --reason old a")).assert_code(0);
+    ends(&redis, &format!("stop -n --id {id} --reason old a")).assert_code(0);
     goes_on_and_gives_up(&redis, waiter);
 }
 
@@ -471,7 +434,7 @@ fn while_stop_waits_it_shows_for_whom() {
 fn stop_announces_the_kill_only_of_a_run_that_has_seen_the_request() {
     let redis = Redis::start();
     let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done";
-    let mut run = ready(&mut redis.run("-q --kill-after 40s --ttl 90s a", script));
+    let mut run = Running::ready(&mut redis.run("-q --kill-after 40s --ttl 90s a", script));
     wait_until("it tracks its lock", || redis.trackers() > 0);
     run.suspend();
     let mut terminal = on_terminal(&redis, "stop a");
@@ -481,7 +444,7 @@ fn stop_announces_the_kill_only_of_a_run_that_has_seen_the_request() {
     run.resume();
     run.expect_line("asked");
     terminal.wait_until("the kill", |shown| shown.contains(", SIGKILL in "));
-    redlock(&redis, "release --force --yes a").assert_code(0);
+    ends(&redis, "release --force --yes a").assert_code(0);
     run.kill();
     terminal.finish();
 }
@@ -495,7 +458,7 @@ fn stop_of_a_suspended_holder_says_how_long_it_has_not_renewed_and_what_frees_th
 
     let run = Gated::start(&redis, &["--ttl", "14s", "b"]).ready();
     run.run.suspend();
-    let status = || redlock(&redis, "status b").stdout;
+    let status = || ends(&redis, "status b").stdout;
     wait_until("its renewal is overdue", || {
         status().contains("s overdue: ")
     });
@@ -531,29 +494,23 @@ fn stop_says_when_any_holder_lost_its_lock_before_its_command_had_ended() {
         let redis = Redis::start();
         let options = format!("--slots {count} --ttl 6s -k 1s a");
         let script = "echo ready; exec sleep 60";
-        let run = || ready(&mut redis.run(&options, script));
+        let run = || Running::ready(&mut redis.run(&options, script));
         let holders: Vec<Running> = (0..count).map(|_| run()).collect();
         holders[lost].suspend();
         let line = if count > 1 { "stop --all a" } else { "stop a" };
         let text = "its lease expired before its command had ended; the command may still run";
         answers(&redis, line, 79, text);
         holders[lost].resume();
-        for holder in holders {
-            holder.finish().assert_code(79);
-        }
+        all_end(holders, 79);
     };
-    std::thread::scope(|scope| {
-        for (count, lost) in [(1, 0), (2, 0), (2, 1)] {
-            scope.spawn(move || each(count, lost));
-        }
-    });
+    side_by_side([(1, 0), (2, 0), (2, 1)], |(count, lost)| each(count, lost));
 }
 
 #[test]
 fn stop_of_several_holders_asks_none_of_them_where_no_process_watches_over_one() {
     let redis = Redis::start();
     let acquire = || {
-        redlock(&redis, "acquire --slots 2 a").assert_code(0);
+        ends(&redis, "acquire --slots 2 a").assert_code(0);
     };
     for is_first in [true, false] {
         if is_first {
@@ -566,7 +523,7 @@ fn stop_of_several_holders_asks_none_of_them_where_no_process_watches_over_one()
         let text = "no redlock process supervises ";
         answers(&redis, "stop --all --no-wait a", 79, text);
         run.end();
-        redlock(&redis, "release -q --force a").assert_code(0);
+        ends(&redis, "release -q --force a").assert_code(0);
     }
 }
 
@@ -574,7 +531,7 @@ fn stop_of_several_holders_asks_none_of_them_where_no_process_watches_over_one()
 fn stop_gives_up_when_redis_has_been_away_for_as_long_as_the_lease() {
     let redis = Redis::start();
     let script = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
-    let holder = ready(&mut redis.run("--ttl 8s -k 4s a", script));
+    let holder = Running::ready(&mut redis.run("--ttl 8s -k 4s a", script));
     let stop = words!("stop REDLOCK_REDIS_TIMEOUT=2s a");
     let stop = Running::start(&mut redis.redlock(stop));
     wait_until("it has asked", || {
@@ -583,9 +540,7 @@ fn stop_gives_up_when_redis_has_been_away_for_as_long_as_the_lease() {
         })
     });
     redis.stall();
-    stop.finish()
-        .assert_code(69)
-        .assert_says("couldn't confirm that it did");
+    stop.finish_saying(69, "couldn't confirm that it did");
     redis.resume();
     holder.finish().assert_code(79);
 }
@@ -596,7 +551,7 @@ fn stop_of_several_holders_waits_for_redis_for_as_long_as_the_longest_lease() {
     let script = r#"trap '' TERM; echo ready; while [ ! -e "$HOME/end" ]; do sleep 0.05; done"#;
     let start = |ttl: &str| {
         let options = format!("--shared --ttl {ttl} -k 90s a");
-        ready(&mut redis.run(&options, script))
+        Running::ready(&mut redis.run(&options, script))
     };
     let (long, short) = (start("3m"), start("6s"));
     let stop = "REDLOCK_REDIS_TIMEOUT=1s exec redlock stop -v --all a 2>&1";
@@ -618,7 +573,7 @@ fn stop_of_several_holders_waits_for_redis_for_as_long_as_the_longest_lease() {
 #[test]
 fn of_several_slots_one_that_ends_is_seen_soon() {
     let redis = Redis::start();
-    let start = || ready(&mut redis.run("--slots 2 a", "echo ready; exec sleep 60"));
+    let start = || Running::ready(&mut redis.run("--slots 2 a", "echo ready; exec sleep 60"));
     let mut other = start();
     // Looks at the usual pace would see it after two seconds each time; a busy machine is late now and then.
     let is_soon = (0..10).any(|_| {
@@ -646,12 +601,12 @@ fn a_yes_counts_also_when_the_connection_was_closed_meanwhile() {
 fn what_was_asked_of_a_holder_is_seen_by_all_until_it_has_ended() {
     let redis = Redis::start();
     let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done";
-    let mut run = ready(&mut redis.run("--kill-after 20s --ttl 60s a", script));
+    let mut run = Running::ready(&mut redis.run("--kill-after 20s --ttl 60s a", script));
     wait_until("it tracks its lock", || redis.trackers() > 0);
     let script = "exec redlock run a -- true 2>&1";
     let mut waiter = Running::start(&mut directly(&redis, &["sh", "-c", script]));
     waiter.wait_until_queued(&redis);
-    redlock(&redis, "stop --no-wait --reason hung a").assert_code(0);
+    ends(&redis, "stop --no-wait --reason hung a").assert_code(0);
     run.expect_line("asked");
     let hold = &shown(&redis, "holders")[0];
     let stopping = &hold["stopping"];
@@ -660,16 +615,14 @@ fn what_was_asked_of_a_holder_is_seen_by_all_until_it_has_ended() {
     assert!((10_000..20_000).contains(&kill_in), "{hold}");
     assert!(stopping["since"].is_string(), "{hold}");
     assert!(stopping["pid"].is_u64(), "{hold}");
-    let status = redlock(&redis, "status a").stdout;
-    for part in ["stopping, SIGKILL in ", "(asked by ", ": hung)"] {
-        assert!(status.contains(part), "no {part:?} in {status}");
-    }
-    let table = redlock(&redis, "status").stdout;
+    let status = ends(&redis, "status a").stdout;
+    assert_has(&status, &["stopping, SIGKILL in ", "(asked by ", ": hung)"]);
+    let table = ends(&redis, "status").stdout;
     assert!(table.contains("stopping"), "{table}");
     answers(&redis, "run -n a -- true", 75, "stopping, SIGKILL in ").assert_says("(asked by ");
     // The waiter is told at once.
     while !waiter.line().contains("stopping, SIGKILL in ") {}
-    redlock(&redis, "release --force --yes a").assert_code(0);
+    ends(&redis, "release --force --yes a").assert_code(0);
     run.signal(Signal::SIGKILL);
     waiter.finish().assert_code(0);
 }
@@ -685,10 +638,10 @@ fn under_sudo_others_see_who_called_it_unless_a_name_is_given() {
     let anna = format!("anna (root)@{}", host());
     let start = || {
         let mut run = by_anna("run -q a -- sh -c");
-        ready(run.arg("echo ready; exec sleep 60"))
+        Running::ready(run.arg("echo ready; exec sleep 60"))
     };
     let assert_on_screen = |line: &str, text: &str| {
-        let screen = redlock(&redis, line).stdout;
+        let screen = ends(&redis, line).stdout;
         assert!(screen.contains(text), "no {text:?} in {screen}");
     };
     let run = start();

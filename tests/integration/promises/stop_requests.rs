@@ -2,17 +2,13 @@
 //! relay the same signal, COMMAND may clean up; only a second request kills it.
 
 use std::fmt::Debug;
-use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 
 use crate::promises::terminal::{CTRL_C, on_terminal, pid_in, shell};
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    COUNTER, REDLOCK, Redis, Running, assert_nothing_left, directly, is_gone, script,
-    seen_by_a_shell, send, wait_until, with_default_signals,
-};
 
 /// How often each relay is tried: what decides is which of several signals comes first.
 const ROUNDS: usize = 12;
@@ -210,9 +206,7 @@ fn assert_cleans_up_on_terminal(before: &[&str], ask: impl Fn(&mut Terminal)) {
         let status = seen_by_a_shell(terminal.finish());
         let is_clean = (status, terminal.count("cleaned")) == (Some(9), 1);
         rounds.judge(is_clean, began, &terminal.shown);
-        wait_until("the locks are free", || {
-            redis.cli(&["EXISTS", "redlock:a", "redlock:b"]) == "0"
-        });
+        redis.await_free("a b");
     }
     rounds.assert_some();
 }
@@ -263,8 +257,7 @@ fn assert_cleans_up_without_terminal(before: &[&str], signal: Signal) {
     let words = [before, &["perl", "-e", CLEANS_UP]].concat();
     let mut rounds = Rounds::default();
     for _ in 0..ROUNDS {
-        let mut run = Running::start(&mut with_default_signals(directly(&redis, &words)));
-        run.expect_line("ready");
+        let run = Running::ready(&mut with_default_signals(directly(&redis, &words)));
         let began = Instant::now();
         killpg(Pid::from_raw(run.pid()), signal).unwrap();
         let end = run.finish();

@@ -2,20 +2,12 @@
 //!
 //! Not tested here: a machine that was suspended, which a stopped redlock stands for.
 
-use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
 
 use crate::promises::terminal::{hand_on, pid_in};
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy};
-use crate::support::{
-    COUNTER, Gate, REDLOCK, Redis, Running, assert_nothing_left, attach_strace,
-    await_and_kill_watchdog, directly, is_alive, is_gone, outcome, send, state, wait_until,
-    with_default_signals, with_signals,
-};
 
 /// The signals that [`COUNTER`] is asked for, as Perl and the kernel have them.
 const SIGNALS: [(&str, i32); 10] = [
@@ -203,12 +195,10 @@ fn the_lock_is_held_until_the_last_of_the_group_has_ended_and_was_reaped_after_a
         let last = pid_in(&running.line());
         running.signal(Signal::SIGTERM);
         running.expect_line("asked");
-        assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+        assert!(redis.is_held("a"));
         assert!(is_alive(last));
         fs::write(&file, "").unwrap();
-        wait_until("the lock is free", || {
-            redis.cli(&["EXISTS", "redlock:a"]) == "0"
-        });
+        redis.await_free("a");
         assert!(is_gone(last), "free, but it is {:?}", state(last));
         running.finish().assert_code(status).assert_silent();
         fs::remove_file(&file).unwrap();
@@ -267,17 +257,14 @@ fn mask(signals: &[i32]) -> u64 {
 fn signals_that_are_default_ignored_or_blocked_are_so_in_the_child_too() {
     type IsIgnored = fn(i32) -> bool;
     let redis = Redis::start();
+    let several = mask(&[libc::SIGUSR1, libc::SIGTERM, libc::SIGCHLD, libc::SIGPIPE]);
     let rows: [(&str, IsIgnored, u64); 8] = [
         ("none", |_| false, 0),
         ("PIPE", |signal| signal == libc::SIGPIPE, 0),
         ("CHLD", |signal| signal == libc::SIGCHLD, 0),
         ("all", |_| true, 0),
         ("of the C library", |signal| matches!(signal, 32 | 33), 0),
-        (
-            "none",
-            |_| false,
-            mask(&[libc::SIGUSR1, libc::SIGTERM, libc::SIGCHLD, libc::SIGPIPE]),
-        ),
+        ("none", |_| false, several),
         (
             "HUP",
             |signal| signal == libc::SIGHUP,
@@ -379,9 +366,7 @@ fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
     wait_until("the child is dead", || !is_alive(child));
     let left: i64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
     assert!(left <= 4000, "{}", redis.describe_key("a"));
-    wait_until("the lock is free", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    redis.await_free("a");
 }
 
 #[test]
@@ -409,9 +394,7 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
         await_and_kill_watchdog(running.pid());
         wait_until("it sleeps", || state(running.pid()) == Some('S'));
         running.signal(Signal::SIGSTOP);
-        wait_until("the lock has run out", || {
-            redis.cli(&["EXISTS", "redlock:a"]) == "0"
-        });
+        redis.await_free("a");
         assert!(is_alive(child), "it doesn't know yet");
         // Longer than a busy machine keeps a process from waking.
         std::thread::sleep(Duration::from_secs(2));
@@ -420,8 +403,7 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
         running.signal(Signal::SIGCONT);
         wait_until("the child is dead", || !is_alive(child));
         redis.resume();
-        let end = running.finish();
-        end.assert_code(79).assert_says("was suspended");
+        let end = running.finish_saying(79, "was suspended");
         assert_eq!(end.stdout, format!("child ready {child}\n"));
     }
 }
@@ -442,10 +424,8 @@ fn assert_late_news_counts(meanwhile: Option<Signal>) {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
     let script = r#"trap '' USR1; echo ready; read go <"$HOME/gate""#;
-    let mut running = Running::start(&mut run(&redis, words!("run --ttl 8s -k 0s a -c", script)));
-    running.expect_line("ready");
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals);
+    let mut running = Running::ready(&mut run(&redis, words!("run --ttl 8s -k 0s a -c", script)));
+    redis.await_calls("pexpire", 1);
     // Twice that is more than a lease, and with a third of a lease before the first, it is less.
     let late = words!("-e inject=poll,ppoll:delay_exit=4100000 -o /dev/null");
     let mut strace = attach_strace(running.pid(), late);
@@ -480,13 +460,9 @@ fn a_command_that_ignores_tstp_works_on_under_its_lock_as_redlock_does() {
     let redis = Redis::start();
     let script = r#"trap '' TSTP; echo ready; read go <"$HOME/gate""#;
     let mut gate = Gate::new(&redis);
-    let mut running = Running::start(&mut run(&redis, words!("run --ttl 6s a -c", script)));
-    running.expect_line("ready");
+    let running = Running::ready(&mut run(&redis, words!("run --ttl 6s a -c", script)));
     running.signal(Signal::SIGTSTP);
-    let renewals = redis.calls("evalsha");
-    wait_until("it is renewed for longer than a lease", || {
-        redis.calls("evalsha") > renewals + 3
-    });
+    redis.await_calls("evalsha", 4);
     gate.open();
     running.finish().assert_code(0).assert_silent();
 }
@@ -525,7 +501,7 @@ fn a_client_of_a_daemon_is_said_not_to_be_all_of_the_work_unless_that_is_guarded
             ("run -v a --", &["echo", program], false),
             (
                 "run -v a --",
-                &[path, "x", "redlock", "guard", "--", "y"],
+                words!("{} x redlock guard -- y", path),
                 false,
             ),
             ("run -v a --", &[path, "x", "redlock guard -- y"], false),

@@ -5,25 +5,22 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use crate::promises::trouble::{encrypted, self_signed};
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{Redis, Running, TIMEOUT, directly, outcome, send, setting, wait_until};
 
 /// A COMMAND that ends when a file appears in its home directory.
 const UNTIL_GO: &str = r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#;
 
 /// A run of the lock "a", at its `ready` line.
 fn run(redis: &Redis, options: &str) -> Running {
-    let mut run = Running::start(&mut redis.run(&format!("{options} a"), UNTIL_GO));
-    run.expect_line("ready");
-    run
+    Running::ready(&mut redis.run(&format!("{options} a"), UNTIL_GO))
 }
 
 /// Waits until a script was called once more.
 fn wait_for_renewal(redis: &Redis) {
-    let calls = || redis.calls("evalsha") + redis.calls("eval");
+    let calls = || redis.scripts();
     let before = calls();
     wait_until("a renewal", || calls() > before);
 }
@@ -80,9 +77,7 @@ fn a_redis_that_stalls_for_three_seconds_is_not_noticed() {
 /// A run of the lock "a" with these options, whose standard error is its standard output.
 fn heard(redis: &Redis, settings: &str, options: &str) -> Running {
     let line = format!("{settings} exec redlock run {options} a -c \"$0\" 2>&1");
-    let mut run = Running::start(&mut directly(redis, &["sh", "-c", &line, UNTIL_GO]));
-    run.expect_line("ready");
-    run
+    Running::ready(&mut directly(redis, &["sh", "-c", &line, UNTIL_GO]))
 }
 
 #[test]
@@ -110,8 +105,7 @@ fn a_redis_that_refuses_renewals_is_reported_with_why_and_not_with_quiet() {
     let redis = Redis::start();
     let mut run = heard(&redis, "REDLOCK_ON_LOST=warn", "--ttl 10s");
     let mut silent = redis.run("-q --ttl 10s -k 100ms b", UNTIL_GO);
-    let mut silent = Running::start(&mut silent);
-    silent.expect_line("ready");
+    let silent = Running::ready(&mut silent);
     redis.cli(&["ACL", "SETUSER", "default", "-@scripting"]);
     let line = run.line();
     let begins = line.starts_with("redlock: no renewal has succeeded for ");
@@ -241,8 +235,7 @@ fn a_run_that_redis_cannot_notify_sees_within_a_minute_that_it_was_stopped_whate
     let redis = Redis::start();
     redis.cli(&["ACL", "SETUSER", "default", "-client"]);
     let run = run(&redis, "--ttl 30m");
-    let stopped = outcome(&mut redis.redlock(&["stop", "a"]));
-    stopped.assert_code(0).assert_says("\"a\" is free after ");
+    ends(&redis, "stop a").assert_said(0, "\"a\" is free after ");
     run.finish().assert_exited(79);
 }
 
@@ -268,17 +261,12 @@ fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
     // The request passes while the answer is held up, because it is let through once.
     let words = words!("-u {} REDLOCK_REDIS_TIMEOUT=500ms run a -- echo ran", &url);
     network.hold_up(true);
-    let end = outcome(&mut redis.redlock(words));
-    assert_eq!(end.assert_code(69).stdout, "");
+    outcome(&mut redis.redlock(words)).assert_printed(69, "");
     network.hold_up(false);
     // Now both requests arrive: the late one that takes the lock, and the one that releases it.
-    wait_until("both have arrived", || {
-        redis.calls("eval") + redis.calls("evalsha") >= 2
-    });
-    wait_until("the lock is free", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
-    outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"])).assert_code(0);
+    wait_until("both have arrived", || redis.scripts() >= 2);
+    redis.await_free("a");
+    ends(&redis, "run -n a -- true").assert_code(0);
 }
 
 #[test]
@@ -305,10 +293,7 @@ fn a_renewal_without_an_answer_is_sent_again_within_the_lease_however_long_the_c
     let redis = Redis::start();
     load_scripts(&redis);
     // The first one is lost, and its connection stays open.
-    let proxy = Proxy::with(&redis, |request| match &*request.operation {
-        "renew" if request.before == 0 => Action::LoseRequest,
-        _ => Action::Pass,
-    });
+    let proxy = Proxy::once(&redis, "renew", 0, Action::LoseRequest);
     let url = proxy.url();
     let patient = format!("-u {url} --ttl 10s -k 200ms REDLOCK_REDIS_TIMEOUT=20s");
     let mut run = run(&redis, &patient);

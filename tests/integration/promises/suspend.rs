@@ -1,23 +1,13 @@
 //! Leases are counted on a clock that goes on while the machine is suspended. No test can suspend it, but the
 //! kernel tells which clock a timer is on, and in a time namespace that one alone is ahead of the others.
 
-use std::fs;
-use std::process::Command;
-
-use crate::support::{Redis, Running, is_permitted, wait_until};
+use crate::support::prelude::*;
 
 /// `CLOCK_BOOTTIME`, as the kernel names it.
 const RUNS_IN_SUSPEND: &str = "clockid: 7";
 
 /// A namespace in which the machine has been suspended for eleven days.
-const AFTER_SUSPEND: [&str; 6] = [
-    "unshare",
-    "--fork",
-    "--kill-child",
-    "--time",
-    "--boottime",
-    "1000000",
-];
+const AFTER_SUSPEND: &str = "unshare --fork --kill-child --time --boottime 1000000";
 
 /// What the kernel says of each timer of a process.
 fn timers(pid: i32) -> Vec<String> {
@@ -35,23 +25,18 @@ fn seconds_left(timer: &str) -> u64 {
 
 #[test]
 fn leases_are_timed_on_the_clock_that_runs_while_the_machine_is_suspended() {
-    let may_be_elsewhere = is_permitted(&[&AFTER_SUSPEND[..], &["true"]].concat());
-    for elsewhere in [false, true] {
-        if elsewhere && !may_be_elsewhere {
+    for before in ["env", AFTER_SUSPEND] {
+        let before = words(before, &[]);
+        if !is_permitted(&[&before[..], &["true"]].concat()) {
             continue;
         }
         let redis = Redis::start();
-        let run = redis.run("--ttl 300s a", "echo $PPID; exec sleep 60");
-        let mut command = Command::new(if elsewhere { "unshare" } else { "env" });
-        if elsewhere {
-            command.args(&AFTER_SUSPEND[1..]);
-        }
-        command.arg(run.get_program()).args(run.get_args());
-        command.envs(
-            run.get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
+        let run = words!(
+            "{} run --ttl 300s a -c",
+            REDLOCK,
+            "echo $PPID; exec sleep 60"
         );
-        let mut holder = Running::start(&mut command);
+        let mut holder = Running::start(&mut directly(&redis, &[&before[..], run].concat()));
         let pid: i32 = holder.line().trim().parse().unwrap();
         // The next renewal is due after half a minute, by that clock.
         wait_until("it sleeps until the renewal after the first", || {

@@ -2,19 +2,10 @@
 //! fewer replicas it may.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
-
-use nix::sys::signal::Signal;
-use serde_json::Value;
 
 use crate::promises::sentinel::Proxied;
-use crate::support::{
-    Job, MASTER, Outcome, Plan, Redis, Replicated, Running, Sentinel, WallClock, assert_in_turn,
-    moment, now, outcome, path, turns, wait_until,
-};
+use crate::support::prelude::*;
 
 /// Starts a job.
 fn job(all: &Replicated, label: &str, options: &[&str]) -> Job {
@@ -54,8 +45,7 @@ fn with_sync_1_two_may_run_when_a_replica_without_the_lock_is_promoted() {
     let stubborn = r#"trap 'echo asked' TERM; exec 9>>"$HOME/inside"; flock 9; echo ready
         until [ -e "$HOME/go" ]; do sleep 0.05; done"#;
     let words = words!("run REDLOCK_SYNC=1 --ttl 60s -k 20s a -c", stubborn);
-    let mut holder = run(&all, words);
-    holder.expect_line("ready");
+    let mut holder = run(&all, words).at_ready();
     all.servers[0].kill();
     assert_eq!(all.primary_after(0), 2);
     job(&all, "second", &["REDLOCK_SYNC=1"]).ready().end();
@@ -80,11 +70,9 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
         let words: Vec<&str> = command.split(' ').collect();
         let words = [&["REDLOCK_SYNC_TIMEOUT=300ms"], &words[..]].concat();
         let end = outcome(&mut all.redlock(&words));
-        end.assert_code(69).assert_says(says);
+        end.assert_said(69, says);
         assert!(!end.stdout.contains("ran"), "{command}");
-        wait_until("the lock is free again", || {
-            all.servers[0].cli(&["EXISTS", "redlock:a"]) == "0"
-        });
+        all.servers[0].await_free("a");
     }
     // One that is never to follow the primary doesn't count.
     all.servers[2].cli(&["CONFIG", "SET", "replica-priority", "0"]);
@@ -98,8 +86,7 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
     wait_until("it is connected again", || connected(&all, 2));
     all.cut_replication(0, 1);
-    let end = outcome(&mut all.redlock(sync));
-    end.assert_code(69).assert_says(&address(&all, 1));
+    outcome(&mut all.redlock(sync)).assert_said(69, &address(&all, 1));
     all.servers[0].cli(&["ACL", "SETUSER", "server-1", "on"]);
     wait_until("the other one is, too", || connected(&all, 1));
     // Nor does one that is dead, once the sentinels know it.
@@ -165,7 +152,7 @@ fn with_sync_all_the_list_of_one_sentinel_that_was_reset_is_not_the_list_of_the_
         outcome(&mut all.redlock(&words))
     };
     let end = run(&all.url(), sync);
-    assert_eq!(end.assert_code(69).assert_says(&forgotten).stdout, "");
+    assert_eq!(end.assert_said(69, &forgotten).stdout, "");
     // Where the URL names no other one, nothing can be known.
     wait_until("it knows of the others again", || {
         first.fields("SENTINELS", "port").len() == 2
@@ -173,7 +160,7 @@ fn with_sync_all_the_list_of_one_sentinel_that_was_reset_is_not_the_list_of_the_
     let alone = all.url_at(std::iter::once(first.port));
     let end = run(&alone, sync);
     let says = "the URL names only 1 of them";
-    assert_eq!(end.assert_code(78).assert_says(says).stdout, "");
+    assert_eq!(end.assert_said(78, says).stdout, "");
     run(&alone, &["-w", "30s", "REDLOCK_SYNC=1"]).assert_code(0);
 }
 
@@ -227,7 +214,7 @@ fn with_sync_all_a_replica_that_copies_its_data_is_named_with_what_to_do() {
     wait_until("it waits for its copy", copies);
     let end = run(&all, words!("run -w 3s REDLOCK_SYNC=all a -- true")).finish();
     let replica = address(&all, 2);
-    end.assert_code(69).assert_says(&format!(
+    end.assert_said(69, &format!(
         "replica {replica} is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas"
     ));
     let end = run(&all, words!("run -q REDLOCK_SYNC=1 a -- true")).finish();
@@ -249,8 +236,7 @@ fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_n
     assert!(took >= Duration::from_millis(500), "{took:?}");
     all.set_patient(false);
     all.primary_after(0);
-    let end = waits.finish();
-    assert_eq!(end.assert_code(0).stdout, "ran\n");
+    waits.finish().assert_printed(0, "ran\n");
 }
 
 #[test]
@@ -264,8 +250,7 @@ fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_
     });
     all.cut_replication(0, 2);
     holder.end();
-    let end = waiter.finish();
-    end.assert_code(69).assert_says(&address(&all, 2));
+    let end = waiter.finish_saying(69, &address(&all, 2));
     assert_eq!(end.stdout, "");
 }
 
@@ -275,13 +260,11 @@ fn with_sync_all_a_renewal_that_a_replica_does_not_have_moves_no_deadline_and_is
     let lagging = address(&all, 2);
     let until_stopped = r"trap 'date +%s%N; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
     let words = words!("run REDLOCK_SYNC=all --ttl 9s -k 3s a -c", until_stopped);
-    let mut holder = run(&all, words);
-    holder.expect_line("ready");
+    let holder = run(&all, words).at_ready();
     all.cut_replication(0, 2);
     // The last renewal that counts was sent before that.
     let cut = now();
-    let end = holder.finish();
-    end.assert_code(79).assert_says(&lagging);
+    let end = holder.finish_saying(79, &lagging);
     let reports = end.stderr.matches("replicas didn't confirm a renewal");
     assert_eq!(reports.count(), 1, "{end:?}");
     assert_ended_within_9_s(cut, &end);
@@ -311,15 +294,12 @@ fn with_sync_all_a_lock_is_released_also_where_too_few_sentinels_answer_for_a_re
     let all = Replicated::start();
     let work = "echo ready; exec sleep 600";
     let words = words!("run REDLOCK_SYNC=all --ttl 9s -k 0s a -c", work);
-    let mut holder = run(&all, words);
-    holder.expect_line("ready");
+    let holder = run(&all, words).at_ready();
     all.sentinels[1..].iter().for_each(Sentinel::kill);
     // Each renewal that doesn't count gives its connection up, so that the release needs another one.
-    let end = holder.finish();
-    end.assert_code(79)
-        .assert_says("only 1 of 3 sentinels named");
+    let end = holder.finish_saying(79, "only 1 of 3 sentinels named");
     assert!(!end.stderr.contains("can't release"), "{end:?}");
-    assert_eq!(all.servers[0].cli(&["EXISTS", "redlock:a"]), "0");
+    assert!(!all.servers[0].is_held("a"));
 }
 
 #[test]
@@ -329,8 +309,7 @@ fn with_sync_all_an_extension_that_a_replica_does_not_have_moves_no_deadline() {
         until [ -e "$HOME/go" ]; do sleep 0.02; done
         redlock extend --for 60s; echo extended; while :; do sleep 0.05; done"#;
     let words = words!("run REDLOCK_SYNC=all --ttl 9s -k 3s a -c", script);
-    let mut holder = run(&all, words);
-    holder.expect_line("ready");
+    let mut holder = run(&all, words).at_ready();
     wait_until("it is renewed, and told of changes", || {
         all.servers[0].trackers() > 0
     });

@@ -1,15 +1,10 @@
 //! On a terminal redlock and COMMAND are one job: keys, job control and hang-up work as without.
 
-use std::time::Duration;
-
 use nix::unistd::{Pid, getsid};
 
 use crate::promises::by_signal::blocks;
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    COUNTER, Redis, children, directly, is_alive, is_gone, outcome, seen_by_a_shell, send, state,
-    wait_until, with_default_signals,
-};
 
 pub const CTRL_C: &str = "\x03";
 pub const CTRL_Z: &str = "\x1a";
@@ -57,7 +52,7 @@ pub fn reads_stops(redlock: i32) -> bool {
 }
 
 fn is_free(redis: &Redis) -> bool {
-    redis.cli(&["EXISTS", "redlock:a"]) == "0"
+    !redis.is_held("a")
 }
 
 /// Frees the lock "a" of another client, and wakes whoever waits for it.
@@ -210,10 +205,7 @@ fn ctrl_z_keeps_the_lock_for_what_works_on_fg_continues_the_whole_job_and_ctrl_c
     let is_job_stopped = || is_stopped(child) && is_stopped(command);
     wait_until("the job is stopped", is_job_stopped);
     wait_until("redlock goes on", || !is_stopped(parent(command)));
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed for longer than its TTL", || {
-        redis.calls("pexpire") > renewals + 6
-    });
+    redis.await_calls("pexpire", 7);
     assert!(is_job_stopped());
     // The shell takes the job for running, as redlock goes on.
     terminal.type_in("fg\n");

@@ -1,25 +1,18 @@
 //! Redis in trouble, or not where its URL says: one clear line that says what to do, and the right
 //! status. Each state is that of a real server. Most of them are lines of tables.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::promises::config::{openssl, set_mode};
 use crate::promises::doctor::{Examined, assert_no_key, good, set};
 use crate::promises::supervision::binaries;
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    Cluster, Gate, Gated, OtherUser, Outcome, REDLOCK, Redis, Running, SERVER, UnresponsiveServer,
-    assert_nothing_left, directly, free_port, is_permitted, outcome, path, script, wait_until,
-    with_default_signals,
-};
 
 impl Redis {
     /// Plays a table against a server. A line of the table is one of these:
@@ -247,9 +240,7 @@ fn of_more_runs_at_once_than_redis_admits_clients_each_has_its_turn() {
         Running::start(&mut redis.run(&options, "exec sleep 0.1"))
     };
     let running: Vec<Running> = (0..300).map(start).collect();
-    for run in running {
-        run.finish().assert_code(0);
-    }
+    all_end(running, 0);
 }
 
 #[test]
@@ -717,8 +708,7 @@ fn a_silent_server_is_given_up_after_the_time_to_connect_and_no_later() {
         }
     });
     // A second try would take as long again.
-    let took = began.elapsed();
-    assert!(took < Duration::from_millis(9_900), "{took:?}");
+    assert_took_less(began, Duration::from_millis(9_900));
     redis.resume();
 }
 
@@ -835,8 +825,7 @@ fn a_host_is_found_whatever_its_name_server_answers_about_ipv6_and_by_a_job_when
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read line <"$HOME/gate""#;
     let line = format!("{start} redlock -u {url} run --ttl 60s a -c '{script}'");
-    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", &line]));
-    run.expect_line("ready");
+    let run = Running::ready(&mut directly(&redis, &["sh", "-c", &line]));
     wait_until("it tracks its lock", || redis.trackers() > 0);
     for code in [SILENT, SERVFAIL, NXDOMAIN] {
         names.answer_with(code, code);
@@ -945,7 +934,7 @@ fn a_password_in_the_place_of_the_user_is_never_shown() {
                 let end = outcome(&mut directly(&redis, &["sh", "-c", &line]));
                 assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
                 if words.starts_with("run") {
-                    end.assert_code(77).assert_says(says);
+                    end.assert_said(77, says);
                 }
             }
         }

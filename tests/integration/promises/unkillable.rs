@@ -3,12 +3,8 @@
 //!
 //! All need root, and a temporary directory where setuid programs count; elsewhere they check nothing.
 
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::Signal;
-
 use crate::promises::keeper::keeper;
-use crate::support::{OtherUser, Redis, Running, directly, is_alive, is_gone, outcome, wait_until};
+use crate::support::prelude::*;
 
 /// A program of root's that says `ready` with its pid, and ends when the gate is opened.
 const ROOTS: &str = "./become sh -c 'echo ready $$; exec head -n 1 gate'";
@@ -50,16 +46,13 @@ fn line_with(text: &str, run: &mut Running) -> String {
 /// The lock "a" is renewed twice, the first time perhaps by what was sent before, and nobody else gets it.
 #[track_caller]
 fn assert_kept(redis: &Redis) {
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || redis.calls("pexpire") > renewals + 3);
-    let other = outcome(&mut redis.redlock(&["run", "-n", "a", "--", "echo", "beside"]));
-    other.assert_code(75);
+    redis.await_calls("pexpire", 4);
+    ends(redis, "run -n a -- echo beside").assert_code(75);
 }
 
 #[track_caller]
 fn assert_free(redis: &Redis) {
-    let next = outcome(&mut redis.redlock(&["run", "-n", "a", "--", "true"]));
-    next.assert_code(0);
+    ends(redis, "run -n a -- true").assert_code(0);
 }
 
 #[test]
@@ -118,7 +111,7 @@ fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
     line_with(&left, &mut run);
     wait_until("redlock ends", || run.has_ended());
     assert!(is_alive(roots));
-    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    assert!(redis.is_held("a"));
     user.open_gate();
     run.finish().assert_code(143);
 }
@@ -139,15 +132,14 @@ fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() 
         let roots = pid_when_ready(&mut script);
         let keeper = keeper(&script);
         // By then the keeper has found it.
-        let renewals = redis.calls("pexpire");
-        wait_until("it is renewed", || redis.calls("pexpire") > renewals + 2);
+        redis.await_calls("pexpire", 3);
         script.signal(Signal::SIGKILL);
         assert_kept(&redis);
         assert!(is_alive(roots) && is_alive(keeper));
         user.open_gate();
         wait_until("the keeper ends", || !is_alive(keeper));
         assert!(!is_alive(roots));
-        let is_free = redis.cli(&["EXISTS", "redlock:a"]) == "0";
+        let is_free = !redis.is_held("a");
         // What root's work has started may not be seen: then the lock ends with its lease.
         assert_eq!(is_free, hidepid == 0);
         script.finish();
@@ -212,9 +204,9 @@ fn a_keeper_that_may_not_see_all_says_so_at_once_and_lets_the_lease_of_a_stopped
     assert!(script.line().contains("(hidepid)"));
     pid_when_ready(&mut script);
     let keeper = keeper(&script);
-    outcome(&mut redis.redlock(&["stop", "-n", "a"])).assert_code(0);
+    ends(&redis, "stop -n a").assert_code(0);
     wait_until("the keeper ends", || !is_alive(keeper));
-    assert_eq!(redis.cli(&["EXISTS", "redlock:a"]), "1");
+    assert!(redis.is_held("a"));
     user.open_gate();
     script.kill();
 }

@@ -1,16 +1,11 @@
 //! Ending while Redis doesn't respond, and starting nothing under an expired lease.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::thread;
-use std::time::{Duration, Instant};
 
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{
-    Gated, REDLOCK, Redis, Running, assert_nothing_left, directly, outcome, redlock, script, send,
-    state, wait_until, with_default_signals, words,
-};
 
 /// Sends a signal, and waits until it has been read and for longer than the time within which another one counts as it.
 #[track_caller]
@@ -57,9 +52,7 @@ fn patient(redis: &Redis, names: &str) -> Running {
     // The server learns the scripts: of one that it doesn't know it would ask for the text.
     outcome(&mut redis.run(names, "true")).assert_code(0);
     let line = format!("REDLOCK_REDIS_TIMEOUT=1h run --ttl 1h {names} -c");
-    let mut run = start(redis, &line, &["echo ready; exec sleep 60"]);
-    run.expect_line("ready");
-    run
+    start(redis, &line, &["echo ready; exec sleep 60"]).at_ready()
 }
 
 /// A server that lets clients in and never answers; it is named by its URL.
@@ -92,7 +85,7 @@ fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_inte
             if interrupted {
                 end.assert_killed_by(libc::SIGINT);
             } else {
-                end.assert_code(69).assert_says("gives no answer in time");
+                end.assert_said(69, "gives no answer in time");
             }
         }
     }
@@ -112,11 +105,7 @@ fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
         }
     };
     // Side by side, as each waits most of the time.
-    thread::scope(|scope| {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            scope.spawn(move || ends_by(signal));
-        }
-    });
+    side_by_side([libc::SIGINT, libc::SIGTERM, libc::SIGHUP], ends_by);
 }
 
 #[test]
@@ -264,9 +253,8 @@ fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
     let began = Instant::now();
     send(waiter.pid(), libc::SIGINT);
     waiter.finish().assert_killed_by(libc::SIGINT);
-    let took = began.elapsed();
     // It has one second for all that it asks, and might ask three times.
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert_took_less(began, Duration::from_secs(20));
     // Both were released all the same, and its place was given up.
     redis.resume();
     wait_until("its locks are free", || {
@@ -296,7 +284,7 @@ fn a_wait_for_a_server_that_falls_silent_ends_when_it_is_over_and_an_answer_woul
     for (line, began, waiter) in waiters {
         let end = waiter.finish();
         let took = began.elapsed();
-        end.assert_code(69).assert_says("gives no answer in time");
+        end.assert_said(69, "gives no answer in time");
         // Another answer would take another five seconds.
         let (least, most) = (Duration::from_secs(5), Duration::from_secs(14));
         assert!(took >= least && took < most, "{line}: {took:?}");
@@ -316,9 +304,8 @@ fn one_signal_ends_a_run_of_many_locks_as_soon_as_that_of_one_while_redis_stands
     let began = Instant::now();
     send(run.pid(), libc::SIGINT);
     run.finish().assert_killed_by(libc::SIGINT);
-    let took = began.elapsed();
     // One after the other they would have a second each.
-    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert_took_less(began, Duration::from_secs(15));
     // Each release was sent.
     redis.resume();
     let free = |name: &String| redis.holder(name).is_none();
@@ -334,7 +321,7 @@ fn a_server_that_lets_clients_in_and_does_not_answer_is_told_from_one_out_of_rea
         let mut command = redlock(&words(line, &[]));
         command.env("REDLOCK_REDIS_TIMEOUT", "1s");
         let end = outcome(command.env("REDLOCK_URL", &url));
-        end.assert_code(69).assert_says(&says);
+        end.assert_said(69, &says);
         assert!(!end.stderr.contains("can't reach"), "{end:?}");
     }
 }

@@ -6,25 +6,17 @@
 
 mod replies;
 
-use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-use nix::sys::signal::Signal;
 
 use crate::promises::config::openssl;
 use crate::support::lua::KEYS;
+use crate::support::prelude::*;
 use crate::support::proxy::hashes;
-use crate::support::{
-    Gate, Gated, Outcome, Redis, Running, TIMEOUT, assert_nothing_left, outcome, queued, redlock,
-    wait_until, words,
-};
 
 /// A COMMAND that says ready and then does nothing.
 const IDLE: &str = "echo ready; exec sleep 60";
@@ -132,9 +124,7 @@ impl Liar {
     #[track_caller]
     fn run(&self, redis: &Redis, options: &str, script: &str) -> Running {
         let mut command = redis.run(&format!("{options} a"), script);
-        let mut run = Running::start(command.env("REDLOCK_URL", self.url()));
-        run.expect_line("ready");
-        run
+        Running::ready(command.env("REDLOCK_URL", self.url()))
     }
 
     /// A run that waits in the queue; its COMMAND says mine.
@@ -353,8 +343,7 @@ fn on_a_server_without_resp3_a_run_is_renewed_and_waiters_get_their_turns() {
     forbidden.cli(&["ACL", "SETUSER", "default", "-hello"]);
     for redis in [renamed, forbidden] {
         let holder = Gated::start(&redis, words!("--ttl 6s -k 1s a")).ready();
-        let renewals = redis.calls("pexpire");
-        wait_until("it is renewed", || redis.calls("pexpire") > renewals + 4);
+        redis.await_calls("pexpire", 5);
         let waiter = Gated::queued(&redis, &["a"]);
         let next = Gated::queued(&redis, &["a"]);
         let ended = holder.end();
@@ -396,7 +385,7 @@ fn a_proxy_that_can_not_reach_its_redis_is_69() {
     ] {
         let liar = Liar::new(&redis, always("acquire", Say::Lie(answer.into())));
         let end = outcome(&mut liar.redlock(&redis, words!("run -n a -- echo started")));
-        end.assert_code(69).assert_says("the proxy at ");
+        end.assert_said(69, "the proxy at ");
         end.assert_says(says);
         assert_eq!(end.stdout, "");
     }
@@ -466,10 +455,7 @@ fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
     let text = Say::Stream(b"$300000000\r\n".to_vec(), b"x".to_vec(), 300_000_000);
     let liar = Liar::new(&redis, once("renew", 2, text));
     let run = liar.run(&redis, "--ttl 9s -k 1s", IDLE);
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed again and again", || {
-        redis.calls("pexpire") > renewals + 7
-    });
+    redis.await_calls("pexpire", 8);
     let peak = peak(run.pid());
     assert!(peak < MOST, "{peak} KiB");
     run.signal(Signal::SIGTERM);
@@ -513,8 +499,8 @@ fn whatever_a_server_answers_to_renewals_command_does_not_outlive_its_lease() {
     // What an acquire is answered.
     let held = Say::Lie(b"*4\r\n:1\r\n$16\r\n1700000000000000\r\n:1\r\n:-1\r\n".into());
     // Side by side, as each waits most of the time.
-    std::thread::scope(|scope| {
-        for (operations, n, say) in [
+    side_by_side(
+        [
             ("acquire", 1, Say::Twice),
             ("renew", 2, Say::Twice),
             ("renew", 1, held),
@@ -522,10 +508,9 @@ fn whatever_a_server_answers_to_renewals_command_does_not_outlive_its_lease() {
             ("renew|check", 0, Say::Changed(for_ever)),
             ("renew", 1, flood()),
             ("check", 1, Say::TruthAndFlood),
-        ] {
-            scope.spawn(move || believes_in_six_seconds(operations, n, &say));
-        }
-    });
+        ],
+        |(operations, n, say)| believes_in_six_seconds(operations, n, &say),
+    );
 }
 
 #[test]
@@ -537,8 +522,7 @@ fn a_waiter_whose_answer_comes_twice_keeps_its_place_and_gets_its_turn() {
         let mut waiter = liar.waiter(&redis);
         let second = queued(&redis, &["run", "a", "--", "true"]);
         if n == 3 {
-            let asked = redis.calls("evalsha");
-            wait_until("it has asked again", || redis.calls("evalsha") > asked + 2);
+            redis.await_calls("evalsha", 3);
         }
         holder.end();
         waiter.expect_line("mine");
@@ -560,8 +544,7 @@ fn a_flood_holds_up_neither_a_signal_nor_the_end_of_command() {
     ] {
         for code in [143, 0] {
             let liar = Liar::new(&redis, once(operation, 1, say.clone()));
-            let script = r#"echo ready; read go <"$HOME/gate""#;
-            let run = liar.run(&redis, "--ttl 30s", script);
+            let run = liar.run(&redis, "--ttl 30s", UNTIL_GATE);
             liar.await_flood();
             if code == 143 {
                 run.signal(Signal::SIGTERM);
@@ -587,9 +570,7 @@ fn a_flood_does_not_keep_a_waiter_from_ending() {
         liar.await_flood();
         assert!(!waiter.has_ended());
         waiter.signal(Signal::SIGTERM);
-        let end = waiter.finish();
-        end.assert_code(143);
-        assert_eq!(end.stdout, "");
+        waiter.finish().assert_printed(143, "");
         let liar = Liar::new(&redis, once(operation, n, flood()));
         let end = outcome(&mut liar.redlock(&redis, words!("run -w 1s a -- echo started")));
         assert!(matches!(end.code(), Some(69 | 75)), "{operation}: {end:?}");
@@ -618,14 +599,12 @@ fn the_connect_timeout_holds_while_bytes_keep_coming() {
 fn no_server_can_keep_an_answer_in_parts_from_ending() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    for (operation, line, part) in [
-        ("stop", "stop a", "*2\r\n:4\r\n$1\r\n1\r\n"),
-        (
-            "force",
-            "release --force a",
-            "*3\r\n:4\r\n$1\r\n1\r\n$1\r\n1\r\n",
-        ),
-    ] {
+    let parts = [
+        "*2\r\n:4\r\n$1\r\n1\r\n",
+        "*3\r\n:4\r\n$1\r\n1\r\n$1\r\n1\r\n",
+    ];
+    let lines = [("stop", "stop a"), ("force", "release --force a")];
+    for ((operation, line), part) in lines.into_iter().zip(parts) {
         let liar = Liar::new(&redis, always(operation, Say::Lie(part.into())));
         let mut run = Running::start(&mut liar.redlock(&redis, &words(line, &[])));
         // Asking for ten thousand parts takes its time where the machine is busy.
@@ -633,9 +612,7 @@ fn no_server_can_keep_an_answer_in_parts_from_ending() {
         while !run.has_ended() && began.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(10));
         }
-        run.finish()
-            .assert_code(69)
-            .assert_says("had not ended after 10000 parts");
+        run.finish_saying(69, "had not ended after 10000 parts");
     }
     holder.end();
 }
@@ -650,7 +627,7 @@ fn forcing_a_large_group_free_counts_members_that_ended_meanwhile() {
         _ => Say::Truth,
     });
     let end = outcome(&mut liar.redlock(&redis, words!("release --force a")));
-    end.assert_code(0).assert_says("forced free");
+    end.assert_said(0, "forced free");
     end.assert_says("and 249 more");
     holder.end();
 }
@@ -659,9 +636,7 @@ fn forcing_a_large_group_free_counts_members_that_ended_meanwhile() {
 #[track_caller]
 fn assert_gives_up(url: &str, ca: &str) {
     let line = "REDLOCK_REDIS_TIMEOUT=500ms status a REDLOCK_URL={} REDLOCK_TLS_CA={}";
-    outcome(&mut redlock(&words(line, &[url, ca])))
-        .assert_code(69)
-        .assert_says("no answer in time");
+    outcome(&mut redlock(&words(line, &[url, ca]))).assert_said(69, "no answer in time");
 }
 
 #[test]
@@ -738,20 +713,8 @@ fn assert_sane(end: &Outcome, what: &str) {
 }
 
 /// Commands that read what stands in the keys of the lock "a"; a COMMAND that runs says "started".
-const READERS: [&str; 12] = [
-    "status a",
-    "status",
-    "status --json a",
-    "history a",
-    "history",
-    "history --json a",
-    "history --svg - a",
-    "extend a",
-    "run -n a -- echo started",
-    "run -w 50ms --slots 2 a -- echo started",
-    "release a",
-    "history --skipped a",
-];
+const READERS: &str = "status a;status;status --json a;history a;history;history --json a;history --svg - a;extend a;\
+    run -n a -- echo started;run -w 50ms --slots 2 a -- echo started;release a;history --skipped a";
 
 /// Has one of these commands read what `what` describes, which takes little memory.
 #[track_caller]
@@ -776,7 +739,7 @@ fn keys_of_another_type_are_left_alone_and_named() {
             "ZADD {} 1 x",
             "HSET {} x y",
         ] {
-            for reader in READERS {
+            for reader in READERS.split(';') {
                 redis.cli(&["FLUSHALL"]);
                 redis.cli(&words(line, &[key]));
                 read(&redis, reader, &format!("{line} of {key}"));
@@ -862,7 +825,7 @@ fn whatever_our_keys_contain_is_shown_escaped_or_not_at_all() {
             }
             let start = String::from_utf8_lossy(&who[..length.min(300)]);
             let what = format!("{number:?}, {start:?}");
-            for reader in READERS {
+            for reader in READERS.split(';') {
                 let end = read(&redis, reader, &what);
                 let started = reader.starts_with("run") && end.stdout.contains("started");
                 assert!(!started, "{what}: it isn't free");
@@ -963,7 +926,7 @@ fn the_error_of_a_server_is_no_command_to_a_ci_agent() {
         let liar = Liar::new(&redis, always("acquire", error));
         let end = outcome(&mut liar.redlock(&redis, words!("run -n a -- true")));
         assert_obeyed_by_no_agent(&end);
-        end.assert_code(125).assert_says(shown);
+        end.assert_said(125, shown);
     }
 }
 
@@ -976,7 +939,7 @@ fn names_that_a_shell_or_xargs_would_change_are_left_out_of_the_names() {
     }
     for listing in ["status", "history"] {
         let end = outcome(&mut redis.redlock(&[listing, "--names-only"]));
-        assert_eq!(end.assert_code(0).stdout, "$(id)\nprod\n");
+        end.assert_printed(0, "$(id)\nprod\n");
         // What looks like a pattern is no name of a lock at all.
         for name in ["\"prod\"", "'", r"a\b", "[a]"] {
             end.assert_says(&format!("name \"{name}\" is not listed"));
@@ -988,7 +951,7 @@ fn names_that_a_shell_or_xargs_would_change_are_left_out_of_the_names() {
     let script =
         "redlock status --names-only -q | grep -vx prod | xargs -n1 redlock release --force";
     outcome(&mut redis.run("other", script));
-    assert_eq!(redis.cli(&["EXISTS", "redlock:prod"]), "1");
+    assert!(redis.is_held("prod"));
 }
 
 #[test]
@@ -1003,8 +966,7 @@ fn a_command_in_a_message_is_safe_to_paste_whatever_the_name_of_the_lock() {
         let rest = all.replace(word, "").replace(&format!("\"{name}\""), "");
         assert!(!rest.contains(&format!(" {name}")), "{end:?}");
     };
-    let mut holder = Running::start(&mut redis.run(&format!("{name} --shared"), IDLE));
-    holder.expect_line("ready");
+    let holder = Running::ready(&mut redis.run(&format!("{name} --shared"), IDLE));
     says("release {}", "redlock stop");
     says("release {}", "redlock release --force --id");
     let waiter = Running::start(&mut redis.redlock(words!("run {} -- true", name)));
@@ -1012,7 +974,7 @@ fn a_command_in_a_message_is_safe_to_paste_whatever_the_name_of_the_lock() {
         redis.queue(name).contains(&waiter.pid())
     });
     let json = outcome(&mut redis.redlock(words!("status --json {}", name))).stdout;
-    let status: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let status: Value = serde_json::from_str(&json).unwrap();
     let id = status[0]["waiters"][0]["id"].as_str().unwrap();
     says(
         &format!("stop --id {id} {{}}"),
@@ -1062,10 +1024,10 @@ fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
         "history --names-only",
         "history --names-only *",
     ] {
-        let end = outcome(&mut redis.redlock(&words(line, &[])));
+        let end = ends(&redis, line);
         assert_eq!(end.assert_code(0).stdout, "deploy\n", "{line}");
     }
-    let table = outcome(&mut redis.redlock(&["status"])).stdout;
+    let table = ends(&redis, "status").stdout;
     assert_eq!(table.lines().count(), 2, "{table}");
     let script = "redlock status --names-only | xargs redlock history";
     outcome(&mut redis.run("other", script)).assert_code(0);
@@ -1096,7 +1058,7 @@ fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
         }
     }
     // Nor does a variable of a job name one.
-    outcome(&mut redis.redlock(words!("REDLOCK_NAME=-q extend"))).assert_code(64);
+    ends(&redis, "REDLOCK_NAME=-q extend").assert_code(64);
     assert_eq!(keys(), before);
     assert!(!mark.exists());
 }
@@ -1118,7 +1080,7 @@ fn large_values_in_our_keys_take_no_memory() {
         let script = format!("local x = string.rep('x', 45000000) return #tostring({command})");
         let length = redis.cli(&["EVAL", &script, "0"]);
         assert!(length.parse::<u64>().is_ok(), "{length}");
-        for reader in [0, 4, 8, 11].map(|reader| READERS[reader]) {
+        for reader in "status a;history;run -n a -- echo started;history --skipped a".split(';') {
             let end = read(&redis, reader, command);
             let started = reader.starts_with("run") && end.stdout.contains("started");
             assert!(!started, "{command}: it isn't free");
@@ -1147,7 +1109,7 @@ fn a_long_listing_takes_little_memory() {
     let keys = "{redlock:a}:history {redlock:a}:queue {redlock:a}:waiters redlock:a";
     let line = format!("EVAL {{}} 4 {keys}");
     assert_eq!(redis.cli(&words(&line, &[script])), "");
-    for reader in READERS {
+    for reader in READERS.split(';') {
         read(&redis, reader, "a long listing");
     }
 }

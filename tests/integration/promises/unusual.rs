@@ -1,15 +1,12 @@
 //! Unusual jobs and surroundings: a COMMAND that is stopped or ignores signals, work without an
 //! environment or of another user, files of other users, and limits. Each promise here was once broken.
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 
 use crate::promises::terminal::{is_stopped, on_terminal, parent, pid_in, shell};
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    COUNTER, Gate, REDLOCK, Redis, Running, directly, is_alive, outcome, script, send, state,
-    wait_until, with_default_signals,
-};
 
 /// The pid in the next line, after this word.
 #[track_caller]
@@ -42,7 +39,7 @@ fn under_a_limit_of_file_sizes_command_gets_no_signal_for_a_file_of_redlocks() {
     let mut run = start(&redis, &["sh", "-c", limited, REDLOCK]);
     // With the first renewal it would write its mark.
     wait_until("it is renewed, or ends", || {
-        redis.calls("evalsha") + redis.calls("eval") > 2 || run.has_ended()
+        redis.scripts() > 2 || run.has_ended()
     });
     gate.open();
     run.finish().assert_code(7);
@@ -139,8 +136,7 @@ fn a_command_that_ignores_sigint_gets_sigterm_before_sigkill() {
     let text = r#"perl -e '$| = 1; $SIG{INT} = "IGNORE"; $SIG{TERM} = sub { print "cleaned\n"; exit };
         print "ready\n"; sleep 1 for 1 .. 50' & exec sleep 50"#;
     let run = redis.run("-k 2s a", text);
-    let mut run = Running::start(&mut with_default_signals(run));
-    run.expect_line("ready");
+    let run = Running::ready(&mut with_default_signals(run));
     run.signal(Signal::SIGINT);
     // Otherwise it was killed unasked.
     assert_eq!(run.finish().stdout, "ready\ncleaned\n");
@@ -156,8 +152,7 @@ fn a_command_that_lived_on_after_an_int_may_leave_a_daemon_behind_as_any_other()
         setsid sh -c 'echo daemon $$; exec sleep 50 >/dev/null 2>&1' &
         until read -t 0.1 go <"$HOME/gate"; do :; done"#;
     let run = redis.run("-k 500ms a -- bash", text);
-    let mut run = Running::start(&mut with_default_signals(run));
-    run.expect_line("ready");
+    let mut run = Running::ready(&mut with_default_signals(run));
     run.signal(Signal::SIGINT);
     run.expect_line("heard");
     // Longer than a COMMAND would have to end by that INT.
@@ -177,9 +172,7 @@ fn a_signal_ends_an_acquire_whose_output_is_not_read() {
     let full = r#"mkfifo ~/full; exec 3<>~/full; timeout 1 dd if=/dev/zero bs=4096 count=17 >&3
         exec "$0" acquire --ttl 60s a >&3"#;
     let mut run = start(&redis, &["bash", "-c", full, REDLOCK]);
-    wait_until("the lock is held", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "1"
-    });
+    wait_until("the lock is held", || redis.is_held("a"));
     run.signal(Signal::SIGTERM);
     wait_until("it ends", || run.has_ended());
     run.finish();
@@ -199,13 +192,11 @@ fn with_children_a_script_holds_its_lock_for_one_without_any_environment_too() {
     // The keeper sees the end as soon as we do.
     for _ in 0..50 {
         std::thread::sleep(std::time::Duration::from_millis(10));
-        let is_held = redis.cli(&["EXISTS", "redlock:a"]) == "1";
+        let is_held = redis.is_held("a");
         assert!(is_held && is_alive(work), "it is free while it is at work");
     }
     gate.open();
-    wait_until("the lock is free", || {
-        redis.cli(&["EXISTS", "redlock:a"]) == "0"
-    });
+    redis.await_free("a");
 }
 
 #[test]

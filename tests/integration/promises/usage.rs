@@ -5,17 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::process::Command;
-use std::time::{Duration, Instant};
-
-use serde_json::Value;
 
 use crate::generated::cli;
 use crate::promises::config::configured;
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{Outcome, Redis, Running, directly, outcome, redlock, script, words};
 
 /// A command line with a mistake; what is said of it is a line.
 fn mistake(words: &[&str]) -> String {
@@ -24,11 +19,6 @@ fn mistake(words: &[&str]) -> String {
     assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
     let line = end.stderr.trim_end();
     line.strip_prefix("redlock: ").expect("the prefix").into()
-}
-
-/// How a redlock ends that knows the server, with all its words, and its variables, in a line.
-fn ends(redis: &Redis, line: &str) -> Outcome {
-    outcome(&mut redis.redlock(&words(line, &[])))
 }
 
 #[test]
@@ -89,13 +79,10 @@ fn a_command_that_is_no_program_is_explained() {
     let redis = Redis::start();
     for builtin in ["source", "export", "[[", "ulimit"] {
         let says = format!("{builtin} is a builtin of the shell; use -c SCRIPT");
-        outcome(&mut redis.redlock(words!("run x --", builtin, "a")))
-            .assert_code(127)
-            .assert_says(&says);
+        outcome(&mut redis.redlock(words!("run x --", builtin, "a"))).assert_said(127, &says);
     }
     let end = outcome(&mut redis.redlock(words!("run x --", "a && b")));
-    end.assert_code(127)
-        .assert_says("\"a && b\" is one word; to run a shell line use -c");
+    end.assert_said(127, "\"a && b\" is one word; to run a shell line use -c");
     let end = ends(&redis, "run x -- no-such-program");
     end.assert_code(127);
     assert!(!end.stderr.contains("one word"), "{end:?}");
@@ -109,14 +96,15 @@ fn a_variable_that_others_read_is_named_where_it_would_have_helped() {
         let mut command = redlock(&["status"]);
         command.env("REDIS_URL", format!("redis://:hunter2@127.0.0.1:{port}"));
         let end = outcome(&mut command);
-        end.assert_code(69)
-            .assert_says("REDIS_URL is set, but redlock reads REDLOCK_URL");
+        end.assert_said(69, "REDIS_URL is set, but redlock reads REDLOCK_URL");
         assert!(!end.stderr.contains("hunter2"), "{end:?}");
     }
     let redis = Redis::with(&["--requirepass", "hunter2"]);
     let end = ends(&redis, "REDLOCK_PASSWORD=hunter2 status");
-    end.assert_code(77)
-        .assert_says("REDLOCK_PASSWORD is set, but redlock reads REDLOCK_PASSWORD_FILE");
+    end.assert_said(
+        77,
+        "REDLOCK_PASSWORD is set, but redlock reads REDLOCK_PASSWORD_FILE",
+    );
     assert!(!end.stderr.contains("hunter2"), "{end:?}");
     let end = ends(&redis, "status");
     end.assert_code(77);
@@ -130,18 +118,15 @@ fn a_shell_takes_the_line_with_the_missing_dashes_in_as_it_was_meant() {
     let shown = mistake(words);
     let line = shown.strip_prefix("put -- before the command: ").unwrap();
     let end = outcome(&mut directly(&redis, &["bash", "-c", line]));
-    end.assert_code(0).assert_silent();
-    assert_eq!(end.stdout, "<a b><it's><l\nm><$x><\u{e9}>");
+    end.assert_silent()
+        .assert_printed(0, "<a b><it's><l\nm><$x><\u{e9}>");
 }
 
 #[test]
 fn a_word_after_the_script_of_c_is_no_lock_name() {
     let redis = Redis::start();
     let shown = mistake(words!("run deploy -c", "echo \"$1\"", "sh", "prod"));
-    assert!(
-        shown.contains("redlock run NAME -- sh -c SCRIPT"),
-        "{shown}"
-    );
+    assert_has(&shown, &["redlock run NAME -- sh -c SCRIPT"]);
     // Names that stand together are names.
     for line in ["run a b -c true", "run -c true a b"] {
         ends(&redis, line).assert_code(0).assert_silent();
@@ -167,7 +152,7 @@ fn a_mistake_never_repeats_a_password() {
         .arg(OsStr::from_bytes(b"redis://u:hunter2\xff@h"))
         .arg("status");
     let end = outcome(&mut strange);
-    end.assert_code(64).assert_says("isn't UTF-8");
+    end.assert_said(64, "isn't UTF-8");
     assert!(!end.stderr.contains("hunter2"), "{end:?}");
 }
 
@@ -196,7 +181,7 @@ fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
             "extend {}",
         ] {
             let end = outcome(&mut redis.redlock(&words(line, &[url])));
-            end.assert_code(64).assert_says("--url");
+            end.assert_said(64, "--url");
             assert!(!format!("{end:?}").contains("hunter2"), "{line}: {end:?}");
         }
         let shown = mistake(&["run", "a", url]);
@@ -209,9 +194,7 @@ fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
 fn an_argument_that_isnt_utf8_is_named_in_a_sentence() {
     let mut run = redlock(&["run"]);
     run.arg(OsStr::from_bytes(b"caf\xe9")).args(["--", "true"]);
-    outcome(&mut run)
-        .assert_code(64)
-        .assert_says("redlock: $'caf\\351' isn't UTF-8; see redlock run -h");
+    outcome(&mut run).assert_said(64, "redlock: $'caf\\351' isn't UTF-8; see redlock run -h");
 }
 
 #[test]
@@ -252,28 +235,13 @@ fn a_duration_may_begin_with_its_point_also_before_a_unit() {
 
 #[test]
 fn a_mistake_names_the_help_of_its_command() {
-    for (typed, says) in [
-        (
-            "run -s5 a -- b",
-            "unexpected argument '-5' found; see redlock run -h",
-        ),
-        (
-            "ls --jsno",
-            "unexpected argument '--jsno' found; did you mean --json? see redlock status -h",
-        ),
-        (
-            "force-unlock a",
-            "no command force-unlock; did you mean redlock release --force NAME? see redlock -h",
-        ),
-        (
-            "run -s --slots 2 a -- b",
-            "the argument '--shared' cannot be used with '--slots <N>'; see redlock run -h",
-        ),
-        (
-            "run --ttl 500ms a -- b",
-            "invalid value '500ms' for '--ttl <TIME>': must be at least 1s: a shorter lease can't be renewed in time; see redlock run -h",
-        ),
-    ] {
+    let rows = "run -s5 a -- b → unexpected argument '-5' found; see redlock run -h
+        ls --jsno → unexpected argument '--jsno' found; did you mean --json? see redlock status -h
+        force-unlock a → no command force-unlock; did you mean redlock release --force NAME? see redlock -h
+        run -s --slots 2 a -- b → the argument '--shared' cannot be used with '--slots <N>'; see redlock run -h
+        run --ttl 500ms a -- b → invalid value '500ms' for '--ttl <TIME>': must be at least 1s: a shorter lease can't be renewed in time; see redlock run -h";
+    for row in rows.lines() {
+        let (typed, says) = row.trim().split_once(" → ").unwrap();
         assert_eq!(mistake(&words(typed, &[])), says, "{typed}");
     }
     let says = "a lock's name can't be empty: \"\"; see redlock run -h";
@@ -310,9 +278,7 @@ fn names_of_other_tools_work() {
 
 /// A run that holds the lock "a".
 fn held(redis: &Redis) -> Running {
-    let mut run = Running::start(&mut redis.run("a", "echo ready; exec sleep 60"));
-    run.expect_line("ready");
-    run
+    Running::ready(&mut redis.run("a", "echo ready; exec sleep 60"))
 }
 
 #[test]
@@ -352,7 +318,7 @@ fn months_and_years_are_refused_with_what_to_write() {
         if !duration.is_empty() {
             let line = "REDLOCK_MAX_RUNTIME={} run a -- true";
             let end = outcome(&mut redlock(&words(line, &[duration])));
-            end.assert_code(78).assert_says(says);
+            end.assert_said(78, says);
             end.assert_says("redlock: REDLOCK_MAX_RUNTIME");
         }
     }
@@ -363,12 +329,11 @@ fn time_out_0_is_none_and_the_message_tells_it_from_the_wait() {
     let redis = Redis::start();
     ends(&redis, "run -t 0 a -- true").assert_code(0);
     let says = "ran longer than --max-runtime 200ms";
-    ends(&redis, "run -t 0.2 a -- sleep 60")
-        .assert_code(124)
-        .assert_says(&format!("{says} (--wait limits the wait for the lock); "));
-    ends(&redis, "run -n -t 0.2 a -- sleep 60")
-        .assert_code(124)
-        .assert_says(&format!("{says}; "));
+    ends(&redis, "run -t 0.2 a -- sleep 60").assert_said(
+        124,
+        &format!("{says} (--wait limits the wait for the lock); "),
+    );
+    ends(&redis, "run -n -t 0.2 a -- sleep 60").assert_said(124, &format!("{says}; "));
 }
 
 #[test]
@@ -379,8 +344,7 @@ fn a_wrong_token_holds_nothing_and_lost_nothing() {
     for line in ["extend a --for 10", "extend a", "release a"] {
         let mut command = redis.redlock(&words(line, &[]));
         let end = outcome(command.arg("--token-file").arg(&file));
-        end.assert_code(79)
-            .assert_says("lock \"a\" is not held with this token; ");
+        end.assert_said(79, "lock \"a\" is not held with this token; ");
         assert!(!end.stderr.contains("lost"), "{end:?}");
     }
 }
@@ -423,9 +387,7 @@ fn short_help_fits_a_screen_and_long_help_has_all_options_in_groups() {
         let after = rest.split_once(&heading).map(|(_, after)| after);
         rest = after.unwrap_or_else(|| panic!("{part}: {long}"));
     }
-    for part in ["--url", "NAME has 1 to 200 bytes", "TIME is 500ms"] {
-        assert!(rest.contains(part), "{rest}");
-    }
+    assert_has(rest, &["--url", "NAME has 1 to 200 bytes", "TIME is 500ms"]);
     let (_, examples) = rest.split_once("Examples:").expect("examples");
     let runs = examples
         .lines()
@@ -484,8 +446,7 @@ fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answe
             "acquire a {} x",
         ] {
             let end = outcome(&mut redis.redlock(&words(line, &[&option])));
-            end.assert_code(64)
-                .assert_says(&format!("no option {option}: {says}"));
+            end.assert_said(64, &format!("no option {option}: {says}"));
             assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
             assert!(!end.stdout.contains("ran"), "{end:?}");
         }
@@ -549,7 +510,7 @@ fn a_wrong_value_of_a_setting_is_refused_by_each_command_and_says_where_it_is_se
             let in_file = format!("{}:2", file.display());
             for (command, place) in [(&mut by_variable, &variable), (&mut by_file, &in_file)] {
                 let end = outcome(command);
-                end.assert_code(78).assert_says(place);
+                end.assert_said(78, place);
                 assert_eq!(end.stdout, "", "{end:?}");
                 assert_eq!(end.stderr.lines().count(), 1, "{end:?}");
             }
@@ -573,15 +534,12 @@ fn a_house_setting_does_what_its_option_does() {
 
     let stubborn = "trap '' TERM; while :; do sleep 0.01; done";
     let line = "REDLOCK_MAX_RUNTIME=0.2 REDLOCK_KILL_AFTER=0.1 run b -c";
-    outcome(&mut redis.redlock(&words(line, &[stubborn])))
-        .assert_code(124)
-        .assert_says("--max-runtime 200ms");
+    outcome(&mut redis.redlock(&words(line, &[stubborn]))).assert_said(124, "--max-runtime 200ms");
     let line = "REDLOCK_REASON={} run b -- redlock status --json b";
     let end = outcome(&mut redis.redlock(&words(line, &["release 1.2"])));
     assert!(end.stdout.contains("release 1.2"), "{end:?}");
     let mut no_setting = redis.redlock(&["run", "c"]);
-    let end = outcome(no_setting.env("REDLOCK_SHELL", "echo from the setting"));
-    assert_eq!(end.assert_code(64).stdout, "");
+    outcome(no_setting.env("REDLOCK_SHELL", "echo from the setting")).assert_printed(64, "");
     let line = "REDLOCK_ON_UNREACHABLE=run REDLOCK_URL=redis://127.0.0.1:1 run a -- true";
     outcome(&mut redlock(&words(line, &[]))).assert_code(0);
 }
@@ -617,9 +575,7 @@ fn a_removed_setting_is_ignored_and_named_by_doctor_and_with_verbose() {
         outcome(command.env("XDG_CONFIG_HOME", file.path()))
     };
     with_file("run a -- true").assert_code(0).assert_silent();
-    with_file("run -v a -- true")
-        .assert_code(0)
-        .assert_says(named);
+    with_file("run -v a -- true").assert_said(0, named);
     let doctor = with_file("doctor");
     assert_eq!(doctor.stdout.matches(named).count(), 1, "{doctor:?}");
     // A job's options have no variable, so that none reaches the runs that the job starts.
@@ -667,7 +623,5 @@ fn a_kill_after_that_the_ttl_does_not_allow_is_announced_at_the_start() {
     ends(&redis, "run -k 5 --ttl 6s a -- true")
         .assert_says("SIGKILL comes 3s after SIGTERM; --ttl 10s allows 5s");
     let script = r#"eval "$(redlock acquire -k 60 --while-pid $$ a)""#;
-    outcome(&mut redis.run("-q b", script))
-        .assert_code(0)
-        .assert_says(says);
+    outcome(&mut redis.run("-q b", script)).assert_said(0, says);
 }

@@ -1,15 +1,9 @@
 //! What is seen of a wait, and waiting without taking.
 
-use std::time::{Duration, Instant};
+use serde_json::json;
 
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-
+use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-use crate::support::{
-    Gated, Outcome, Redis, Running, assert_nothing_left, directly, host, outcome, queued,
-    seen_by_a_shell, send, wait_until, with_default_signals,
-};
 
 /// Starts a redlock with the words of this line, whose messages come as lines of the run.
 fn heard(redis: &Redis, line: &str) -> Running {
@@ -20,9 +14,7 @@ fn heard(redis: &Redis, line: &str) -> Running {
 /// A holder of the lock "a" that is known as ci, and whose COMMAND says ready.
 fn held(redis: &Redis, options: &[&str], command: &[&str]) -> Running {
     let arguments = [&["run"], options, &["a", "--"], command].concat();
-    let mut run = Running::start(redis.redlock(&arguments).env("USER", "ci"));
-    run.expect_line("ready");
-    run
+    Running::ready(redis.redlock(&arguments).env("USER", "ci"))
 }
 
 /// Ends it from outside.
@@ -132,8 +124,7 @@ fn the_name_of_a_holder_cannot_drive_the_terminal() {
     let evil = "x\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}";
     let script = "echo ready; exec sleep 60";
     let words = words!("run --reason {} a -- sh -c {} {}", evil, script, evil);
-    let mut holder = Running::start(redis.redlock(words).env("USER", evil));
-    holder.expect_line("ready");
+    let holder = Running::ready(redis.redlock(words).env("USER", evil));
     let mut waiter = heard(&redis, "run a -- echo ran");
     let line = waiter.line();
     assert!(line.starts_with("redlock: waiting for \"a\""), "{line:?}");
@@ -272,8 +263,7 @@ fn a_reader_listed_behind_hundreds_whose_leases_have_ended_holds_the_lock() {
     let behind = (1..=2000).map(name).find(|name| !first.contains(&&**name));
     let year_3000 = "32503680000000";
     redis.cli(&["ZADD", holders, year_3000, &behind.unwrap()]);
-    let shown = outcome(&mut redis.redlock(&["status", "--json", "a"]));
-    let all: Value = serde_json::from_str(&shown.stdout).unwrap();
+    let all = json(&redis, "status --json a");
     assert_eq!(all[0]["holders"].as_array().unwrap().len(), 1, "{all}");
 }
 
@@ -286,7 +276,7 @@ fn a_freeze_of_several_locks_drains_until_none_of_them_has_a_holder_at_one_momen
     wait_until("both are frozen, and watched", || redis.trackers() > 0);
     // One that was free is in use again before the other one is free.
     hold("a");
-    let scripts = || redis.calls("evalsha") + redis.calls("eval");
+    let scripts = || redis.scripts();
     let before = scripts();
     redis.cli(&["DEL", "redlock:b"]);
     wait_until("it has looked again", || scripts() > before);
@@ -304,7 +294,7 @@ fn the_json_shows_every_holder_and_every_waiter_with_its_position() {
         Gated::queued(&redis, &["-q", "--shared", "a"]),
         Gated::queued(&redis, &["-q", "--slots", "2", "a"]),
     ];
-    let end = outcome(&mut redis.redlock(&["status", "--json", "a"]));
+    let end = ends(&redis, "status --json a");
     end.assert_code(0).assert_silent();
     let locks: Value = serde_json::from_str(&end.stdout).unwrap();
     let lock = &locks[0];
@@ -336,8 +326,8 @@ fn the_json_shows_every_holder_and_every_waiter_with_its_position() {
     for token in redis.cli(words!("ZRANGE {redlock:a}:queue 0 -1")).lines() {
         assert!(!end.stdout.contains(&token[..32]));
     }
-    for run in holders {
-        run.end();
+    for gated in holders {
+        gated.end();
     }
     for run in waiters {
         run.ready().end();
@@ -350,7 +340,7 @@ fn the_table_shows_the_waiters() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let waiter = Gated::queued(&redis, &["-q", "--reason", "release 7", "a"]);
-    let end = outcome(&mut redis.redlock(&["status"]));
+    let end = ends(&redis, "status");
     let rows: Vec<&str> = end.stdout.lines().skip(1).collect();
     let [held, waits] = rows[..] else {
         panic!("{end:?}");
@@ -359,7 +349,7 @@ fn the_table_shows_the_waiters() {
     assert!(waits.contains(&waiter.run.pid().to_string()), "{end:?}");
     assert!(waits.contains("(release 7)"), "{end:?}");
     // One that is waited for is listed by name, too.
-    let names = outcome(&mut redis.redlock(&["status", "--names-only"]));
+    let names = ends(&redis, "status --names-only");
     assert_eq!(names.stdout, "a\n");
     holder.end();
     waiter.ready().end();
@@ -370,7 +360,7 @@ fn the_table_shows_the_waiters() {
 fn three_short_holds(redis: &Redis) -> Duration {
     let began = Instant::now();
     for _ in 0..3 {
-        outcome(&mut redis.redlock(&["run", "a", "--", "sleep", "0.2"])).assert_code(0);
+        ends(redis, "run a -- sleep 0.2").assert_code(0);
     }
     began.elapsed()
 }

@@ -3,20 +3,13 @@
 //!
 //! The test of a limit of processes needs root; elsewhere it checks nothing.
 
-use std::fs;
-use std::time::Duration;
-
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 
 use crate::promises::keeper::keeper;
 use crate::promises::terminal::pid_in;
+use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
-use crate::support::{
-    COUNTER, Gate, Gated, OtherUser, REDLOCK, Redis, Running, ask, attach_strace, await_watchdog,
-    children, directly, forked_watchdog, is_alive, is_gone, now, outcome, send, state, wait_until,
-    watchdog, with_default_signals,
-};
 
 /// COMMAND with something in its group, in a session of its own, and with a parent that has ended, which all say
 /// `ready` and their pids.
@@ -179,9 +172,7 @@ fn the_command_of_a_redlock_that_is_stopped_or_held_by_a_debugger_is_dead_when_i
             debugger.wait().unwrap();
         }
         run.signal(Signal::SIGCONT);
-        run.finish()
-            .assert_code(79)
-            .assert_says("not renewed in time");
+        run.finish_saying(79, "not renewed in time");
         assert_eq!(
             redis.cli(&["GET", "redlock:a"]),
             token,
@@ -230,7 +221,7 @@ fn a_watchdog_kills_the_command_before_it_looks_at_anything_that_may_keep_it_wai
     // As /proc does that waits for the memory of another process.
     let held = words!("-e inject=openat:delay_enter=60s -o /dev/null");
     let mut strace = attach_strace(watchdog, held);
-    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    let next = ends(&redis, "run -q a -- true");
     let is_left = state(command).is_some_and(|state| state != 'Z');
     let _ = strace.kill();
     let _ = strace.wait();
@@ -251,8 +242,7 @@ fn a_watchdog_leaves_a_command_the_time_that_it_has_extended_its_lease_by() {
         redlock -u "$0" extend --for 60s && echo extended; sleep 8; echo done"#;
     let (url, direct) = (proxy.url(), redis.url());
     let words = words!("run -u {} --ttl 6s -k 1s a -- sh -c", &url, script, &direct);
-    let mut run = run(&redis, words);
-    run.expect_line("ready");
+    let mut run = run(&redis, words).at_ready();
     wait_until("it is told of changes", || proxy.answered("check") > 0);
     let looks = proxy.answered("check");
     gate.open();
@@ -305,13 +295,11 @@ fn a_renewal_that_finds_one_of_two_locks_lost_gives_the_command_no_more_time() {
 fn a_stopped_redlock_with_on_lost_warn_has_its_command_go_on() {
     let redis = Redis::start();
     let mut gate = Gate::new(&redis);
-    let script = r#"echo ready; read go <"$HOME/gate""#;
-    let words = words!("run --ttl 6s REDLOCK_ON_LOST=warn a -c", script);
-    let mut run = run(&redis, words);
-    run.expect_line("ready");
+    let words = words!("run --ttl 6s REDLOCK_ON_LOST=warn a -c", UNTIL_GATE);
+    let run = run(&redis, words).at_ready();
     await_watchdog(run.pid());
     run.suspend();
-    outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"])).assert_code(0);
+    ends(&redis, "run -q a -- true").assert_code(0);
     run.resume();
     gate.open();
     run.finish().assert_code(79);
@@ -393,8 +381,7 @@ fn at_a_limit_of_processes_the_lock_is_renewed_all_the_same() {
     let tasks = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap();
     assert_eq!(tasks.count(), 1);
     user.open_gate();
-    let end = run.finish();
-    end.assert_code(0).assert_silent();
+    run.finish().assert_code(0).assert_silent();
 }
 
 #[test]
@@ -420,8 +407,7 @@ fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
     let redis = Redis::start();
     // Two redlocks, and no thread for either.
     let script = "echo ready; read go <gate; exec ./redlock run -w 60s b -- true";
-    let mut limited = limited(&user, &redis.tcp_url(), &["a", "-c", script]);
-    limited.expect_line("ready");
+    let limited = limited(&user, &redis.tcp_url(), &["a", "-c", script]).at_ready();
     let nested = "redlock run -w 60s a -- true";
     let other = Running::start(&mut redis.run("b", nested));
     wait_until("the other one waits", || redis.queue("a").len() == 1);
@@ -431,8 +417,7 @@ fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
     };
     let before = connections();
     user.open_gate();
-    let end = limited.finish();
-    end.assert_code(75).assert_says("deadlock");
+    limited.finish_saying(75, "deadlock");
     other.finish().assert_code(0);
     let more = connections() - before;
     assert!(more < 20, "{more}");
@@ -453,7 +438,7 @@ fn at_a_limit_of_processes_a_command_is_dead_before_its_lease_ends_while_redis_s
     wait_until("it is renewed", || proxy.answered("renew") > 0);
     // To this run it stands still, and the next one sees the end of the lease.
     proxy.set_hook(|_| Action::LoseRequest);
-    let next = outcome(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
+    let next = ends(&redis, "run -q a -- true");
     let is_left = is_alive(command);
     next.assert_code(0);
     assert!(!is_left);
@@ -498,8 +483,7 @@ fn a_process_with_the_locks_token_among_other_text_is_not_killed() {
     let token = run.line();
     let watchdog = await_watchdog(run.pid());
     let mut other = directly(&redis, &["sh", "-c", "echo ready; exec sleep 50"]);
-    let mut other = Running::start(other.env("HTTP_USER_AGENT", format!("Mozilla {token}")));
-    other.expect_line("ready");
+    let mut other = Running::ready(other.env("HTTP_USER_AGENT", format!("Mozilla {token}")));
     run.kill();
     wait_until("the watchdog ends", || !is_alive(watchdog));
     assert!(!other.has_ended());
@@ -524,8 +508,7 @@ fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_wat
     let redis = Redis::with(&["--requirepass", "hidden"]);
     let url = format!("redis://:hidden@127.0.0.1:{}", redis.port);
     let words = words!("redlock -u {} run a -c", &url, "echo ready; exec sleep 50");
-    let mut run = Running::start(&mut with_default_signals(directly(&redis, words)));
-    run.expect_line("ready");
+    let run = Running::ready(&mut with_default_signals(directly(&redis, words)));
     let watchdog = await_watchdog(run.pid());
     let shown = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
     wait_until("its words are gone", || {
@@ -536,8 +519,7 @@ fn process_lists_show_no_password_of_redlocks_words_when_it_is_a_keeper_or_a_wat
     run.finish();
     let script =
         format!(r#"eval "$(redlock -u {url} acquire b --while-pid $$)"; echo ready; sleep 50"#);
-    let mut script = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
-    script.expect_line("ready");
+    let script = Running::ready(&mut directly(&redis, &["bash", "-c", &script]));
     let keeper = keeper(&script);
     wait_until("its words are gone", || !shown(keeper).contains("hidden"));
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::{Redis, Scratch, begin_heavy_test, field_of, redlock, wait_for, wait_until};
+use super::{Redis, Scratch, await_some, begin_heavy_test, field_of, redlock, wait_until};
 
 /// A cluster, gone when dropped. The first three nodes have a third of the slots each; each further one is
 /// the replica of one of them.
@@ -120,7 +120,7 @@ impl Cluster {
     /// The number of the node that has a slot, as it says itself.
     #[track_caller]
     pub fn owner(&self, slot: &str) -> usize {
-        wait_for("a node has the slot", || {
+        await_some("a node has the slot", || {
             self.nodes.iter().position(|node| node.has_slot(slot))
         })
     }
@@ -188,10 +188,7 @@ impl Cluster {
 impl Redis {
     /// A field of `CLUSTER INFO`; empty while the node doesn't answer.
     fn cluster_info(&self, field: &str) -> String {
-        let Some(redis::Value::BulkString(text)) = self.ask(&["CLUSTER", "INFO"]) else {
-            return String::new();
-        };
-        field_of(&text, field)
+        field_of(self.ask(&["CLUSTER", "INFO"]), field)
     }
 
     /// Whether this node, and not another, has a slot.

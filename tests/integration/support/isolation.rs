@@ -2,12 +2,11 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::{REDLOCK, Redis, Scratch, path, script, without_terminal};
+use super::{Gate, REDLOCK, Redis, Scratch, path, script, without_terminal};
 
 /// For the start of tests that leave processes behind which have lost their parents, or that want to see
 /// that nothing of the kind is there: on one machine it can't be known whose such a process is. Runs the
@@ -70,7 +69,7 @@ pub fn is_permitted(words: &[&str]) -> bool {
 pub struct OtherUser {
     id: u32,
     dir: Scratch,
-    gate: fs::File,
+    gate: Gate,
 }
 
 impl OtherUser {
@@ -117,11 +116,9 @@ impl OtherUser {
             "become",
             "#!/bin/sh\nexec ./setpriv --reuid 0 --regid 0 --clear-groups \"$@\"\n",
         );
-        let gate = dir.path().join("gate");
-        nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        fs::set_permissions(&gate, all(0o666)).unwrap();
-        let mut both = fs::OpenOptions::new();
-        let gate = both.read(true).write(true).open(gate).unwrap();
+        let path = dir.path().join("gate");
+        let gate = Gate::at(&path);
+        fs::set_permissions(&path, all(0o666)).unwrap();
         let user = Self { id, dir, gate };
         let probe = user.command(&["./become", "true"]).status();
         probe.is_ok_and(|status| status.success()).then_some(user)
@@ -162,6 +159,6 @@ impl OtherUser {
 
     /// Lets one that reads a line of the gate go on.
     pub fn open_gate(&mut self) {
-        self.gate.write_all(b"go\n").unwrap();
+        self.gate.open();
     }
 }

@@ -13,6 +13,7 @@ mod isolation;
 pub mod lua;
 mod network;
 mod patience;
+pub mod prelude;
 mod processes;
 mod program;
 pub mod proxy;
@@ -25,7 +26,8 @@ mod threads;
 pub mod tmux;
 mod turns;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use self::clock::*;
 pub use self::cluster::*;
@@ -97,6 +99,23 @@ pub fn assert_within(limit: Duration, mut times: Vec<Duration>) {
         median < limit && most < limit + Duration::from_secs(4),
         "more than {limit:?}: {times:?}"
     );
+}
+
+/// What began at this moment has taken less than this.
+#[track_caller]
+pub fn assert_took_less(began: Instant, limit: Duration) {
+    let took = began.elapsed();
+    assert!(took < limit, "{took:?}");
+}
+
+/// Does the same with each of these side by side, as it waits most of the time.
+pub fn side_by_side<T: Send>(rows: impl IntoIterator<Item = T>, each: impl Fn(T) + Sync) {
+    thread::scope(|scope| {
+        for row in rows {
+            let each = &each;
+            scope.spawn(move || each(row));
+        }
+    });
 }
 
 /// The name of this machine.

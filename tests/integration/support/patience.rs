@@ -7,11 +7,11 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds; fails the test with `what` when it never does.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    wait_for(what, || condition().then_some(()));
+    await_some(what, || condition().then_some(()));
 }
 
 /// Waits until there is something, and returns that.
-pub fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+pub fn await_some<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(something) = find() {

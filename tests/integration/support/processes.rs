@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{Pid, getsid};
 
-use super::{Redis, path, wait_for, without_terminal};
+use super::{Redis, await_some, path, without_terminal};
 
 /// A temporary directory. If the test fails, all processes that name the directory end with it: in their arguments, in
 /// their environment or as their working directory. Guards of single processes don't know what these have started.
@@ -205,7 +205,7 @@ pub fn forked_watchdog(redlock: i32) -> Option<i32> {
 /// The same, as soon as there is one that waits for what redlock tells, and for signals.
 #[track_caller]
 pub fn await_watchdog(redlock: i32) -> i32 {
-    wait_for("it has a watchdog", || {
+    await_some("it has a watchdog", || {
         watchdog(redlock).filter(|&pid| state(pid) == Some('S'))
     })
 }

@@ -154,6 +154,14 @@ impl Proxy {
         }
     }
 
+    /// One on which this becomes of a request: the one of this operation before which so many came.
+    pub fn once(redis: &Redis, operation: &'static str, before: usize, action: Action) -> Self {
+        Self::with(redis, move |request| {
+            let is_it = request.operation == operation && request.before == before;
+            if is_it { action } else { Action::Pass }
+        })
+    }
+
     /// A long line, on which a question and its answer take this long in all.
     pub fn with_round_trip(redis: &Redis, round_trip: Duration) -> Self {
         let proxy = Self::new(redis);

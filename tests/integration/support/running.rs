@@ -6,7 +6,7 @@ use std::fmt::{self, Debug};
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 use super::{REDLOCK, Redis, TIMEOUT, moment, state, wait_until};
 
@@ -103,6 +104,20 @@ impl Outcome {
         self
     }
 
+    /// It exited with this code, as a shell sees it, and the standard error contains this text.
+    #[track_caller]
+    pub fn assert_said(&self, code: i32, text: &str) -> &Self {
+        self.assert_code(code).assert_says(text)
+    }
+
+    /// It exited with this code, as a shell sees it, and this is all of its standard output.
+    #[track_caller]
+    pub fn assert_printed(&self, code: i32, stdout: &str) -> &Self {
+        self.assert_code(code);
+        assert_eq!(self.stdout, stdout, "{self:?}");
+        self
+    }
+
     /// The standard error contains this text.
     #[track_caller]
     pub fn assert_says(&self, text: &str) -> &Self {
@@ -147,6 +162,37 @@ impl From<Output> for Outcome {
 /// Runs a command to its end, with an empty standard input.
 pub fn outcome(command: &mut Command) -> Outcome {
     Running::start(command).finish()
+}
+
+/// Runs redlock with the words of this line to its end.
+#[track_caller]
+pub fn ends(redis: &Redis, line: &str) -> Outcome {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    outcome(&mut redis.redlock(&words))
+}
+
+/// Runs redlock with the words of this line to its end. Returns the JSON that it prints.
+#[track_caller]
+pub fn json(redis: &Redis, line: &str) -> Value {
+    let end = ends(redis, line);
+    let json = &end.assert_code(0).stdout;
+    serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {end:?}"))
+}
+
+/// The text has all of these parts.
+#[track_caller]
+pub fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+/// Waits for the ends of all runs, which have this code.
+#[track_caller]
+pub fn all_end(runs: impl IntoIterator<Item = Running>, code: i32) {
+    for run in runs {
+        run.finish().assert_code(code);
+    }
 }
 
 /// Traces a process, all of whose other threads go on, from when this returns.
@@ -214,6 +260,19 @@ impl Running {
             seen: String::new(),
             stderr,
         }
+    }
+
+    /// Starts a command that says `ready`, and waits for that line.
+    #[track_caller]
+    pub fn ready(command: &mut Command) -> Self {
+        Self::start(command).at_ready()
+    }
+
+    /// Waits until it says `ready`.
+    #[track_caller]
+    pub fn at_ready(mut self) -> Self {
+        self.expect_line("ready");
+        self
     }
 
     pub fn pid(&self) -> i32 {
@@ -303,6 +362,14 @@ impl Running {
         self.process.try_wait().unwrap().is_some()
     }
 
+    /// Waits for its end, which has this code, and of which it says this.
+    #[track_caller]
+    pub fn finish_saying(self, code: i32, text: &str) -> Outcome {
+        let end = self.finish();
+        end.assert_said(code, text);
+        end
+    }
+
     /// Waits for its end and all it said.
     #[track_caller]
     pub fn finish(mut self) -> Outcome {
@@ -354,10 +421,7 @@ pub struct Gated {
 impl Gated {
     /// Starts one; `arguments` are the options and names of the run.
     pub fn start(redis: &Redis, arguments: &[&str]) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = redis.dir.path().join(format!("gate-{count}"));
-        let gate = Gate::at(&path);
+        let (gate, path) = Gate::another(redis.dir.path());
         // Its last line says when it ended, by its own clock.
         let script = r#"echo ready; read go <"$0"; date +%s%N"#;
         let command = ["--", "sh", "-c", script, path.to_str().unwrap()];
@@ -405,7 +469,15 @@ impl Gate {
         Self::at(&redis.dir.path().join("gate"))
     }
 
-    pub fn at(path: &std::path::Path) -> Self {
+    /// Another one in this directory, and its path.
+    pub fn another(dir: &Path) -> (Self, PathBuf) {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = dir.join(format!("gate-{number}"));
+        (Self::at(&path), path)
+    }
+
+    pub fn at(path: &Path) -> Self {
         nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut both = fs::OpenOptions::new();
         Self(both.read(true).write(true).open(path).unwrap())
@@ -418,9 +490,12 @@ impl Gate {
 
     /// Lets it go on, and has it read this word.
     pub fn say(&mut self, word: &str) {
-        writeln!(self.0, "{word}").unwrap();
+        self.0.write_all(format!("{word}\n").as_bytes()).unwrap();
     }
 }
+
+/// A COMMAND that says `ready`, and ends when the pipe "gate" in the home directory is opened.
+pub const UNTIL_GATE: &str = r#"echo ready; read go <"$HOME/gate""#;
 
 /// Starts a run, with all its arguments, that finds the lock "a" held, up to its place in the
 /// queue.
@@ -432,7 +507,7 @@ pub fn queued(redis: &Redis, arguments: &[&str]) -> Running {
 }
 
 /// An executable script in a directory.
-pub fn script(dir: &std::path::Path, name: &str, text: &str) -> PathBuf {
+pub fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);
     let draft = dir.join(format!("{name}.draft"));
     fs::write(&draft, text).unwrap();

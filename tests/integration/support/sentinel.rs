@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::proxy::{Action, Proxy};
 use super::{
-    Network, Redis, SERVER, Scratch, TIMEOUT, ask, begin_heavy_test, free_port, redlock, wait_for,
-    wait_until,
+    Network, Redis, Scratch, TIMEOUT, ask, await_some, begin_heavy_test, free_port, redlock,
+    server_under, wait_until, words,
 };
 
 /// The name under which the sentinels know the primary.
@@ -26,9 +26,9 @@ const DOWN_AFTER_MS: [u32; 3] = [900, 1900, 2900];
 
 /// The sentinels look at all servers and at each other more often than they usually do, so that a failover
 /// takes a second or two. Those that can't be told so (Redis 6) need somewhat longer.
-/// The machine may be busy: that is not a reason to do nothing for half a minute.
-const TIMERS: &str = "SENTINEL DEBUG INFO-PERIOD 300 PING-PERIOD 400 ASK-PERIOD 100 PUBLISH-PERIOD 200 \
-    MIN-LINK-RECONNECT-PERIOD 500 SLAVE-RECONF-TIMEOUT 1500 ELECTION-TIMEOUT 1500 TILT-TRIGGER 15000 TILT-PERIOD 500";
+// The machine may be busy: that is not a reason to do nothing for half a minute.
+const TIMERS: &str = "INFO-PERIOD 300 PING-PERIOD 400 ASK-PERIOD 100 PUBLISH-PERIOD 200 MIN-LINK-RECONNECT-PERIOD 500 \
+    SLAVE-RECONF-TIMEOUT 1500 ELECTION-TIMEOUT 1500 TILT-TRIGGER 15000 TILT-PERIOD 500";
 
 /// Where the servers run, and with what.
 #[derive(Default)]
@@ -151,12 +151,12 @@ impl Replicated {
 
     /// The number of the primary, as soon as all agree about it.
     pub fn primary(&self) -> usize {
-        wait_for("the sentinels agree about the primary", || self.agreed())
+        await_some("the sentinels agree about the primary", || self.agreed())
     }
 
     /// The number of the primary, as soon as that is another one than this.
     pub fn primary_after(&self, old: usize) -> usize {
-        wait_for("the sentinels agree about another primary", || {
+        await_some("the sentinels agree about another primary", || {
             self.agreed().filter(|&number| number != old)
         })
     }
@@ -416,11 +416,7 @@ impl Sentinel {
         let mut log = fs::OpenOptions::new();
         let log = log.create(true).append(true).open(dir.join("sentinel.log"));
         let log = log.unwrap();
-        let mut command = SERVER.command();
-        if let Some((first, more)) = before.split_first() {
-            command = Command::new(first);
-            command.args(more).arg(&SERVER.path);
-        }
+        let mut command = server_under(before);
         command
             .arg(dir.join("sentinel.conf"))
             .arg("--sentinel")
@@ -441,7 +437,7 @@ impl Sentinel {
     /// Has it look at servers more often; whether it has answered.
     pub fn hurry(&self) -> bool {
         let answers = self.cli(&["PING"]) == "PONG";
-        self.cli(&TIMERS.split(' ').collect::<Vec<_>>());
+        self.cli(&words(&format!("SENTINEL DEBUG {TIMERS}"), &[]));
         answers
     }
 

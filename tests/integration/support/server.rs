@@ -169,6 +169,33 @@ impl Redis {
         calls.unwrap_or(0)
     }
 
+    /// Waits until a command was called so often from now on.
+    #[track_caller]
+    pub fn await_calls(&self, command: &str, count: u64) {
+        let expected = self.calls(command) + count;
+        wait_until(&format!("{command} is called {count} times more"), || {
+            self.calls(command) >= expected
+        });
+    }
+
+    /// How often scripts were called.
+    pub fn scripts(&self) -> u64 {
+        self.calls("evalsha") + self.calls("eval")
+    }
+
+    /// Whether the key of a lock exists.
+    pub fn is_held(&self, name: &str) -> bool {
+        self.cli(&["EXISTS", &format!("redlock:{name}")]) == "1"
+    }
+
+    /// Waits until these locks are free; their names are in a line.
+    #[track_caller]
+    pub fn await_free(&self, names: &str) {
+        wait_until(&format!("{names} are free"), || {
+            !names.split(' ').any(|name| self.is_held(name))
+        });
+    }
+
     /// How many connections are notified of changes of keys.
     pub fn trackers(&self) -> u64 {
         let trackers = self.info("clients", "tracking_clients");
@@ -183,10 +210,7 @@ impl Redis {
 
     /// A field of a section of `INFO`; empty while the server doesn't answer, or has no such field.
     pub fn info(&self, section: &str, field: &str) -> String {
-        let Some(redis::Value::BulkString(text)) = self.ask(&["INFO", section]) else {
-            return String::new();
-        };
-        field_of(&text, field)
+        field_of(self.ask(&["INFO", section]), field)
     }
 
     /// Stops its process, as a stalled server; `resume` lets it go on.
@@ -313,15 +337,21 @@ impl Drop for Redis {
     }
 }
 
+/// The server's program, started by the words of `before`.
+pub fn server_under(before: &[String]) -> Command {
+    let Some((first, more)) = before.split_first() else {
+        return SERVER.command();
+    };
+    let mut command = Command::new(first);
+    command.args(more).arg(&SERVER.path);
+    command
+}
+
 fn launch(before: &[String], dir: &Scratch, port: u16, options: &[String]) -> Child {
     let log = fs::File::create(dir.path().join("redis.log")).unwrap();
     let is_bound = options.iter().any(|option| option == "--bind");
     let bind = ["--bind", "127.0.0.1"];
-    let mut command = SERVER.command();
-    if let Some((first, more)) = before.split_first() {
-        command = Command::new(first);
-        command.args(more).arg(&SERVER.path);
-    }
+    let mut command = server_under(before);
     command
         .args(QUIET)
         .args(["--port", &port.to_string()])
@@ -352,9 +382,12 @@ pub fn ask_within(limit: Duration, socket: &Path, command: &[&str]) -> Option<re
     (!matches!(answer, redis::Value::ServerError(_))).then_some(answer)
 }
 
-/// The value of a field in lines of `name:value`; empty without it.
-pub fn field_of(text: &[u8], field: &str) -> String {
-    let text = String::from_utf8_lossy(text);
+/// A field of an answer with a line for each; empty if there is no such answer or field.
+pub fn field_of(answer: Option<redis::Value>, field: &str) -> String {
+    let Some(redis::Value::BulkString(text)) = answer else {
+        return String::new();
+    };
+    let text = String::from_utf8_lossy(&text).into_owned();
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     let found = fields.find(|(name, _)| *name == field);
     found.map_or_else(String::new, |(_, value)| value.to_owned())

@@ -2,12 +2,10 @@
 //! another one runs at the same time.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Outcome, Running};
+use super::{Gate, Outcome, Running};
 
 /// What each of them does first. The kernel's lock goes with the last process of the job, however it ends.
 const ENTER: &str = r#"
@@ -18,22 +16,16 @@ const ENTER: &str = r#"
 /// A job whose COMMAND says `ready` when it starts, and ends when it is asked to. It may be asked before.
 pub struct Job {
     pub run: Running,
-    gate: fs::File,
+    gate: Gate,
 }
 
 impl Job {
     /// `run` is a command up to the names of the locks; in `home` the jobs write.
     pub fn start(label: &str, home: &Path, mut run: Command) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let gate = home.join(format!("gate-{count}"));
-        nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (gate, path) = Gate::another(home);
         run.env("LABEL", label).env("HOME", home);
         run.args(["--", "sh", "-c", &format!("{ENTER} read go <\"$0\"")]);
-        run.arg(&gate);
-        let mut both = fs::OpenOptions::new();
-        let gate = both.read(true).write(true).open(&gate).unwrap();
-        let run = Running::start(&mut run);
+        let run = Running::start(run.arg(&path));
         Self { run, gate }
     }
 
@@ -46,7 +38,7 @@ impl Job {
 
     /// Tells COMMAND to end, whenever it is there.
     pub fn let_go(&mut self) {
-        self.gate.write_all(b"go\n").unwrap();
+        self.gate.open();
     }
 
     /// Waits for the end of the run.
