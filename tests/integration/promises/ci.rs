@@ -234,23 +234,6 @@ fn a_job_that_is_cancelled_while_it_releases_leaves_nothing() {
     assert_gone(&redis, None);
 }
 
-#[test]
-fn a_link_that_the_environment_says_cannot_drive_the_terminal() {
-    let redis = Redis::start();
-    let mut holder = redis.run("a", "echo ready; exec sleep 60");
-    let _holder = Running::ready(holder.env("CI_JOB_URL", "https://x/\x1b[2J\n1"));
-    for words in [
-        words!("status"),
-        words!("status --json"),
-        words!("history a"),
-        words!("run -n a -- true"),
-    ] {
-        let end = outcome(&mut redis.redlock(words));
-        let text = end.stdout + &end.stderr;
-        assert!(!text.contains('\x1b'), "{words:?}");
-    }
-}
-
 /// A deploy with a number that says so when it runs.
 fn deploy(redis: &Redis, order: u32, options: &str) -> Running {
     let words = format!("--supersede --seq {order} {options} a");

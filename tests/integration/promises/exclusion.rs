@@ -47,23 +47,6 @@ fn a_waiter_runs_when_the_holder_ends_and_knows_that_it_waited() {
 }
 
 #[test]
-fn the_lock_of_a_dead_holder_is_free_within_its_ttl() {
-    let redis = Redis::start();
-    let mut holder =
-        Running::start(&mut redis.run("--ttl 1s a -- sh", "echo ready; exec sleep 60"));
-    holder.expect_line("ready");
-    holder.signal(nix::sys::signal::Signal::SIGKILL);
-    let left: i64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
-    assert!(left <= 1000, "{left}");
-    let end = outcome(&mut redis.run("-q -w 60s a -- sh", "echo $REDLOCK_WAITED_MS"));
-    end.assert_code(0);
-    assert!(
-        end.stdout.trim().parse::<u64>().unwrap() <= 20_000,
-        "{end:?}"
-    );
-}
-
-#[test]
 fn a_plain_client_and_a_run_exclude_each_other() {
     let redis = Redis::start();
     assert_eq!(redis.cli(words!("SET redlock:a theirs NX PX 60000")), "OK");
@@ -79,27 +62,6 @@ fn a_plain_client_and_a_run_exclude_each_other() {
         "",
         "a plain client got the lock that we held"
     );
-}
-
-#[test]
-fn a_plain_client_that_deletes_its_key_early_is_noticed_within_seconds() {
-    let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "\\xff\\x00bytes", "NX", "PX", "600000"]);
-    let waiter = Running::start(&mut redis.redlock(&["run", "-q", "a", "--", "true"]));
-    wait_until("it listens", || {
-        redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:")
-    });
-    redis.cli(&["DEL", "redlock:a"]);
-    waiter.finish().assert_code(0).assert_silent();
-}
-
-#[test]
-fn a_lock_without_an_expiry_is_waited_for_and_called_so() {
-    let redis = Redis::start();
-    redis.cli(&["SET", "redlock:a", "theirs"]);
-    ends(&redis, "run -w 100ms a -- true")
-        .assert_said(75, "held by another client; it has no expiry");
-    assert_eq!(redis.cli(&["PTTL", "redlock:a"]), "-1");
 }
 
 #[test]

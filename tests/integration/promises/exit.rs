@@ -23,16 +23,16 @@ fn assert_one_line(end: &Outcome) {
 }
 
 #[test]
-fn commands_own_status_is_ours_even_where_it_looks_like_one_of_ours() {
+fn a_run_says_nothing_and_has_commands_own_status_even_where_that_looks_like_one_of_ours() {
     let redis = Redis::start();
-    for status in [
-        2, 64, 69, 77, 78, 79, 124, 125, 126, 127, 128, 130, 137, 200,
-    ] {
-        let script = format!("exit {status}");
-        outcome(&mut redis.run("-t 60s a", &script))
-            .assert_code(status)
-            .assert_silent();
+    // The usual line, and one that clap reads.
+    for options in ["a -- sh", "-t 60s a"] {
+        for status in "0 1 2 3 64 69 75 77 78 79 124 125 126 127 128 130 137 200 255".split(' ') {
+            let end = outcome(&mut redis.run(options, &format!("exit {status}")));
+            end.assert_code(status.parse().unwrap()).assert_silent();
+        }
     }
+    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
 }
 
 #[test]

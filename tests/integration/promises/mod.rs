@@ -2,7 +2,7 @@
 //!
 //! | file | promises about |
 //! | --- | --- |
-//! | `basics` | the uncontended run: silence, environment, exit statuses, commands sent |
+//! | `basics` | the uncontended run: environment, commands sent |
 //! | `exit` | every exit status, reached the way a user reaches it |
 //! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
 //! | `stop_requests` | one request to end that arrives in many ways is one; a second one kills |

@@ -291,8 +291,7 @@ fn a_held_lock_that_is_over_or_was_never_one_is_ignored() {
 fn a_job_that_inherits_what_another_holds_now_waits_like_everybody() {
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
-    let mut run = redis.redlock(&["run", "-n", "a", "--", "true"]);
-    outcome(run.env("REDLOCK_HELD", "a=0123:host:1")).assert_code(75);
+    ends(&redis, "REDLOCK_HELD=a=0123:host:1 run -n a -- true").assert_code(75);
     holder.end();
     assert_nothing_left(&redis);
 }

@@ -31,7 +31,10 @@ fn status_says_that_it_never_ends_and_what_helps() {
 fn without_repair_ttl_it_is_waited_for_and_never_touched() {
     let redis = left_behind();
     for (line, says) in [
-        ("run -n a -- true", "has no expiry"),
+        (
+            "run -n a -- true",
+            "held by another client; it has no expiry",
+        ),
         ("run -w 1200ms a -- true", "REDLOCK_REPAIR_TTL=1"),
         ("acquire -n a", ""),
         ("run -ns a -- true", ""),
