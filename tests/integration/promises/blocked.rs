@@ -358,8 +358,7 @@ fn redlock_ends_with_its_status_though_the_reason_is_not_read() {
 fn a_signal_ends_a_run_and_a_wait_that_can_say_nothing() {
     let redis = Redis::start();
     let full = Full::new(&redis);
-    let script = "echo ready; exec sleep 60";
-    let mut run = full.redlock(&redis, &["run", "-v", "a", "-c", script]);
+    let mut run = full.redlock(&redis, &["run", "-v", "a", "-c", IDLE]);
     run.expect_line("ready");
     let mut waiter = full.redlock(&redis, &["run", "-v", "a", "--", "echo", "ran"]);
     waiter.wait_until_queued(&redis);

@@ -110,8 +110,7 @@ fn the_output_of_a_failing_job_is_left_as_it_is() {
 #[test]
 fn a_job_that_is_stopped_keeps_its_lock_too_and_a_person_can_end_that() {
     let redis = Redis::start();
-    let script = "echo ready; exec sleep 60";
-    let run = Running::ready(&mut redis.run("--hold-at-least 1m a b", script));
+    let run = Running::ready(&mut redis.run("--hold-at-least 1m a b", IDLE));
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(128 + 15);
     for name in ["a", "b"] {

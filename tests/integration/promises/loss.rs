@@ -7,9 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 
-/// A COMMAND that says ready and then does nothing.
-const IDLE: &str = "echo ready; exec sleep 60";
-
 /// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
 const STUBBORN: &str = r#"
     $SIG{TERM} = sub { print "TERM\n" };

@@ -84,8 +84,7 @@ fn no_token_is_ever_shown() {
 fn text_of_other_clients_cannot_drive_the_terminal() {
     let redis = Redis::start();
     let evil = "x\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}";
-    let script = "echo ready; exec sleep 60";
-    let mut run = redis.redlock(words!("run --reason {} a -- sh -c", evil, script, evil));
+    let mut run = redis.redlock(words!("run --reason {} a -- sh -c", evil, IDLE, evil));
     run.arg(OsStr::from_bytes(b"not \xff UTF-8"))
         .env("USER", evil);
     let _run = Running::ready(&mut run);
@@ -288,11 +287,10 @@ fn a_command_for_one_lock_takes_no_pattern() {
 fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut() {
     let redis = Redis::start();
     let long = "x".repeat(300);
-    let script = "echo ready; exec sleep 60";
     let mut run = redis.redlock(words!(
         "run --reason {} --ttl 1m a -- sh -c",
         &long,
-        script,
+        IDLE,
         &long
     ));
     let link = "https://ci.example.com/jobs/4711";

@@ -493,8 +493,7 @@ fn stop_says_when_any_holder_lost_its_lock_before_its_command_had_ended() {
     let each = |count: usize, lost: usize| {
         let redis = Redis::start();
         let options = format!("--slots {count} --ttl 6s -k 1s a");
-        let script = "echo ready; exec sleep 60";
-        let run = || Running::ready(&mut redis.run(&options, script));
+        let run = || Running::ready(&mut redis.run(&options, IDLE));
         let holders: Vec<Running> = (0..count).map(|_| run()).collect();
         holders[lost].suspend();
         let line = if count > 1 { "stop --all a" } else { "stop a" };

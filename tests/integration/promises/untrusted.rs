@@ -18,9 +18,6 @@ use crate::support::lua::KEYS;
 use crate::support::prelude::*;
 use crate::support::proxy::hashes;
 
-/// A COMMAND that says ready and then does nothing.
-const IDLE: &str = "echo ready; exec sleep 60";
-
 /// The most that redlock may ever have in memory, in KiB; 9 MiB of it are the code of the binary that is tested, which
 /// isn't optimised.
 const MOST: u64 = 44 * 1024;

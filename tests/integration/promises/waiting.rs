@@ -122,8 +122,7 @@ fn quiet_silences_it() {
 fn the_name_of_a_holder_cannot_drive_the_terminal() {
     let redis = Redis::start();
     let evil = "x\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}";
-    let script = "echo ready; exec sleep 60";
-    let words = words!("run --reason {} a -- sh -c {} {}", evil, script, evil);
+    let words = words!("run --reason {} a -- sh -c {} {}", evil, IDLE, evil);
     let holder = Running::ready(redis.redlock(words).env("USER", evil));
     let mut waiter = heard(&redis, "run a -- echo ran");
     let line = waiter.line();

@@ -497,6 +497,9 @@ impl Gate {
 /// A COMMAND that says `ready`, and ends when the pipe "gate" in the home directory is opened.
 pub const UNTIL_GATE: &str = r#"echo ready; read go <"$HOME/gate""#;
 
+/// A COMMAND that says `ready`, and then does nothing.
+pub const IDLE: &str = "echo ready; exec sleep 60";
+
 /// Starts a run, with all its arguments, that finds the lock "a" held, up to its place in the
 /// queue.
 #[track_caller]
