@@ -23,7 +23,7 @@
 //! duration                                 durations, in words that can be typed; pure
 //! reason                                   why the system refused something, in words; pure
 //! shell                                    words and lines as a shell takes them, the only quoting; pure
-//! typed → cli                              the command line: clap's reading of it, and what each word of a wrong one is; pure
+//! typed → cli                              reads the command line with clap, and finds the command's name; pure
 //! stderr                                   messages, written without waiting for a reader
 //! protocol → redis                         what is said about locks; one Lua script an operation
 //! redis                                    how a server is reached

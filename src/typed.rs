@@ -1,5 +1,5 @@
-//! The command line as it was typed: the only reader of argv. clap reads it, except for the line that most jobs have, which
-//! `usual` reads without clap. Pure; it says nothing and corrects nothing.
+//! Reads the words of the command line: with clap, except for the line that most jobs have, which `usual` reads without
+//! clap. Pure; it says nothing and corrects nothing.
 
 mod usual;
 

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::usage::{BadUsage, refuse};
@@ -170,6 +171,11 @@ fn require_file(path: &Path, metadata: &Metadata) -> Result<(), BadConfig> {
 
 /// Takes the lock on a file; `None` when another process keeps it for the whole time.
 fn lock(file: File, timeout: Duration) -> io::Result<Option<Flock<File>>> {
+    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(locked) => return Ok(Some(locked)),
+        Err((file, Errno::EWOULDBLOCK)) => file,
+        Err((_, error)) => return Err(error.into()),
+    };
     // The kernel serves waiting processes in order, but has no time limit. So a thread waits for the lock; if it never
     // gets it, it ends with this process.
     let (sender, receiver) = mpsc::channel();

@@ -127,7 +127,7 @@ struct Traits {
     /// It closes the connection when it is asked for RESP3.
     closes_on_hello: AtomicBool,
     /// It has asked for a certificate, and there is none.
-    asks_for_certificate: Arc<AtomicBool>,
+    lacks_own: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -533,7 +533,7 @@ impl Server {
         host: &str,
         until: Instant,
     ) -> Result<StreamOwned<ClientConnection, TcpStream>, Error> {
-        let config = self.tls.client_config(&self.traits.asks_for_certificate)?;
+        let config = self.tls.client_config(&self.traits.lacks_own)?;
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| wrong_url(format!("\"{host}\" is not a valid certificate name")))?;
         let mut tls = ClientConnection::new(Arc::new(config), name)
@@ -678,7 +678,7 @@ impl Server {
         };
         tls::Handshake {
             host,
-            lacks_own: self.traits.asks_for_certificate.load(Ordering::Relaxed),
+            lacks_own: self.traits.lacks_own.load(Ordering::Relaxed),
             has_own: self.tls.cert.is_some(),
         }
     }

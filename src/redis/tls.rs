@@ -44,8 +44,11 @@ impl TlsFiles {
         let bad = |why: &str| Error::new(ErrorKind::Config, why.to_owned());
         let config = ClientConfig::builder();
         let given = self.ca.as_deref().map_or(Ok(Vec::new()), certificates)?;
+        let mut own = RootCertStore::empty();
+        own.add_parsable_certificates(given.iter().cloned());
         let verifier = Verifier {
             roots: self.roots(&given)?,
+            own,
             given,
             algorithms: config.crypto_provider().signature_verification_algorithms,
         };
@@ -163,6 +166,8 @@ fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
 struct Verifier {
     /// Trusted CAs.
     roots: RootCertStore,
+    /// Roots for a server whose own certificate was given: all of `given`.
+    own: RootCertStore,
     /// The certificates of `REDLOCK_TLS_CA`.
     given: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -178,17 +183,17 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let certificate = ParsedCertificate::try_from(end_entity)?;
-        let (roots, algorithms) = (&self.roots, self.algorithms.all);
+        let is_given = self.given.contains(end_entity);
         match verify_server_cert_signed_by_trust_anchor(
             &certificate,
-            roots,
+            if is_given { &self.own } else { &self.roots },
             intermediates,
             now,
-            algorithms,
+            self.algorithms.all,
         ) {
             // These errors are found after the certificate's time was checked.
             Err(rustls::Error::InvalidCertificate(error))
-                if self.given.contains(end_entity) && is_about_its_issuer(&error) => {}
+                if is_given && is_about_its_issuer(&error) => {}
             verified => verified?,
         }
         verify_server_name(&certificate, server_name)?;

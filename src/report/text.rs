@@ -56,26 +56,38 @@ pub fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
 
 /// Returns as much of the start of a text as fits into this many columns.
 fn start_of(text: &str, width: usize) -> &str {
-    let ends = ends(text);
-    let fitting = ends.partition_point(|end| columns(&text[..*end]) <= width);
-    &text[..ends[fitting - 1]]
+    let mut taken = 0;
+    let end = text.char_indices().find(|(_, c)| {
+        taken += c.width().unwrap_or(0);
+        taken > width
+    });
+    let mut start = &text[..end.map_or(text.len(), |(at, _)| at)];
+    // Some take more columns together than one by one: a digit that is made a picture.
+    while columns(start) > width {
+        start = start.trim_end_matches(|c: char| c.width() == Some(0));
+        let mut chars = start.chars();
+        chars.next_back();
+        start = chars.as_str();
+    }
+    // What joins a character to the next one joins nothing here.
+    start.trim_end_matches('\u{200d}')
 }
 
 /// Returns as much of the end of a text as fits into this many columns.
 fn end_of(text: &str, width: usize) -> &str {
-    let starts = ends(text);
-    let too_early = starts.partition_point(|start| columns(&text[*start..]) > width);
-    &text[starts[too_early]..]
-}
-
-/// Returns where a text may be cut, its start and its end included: not within characters that are shown as one.
-fn ends(text: &str) -> Vec<usize> {
-    let is_joined = |at: usize| {
-        text[at..].starts_with(|c: char| c.width() == Some(0)) || text[..at].ends_with('\u{200d}')
-    };
-    let ends = text.char_indices().map(|(at, _)| at).skip(1);
-    let ends = ends.filter(|at| !is_joined(*at));
-    [0].into_iter().chain(ends).chain([text.len()]).collect()
+    let mut taken = 0;
+    let start = text.char_indices().rev().find(|(_, c)| {
+        taken += c.width().unwrap_or(0);
+        taken > width
+    });
+    let mut end = &text[start.map_or(0, |(at, c)| at + c.len_utf8())..];
+    while columns(end) > width {
+        let mut chars = end.chars();
+        chars.next();
+        end = chars.as_str();
+    }
+    // A combining character belongs to the one that was cut off.
+    end.trim_start_matches(|c: char| c.width() == Some(0))
 }
 
 /// Returns the text, and spaces up to this many columns.
@@ -236,8 +248,9 @@ mod tests {
         assert_eq!(truncate("東京都", 6), "東京都");
         assert_eq!(truncate("東京都", 5), "東京…");
         assert_eq!(truncate("東京都", 4), "東…");
-        assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 3), "👩\u{200d}🚀…");
-        assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 2), "…");
+        assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 3), "👩…");
+        // Whatever joins them, a name is never left out.
+        assert_eq!(truncate("a\u{200d}b\u{200d}c\u{200d}d", 3), "a\u{200d}b…");
         assert_eq!(truncate("e\u{301}e\u{301}e\u{301}", 2), "e\u{301}…");
         assert_eq!(truncate("ab", 0), "…");
         // A digit and the sign that makes it a picture.

@@ -66,7 +66,7 @@ pub struct Attempt<'a> {
     timer: &'a mut Timer,
 }
 
-/// One step of the wait: it goes on, or ends.
+/// Step of the wait: continue, or end.
 type Step<T = ()> = ControlFlow<wait::End, T>;
 
 /// Ends the wait without something that waiting needs.
@@ -443,7 +443,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Begins to look for a deadlock. Returns what comes of it if there is no connection for that.
+    /// Begins to look for a deadlock. Returns an event if the search can't be started.
     fn search_deadlock(&mut self, lasting: Duration) -> Option<wait::Event> {
         if self.client.is_open() {
             let new = || deadlock::edge(self.acquisition, self.held, &self.claim);

@@ -1,5 +1,4 @@
-//! Work that may have to wait for a server, in a thread of its own: signals, and the leases of what is held, can't wait
-//! for it.
+//! Runs work that may wait for a server in a thread, so that signals and leases don't wait for it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! The end of a run, or of a wait: all that was taken is released.
+//! Releases what a run or a wait has taken, and waits for guards.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -14,10 +14,10 @@ use crate::supervise::tree::RELEASER;
 use crate::sys;
 use crate::sys::poll::{self, PollFd};
 
-/// After this time it is said that guards are waited for.
+/// Wait before a message says that the lock is kept for guards.
 const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
 
-/// How often it is looked for them after that, where the server doesn't notify us.
+/// Longest pause between checks of the guards if the server can't notify redlock.
 const GUARDS_LOOKED_FOR_AGAIN: Duration = Duration::from_secs(5);
 
 /// How long the next holder has to confirm its grant, before others are woken.
@@ -26,16 +26,15 @@ const TO_CONFIRM: Duration = Duration::from_millis(5);
 /// The pause before a process in the background tries to release a lock again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
 
-/// How long all releases together are worth a wait for a process that was asked to end: the server reads what was sent
-/// when it answers again.
+/// Time for all releases of a process that was asked to end: the server reads what was sent when it answers again.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The same where it is far away: time for three round trips over the connection that there is, which may be broken, and
+/// Factor of the round trip: that time for a distant server. It is enough for three round trips over the connection that there is, which may be broken, and
 /// then for connecting and one answer over another one. A service manager waits for much longer than the longest of them.
 const FAR: u32 = 6;
 const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
 
-/// How long each may take after that: enough to send it to a server that isn't far away.
+/// Least time for one release after that: enough to send it to a server that isn't distant.
 pub const TO_SEND: Duration = Duration::from_millis(50);
 
 /// A release, and whether a failover can't undo it.
@@ -54,7 +53,7 @@ fn is_unsure(released: &Answer) -> bool {
 struct Unreleased {
     /// Released, and a waiter that got the lock may not have confirmed that.
     unconfirmed: Vec<Claim>,
-    /// Of a run that is over: a server that takes over may not know that.
+    /// Locks whose release a failover may undo.
     unsure: Vec<Claim>,
     /// Kept for their guards, at most until that moment.
     guarded: Vec<(Claim, Moment)>,
@@ -64,7 +63,7 @@ struct Unreleased {
 pub(super) struct Farewell<'a> {
     pub acquisition: &'a Acquisition<'a>,
     pub mode: &'a ReleaseMode,
-    /// One of these ends the process at once while a server is slow.
+    /// Signals, which end the process at once while a server is slow.
     pub signals: Option<&'a Signals>,
 }
 
@@ -89,8 +88,8 @@ impl Farewell<'_> {
         }
     }
 
-    /// Releases each lock once, and returns those that may not be free yet. An unresponsive server may make that slow; then
-    /// another signal ends us at once.
+    /// Releases each lock, with retries if another server may take over. Returns the locks that may not be free yet. An
+    /// unresponsive server may make that slow; then another signal ends the process at once.
     fn release_each(&self, holds: &mut HeldLocks) -> Unreleased {
         holds.reclaim_client(self.within().map(|all| all / 4), || self.let_through());
         let is_over = matches!(self.mode, ReleaseMode::Finished { .. });
@@ -350,7 +349,7 @@ impl Farewell<'_> {
         }
     }
 
-    /// Ends that.
+    /// Handles signals in the main loop again.
     fn collect_again(&self) {
         if let Some(Err(error)) = self.signals.map(Signals::collect_again) {
             self.acquisition.settings.verbosity.verbose(error);
@@ -358,13 +357,13 @@ impl Farewell<'_> {
     }
 }
 
-/// How much is left of the time that the end of all is worth a wait, where one of these signals has asked us to end.
+/// Returns how much of the time for all releases is left, if a signal has arrived.
 pub fn left_to_end(locks: &Locks, signals: &Signals) -> Option<Duration> {
     let left = signals.left_to_end(longest_farewell(locks))?;
     Some(left.max(TO_SEND))
 }
 
-/// How long the end of all is worth a wait.
+/// Returns the time for all releases.
 fn longest_farewell(locks: &Locks) -> Duration {
     (locks.server().round_trip() * FAR).clamp(FAREWELL, LONGEST_FAREWELL)
 }

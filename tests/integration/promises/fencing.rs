@@ -203,6 +203,17 @@ fn synced(dir: &Path, file: &Path, number: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_free_file_is_written_by_a_user_who_may_start_no_thread() {
+    let (dir, file) = place();
+    let log = dir.path().join("trace");
+    let mut strace = Command::new("strace");
+    strace.args(words!("-f -e inject=clone,?clone3:error=EAGAIN -o"));
+    strace.arg(log).args([REDLOCK, "fence"]);
+    outcome(strace.arg(&file).arg("5")).assert_code(0);
+    assert_eq!(text(&file), "5\n");
+}
+
+#[test]
 fn a_new_file_and_its_number_outlive_a_crash_of_the_machine() {
     let (dir, _) = place();
     let directory = dir.path().canonicalize().unwrap();

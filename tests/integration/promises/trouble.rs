@@ -450,6 +450,13 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
     let names = "subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n";
     fs::write(dir.join("plain"), names).unwrap();
     sign(dir, "stranger", "leaf", " -extfile plain", "forged");
+    // One that is trusted for itself still keeps its own rules.
+    fs::write(dir.join("narrow"), format!("{names}nameConstraints=permitted;DNS:example.com\n")).unwrap();
+    openssl(
+        dir,
+        "x509 -req -in leaf.csr -signkey leaf.key -days 2 -extfile narrow -out narrow.crt",
+    );
+    fs::copy(dir.join("leaf.key"), dir.join("narrow.key")).unwrap();
     let ca = format!("REDLOCK_TLS_CA={}/", dir.display());
     // The certificate of a server, and what is said there.
     let rows = "authority 0 CA=authority.crt rediss://localhost:PORT
@@ -462,6 +469,7 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
         signed 78 CA=signed.crt rediss://127.0.0.1:PORT → its certificate is not for 127.0.0.1, but for localhost
         signed 78 CA=over.crt rediss://localhost:PORT → name the CA that signed it
         forged 78 CA=leaf.crt rediss://localhost:PORT → isn't signed by a trusted CA
+        narrow 78 CA=narrow.crt rediss://localhost:PORT → its certificate can't be used
         over 78 CA=over.crt rediss://localhost:PORT → its certificate has expired";
     for line in rows.lines() {
         let (name, row) = line.trim().split_once(' ').unwrap();
