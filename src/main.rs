@@ -78,11 +78,13 @@ mod typed;
 mod variables;
 
 use std::ffi::OsString;
+use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command, Invocation};
 use crate::config::{BadConfig, Settings, Sources};
 use crate::decide::exit::Exit;
+use crate::typed::Typed;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -95,7 +97,7 @@ fn main() -> ExitCode {
     }
     let (exit, is_evaluated) = match typed::read_usual(&words) {
         Some(cli) => (perform(cli, &words), false),
-        None => by_clap(&words),
+        None => by_clap(words),
     };
     if is_evaluated {
         command::fail_eval(exit);
@@ -107,17 +109,16 @@ fn main() -> ExitCode {
     exit.code().into()
 }
 
-/// Reads any command line with clap. Returns how it ends, and whether a shell evaluates the output.
-fn by_clap(words: &[OsString]) -> (Exit, bool) {
-    match typed::read(words) {
+/// Any command line.
+fn by_clap(words: Vec<OsString>) -> (Exit, bool) {
+    // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
+    let mut typed = ManuallyDrop::new(Typed::new(words));
+    match typed.read() {
         Ok(cli) => {
             let is_evaluated = typed::is_evaluated(&cli);
-            (perform(cli, words), is_evaluated)
+            (perform(cli, &typed.words), is_evaluated)
         }
-        Err(error) => (
-            command::usage(&error, words),
-            typed::may_be_evaluated(words),
-        ),
+        Err(error) => (command::usage(&error, &typed), typed.is_evaluated()),
     }
 }
 

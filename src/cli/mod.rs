@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use self::help::{CONNECTION, short_help};
 pub use self::values::{LONGEST, REMEMBERED, duration, not_empty, number, positive_duration, ttl};
@@ -70,7 +70,7 @@ More: redlock help [COMMAND | recipes | protocol]",
     max_term_width = 80
 )]
 pub struct Cli {
-    #[arg(skip)]
+    #[command(subcommand)]
     pub chosen: Option<Invocation>,
 
     #[command(flatten)]
@@ -103,39 +103,23 @@ pub struct Common {
 impl Common {
     /// Options after the subcommand override those before it.
     pub fn or(self, before: Self) -> Self {
-        let is_set = self.quiet || self.verbose;
+        let says = self.quiet || self.verbose;
+        let (quiet, verbose) = if says {
+            (self.quiet, self.verbose)
+        } else {
+            (before.quiet, before.verbose)
+        };
         Self {
             url: self.url.or(before.url),
-            quiet: self.quiet || !is_set && before.quiet,
-            verbose: self.verbose || !is_set && before.verbose,
+            quiet,
+            verbose,
         }
-    }
-}
-
-impl Cli {
-    /// Returns the definition that clap reads with.
-    pub fn definition() -> clap::Command {
-        with_commands(Self::command())
-    }
-
-    /// Reads a line with that definition.
-    pub fn read<I: Iterator<Item = OsString>>(
-        definition: &mut clap::Command,
-        line: I,
-    ) -> Result<Self, clap::Error> {
-        let mut matches = definition.try_get_matches_from_mut(line)?;
-        let chosen = matches.remove_subcommand();
-        let chosen = chosen.map(|(name, mut matches)| Invocation::read(&name, &mut matches));
-        let chosen = chosen.transpose();
-        let chosen = chosen.map_err(|error| error.format(definition))?;
-        let cli = Self::from_arg_matches_mut(&mut matches)?;
-        Ok(Self { chosen, ..cli })
     }
 }
 
 /// The command line as help and man pages show it.
 pub fn documented() -> clap::Command {
-    help::documented(Cli::definition())
+    help::documented(Cli::command())
 }
 
 /// A command with the options that follow its name.
@@ -155,21 +139,44 @@ macro_rules! commands {
             $($command(Box<$command>),)*
         }
 
-        fn with_commands(cli: clap::Command) -> clap::Command {
-            cli$(.subcommand(clap::Command::new($name).about($about)$(.alias($alias))*$(.$hide(true))?.defer(|command| {
-                Common::augment_args($command::augment_args(command))
-            })))*
+        impl Subcommand for Invocation {
+            fn augment_subcommands(cli: clap::Command) -> clap::Command {
+                cli$(.subcommand(clap::Command::new($name).about($about)$(.alias($alias))*$(.$hide(true))?.defer(|command| {
+                    Common::augment_args($command::augment_args(command))
+                })))*
+            }
+
+            fn augment_subcommands_for_update(cli: clap::Command) -> clap::Command {
+                Self::augment_subcommands(cli)
+            }
+
+            fn has_subcommand(name: &str) -> bool {
+                [$($name, $($alias,)*)*].contains(&name)
+            }
         }
 
-        impl Invocation {
-            fn read(name: &str, matches: &mut ArgMatches) -> Result<Self, clap::Error> {
-                names_come_first(matches)?;
-                let command = match name {
-                    $($name => Command::$command(Box::new($command::from_arg_matches_mut(matches)?)),)*
-                    _ => return Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
-                };
-                let common = Common::from_arg_matches_mut(matches)?;
-                Ok(Self { command, common })
+        impl FromArgMatches for Invocation {
+            fn from_arg_matches(found: &ArgMatches) -> Result<Self, clap::Error> {
+                Self::from_arg_matches_mut(&mut found.clone())
+            }
+
+            fn from_arg_matches_mut(found: &mut ArgMatches) -> Result<Self, clap::Error> {
+                let (name, mut found) = found
+                    .remove_subcommand()
+                    .ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
+                names_come_first(&found)?;
+                match &*name {
+                    $($name => Ok(Self {
+                        command: Command::$command(Box::new($command::from_arg_matches_mut(&mut found)?)),
+                        common: Common::from_arg_matches_mut(&mut found)?,
+                    }),)*
+                    _ => Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
+                }
+            }
+
+            fn update_from_arg_matches(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
+                *self = Self::from_arg_matches(found)?;
+                Ok(())
             }
         }
     };

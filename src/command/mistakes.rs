@@ -1,34 +1,39 @@
 //! Answers a command line that clap didn't take for a command: help on stdout, and a mistake as one line on stderr.
-//! That is clap's own line, except if the words show more: the line to type, or the habits of another tool. It
+//! That is clap's own line, except where the words show more: the line to type, or the habits of another tool. It
 //! never repeats a URL.
 
 use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
 
-use super::corrections::{corrected, shown_word};
-use super::old_words::new_words;
-use super::usage::with_help;
+use super::corrections::{corrected, reads, shown_word};
+use super::usage::{NO_PASSWORD_COMMAND, with_help};
+use crate::cli;
 use crate::decide::exit::Exit;
-use crate::{cli, report, typed};
+use crate::report;
+use crate::typed::{Typed, Word};
 
 /// Answers what clap didn't take for a command: help on stdout, a mistake in a line on stderr.
-pub fn usage(error: &clap::Error, words: &[OsString]) -> Exit {
+pub fn usage(error: &clap::Error, typed: &Typed) -> Exit {
+    let words = &typed.words;
     if error.kind() == ErrorKind::DisplayHelp {
         let mut before_dashes = words.iter().take_while(|word| *word != "--");
-        let at_length = before_dashes.any(|word| word == "--help");
-        return print_help(typed::command(words).as_deref(), at_length);
+        return print_help(typed.name(), before_dashes.any(|word| word == "--help"));
     }
-    let is_verbose = |word: &OsString| word == "-v" || word == "--verbose";
-    match typed::command_at(words).map(|at| words.split_at(at)) {
-        Some((_, [word, rest @ ..])) if word == "version" && rest.iter().all(is_verbose) => {
+    let at = typed.command_at.filter(|_| typed.command().is_none());
+    match at.map(|at| (words[at].to_str(), &words[at + 1..])) {
+        Some((Some("version"), rest)) if rest.iter().all(is_verbose) => {
             super::version(words.iter().any(is_verbose)).unwrap_or(Exit::Internal)
         }
         _ => {
-            report::error(mistake(error, words));
+            report::error(mistake(error, typed));
             Exit::Usage
         }
     }
+}
+
+fn is_verbose(word: &OsString) -> bool {
+    word == "-v" || word == "--verbose"
 }
 
 /// Prints the help of a command, or of redlock.
@@ -49,36 +54,45 @@ pub(super) fn print_help(command: Option<&str>, at_length: bool) -> Exit {
 }
 
 fn printed(text: &str) -> Exit {
-    let printed = report::print(text).map(|_| Exit::Success);
-    printed.unwrap_or_else(|error| {
-        report::error(error);
-        Exit::Internal
-    })
+    match report::print(text) {
+        Ok(_) => Exit::Success,
+        Err(error) => {
+            report::error(error);
+            Exit::Internal
+        }
+    }
 }
 
-/// Answers a line without any command.
+const NO_COMMAND: &str = "no command given; try `redlock run NAME -- COMMAND` or see redlock -h";
+
+/// The mistake of giving no command at all.
 pub fn no_command() -> Exit {
-    report::error("no command given; try `redlock run NAME -- COMMAND` or see redlock -h");
+    report::error(NO_COMMAND);
     Exit::Usage
 }
 
 /// Returns the sentence for what was typed wrong.
-pub(super) fn mistake(error: &clap::Error, words: &[OsString]) -> String {
+pub(super) fn mistake(error: &clap::Error, typed: &Typed) -> String {
+    let lacks_words = || {
+        let missing = context(error, ContextKind::InvalidArg);
+        missing.iter().any(|what| what.starts_with('<'))
+    };
     let line = match error.kind() {
-        ErrorKind::InvalidSubcommand => wrong_command(error, words),
-        ErrorKind::UnknownArgument
-        | ErrorKind::TooManyValues
-        | ErrorKind::MissingRequiredArgument => corrected(words),
+        ErrorKind::MissingSubcommand => Some(NO_COMMAND.into()),
+        ErrorKind::InvalidSubcommand => wrong_command(error, typed),
+        ErrorKind::UnknownArgument | ErrorKind::TooManyValues => corrected(&typed.words),
+        ErrorKind::MissingRequiredArgument if lacks_words() => corrected(&typed.words),
         _ => None,
     };
     line.unwrap_or_else(|| {
-        let what = own_sentence(error, words).unwrap_or_else(|| first_line(error));
-        // The command's help doesn't explain what is wrong in front of its name.
-        with_help(&what, typed::known_command(words))
+        let what = own_sentence(error, typed).unwrap_or_else(|| first_line(error));
+        // What is wrong in front of the command's name isn't explained by the command's help.
+        let front = &typed.words[..typed.command_at.unwrap_or_default()];
+        with_help(&what, typed.name().filter(|_| reads(front)))
     })
 }
 
-/// Returns what clap says of an error, as texts.
+/// What clap says of an error, as texts.
 fn context(error: &clap::Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {
         Some(Context::String(text)) => vec![text.clone()],
@@ -108,76 +122,191 @@ fn first_line(error: &clap::Error) -> String {
     }
 }
 
-/// Answers a word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
-fn wrong_command(error: &clap::Error, words: &[OsString]) -> Option<String> {
-    let word = words.get(typed::command_at(words)?)?;
-    if let Some(meant) = word.to_str().and_then(new_words) {
+/// What people type for a command of another name.
+const OTHER_NAMES: &[(&[&str], &str)] = &[
+    (&["list", "show", "who", "info"], "redlock status"),
+    (&["why"], "redlock status NAME"),
+    (&["man", "manual"], "redlock help"),
+    (&["top", "watch"], "redlock status --watch"),
+    (&["expect"], "redlock status --no-success-for 26h NAME"),
+    (
+        &["force-unlock", "break", "free"],
+        "redlock release --force NAME",
+    ),
+    (&["lock"], "redlock run or redlock acquire"),
+    (&["exec"], "redlock run"),
+    (&["log", "logs"], "redlock history"),
+    (&["check", "renew", "refresh"], "redlock extend"),
+    (&["kill", "cancel", "abort"], "redlock stop"),
+    (&["pass"], "redlock guard --held -"),
+    (&["wait"], "redlock run -s NAME -- true"),
+    (&["local"], "redlock -u local: doctor"),
+    (&["pause", "cordon", "block"], "redlock freeze"),
+    (
+        &["resume", "unfreeze", "unpause", "uncordon", "unblock"],
+        "redlock thaw",
+    ),
+];
+
+/// Options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with what to do instead, or with the
+/// setting that replaces the option.
+const NOT_OURS: &[(&str, &str)] = &[
+    ("-o --close", "leave it out, as COMMAND inherits no lock"),
+    (
+        "-F --no-fork",
+        "leave it out, as redlock has to stay to renew the lock",
+    ),
+    ("--unlock", "use redlock release NAME"),
+    ("--command", "put -c SCRIPT"),
+    ("--fcntl", "leave it out, as redlock locks no file"),
+    (
+        "--pass",
+        "give a guard --held -, a run in a freeze --ignore-freeze, and a password REDLOCK_PASSWORD_FILE",
+    ),
+    (
+        "--password",
+        "set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line",
+    ),
+    ("--password-command", NO_PASSWORD_COMMAND),
+    ("--host --port", "put -u redis://HOST:PORT"),
+    (
+        "--priority --lifo",
+        "leave it out; waiters are served in order, so use --slots N or two locks",
+    ),
+    ("--name --lock", "put the lock's name without an option"),
+    (
+        "-x -e --exclusive",
+        "leave it out, as a lock has one holder at a time unless -s or --slots says otherwise",
+    ),
+    (
+        "--label",
+        "put --reason TEXT, or set REDLOCK_SHOW=name so that others see only the program's name",
+    ),
+    (
+        "--clock-skew",
+        "leave it out, as redlock expects 500ms wherever a replica may be promoted",
+    ),
+    (
+        "--restart-grace",
+        "set appendfsync always in Redis, so that a restart forgets no lock",
+    ),
+    (
+        "--join",
+        "put --once KEY, with the commit or the version as KEY",
+    ),
+    (
+        "--unless",
+        "test it under the lock: -c 'test -e done || make'",
+    ),
+    (
+        "--late",
+        "use redlock status --older-than, or stop COMMAND with -t",
+    ),
+    (
+        "--timeout",
+        "put -t TIME (--max-runtime) to limit COMMAND, or -w TIME to limit the wait of a run",
+    ),
+    ("--max-waiting", "put --max-queue N"),
+    ("--wait-tree", "put --with-children"),
+    ("--order", "put --seq N"),
+    ("--cancel-running", "put --cancel-in-progress"),
+    ("--timeline", "use redlock history --svg FILE"),
+    (
+        "--summary --by-host",
+        "use redlock history --json, and count with jq",
+    ),
+    ("--follow", "use watch -n1 redlock history"),
+    ("--utc", "put TZ=UTC before redlock"),
+    ("--connect-timeout", "REDLOCK_REDIS_TIMEOUT"),
+    ("--repair-ttl", "REDLOCK_REPAIR_TTL=1"),
+    (
+        "--prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout --history-size --on-lost --jitter --redis-timeout --who --show --hook",
+        SETTING,
+    ),
+];
+
+/// Replacement of an option by the setting of its name.
+const SETTING: &str = "REDLOCK_";
+
+/// A word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
+fn wrong_command(error: &clap::Error, typed: &Typed) -> Option<String> {
+    let word = typed.words.get(typed.command_at?)?;
+    let mut others = OTHER_NAMES.iter();
+    if let Some((_, meant)) = others.find(|(names, _)| names.iter().any(|name| word == name)) {
         let what = format!("no command {}; did you mean {meant}?", shown_word(word));
         return Some(with_help(&what, None));
     }
-    // clap doesn't know it as a command.
+    // It isn't one of clap's.
     if word == "version" {
         return Some(with_help("redlock version takes no argument", None));
     }
-    // Only a run has a --, and a lock has any name.
+    // Of all commands only run has a --, and a lock has any name.
+    let mut as_run = typed.words.clone();
+    as_run[typed.command_at?] = "run".into();
     let suggested = context(error, ContextKind::SuggestedSubcommand).pop();
-    let has_dashes = words.iter().any(|word| word == "--");
-    let is_meant = suggested.is_some_and(|name| name == "run" || !has_dashes);
-    corrected(words).filter(|_| !is_meant)
-}
-
-/// Returns what to do instead of typing an option of this name.
-fn instead_of(option: &str, words: &[OsString]) -> Option<String> {
-    let instead = new_words(option)?;
-    if !instead.starts_with("REDLOCK_") {
-        return Some(instead.to_owned());
-    }
-    let name = option.trim_start_matches('-').replace('-', "_");
-    let setting = match instead {
-        "REDLOCK_" => format!("REDLOCK_{}", name.to_uppercase()),
-        _ => instead.to_owned(),
+    let is_meant = match suggested.as_deref() {
+        Some("run") => reads(&as_run) || !typed.kinds().contains(&Word::Dashes),
+        Some(_) => !typed.kinds().contains(&Word::Dashes),
+        None => false,
     };
-    let mut words = words.iter().map(|word| word.to_string_lossy());
-    let word = words.find(|word| word.starts_with(option))?;
-    let attached = word.split_once('=').map(|(_, value)| value.to_owned());
-    let next = words.next().filter(|word| word != "--");
-    let value = attached.or(next.map(Into::into)).unwrap_or("VALUE".into());
-    let value = shown_word(OsStr::new(&value));
-    Some(format!(
-        "put {setting}={value} in the environment or redlock.env"
-    ))
+    corrected(&typed.words).filter(|_| !is_meant)
 }
 
-/// Returns what clap's line doesn't say, or says in terms of another tool.
-fn own_sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
-    let name = typed::command(words);
-    let name = name.as_deref();
+/// Returns the line that sets a setting to the value that was typed for its option. Returns other words as they are.
+fn setting_instead(instead: &str, option: &str, typed: &Typed) -> String {
+    if !instead.starts_with(SETTING) {
+        return instead.to_owned();
+    }
+    let name = option.replace("--", "").replace('-', "_").to_uppercase();
+    let name = if instead == SETTING { &name } else { "" };
+    let words = typed.words.iter().map(|word| word.to_string_lossy());
+    let mut words = words.skip_while(|word| !word.starts_with(option));
+    let first = words.next().unwrap_or_default();
+    let attached = first.split_once('=').map(|(_, value)| value.into());
+    let next = || words.next().filter(|word| word != "--");
+    let value = attached.or_else(next).unwrap_or("VALUE".into());
+    // A switch has its value in the table.
+    let value = Some(format!("={}", shown_word(OsStr::new(&*value))));
+    let value = value.filter(|_| !instead.contains('=')).unwrap_or_default();
+    format!("put {instead}{name}{value} in the environment or redlock.env")
+}
+
+/// What clap's line doesn't say, or says in terms of another tool.
+fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
+    let argument = context(error, ContextKind::InvalidArg).pop();
+    let argument = argument.unwrap_or_default();
+    let name = typed.name();
     match error.kind() {
         ErrorKind::UnknownArgument => {
-            let argument = context(error, ContextKind::InvalidArg).pop()?;
-            if let Some(instead) = instead_of(&argument, words) {
+            let mut all = NOT_OURS.iter();
+            let other = all.find(|(names, _)| names.split(' ').any(|name| name == argument));
+            if let Some((_, instead)) = other {
+                let instead = setting_instead(instead, &argument, typed);
                 return Some(format!("no option {argument}: {instead}"));
             }
-            let has_dashes = words.iter().any(|word| word == "--");
-            match (name?, &*argument) {
-                ("freeze", "-w" | "--wait") => {
-                    Some(format!("no option {argument}; did you mean --drain?"))
-                }
-                ("release", "-f") => Some("no option -f; did you mean --force?".into()),
-                ("extend", _) if cli::positive_duration(&argument).is_ok() => Some(format!(
-                    "put --for {argument}: a time without it is no argument of extend"
-                )),
-                ("acquire", _) if has_dashes => {
-                    Some("acquire runs no command: put redlock run NAME -- COMMAND".into())
-                }
-                _ => None,
+            if ["-w", "--wait"].contains(&&*argument) && typed.has_option("drain") {
+                return Some(format!("no option {argument}; did you mean --drain?"));
             }
+            if argument == "-f" && typed.has_option("force") {
+                return Some("no option -f; did you mean --force?".into());
+            }
+            if name == Some("extend") && cli::positive_duration(&argument).is_ok() {
+                let line =
+                    format!("put --for {argument}: a time without it is no argument of extend");
+                return Some(line);
+            }
+            let runs = name == Some("acquire") && typed.kinds().contains(&Word::Dashes);
+            let instead = "acquire runs no command: put redlock run NAME -- COMMAND";
+            runs.then(|| instead.into())
         }
-        ErrorKind::MissingRequiredArgument if name == Some("run") => {
-            Some("put a lock's name, --, and a command: redlock run NAME -- COMMAND".into())
-        }
+        ErrorKind::MissingRequiredArgument if argument.starts_with('<') => match name? {
+            "run" => {
+                Some("put a lock's name, --, and a command: redlock run NAME -- COMMAND".into())
+            }
+            _ => None,
+        },
         ErrorKind::InvalidUtf8 => {
-            let mut before_dashes = words.iter().take_while(|word| *word != "--");
+            let mut before_dashes = typed.words.iter().take_while(|word| *word != "--");
             let wrong = before_dashes.find(|word| word.to_str().is_none())?;
             Some(format!("{} isn't UTF-8", shown_word(wrong)))
         }
@@ -191,8 +320,9 @@ mod tests {
 
     fn said(line: &[&str]) -> String {
         let words: Vec<OsString> = line.iter().map(Into::into).collect();
-        let error = typed::read(&words).unwrap_err();
-        mistake(&error, &words)
+        let mut typed = Typed::new(words);
+        let error = typed.read().unwrap_err();
+        mistake(&error, &typed)
     }
 
     /// Checks a transcript: each command line is followed by what is said to it, of which `…` stands for the rest. Words that

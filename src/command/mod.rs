@@ -22,7 +22,6 @@ mod looks;
 mod manual;
 mod mistakes;
 mod never_used;
-mod old_words;
 mod privacy;
 mod release;
 mod run;

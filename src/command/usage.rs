@@ -6,12 +6,12 @@ use std::fmt;
 
 use anyhow::Result;
 
-use super::old_words::new_words;
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::pattern::is_pattern;
 use crate::protocol::{Cause, Error, ErrorKind, Name};
-use crate::{report, typed};
+use crate::report;
+use crate::typed::Typed;
 
 /// Something that was typed wrong, but that clap can't see; status 64.
 #[derive(Debug)]
@@ -75,6 +75,10 @@ static UNREAD: [(&str, Cause, &str); 2] = [
     ),
 ];
 
+/// Replacement of a removed setting, in words.
+pub(super) const NO_PASSWORD_COMMAND: &str =
+    "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
+
 /// Returns the end of an error's message that names the variable that is set in vain, without its value.
 fn unread_variable(error: &Error) -> String {
     let mut all = UNREAD.iter();
@@ -131,7 +135,8 @@ fn is_installed(program: &str) -> bool {
 pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<&str>) -> Exit {
     let exit = exit_for(error);
     if exit == Exit::Usage {
-        report::error(with_help(&format!("{error:#}"), typed::command(words)));
+        let typed = Typed::new(words.to_vec());
+        report::error(with_help(&format!("{error:#}"), typed.name()));
     } else {
         let mut line = format!("{error:#}");
         let lock_error = error.downcast_ref::<Error>();
@@ -141,8 +146,7 @@ pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<
         }
         let is_denied = exit == Exit::Refused && lock_error.is_some();
         if let Some(place) = password_command.filter(|_| is_denied) {
-            let instead = new_words("--password-command").unwrap_or_default();
-            line = format!("{line}; {place} isn't read: {instead}");
+            line = format!("{line}; {place} isn't read: {NO_PASSWORD_COMMAND}");
         }
         if lock_error.is_some_and(|error| error.doctor_knows_more) {
             line += DOCTOR;
@@ -153,7 +157,7 @@ pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<
 }
 
 /// A mistake, with where to read on.
-pub(super) fn with_help(what: &str, command: Option<String>) -> String {
+pub(super) fn with_help(what: &str, command: Option<&str>) -> String {
     let command = command.map_or(String::new(), |name| format!(" {name}"));
     let end = if what.ends_with('?') { "" } else { ";" };
     format!("{what}{end} see redlock{command} -h")

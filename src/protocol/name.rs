@@ -7,8 +7,7 @@ use crate::redis::slot::{hash_slot, hash_tag, key_of_prefix, number_in};
 
 /// A lock's name: 1–200 bytes of UTF-8 without white space, control characters, `*`, `?` or unbalanced
 /// braces (Redis Cluster reads braces as a hash tag). It doesn't begin with a dash: whoever may write to
-/// Redis chooses names, and one that is passed on would be an option. It has no typographic dash there, and no typographic
-/// quotation marks.
+/// Redis chooses names, and one that is passed on would be an option.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(String);
 
@@ -44,10 +43,6 @@ impl std::str::FromStr for Name {
         // xargs removes these.
         if name.trim_start_matches(['"', '\'', '\\']).starts_with('-') {
             return Err("a lock's name can't begin with -, nor with quotes or backslashes before a -: other programs would take it for an option; put another character first".into());
-        }
-        // Word processors write them for - and ", and a pasted line would take another lock than was meant.
-        if name.starts_with(['\u{2013}', '\u{2014}']) || name.contains(['\u{201c}', '\u{201d}']) {
-            return Err("a lock's name can't begin with a typographic dash or contain typographic quotation marks; type - and \" instead".into());
         }
         let mut open = 0_i32;
         for c in name.chars() {

@@ -6,17 +6,18 @@
 
 use std::ffi::OsString;
 
-use crate::cli::{Cli, Command, Common, Invocation, Run};
+use crate::cli::{AcquireOptions, Cli, Command, Common, Invocation, Run, WaitOptions};
 
-/// Returns what the words after `redlock` mean, if they are such a line.
+/// What the words after `redlock` mean, if they are such a line.
 pub fn read(words: &[OsString]) -> Option<Cli> {
     let dashes = words.iter().position(|word| word == "--")?;
+    let command = words[dashes + 1..].to_vec();
     let before = words[..dashes].iter().map(|word| word.to_str());
     let before: Vec<&str> = before.collect::<Option<_>>()?;
-    let at = before.iter().position(|word| *word == "run")?;
+    let run = before.iter().position(|word| *word == "run")?;
 
     let mut common = Common::default();
-    let mut options = before[..at].iter();
+    let mut options = before[..run].iter();
     while let Some(option) = options.next() {
         match *option {
             "-q" | "--quiet" if !common.quiet => common.quiet = true,
@@ -28,25 +29,22 @@ pub fn read(words: &[OsString]) -> Option<Cli> {
         }
     }
     let mut of_run = Common::default();
-    let mut run = Run {
-        command: words[dashes + 1..].to_vec(),
-        ..Run::default()
-    };
-    let no_wait = &mut run.acquire.wait.no_wait;
-    for word in &before[at + 1..] {
+    let mut no_wait = false;
+    let mut names = Vec::new();
+    for word in &before[run + 1..] {
         match *word {
             "-q" | "--quiet" if !of_run.quiet => of_run.quiet = true,
-            "-n" | "--no-wait" if !*no_wait => *no_wait = true,
+            "-n" | "--no-wait" if !no_wait => no_wait = true,
             option if option.starts_with('-') => return None,
-            name => run.names.push(name.to_owned()),
+            name => names.push(name.to_owned()),
         }
     }
-    if run.names.is_empty() || run.command.is_empty() {
+    if names.is_empty() || command.is_empty() {
         return None;
     }
     Some(Cli {
         chosen: Some(Invocation {
-            command: Command::Run(Box::new(run)),
+            command: Command::Run(Box::new(by_default(names, command, no_wait))),
             common: of_run,
         }),
         common,
@@ -54,12 +52,28 @@ pub fn read(words: &[OsString]) -> Option<Cli> {
     })
 }
 
+/// A run with the defaults of all other options.
+fn by_default(names: Vec<String>, command: Vec<OsString>, no_wait: bool) -> Run {
+    Run {
+        names,
+        command,
+        acquire: AcquireOptions {
+            wait: WaitOptions {
+                no_wait,
+                ..WaitOptions::default()
+            },
+            ..AcquireOptions::default()
+        },
+        ..Run::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::typed;
+    use crate::typed::Typed;
 
     fn words(line: &[&str]) -> Vec<OsString> {
         line.iter().map(Into::into).collect()
@@ -138,7 +152,7 @@ mod tests {
         fn clap_means_the_same(line in lines()) {
             let line = words(&line);
             if let Some(cli) = read(&line) {
-                let by_clap = typed::read(&line);
+                let by_clap = Typed::new(line.clone()).read();
                 let by_clap = by_clap.map_err(|error| TestCaseError::fail(error.to_string()))?;
                 prop_assert_eq!(format!("{cli:?}"), format!("{by_clap:?}"));
             }
@@ -165,7 +179,7 @@ mod tests {
             &["run", "-q", "--no-wait", "a", "--", "run"],
         ] {
             let line = words(line);
-            let by_clap = typed::read(&line).unwrap();
+            let by_clap = Typed::new(line.clone()).read().unwrap();
             let cli = read(&line).unwrap_or_else(|| panic!("{line:?}"));
             assert_eq!(format!("{cli:?}"), format!("{by_clap:?}"), "{line:?}");
         }
