@@ -9,7 +9,7 @@ use nix::unistd::{getpid, getsid};
 
 use super::acquisition;
 use super::identity::{own_identity, shortened};
-use super::job::held_by_job;
+use super::job::{held_by_job, innermost};
 use super::run::cannot_run;
 use super::usage::{BadUsage, parse_names, refuse};
 use crate::cli;
@@ -121,8 +121,7 @@ fn held_in(path: &Path) -> Result<Vec<(Name, Token)>> {
 /// Returns the locks that are to be guarded, with their tokens. `held`: the value that --held names.
 fn wanted(options: &cli::Guard, held: Option<&[(Name, Token)]>) -> Result<Vec<(Name, Token)>> {
     let names = parse_names(&options.names)?;
-    // Of a lock that is held twice, the innermost hold comes last.
-    let all = held.map_or_else(held_by_job, |held| held.iter().cloned().collect());
+    let all = held.map_or_else(held_by_job, |held| innermost(held.iter().cloned()));
     if all.is_empty() {
         let why = match &options.held {
             Some(path) if path == Path::new("-") => {
@@ -136,10 +135,10 @@ fn wanted(options: &cli::Guard, held: Option<&[(Name, Token)]>) -> Result<Vec<(N
         return refuse(Exit::Lost, format!("no lock to guard: {why}"));
     }
     if names.is_empty() {
-        return Ok(all.into_iter().collect());
+        return Ok(all);
     }
-    let lock = |name: Name| match all.get(&name) {
-        Some(token) => Ok((name, token.clone())),
+    let lock = |name: Name| match all.iter().find(|(of, _)| *of == name) {
+        Some(lock) => Ok(lock.clone()),
         None => refuse(
             Exit::Lost,
             format!(

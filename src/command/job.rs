@@ -1,6 +1,5 @@
 //! The locks of this process's job, by its environment.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
@@ -53,8 +52,8 @@ fn token_from(path: &Path) -> Result<Token> {
     Ok(Token::read(text).ok_or_else(|| BadUsage("the token file is empty".into()))?)
 }
 
-/// The locks that the environment names with their tokens; of a lock that is there twice the innermost, which comes last.
-pub(super) fn held_by_job() -> BTreeMap<Name, Token> {
+/// The locks that the environment names with their tokens, each once; of a lock that is there twice the innermost.
+pub(super) fn held_by_job() -> Vec<(Name, Token)> {
     let of_run = environment::names().unwrap_or_default();
     let of_run: Vec<&str> = of_run.split_whitespace().collect();
     let own = of_run.iter().filter_map(|text| {
@@ -62,5 +61,15 @@ pub(super) fn held_by_job() -> BTreeMap<Name, Token> {
         let token = environment::token_of(&name, &of_run)?;
         Some((name, token))
     });
-    environment::inherited().into_iter().chain(own).collect()
+    innermost(environment::inherited().into_iter().chain(own))
+}
+
+/// Returns each lock once: of a lock that is there twice the innermost hold, which comes last.
+pub(super) fn innermost(all: impl IntoIterator<Item = (Name, Token)>) -> Vec<(Name, Token)> {
+    let mut held: Vec<(Name, Token)> = Vec::new();
+    for (name, token) in all {
+        held.retain(|(of, _)| *of != name);
+        held.push((name, token));
+    }
+    held
 }

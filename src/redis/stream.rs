@@ -72,7 +72,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(socket) => socket.write(bytes),
+            Self::Plain(socket) => socket.send_with_flags(bytes, libc::MSG_NOSIGNAL),
             Self::Tls(tls) => tls.write(bytes),
         }
     }

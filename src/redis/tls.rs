@@ -395,12 +395,19 @@ pub(super) fn send_hello(
 
 /// Returns the first bytes of the other side, which stay to be read; none if it has closed the connection.
 pub(super) fn first_bytes(tcp: &TcpStream, until: Instant) -> io::Result<Vec<u8>> {
-    if !ready::to_read(tcp.as_fd(), left(until)?)? {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
     let mut bytes = [0; 3];
-    let read = tcp.peek(&mut bytes)?;
-    Ok(bytes[..read].to_vec())
+    loop {
+        match tcp.peek(&mut bytes) {
+            Ok(read) => return Ok(bytes[..read].to_vec()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if !ready::to_read(tcp.as_fd(), left(until)?)? {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Returns true if a TLS record begins with this byte: an alert, or a handshake.

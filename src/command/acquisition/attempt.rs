@@ -31,7 +31,7 @@ use crate::variables::HELD;
 
 /// How long a server that has never answered is waited for once more, to take back what it was asked: over the same
 /// connection, and if that is dead and the server is not, over another one.
-const UNHEARD: Duration = Duration::from_millis(500);
+const UNHEARD: Duration = Duration::from_millis(250);
 
 /// One wait for one lock.
 pub struct Attempt<'a> {
@@ -176,6 +176,7 @@ impl<'a> Attempt<'a> {
             && let Some((client, _)) = search.end(within.unwrap_or(SLOW_TO_OPEN))
         {
             self.client = client;
+            self.client.lift_limit();
         }
         if let Some(edge) = self.edge.take().filter(|_| self.client.is_open()) {
             if let Some(within) = within {
@@ -277,6 +278,7 @@ impl<'a> Attempt<'a> {
         }
         if let Some((client, found)) = self.search.as_ref().and_then(Background::finished) {
             (self.search, self.client) = (None, client);
+            self.client.lift_limit();
             let event = found.map_or_else(wait::Event::Failed, wait::Event::Searched);
             return self.apply(event);
         }
@@ -448,10 +450,13 @@ impl<'a> Attempt<'a> {
         if self.client.is_open() {
             let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
             let edge = self.edge.get_or_insert_with(new).clone();
-            let mut client = self.client.hand_over();
-            let search = Background::start(move || {
-                let found = deadlock::look(&edge, &mut client, lasting);
-                (client, found)
+            let search = Background::start(|| {
+                // If no thread can be made, this one waits for it, and has to end in time.
+                let mut client = self.by_last_answer(|attempt| attempt.client.hand_over());
+                move || {
+                    let found = deadlock::look(&edge, &mut client, lasting);
+                    (client, found)
+                }
             });
             self.search = search.ok();
         }

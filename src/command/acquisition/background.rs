@@ -20,12 +20,14 @@ pub(super) struct Background<T> {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts the work. If no thread can be made, does it here, so that all else waits.
-    pub(super) fn start<W>(work: W) -> io::Result<Self>
+    /// Starts the work, which is prepared if there is a descriptor for its end. If no thread can be made, does it here, so
+    /// that all else waits.
+    pub(super) fn start<W>(prepare: impl FnOnce() -> W) -> io::Result<Self>
     where
         W: FnOnce() -> T + Send + 'static,
     {
         let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
+        let work = prepare();
         let (sender, result) = channel();
         let (hand, handed) = channel::<W>();
         let waker = Arc::clone(&done);
@@ -80,7 +82,7 @@ pub(super) fn in_background<T: Send + 'static>(
     signals: &Signals,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Result<T, i32>, Error> {
-    let done = Background::start(work).and_then(|background| background.wait(signals));
+    let done = Background::start(|| work).and_then(|background| background.wait(signals));
     done.map_err(|error| {
         let line = format!("can't wait for Redis: {error}");
         Error::new(ErrorKind::Internal, line)

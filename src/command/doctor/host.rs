@@ -1,8 +1,10 @@
 //! Checks of this host: its kernel, settings, secrets, and the hook.
 
+use std::borrow::Cow;
 use std::io;
 use std::time::Instant;
 
+use super::super::privacy::masked;
 use super::finding::{Finding, NO_SETTINGS, fail, moot, named, ok, unknown, warn};
 use crate::config::{Exposure, Settings};
 use crate::reason::reason;
@@ -24,7 +26,9 @@ pub fn examine(
         url(settings),
         check_settings(settings),
         secrets(&settings.exposed),
-        hook.map_or(moot("no REDLOCK_HOOK is set"), |test| judge(test, until)),
+        hook.map_or(moot("no REDLOCK_HOOK is set"), |test| {
+            judge(test, settings.hook.as_deref().unwrap_or_default(), until)
+        }),
     ];
     named("pidfd proc url settings secrets hook", findings)
 }
@@ -109,12 +113,18 @@ fn exposures(all: &[Exposure]) -> (String, String) {
     (problems.join("; "), fix)
 }
 
-fn judge(hook: io::Result<HookTest>, until: Instant) -> Finding {
-    let by_hand = "run it by hand, with REDLOCK_EVENT=test";
+fn judge(hook: io::Result<HookTest>, script: &str, until: Instant) -> Finding {
+    // A script with a secret isn't repeated.
+    let by_hand = match masked(script) {
+        Cow::Borrowed(script) => {
+            format!("run it by hand: REDLOCK_EVENT=test sh -c {}", quote(script))
+        }
+        Cow::Owned(_) => "run it by hand, with REDLOCK_EVENT=test".into(),
+    };
     let (message, fix) = match hook.and_then(|test| test.status(until)) {
         Ok(Some(0)) => return ok("REDLOCK_HOOK ended with status 0 (REDLOCK_EVENT=test)"),
         Ok(Some(status)) => (format!("ended with status {status}"), by_hand),
-        Ok(None) => ("hasn't ended in time".into(), "give it a time-out"),
+        Ok(None) => ("hasn't ended in time".into(), "give it a time-out".into()),
         Err(error) => (format!("can't be started: {}", reason(&error)), by_hand),
     };
     warn(format!("REDLOCK_HOOK {message} (REDLOCK_EVENT=test)"), fix)

@@ -385,13 +385,19 @@ impl Server<'_> {
         let mut trips = Vec::new();
         while trips.len() < ROUND_TRIPS && (trips.is_empty() || Instant::now() < end) {
             let (began, now) = (Instant::now(), SystemTime::now());
-            let time = self.ask(&["TIME"])?;
-            trips.push((began.elapsed(), now, time));
+            match self.client.ask(&[&["TIME"]], self.until) {
+                Ok(mut replies) => trips.push((began.elapsed(), now, replies.pop())),
+                Err(error) if trips.is_empty() => return Err(error),
+                Err(_) => break,
+            }
         }
         // The shortest round trip knows best.
-        trips.sort();
-        let (took, now, time) = &trips[0];
-        let clock = clock(*took, *now, time);
+        trips.sort_by_key(|(took, ..)| *took);
+        let clock = match &trips[0] {
+            (took, now, Some(Ok(time))) => clock(*took, *now, time),
+            (.., Some(Err(error))) => unknown(self.parts(error).0),
+            (.., None) => unknown("the server doesn't tell its time"),
+        };
         let times: Vec<Duration> = trips.iter().map(|(took, ..)| *took).collect();
         Ok([latency(&times, ttl), clock])
     }

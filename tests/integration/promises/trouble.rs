@@ -451,7 +451,11 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
     fs::write(dir.join("plain"), names).unwrap();
     sign(dir, "stranger", "leaf", " -extfile plain", "forged");
     // One that is trusted for itself still keeps its own rules.
-    fs::write(dir.join("narrow"), format!("{names}nameConstraints=permitted;DNS:example.com\n")).unwrap();
+    fs::write(
+        dir.join("narrow"),
+        format!("{names}nameConstraints=permitted;DNS:example.com\n"),
+    )
+    .unwrap();
     openssl(
         dir,
         "x509 -req -in leaf.csr -signkey leaf.key -days 2 -extfile narrow -out narrow.crt",
