@@ -519,7 +519,8 @@ fn doctor_tests_the_hook_the_settings_and_the_kernel_of_this_host() {
     let is_complete = has("REDLOCK_EVENT=test\n") && has("REDLOCK_NAME=deploy\n");
     assert!(is_complete && !has("REDLOCK_URL"), "{variables}");
     for (hook, status) in [("exit 7", 7), ("kill -9 $$", 137), ("no-such-program", 127)] {
-        let says = format!("hook warn: ended with status {status} → by hand");
+        let says =
+            format!("hook warn: ended with status {status} → by hand: REDLOCK_EVENT=test sh -c");
         after(hook, "").says(&says);
     }
     // A hook that calls doctor doesn't call itself.

@@ -161,6 +161,13 @@ fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
 }
 
 #[test]
+fn a_guard_of_all_locks_has_them_in_the_order_of_the_run() {
+    let redis = Redis::start();
+    let script = r#"redlock guard -c 'echo "$REDLOCK_NAME"'"#;
+    outcome(&mut redis.run("b a c", script)).assert_printed(0, "b a c\n");
+}
+
+#[test]
 fn a_guard_reads_the_locks_from_its_input_and_leaves_the_rest_to_its_command() {
     let redis = Redis::start();
     let script = r#"printf '%s\nfirst\nsecond\n' "$REDLOCK_HELD" |
