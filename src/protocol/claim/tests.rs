@@ -189,6 +189,18 @@ fn a_freeze_says_since_when_others_wait_and_else_a_request_to_stop_does() {
 }
 
 #[test]
+fn a_full_queue_says_how_many_wait() {
+    let answer = Value::Array(vec![Value::Int(5), Value::Int(3)]);
+    assert!(matches!(acquired(answer), Ok(Acquired::Crowded(3))));
+}
+
+#[test]
+fn a_claim_has_the_id_of_its_token() {
+    let claim = claim();
+    assert_eq!(claim.id(), claim.token().id());
+}
+
+#[test]
 fn a_grant_is_believed_only_in_its_own_shape() {
     let held = [Value::Int(1), text("12"), Value::Int(1)];
     assert!(matches!(
