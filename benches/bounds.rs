@@ -12,7 +12,7 @@ use crate::common::{Redis, Result, directory, info, median, row, script, table};
 
 const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000"}"#;
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "redlock:a",
     "{redlock:a}:state",
     "{redlock:a}:meta",
@@ -24,6 +24,7 @@ const KEYS: [&str; 11] = [
     "{redlock:a}:slots",
     "{redlock:a}:notices",
     "{redlock:a}:exempt",
+    "{redlock:a}:guards",
 ];
 
 /// Members with a slot each, and waiters that poll.
@@ -70,7 +71,7 @@ fn cases() -> [Case; 10] {
         before,
         script: script!("acquire"),
         arguments: vec![
-            "token", "30000", limit, WHO, place, "", "0", "fifo", supersede, "", "0", "0",
+            "token", "30000", limit, WHO, place, "", supersede, "", "0", "0", "", "",
         ],
     };
     let lost_key = "redis.call('DEL', KEYS[1], KEYS[5], KEYS[6])";

@@ -616,14 +616,14 @@ impl<'a> Server<'a> {
                 "listen",
                 "",
                 "0",
-                "fifo",
-                "0",
                 "",
                 "0",
                 "0",
+                "",
+                "",
             ];
             let acquire = self.acquire.get_hash();
-            let _: redis::Value = call(acquire, "work", 11, &arguments).query(&mut connection)?;
+            let _: redis::Value = call(acquire, "work", 12, &arguments).query(&mut connection)?;
         }
         if slots > 1 {
             // As long a hold as has all waiters notified that ever are.
@@ -635,7 +635,7 @@ impl<'a> Server<'a> {
                 let arguments = [&[token], arguments].concat();
                 let before = spent_on(&mut connection, "evalsha")?.1;
                 let answer: Vec<redis::Value> =
-                    call(script.get_hash(), "work", 11, &arguments).query(&mut connection)?;
+                    call(script.get_hash(), "work", 12, &arguments).query(&mut connection)?;
                 // After a long hold a release asks to be called once more.
                 if !matches!(answer.first(), Some(redis::Value::Int(1 | 5))) {
                     return Err(format!("a lock was not handed over: {answer:?}").into());
