@@ -80,6 +80,22 @@ mod tests {
     }
 
     #[test]
+    fn each_token_is_another_one_and_is_of_its_process() {
+        let who = Who {
+            host: "h".into(),
+            pid: 7,
+            ..Who::default()
+        };
+        let [one, other] = [(), ()].map(|()| Token::new(&who).unwrap());
+        assert_ne!(one, other);
+        let neighbour = Who {
+            pid: 17,
+            ..who.clone()
+        };
+        assert!(one.is_of(&who) && !one.is_of(&neighbour));
+    }
+
+    #[test]
     fn an_id_is_the_start_of_the_hash() {
         let id = |text: &[u8]| Token::read(text.to_vec()).unwrap().id();
         assert_eq!(id(b"abc"), "a9993e364706");
