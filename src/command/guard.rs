@@ -149,7 +149,7 @@ fn wanted(options: &cli::Guard, held: Option<&[(Name, Token)]>) -> Result<Vec<(N
     names.into_iter().map(lock).collect()
 }
 
-/// Has all locks guarded; what COMMAND finds in its environment. `around`: all that the job holds.
+/// Guards all locks. Returns the environment of COMMAND. `around`: all that the job holds.
 fn admit_all(
     wanted: &[(Name, Token)],
     mut around: Vec<(Name, Token)>,

@@ -39,7 +39,7 @@ pub enum Admitted {
     TooMany,
 }
 
-/// What a guard knows of the hold.
+/// A guard's knowledge of the hold.
 #[derive(Debug)]
 pub struct Guarded {
     pub hold: Reentry,

@@ -14,7 +14,7 @@ use super::who::{Holder, Waiter, Who};
 use crate::redis::call::Call;
 use crate::redis::error::Error;
 
-/// Where a search begins.
+/// Start of a search.
 const START: &[u8] = b"0";
 
 /// A lock on a server: its name and keys.

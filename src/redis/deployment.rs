@@ -129,7 +129,7 @@ impl Deployment {
         }
     }
 
-    /// Has replicas confirm each grant and each renewal from now on.
+    /// Requires replicas to confirm each grant and each renewal from now on, for every clone of the same locks.
     ///
     /// # Errors
     /// [`ErrorKind::Config`] if it isn't known which replicas there are.

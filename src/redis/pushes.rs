@@ -214,7 +214,7 @@ impl Pushes {
         wire.write(&bytes, wire.until())
     }
 
-    /// Has the server notify us of the key that the next command reads.
+    /// Asks the server to notify redlock of the key that the next command reads.
     fn track_next(wire: &mut Wire, bytes: &mut Vec<u8>) {
         let caching = ["CACHING", "YES"];
         wire.add(bytes, cmd("CLIENT").arg(&caching), Expected::Optional);

@@ -61,19 +61,19 @@ pub(super) enum AboutReplicas {
     Copying,
 }
 
-/// What an answer that is still to come belongs to.
+/// Request that an answer still to come belongs to.
 pub(super) enum Expected {
     /// A call, and whether it is sent again, with its text, if the server doesn't know the script.
     Call(RequestId, Call, bool),
     /// A command whose answer is wanted as it is.
     Plain(RequestId),
-    /// The same, also where the answer is an error.
+    /// Like `Plain`, but also for an error.
     Any(RequestId),
     /// The change to RESP3.
     Hello,
-    /// What we can do without: tracking.
+    /// An optional request: tracking.
     Optional,
-    /// Whether the server is a replica, if we may know it.
+    /// Role of the server, if the user may ask for it.
     Role,
     /// An answer about replicas.
     Replicas(AboutReplicas),

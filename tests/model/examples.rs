@@ -115,7 +115,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// What scripts are called with after what all have first: names, and defaults if there are any.
+/// Arguments of scripts after those that all have: names, and defaults if there are any.
 const PARAMETERS: [(&str, &str); 13] = [
     (
         "acquire",

@@ -277,10 +277,10 @@ fn token(hold: &HeldLock) -> Cow<'_, str> {
     String::from_utf8_lossy(hold.claim.token().as_bytes())
 }
 
-/// How long the end of a failed acquire waits for a reader.
+/// Longest wait for a reader at the end of a failed acquire.
 const READER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Has the shell that evaluates our output end the script with our status, as we have failed; it is 0 where the user
+/// Makes the shell that evaluates redlock's output end the script with the status of this failure; it is 0 where the user
 /// wants that for a busy lock. An interactive shell only gets the status.
 pub fn fail_eval(exit: Exit) {
     let status = exit.code();

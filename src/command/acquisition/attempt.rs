@@ -29,7 +29,7 @@ use crate::sys::poll::sleep;
 use crate::systemd;
 use crate::variables::HELD;
 
-/// How long a server that has never answered is waited for once more, to take back what it was asked: over the same
+/// Time for a server that has never answered, to take back what it was asked: over the same
 /// connection, and if that is dead and the server is not, over another one.
 const UNHEARD: Duration = Duration::from_millis(250);
 
@@ -638,7 +638,7 @@ impl<'a> Attempt<'a> {
         self.give_up(reason, line, Some(in_the_way), by.cloned())
     }
 
-    /// That COMMAND isn't run, as another run succeeded `ago`.
+    /// Returns the message that COMMAND isn't run, as another run succeeded `ago`.
     fn skipped_line(&self, ago: Duration) -> String {
         let name = self.claim.lock().name();
         let key = self.acquisition.request.once_key.as_ref();

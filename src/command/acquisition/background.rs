@@ -77,7 +77,7 @@ impl<T> AsFd for Background<T> {
     }
 }
 
-/// Has the work done in the background. Returns its result, or a signal that ends this process, if one comes before.
+/// Does the work in the background. Returns its result, or a signal that ends this process, if one comes before.
 pub(super) fn in_background<T: Send + 'static>(
     signals: &Signals,
     work: impl FnOnce() -> T + Send + 'static,

@@ -20,7 +20,7 @@ const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
 /// Longest pause between checks of the guards if the server can't notify redlock.
 const GUARDS_LOOKED_FOR_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long the next holder has to confirm its grant, before others are woken.
+/// Time for the next holder to confirm its grant, before others are woken.
 const TO_CONFIRM: Duration = Duration::from_millis(5);
 
 /// The pause before a process in the background tries to release a lock again.
@@ -298,7 +298,7 @@ impl Farewell<'_> {
         // Its descriptor would be another file's in the new process.
         holds.client.disconnect();
         let until = holds.dead_by.unwrap_or(now() + self.acquisition.terms.ttl);
-        // Where none can be made, the locks end with their leases.
+        // If no process can be made, the locks end with their leases.
         let _ = sys::fork_for(RELEASER, until.since(now()), || {
             let client = &mut holds.client;
             let mut left: Vec<&Claim> = left.iter().collect();

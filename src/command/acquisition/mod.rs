@@ -46,7 +46,7 @@ pub struct Acquisition<'a> {
     pub names: Vec<Name>,
     pub wait_options: &'a cli::WaitOptions,
     pub request: Request,
-    /// What each lease is asked for with.
+    /// Terms of each lease.
     pub terms: Terms,
     /// The work may start on a grant that isn't confirmed yet.
     pub starts_on_grant: bool,

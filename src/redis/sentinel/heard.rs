@@ -97,7 +97,7 @@ impl Heard {
         all.last.values().filter_map(|(it, _)| it.down_after).max()
     }
 
-    /// How long any of them may take.
+    /// Longest time for any of them.
     pub(super) fn patience(&self) -> Duration {
         let all = self.all();
         let longest = all.last.values().map(|(_, took)| *took * TIMES).max();

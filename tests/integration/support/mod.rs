@@ -101,7 +101,7 @@ pub fn assert_within(limit: Duration, mut times: Vec<Duration>) {
     );
 }
 
-/// What began at this moment has taken less than this.
+/// Asserts that less time has passed since this moment.
 #[track_caller]
 pub fn assert_took_less(began: Instant, limit: Duration) {
     let took = began.elapsed();

@@ -178,12 +178,12 @@ impl Redis {
         });
     }
 
-    /// How often scripts were called.
+    /// Number of calls of scripts.
     pub fn scripts(&self) -> u64 {
         self.calls("evalsha") + self.calls("eval")
     }
 
-    /// Whether the key of a lock exists.
+    /// Returns true if the key of a lock exists.
     pub fn is_held(&self, name: &str) -> bool {
         self.cli(&["EXISTS", &format!("redlock:{name}")]) == "1"
     }

@@ -336,7 +336,7 @@ impl Snapshot {
     }
 }
 
-/// What the fields of an answer are, by the script and the first field: what that means, and the others.
+/// Fields of an answer, by the script and the first field: its meaning, and the names of the others.
 fn fields(script: &str, first: i64) -> Option<(&'static str, &'static str)> {
     Some(match (script, first) {
         ("acquire", 1) => ("held", "fence, slot"),

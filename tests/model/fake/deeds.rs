@@ -238,7 +238,7 @@ fn command() -> impl Strategy<Value = Vec<Bytes>> {
     })
 }
 
-/// How commands are called: the kinds of their words, those that are repeated, and options with bars between.
+/// Calls of commands: the kinds of their words, those that are repeated, and options with bars between.
 const MEANT: [(&str, &str, &str, &str); 20] = [
     ("TIME", "", "", ""),
     ("INFO", "server", "", ""),
@@ -302,7 +302,7 @@ pub fn keys_of<'a>(script: &str, all: &'a [&'static str]) -> Vec<&'a str> {
     }
 }
 
-/// What `prolong` is called with for a token.
+/// Arguments of `prolong` for a token.
 pub fn prolonging(token: &str, ttl: &str) -> Vec<String> {
     let kept = ttl.parse::<i64>().map_or(0, |ttl| ttl + 30 * 86_400_000);
     [token, ttl, &kept.to_string(), &lua::id(token)]
@@ -334,7 +334,7 @@ fn script() -> impl Strategy<Value = Deed> {
     })
 }
 
-/// How scripts are called, after what all have first; `keep` and `inspect` have nothing before.
+/// Arguments of scripts, after those that all have; `keep` and `inspect` have nothing before.
 const ARGUMENTS: [(&str, &str); 14] = [
     (
         "acquire",

@@ -1021,7 +1021,7 @@ impl Promises {
         Ok(())
     }
 
-    /// Whether a run that gives up by this answer has to.
+    /// Returns true if a run that gives up by this answer must.
     fn has_a_reason(&self, n: usize, answer: &Acquired, step: &Step) -> bool {
         let (past, client) = (&self.pasts[n], &step.all[n].plan);
         let queue = client.wish.queue;

@@ -25,7 +25,7 @@ pub struct Run {
 /// An answer, or the text of an error.
 type Answer = Result<Value, String>;
 
-/// What a command does to the data.
+/// Effect of a command on the data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Reads,
@@ -163,7 +163,7 @@ impl Run {
         self.data.get(self.now(), key).map(|entry| &*entry.content)
     }
 
-    /// What a key has, which must be of this type.
+    /// Returns the value of a key, which must be of this type.
     fn value<K: Kind>(&self, key: &[u8]) -> Result<Option<&K>, String> {
         let content = self.content(key);
         let value = content.map(|content| K::of(content).ok_or(WRONG_TYPE.into()));

@@ -126,7 +126,7 @@ impl Data {
             .filter(|entry| Self::lasts(entry, now_ms))
     }
 
-    /// What a key has if that is of this type.
+    /// Returns the value of a key, if it is of this type.
     pub fn kind<K: Kind>(&self, now_ms: i64, key: &[u8]) -> Option<&K> {
         K::of(&self.get(now_ms, key)?.content)
     }

@@ -142,7 +142,7 @@ impl Lab {
         self.crew.push(std::thread::spawn(work));
     }
 
-    /// When each hold of a lock began.
+    /// Starts of the holds of a lock.
     pub fn starts(&self, lock: &str) -> Vec<Nanos> {
         let runs = self.runs.lock().unwrap().clone();
         let own = runs.iter().filter(|run| run.job.wants(lock));

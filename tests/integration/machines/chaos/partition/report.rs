@@ -18,7 +18,7 @@ pub struct Report {
     pub starts: Vec<(Nanos, usize)>,
     /// How many runs ended with each status; those that the lab ended aren't counted.
     statuses: BTreeMap<i32, usize>,
-    /// What runs have said, except that they wait.
+    /// Messages of runs, except that they wait.
     said: BTreeSet<String>,
     from: Nanos,
     until: Nanos,
@@ -79,7 +79,7 @@ impl Report {
     }
 }
 
-/// What came of a scenario, line by line.
+/// Result of a scenario, line by line.
 #[derive(Default)]
 pub struct Finding {
     lines: Vec<String>,
