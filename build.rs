@@ -8,16 +8,16 @@ use std::{env, fs};
 mod join;
 
 /// The scripts, one an operation.
-const SCRIPTS: [&str; 15] = [
-    "acquire", "renew", "prolong", "keep", "check", "release", "force", "stop", "freeze", "thaw",
-    "skip", "history", "inspect", "guard", "leave",
+const SCRIPTS: [&str; 17] = [
+    "take", "acquire", "renew", "prolong", "keep", "check", "free", "release", "force", "stop",
+    "freeze", "thaw", "skip", "history", "inspect", "guard", "leave",
 ];
 
 /// Those whose answers count only when the replicas that have to have what they wrote do.
-const COUNT_WHEN_REPLICATED: [&str; 4] = ["acquire", "renew", "prolong", "guard"];
+const COUNT_WHEN_REPLICATED: [&str; 5] = ["take", "acquire", "renew", "prolong", "guard"];
 
 /// Those that are wanted also when they come late.
-const MAY_ARRIVE_LATE: [&str; 2] = ["release", "leave"];
+const MAY_ARRIVE_LATE: [&str; 3] = ["free", "release", "leave"];
 
 fn main() {
     let directory = Path::new("src/protocol");

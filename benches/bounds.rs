@@ -12,7 +12,7 @@ use crate::common::{Redis, Result, directory, info, median, row, script, table};
 
 const WHO: &str = r#"{"host":"ci-7.example.com","user":"deploy","pid":27523,"command":["./deploy.sh","--to","production"],"instance":"5b0c2a3e-8d4f-4a6b-9c1d-2e3f4a5b6c7d:4026531836:27523:123456789:27000"}"#;
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 11] = [
     "redlock:a",
     "{redlock:a}:state",
     "{redlock:a}:meta",
@@ -22,7 +22,6 @@ const KEYS: [&str; 12] = [
     "{redlock:a}:history",
     "{redlock:}:index",
     "{redlock:a}:slots",
-    "{redlock:a}:notices",
     "{redlock:a}:exempt",
     "{redlock:a}:guards",
 ];
@@ -37,7 +36,7 @@ for n = 1, 10000 do
   redis.call('HSET', KEYS[3], 'member' .. n, table.concat({n, now, 10001, n, 0, 'held', ARGV[1]}, ' '))
   redis.call('ZADD', KEYS[9], n, 'slot member' .. n, string.format('%.0f', 2 ^ 40 + 10001), 'limit member' .. n)
   redis.call('ZADD', KEYS[5], n, 'waiter' .. n)
-  redis.call('HSET', KEYS[6], 'waiter' .. n, now + 600000 .. ':' .. now .. ':1 1 ' .. now .. ' 0 0 ' .. ARGV[1])
+  redis.call('HSET', KEYS[6], 'waiter' .. n, now + 600000 .. ':2000 1 ' .. now .. ' 0 ' .. ARGV[1])
 end
 ";
 
@@ -47,7 +46,7 @@ redis.call('DEL', KEYS[3], KEYS[4], KEYS[9])
 redis.call('SET', KEYS[1], 'token', 'PX', 600000)
 redis.call('HSET', KEYS[3], 'token', '10001 ' .. now .. ' 1 1 0 held ' .. ARGV[1])
 for n = 1, 10000 do
-  redis.call('HSET', KEYS[6], 'waiter' .. n, now - 1 .. ':' .. now .. ':0 1 ' .. now .. ' 0 0 ' .. ARGV[1])
+  redis.call('HSET', KEYS[6], 'waiter' .. n, now - 1 .. ':2000 1 ' .. now .. ' 0 ' .. ARGV[1])
 end
 ";
 

@@ -623,7 +623,7 @@ impl<'a> Server<'a> {
                 "",
             ];
             let acquire = self.acquire.get_hash();
-            let _: redis::Value = call(acquire, "work", 12, &arguments).query(&mut connection)?;
+            let _: redis::Value = call(acquire, "work", 11, &arguments).query(&mut connection)?;
         }
         if slots > 1 {
             // As long a hold as has all waiters notified that ever are.
@@ -635,9 +635,8 @@ impl<'a> Server<'a> {
                 let arguments = [&[token], arguments].concat();
                 let before = spent_on(&mut connection, "evalsha")?.1;
                 let answer: Vec<redis::Value> =
-                    call(script.get_hash(), "work", 12, &arguments).query(&mut connection)?;
-                // After a long hold a release asks to be called once more.
-                if !matches!(answer.first(), Some(redis::Value::Int(1 | 5))) {
+                    call(script.get_hash(), "work", 11, &arguments).query(&mut connection)?;
+                if answer.first() != Some(&redis::Value::Int(1)) {
                     return Err(format!("a lock was not handed over: {answer:?}").into());
                 }
                 Ok(spent_on(&mut connection, "evalsha")?.1 - before)

@@ -113,8 +113,8 @@ pub fn keys(name: &str) -> Vec<String> {
     let key = format!("redlock:{name}");
     let sibling = |sibling: &str| format!("{{{key}}}:{sibling}");
     let siblings = [
-        "state", "meta", "holders", "queue", "waiters", "history", "", "slots", "notices",
-        "exempt", "guards", "skips",
+        "state", "meta", "holders", "queue", "waiters", "history", "", "slots", "exempt", "guards",
+        "skips",
     ];
     let mut keys: Vec<String> = siblings.map(sibling).into();
     keys[6] = "{redlock:}:index".into();

@@ -61,7 +61,7 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
             }
             return Ok(true);
         }
-        Released::Now | Released::HandedOn => {
+        Released::Now => {
             settings
                 .verbosity
                 .verbose(format_args!("released lock \"{name}\""));

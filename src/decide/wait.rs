@@ -72,7 +72,7 @@ pub enum Event {
     /// There was no connection to look for a deadlock over.
     NotSearched,
     /// The question for the lock was sent at this moment, or may have been in part, and its answer may
-    /// take this long.
+    /// take this long. Once more: a short question was answered, and the whole one was sent.
     Sent(Moment, Duration),
     /// The answer to it; the server may also have answered with an error.
     Answered(Result<Acquired, protocol::Error>),
@@ -336,7 +336,10 @@ impl Wait {
                 }
             }
             Event::Sent(sent, within) => {
-                if let Phase::Sending { asked } = self.phase {
+                if let Phase::Asking { .. } = self.phase {
+                    self.contact = Contact::Answers;
+                }
+                if let Phase::Sending { asked } | Phase::Asking { asked, .. } = self.phase {
                     self.is_known = true;
                     let until = sent + within;
                     self.phase = Phase::Asking {
@@ -500,14 +503,18 @@ impl Wait {
         actions: &mut Vec<Action>,
     ) {
         let place = self.updated_place(&busy);
-        // All of us look when a grant ends that isn't confirmed.
-        let ahead = if busy.granted { 0 } else { busy.ahead };
+        // Each call clears some of them away.
+        let (ahead, left) = if busy.is_behind_dead {
+            (0, Some(Duration::ZERO))
+        } else {
+            (busy.ahead, busy.left)
+        };
         let pause = if place.polls {
             poll_interval(ahead, (self.policy.jitter)())
         } else {
             heartbeat(ahead)
         };
-        let Some(at) = next(self.policy.limit, pause, ahead, busy.left, now) else {
+        let Some(at) = next(self.policy.limit, pause, ahead, left, now) else {
             return self.end(End::Busy(busy), actions);
         };
         let was_queued = self.place.replace(place).is_some();
@@ -591,10 +598,7 @@ impl Wait {
         if grant.lasting < shortest_for(terms.clock_skew) {
             return None;
         }
-        let mut lease = Lease::granted(*sent, later, now, grant.lasting, terms);
-        if grant.confirm_soon {
-            lease.renew_now(now);
-        }
+        let lease = Lease::granted(*sent, later, now, grant.lasting, terms);
         (now < lease.stop_at()).then(|| Taken {
             lease,
             fence: grant.fence,

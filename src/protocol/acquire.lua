@@ -11,7 +11,7 @@
 -- ARGV[13] repair (1 or 0)
 -- ARGV[14] sync (1: replicas have to have the grant before it counts, which a renewal confirms then; '' or left out otherwise)
 -- ARGV[15] behind how many others it doesn't wait ('' or left out when it waits behind any number)
--- Returns {1, fence, slot} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if all in the queue, or only this one, are to ask again when that time is over, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
+-- Returns {1, fence, slot} when held; {0, server time (ms), waiters ahead, ticket, 1 if it must poll, ms left (-1: never), holders, id of one or nil, its entry or nil, what froze it or nil, 1 if it was repaired, 1 if dead waiters are left in front of it, which it clears away by asking again, who has asked that holder to end or nil} when busy; {2, by (JSON)} when superseded; {3, ms since the last success} when that is enough; {4, by (JSON)} when a person, or a newer run, doesn't want it to run any more: it releases what it has; {5, how many} when so many wait already
 -- @include lock
 -- @include text
 
@@ -19,33 +19,8 @@ local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), AR
 local place, ticket, supersede, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
 local once, repair, sync, most_waiting = ARGV[12], ARGV[13], (ARGV[14] or '') ~= '', tonumber(ARGV[15] or '')
 
--- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive lock without
--- waiters and without leftovers, and not for the first time on a day. The rest would do just the same.
-local is_usual = #ARGV >= 13 and limit == 1 and place == '' and supersede == '0' and not number and once == '0' and frozen == 0
-  and last_fence and math.floor(last_fence / (1000 * DAY)) == math.floor(now_ms / DAY)
-local there = is_usual and redis.call('EXISTS', lock, meta, holders, slots, queue, notices)
-if there == 1 then
-  -- If it has been told something, a request of its own has been there before this one.
-  local told = redis.pcall('HMGET', notices, 'removed:' .. id(token), 'cancelled:' .. id(token), 'left:' .. id(token))
-  if not (told[1] or told[2] or told[3]) then there = redis.call('EXISTS', lock, meta, holders, slots, queue) end
-end
-if there == 0 then
-  -- Times are put together as texts: to format a number takes as long as half a command.
-  local micros = string.sub('00000' .. time[2], -6)
-  local fence = time[1] .. micros
-  if tonumber(last_fence) >= tonumber(fence) then fence = int_text(last_fence + 1) end
-  redis.call('HSET', state, 'fence', fence)
-  redis.call('SET', lock, token, 'PX', ttl)
-  local entry = {fence, time[1] .. string.sub(micros, 1, 3), '1 1 0', sync and 'held:' or 'held', who}
-  redis.call('HSET', meta, token, table.concat(entry, ' '))
-  redis.call('PEXPIRE', meta, ttl + RETENTION)
-  local indexed = redis.pcall('ZADD', index, now_ms + math.max(IN_USE, ttl), name)
-  if type(indexed) == 'number' then redis.call('PEXPIRE', index, 2 * RETENTION) end
-  return {1, fence, 1}
-end
-
--- The rest is one function: its functions reach the variables above through it. If each had to
--- look them up itself, that would take a short script more time than its commands.
+-- One function: the functions in it reach the variables above through it. If each had to look them up itself, that would take
+-- more time than the commands.
 return (function()
 
 -- @include lease
@@ -70,7 +45,7 @@ local function accept(value)
   return {1, fence, tonumber(hold.slot or 0)}
 end
 
--- `more`: dead waiters may be left in front of it, which this run is to clear away soon.
+-- `more`: dead waiters are left in front of it.
 local function busy(ahead, polls, more)
   local value = redis.call('GET', lock)
   local holder, left, count = value, 0, 1
@@ -89,10 +64,8 @@ local function busy(ahead, polls, more)
     end
   end
   local entry = holder and redis.call('HGET', meta, holder)
-  -- A grant that isn't confirmed may have gone to a suspended waiter, and the next ones may be suspended as well.
-  local all = (read_hold(entry).phase == 'granted' or more) and 1 or 0
   local stopping = holder and cancelled_by(holder, entry)
-  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, is_kept_out and freeze, repaired, all, stopping or false}
+  return {0, int_text(now_ms), ahead, ticket, polls, left, count, holder and id(holder), entry, is_kept_out and freeze, repaired, more and 1 or 0, stopping or false}
 end
 
 -- A newer run makes this one give up.
@@ -144,7 +117,7 @@ else
     ticket = notice('left', token) or ''
     -- Its grant has run out, and another client has got the lock since.
     local hold = read_hold(redis.call('HGET', meta, token))
-    if hold.phase == 'granted' and hold.number ~= '' then ticket = hold.number end
+    if hold.phase == 'granted' then ticket = hold.number end
   end
 end
 -- Another run has a larger number in the outside order: the last holder, or a waiter, also one that has got a
@@ -181,7 +154,7 @@ local function count_ahead(most)
   for _, other in ipairs(redis.call('ZRANGE', others, 0, COUNTED - 1)) do
     if waiting >= most or other == token then break end
     local entry = redis.call('HGET', waiters, other) or ''
-    local until_ms, _, _, _, _, listens = string.match(entry, WAITER)
+    local until_ms, _, _, _, listens = string.match(entry, WAITER)
     local is_there = until_ms and tonumber(until_ms) > now_ms
     if is_there and listens ~= '0' then
       is_there = redis.pcall(PUBLISH[listens], channels .. id(other), 'hello') ~= 0
@@ -229,7 +202,7 @@ if place == '' then return busy(redis.call('ZCARD', others), 0) end
 -- From here on it is a waiter.
 local polls = place == 'poll'
 local listens = place == 'shard' and '2' or '1'
-local _, _, _, _, since = string.match(redis.call('HGET', waiters, token) or '', WAITER)
+local _, _, _, since = string.match(redis.call('HGET', waiters, token) or '', WAITER)
 local is_new = ticket == ''
 -- One that had its place before keeps it, and its turn, also on a full server.
 if not is_new then redis.call('PEXPIRE', waiters, QUEUE_TTL) end
@@ -279,13 +252,13 @@ local function remove_dead(rank)
   local neighbour, its_score = unpack(redis.call('ZRANGE', queue, rank, rank, 'WITHSCORES'))
   if not neighbour then return false end
   local entry = redis.call('HGET', waiters, neighbour) or ''
-  local until_ms, _, knows = string.match(entry, WAITER)
+  local until_ms = string.match(entry, WAITER)
   if is_superseded(its_score, entry) then
     supersede_waiter(neighbour, its_score, entry)
   elseif until_ms and tonumber(until_ms) > now_ms then
     return false
   else
-    dequeue(neighbour, its_score, knows)
+    dequeue(neighbour, its_score)
   end
   return true
 end
@@ -299,10 +272,7 @@ end
 local ahead = redis.call('ZRANK', others, token)
 -- An entry lives for three heartbeats.
 local beat = math.min(2000 + 500 * ahead, 8000 + 8 * ahead, 30000)
--- It has asked since the last ones were notified, also where the clock was set back since then.
-local seen = math.max(now_ms, tonumber(string.match(notified or '', '^%d+') or 0))
-local life = table.concat({int_text(now_ms + 3 * beat), int_text(seen), ARGV[9] == '' and '0' or '1'}, ':')
-local entry = {life, int_text(limit), since or int_text(now_ms), polls and '0' or listens, who}
+local entry = {int_text(now_ms + 3 * beat) .. ':' .. int_text(beat), int_text(limit), since or int_text(now_ms), polls and '0' or listens, who}
 redis.call('HSET', waiters, token, table.concat(entry, ' '))
 redis.call('PEXPIRE', queue, QUEUE_TTL)
 redis.call('PEXPIRE', waiters, QUEUE_TTL)

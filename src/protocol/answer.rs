@@ -54,9 +54,8 @@ pub struct Busy {
     pub frozen: Option<Frozen>,
     /// The lock had no expiry, and has got one.
     pub repaired: bool,
-    /// It was granted, and isn't confirmed yet: its waiter may be suspended, so that all in the queue ask
-    /// again when that short lease ends.
-    pub granted: bool,
+    /// Dead waiters are left in front of us, which we clear away by asking again.
+    pub is_behind_dead: bool,
     /// The client that has asked the holder to end.
     pub stopping: Option<Who>,
 }
@@ -101,8 +100,6 @@ pub struct Loss {
 #[derive(Clone, Debug)]
 pub enum Released {
     Now,
-    /// Released, too, and a waiter got it that still has to confirm that: [`super::Claim::wake_others`] looks a moment later.
-    HandedOn,
     /// It stays taken for this duration.
     Kept {
         left: Duration,
@@ -135,7 +132,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             entry,
             freeze,
             repaired,
-            granted,
+            is_behind_dead,
             stopping,
         ] => Acquired::Busy(Busy {
             now_ms: number(now_ms)?,
@@ -151,7 +148,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             holder: holder(entry)?,
             frozen: frozen(freeze)?,
             repaired: flag(repaired)?,
-            granted: flag(granted)?,
+            is_behind_dead: flag(is_behind_dead)?,
             stopping: scripts::who(stopping)?,
         }),
         [Value::Int(3), since] => Acquired::RecentSuccess(ago(since)?.unwrap_or_default()),
@@ -168,7 +165,6 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
 pub fn released(answer: Value) -> Result<Released, Error> {
     match array(answer)?.as_slice() {
         [Value::Int(1)] => Ok(Released::Now),
-        [Value::Int(5)] => Ok(Released::HandedOn),
         [Value::Int(3), rest, for_guards] => Ok(Released::Kept {
             left: left(rest)?,
             for_guards: flag(for_guards)?,

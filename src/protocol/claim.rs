@@ -17,7 +17,8 @@ use super::client::{Client, Looked};
 use super::history::HoldOutcome;
 use super::lock::Lock;
 use super::scripts::{
-    ACQUIRE, CHECK, KEEP, PROLONG, RELEASE, RENEW, SHARED_VALUES, count, left, number, slot,
+    ACQUIRE, CHECK, FREE, KEEP, PROLONG, RELEASE, RENEW, SHARED_VALUES, TAKE, count, left, number,
+    slot,
 };
 use super::token::Token;
 use super::who::{Limit, Who};
@@ -128,7 +129,7 @@ const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A renewal after this time looks at everything again, and refreshes what the server keeps for days.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
-/// For a lease that is longer, the index of the names is to be kept up to date as well.
+/// For a lease that is longer, the short scripts don't do: the index of the names is to be kept up to date as well.
 const LONGEST_PROLONGED: Duration = Duration::from_secs(24 * 3600);
 
 /// How often a release is repeated at most, each time to remove some dead waiters.
@@ -184,6 +185,9 @@ impl Claim {
             replicated: client.is_replicated(),
         };
         let call = self.acquire_call(request, place, needs);
+        if takes(request, place, needs) {
+            return client.send_short(&TAKE, call);
+        }
         client.send(call)
     }
 
@@ -341,8 +345,12 @@ impl Claim {
         let keys = &self.lock.keys;
         Call {
             script: &PROLONG,
-            keys: vec![keys.lock.clone(), keys.meta.clone(), keys.notices.clone()],
-            args: self.args([ms(ttl), ms(ttl + REMEMBERED), self.id()]),
+            keys: vec![
+                keys.lock.clone(),
+                keys.meta.clone(),
+                self.lock.notice("cancelled", &self.id()),
+            ],
+            args: self.args([ms(ttl), ms(ttl + REMEMBERED)]),
         }
     }
 
@@ -410,7 +418,7 @@ impl Claim {
         &self,
         client: &mut Client,
         mode: &ReleaseMode,
-        is_slow: impl FnOnce(),
+        is_slow: impl FnMut(),
     ) -> Result<Released, Error> {
         self.release_over(client, mode, is_slow, |_, _| true)
             .map(|(released, _)| released)
@@ -421,13 +429,20 @@ impl Claim {
         &self,
         client: &mut Client,
         mode: &ReleaseMode,
-        is_slow: impl FnOnce(),
+        mut is_slow: impl FnMut(),
         and_then: impl FnOnce(&mut Connection, Duration) -> bool,
     ) -> Result<(Released, bool), Error> {
         let call = self.release_call(mode);
         client.open_to_release()?;
         let (released, is_known) = client.with_connection(|connection, within| {
-            let answer = connection.release(call, SLOW_ANSWER, is_slow, within)?;
+            let mut answer = Value::Int(0);
+            if self.frees(mode) {
+                let short = call.of(&FREE);
+                answer = connection.release(short, SLOW_ANSWER, &mut is_slow, within)?;
+            }
+            if answer == Value::Int(0) {
+                answer = connection.release(call, SLOW_ANSWER, is_slow, within)?;
+            }
             let is_last = !leaves_dead_waiters(&answer);
             let released = is_last.then(|| released(answer)).transpose()?;
             Ok((released, and_then(connection, within)))
@@ -447,12 +462,6 @@ impl Claim {
         Ok((Released::Now, is_known))
     }
 
-    /// Has those woken that wait behind the next holder, if it hasn't confirmed its grant by now: the same release once
-    /// more. What was sent counts, whether it is answered in time or not; false if it isn't.
-    pub fn wake_others(&self, client: &mut Client, mode: &ReleaseMode) -> bool {
-        client.call(self.release_call(mode), |_| Ok(())).is_ok()
-    }
-
     pub(super) fn release_call(&self, mode: &ReleaseMode) -> Call {
         let (by_job, outcome, keep_for) = match mode {
             ReleaseMode::Unused { .. } => ("0", String::new(), Duration::ZERO),
@@ -464,6 +473,18 @@ impl Claim {
             args.push(b"1".to_vec());
         }
         self.lock.call_with_guards(&RELEASE, args)
+    }
+
+    /// Returns true if [`FREE`] may do for a release: a run is over that has ended by itself, and doesn't keep its lock.
+    pub(super) fn frees(&self, mode: &ReleaseMode) -> bool {
+        let is_plain = matches!(
+            mode,
+            ReleaseMode::Finished {
+                outcome: HoldOutcome::Status(_),
+                keep_for: Duration::ZERO,
+            }
+        );
+        is_plain && self.lock.history > 0
     }
 
     /// The same, and once more over a fresh connection where that fails over the one that there was,
@@ -555,6 +576,17 @@ impl Claim {
             client.follow_locks();
         }
     }
+}
+
+/// Returns true if [`TAKE`] may do for a first request: it wants nothing but the lock, for no longer than a day.
+pub(super) fn takes(request: &Request, place: Option<&Place>, needs: Needs) -> bool {
+    let Request { limit, queue, .. } = request;
+    place.is_none()
+        && !needs.replicated
+        && (*limit, queue.supersede, queue.number) == (Limit::EXCLUSIVE, Supersede::Nobody, None)
+        && request.once_key.is_none()
+        && request.once_per.is_zero()
+        && request.ttl <= LONGEST_PROLONGED
 }
 
 /// Whether the answer to a release says that it is done, and that another call removes more dead waiters.

@@ -14,7 +14,7 @@ use redis::{Cmd, ServerError, Value};
 
 use super::answer::{Acquired, LeaseState, acquired};
 use super::grant::Grant;
-use super::scripts::{ACQUIRE, array, lossy_text};
+use super::scripts::{ACQUIRE, Script, TAKE, array, lossy_text};
 use super::token::Token;
 use crate::redis::call::Call;
 use crate::redis::connection::Connection;
@@ -33,6 +33,8 @@ pub struct Client {
     limit: Option<Duration>,
     /// What the last renewal over the connection has found.
     pub(super) looked: Option<Looked>,
+    /// What is asked if the short script that was called for it has done nothing.
+    whole: Option<Call>,
 }
 
 /// What the renewals of a lock over a connection have found.
@@ -50,6 +52,8 @@ pub(super) struct Looked {
 pub enum Incoming {
     /// The answer to [`super::Claim::acquire`]; one that can't be read is an error.
     Acquired(Result<Acquired, Error>),
+    /// A short script has done nothing, so the whole one was called; how long its answer may take.
+    AskedAgain(Duration),
     /// The subscription is confirmed: no release can be missed any more.
     Subscribed,
     /// The server doesn't let us subscribe; a waiter has to poll.
@@ -81,6 +85,7 @@ impl Client {
             connection: None,
             limit: None,
             looked: None,
+            whole: None,
         }
     }
 
@@ -300,8 +305,15 @@ impl Client {
                 Received::Push(push) => return Ok(Some(push.into())),
                 Received::Answer { script, value, .. } => (script, value),
             };
+            let is_of = |other: &Script| script.is_some_and(|script| script.hash == other.hash);
+            if is_of(&TAKE)
+                && value == Value::Int(0)
+                && let Some(whole) = self.whole.take()
+            {
+                return Ok(Some(Incoming::AskedAgain(self.send(whole)?)));
+            }
             // The caller of another script waited for its answer, and doesn't any more.
-            if script.is_some_and(|script| script.hash == ACQUIRE.hash) {
+            if is_of(&ACQUIRE) || is_of(&TAKE) {
                 let answer = acquired(value);
                 if let Ok(Acquired::Held { .. }) = answer {
                     self.deployment.note_granter(connection);
@@ -326,6 +338,17 @@ impl Client {
         // A subscription may have a separate answer, for which the call waits.
         let answers = if connection.is_subscribing() { 2 } else { 1 };
         Ok(timeout * answers + connection.replicas_timeout())
+    }
+
+    /// The same by a short script, with the keys and arguments of the whole one, which is called if that does nothing.
+    pub(super) fn send_short(
+        &mut self,
+        script: &'static Script,
+        whole: Call,
+    ) -> Result<Duration, Error> {
+        let short = whole.of(script);
+        self.whole = Some(whole);
+        self.send(short)
     }
 
     /// Listens to a channel from the next call on, unless that is done.

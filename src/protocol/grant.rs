@@ -15,19 +15,12 @@ pub struct Grant {
     pub at_ms: u64,
     /// How long it lasts.
     pub lasting: Duration,
-    /// Others wait, too, and are woken if it isn't confirmed soon.
-    pub confirm_soon: bool,
 }
 
 impl Grant {
-    /// Reads `granted <fence> <slot> <at> <lasting>`, which may be followed by `soon`; `None` for anything else.
+    /// Reads `granted <fence> <slot> <at> <lasting>`; `None` for anything else.
     pub fn parse(message: &str) -> Option<Self> {
-        let rest = message.strip_prefix("granted ")?;
-        let (rest, confirm_soon) = match rest.strip_suffix(" soon") {
-            Some(rest) => (rest, true),
-            None => (rest, false),
-        };
-        let mut words = rest.split(' ');
+        let mut words = message.strip_prefix("granted ")?.split(' ');
         let mut number = |most: u64| -> Option<u64> {
             let number = words.next()?.parse().ok()?;
             (number <= most).then_some(number)
@@ -37,7 +30,6 @@ impl Grant {
             slot: u32::try_from(number(SLOTS.into())?).ok()?,
             at_ms: number(MAX_EXACT_INT)?,
             lasting: Duration::from_millis(number(LONGEST_GRANT)?),
-            confirm_soon,
         };
         words.next().is_none().then_some(grant)
     }
@@ -55,16 +47,12 @@ mod tests {
         let grant = Grant::parse("granted 1700000000000000 2 1700000000000 2000").unwrap();
         assert_eq!((grant.fence, grant.slot), (1_700_000_000_000_000, 2));
         assert_eq!(grant.lasting, Duration::from_secs(2));
-        assert!(!grant.confirm_soon);
-        let grant = Grant::parse("granted 1700000000000000 2 1700000000000 2000 soon").unwrap();
-        assert!(grant.confirm_soon);
         for message in [
             "",
             "granted",
             "granted 1 1 1",
             "granted 1 1 1 2000 1",
-            "granted 1 1 1 soon",
-            "granted 1 1 1 2000 soon soon",
+            "granted 1 1 1 2000 soon",
             "granted -1 1 1 2000",
             "granted 1 1 1 1800000000000",
             "granted 1 10000 1 2000",

@@ -1,5 +1,5 @@
 -- history: the holds of a lock that are over, those that aren't, and those that ended without a release. Read only.
--- KEYS[13] skips: the runs that ended without the lock; or none, if they aren't asked for
+-- KEYS[12] skips: the runs that ended without the lock; or none, if they aren't asked for
 -- Returns {server time (ms), records (the newest first), {id, 1 when held, 0 when its lease has ended or 2 when it was lost, when (ms; of one that is held, the end of its lease), entry}…, skips (the newest first)}
 -- @include lock
 -- @include held
@@ -16,6 +16,6 @@ for _, hold in ipairs(some_holds(LIVE)) do
     live[#live + 1] = {id(hold.token), how, int_text(ended), hold.entry}
   end
 end
-local skipped = KEYS[13] and redis.pcall('LRANGE', KEYS[13], 0, -1)
+local skipped = KEYS[12] and redis.pcall('LRANGE', KEYS[12], 0, -1)
 if type(skipped) ~= 'table' or skipped.err then skipped = {} end
 return {int_text(now_ms), redis.call('LRANGE', history, 0, -1), live, skipped}

@@ -6,15 +6,14 @@
 -- KEYS[5] queue
 -- KEYS[6] waiters
 -- KEYS[7] history
--- KEYS[10] notices
--- KEYS[12] guards
+-- KEYS[11] guards
 -- ARGV[1] of how many of the newest holds to return how long they lasted, if they succeeded
 -- ARGV[2] where the list of holders goes on ('0' at first, '' when all are known)
 -- ARGV[3] the score in the queue from which the list of waiters goes on ('-inf' at first, '' when all are known)
 -- Returns {type of the key, last fence or nil, server time (ms), holders {id, ms left (-1: never), entry or nil, living guards {entry…}, who has asked it to end or nil}…, waiters {id, entry}…, what froze it or nil, ms that a hold lasted…, {where the list of holders goes on, and that of waiters}, {when a run succeeded last (ms) or nil, how many holds ended as a success, a failure, lost, forced, stopped and released, how many runs ended without the lock, and the last freezes, or nil each}}
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local queue, waiters, history, newest = KEYS[5], KEYS[6], KEYS[7], tonumber(ARGV[1])
-local from_holder, from_score, notices, guards = ARGV[2], ARGV[3], KEYS[10], KEYS[12]
+local from_holder, from_score, guards = ARGV[2], ARGV[3], KEYS[11]
 -- @constant LOST of holders
 -- @include hold
 local ENTRIES = 250 -- in how many entries lost holds are searched at most
@@ -55,9 +54,9 @@ local function lasts(entry) return tonumber(string.match(entry or '', '^%d+') or
 
 -- Who has asked a holder to end, or false, as `cancelled_by` finds it.
 local function asked_by(hold, entry)
-  local posted = redis.pcall('HGET', notices, 'cancelled:' .. hold)
-  posted = lasts(type(posted) == 'string' and posted)
-  if posted then return string.match(posted, '^%d+ (.*)$') end
+  -- The keys of a lock begin with the same, before the word "state".
+  local posted = redis.pcall('GET', string.sub(state, 1, -6) .. 'cancelled:' .. hold)
+  if type(posted) == 'string' then return posted end
   local newest, who = string.match(cancelled or '', '^(%d+) (.*)$')
   return newest and fence_of(entry) <= tonumber(newest) and string.find(entry or '', '"instance":"', 1, true) and who
 end

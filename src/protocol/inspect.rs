@@ -169,7 +169,7 @@ impl Inspected {
             holder: first.holder.clone(),
             frozen: self.frozen.clone(),
             repaired: false,
-            granted: false,
+            is_behind_dead: false,
             stopping: first.stopping.clone(),
         })
     }

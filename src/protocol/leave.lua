@@ -28,7 +28,7 @@ local left = hold.number - now_ms
 if left > 0 then
   keep_hold(token, value, entry, left)
 else
-  local granted, more = end_hold(token, value, math.floor((now_ms - hold.since) / HELD_FOR_EACH))
+  local granted, more = end_hold(token, value)
   if not granted then retire_name(value == token) end
   if more then return {4} end
 end

@@ -31,6 +31,12 @@ impl Lock {
         &self.name
     }
 
+    /// The key of a kind of notice for the run with this id (`lib/notices.lua` has the kinds).
+    pub(super) fn notice(&self, kind: &str, id: &str) -> Vec<u8> {
+        let ending = format!("{kind}:{id}");
+        [&self.keys.channels[..], ending.as_bytes()].concat()
+    }
+
     /// The channel of the waiter with this id.
     pub(super) fn channel_of(&self, id: &str) -> Vec<u8> {
         [&self.keys.channels, id.as_bytes()].concat()
@@ -162,7 +168,6 @@ impl Lock {
                 keys.history.clone(),
                 keys.index.clone(),
                 keys.slots.clone(),
-                keys.notices.clone(),
                 keys.exempt.clone(),
             ],
             args: common.into_iter().chain(args).collect(),

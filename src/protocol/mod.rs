@@ -7,7 +7,7 @@
 //! slots and limits in `slots`.
 //! Beside these, in the same hash slot: `state` (the last fence and ticket, a freeze), `meta` (the holders'
 //! entries), `guards` (work elsewhere under the holds), `queue` and `waiters` (the waiters, in the order of their turns), `exempt` (those that ignore freezes),
-//! `notices` (what runs are to learn with their next request), `history` (the holds that are over), `skips` (the runs that ended without the lock),
+//! notices (what a run is to learn with its next request, a key each), `history` (the holds that are over), `skips` (the runs that ended without the lock),
 //! and a channel for each waiter; and for each prefix one `index` of the names in use, so that no client has to
 //! walk the keyspace.
 //!
@@ -31,6 +31,7 @@
 //!
 //! The scripts:
 //!
+//! - `take.lua` and `free.lua` do what `acquire.lua` and `release.lua` usually do, and leave all else to them.
 //! - `acquire.lua` takes a lock, or a place in its queue; it confirms a grant, and is the heartbeat of
 //!   a waiter. A repetition after a lost reply is safe.
 //! - `renew.lua` extends our lease; it never shortens one that was asked for and never re-creates a lost
@@ -55,10 +56,9 @@
 //! A lock that is released is *handed on*: the same script writes the next waiter's token into it,
 //! with a short TTL, and sends that waiter alone a message. So no client can get in between, and a lost
 //! message costs a heartbeat, not a stall. A waiter without a subscription is dead and is skipped; one
-//! that doesn't confirm in time is skipped too, and keeps its ticket. It may be suspended, and so may
-//! those behind it: so they are notified of the grant, reply at once, and ask again when it expires; then
-//! those that haven't replied are skipped together. How many are notified depends on how long the last
-//! hold lasted, so that a quick succession of short holds is not disturbed.
+//! that doesn't confirm in time, because it is suspended, costs one grant and keeps its ticket. The waiter
+//! behind it asks again when that grant expires: the run that confirms a grant sees to it that the second in
+//! the queue does so soon, too.
 //!
 //! The *fence* that each hold carries is `max(last + 1, server time in µs)`: it grows with every
 //! grant also when the state was flushed or the server restarted empty.

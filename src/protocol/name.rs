@@ -79,9 +79,8 @@ pub(super) struct Keys {
     pub(super) slots: Vec<u8>,
     pub(super) history: Vec<u8>,
     pub(super) skips: Vec<u8>,
-    pub(super) notices: Vec<u8>,
     pub(super) guards: Vec<u8>,
-    /// What the channel of each waiter begins with.
+    /// What the channel of each waiter, and the key of each notice, begins with.
     pub(super) channels: Vec<u8>,
     /// The names of the locks in use below this prefix.
     pub(super) index: Vec<u8>,
@@ -107,7 +106,6 @@ impl Keys {
             slots: format!("{tag}:slots").into(),
             history: format!("{tag}:history").into(),
             skips: format!("{tag}:skips").into(),
-            notices: format!("{tag}:notices").into(),
             guards: format!("{tag}:guards").into(),
             channels: format!("{tag}:").into(),
             index: index_key(prefix),
@@ -209,14 +207,13 @@ mod tests {
                     slots,
                     history,
                     skips,
-                    notices,
                     guards,
                     channels,
                     ..
                 } = &keys;
                 for key in [
-                    state, meta, holders, queue, waiters, exempt, slots, history, skips, notices,
-                    guards, channels,
+                    state, meta, holders, queue, waiters, exempt, slots, history, skips, guards,
+                    channels,
                 ] {
                     let text = String::from_utf8_lossy(key);
                     assert_eq!(
@@ -244,7 +241,6 @@ mod tests {
                     slots,
                     history,
                     skips,
-                    notices,
                     guards,
                     channels,
                     index,
@@ -252,7 +248,7 @@ mod tests {
                 let blocked = blocked_key(prefix, "0123456789ab");
                 for key in [
                     lock, state, meta, holders, queue, waiters, exempt, slots, history, skips,
-                    notices, guards, channels, index, blocked,
+                    guards, channels, index, blocked,
                 ] {
                     let text = String::from_utf8_lossy(&key);
                     assert_eq!(

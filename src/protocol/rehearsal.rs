@@ -12,10 +12,11 @@ use super::answer::{Acquired, LeaseState, Released};
 use super::answer::{acquired, checked, prolonged, released, renewed};
 use super::claim::{Claim, Needs, Place, QueueOptions, ReleaseMode, Request};
 use super::client::{Client, Incoming, left};
+use super::history::HoldOutcome;
 use super::lock::Lock;
 use super::locks::Locks;
 use super::name::Name;
-use super::scripts::{FORCE, FREEZE, HISTORY, SKIP, STOP, THAW, array, number};
+use super::scripts::{FORCE, FREE, FREEZE, HISTORY, SKIP, STOP, TAKE, THAW, array, number};
 use super::token::random_bits;
 use super::who::{Limit, Who};
 use crate::redis::call::Call;
@@ -44,12 +45,13 @@ pub struct Rehearsed {
     pub silence: Option<Error>,
 }
 
-/// A lock of its own, with a holder and a waiter.
+/// A lock of its own, with a holder, a waiter, and one that comes last.
 struct Rehearsal<'a> {
     lock: Lock,
     who: &'a Who,
     holder: Claim,
     waiter: Claim,
+    last: Claim,
     speaks_resp3: bool,
     is_subscribed: bool,
     is_sharded: bool,
@@ -72,6 +74,7 @@ impl Locks {
         let mut rehearsal = Rehearsal {
             holder: Claim::new(lock.clone(), who)?,
             waiter: Claim::new(lock.clone(), who)?,
+            last: Claim::new(lock.clone(), who)?,
             lock,
             who,
             speaks_resp3: false,
@@ -188,13 +191,17 @@ impl Rehearsal<'_> {
         let index = &self.lock.keys.index;
         let mut keys = self.lock.call_with_skips(&SKIP, Vec::new()).keys;
         keys.retain(|key| key != index);
+        for claim in [&self.holder, &self.waiter] {
+            let notices = ["cancelled", "removed", "forced", "left"];
+            keys.extend(notices.map(|kind| self.lock.notice(kind, &claim.id())));
+        }
         let (mut remove, mut forget) = (cmd("UNLINK"), cmd("ZREM"));
         remove.arg(keys);
         forget.arg(index).arg(self.lock.name.as_str());
         [remove, forget]
     }
 
-    fn steps(&self) -> [Step; 13] {
+    fn steps(&self) -> [Step; 15] {
         let (lock, holder, waiter) = (&self.lock, &self.holder, &self.waiter);
         let request = Request {
             who: self.who.clone(),
@@ -214,7 +221,11 @@ impl Rehearsal<'_> {
             replicated: false,
         };
         let wait = || waiter.acquire_call(&request, Some(&place), needs);
-        let take = holder.acquire_call(&request, None, Needs::default());
+        let acquire = |claim: &Claim| claim.acquire_call(&request, None, Needs::default());
+        let finished = ReleaseMode::Finished {
+            outcome: HoldOutcome::Status(0),
+            keep_for: Duration::ZERO,
+        };
         let who = self.who.to_json();
         let ttl = TTL.as_millis().to_string();
         let skip = vec!["busy".into(), "0".into(), who.clone(), Vec::new()];
@@ -226,7 +237,7 @@ impl Rehearsal<'_> {
         let history = lock.call(&HISTORY, Vec::new());
         let thaw = lock.call(&THAW, Vec::new());
         [
-            ("acquire", take, is_held),
+            ("acquire", acquire(holder), is_held),
             (
                 "acquire",
                 wait(),
@@ -249,6 +260,10 @@ impl Rehearsal<'_> {
             }),
             ("acquire", wait(), is_held),
             ("force", force, has_fields::<3>),
+            ("take", acquire(&self.last).of(&TAKE), is_held),
+            ("free", self.last.release_call(&finished).of(&FREE), |it| {
+                matches!(released(it), Ok(Released::Now))
+            }),
             ("skip", skip, has_fields::<1>),
             ("history", history, has_fields::<3>),
         ]

@@ -4,32 +4,16 @@
 -- ARGV[6] how the run ended ('' when there was none)
 -- ARGV[7] keep (ms that the lock stays ours, counted from when we got it, or 0)
 -- ARGV[8] answered (1: every request for it was answered, so that none can arrive late; '' or left out)
--- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them; {5} when the release of a run has handed an exclusive lock on to one of several waiters: the same call a moment later notifies the others if the grant isn't confirmed by then
+-- Returns {1} when released; {3, ms left, 1 if for its guards} when kept; {2} when it had been released before; {0, who forced us out or nil, entry of a holder or nil} when it wasn't ours; {4} when released, and dead waiters are left: the same call once more removes some of them
 -- @include lock
--- @include ends
--- @constant PLAIN_HOLD of hold
 
 local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 
--- The usual case comes before anything else is defined, which takes longer than its commands: an exclusive lock without
--- waiters and without leftovers. The rest would do just the same.
-if #ARGV == 7 and by_job == '0' and keep == 0 and frozen == 0 and string.match(how, '^status:')
-  and redis.pcall('GET', lock) == token and redis.call('EXISTS', holders, slots, queue) == 0 then
-  local entry = redis.pcall('HGET', meta, token)
-  if type(entry) == 'string' and string.match(entry, PLAIN_HOLD) and not string.find(entry, '"once":"', 1, true) then
-    redis.call('UNLINK', lock, meta)
-    record_end(token, entry, now_ms, how, '')
-    if how == 'status:0' then set_state('succeeded', int_text(now_ms)) end
-    if type(redis.pcall('ZADD', index, now_ms, name)) == 'number' then redis.call('PEXPIRE', index, 2 * RETENTION) end
-    return {1}
-  end
-end
-
--- The rest is one function: its functions reach the variables above through it. If each had to
--- look them up itself, that would take a short script more time than its commands.
+-- One function, as that of acquire.
 return (function()
 
 -- @include guards
+-- @include ends
 -- @include once
 
 local entry = redis.pcall('HGET', meta, token)
@@ -47,7 +31,7 @@ local function note_end()
   local by = false
   if how == 'cancelled' then
     by = cancelled_by(token, entry)
-    redis.pcall('HDEL', notices, 'cancelled:' .. id(token))
+    forget_notice('cancelled', token)
   end
   -- What is kept was released before.
   if hold.phase == 'kept' then return end
@@ -67,21 +51,10 @@ local function note_for_run()
   end
 end
 
--- Whether the first in the queue wants the lock for itself alone.
-local function is_for_one()
-  local head = redis.pcall('ZRANGE', line, 0, 0)[1]
-  local waiter = head and redis.pcall('HGET', waiters, head)
-  local _, _, _, limit = string.match(type(waiter) == 'string' and waiter or '', WAITER)
-  return limit == '1'
-end
-
--- Its call was repeated: it may be that dead waiters were left, or that the waiter which got the lock hasn't confirmed
--- that, so that it may be suspended, and others with it. Returns whether some dead ones still are left.
+-- Its call was repeated: it may be that dead waiters were left. Returns whether some still are.
 local function goes_on(value)
   if type(value) == 'table' then return false end
-  local again, more = grant_next(value)
-  local holder = read_hold(value and redis.pcall('HGET', meta, value))
-  if not again and not more and holder.phase == 'granted' then notify_next(MOST_NOTIFIED) end
+  local _, more = grant_next(value)
   return more
 end
 
@@ -95,25 +68,23 @@ if ours and hold.start and math.max(left, guarded) > 0 then
   return {3, math.max(left, guarded), guarded > 0 and 1 or 0}
 end
 
-local granted, more, unsure = false, false, false
+local granted, more
 local place = not ours and redis.pcall('ZSCORE', queue, token)
 if ours then
-  local held_for = now_ms - tonumber(hold.since or now_ms)
-  -- A run looks whether a waiter that has the lock alone has confirmed that. Else others are notified at once: the longer
-  -- the hold was, the more.
-  unsure = value == token and by_job == '0' and how ~= '' and held_for >= LONG_HOLD and is_for_one()
-  granted, more = end_hold(token, value, unsure and 0 or math.floor(held_for / HELD_FOR_EACH), unsure)
-  unsure = unsure and granted and redis.call('ZCARD', line) > 0
+  granted, more = end_hold(token, value)
 elseif type(place) == 'string' then
-  -- Also where it knows its ticket: its own first request, if it arrives late, must not pass for a newer one.
-  dequeue(token, place, how == '' and '1' or '0')
+  -- If nothing was done under it, note_end() posts more than its ticket.
+  if how == '' then remove_waiter(token) else dequeue(token, place) end
   -- A key of another type isn't ours to look into.
   if type(value) ~= 'table' then granted, more = grant_next(value) end
   redis.pcall('HDEL', meta, token)
 else
   local answer = not_held(token, value)
   redis.call('HDEL', meta, token)
-  if by_job == '0' then redis.pcall('HDEL', notices, 'forced:' .. id(token), 'released:' .. id(token)) end
+  if by_job == '0' then
+    forget_notice('forced', token)
+    forget_notice('released', token)
+  end
   if answer[1] == 0 then
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
     if how == '' or hold.phase == 'kept' then
@@ -144,6 +115,6 @@ end
 note_end()
 note_for_run()
 if not granted and type(value) ~= 'table' then retire_name(value == token) end
-return {more and 4 or unsure and 5 or 1}
+return {more and 4 or 1}
 
 end)()

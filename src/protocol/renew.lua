@@ -6,7 +6,7 @@
 
 -- @include lock
 
--- The rest is one function, as that of acquire.
+-- One function, as that of acquire.
 return (function()
 
 -- @include lease

@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(holder(&held).unwrap().unwrap().fence, 12);
         let freeze = text(&format!("9000 500 {run}"));
         assert_eq!(frozen(&freeze).unwrap().unwrap().until_ms, 9_000);
-        let queued = text(&format!("9000:500:1 1 1000 1 {run}"));
+        let queued = text(&format!("9000:2000 1 1000 1 {run}"));
         assert_eq!(waiter(&queued).unwrap().unwrap().who.host, "h");
         assert!(holder(&Value::Nil).unwrap().is_none());
         assert!(frozen(&Value::Nil).unwrap().is_none());

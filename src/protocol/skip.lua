@@ -1,5 +1,5 @@
 -- skip: note that a run ended without the lock. Not part of the lock: nothing depends on it.
--- KEYS[13] skips: the runs that ended without the lock, the newest first
+-- KEYS[12] skips: the runs that ended without the lock, the newest first
 -- ARGV[4] why ('recent', 'busy', 'timeout', 'frozen', 'superseded', 'removed' or 'deadlock')
 -- ARGV[5] ms (that the run waited; with 'recent', that a success was ago)
 -- ARGV[6] who (JSON)
@@ -8,7 +8,7 @@
 -- @include lock
 -- @include names
 -- @include state
-local skips, why, ms, who, by = KEYS[13], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local skips, why, ms, who, by = KEYS[12], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 -- A server that is full takes no counter.
 pcall(add_one, 'ended:skipped')
 if history_size == 0 then

@@ -414,6 +414,58 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_is_granted_guarded_or_kept_by_its_phase() {
+        for (phase, granted, guards, kept) in [
+            ("held", false, 0, None),
+            ("held:", true, 0, None),
+            ("granted:3", true, 0, None),
+            ("guarded:2", false, 2, None),
+            ("kept", false, 0, Some(Kept::AtLeast)),
+            ("kept:9000", false, 0, Some(Kept::ForGuards)),
+        ] {
+            let entry = format!(r#"7 8000 1 1 250 {phase} {{"host":"h"}}"#);
+            let holder = Holder::parse(entry.as_bytes()).unwrap();
+            let read = (holder.granted, holder.guards, holder.kept);
+            assert_eq!(read, (granted, guards, kept), "{phase}");
+            assert_eq!(holder.waiting_since_ms(), 7_750);
+        }
+    }
+
+    #[test]
+    fn a_command_has_as_long_to_end_as_its_run_says_and_no_longer_than_half_the_ttl() {
+        let ms = Duration::from_millis;
+        for (kill_after, ttl, grace) in [
+            (None, None, KILL_AFTER),
+            (Some(9_000), None, ms(9_000)),
+            (Some(9_000), Some(30_000), ms(9_000)),
+            (Some(9_000), Some(10_000), ms(5_000)),
+            (None, Some(6_000), ms(3_000)),
+        ] {
+            let who = Who {
+                kill_after,
+                ttl,
+                ..Who::default()
+            };
+            assert_eq!(who.grace(), grace, "{kill_after:?} {ttl:?}");
+        }
+        assert_eq!(Who::unusual_grace(KILL_AFTER), None);
+        assert_eq!(Who::unusual_grace(ms(9_000)), Some(9_000));
+    }
+
+    #[test]
+    fn an_entry_weighs_what_its_texts_and_the_list_of_words_do() {
+        let who = Who {
+            host: "hh".into(),
+            user: "u".into(),
+            known_as: Some("as".into()),
+            reason: Some("because".into()),
+            command: vec!["ls".into(), "-l".into()],
+            ..Who::default()
+        };
+        assert_eq!(who.weight(), 2 + 1 + 2 + 7 + 2 * (size_of::<String>() + 2));
+    }
+
+    #[test]
     fn texts_are_cut_when_they_are_written_and_when_they_are_read() {
         let long = |count| "é".repeat(count);
         let who = Who {
@@ -440,6 +492,14 @@ mod tests {
         assert_eq!(read.pid, 3);
         assert_eq!(read.reason, Some(long(1000) + "…"));
         assert_eq!(read.instance, None);
+        // The memory of the words that were dropped is given back.
+        let mut short = who.clone();
+        short.shorten();
+        assert!(
+            short.command.capacity() <= COMMAND,
+            "{}",
+            short.command.capacity()
+        );
         let raw = serde_json::to_vec(&Who {
             command: vec!["x".repeat(50_000)],
             ..who

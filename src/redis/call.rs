@@ -21,6 +21,15 @@ pub struct Call {
 }
 
 impl Call {
+    /// The call of another script with the same keys and arguments.
+    pub fn of(&self, script: &'static Script) -> Self {
+        Self {
+            script,
+            keys: self.keys.clone(),
+            args: self.args.clone(),
+        }
+    }
+
     /// The command: by hash, or (once, on `NOSCRIPT`) with the whole text.
     pub fn command(&self, by_hash: bool) -> Cmd {
         let mut command = if by_hash {

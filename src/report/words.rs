@@ -495,7 +495,7 @@ mod tests {
             holder: None,
             frozen: None,
             repaired: false,
-            granted: false,
+            is_behind_dead: false,
             stopping: None,
         }
     }

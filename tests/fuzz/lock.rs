@@ -112,7 +112,7 @@ fn names(bytes: &[u8]) {
     };
     let first = [&keys.state, &keys.meta, &keys.holders, &keys.queue].map(|key| slot(key));
     let more = [&keys.waiters, &keys.exempt, &keys.slots].map(|key| slot(key));
-    let rest = [&keys.history, &keys.skips, &keys.notices, &keys.channels].map(|key| slot(key));
+    let rest = [&keys.history, &keys.skips, &keys.channels].map(|key| slot(key));
     let all = first.into_iter().chain(more).chain(rest);
     assert!(
         all.into_iter().all(|own| own == slot(&keys.lock)),

@@ -21,22 +21,18 @@ use crate::decide::renewals::{self, Renewals, Report};
 use crate::decide::session::{self, Session};
 use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::protocol::answer::{acquired, checked, prolonged, released, renewed};
-use crate::protocol::claim::Needs;
+use crate::protocol::claim::{Needs, takes};
 use crate::protocol::grant::Grant;
 use crate::protocol::guard::extended;
+use crate::protocol::scripts::{ACQUIRE, FREE, TAKE};
 use crate::protocol::{
-    self, Claim, Error, ErrorKind, Guard, HoldOutcome, LeaseState, ReleaseMode, Released,
-    Request as Wish,
+    self, Claim, Error, ErrorKind, Guard, HoldOutcome, LeaseState, ReleaseMode, Request as Wish,
 };
 use crate::signal::SIGTERM;
 use crate::sys::ReceivedSignal;
 
 /// How long an answer may take (`REDLOCK_REDIS_TIMEOUT`).
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-
-/// How long the next holder has to confirm its grant, and how long the answer to a release that notifies others may take.
-const TO_CONFIRM: Duration = Duration::from_millis(5);
-const WAKES_WITHIN: Duration = Duration::from_millis(50);
 
 /// What is wrong on purpose with the part that carries decisions out, to see that it is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,8 +105,6 @@ pub enum Stage {
     Releasing {
         mode: ReleaseMode,
         is_second_try: bool,
-        /// The lock was handed on: when it looks whether the next holder has confirmed that.
-        wakes_at: Option<Moment>,
     },
     Over,
     /// Killed together with its command.
@@ -126,8 +120,6 @@ enum Task {
     Prolong,
     Check,
     Release,
-    /// Once more, for those behind a waiter that has the lock and doesn't confirm that.
-    Wake,
 }
 
 /// A question whose answer is awaited.
@@ -241,8 +233,9 @@ impl Client {
                 let due = session.due(self.renewals.lease()).into_iter();
                 due.chain(self.renewals.due()).min()
             }
-            Stage::Releasing { wakes_at, .. } => *wakes_at,
-            Stage::New | Stage::Joining | Stage::Over | Stage::Dead => None,
+            Stage::New | Stage::Joining | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {
+                None
+            }
         };
         let pending = self.pending.map(|pending| pending.until);
         own.into_iter().chain(pending).chain(self.dies_at).min()
@@ -356,6 +349,22 @@ impl Client {
         if let Incoming::Closed = incoming {
             network.close(self.number);
         }
+        if let Incoming::Again(asked) = incoming {
+            let is_waiting = matches!(self.stage, Stage::Waiting(_));
+            // Else something was sent meanwhile that takes it back.
+            if is_waiting == (asked.call.script.hash == ACQUIRE.hash) {
+                let request = Request {
+                    asked,
+                    subscribes: false,
+                    tracks: false,
+                };
+                network.send(self.number, request);
+            }
+            if is_waiting {
+                self.on_wait(wait::Event::Sent(now, ANSWER_WITHIN), now, network);
+            }
+            return;
+        }
         match &self.stage {
             Stage::Waiting(_) => {
                 let event = match incoming {
@@ -369,7 +378,7 @@ impl Client {
                         let text = String::from_utf8_lossy(&text);
                         Grant::parse(&text).map_or(wait::Event::Message, wait::Event::Granted)
                     }
-                    Incoming::KeyChanged => return,
+                    Incoming::KeyChanged | Incoming::Again(_) => return,
                     Incoming::Closed => wait::Event::Failed(failure(ErrorKind::Unreachable)),
                 };
                 self.on_wait(event, now, network);
@@ -392,22 +401,21 @@ impl Client {
         network: &mut Network,
     ) {
         let task = self.pending.map(|pending| pending.task);
-        let is_renewal = !matches!(task, None | Some(Task::Release | Task::Wake));
+        let is_renewal = !matches!(task, None | Some(Task::Release));
         match incoming {
-            Incoming::Answer(_) | Incoming::Closed if task == Some(Task::Wake) => self.end(network),
-            // While it waits for the next holder, it needs the connection no more.
-            Incoming::Closed if task.is_none() => self.end(network),
             Incoming::Answer(_) | Incoming::NotReplicated if is_renewal => {
                 self.ask(Task::Release, now, network);
             }
             Incoming::Answer(value) => match answer(value).and_then(released) {
-                Ok(Released::HandedOn) => self.look_later(now),
                 Err(_) if !is_second_try => self.release_again(now, network),
                 Ok(_) | Err(_) => self.end(network),
             },
             Incoming::Closed if is_second_try && !is_renewal => self.end(network),
             Incoming::Closed => self.release_again(now, network),
-            Incoming::NotReplicated | Incoming::Message(_) | Incoming::KeyChanged => {}
+            Incoming::NotReplicated
+            | Incoming::Again(_)
+            | Incoming::Message(_)
+            | Incoming::KeyChanged => {}
         }
     }
 
@@ -427,7 +435,9 @@ impl Client {
             Incoming::NotReplicated | Incoming::Closed => {
                 self.release(ReleaseMode::UNUSED, now, network);
             }
-            Incoming::Message(_) | Incoming::KeyChanged => self.pending = Some(pending),
+            Incoming::Again(_) | Incoming::Message(_) | Incoming::KeyChanged => {
+                self.pending = Some(pending);
+            }
         }
     }
 
@@ -450,7 +460,7 @@ impl Client {
                     }
                     Task::Renew => answer(value).and_then(renewed),
                     Task::Check => answer(value).and_then(checked),
-                    Task::Join | Task::Release | Task::Wake => return,
+                    Task::Join | Task::Release => return,
                 };
                 self.on_state(pending, state, now, network);
             }
@@ -465,7 +475,8 @@ impl Client {
                 self.renewals.on_key_changed(now);
                 self.go_on_with_tasks(now, network);
             }
-            (Incoming::Answer(_) | Incoming::NotReplicated, None) | (Incoming::Message(_), _) => {}
+            (Incoming::Answer(_) | Incoming::NotReplicated, None)
+            | (Incoming::Message(_) | Incoming::Again(_), _) => {}
         }
     }
 
@@ -499,7 +510,7 @@ impl Client {
                 }
                 renewals::reports_of_renewal(claims, vec![state], sent)
             }
-            (None, Task::Check | Task::Join | Task::Release | Task::Wake) => {
+            (None, Task::Check | Task::Join | Task::Release) => {
                 renewals::reports_of_check(claims, vec![state], sent)
             }
         };
@@ -546,18 +557,12 @@ impl Client {
                         ..
                     },
                     Task::Release,
-                )
-                | (Stage::Releasing { .. }, Task::Wake) => self.end(network),
+                ) => self.end(network),
                 (Stage::Releasing { .. }, _) => self.release_again(now, network),
                 (Stage::Joining, _) => self.release(ReleaseMode::UNUSED, now, network),
                 (_, Task::Renew | Task::Prolong | Task::Check) => self.fail_task(now, network),
-                (_, Task::Join | Task::Release | Task::Wake) => {}
+                (_, Task::Join | Task::Release) => {}
             }
-        }
-        if let Stage::Releasing { wakes_at, .. } = &mut self.stage
-            && wakes_at.take_if(|at| now >= *at).is_some()
-        {
-            self.ask(Task::Wake, now, network);
         }
         self.go_on_with_tasks(now, network);
     }
@@ -578,8 +583,9 @@ impl Client {
         let (claim, ttl) = (&self.setup.claim, self.setup.terms.ttl);
         let mut limit = || self.renewals.start().min(ANSWER_WITHIN);
         let guard = self.setup.guards.as_ref().map(|guarding| &guarding.guard);
+        let mut short = None;
         let (call, within) = match (task, guard) {
-            (Task::Release | Task::Wake, Some(guard)) => (guard.leave_call(), ANSWER_WITHIN),
+            (Task::Release, Some(guard)) => (guard.leave_call(), ANSWER_WITHIN),
             (Task::Join, Some(guard)) => (guard.extension(), ANSWER_WITHIN),
             (Task::Renew | Task::Prolong | Task::Check, Some(guard)) => {
                 (guard.extension(), limit())
@@ -588,16 +594,12 @@ impl Client {
             (Task::Renew, None) => (claim.renewal(ttl, false), limit()),
             (Task::Prolong, None) => (claim.prolonging(ttl), limit()),
             (Task::Check, None) => (claim.check_call(ttl), limit()),
-            (Task::Release | Task::Wake, None) => {
+            (Task::Release, None) => {
                 let Stage::Releasing { mode, .. } = &self.stage else {
                     return;
                 };
-                let within = if task == Task::Wake {
-                    WAKES_WITHIN
-                } else {
-                    ANSWER_WITHIN
-                };
-                (claim.release_call(mode), within)
+                short = claim.frees(mode).then_some(&FREE);
+                (claim.release_call(mode), ANSWER_WITHIN)
             }
         };
         self.pending = Some(Pending {
@@ -608,9 +610,9 @@ impl Client {
         network.send(
             self.number,
             Request {
-                asked: Asked::new(call),
+                asked: Asked::shortly(call, short),
                 subscribes: false,
-                tracks: !matches!(task, Task::Join | Task::Release | Task::Wake),
+                tracks: !matches!(task, Task::Join | Task::Release),
             },
         );
     }
@@ -660,7 +662,6 @@ impl Client {
         self.stage = Stage::Releasing {
             mode,
             is_second_try: !network.is_open(self.number),
-            wakes_at: None,
         };
         // The renewer gives the connection back when it is done.
         if self.pending.is_none() {
@@ -674,14 +675,6 @@ impl Client {
             *is_second_try = true;
         }
         self.ask(Task::Release, now, network);
-    }
-
-    /// The next holder has a moment to confirm its grant.
-    fn look_later(&mut self, now: Moment) {
-        self.pending = None;
-        if let Stage::Releasing { wakes_at, .. } = &mut self.stage {
-            *wakes_at = Some(now + TO_CONFIRM);
-        }
     }
 
     fn end(&mut self, network: &mut Network) {
@@ -704,11 +697,13 @@ impl Client {
                             sharded: false,
                             replicated: setup.is_replicated,
                         };
-                        let call = setup.claim.acquire_call(&setup.wish, place.as_ref(), needs);
+                        let place_of = place.as_ref();
+                        let call = setup.claim.acquire_call(&setup.wish, place_of, needs);
+                        let short = takes(&setup.wish, place_of, needs).then_some(&TAKE);
                         network.send(
                             self.number,
                             Request {
-                                asked: Asked::new(call),
+                                asked: Asked::shortly(call, short),
                                 subscribes: !setup.polls && place.is_some_and(|place| !place.polls),
                                 tracks: false,
                             },

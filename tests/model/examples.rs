@@ -116,7 +116,9 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// Arguments of scripts after those that all have: names, and defaults if there are any.
-const PARAMETERS: [(&str, &str); 13] = [
+const PARAMETERS: [(&str, &str); 15] = [
+    ("take", "token ttl=10s limit=1 who="),
+    ("free", "token by_job=0 how=status:0"),
     (
         "acquire",
         "token ttl=10s limit=1 who= place= ticket= supersede=0 order= once=0 repair=0 sync= waiting=",
@@ -284,7 +286,7 @@ fn arguments(script: &str, words: &[&str], names: &mut Names) -> Result<Vec<Stri
     for &(name, default) in &parameters {
         let value = match (given.get(name), default) {
             (Some(value), _) => value.clone(),
-            (None, Some(_)) if name == "who" && script == "acquire" => {
+            (None, Some(_)) if name == "who" && ["take", "acquire"].contains(&script) => {
                 show::read(&format!("{{{}}}", given["token"]))
             }
             (None, Some("10s")) => "10000".to_owned(),
@@ -421,28 +423,4 @@ impl Expected {
         order[..=place].rotate_right(1);
         Some(&self.examples[broken].0)
     }
-}
-
-/// How each script knows its usual cases, and the same in which there are none.
-const SHORT_PATHS: [(&str, &str, &str); 2] = [
-    (
-        "acquire",
-        "is_usual = #ARGV >= 13 and ",
-        "is_usual = false and ",
-    ),
-    ("release", "if #ARGV == 7 and ", "if false and "),
-];
-
-#[test]
-fn the_usual_cases_come_out_as_without_a_short_path_for_them() {
-    let mut sources: Sources = SCRIPTS.into();
-    for (name, condition, none) in SHORT_PATHS {
-        let source = sources[name].replacen(condition, none, 1);
-        assert_ne!(source, sources[name], "{name} has no short path");
-        sources.insert(name, source.leak());
-    }
-    // Its thousands of dead waiters take long, and no short path.
-    let mut files = files();
-    files.retain(|file| !file.path.ends_with("13-bounds.txt"));
-    assert_eq!(Expected::of(files).broken_by(&sources), None);
 }

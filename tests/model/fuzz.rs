@@ -194,7 +194,7 @@ const MISTAKES: [(&str, &str, &str); 12] = [
     (
         "redis.call('UNLINK', lock, meta)",
         "",
-        "afterwards nothing but memory is left",
+        "P6: what is released is free, and what is kept is held",
     ),
     (
         "redis.call('PEXPIRE', lock, ttl)",

@@ -9,18 +9,49 @@ use std::time::Duration;
 use redis::Value;
 
 use super::digest::{Cached, digest_of, digest_of_debug};
-use crate::redis::call::Call;
+use crate::redis::call::{Call, Script};
 
 /// A call of a script.
 pub struct Asked {
     pub call: Call,
+    /// What is asked if the call, of a short script, answers 0.
+    pub whole: Option<&'static Script>,
     pub digest: u128,
 }
 
 impl Asked {
     pub fn new(call: Call) -> Rc<Self> {
         let digest = digest_of(&(call.script.hash, &call.keys, &call.args));
-        Rc::new(Self { call, digest })
+        Rc::new(Self {
+            call,
+            whole: None,
+            digest,
+        })
+    }
+
+    /// The same by a short script, if it may do.
+    pub fn shortly(call: Call, short: Option<&'static Script>) -> Rc<Self> {
+        let Some(script) = short else {
+            return Self::new(call);
+        };
+        let whole = Some(call.script);
+        let digest = digest_of(&(script.hash, &call.keys, &call.args));
+        let call = Call { script, ..call };
+        Rc::new(Self {
+            call,
+            whole,
+            digest,
+        })
+    }
+
+    /// This answer as it comes in: a short script that has done nothing has the whole one asked.
+    pub fn incoming(&self, answer: Value) -> Incoming {
+        match self.whole {
+            Some(script) if answer == Value::Int(0) => {
+                Incoming::Again(Self::new(self.call.of(script)))
+            }
+            _ => Incoming::Answer(answer),
+        }
     }
 }
 
@@ -44,6 +75,8 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub enum Incoming {
     Answer(Value),
+    /// A short script has done nothing, and this is to be asked.
+    Again(Rc<Asked>),
     /// It was done, and too few replicas have confirmed it.
     NotReplicated,
     Message(Vec<u8>),

@@ -11,7 +11,7 @@ use super::redis::Data;
 use super::redis::data::{Content, Fields, Members};
 use super::world::{BOOT, Plain, Rules};
 use crate::protocol::Supersede;
-use crate::protocol::scripts::{ACQUIRE, FREEZE, RELEASE, THAW};
+use crate::protocol::scripts::{ACQUIRE, FREE, FREEZE, RELEASE, THAW};
 use crate::redis::call::Call;
 
 /// One promise.
@@ -196,7 +196,8 @@ impl Facts {
                     }
                 }
                 Promise::OnceHolds => {
-                    let succeeds = call.script.hash == RELEASE.hash && argument(5) == b"status:0";
+                    let releases = [FREE.hash, RELEASE.hash].contains(&call.script.hash);
+                    let succeeds = releases && argument(5) == b"status:0";
                     let held = before.get(now_ms, &keys.lock).map(|entry| &*entry.content);
                     if succeeds && held == Some(&Content::Text(argument(3).to_vec())) {
                         self.succeeded_at = Some(now_ms);

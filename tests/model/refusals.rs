@@ -10,7 +10,7 @@ use super::fuzz::view::{View, text};
 use super::redis::data::Fields;
 use super::redis::{Data, Evaluated, Interpreter, Moment, READONLY};
 use super::support::asked;
-use crate::protocol::scripts::{ACQUIRE, FREEZE, GUARD};
+use crate::protocol::scripts::{ACQUIRE, FREEZE, GUARD, TAKE};
 
 /// How many runs of the fuzz are tried; `REFUSALS` is another number.
 const SEEDS: u64 = 4;
@@ -90,7 +90,7 @@ fn may_be_refused(seen: &Seen) -> bool {
     let is_new_guard = |id: &[u8]| guards().is_none_or(|guards| !guards.contains_key(id));
     hash.is_empty()
         || hash == FREEZE.hash
-        || hash == ACQUIRE.hash && is_new(&text(&call.args[3]))
+        || [TAKE.hash, ACQUIRE.hash].contains(&hash) && is_new(&text(&call.args[3]))
         || hash == GUARD.hash && is_new_guard(&call.args[4])
 }
 

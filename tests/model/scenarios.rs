@@ -21,7 +21,7 @@ use crate::decide::wait::WaitLimit;
 use crate::protocol::claim::QueueOptions;
 use crate::protocol::name::Keys;
 use crate::protocol::scripts::{
-    ACQUIRE, FORCE, FREEZE, GUARD, LEAVE, PROLONG, RELEASE, RENEW, Script, THAW,
+    ACQUIRE, FORCE, FREE, FREEZE, GUARD, LEAVE, PROLONG, RELEASE, RENEW, Script, TAKE, THAW,
 };
 use crate::protocol::{Claim, Guard, Limit, Lock, Request, Supersede, Token, Who};
 
@@ -682,6 +682,7 @@ fn defects() -> Vec<Defect> {
     let counter = ("fence = time[1] * 1000000 + time[2]", "fence = 1");
     let keeps_key = ("if not key then return end", "do return end");
     let success = ("set_state('succeeded', int_text(now_ms))", "local _ = 1");
+    let freed = ("redis.call('HSET', state, 'succeeded', now)", "local _ = 1");
     let any_number = ("if count + 1 > limit then return nil end", "");
     let one_too_many = "if smallest and count + 1 > smallest - LIMITS then return nil end";
     let notes_number = "if number then set_state('number', int_text(number), 'number_by', who) end";
@@ -718,7 +719,15 @@ fn defects() -> Vec<Defect> {
         once()
             .without_faults()
             .changing(&[&RELEASE], &[success])
+            .changing(&[&FREE], &[freed])
             .breaks(OnceHolds, "a success that isn't kept"),
+        rules("two runs, no fault", 2)
+            .without_faults()
+            .changing(&[&TAKE], &[("KEYS[9]) > 0 then", "KEYS[9]) > 9 then")])
+            .breaks(OneLease, "a short acquire of a lock that is held"),
+        stopped()
+            .changing(&[&FREE], &[("~= token or", "== '' or")])
+            .breaks(OneLease, "a short release that doesn't check the token"),
         lost_data()
             .changing(&[&ACQUIRE], &[counter])
             .breaks(FenceGrows, "a fence from a counter"),
@@ -748,7 +757,7 @@ fn defects() -> Vec<Defect> {
             .changing(&[&RELEASE], &[(counts_guards, "")])
             .breaks(OneLease, "a release that forgets a guard"),
         guarded_without_faults()
-            .replacing(&LEAVE, "redis.call('HDEL', KEYS[12], ARGV[5]) return {1}")
+            .replacing(&LEAVE, "redis.call('HDEL', KEYS[11], ARGV[5]) return {1}")
             .breaks(AT_ONCE, "a lock that nobody frees after its guard"),
         failover(Sync::AtLeast(1))
             .promising(&[OneLease])
@@ -862,7 +871,7 @@ fn without_faults_the_promises_hold_until_each_run_has_had_the_lock() {
 
 #[test]
 fn what_is_made_wrong_on_purpose_is_found() {
-    let most = asked("MODEL_STATES").unwrap_or(40_000);
+    let most = asked("MODEL_STATES").unwrap_or(50_000);
     let is_whole = asked::<usize>("MODEL_STATES").is_some();
     for defect in defects() {
         let name = defect.rules.name;

@@ -843,7 +843,7 @@ impl World {
         let link = self.network.link(c).expect("a connection");
         link.tracks |= request.tracks;
         let answer = if is_replicated {
-            Incoming::Answer(value)
+            request.asked.incoming(value)
         } else {
             Incoming::NotReplicated
         };

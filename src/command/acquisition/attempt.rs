@@ -243,9 +243,10 @@ impl<'a> Attempt<'a> {
 
     /// Takes in what came over the connection, or else looks around. Returns true if anything was done about it.
     fn take_in(&mut self) -> Step<bool> {
+        let before = now();
         match self.client.receive() {
             Ok(Some(incoming)) => {
-                let event = self.event_of(incoming);
+                let event = self.event_of(incoming, before);
                 let applied = event.map_or(Continue(false), |event| self.apply(event))?;
                 if self.own_holder.is_some() {
                     return Break(wait::End::Deadlock(Vec::new()));
@@ -303,9 +304,13 @@ impl<'a> Attempt<'a> {
         Continue(false)
     }
 
-    /// What came in, as an event, if it is one for a waiter.
-    fn event_of(&mut self, incoming: Incoming) -> Option<wait::Event> {
+    /// What came in, as an event, if it is one for a waiter. It was looked for from `before` on.
+    fn event_of(&mut self, incoming: Incoming, before: Moment) -> Option<wait::Event> {
         match incoming {
+            Incoming::AskedAgain(within) => {
+                self.held.answered = true;
+                Some(wait::Event::Sent(before, within))
+            }
             Incoming::Acquired(answer) => {
                 self.held.answered = true;
                 if let Ok(Acquired::Busy(Busy { repaired: true, .. })) = answer {

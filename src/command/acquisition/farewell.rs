@@ -20,9 +20,6 @@ const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
 /// Longest pause between checks of the guards if the server can't notify redlock.
 const GUARDS_LOOKED_FOR_AGAIN: Duration = Duration::from_secs(5);
 
-/// Time for the next holder to confirm its grant, before others are woken.
-const TO_CONFIRM: Duration = Duration::from_millis(5);
-
 /// The pause before a process in the background tries to release a lock again.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
 
@@ -51,8 +48,6 @@ fn is_unsure(released: &Answer) -> bool {
 /// Locks of which something is left to do after their release.
 #[derive(Default)]
 struct Unreleased {
-    /// Released, and a waiter that got the lock may not have confirmed that.
-    unconfirmed: Vec<Claim>,
     /// Locks whose release a failover may undo.
     unsure: Vec<Claim>,
     /// Kept for their guards, at most until that moment.
@@ -70,12 +65,7 @@ pub(super) struct Farewell<'a> {
 impl Farewell<'_> {
     /// Releases all locks, the last first. A failure is a line on stderr and nothing else: the lock expires after its TTL.
     pub fn release_all(&self, holds: &mut HeldLocks) {
-        let Unreleased {
-            unconfirmed,
-            unsure,
-            guarded,
-        } = self.release_each(holds);
-        self.wake_others(&unconfirmed, &mut holds.client);
+        let Unreleased { unsure, guarded } = self.release_each(holds);
         let mut is_failing = false;
         for (claim, over_by) in &guarded {
             if !self.await_guards(claim, *over_by, &mut holds.client, &mut is_failing) {
@@ -112,7 +102,6 @@ impl Farewell<'_> {
             let asked_at = now();
             let released = self.release(&claim, &mut holds.client, until);
             match &released {
-                Ok((Released::HandedOn, _)) => unreleased.unconfirmed.push(claim.clone()),
                 Ok((Released::Kept { left, for_guards }, _)) if *for_guards => {
                     unreleased.guarded.push((claim.clone(), asked_at + *left));
                 }
@@ -143,7 +132,7 @@ impl Farewell<'_> {
             ));
         }
         match released.map(|(released, _)| released) {
-            Ok(Released::Now | Released::HandedOn) => {
+            Ok(Released::Now) => {
                 verbosity.verbose(format_args!("lock \"{name}\" released"));
             }
             // A message comes if that lasts.
@@ -172,27 +161,6 @@ impl Farewell<'_> {
         let released = claim.release_or_retry(client, self.mode, patience, within, is_slow);
         self.collect_again();
         released
-    }
-
-    /// A waiter that got a lock and hasn't confirmed that by now may be suspended, and others with it: those behind it are
-    /// woken. A signal ends us sooner; then each of them notices that by its heartbeats.
-    fn wake_others(&self, unconfirmed: &[Claim], client: &mut Client) {
-        if unconfirmed.is_empty() {
-            return;
-        }
-        let until = now() + TO_CONFIRM;
-        while now() < until {
-            if !self.pause(until, None) {
-                return;
-            }
-        }
-        client.limit_to(TO_SEND);
-        for claim in unconfirmed {
-            if !client.is_open() || !claim.wake_others(client, self.mode) {
-                break;
-            }
-        }
-        client.lift_limit();
     }
 
     /// Waits until the work elsewhere that guards a lock has ended, or may live no longer: until `over_by`, as long as
@@ -242,10 +210,6 @@ impl Farewell<'_> {
                     false
                 }
                 Err(error) if error.kind.may_pass() => true,
-                Ok(Released::HandedOn) => {
-                    self.wake_others(std::slice::from_ref(claim), client);
-                    return true;
-                }
                 Ok(_) | Err(_) => return true,
             };
             if came {

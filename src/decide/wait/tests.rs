@@ -70,7 +70,7 @@ fn behind(ahead: u32) -> Busy {
         holder: Some(holder()),
         frozen: None,
         repaired: false,
-        granted: false,
+        is_behind_dead: false,
         stopping: None,
     }
 }
@@ -113,7 +113,6 @@ fn grant(later: i64) -> Grant {
         slot: 1,
         at_ms: 1_000_000_u64.saturating_add_signed(later),
         lasting: MS * 1_000,
-        confirm_soon: false,
     }
 }
 
@@ -260,11 +259,9 @@ fn a_free_lock_takes_one_question() {
 #[test]
 fn a_busy_lock_is_asked_for_at_once_with_a_place_and_then_with_each_heartbeat() {
     let left = |left: Option<u32>| busy_with(|it| it.left = left.map(|left| MS * left));
-    // Behind a grant that may never be confirmed.
-    let granted = Busy {
-        granted: true,
-        ahead: 9,
-        ..left(Some(400))
+    let dead = Busy {
+        is_behind_dead: true,
+        ..behind(9)
     };
     let polls = busy_with(|it| it.polls = true);
     for (what, busy, due, question) in [
@@ -274,7 +271,7 @@ fn a_busy_lock_is_asked_for_at_once_with_a_place_and_then_with_each_heartbeat() 
         ("it is over", left(Some(0)), 50, "ask, listening"),
         ("fourth", behind(4), 4_000, "ask, listening"),
         ("far behind", behind(100), 8_800, "ask, listening"),
-        ("behind a grant", granted, 401, "ask, listening"),
+        ("behind dead waiters", dead, 50, "ask, listening"),
         ("no message reaches us", polls, 250, "ask, polling"),
     ] {
         let mut waiter = Waiter::settled(policy(), &busy);
@@ -776,18 +773,6 @@ fn a_lease_by_a_grant_is_counted_from_the_last_question_and_not_from_its_answer(
     assert_eq!(lease, counted(at(1)));
     // The server's clock was read at some time before its answer came.
     assert!(lease.deadline() < counted(at(101)).deadline());
-}
-
-#[test]
-fn a_grant_with_others_waiting_behind_it_is_confirmed_at_once() {
-    for confirm_soon in [false, true] {
-        let grant = Grant {
-            confirm_soon,
-            ..grant(500)
-        };
-        let (lease, _) = Waiter::queued(policy(), &busy()).granted(601, grant);
-        assert_eq!(lease.renew_at() == at(601), confirm_soon);
-    }
 }
 
 #[test]

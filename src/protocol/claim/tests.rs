@@ -119,13 +119,10 @@ fn a_renewal_a_check_and_a_release_say_what_they_are_for() {
         assert_eq!(own_args(&claim.release_call(&mode)), args);
     }
     let prolonging = claim.prolonging(SECOND * 30);
-    let keys = [
-        "redlock:deploy",
-        "{redlock:deploy}:meta",
-        "{redlock:deploy}:notices",
-    ];
+    let notice = format!("{{redlock:deploy}}:cancelled:{}", claim.id());
+    let keys = ["redlock:deploy", "{redlock:deploy}:meta", &notice];
     assert_eq!(prolonging.keys, keys.map(Vec::from));
-    let args = ["token", "30000", "2592030000", &claim.id()];
+    let args = ["token", "30000", "2592030000"];
     assert_eq!(prolonging.args, args.map(Vec::from));
     let keeping = claim.keeping(SECOND);
     assert_eq!(keeping.keys, [b"redlock:deploy".to_vec()]);
@@ -163,7 +160,7 @@ fn a_busy_lock_is_read_field_by_field() {
     let found = busy(busy_answer(text("7"), Value::Nil, Value::Nil));
     assert_eq!((found.now_ms, found.ahead, found.holders), (1_000, 2, 1));
     assert_eq!((found.ticket, found.left), (Some(7), None));
-    assert!(found.polls && found.granted && !found.repaired);
+    assert!(found.polls && found.is_behind_dead && !found.repaired);
     assert_eq!(found.id, "a9993e364706");
     for none in [Value::Nil, text("")] {
         assert_eq!(busy(busy_answer(none, Value::Nil, Value::Nil)).ticket, None);

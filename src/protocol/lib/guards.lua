@@ -1,9 +1,9 @@
 -- Guards: work elsewhere under a hold. Each has a lease of its own, which never ends after that of the hold; and once
 -- the hold's run is over, the lock is kept until the last of them has ended, or its lease is over.
--- KEYS[12] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard
+-- KEYS[11] guards: "<until (ms)> <id of the hold> <since (ms)> <who>" by the id of the guard
 -- @include lease
 
-local guards = KEYS[12]
+local guards = KEYS[11]
 local MOST_GUARDS = 1000 -- how many guards a lock has at most
 
 -- Calls `look` with each field of a hash of guards, and its value. A key of another type has none.
@@ -69,14 +69,14 @@ local function keep_hold(token, value, entry, left, at_least)
   end
 end
 
--- Ends a hold, and hands the lock on; `notify` and `soon` as for grant_next. Returns the same as that.
-local function end_hold(token, value, notify, soon)
+-- Ends a hold, and hands the lock on. Returns the same as grant_next.
+local function end_hold(token, value)
   if value ~= token then
     remove_member(token)
-    return grant_next(after_leaving(value), nil, notify)
+    return grant_next(after_leaving(value))
   end
   -- The next holder comes first; what it doesn't overwrite is removed after that.
-  local granted, more = grant_next(false, nil, notify, soon)
+  local granted, more = grant_next(false)
   if granted then redis.pcall('HDEL', meta, token) else clear_lock() end
   return granted, more
 end

@@ -1,7 +1,7 @@
 -- The entry of a hold in meta, "<fence> <since> <limit> <slot> <waited> <phase> <who>".
 
 -- The phase is granted (and not confirmed yet), held: (the replicas may not have it yet), held, guarded (work elsewhere has
--- joined it) or kept (its run is over). A number may be added: granted:<ticket> of a waiter that may not know it,
+-- joined it) or kept (its run is over). A number may be added: granted:<ticket of the waiter>,
 -- guarded:<how many>, and kept:<until when at least (ms)> if the lock is kept for its guards.
 local HOLD = '^((%d+) (%d+) (%d+) (%d+) %d+) (%l+)(:?)(%d*) ({.*)$'
 

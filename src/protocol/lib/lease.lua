@@ -3,8 +3,6 @@
 -- @include queue
 -- @include names
 
-local FIRST_BEAT = 2500 -- a waiter that has become the first in the queue asks again within this time, ms
-
 -- How long a lease lasts once its holder has asked for `ttl`, where `left` is left of it: no shorter than that, unless
 -- it is longer than all that was ever asked for, as the server's clock was set back.
 local function lasting(token, left, ttl)
@@ -72,11 +70,7 @@ local function confirm(token, value, ttl, sync)
   entry = hold.start .. (sync and ' held: ' or ' held ') .. hold.who
   redis.call('HSET', meta, token, entry)
   note_order(entry)
-  if SHARED_VALUES[value] then
-    grant_next(value, nil, 0)
-  elseif ttl < FIRST_BEAT then
-    -- It may end before the next waiter asks again.
-    notify_next(1)
-  end
+  if SHARED_VALUES[value] then grant_next(value) end
+  notify_next(ttl)
   return entry
 end

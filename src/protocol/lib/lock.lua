@@ -8,18 +8,16 @@
 -- KEYS[7] history: the holds that are over
 -- KEYS[8] index: the names in use, of all locks
 -- KEYS[9] slots: the slots in use, and the holders' limits
--- KEYS[10] notices: what runs are to learn with their next request
--- KEYS[11] exempt: those of the waiters that ignore freezes, by turn
+-- KEYS[10] exempt: those of the waiters that ignore freezes, by turn
 -- ARGV[1] the name of the lock
--- ARGV[2] how the names of the waiters' channels begin
+-- ARGV[2] how the names of the waiters' channels, and of notices, begin
 -- ARGV[3] how many holds the history keeps
 --
 -- A full server refuses a script whose first write needs memory, and lets all its writes through after one
 -- that needs none (UNLINK, HDEL, ZREM, PEXPIRE). So what frees, extends or hands on begins with one of
 -- these; what takes a lock or a new place in the queue doesn't, and is refused.
 local lock, state, meta, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local queue, waiters, history, index, slots, notices = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local exempt = KEYS[11]
+local queue, waiters, history, index, slots, exempt = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local name, channels, history_size = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local DAY = 24 * 3600 * 1000 -- ms
@@ -35,8 +33,8 @@ local FROZEN = 'redlock:frozen'
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local last_fence, freeze, succeeded, notified, superseded, superseded_exempt =
-  unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'notified', 'superseded', 'superseded_exempt'))
+local last_fence, freeze, succeeded, superseded, superseded_exempt =
+  unpack(redis.call('HMGET', state, 'fence', 'frozen', 'succeeded', 'superseded', 'superseded_exempt'))
 -- The tickets of the last runs that have made the waiters before them give up: all but those that ignore freezes, and these.
 superseded, superseded_exempt = tonumber(superseded or 0) or 0, tonumber(superseded_exempt or 0) or 0
 -- Until when no new holder is admitted; 0 when the lock is open.

@@ -1,7 +1,7 @@
 -- Messages to waiters.
 
--- The entry of a waiter, "<dies at>:<seen>:<knows its ticket> <limit> <since> <listens> <who>".
-local WAITER = '^(%d+):(%d+):([01]) (%d+) (%d+) ([012]) (.*)$'
+-- The entry of a waiter, "<dies at>:<heartbeat> <limit> <since> <listens> <who>"; it lives for three heartbeats.
+local WAITER = '^(%d+):(%d+) (%d+) (%d+) ([012]) (.*)$'
 
 -- The command for one that listens to its channel, by its entry: in a cluster the channel is one of the slot, and
 -- the message stays on the slot's node.
@@ -9,6 +9,6 @@ local PUBLISH = {['1'] = 'PUBLISH', ['2'] = 'SPUBLISH'}
 
 -- Sends a message to the waiter with this id and entry, so that it asks again.
 local function send_message(id, entry, message)
-  local _, _, _, _, _, listens = string.match(type(entry) == 'string' and entry or '', WAITER)
+  local _, _, _, _, listens = string.match(type(entry) == 'string' and entry or '', WAITER)
   redis.pcall(PUBLISH[listens] or 'PUBLISH', channels .. id, message)
 end

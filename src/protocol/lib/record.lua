@@ -3,6 +3,8 @@
 -- @include hold
 -- @include notices
 
+local lapsed = false -- a grant wasn't confirmed
+
 -- Up to `most` of the holds that stand in `meta`, the oldest first: the token, the entry, and until when its lease
 -- lasts, or would have. The expiry of `meta` is that of the last exclusive lease, and RETENTION.
 local function some_holds(most)
@@ -32,7 +34,10 @@ end
 local function record_vanished(token, entry, lease_end)
   local hold = read_hold(entry)
   -- A grant was taken away: its confirmation, with nothing but the token, may be under way.
-  if hold.phase == 'granted' and hold.number ~= '' then post_notice('left', token, hold.number, A_WHILE) end
+  if hold.phase == 'granted' then
+    lapsed = true
+    post_notice('left', token, hold.number, A_WHILE)
+  end
   if hold.phase ~= 'held' and hold.phase ~= 'guarded' then return end
   record_end(token, entry, math.min(lease_end, now_ms), lease_end > now_ms and 'lost' or 'expired', '')
 end

@@ -412,8 +412,9 @@ fn a_waiter_behind_a_proxy_that_can_not_reach_its_redis_tries_on() {
 }
 
 /// What is asked, and by which commands.
-static QUESTIONS: [(&str, &str); 5] = [
+static QUESTIONS: [(&str, &str); 6] = [
     ("release", "release a"),
+    ("take", "run a -- echo started"),
     ("acquire", "run a -- echo started"),
     ("inspect", "status a"),
     ("history", "history a"),
@@ -423,7 +424,7 @@ static QUESTIONS: [(&str, &str); 5] = [
 #[test]
 fn a_reply_without_an_end_takes_no_memory() {
     let redis = Redis::start();
-    let (deep, large) = (&QUESTIONS[..4], &QUESTIONS[1..]);
+    let (deep, large) = (&QUESTIONS[..5], &QUESTIONS[1..]);
     for (what, questions, first, again, says) in [
         ("a deep list", deep, "*1\r\n", "*1\r\n", "too deep"),
         ("a text", large, "$300000000\r\n", "x", ""),

@@ -13,7 +13,8 @@ pub use super::scripts::*;
 
 /// Calls a script on the lock "a"; its answer, a line for each field, in which nil is an empty one.
 pub fn call(redis: &Redis, name: &str, args: &[&str]) -> Vec<String> {
-    let command = ["EVAL", source(name), "12"];
+    let count = KEYS.len().to_string();
+    let command = ["EVAL", source(name), &count];
     let common = ["a", "{redlock:a}:", "200"];
     let answer = redis.cli(&[&command[..], &KEYS, &common, args].concat());
     assert!(!answer.contains("ERR"), "{answer}");

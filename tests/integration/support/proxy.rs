@@ -595,8 +595,13 @@ fn operation(words: &[Vec<u8>]) -> String {
         return command;
     };
     if script != "acquire" {
-        // Each of the two is a renewal.
-        return script.replace("prolong", "renew");
+        // A short script and the whole one are for the same; but before the first acquire on a day, take does nothing.
+        return match script {
+            "prolong" => "renew",
+            "free" => "release",
+            other => other,
+        }
+        .to_owned();
     }
     // ARGV 8 is the wish for a place, 9 its number (acquire.lua); before them stand the number of the
     // keys, and the keys.

@@ -7,9 +7,9 @@ macro_rules! scripts {
 }
 
 /// The scripts by their names, as they are sent.
-pub const SCRIPTS: [(&str, &str); 15] = scripts![
-    "acquire", "renew", "prolong", "keep", "check", "release", "force", "stop", "freeze", "thaw",
-    "skip", "history", "inspect", "guard", "leave"
+pub const SCRIPTS: [(&str, &str); 17] = scripts![
+    "take", "acquire", "renew", "prolong", "keep", "check", "free", "release", "force", "stop",
+    "freeze", "thaw", "skip", "history", "inspect", "guard", "leave"
 ];
 
 /// The script of this name.
@@ -19,7 +19,7 @@ pub fn source(name: &str) -> &'static str {
 }
 
 /// The keys of the lock "a", as the scripts take them.
-pub const KEYS: [&str; 12] = [
+pub const KEYS: [&str; 11] = [
     "redlock:a",
     "{redlock:a}:state",
     "{redlock:a}:meta",
@@ -29,7 +29,6 @@ pub const KEYS: [&str; 12] = [
     "{redlock:a}:history",
     "{redlock:}:index",
     "{redlock:a}:slots",
-    "{redlock:a}:notices",
     "{redlock:a}:exempt",
     "{redlock:a}:guards",
 ];

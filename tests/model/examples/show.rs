@@ -84,7 +84,11 @@ pub fn read(word: &str) -> String {
     if let Some((key, _)) = key {
         return (*key).to_owned();
     }
+    let kind = word.split_once(':').map_or("", |(kind, _)| kind);
     let mut text = String::new();
+    if NOTICES.contains(&kind) {
+        text.push_str("{redlock:a}:");
+    }
     let mut rest = word;
     while let Some(c) = rest.chars().next() {
         let while_in = |from: usize, is: fn(char) -> bool| {
@@ -142,6 +146,7 @@ impl Names {
         for (key, name) in KEYS.iter().zip(NAMES).rev() {
             text = text.replace(key, name);
         }
+        text = text.replace("{lock}:", "");
         for (hash, name) in &self.0 {
             text = text.replace(hash, name);
         }
@@ -180,10 +185,13 @@ impl Names {
 }
 
 /// What the keys are called here.
-const NAMES: [&str; 13] = [
-    "lock", "state", "meta", "holders", "queue", "waiters", "history", "index", "slots", "notices",
-    "exempt", "guards", "skips",
+const NAMES: [&str; 12] = [
+    "lock", "state", "meta", "holders", "queue", "waiters", "history", "index", "slots", "exempt",
+    "guards", "skips",
 ];
+
+/// The kinds of notices, with which their keys begin.
+const NOTICES: [&str; 6] = ["left", "removed", "cancelled", "forced", "released", "over"];
 
 /// Who asks, in JSON, of what stands between the brackets: a name, and any other fields. One that is `unwatched`
 /// has no process that watches over its lock.
@@ -261,22 +269,12 @@ fn waiter(text: &str) -> Option<String> {
     let [life, limit, since, listens, who] = words[..] else {
         return None;
     };
-    let times: Vec<&str> = life.split(':').collect();
-    let [dies, seen, knows] = times[..] else {
-        return None;
-    };
+    let (dies, beat) = life.split_once(':')?;
     let limit_text = shown_limit(limit);
     let listens =
         ["polls", "listens", "listens in its slot"].get(listens.parse::<usize>().ok()?)?;
-    let knows = match knows {
-        "0" => "doesn't know its ticket",
-        "1" => "knows its ticket",
-        _ => return None,
-    };
-    (are_numbers(&[dies, seen, limit, since]) && who.starts_with('{')).then(|| {
-        format!(
-            "since {since} by {who} ({limit_text}, {listens}, {knows}, seen {seen}, until {dies})"
-        )
+    (are_numbers(&[dies, beat, limit, since]) && who.starts_with('{')).then(|| {
+        format!("since {since} by {who} ({limit_text}, {listens}, each {beat} ms, until {dies})")
     })
 }
 
@@ -339,10 +337,11 @@ impl Snapshot {
 /// Fields of an answer, by the script and the first field: its meaning, and the names of the others.
 fn fields(script: &str, first: i64) -> Option<(&'static str, &'static str)> {
     Some(match (script, first) {
-        ("acquire", 1) => ("held", "fence, slot"),
+        ("take" | "acquire", 1) => ("held", "fence, slot"),
+        ("take", 0) => ("acquire is to be asked", ""),
         ("acquire", 0) => (
             "busy",
-            "now, ahead, ticket, polls, left, holders, holder, its entry, frozen, repaired, all ask again, \
+            "now, ahead, ticket, polls, left, holders, holder, its entry, frozen, repaired, behind dead ones, \
              asked to end by",
         ),
         ("acquire", 2) => ("superseded", "by"),
@@ -353,10 +352,10 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static str)> {
         ("renew" | "check" | "release", 2) => ("released before", ""),
         ("renew" | "check" | "release" | "guard", 0) => ("lost", "forced out by, a holder"),
         ("check", 1) => ("held", "left, cancelled by"),
-        ("release", 1) => ("released", ""),
+        ("free" | "release", 1) => ("released", ""),
+        ("free", 0) => ("release is to be asked", ""),
         ("release", 3) => ("kept", "left, for guards"),
         ("release", 4) => ("released, and dead waiters are left", ""),
-        ("release", 5) => ("released, and the grant is to be confirmed", ""),
         ("guard", 1) => (
             "guards",
             "left, the run's ttl, fence, limit, slot, cancelled by",
@@ -385,7 +384,7 @@ fn fields(script: &str, first: i64) -> Option<(&'static str, &'static str)> {
 }
 
 /// Fields of which a 0 is the usual, which says nothing.
-const USUALLY_0: [&str; 4] = ["polls", "repaired", "all ask again", "others"];
+const USUALLY_0: [&str; 4] = ["polls", "repaired", "behind dead ones", "others"];
 
 /// What came of a call: the answer, what was heard, and what is different from before in the keys.
 pub fn result(
@@ -407,8 +406,7 @@ pub fn result(
         line(if channel.starts_with("__keyspace") {
             "lock is written, which runs that track it are told".into()
         } else {
-            let channel = names.show(channel).replace("{lock}:", "");
-            format!("{channel} hears: {}", names.show(message))
+            format!("{} hears: {}", names.show(channel), names.show(message))
         });
     }
     for change in changes(names, before, after, at_us / 1000) {
@@ -494,7 +492,8 @@ fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> V
     let mut lines = Vec::new();
     let mut all: Vec<&String> = before.0.keys().chain(after.0.keys()).collect();
     let place = |key: &str| KEYS.iter().position(|known| *known == key);
-    all.sort_by_key(|key| (place(key), *key));
+    // Notices last.
+    all.sort_by_key(|key| (place(key).unwrap_or(KEYS.len()), *key));
     all.dedup();
     for key in all {
         let (before, after) = (before.0.get(key), after.0.get(key));
@@ -523,18 +522,24 @@ fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> V
             }
             (None, None) => {}
         }
-        if parts.len() > MOST_PARTS {
-            let more = parts.len() - MOST_PARTS;
-            parts.splice(
-                MOST_PARTS / 2..MOST_PARTS / 2 + more,
-                [format!("... {more} more ...")],
-            );
-        }
+        shorten(&mut parts);
         if !parts.is_empty() {
             lines.push(format!("{}: {}", names.show(key), parts.join("; ")));
         }
     }
+    shorten(&mut lines);
     lines
+}
+
+/// Leaves out those in the middle if there are many.
+fn shorten(parts: &mut Vec<String>) {
+    if parts.len() > MOST_PARTS {
+        let more = parts.len() - MOST_PARTS;
+        parts.splice(
+            MOST_PARTS / 2..MOST_PARTS / 2 + more,
+            [format!("... {more} more ...")],
+        );
+    }
 }
 
 /// What is different in a key.

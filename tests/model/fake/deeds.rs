@@ -51,9 +51,9 @@ impl Deed {
 }
 
 /// The keys of the lock "a", and the runs that ended without it.
-pub const KEYS: [&str; 13] = {
-    let [a, b, c, d, e, f, g, h, i, j, k, l] = lua::KEYS;
-    [a, b, c, d, e, f, g, h, i, j, k, l, "{redlock:a}:skips"]
+pub const KEYS: [&str; 12] = {
+    let [a, b, c, d, e, f, g, h, i, j, k] = lua::KEYS;
+    [a, b, c, d, e, f, g, h, i, j, k, "{redlock:a}:skips"]
 };
 
 pub const TOKENS: [&str; 4] = ["t1", "t2", "t3", "t4"];
@@ -294,10 +294,15 @@ fn meant(name: &str) -> impl Strategy<Value = Vec<String>> + use<> {
     (words(first), repeated, options).prop_map(|(a, b, c)| [a, b, c].concat())
 }
 
-/// Of the keys of a lock those that this script takes.
-pub fn keys_of<'a>(script: &str, all: &'a [&'static str]) -> Vec<&'a str> {
+/// Of the keys of a lock those that this script takes, with these arguments.
+pub fn keys_of(script: &str, args: &[Bytes]) -> Vec<String> {
+    let all = KEYS.map(str::to_owned);
     match script {
-        "prolong" => vec![all[0], all[2], all[9]],
+        "prolong" => {
+            let token = String::from_utf8_lossy(args.first().map_or(b"", Vec::as_slice));
+            let notice = format!("{{redlock:a}}:cancelled:{}", lua::id(&token));
+            vec![all[0].clone(), all[2].clone(), notice]
+        }
         _ => all.to_vec(),
     }
 }
@@ -305,16 +310,14 @@ pub fn keys_of<'a>(script: &str, all: &'a [&'static str]) -> Vec<&'a str> {
 /// Arguments of `prolong` for a token.
 pub fn prolonging(token: &str, ttl: &str) -> Vec<String> {
     let kept = ttl.parse::<i64>().map_or(0, |ttl| ttl + 30 * 86_400_000);
-    [token, ttl, &kept.to_string(), &lua::id(token)]
-        .map(str::to_owned)
-        .into()
+    [token, ttl, &kept.to_string()].map(str::to_owned).into()
 }
 
 /// A shipped script with arguments that make sense, of which one may be something else or missing.
 fn script() -> impl Strategy<Value = Deed> {
     let names = lua::SCRIPTS.map(|(name, _)| name);
     let often = [
-        "acquire", "acquire", "acquire", "acquire", "release", "release", "renew", "prolong",
+        "take", "take", "acquire", "acquire", "acquire", "free", "release", "renew", "prolong",
     ];
     let names = select([&names[..], &often].concat());
     names.prop_flat_map(|name| {
@@ -335,7 +338,9 @@ fn script() -> impl Strategy<Value = Deed> {
 }
 
 /// Arguments of scripts, after those that all have; `keep` and `inspect` have nothing before.
-const ARGUMENTS: [(&str, &str); 14] = [
+const ARGUMENTS: [(&str, &str); 16] = [
+    ("take", "token ttl 1 who"),
+    ("free", "token 0 status:0/status:0/status:1 0"),
     (
         "acquire",
         "token ttl 1/1/1/2/3/1000000000 who //listen/listen/poll/shard ///1/2/5 0/0/0/1/2 ///3/8 0/0/5000 0/1",

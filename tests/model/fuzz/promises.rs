@@ -212,9 +212,6 @@ pub struct Promises {
     stalled: Option<i64>,
     /// The clients that don't answer and were granted the lock since then.
     in_vain: BTreeSet<usize>,
-    /// A release has handed the lock on, and its run hasn't looked yet whether that is confirmed. Where that run is gone,
-    /// each waiter that is suspended costs a grant until a live one has the lock.
-    is_unannounced: bool,
     granted: bool,
     /// With the state it was forgotten which waiters have replied.
     replies_lost: bool,
@@ -370,8 +367,7 @@ impl Promises {
         let goes_on = std::mem::take(&mut self.granted) || is_frozen || is_unknown || count >= room;
         let live = waiting.iter().copied().filter(is_live);
         let mut live = live.filter(|&n| self.pasts[n].beat > 0).peekable();
-        self.is_unannounced &= count < room;
-        if goes_on || self.is_unannounced || live.peek().is_none() {
+        if goes_on || live.peek().is_none() {
             self.stalled = None;
             self.in_vain.clear();
             return Ok(());
@@ -404,7 +400,7 @@ impl Promises {
         let after = step.after;
         if let Act::Delete(key) = step.act {
             self.forget(key, step.number, step.now, after.now);
-            if let Key::State | Key::Notices = key {
+            if let Key::State = key {
                 self.miss(step);
             }
         }
@@ -470,11 +466,6 @@ impl Promises {
                 if self.sets_clock && server <= self.latest {
                     self.forget_fences();
                 }
-            }
-            // What runs were told is there, and what they were given in the state.
-            Key::Notices => {
-                self.state_deleted = step;
-                self.forgotten = now;
             }
             Key::Meta => self.meta_deleted = step,
             Key::History => {
@@ -1092,7 +1083,7 @@ impl Promises {
 
     /// Whether a newer run wants this one to end, which may not have confirmed its grant.
     fn is_asked_to_end(&self, n: usize, step: &Step) -> bool {
-        let notice = format!("cancelled:{}", id(step.all[n].token()));
+        let notice = format!("{{redlock:a}}:cancelled:{}", id(step.all[n].token()));
         let asks = |&o: &usize| {
             let past = &self.pasts[o];
             // It may have got the lock by the request that makes the others end.
@@ -1100,8 +1091,8 @@ impl Promises {
             o != n && step.wish(o).queue.supersede == Supersede::HoldersToo && has_come
         };
         // One that was meant for all members of a group stands in the state.
-        let is_told = step.before.notices.contains_key(&notice)
-            || step.before.state.contains_key("cancelled");
+        let is_told =
+            step.before.notices.contains(&notice) || step.before.state.contains_key("cancelled");
         is_told && (self.stopped.contains(&n) || self.tokens.values().any(asks))
     }
 
@@ -1197,10 +1188,8 @@ impl Promises {
         if how == Some(b"") {
             past.withdrawn = Some(step.number);
         }
-        // The same release once more notifies those behind.
-        self.is_unannounced = matches!(answer, Released::HandedOn);
         match answer {
-            Released::Now | Released::HandedOn | Released::Kept { .. } => {
+            Released::Now | Released::Kept { .. } => {
                 promise!(
                     is_held == matches!(answer, Released::Kept { .. }),
                     "P6: what is released is free, and what is kept is held",
@@ -1278,18 +1267,16 @@ impl Promises {
                 LeaseState::Lost(_) => matches!(answer, LeaseState::Lost(_)),
             },
             // It is answered for an extension alone, and what kept it from one may be over, or have come, meanwhile.
-            (Answer::Unsure, Answer::Unsure) => true,
             (Answer::Lease(state), Answer::Unsure) | (Answer::Unsure, Answer::Lease(state)) => {
                 matches!(state, LeaseState::Held { .. })
             }
+            (Answer::Unsure, _) | (_, Answer::Unsure) => true,
             (Answer::Released(first), Answer::Released(answer)) => match (first, answer) {
                 (Released::NotOurs(_), Released::NotOurs(_)) => true,
                 (Released::Kept { .. }, answer) => !matches!(answer, Released::NotOurs(_)),
                 // Of a hold whose entry was deleted nothing is known when it is over.
-                (Released::Now | Released::HandedOn | Released::Before, Released::NotOurs(_)) => {
-                    !past.released
-                }
-                (Released::Now | Released::HandedOn | Released::Before, answer) => {
+                (Released::Now | Released::Before, Released::NotOurs(_)) => !past.released,
+                (Released::Now | Released::Before, answer) => {
                     !matches!(answer, Released::Kept { .. })
                 }
                 (Released::NotOurs(_), _) => false,

@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::protocol::claim::Needs;
 use crate::protocol::model::client::{Client, Stage};
 use crate::protocol::model::fake::name_of;
-use crate::protocol::model::network::{Asked, Incoming};
+use crate::protocol::model::network::Asked;
 use crate::protocol::model::redis::{self as server, Bytes, Data, Interpreter};
 use crate::protocol::model::scenarios;
 use crate::protocol::model::support::Dice;
@@ -325,12 +325,13 @@ impl<'a> Run<'a> {
             let detail = format!("a day later it answers {answer:?}");
             return Err(Broken::new("P5: a lock that nobody uses is free", detail));
         }
-        let call = claim.release_call(&ReleaseMode::Finished {
+        let mode = ReleaseMode::Finished {
             outcome: HoldOutcome::Status(0),
             keep_for: Duration::ZERO,
-        });
+        };
+        let call = claim.release_call(&mode);
         self.execute("visitor", Act::Visit, &Asked::new(call), None)?;
-        let remembered = [Key::State, Key::History, Key::Index, Key::Notices];
+        let remembered = [Key::State, Key::History, Key::Index];
         let is_left = |key: &&Key| !remembered.contains(key);
         if let Some(key) = self.view.keys.keys().find(is_left) {
             let detail = format!("{} is left after the last release", key.name());
@@ -582,7 +583,7 @@ impl<'a> Run<'a> {
         if fate.breaks {
             self.world.network.cut(n);
         } else if !fate.loses_answer {
-            self.world.deliver(n, Incoming::Answer(value));
+            self.world.deliver(n, request.asked.incoming(value));
         }
         if fate.breaks || fate.loses_answer {
             self.note(|| "        (its answer is lost)".into());

@@ -15,12 +15,12 @@ use crate::redis::call::Call;
 /// What a client does with a call of its own.
 pub fn act(client: usize, call: &Call) -> Act {
     match name_of(call.script) {
-        Some("acquire") => Act::Acquire {
+        Some("take" | "acquire") => Act::Acquire {
             client,
             queues: !call.args[7].is_empty(),
         },
         Some("renew" | "prolong") => Act::Renew(client),
-        Some("release") => Act::Release {
+        Some("free" | "release") => Act::Release {
             client,
             keeps: call.args[6] != b"0",
         },
@@ -37,7 +37,7 @@ pub fn tells_ticket(call: &Call) -> bool {
 
 /// How a hold has ended, as its release says: empty where nothing was done under it.
 pub fn outcome(call: &Call) -> Option<&[u8]> {
-    (name_of(call.script) == Some("release")).then(|| call.args[5].as_slice())
+    matches!(name_of(call.script), Some("free" | "release")).then(|| call.args[5].as_slice())
 }
 
 /// What was answered, as redlock reads it.
@@ -46,7 +46,7 @@ pub enum Answer {
     Acquired(Acquired),
     /// To a renewal, a check or a guard.
     Lease(LeaseState),
-    /// To a renewal by the short script: nothing was changed.
+    /// To a short script: nothing was changed.
     Unsure,
     Released(Released),
     /// To what people do, and to other clients.
@@ -59,7 +59,8 @@ pub enum Answer {
 /// It has no exact meaning.
 pub fn read(call: &Call, value: Value) -> Result<Answer, Error> {
     Ok(match name_of(call.script) {
-        Some("acquire") => Answer::Acquired(answer::acquired(value)?),
+        Some("take" | "free") if value == Value::Int(0) => Answer::Unsure,
+        Some("take" | "acquire") => Answer::Acquired(answer::acquired(value)?),
         Some("renew") => Answer::Lease(answer::renewed(value)?),
         Some("prolong") => {
             let ttl = ms(text(&call.args[1]).parse().expect("a ttl"));
@@ -67,7 +68,7 @@ pub fn read(call: &Call, value: Value) -> Result<Answer, Error> {
         }
         Some("check") => Answer::Lease(answer::checked(value)?),
         Some("guard") => Answer::Lease(guard::extended(value)?),
-        Some("release") => Answer::Released(answer::released(value)?),
+        Some("free" | "release") => Answer::Released(answer::released(value)?),
         Some(_) if !matches!(&value, Value::Array(all) if !all.is_empty()) => {
             return Err(unexpected_reply(&[value]));
         }

@@ -1,6 +1,6 @@
 //! All that a server has of the lock, as the promises look at it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::protocol::model::redis::data::{Entries, Entry, Fields, Members};
 use crate::protocol::model::redis::{Bytes, Data};
@@ -18,13 +18,12 @@ pub enum Key {
     History,
     Index,
     Slots,
-    Notices,
     Exempt,
     Guards,
 }
 
 impl Key {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 11] = [
         Self::Lock,
         Self::State,
         Self::Meta,
@@ -34,7 +33,6 @@ impl Key {
         Self::History,
         Self::Index,
         Self::Slots,
-        Self::Notices,
         Self::Exempt,
         Self::Guards,
     ];
@@ -103,7 +101,7 @@ pub struct View {
     /// Who waits, in the order of their turns, with their scores.
     pub queue: Vec<(String, i64)>,
     pub history: Vec<String>,
-    pub notices: BTreeMap<String, String>,
+    pub notices: BTreeSet<String>,
 }
 
 impl View {
@@ -137,7 +135,11 @@ impl View {
             meta: hash(Key::Meta),
             holders: sorted(Key::Holders).into_iter().collect(),
             queue: sorted(Key::Queue),
-            notices: hash(Key::Notices),
+            notices: data
+                .entries()
+                .map(|(key, _)| text(key))
+                .filter(|key| key.starts_with("{redlock:a}:cancelled:"))
+                .collect(),
             history: {
                 let entries = data.kind::<Entries>(now, Key::History.name().as_bytes());
                 entries

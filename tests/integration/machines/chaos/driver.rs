@@ -14,7 +14,7 @@ use super::history::{
 };
 use super::site::Topology;
 use super::workers::{self, NAMES, Stage, lock_of};
-use crate::support::{Dice, REDLOCK, now, seen_by_a_shell};
+use crate::support::{Dice, REDLOCK, is_notice, now, seen_by_a_shell};
 
 /// Jobs at a time.
 const JOBS: usize = 14;
@@ -32,7 +32,7 @@ const BESIDE_A_QUEUE: Nanos = 100 * SECOND;
 /// Longest time until all have ended after the last fault.
 const END: Nanos = 90 * SECOND;
 /// Keys that are meant to stay, and the note of a killed waiter for a second lock, which expires.
-const REMEMBERED: [&str; 5] = [":state", ":history", ":skips", ":index", ":notices"];
+const REMEMBERED: [&str; 4] = [":state", ":history", ":skips", ":index"];
 
 /// A run of chaos.
 pub struct Chaos {
@@ -357,6 +357,7 @@ impl Chaos {
         };
         let may_stay = |key: &String| {
             REMEMBERED.iter().any(|end| key.ends_with(end))
+                || is_notice(key)
                 || key.contains(":blocked:")
                 || key.ends_with(":waiters") && has_lost(key)
         };
