@@ -5,13 +5,15 @@
 //! ctrlc can't do that, because it neither says which signal came nor leaves ignored ones alone; commands without a
 //! child use it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use nix::unistd::Pid;
+
 use crate::clock::{Moment, now};
-use crate::sys::{self, Reach, ReceivedSignal, SignalSet, Witness};
+use crate::sys::{self, ReceivedSignal, SignalSet};
 
 pub use libc::{
     SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGURG, SIGWINCH,
@@ -32,8 +34,6 @@ pub struct Signals {
     asked_to_end: Cell<bool>,
     /// By when we are to have ended after that, once that was asked.
     ends_by: Cell<Option<Moment>>,
-    /// By what a signal to our group is told from one to us alone.
-    witnesses: RefCell<Option<Witnesses>>,
     /// Whether SIGCHLD was ignored when we were started; the child shall find it so.
     pub sigchld_ignored: bool,
 }
@@ -53,46 +53,32 @@ impl Signals {
             continued: Cell::new(false),
             asked_to_end: Cell::new(false),
             ends_by: Cell::new(None),
-            witnesses: RefCell::new(None),
             sigchld_ignored,
         })
     }
 
-    /// The next signal that has arrived, if any. What was ignored when we were started comes as
-    /// well, as it is blocked; it is skipped here, so only its sender pays for it.
+    /// Returns the next signal that has arrived. Skips signals that were ignored when redlock was started: they come as
+    /// well, because they are blocked.
     pub fn next(&self) -> io::Result<Option<ReceivedSignal>> {
-        loop {
-            match sys::next_signal(&self.fd)? {
+        while let Some(received) = sys::next_signal(&self.fd)? {
+            let is_skipped = match received.signal {
                 // The kernel's answer to something that we have done: a write into a closed pipe, or
                 // of a file that is too large.
-                // But one that continues our group has reached the witness as well.
-                Some(received) if received.from_ourselves => {
-                    if received.signal == SIGCONT {
-                        self.with_reach(received);
-                    }
-                }
+                _ if received.sender == Some(Pid::this()) => true,
                 // Since we were started it is ignored.
-                Some(received) if received.signal == libc::SIGPIPE => {
-                    if !sys::sigpipe_was_ignored() {
-                        return Ok(Some(self.with_reach(received)));
-                    }
+                libc::SIGPIPE => sys::sigpipe_was_ignored(),
+                signal if sys::is_ignored(signal) => true,
+                SIGCONT => self.continued.replace(false),
+                _ => false,
+            };
+            if !is_skipped {
+                if is_passed_up(received.signal) {
+                    self.asked_to_end.set(true);
                 }
-                Some(received) if sys::is_ignored(received.signal) => {}
-                Some(received)
-                    if received.signal == libc::SIGCONT && self.continued.replace(false) =>
-                {
-                    // The witness has it as well, and would take the next one for this.
-                    self.with_reach(received);
-                }
-                Some(received) => {
-                    if is_passed_up(received.signal) {
-                        self.asked_to_end.set(true);
-                    }
-                    return Ok(Some(self.with_reach(received)));
-                }
-                None => return Ok(None),
+                return Ok(Some(received));
             }
         }
+        Ok(None)
     }
 
     /// How much is left of this time, which begins when that is first asked after a signal that asks a process to end;
@@ -104,33 +90,6 @@ impl Signals {
         let by = self.ends_by.get().unwrap_or_else(|| now() + within);
         self.ends_by.set(Some(by));
         Some(by.since(now()))
-    }
-
-    /// From now on it is known of a signal whether it was sent to our whole group; where no process can be made for that,
-    /// it is not.
-    pub fn watch_group(&self) {
-        let mut witnesses = self.witnesses.borrow_mut();
-        if witnesses.is_none() {
-            *witnesses = Witnesses::start().ok();
-        }
-    }
-
-    /// Finds out how many processes a signal was sent to.
-    fn with_reach(&self, received: ReceivedSignal) -> ReceivedSignal {
-        let mut witnesses = self.witnesses.borrow_mut();
-        let reach = match &*witnesses {
-            Some(witnesses) if received.reach == Reach::Unknown && received.signal != SIGCHLD => {
-                witnesses.reach_of(received)
-            }
-            Some(_) | None => return received,
-        };
-        if reach.is_none() {
-            *witnesses = None;
-        }
-        ReceivedSignal {
-            reach: reach.unwrap_or(Reach::Unknown),
-            ..received
-        }
     }
 
     /// The next signal that ends what waits, where there is no COMMAND. One that stops a job stops us meanwhile.
@@ -179,57 +138,6 @@ impl Signals {
             ENDING_SIGNALS.into_iter().for_each(sys::set_default);
         }
         Ok(())
-    }
-}
-
-/// Two processes that look the same and get the same signals, but that the one is in our process group and the other is
-/// not: what only the first has got was sent to the group. (`killall redlock` finds both.)
-struct Witnesses {
-    inside: Witness,
-    outside: Witness,
-}
-
-/// How long a signal that asks us to end may have been sent to the group after us: timeout(1) sends it to its child
-/// first and then to its group. All else has to be with the witness: the kernel begins with a group's youngest.
-const RELAYED: Duration = Duration::from_millis(10);
-
-/// How much later than the first the other one may get what is sent to one process after the other.
-const ONE_BY_ONE: Duration = Duration::from_millis(2);
-
-impl Witnesses {
-    fn start() -> io::Result<Self> {
-        Ok(Self {
-            inside: Witness::start(false)?,
-            outside: Witness::start(true)?,
-        })
-    }
-
-    /// To how many a signal was sent; `None` when a witness doesn't answer. The same signal once more to the group, before
-    /// the witness has told of the first, is one to the witness and two to us: COMMAND gets it once too often, and never
-    /// too seldom.
-    fn reach_of(&self, received: ReceivedSignal) -> Option<Reach> {
-        let signal = received.signal;
-        let (relayed, one_by_one) = if received.from_kernel {
-            (Duration::ZERO, Duration::ZERO)
-        } else if is_passed_up(signal) {
-            (RELAYED, ONE_BY_ONE)
-        } else {
-            (Duration::ZERO, ONE_BY_ONE)
-        };
-        let is_inside = self.inside.has(signal, relayed)?;
-        let is_outside = self.outside.has(
-            signal,
-            if is_inside {
-                one_by_one
-            } else {
-                Duration::ZERO
-            },
-        )?;
-        Some(if is_inside && !is_outside {
-            Reach::Group
-        } else {
-            Reach::Alone
-        })
     }
 }
 

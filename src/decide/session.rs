@@ -473,7 +473,7 @@ impl Session {
             // Twice is more than once: a second TERM is an order to abort for some.
             Reach::All => None,
             Reach::Group => Some(Action::ForwardOutside(signal)),
-            Reach::Alone | Reach::Unknown => Some(Action::Forward(signal)),
+            Reach::Unknown => Some(Action::Forward(signal)),
         };
         if is_passed_up(signal) {
             // A hang-up may be an everyday request, to reload a configuration.
@@ -839,7 +839,7 @@ mod tests {
         Event::Signal(ReceivedSignal {
             signal,
             from_kernel,
-            from_ourselves: false,
+            sender: None,
             reach,
         })
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
+use crate::signal::SIGINT;
 use crate::supervise::tree::{self, Evidence, IsMarked, Process, Stat, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 
@@ -299,7 +300,7 @@ impl Child {
     /// another one, or ignore it.
     pub fn terminate_others(&self) -> Refused {
         self.signal_tree(None, |pid| {
-            let ignores_it = || Stat::read(pid).is_some_and(|stat| stat.ignores_int);
+            let ignores_it = || Stat::read(pid).is_some_and(|stat| stat.ignores(SIGINT));
             // That group is ours, or the one that the child has led.
             let is_of_it = || getpgid(Some(pid)) == Ok(self.pid) || is_in_our_group(pid);
             let has_got_it = is_of_it() && !ignores_it();

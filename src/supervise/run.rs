@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgrp};
 
 use super::environment::Environment;
 use super::hook::{Hook, News};
@@ -29,10 +29,6 @@ use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
 use crate::supervise::tree::Stat;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes};
 use crate::systemd;
-
-/// How long COMMAND has to run before the processes are started that tell a signal to the whole job from one to redlock
-/// alone: a short run never has them. Until then what a process sends to the job reaches COMMAND twice.
-const WATCH_GROUP_AFTER: Duration = Duration::from_millis(50);
 
 /// A signal that asks every process of the job to end reaches the watchdog within this time after redlock. Other signals come
 /// often, and don't wait.
@@ -131,7 +127,6 @@ pub fn supervise(
         woke_late: false,
         signal: None,
         modes,
-        watch_group_at: terms.policy.on_terminal.then(|| began + WATCH_GROUP_AFTER),
         began,
     };
     // Without a lock nothing was acquired.
@@ -183,6 +178,15 @@ fn report_foreign_kill(number: i32) {
     report::error(format_args!("the command was killed by {name}{hint}"));
 }
 
+/// Returns true if a process of redlock's group has sent a signal to that whole group, as timeout(1) does: the sender
+/// ignores the signal, which reaches the sender as well, and then continues the group. Any other sender of the group, such
+/// as a script that runs `kill $!`, may have meant redlock alone: COMMAND gets the signal twice rather than never.
+fn was_sent_to_group(received: &ReceivedSignal) -> bool {
+    let own_group = getpgrp().as_raw();
+    let is_immune = |sender: Stat| sender.group == own_group && sender.ignores(received.signal);
+    received.sender.and_then(Stat::read).is_some_and(is_immune) && sys::is_pending(SIGCONT)
+}
+
 /// A COMMAND that runs.
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 struct Supervision<'a> {
@@ -215,8 +219,6 @@ struct Supervision<'a> {
     signal: Option<i32>,
     /// Modes of the terminal before COMMAND changed them, if there is a terminal.
     modes: Option<TerminalModes>,
-    /// `None` once that is done, and where COMMAND leads a group of its own from the start.
-    watch_group_at: Option<Moment>,
     /// When COMMAND was started.
     began: Moment,
 }
@@ -236,18 +238,24 @@ impl Supervision<'_> {
             if ends_waiting(received.signal) {
                 self.signal.get_or_insert(received.signal);
             }
-            let reaches_all = !received.from_kernel
-                && received.reach != Reach::Group
-                && self.has_reached_all(received.signal, false);
-            let reach = if reaches_all {
-                Reach::All
-            } else {
-                received.reach
-            };
+            let reach = self.reach_of(&received);
             let received = ReceivedSignal { reach, ..received };
             self.apply(session::Event::Signal(received))?;
         }
         ControlFlow::Continue(())
+    }
+
+    /// Returns which processes besides redlock a signal was sent to. (The session judges signals of the terminal.)
+    fn reach_of(&mut self, received: &ReceivedSignal) -> Reach {
+        if received.from_kernel {
+            Reach::Unknown
+        } else if self.has_reached_all(received.signal, false) {
+            Reach::All
+        } else if self.terms.policy.on_terminal && was_sent_to_group(received) {
+            Reach::Group
+        } else {
+            Reach::Unknown
+        }
     }
 
     /// Returns whether a signal was sent to every process of the job: the watchdog has got it as well.
@@ -707,18 +715,12 @@ impl<'a> Executor<'a> for Supervision<'a> {
     }
 
     fn settle(&mut self) -> Step {
-        self.notice_stop()?;
-        if self.watch_group_at.is_some_and(|at| now() >= at) {
-            self.watch_group_at = None;
-            self.watch.signals.watch_group();
-        }
-        ControlFlow::Continue(())
+        self.notice_stop()
     }
 
     fn due(&self) -> Option<Moment> {
         let more = self.more_to_reap.then(now);
-        let due = self.job_control.due().into_iter().chain(more);
-        due.chain(self.watch_group_at).min()
+        self.job_control.due().into_iter().chain(more).min()
     }
 
     fn sleep(&mut self, timer: &Timer) -> io::Result<()> {

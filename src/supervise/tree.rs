@@ -3,8 +3,8 @@
 //! There is one definition of it, used for waiting, signalling and killing: all descendants of a process, those in other
 //! process groups and sessions included, except those that were there before. Descendants whose parents have ended are
 //! found because they become ours (see [`sys::adopt_orphans`]), or where we are not their ancestor, by
-//! the lock's token in their environment. Keepers and witnesses are part of no tree: they end
-//! when what they watch has ended.
+//! the lock's token in their environment. Keepers and what calls hooks are part of no tree: they
+//! end when what they watch has ended.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CStr;
@@ -20,7 +20,6 @@ use nix::unistd::{Pid, getsid};
 
 use crate::clock::{Moment, now};
 use crate::protocol;
-use crate::signal::SIGINT;
 use crate::supervise::environment::{Origin, has_called_hook, is_of_hook, lock_hooks};
 use crate::sys;
 
@@ -511,14 +510,14 @@ pub struct Stat {
     is_kernel_thread: bool,
     /// It has the name of a [`sys::Waker`], or of a watchdog.
     is_named_helper: bool,
-    /// The process has the name of a helper: a lock's keeper, a [`sys::Witness`], or one that starts a server or calls a hook.
+    /// The process has the name of a helper: a lock's keeper, or one that starts a server or calls a hook.
     is_named_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
     /// `None` where we may not know.
     execution: Option<Execution>,
-    /// It ignores SIGINT.
-    pub ignores_int: bool,
+    /// The set of signals that the process ignores, without real-time signals.
+    ignored: u64,
     /// How it ended, as wait(2) has it: 0 before that, and where we may not know.
     pub exit_code: i32,
 }
@@ -592,6 +591,11 @@ impl Stat {
         self.is_fork && has_our_program(self.pid)
     }
 
+    /// Returns true if the process ignores this signal; false for real-time signals, of which the kernel doesn't tell.
+    pub fn ignores(&self, signal: i32) -> bool {
+        (1..32).contains(&signal) && self.ignored & (1 << (signal - 1)) != 0
+    }
+
     /// What identifies it later.
     pub fn process(&self) -> Process {
         Process {
@@ -629,11 +633,8 @@ impl Stat {
             // All are 0 where we may not know.
             execution: (!places.contains(&0)).then_some(Execution(places)),
             is_named_helper: is_one_of(&[sys::WAKER, WATCHDOG]),
-            is_named_keeper: is_one_of(&[KEEPER, RELEASER, HOOK, sys::LOCAL_SERVER, sys::WITNESS]),
-            ignores_int: {
-                let ignored: u64 = field(33).and_then(|set| set.parse().ok()).unwrap_or(0);
-                ignored & (1 << (SIGINT - 1)) != 0
-            },
+            is_named_keeper: is_one_of(&[KEEPER, RELEASER, HOOK, sys::LOCAL_SERVER]),
+            ignored: field(33).and_then(|set| set.parse().ok()).unwrap_or(0),
             exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),
         })
     }
@@ -827,7 +828,12 @@ mod tests {
             let stat = Stat::parse(Pid::from_raw(7), &stat).unwrap();
             assert_eq!((stat.parent.as_raw(), stat.session), (1, 7), "{name:?}");
             assert_eq!((stat.started.as_millis(), stat.exit_code), (123_450, 256));
-            assert!(!stat.has_ended && !stat.is_stopped && stat.ignores_int);
+            assert!(
+                !stat.has_ended
+                    && !stat.is_stopped
+                    && stat.ignores(libc::SIGINT)
+                    && !stat.ignores(libc::SIGTERM)
+            );
         }
         assert!(Stat::parse(Pid::from_raw(7), "7 (x) Z 1").is_none());
     }

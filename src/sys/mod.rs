@@ -4,9 +4,8 @@
 //! passes those on as well.
 //!
 //! What differs between processors is here, and has a test each: the start of a child that shares our memory (`spawn`: by
-//! the C library, as the order of clone's arguments and the way of the stack differ), copies of one thread by the raw call
-//! ([`Witness`]: all arguments are 0, so their order doesn't matter), the kernel's structures for signals
-//! ([`is_ignored`]). Numbers of system calls are libc's.
+//! the C library, as the order of clone's arguments and the way of the stack differ), and the kernel's structures for
+//! signals ([`is_ignored`]). Numbers of system calls are libc's.
 
 #![allow(unsafe_code)]
 
@@ -27,7 +26,6 @@ use std::fs::{self, File};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::ptr;
@@ -36,7 +34,6 @@ use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::SigSet;
-use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
@@ -218,13 +215,9 @@ pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<ReceivedSignal>> {
             return Ok(Some(ReceivedSignal {
                 signal: i32::try_from(info.ssi_signo).unwrap_or(0),
                 from_kernel: info.ssi_code == libc::SI_KERNEL,
-                from_ourselves: info.ssi_code == libc::SI_USER
-                    && info.ssi_pid == std::process::id(),
-                // A timer, sigqueue(3) and tgkill(2) know a single process only.
-                reach: match info.ssi_code {
-                    libc::SI_USER | libc::SI_KERNEL => Reach::Unknown,
-                    _ => Reach::Alone,
-                },
+                sender: (info.ssi_code == libc::SI_USER)
+                    .then(|| Pid::from_raw(info.ssi_pid.cast_signed())),
+                reach: Reach::Unknown,
             }));
         }
     }
@@ -527,134 +520,8 @@ impl Drop for Waker {
     }
 }
 
-/// A process of ours that only collects signals, and can be asked which it has got. It holds no descriptors, and ends
-/// with the thread that has started it.
-///
-/// The kernel doesn't send us SIGCHLD at its end, nor does waiting for any child find it: it may be a child of the main
-/// thread.
-pub struct Witness {
-    pid: Pid,
-    asked: UnixStream,
-}
-
-/// What a [`Witness`] is asked.
-#[repr(C)]
-struct Question {
-    signal: c_int,
-    /// For how long it waits for the signal.
-    patience: libc::timespec,
-}
-
 /// The name of a process that starts the server of this host. People look for "redlock", and are not to find it.
 pub const LOCAL_SERVER: &CStr = c"rl-local";
-
-/// The name of such a process. People look for "redlock", and are not to find it.
-pub const WITNESS: &CStr = c"rl-witness";
-
-impl Witness {
-    /// How long its answer may take: it is under way in microseconds, where the machine has time for it.
-    const PATIENCE: Duration = Duration::from_millis(100);
-
-    /// Starts it, in our process group or in one of its own.
-    pub fn start(in_own_group: bool) -> io::Result<Self> {
-        let (asked, answers) = UnixStream::pair()?;
-        let parent = Pid::this();
-        // From its first moment no signal may have an effect on it.
-        let mask = SignalSet::ALL.change_mask(libc::SIG_BLOCK)?;
-        // SAFETY: without a stack and flags this is a fork, with no signal at its end. The child makes system calls
-        // only, and never returns.
-        let pid = unsafe {
-            match libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) {
-                0 => testify(answers.as_raw_fd(), parent),
-                pid => checked(pid),
-            }
-        };
-        mask.change_mask(libc::SIG_SETMASK)?;
-        let witness = Self {
-            pid: Pid::from_raw(i32::try_from(pid?).map_err(io::Error::other)?),
-            asked,
-        };
-        if in_own_group {
-            // Here, as it may take a while to run for the first time.
-            nix::unistd::setpgid(witness.pid, witness.pid)?;
-        }
-        Ok(witness)
-    }
-
-    /// Whether this signal was sent to it since it was last asked, or is within this time; several that it has not told
-    /// apart are one. `None` when it doesn't answer: from then on it can't be asked any more.
-    pub fn has(&self, signal: i32, patience: Duration) -> Option<bool> {
-        let question = Question {
-            signal,
-            patience: *nix::sys::time::TimeSpec::from(patience).as_ref(),
-        };
-        let mut answer = false;
-        // SAFETY: both are ours, and of the size that is named; the child answers with a valid value.
-        unsafe {
-            let socket = self.asked.as_raw_fd();
-            let question = (&raw const question).cast();
-            libc::send(
-                socket,
-                question,
-                size_of::<Question>(),
-                libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
-            );
-            poll::is_ready(
-                poll::readable(self.asked.as_fd()),
-                patience + Self::PATIENCE,
-            );
-            let received = libc::recv(socket, (&raw mut answer).cast(), 1, libc::MSG_DONTWAIT);
-            (received == 1).then_some(answer)
-        }
-    }
-}
-
-impl Drop for Witness {
-    fn drop(&mut self) {
-        let _ = kill(self.pid.as_raw(), SIGKILL);
-        let _ = waitpid(self.pid, Some(WaitPidFlag::__WALL));
-    }
-}
-
-/// What a [`Witness`] does.
-///
-/// # Safety
-/// For the child of [`Witness::start`] only.
-unsafe fn testify(socket: c_int, parent: Pid) -> ! {
-    // SAFETY: system calls only, with memory of this function.
-    unsafe {
-        libc::prctl(libc::PR_SET_NAME, WITNESS.as_ptr(), 0, 0, 0);
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-        libc::dup2(socket, 0);
-        let closed = libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
-        if closed != 0 || Pid::parent() != parent {
-            libc::_exit(1);
-        }
-        let mut question = MaybeUninit::<Question>::uninit();
-        let size = size_of::<Question>();
-        while usize::try_from(libc::recv(
-            0,
-            question.as_mut_ptr().cast(),
-            size,
-            libc::MSG_WAITALL,
-        )) == Ok(size)
-        {
-            let Question { signal, patience } = question.assume_init_read();
-            let set = SignalSet::of(&[signal]);
-            let none = ptr::null::<c_void>();
-            let got = libc::syscall(
-                libc::SYS_rt_sigtimedwait,
-                &raw const set.0,
-                none,
-                &raw const patience,
-                SET_SIZE,
-            );
-            let answer = got == c_long::from(signal);
-            libc::send(0, (&raw const answer).cast(), 1, libc::MSG_NOSIGNAL);
-        }
-        libc::_exit(0)
-    }
-}
 
 /// Returns the inode of this process's pid namespace, which tells it from others; `None` before Linux 6.11.
 pub fn pid_namespace() -> Option<u64> {
@@ -776,19 +643,6 @@ mod tests {
         assert!(is_ignored(signal));
         set_default(signal);
         assert!(!is_ignored(signal));
-    }
-
-    #[test]
-    fn a_witness_is_a_child_of_this_process_that_ends_with_it() {
-        let witness = Witness::start(true).unwrap();
-        let pid = witness.pid;
-        let group = nix::unistd::getpgid(Some(pid)).unwrap();
-        assert_eq!(group, pid);
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let parent = format!("PPid:\t{}\n", Pid::this());
-        assert!(status.contains(&parent), "{status}");
-        drop(witness);
-        assert!(nix::sys::signal::kill(pid, None).is_err());
     }
 
     #[test]

@@ -43,16 +43,14 @@ pub struct ReceivedSignal {
     pub signal: i32,
     /// The kernel sent it (a key on the terminal, a hang-up) rather than a process.
     pub from_kernel: bool,
-    /// It came from this very process: the kernel's answer to a write into a closed pipe, say.
-    pub from_ourselves: bool,
+    /// The process that sent it with kill(2), which may have sent it to a group.
+    pub sender: Option<Pid>,
     pub reach: Reach,
 }
 
 /// Which processes a signal was sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// To us alone.
-    Alone,
     /// To us alone or to the whole group: both look the same.
     Unknown,
     /// To the whole group.

@@ -293,7 +293,7 @@ const BUDGET: [(&str, usize); 9] = [
     ("redis", 5794),
     ("report", 958),
     ("supervise", 3406),
-    ("sys", 1275),
+    ("sys", 1173),
 ];
 
 #[test]

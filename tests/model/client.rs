@@ -299,7 +299,7 @@ impl Client {
                 let signal = ReceivedSignal {
                     signal: SIGTERM,
                     from_kernel: false,
-                    from_ourselves: false,
+                    sender: None,
                     reach: crate::sys::Reach::Unknown,
                 };
                 self.on_session(session::Event::Signal(signal), now, network);

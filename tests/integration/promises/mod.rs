@@ -9,7 +9,7 @@
 //! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
 //! | `blocked` | writing a message never delays redlock: a full pipe, a stopped terminal |
 //! | `terminal` | job control, reads and modes on a real terminal |
-//! | `keys` | keys, hang-up and Ctrl-Z reach a COMMAND that has left the job's group; a signal to the whole job reaches it once |
+//! | `keys` | keys, hang-up and Ctrl-Z reach a COMMAND that has left the job's group; which signals reach it once |
 //! | `untrusted` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | failures that are over within the lease change nothing |

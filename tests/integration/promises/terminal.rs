@@ -29,7 +29,7 @@ pub fn pid_in(line: &str) -> i32 {
 }
 
 /// Returns the parent of a process and its group; 0 where it has ended.
-pub fn stat(pid: i32) -> (i32, i32) {
+fn stat(pid: i32) -> (i32, i32) {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     let stat = String::from_utf8_lossy(&stat).into_owned();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);

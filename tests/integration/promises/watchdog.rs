@@ -492,7 +492,7 @@ fn a_process_with_the_locks_token_among_other_text_is_not_killed() {
 #[test]
 fn a_process_with_the_name_of_a_keeper_does_not_escape() {
     let redis = Redis::start();
-    for name in ["redlock-keeper", "rl-witness"] {
+    for name in ["redlock-keeper", "rl-hook"] {
         let perl = format!(r#"$0 = "{name}"; $| = 1; print "ready $$\n"; sleep 50"#);
         let script = format!("setsid perl -e '{perl}' & sleep 50");
         let mut run = run(&redis, words!("run -k 100ms a -c", &script));
