@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getpgrp};
+use nix::unistd::getpgrp;
 
 use super::environment::Environment;
 use super::hook::{Hook, News};
 use super::{Executor, HeldLocks, LockTrouble, Step, Watch, needed, survivors};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
-use crate::decide::job_control::{self, JobControl, Seen};
+use crate::decide::job_control::JobControl;
 use crate::decide::renewals::Report;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
@@ -274,64 +274,38 @@ impl Supervision<'_> {
         self.job_control.look(|| self.child.is_stopped(), now());
     }
 
-    /// Stops ourselves until we are continued, or something of COMMAND's tree works on; continues the job then, if that is
-    /// meant.
+    /// Stops redlock until another process continues it, then continues the job, if that is meant. When the lease ends, the
+    /// watchdog kills what works on meanwhile.
     fn suspend(&mut self) -> io::Result<Refused> {
         let stop = self.watch.next_stop();
-        let left = stop.map(|stop| stop.since(now()));
-        let patience = self.job_control.stopping(left);
-        let (continued, works) = self.stop_ourselves(patience)?;
+        let is_continued = self.watch.signals.suspend()?;
         self.has_overslept |= stop.is_some_and(|stop| now() >= stop);
-        let is_meant = self.job_control.resumed(continued, works);
-        // Where COMMAND is stopped, and what it has started is not yet, we stop again later.
+        // COMMAND may have been continued and stopped again.
+        self.job_control.forget();
         self.look_whether_stopped();
-        // The job may be stopped again by now.
-        if !is_meant || !self.child.is_stopped() || sys::is_pending(SIGTSTP) {
+        if !self.terms.policy.on_terminal {
             return Ok(Refused::new());
         }
-        Ok(self.child.continue_job())
-    }
-
-    /// Whether somebody else has continued us, and whether we were woken for what works on.
-    fn stop_ourselves(&mut self, patience: Duration) -> io::Result<(bool, bool)> {
-        if !self.terms.policy.on_terminal {
-            return Ok((self.watch.signals.suspend()?, false));
+        if is_continued && self.child.is_stopped() && !sys::is_pending(SIGTSTP) {
+            // Somebody has continued us alone, and means all of the job.
+            return Ok(self.child.continue_job());
         }
-        let command = self.child.pid();
-        let child = &self.child;
-        let is_stopped = |pid| Stat::read(pid).is_some_and(|stat| stat.is_stopped);
-        let goes_on = || !is_stopped(command) || !child.has_tree_stopped();
-        let own = Pid::this();
-        // COMMAND may be continued alone, and what it has started need not stop with it; neither may work without
-        // us. Where no process can be made for that, we stop all the same: the terminal waits for it.
-        let waker = sys::Waker::start(patience, goes_on, || is_stopped(own)).ok();
-        let continued = self.watch.signals.suspend()?;
-        if !continued && self.child.is_outside() {
+        if !is_continued && self.child.is_outside() {
             // No shell could continue us, nor COMMAND.
-            let refused = self.child.forward(SIGCONT);
-            self.note_refused(refused);
+            return Ok(self.child.forward(SIGCONT));
         }
-        Ok((continued, waker.is_some_and(|waker| waker.has_woken())))
+        Ok(Refused::new())
     }
 
-    /// Stops with a COMMAND that has been stopped for long enough, or continues the job.
+    /// Stops with a COMMAND that has been stopped for long enough, and all that it has started with it: what works needs
+    /// its lock.
     fn notice_stop(&mut self) -> Step {
         if self.job_control.due().is_none_or(|due| now() < due) {
             return ControlFlow::Continue(());
         }
-        let command_is_stopped = self.child.is_stopped();
-        let step = self.job_control.on_stopped(Seen {
-            command_is_stopped,
-            tree_is_stopped: command_is_stopped && self.child.has_tree_stopped(),
-            in_foreground: sys::is_in_foreground(),
-        });
-        match step {
-            Some(job_control::Step::Stop) => self.apply(session::Event::Stopped)?,
-            Some(job_control::Step::Continue) => {
-                let refused = self.child.continue_job();
-                self.note_refused(refused);
-            }
-            None => {}
+        self.job_control.forget();
+        if self.child.is_stopped() && self.child.has_tree_stopped() {
+            self.apply(session::Event::Stopped)?;
         }
         // It may be stopped still, and what it has started may be stopped later.
         self.look_whether_stopped();

@@ -226,7 +226,7 @@ impl Tree {
         Ok(ours.iter().map(Stat::process).collect())
     }
 
-    /// Whether all members but the root are stopped by a signal, or only wait to wake one that is.
+    /// Returns true if all members but the root are stopped by a signal, except watchdogs.
     pub fn is_stopped(&self) -> bool {
         let rests = |stat: Stat| stat.is_stopped || stat.has_ended || stat.is_helper();
         let mut members = self.members().into_iter();
@@ -508,7 +508,7 @@ pub struct Stat {
     /// It waits for a device, uninterruptibly.
     pub waits_for_device: bool,
     is_kernel_thread: bool,
-    /// It has the name of a [`sys::Waker`], or of a watchdog.
+    /// The process has the name of a watchdog.
     is_named_helper: bool,
     /// The process has the name of a helper: a lock's keeper, or one that starts a server or calls a hook.
     is_named_keeper: bool,
@@ -632,7 +632,7 @@ impl Stat {
             is_fork: flags & FORK != 0,
             // All are 0 where we may not know.
             execution: (!places.contains(&0)).then_some(Execution(places)),
-            is_named_helper: is_one_of(&[sys::WAKER, WATCHDOG]),
+            is_named_helper: is_one_of(&[WATCHDOG]),
             is_named_keeper: is_one_of(&[KEEPER, RELEASER, HOOK, sys::LOCAL_SERVER]),
             ignored: field(33).and_then(|set| set.parse().ok()).unwrap_or(0),
             exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),

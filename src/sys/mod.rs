@@ -44,7 +44,7 @@ pub use self::local::{CivilTime, local_time, utc_time};
 pub use self::lookup::look_up;
 pub use self::signals::{Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
-pub use self::terminal::{TerminalModes, is_in_foreground};
+pub use self::terminal::TerminalModes;
 pub use self::thread::{USUAL_STACK, start_thread};
 pub use self::timer::{ClockTimer, since_boot};
 
@@ -451,75 +451,6 @@ unsafe fn show_words(words: &str) {
     }
 }
 
-/// A process that continues this one when something is so.
-pub struct Waker {
-    pid: Pid,
-    /// Has a byte once it has continued us.
-    woken: OwnedFd,
-}
-
-/// The name of such a process.
-pub const WAKER: &CStr = c"redlock-waker";
-
-impl Waker {
-    /// Forks it. It is first awaited that it isn't so, for that long: what is to be stopped may take a
-    /// moment, or ignore it. Then it looks every 20 ms, and once more where it is so, as what continues several processes
-    /// may do that one after the other. It waits until this process is stopped, which it would be after that
-    /// otherwise, and ends with it at the latest.
-    pub fn start(
-        patience: Duration,
-        is_so: impl Fn() -> bool,
-        is_stopped: impl Fn() -> bool,
-    ) -> io::Result<Self> {
-        const PAUSE: Duration = Duration::from_millis(20);
-        let parent = Pid::this();
-        let (woken, wakes) =
-            nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
-        let most = patience.as_millis() / PAUSE.as_millis();
-        let mut looks = if is_so() { 0 } else { most };
-        // SAFETY: the child goes on with a copy of this thread alone. It allocates, which C libraries
-        // allow after a fork, and ends without running what is to be run at an exit.
-        unsafe {
-            match libc::fork() {
-                -1 => Err(io::Error::last_os_error()),
-                0 => {
-                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-                    // In a separate group no signal for the job reaches it.
-                    libc::setpgid(0, 0);
-                    libc::prctl(libc::PR_SET_NAME, WAKER.as_ptr(), 0, 0, 0);
-                    while looks < most && Pid::parent() == parent && is_so() {
-                        std::thread::sleep(PAUSE);
-                        looks += 1;
-                    }
-                    let mut seen = 0;
-                    while seen < 2 && Pid::parent() == parent {
-                        std::thread::sleep(PAUSE);
-                        seen = if is_so() && is_stopped() { seen + 1 } else { 0 };
-                    }
-                    let _ = nix::unistd::write(&wakes, b"!");
-                    let _ = kill(parent.as_raw(), libc::SIGCONT);
-                    libc::_exit(0)
-                }
-                pid => Ok(Self {
-                    pid: Pid::from_raw(pid),
-                    woken,
-                }),
-            }
-        }
-    }
-
-    /// Whether it has continued us.
-    pub fn has_woken(&self) -> bool {
-        nix::unistd::read(&self.woken, &mut [0]) == Ok(1)
-    }
-}
-
-impl Drop for Waker {
-    fn drop(&mut self) {
-        kill_and_reap(self.pid);
-    }
-}
-
 /// The name of a process that starts the server of this host. People look for "redlock", and are not to find it.
 pub const LOCAL_SERVER: &CStr = c"rl-local";
 
@@ -629,9 +560,6 @@ pub fn yield_cpu() {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write, pipe};
-    use std::time::Instant;
-
     use super::*;
 
     #[test]
@@ -643,28 +571,5 @@ mod tests {
         assert!(is_ignored(signal));
         set_default(signal);
         assert!(!is_ignored(signal));
-    }
-
-    #[test]
-    fn a_waker_continues_this_process_only_once_it_is_stopped() {
-        let (mut looks, look) = pipe().unwrap();
-        let (answer, mut answers) = pipe().unwrap();
-        let is_stopped = || {
-            let mut answered = [0];
-            (&look).write_all(b"?").unwrap();
-            (&answer).read_exact(&mut answered).unwrap();
-            answered == *b"y"
-        };
-        let waker = Waker::start(Duration::ZERO, || true, is_stopped).unwrap();
-        answers.write_all(b"nyn").unwrap();
-        let mut four = [0; 4];
-        looks.read_exact(&mut four).unwrap();
-        assert!(!waker.has_woken());
-        answers.write_all(b"yy").unwrap();
-        let until = Instant::now() + Duration::from_secs(10);
-        while !waker.has_woken() {
-            assert!(Instant::now() < until, "it is never continued");
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 }

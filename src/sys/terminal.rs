@@ -1,4 +1,4 @@
-//! The controlling terminal: who has it, and its modes.
+//! The modes of the controlling terminal.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -48,10 +48,4 @@ impl TerminalModes {
             let _ = before.thread_set_mask();
         }
     }
-}
-
-/// Returns true if this process group has the terminal.
-pub fn is_in_foreground() -> bool {
-    let terminal = File::open("/dev/tty");
-    terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
 }

@@ -292,8 +292,8 @@ const BUDGET: [(&str, usize); 9] = [
     ("protocol", 3089),
     ("redis", 5794),
     ("report", 958),
-    ("supervise", 3406),
-    ("sys", 1173),
+    ("supervise", 3383),
+    ("sys", 1116),
 ];
 
 #[test]

@@ -1,7 +1,5 @@
 //! On a terminal redlock and COMMAND are one job: keys, job control and hang-up work as without.
 
-use nix::unistd::{Pid, getsid};
-
 use crate::promises::by_signal::blocks;
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
@@ -183,38 +181,77 @@ fn tstp_that_is_sent_to_redlock_alone_stops_command_too_and_cont_continues_both(
     assert!(is_free(&redis));
 }
 
+/// Interactive shells with job control, that edit no lines and read no files.
+const SHELLS: [&str; 4] = [
+    "bash --norc --noprofile --noediting -i",
+    "dash -i",
+    "zsh -f -i +Z +o promptsp",
+    "ksh -i",
+];
+
 #[test]
-fn ctrl_z_keeps_the_lock_for_what_works_on_fg_continues_the_whole_job_and_ctrl_c_ends_it() {
+fn ctrl_z_stops_a_job_and_fg_continues_it_in_each_shell() {
     let redis = Redis::start();
-    let mut terminal = shell(&redis);
-    // COMMAND waits for a child in its own group; the terminal doesn't stop the other one.
-    terminal.type_in(concat!(
-        "redlock run --ttl 9s -k 1s a -- sh -c 'setsid sleep 60 & ",
-        "perl -e \"$COUNTER\" child CONT; echo over'; echo status:$?\n",
-    ));
-    let child = pid_in(&terminal.line("child ready"));
-    let command = parent(child);
-    let others = children(command);
-    let other = others.into_iter().find(|&pid| pid != child).unwrap();
-    let own = Pid::from_raw(other);
-    wait_until("it has a session of its own", || {
-        getsid(Some(own)) == Ok(own)
-    });
-    terminal.type_in(CTRL_Z);
-    terminal.line("status:148");
-    let is_job_stopped = || is_stopped(child) && is_stopped(command);
-    wait_until("the job is stopped", is_job_stopped);
-    wait_until("redlock goes on", || !is_stopped(parent(command)));
-    redis.await_calls("pexpire", 7);
-    assert!(is_job_stopped());
-    // The shell takes the job for running, as redlock goes on.
-    terminal.type_in("fg\n");
-    terminal.line("child CONT");
-    terminal.type_in(CTRL_C);
-    wait_until("all have ended", || {
-        is_gone(child) && is_gone(command) && !is_alive(other)
-    });
-    wait_until("the lock is free", || is_free(&redis));
+    for line in SHELLS {
+        let shell = words(line, &[]);
+        if !is_permitted(&[shell[0], "-c", "true"]) {
+            continue;
+        }
+        let mut terminal = on_terminal(&redis, &shell);
+        let shell = terminal.pid();
+        terminal.type_in("redlock run --ttl 120s a -- perl -e \"$COUNTER\" child CONT INT\n");
+        let child = pid_in(&terminal.line("child ready"));
+        let redlock = parent(child);
+        for round in 1..=2 {
+            terminal.type_in(CTRL_Z);
+            wait_until("both are stopped", || {
+                is_stopped(child) && is_stopped(redlock)
+            });
+            wait_until("the shell has the terminal", || {
+                terminal.foreground() == shell
+            });
+            terminal.type_in("fg\n");
+            terminal.line("child CONT");
+            wait_until("both go on", || !is_stopped(child) && reads_stops(redlock));
+            assert_eq!(terminal.count("child CONT"), round, "{line}");
+        }
+        terminal.type_in(CTRL_C);
+        terminal.line("child INT");
+        send(child, libc::SIGRTMAX());
+        terminal.line("child end");
+        assert_eq!(terminal.count("child INT"), 1, "{line}");
+        wait_until("both have ended", || !is_alive(child) && !is_alive(redlock));
+        terminal.type_in("echo on:$((1 + 1))\n");
+        terminal.line("on:2");
+        assert_nothing_left(&redis);
+    }
+}
+
+#[test]
+fn what_withstands_ctrl_z_is_dead_when_its_lease_ends() {
+    let redis = Redis::start();
+    // The terminal doesn't stop a process in another session, nor a COMMAND that ignores the key.
+    for text in [
+        "setsid sh -c 'echo working $$; exec sleep 60' & wait",
+        "trap '' TSTP; echo working $$; exec sleep 60",
+    ] {
+        script(redis.dir.path(), "command", &format!("#!/bin/sh\n{text}\n"));
+        let mut terminal = shell(&redis);
+        terminal.type_in("redlock run --ttl 9s -k 1s a -- ~/command; echo status:$?\n");
+        let worker = pid_in(&terminal.line("working "));
+        let redlock = redis.holder("a").unwrap();
+        await_watchdog(redlock);
+        terminal.type_in(CTRL_Z);
+        terminal.line("status:148");
+        assert!(is_stopped(redlock) && is_alive(worker), "{text}");
+        let next = Gated::start(&redis, &["-q", "a"]).ready();
+        assert!(!is_alive(worker), "it works beside the next holder: {text}");
+        terminal.type_in("fg; echo status:$?\n");
+        terminal.line("redlock: lock \"a\" was not renewed in time: ");
+        terminal.line("status:79");
+        next.end();
+        assert_nothing_left(&redis);
+    }
 }
 
 #[test]
