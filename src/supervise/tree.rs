@@ -531,9 +531,6 @@ pub const WATCHDOG: &CStr = c"rl-watchdog";
 /// The name of a keeper.
 pub const KEEPER: &CStr = c"redlock-keeper";
 
-/// The name of a process that goes on releasing what a run could not release.
-pub const RELEASER: &CStr = c"rl-release";
-
 /// The name of a process that calls a hook, with all that this starts below it.
 pub const HOOK: &CStr = c"rl-hook";
 
@@ -633,7 +630,7 @@ impl Stat {
             // All are 0 where we may not know.
             execution: (!places.contains(&0)).then_some(Execution(places)),
             is_named_helper: is_one_of(&[WATCHDOG]),
-            is_named_keeper: is_one_of(&[KEEPER, RELEASER, HOOK, sys::LOCAL_SERVER]),
+            is_named_keeper: is_one_of(&[KEEPER, HOOK, sys::LOCAL_SERVER]),
             ignored: field(33).and_then(|set| set.parse().ok()).unwrap_or(0),
             exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),
         })

@@ -33,7 +33,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::signal::SigSet;
 use nix::unistd::Pid;
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
@@ -341,18 +340,6 @@ pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Re
     work(kept);
     // SAFETY: nothing follows, and what is open is the kernel's to close.
     unsafe { libc::_exit(0) }
-}
-
-/// Forks a process that does this work and nothing after it, as [`fork_apart`] does, and that the kernel ends after this
-/// time, whatever it hangs in.
-pub fn fork_for(name: &CStr, longest: Duration, work: impl FnOnce()) -> io::Result<Pid> {
-    fork_apart(name, File::open("/dev/null")?, |_| {
-        // What we collect would never be taken in there.
-        let _ = SigSet::empty().thread_set_mask();
-        let seconds = longest.as_secs().saturating_add(1);
-        nix::unistd::alarm::set(u32::try_from(seconds).unwrap_or(u32::MAX));
-        work();
-    })
 }
 
 /// Kills a child, of whichever thread, and reaps it.

@@ -1,7 +1,6 @@
 //! Releases what a run or a wait has taken, and waits for guards.
 
 use std::os::fd::AsFd;
-use std::thread;
 use std::time::Duration;
 
 use super::Acquisition;
@@ -10,8 +9,6 @@ use crate::protocol::{Claim, Client, Error, LeaseState, Locks, Name, ReleaseMode
 use crate::report::{self, lost};
 use crate::signal::Signals;
 use crate::supervise::HeldLocks;
-use crate::supervise::tree::RELEASER;
-use crate::sys;
 use crate::sys::poll::{self, PollFd};
 
 /// Wait before a message says that the lock is kept for guards.
@@ -20,7 +17,7 @@ const GUARDS_LOOKED_FOR: Duration = Duration::from_secs(1);
 /// Longest pause between checks of the guards if the server can't notify redlock.
 const GUARDS_LOOKED_FOR_AGAIN: Duration = Duration::from_secs(5);
 
-/// The pause before a process in the background tries to release a lock again.
+/// Pause before the guards of a lock are checked again after a failed try.
 const RELEASE_AGAIN: Duration = Duration::from_millis(500);
 
 /// Time for all releases of a process that was asked to end: the server reads what was sent when it answers again.
@@ -37,22 +34,8 @@ pub const TO_SEND: Duration = Duration::from_millis(50);
 /// A release, and whether a failover can't undo it.
 type Answer = Result<(Released, bool), Error>;
 
-/// Returns true if a failover may undo the release, or if it failed and may succeed later.
-fn is_unsure(released: &Answer) -> bool {
-    match released {
-        Ok((_, is_known)) => !is_known,
-        Err(error) => error.kind.may_pass(),
-    }
-}
-
-/// Locks of which something is left to do after their release.
-#[derive(Default)]
-struct Unreleased {
-    /// Locks whose release a failover may undo.
-    unsure: Vec<Claim>,
-    /// Kept for their guards, at most until that moment.
-    guarded: Vec<(Claim, Moment)>,
-}
+/// Locks that are kept for their guards, at most until that moment.
+type Guarded = Vec<(Claim, Moment)>;
 
 /// The release of what an acquisition has taken, in one way.
 pub(super) struct Farewell<'a> {
@@ -65,7 +48,7 @@ pub(super) struct Farewell<'a> {
 impl Farewell<'_> {
     /// Releases all locks, the last first. A failure is a line on stderr and nothing else: the lock expires after its TTL.
     pub fn release_all(&self, holds: &mut HeldLocks) {
-        let Unreleased { unsure, guarded } = self.release_each(holds);
+        let guarded = self.release_each(holds);
         let mut is_failing = false;
         for (claim, over_by) in &guarded {
             if !self.await_guards(claim, *over_by, &mut holds.client, &mut is_failing) {
@@ -73,17 +56,13 @@ impl Farewell<'_> {
             }
         }
         holds.client.lift_limit();
-        if !unsure.is_empty() {
-            self.leave_releaser(&unsure, holds);
-        }
     }
 
-    /// Releases each lock, with retries if another server may take over. Returns the locks that may not be free yet. An
+    /// Releases each lock, with retries if another server may take over. Returns the locks that are kept for their guards. An
     /// unresponsive server may make that slow; then another signal ends the process at once.
-    fn release_each(&self, holds: &mut HeldLocks) -> Unreleased {
+    fn release_each(&self, holds: &mut HeldLocks) -> Guarded {
         holds.reclaim_client(self.within().map(|all| all / 4), || self.let_through());
         let is_over = matches!(self.mode, ReleaseMode::Finished { .. });
-        let may_be_repeated = is_over && self.acquisition.settings.locks.may_fail_over();
         // Locks that were used are released again and again while another server may take over: for as long as a command that
         // is stopped may take to end, but not beyond their leases.
         let patience = if is_over {
@@ -93,7 +72,7 @@ impl Farewell<'_> {
         };
         let until = now() + patience;
         let until = holds.dead_by.map_or(until, |end| until.min(end));
-        let mut unreleased = Unreleased::default();
+        let mut guarded = Guarded::new();
         while let Some(hold) = holds.all.pop() {
             if hold.reentrant {
                 continue;
@@ -101,34 +80,24 @@ impl Farewell<'_> {
             let claim = hold.claim;
             let asked_at = now();
             let released = self.release(&claim, &mut holds.client, until);
-            match &released {
-                Ok((Released::Kept { left, for_guards }, _)) if *for_guards => {
-                    unreleased.guarded.push((claim.clone(), asked_at + *left));
-                }
-                Ok(_) | Err(_) => {}
-            }
-            let is_repeated = may_be_repeated && is_unsure(&released);
-            self.report(claim.lock().name(), released, is_repeated);
-            if is_repeated {
-                unreleased.unsure.push(claim);
-            }
+            let kept_for = match &released {
+                Ok((Released::Kept { left, for_guards }, _)) => for_guards.then_some(*left),
+                Ok(_) | Err(_) => None,
+            };
+            self.report(claim.lock().name(), released);
+            guarded.extend(kept_for.map(|left| (claim, asked_at + left)));
         }
         self.collect_again();
-        unreleased
+        guarded
     }
 
-    /// Reports a release that goes on in the background, if it `is_repeated`.
-    fn report(&self, name: &Name, released: Answer, is_repeated: bool) {
+    /// Reports a release, and for how long the lock may be held after one that failed.
+    fn report(&self, name: &Name, released: Answer) {
         let verbosity = self.acquisition.settings.verbosity;
         let ttl = report::format_duration(self.acquisition.terms.ttl);
-        let goes_on = if is_repeated {
-            "; a background process keeps trying"
-        } else {
-            ""
-        };
         if let Ok((_, false)) = released {
             verbosity.info(format_args!(
-                "some replicas haven't confirmed the release of lock \"{name}\"; if one of these is promoted, the lock counts as held again until it expires, within {ttl}{goes_on}"
+                "some replicas haven't confirmed the release of lock \"{name}\"; if one of these is promoted, the lock counts as held again until it expires, within {ttl}"
             ));
         }
         match released.map(|(released, _)| released) {
@@ -149,7 +118,7 @@ impl Farewell<'_> {
                 lost(name, &loss)
             )),
             Err(error) => report::error(format_args!(
-                "can't release lock \"{name}\"; it expires within {ttl}{goes_on}: {error}"
+                "can't release lock \"{name}\"; it expires within {ttl}: {error}"
             )),
         }
     }
@@ -254,30 +223,6 @@ impl Farewell<'_> {
                 return true;
             }
         }
-    }
-
-    /// Leaves a process behind that goes on releasing locks, until the servers that may take over know of it, or
-    /// their leases are over.
-    fn leave_releaser(&self, left: &[Claim], holds: &mut HeldLocks) {
-        // Its descriptor would be another file's in the new process.
-        holds.client.disconnect();
-        let until = holds.dead_by.unwrap_or(now() + self.acquisition.terms.ttl);
-        // If no process can be made, the locks end with their leases.
-        let _ = sys::fork_for(RELEASER, until.since(now()), || {
-            let client = &mut holds.client;
-            let mut left: Vec<&Claim> = left.iter().collect();
-            while !left.is_empty() && now() < until {
-                // Each of them in each round: one that no replica confirms keeps no other one.
-                left.retain(|claim| {
-                    let within = until.since(now());
-                    is_unsure(&claim.release_or_retry(client, self.mode, within, None, || {}))
-                });
-                if !left.is_empty() {
-                    client.follow_locks();
-                    thread::sleep(RELEASE_AGAIN);
-                }
-            }
-        });
     }
 
     /// Waits until something comes over a connection, or until a moment. Returns false if a signal ended that.

@@ -634,12 +634,6 @@ fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
     assert_in_turn(&home);
 }
 
-/// Starts a run that gives its releases up at once, and nobody waits for its locks.
-fn hasty(all: &Replicated) -> Job {
-    let words = words!("run --ttl 90s -k 0s REDLOCK_REDIS_TIMEOUT=1500ms a b");
-    start(all, "holder", words).ready()
-}
-
 impl Replicated {
     /// All servers but the primary. While they stand still, none of them takes over.
     fn replicas(&self, primary: usize) -> impl Iterator<Item = &Redis> {
@@ -677,7 +671,6 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
         let end = holder.finish();
         end.assert_code(0);
         if !is_replaced {
-            // Nothing is left to a process in the background, which would say so.
             end.assert_silent();
         }
         let new = all.primary_after(old);
@@ -690,69 +683,25 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
 }
 
 #[test]
-fn a_run_that_could_not_release_its_locks_leaves_a_process_that_does_so_at_the_next_primary() {
+fn a_run_that_could_not_release_its_locks_says_within_which_time_they_expire() {
     let mut all = Replicated::start();
     for way in [Way::Killed, Way::Stopped, Way::ShutIn] {
         let old = all.primary();
-        let mut holder = hasty(&all);
+        let words = words!("run --ttl 20s -k 0s REDLOCK_REDIS_TIMEOUT=1500ms a b");
+        let mut holder = start(&all, "holder", words).ready();
         all.settle(old);
         way.lose(&mut all, old);
         all.replicas(old).for_each(Redis::stall);
         holder.let_go();
-        let says = "a background process keeps trying";
-        holder.run.finish_saying(0, says);
+        let end = holder.finish();
+        end.assert_said(0, "within 20s");
+        assert_eq!(end.stderr.matches("within 20s").count(), 2, "{end:?}");
         all.replicas(old).for_each(Redis::resume);
         let new = all.primary_after(old);
         all.servers[new].await_free("a b");
         assert_none_lost(&all, &["a", "b"]);
-        for name in ["a", "b"] {
-            // The success is remembered with the release.
-            let once = words!("run -n --once-per 1h {} -- echo again", name);
-            let skipped = outcome(&mut all.redlock(once));
-            assert_eq!(skipped.assert_code(0).stdout, "", "{way:?}");
-        }
         way.recover(&mut all, old);
     }
-}
-
-/// The process that goes on releasing what a run with this home can't release.
-fn releaser(home: &Path) -> Option<i32> {
-    let home = format!("HOME={}", home.display());
-    let pids = fs::read_dir("/proc").unwrap().flatten();
-    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.find(|pid| {
-        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        let is_its = |variable: &[u8]| variable == home.as_bytes();
-        read("comm") == b"rl-release\n" && read("environ").split(|&byte| byte == 0).any(is_its)
-    })
-}
-
-#[test]
-fn a_release_that_a_replica_does_not_confirm_keeps_no_other_lock_of_the_run() {
-    among_own_processes!();
-    let mut all = Replicated::start();
-    let mut holder = hasty(&all);
-    all.settle(0);
-    // No primary takes over before the process in the background stands still.
-    all.servers[0].kill();
-    all.replicas(0).for_each(Redis::stall);
-    holder.let_go();
-    let says = "a background process keeps trying";
-    holder.run.finish_saying(0, says);
-    let releaser = releaser(all.home.path()).expect("a background process");
-    send(releaser, libc::SIGSTOP);
-    all.replicas(0).for_each(Redis::resume);
-    let primary = &all.servers[all.primary_after(0)];
-    let port = primary.port.to_string();
-    let deaf = Redis::with(&["--replicaof", "127.0.0.1", &port]);
-    wait_until("one more replica follows", || {
-        deaf.info("replication", "master_link_status") == "up"
-    });
-    deaf.stall();
-    send(releaser, libc::SIGCONT);
-    primary.await_free("a b");
-    deaf.resume();
-    wait_until("all replicas know that they are free", || is_gone(releaser));
 }
 
 #[test]
@@ -768,9 +717,6 @@ fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary
     holder.finish().assert_code(0);
     // For the first two seconds, and once more for each: not for forty.
     assert_took_less(began, Duration::from_secs(30));
-    let releaser = releaser(all.home.path()).expect("a background process");
-    send(releaser, libc::SIGKILL);
-    wait_until("nothing is left", || is_gone(releaser));
 }
 
 #[test]
