@@ -1,23 +1,21 @@
 //! Background programs: their start, their users, and a file lock that lasts as long as they live.
 
-use std::ffi::{CStr, CString, c_char};
-use std::fs::File;
+use std::ffi::{CStr, CString};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::ptr;
+
+use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, execve};
 
 use super::{LAST_SIGNAL, SignalSet, set_default};
 
 /// Locks an open file as flock(2) does, unless it is locked; whether it was. The lock ends when the last copy of this
 /// descriptor is closed, in whichever process, and not before.
 pub fn try_lock(file: &File) -> io::Result<bool> {
-    // SAFETY: the call touches no memory.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
-        0 => Ok(true),
-        _ => match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            error => Err(error),
-        },
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -30,29 +28,23 @@ pub fn become_program(
     input: &File,
     output: &File,
 ) -> io::Error {
-    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
-        let texts = texts.iter().map(|text| text.as_ptr());
-        texts.chain([ptr::null()]).collect()
-    };
-    let (words, variables) = (pointers(words), pointers(variables));
     for signal in 1..=LAST_SIGNAL {
         set_default(signal);
     }
     let _ = SignalSet::ALL.unblock();
-    // SAFETY: descriptors of ours; the texts end with a zero byte, and the lists with a null pointer.
+    // SAFETY: the call touches no memory. nix has none for it.
     unsafe {
         // Whoever needs it first may be in less of a hurry than others.
         libc::setpriority(libc::PRIO_PROCESS, 0, 0);
-        libc::dup2(input.as_raw_fd(), 0);
-        for stream in [1, 2] {
-            libc::dup2(output.as_raw_fd(), stream);
-        }
-        libc::execve(path.as_ptr(), words.as_ptr(), variables.as_ptr());
     }
-    io::Error::last_os_error()
+    let _ = dup2_stdin(input);
+    let _ = dup2_stdout(output);
+    let _ = dup2_stderr(output);
+    let Err(error) = execve(path, words, variables);
+    error.into()
 }
 
-/// The user of the process at the other end of a socket file.
+/// The user of the process at the other end of a socket file. (nix has this call only together with all others of sockets.)
 pub fn peer_user(socket: impl AsFd) -> io::Result<u32> {
     let mut found = libc::ucred {
         pid: 0,

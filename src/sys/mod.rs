@@ -32,8 +32,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::Pid;
+use nix::sys::prctl;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{ForkResult, Pid};
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 
@@ -226,7 +230,7 @@ pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<ReceivedSignal>> {
     }
 }
 
-/// A descriptor of a process, closed on exec; `None` when there is no such process.
+/// A descriptor of a process, closed on exec; `None` when there is no such process. (nix has no calls for these.)
 pub fn pidfd(pid: i32) -> io::Result<Option<OwnedFd>> {
     // SAFETY: the call touches no memory; the descriptor is new, and nothing else owns it.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -264,69 +268,45 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
 
 /// Lets this process have as many descriptors as it may; how many that is.
 pub fn raise_file_limit() -> usize {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+    let raise = |resource| {
+        let (soft, hard) = getrlimit(resource)?;
+        Ok::<_, Errno>(setrlimit(resource, hard, hard).map_or(soft, |()| hard))
     };
-    // SAFETY: the structure is ours to read and to write.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            let soft = limit.rlim_cur;
-            limit.rlim_cur = limit.rlim_max;
-            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) != 0 {
-                limit.rlim_cur = soft;
-            }
-        }
-    }
-    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+    raise(Resource::RLIMIT_NOFILE)
+        .ok()
+        .and_then(|limit| usize::try_from(limit).ok())
+        .unwrap_or(usize::MAX)
 }
 
 /// Starts a child with a lower soft limit of file locks than this process has, and all that was there before: whatever the
 /// child starts inherits the limit, which no kernel has enforced since Linux 2.4. Returns this process's own limit as well;
 /// `None`: it can't be lowered.
 pub fn with_lower_limit<T>(start: impl FnOnce() -> T) -> (T, Option<u64>) {
-    let mut own = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the structures are ours to read and to write.
-    unsafe {
-        let is_known = libc::getrlimit(libc::RLIMIT_LOCKS, &raw mut own) == 0;
-        let mut lower = own;
+    let resource = Resource::RLIMIT_LOCKS;
+    let lowered = getrlimit(resource).ok().filter(|&(own, hard)| {
         // No limit is the highest number.
-        lower.rlim_cur = own.rlim_cur.min(1 << 62).saturating_sub(1);
-        let is_lower = is_known
-            && lower.rlim_cur < own.rlim_cur
-            && libc::setrlimit(libc::RLIMIT_LOCKS, &raw const lower) == 0;
-        let started = start();
-        if is_lower {
-            libc::setrlimit(libc::RLIMIT_LOCKS, &raw const own);
-        }
-        (started, is_lower.then_some(own.rlim_cur))
+        let lower = own.min(1 << 62).saturating_sub(1);
+        lower < own && setrlimit(resource, lower, hard).is_ok()
+    });
+    let started = start();
+    if let Some((own, hard)) = lowered {
+        let _ = setrlimit(resource, own, hard);
     }
+    (started, lowered.map(|(own, _)| own))
 }
 
 /// Lifts what limits this process in size and time, as far as it may: whoever has set that meant a job of theirs.
 pub fn lift_limits() {
-    let unlimited = libc::rlimit {
-        rlim_cur: libc::RLIM_INFINITY,
-        rlim_max: libc::RLIM_INFINITY,
-    };
     for resource in [
-        libc::RLIMIT_CPU,
-        libc::RLIMIT_FSIZE,
-        libc::RLIMIT_DATA,
-        libc::RLIMIT_AS,
+        Resource::RLIMIT_CPU,
+        Resource::RLIMIT_FSIZE,
+        Resource::RLIMIT_DATA,
+        Resource::RLIMIT_AS,
     ] {
-        let mut limit = unlimited;
-        // SAFETY: the structures are ours to read and to write.
-        unsafe {
-            if libc::setrlimit(resource, &raw const unlimited) != 0
-                && libc::getrlimit(resource, &raw mut limit) == 0
-            {
-                limit.rlim_cur = limit.rlim_max;
-                libc::setrlimit(resource, &raw const limit);
-            }
+        if setrlimit(resource, RLIM_INFINITY, RLIM_INFINITY).is_err()
+            && let Ok((_, hard)) = getrlimit(resource)
+        {
+            let _ = setrlimit(resource, hard, hard);
         }
     }
 }
@@ -345,7 +325,7 @@ pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Re
 /// Kills a child, of whichever thread, and reaps it.
 pub fn kill_and_reap(child: Pid) {
     let _ = kill(child.as_raw(), SIGKILL);
-    let _ = nix::sys::wait::waitpid(child, None);
+    let _ = waitpid(child, None);
 }
 
 /// Forks: returns the child's pid in this process, and `None` in the child, which has a new session, has
@@ -360,25 +340,23 @@ pub fn fork_daemon(name: &CStr, words: &str, kept: &[BorrowedFd<'_>]) -> io::Res
         .filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok())
         .collect();
     kept.sort_unstable();
+    // Before the process is there: it is never seen without its name.
+    let own_name = prctl::get_name()?;
+    prctl::set_name(name)?;
     // SAFETY: with a single thread the child's memory is as consistent as ours; descriptors that it
     // closes are known only to the code that opened them, which doesn't run any more.
     unsafe {
-        // Before it is there: it is never seen without.
-        let mut own_name = [0_u8; 16];
-        libc::prctl(libc::PR_GET_NAME, own_name.as_mut_ptr(), 0, 0, 0);
-        libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
-        let forked = libc::fork();
-        if forked != 0 {
-            let error = io::Error::last_os_error();
-            libc::prctl(libc::PR_SET_NAME, own_name.as_ptr(), 0, 0, 0);
-            return match forked {
-                -1 => Err(error),
-                pid => Ok(Some(Pid::from_raw(pid))),
-            };
+        let forked = nix::unistd::fork();
+        if !matches!(forked, Ok(ForkResult::Child)) {
+            let _ = prctl::set_name(&own_name);
         }
-        libc::setsid();
+        if let ForkResult::Parent { child } = forked? {
+            return Ok(Some(child));
+        }
+        let _ = nix::unistd::setsid();
         show_words(words);
-        libc::chdir(c"/".as_ptr());
+        let _ = nix::unistd::chdir(c"/");
+        // Raw calls by number: if a standard stream is closed, this descriptor takes its place.
         let mut null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         if null == -1 {
             // A container may have no /dev, and whoever reads our output waits for its end: this takes none.
@@ -473,27 +451,21 @@ pub fn reap() -> io::Result<Option<(i32, ExitStatus)>> {
 
 /// Whether this thread has a child, alive or not yet reaped.
 pub fn has_children() -> bool {
-    let mut found = MaybeUninit::<libc::siginfo_t>::uninit();
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD;
-    // SAFETY: the structure is ours to write to, and nothing reads it.
-    unsafe { libc::waitid(libc::P_ALL, 0, found.as_mut_ptr(), options) == 0 }
+    let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, options | WaitPidFlag::__WNOTHREAD) != Err(Errno::ECHILD)
 }
 
 /// Whether a child is stopped by a signal.
 pub fn is_stopped(child: Pid) -> bool {
-    // SAFETY: the structure is ours to write to, and zero is a valid value of it. Nothing is reaped.
-    unsafe {
-        let mut found: libc::siginfo_t = std::mem::zeroed();
-        let options = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
-        let id = child.as_raw().unsigned_abs();
-        libc::waitid(libc::P_PID, id, &raw mut found, options) == 0 && found.si_pid() != 0
-    }
+    // Nothing is reaped.
+    let options = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(child), options).is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
 /// Has the kernel give orphans among our descendants to us as their new parent, and not to the first
 /// process of the system.
 pub fn adopt_orphans() -> io::Result<()> {
-    Ok(nix::sys::prctl::set_child_subreaper(true)?)
+    Ok(prctl::set_child_subreaper(true)?)
 }
 
 /// How a process ended by whose descriptor it was known; `None` where the kernel doesn't say: the

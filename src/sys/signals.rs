@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::io;
 
+use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::Pid;
 
 use super::set_default;
@@ -84,14 +85,8 @@ pub fn exit_at(signal: i32) {
 /// ignored or handled before has its default action again. Returns where the kernel doesn't do that:
 /// the first process of a system has no default actions.
 pub fn die_by(signal: i32) {
-    let no_core = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the limit is valid. Only core files are concerned.
-    unsafe {
-        libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
-    }
+    // Only core files are concerned.
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     set_default(signal);
     let _ = kill(Pid::this().as_raw(), signal);
     let _ = SignalSet::of(&[signal]).unblock();
