@@ -2,7 +2,7 @@
 //!
 //! A process of ours in a session of its own, in which nothing of redlock is open, starts the script, adopts what that leaves
 //! behind, and kills all of it when its time is over. So the script is waited for by nobody, outlives redlock, and gets
-//! no signal of its terminal; and by the name of that process its tree is told from COMMAND's. (See [`tree::HOOK`].)
+//! no signal of its terminal; and by the name of that process its tree is told from COMMAND's. (See [`sys::HOOK`].)
 //!
 //! A run calls it at most once for each event, so that few of them are there at a time.
 
@@ -24,7 +24,7 @@ use serde_json::json;
 
 use super::HeldLocks;
 use super::environment::{self, list_of};
-use super::tree::{self, HOOK, Tree};
+use super::tree::{self, Tree};
 use crate::clock::now;
 use crate::decide::exit::Exit;
 use crate::protocol::{Name, Who};
@@ -116,7 +116,7 @@ impl Hook<'_> {
         // For a moment whoever forks has the name of its child, and redlock's main thread must not be taken for that.
         let forking = sys::start_thread("hook", sys::USUAL_STACK, move || {
             let work = |result: File| attend(result, &words, &variables);
-            let _ = tree::fork_apart(HOOK, result, work);
+            let _ = tree::fork_apart(sys::HOOK, result, work);
         })?;
         self.forks.0.borrow_mut().push(forking);
         Ok(())
@@ -263,7 +263,7 @@ fn attend(mut result: File, words: &[CString], variables: &[CString]) {
     let until = now() + LONGEST;
     let tree = Tree::below(Pid::this());
     let own = Pid::this();
-    let started = sys::fork_apart(HOOK, &null, |null| {
+    let started = sys::fork_apart(sys::HOOK, &null, |null| {
         let _ = set_pdeathsig(Signal::SIGKILL);
         if Pid::parent() == own {
             sys::become_program(c"/bin/sh", words, variables, null, null);

@@ -310,7 +310,7 @@ pub fn leave_behind(
     stderr::flush(stderr::LINGER);
     sys::await_other_threads();
     let words = format!("redlock\0acquire\0--while-pid\0{}", target.pid);
-    let forked = sys::fork_daemon(tree::KEEPER, &words, &kept);
+    let forked = sys::fork_daemon(sys::KEEPER, &words, &kept);
     let forked =
         forked.context("can't start the keeper, the background process that renews the lock")?;
     if forked.is_some() {

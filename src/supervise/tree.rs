@@ -525,15 +525,6 @@ pub struct Stat {
 /// The first process, which adopts all orphans that no other does.
 const FIRST: Pid = Pid::from_raw(1);
 
-/// The name of a watchdog. People look for "redlock" when they kill one, and are not to find it.
-pub const WATCHDOG: &CStr = c"rl-watchdog";
-
-/// The name of a keeper.
-pub const KEEPER: &CStr = c"redlock-keeper";
-
-/// The name of a process that calls a hook, with all that this starts below it.
-pub const HOOK: &CStr = c"rl-hook";
-
 /// The flag of the kernel's own threads, `PF_KTHREAD`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
@@ -629,8 +620,8 @@ impl Stat {
             is_fork: flags & FORK != 0,
             // All are 0 where we may not know.
             execution: (!places.contains(&0)).then_some(Execution(places)),
-            is_named_helper: is_one_of(&[WATCHDOG]),
-            is_named_keeper: is_one_of(&[KEEPER, HOOK, sys::LOCAL_SERVER]),
+            is_named_helper: name.as_bytes() == sys::WATCHDOG.to_bytes(),
+            is_named_keeper: is_one_of(&[sys::KEEPER, sys::HOOK, sys::LOCAL_SERVER]),
             ignored: field(33).and_then(|set| set.parse().ok()).unwrap_or(0),
             exit_code: field(52).and_then(|code| code.parse().ok()).unwrap_or(0),
         })

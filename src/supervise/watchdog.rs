@@ -24,9 +24,9 @@ use crate::signal::passed_on;
 use crate::supervise::child::Child;
 use crate::supervise::process::ProcessFd;
 use crate::supervise::renewer::{Call, OnRenewal};
-use crate::supervise::tree::{self, Process, WATCHDOG};
+use crate::supervise::tree::{self, Process};
 use crate::sys::poll::{self, readable};
-use crate::sys::{self, SignalSet};
+use crate::sys::{self, SignalSet, WATCHDOG};
 
 /// How often it kills what is left.
 const LOOK: Duration = Duration::from_millis(20);

@@ -416,7 +416,16 @@ unsafe fn show_words(words: &str) {
     }
 }
 
-/// The name of a process that starts the server of this host. People look for "redlock", and are not to find it.
+/// Name of a watchdog. People look for "redlock" when they kill one, and are not to find the others.
+pub const WATCHDOG: &CStr = c"rl-watchdog";
+
+/// Name of a keeper.
+pub const KEEPER: &CStr = c"redlock-keeper";
+
+/// Name of a process that calls a hook, with all that this starts below it.
+pub const HOOK: &CStr = c"rl-hook";
+
+/// Name of a process that starts the server of this host.
 pub const LOCAL_SERVER: &CStr = c"rl-local";
 
 /// Returns the inode of this process's pid namespace, which tells it from others; `None` before Linux 6.11.

@@ -3,11 +3,13 @@
 //!
 //! The test of a limit of processes needs root; elsewhere it checks nothing.
 
+use std::path::Path;
+
 use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 
 use crate::promises::keeper::keeper;
-use crate::promises::terminal::pid_in;
+use crate::promises::terminal::{on_terminal, pid_in};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
@@ -28,6 +30,48 @@ fn family(run: &mut Running) -> Vec<i32> {
 
 fn run(redis: &Redis, words: &[&str]) -> Running {
     Running::start(&mut with_default_signals(redis.redlock(words)))
+}
+
+/// Names of the processes that a test has started in this home directory, except the server.
+fn processes_of(home: &Path) -> Vec<String> {
+    let home = format!("HOME={}", home.display());
+    let mut names = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let read = |file: &str| fs::read(entry.path().join(file)).unwrap_or_default();
+        let environment = read("environ");
+        if environment
+            .split(|&byte| byte == 0)
+            .any(|variable| variable == home.as_bytes())
+        {
+            names.push(String::from_utf8_lossy(&read("comm")).trim_end().to_owned());
+        }
+    }
+    names.retain(|name| name != "redis-server");
+    names.sort();
+    names
+}
+
+#[test]
+fn process_lists_show_redlock_its_watchdog_and_command_alone() {
+    let redis = Redis::start();
+    let words = words!("redlock run --ttl 9s -k 1s a -- sleep 50");
+    let expected = ["redlock", "rl-watchdog", "sleep"];
+    for is_on_terminal in [false, true] {
+        let (terminal, run);
+        let pid = if is_on_terminal {
+            terminal = on_terminal(&redis, words);
+            terminal.pid()
+        } else {
+            run = Running::start(&mut with_default_signals(directly(&redis, words)));
+            run.pid()
+        };
+        wait_until("it has the lock", || redis.holder("a") == Some(pid));
+        await_watchdog(pid);
+        redis.await_calls("pexpire", redis.calls("pexpire") + 3);
+        assert_eq!(processes_of(redis.dir.path()), expected);
+        send(pid, libc::SIGTERM);
+        wait_until("it has ended", || !is_alive(pid));
+    }
 }
 
 #[test]
