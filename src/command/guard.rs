@@ -55,7 +55,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let given = options.kill_after.or(settings.kill_after);
     let on_terminal = on_terminal();
     let mut sources = EventSources::new(on_terminal)?;
-    let mut holds = HeldLocks::none(settings.locks.client(), Duration::ZERO);
+    let mut holds = HeldLocks::none(settings.locks.client());
     let _unread = stderr::Guard::new();
     if let Some(signal) = acquisition::open(&mut holds.client, &sources.signals)? {
         return Ok(acquisition::ended_by(signal));
@@ -198,7 +198,7 @@ fn admit_all(
             guard: Some(guard),
             waited: Duration::ZERO,
         };
-        holds.follow(held, Lease::of_another(sent, left, terms), ttl);
+        holds.add(held, Lease::of_another(sent, left, terms));
         // COMMAND's own children reenter what it works under, and release nothing of it.
         let lock = (name.clone(), token.clone());
         if !around.contains(&lock) {

@@ -110,19 +110,6 @@ pub fn renewal_interval(ttl: Duration) -> Duration {
     (ttl / 3).min(LONGEST_INTERVAL)
 }
 
-/// What is to be decided after something was learned of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseEvent {
-    /// The locks are ours still, and this renewal or check was sent only after the end of this lease.
-    TooLate(Lease),
-    /// A lock is definitely not ours any more; this was the lease.
-    Lost(Lease),
-    /// A newer run wants this one to end.
-    Cancelled,
-    /// The job has released a lock.
-    Released,
-}
-
 impl Lease {
     /// A lease by a request sent at `sent`.
     pub fn new(sent: Moment, terms: Terms) -> Self {
@@ -183,6 +170,11 @@ impl Lease {
     /// How long it is now, by the server.
     pub fn length(&self) -> Duration {
         self.length
+    }
+
+    /// The length by each renewal.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
     }
 
     /// How long it is by a renewal of ours, if there is any, and how much of that can be used.

@@ -6,133 +6,99 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::decide::lease::{Lease, LeaseEvent, confirm_timeout, try_timeout};
+use crate::decide::lease::{Lease, confirm_timeout, try_timeout};
 use crate::decide::wait::Pace;
-use crate::protocol::{Claim, Error, Guard, LeaseState, Loss, Name, Who};
+use crate::protocol::{Error, LeaseState, Loss, Name, Who};
 
-/// What to do.
+/// A question about locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Extend the leases.
     Renew,
     /// Check whether the locks are still ours.
     Check,
+    /// Extend the leases of guards to those of the holds that they guard.
+    Follow,
 }
 
-/// A result of a task.
-#[derive(Debug)]
-pub enum Report {
-    /// The leases of all that are still ours are extended; the request was sent at this moment.
-    Renewed(Moment),
-    /// A renewal has ended, and lengthens the lease of all no further: it wasn't for what is held since then, or all
-    /// that it was for has been released.
-    RenewedInPart,
-    /// By a check at this moment, all that are still ours are so for this much longer.
-    Confirmed(Moment, Duration),
-    /// The holds that we guard last for this much longer, asked at this moment.
-    Followed(Moment, Duration),
-    /// The run whose hold we guard is over.
-    Over(Name),
+/// The server's answer to a task.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub task: Task,
+    /// When the task was sent.
+    pub sent: Moment,
+    /// The state of each lock that the task was for.
+    pub states: Vec<(Name, LeaseState)>,
+}
+
+impl Answer {
+    /// Returns the end of the first lease among those that are still ours.
+    pub fn shortest(&self) -> Option<Duration> {
+        let left = |(_, state): &(_, LeaseState)| match state {
+            LeaseState::Held { left, .. } => Some(*left),
+            LeaseState::Released | LeaseState::Lost(_) => None,
+        };
+        self.states.iter().filter_map(left).min()
+    }
+
+    /// Whether one of the locks is lost.
+    pub fn has_lost(&self) -> bool {
+        let mut states = self.states.iter();
+        states.any(|(_, state)| matches!(state, LeaseState::Lost(_)))
+    }
+}
+
+/// Consequence of an answer for the work.
+#[derive(Clone, Debug)]
+pub enum LockNews {
+    /// The lease goes on.
+    Held {
+        /// By a renewal, and not by a mere check.
+        is_renewed: bool,
+        /// The lease before, if it was over when the task was sent.
+        too_late: Option<Lease>,
+    },
+    /// This lock is not ours any more.
+    Lost {
+        name: Name,
+        loss: Loss,
+        /// The lease of all that was held, unless it was given up before.
+        lease: Option<Lease>,
+    },
     /// A newer run wants this one to end.
     Cancelled(Name, Box<Who>),
-    /// This lock is not ours any more.
-    Lost(Name, Loss),
-    /// Our job has released this lock.
+    /// The run whose hold is guarded is over.
+    Over(Name),
+    /// The job has released this lock.
     Released(Name),
     /// No answer, so the state is unknown.
     Failed(Error),
 }
 
-impl Report {
-    /// What it says of all that is held, where the task wasn't for all of it.
-    fn in_part(self) -> Option<Self> {
-        match self {
-            Self::Renewed(_) => Some(Self::RenewedInPart),
-            Self::Confirmed(..) | Self::Followed(..) => None,
-            of_one => Some(of_one),
-        }
-    }
-}
-
-/// What a renewal of these claims, sent at this moment, has found. It gives what was asked for, whatever number came
-/// back; that the work has extended the lease beyond that is what a check finds.
-pub fn reports_of_renewal(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
-    let renewed = shortest(&states).map(|_| Report::Renewed(sent));
-    let all_released = states
-        .iter()
-        .all(|state| matches!(state, LeaseState::Released));
-    let ended = all_released.then_some(Report::RenewedInPart);
-    let found = in_order(renewed, of_each(claims, states));
-    found.chain(ended).collect()
-}
-
-/// What a check of these claims, sent at this moment, has found.
-pub fn reports_of_check(claims: &[Claim], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
-    let confirmed = shortest(&states).map(|left| Report::Confirmed(sent, left));
-    in_order(confirmed, of_each(claims, states)).collect()
-}
-
-/// What guards of these holds have found, asked at this moment.
-pub fn reports_of_guards(guards: &[Guard], states: Vec<LeaseState>, sent: Moment) -> Vec<Report> {
-    // What is over for one of them ends the work, which lives no longer by what the others say.
-    let is_over = |state: &LeaseState| matches!(state, LeaseState::Released);
-    let left = shortest(&states).filter(|_| !states.iter().any(is_over));
-    let followed = left.map(|left| Report::Followed(sent, left));
-    let claims: Vec<Claim> = guards.iter().map(|guard| guard.claim().clone()).collect();
-    let each = of_each(&claims, states)
-        .into_iter()
-        .map(|report| match report {
-            Report::Released(name) => Report::Over(name),
-            report => report,
-        });
-    in_order(followed, each.collect()).collect()
-}
-
-/// The end of the first lease among those that are still ours.
-pub fn shortest(states: &[LeaseState]) -> Option<Duration> {
-    let left = |state: &LeaseState| match state {
-        LeaseState::Held { left, .. } => Some(*left),
-        LeaseState::Released | LeaseState::Lost(_) => None,
-    };
-    states.iter().filter_map(left).min()
-}
-
-/// What is lost comes first: what was learned of the others makes no lease longer that was over before. All else comes
-/// behind that: it doesn't end a lease that is good.
-fn in_order(lease: Option<Report>, each: Vec<Report>) -> impl Iterator<Item = Report> {
-    let is_lost = |report: &Report| matches!(report, Report::Lost(..));
-    let (lost, others): (Vec<_>, Vec<_>) = each.into_iter().partition(is_lost);
-    lost.into_iter().chain(lease).chain(others)
-}
-
-/// What there is to report of each claim.
-fn of_each(claims: &[Claim], states: Vec<LeaseState>) -> Vec<Report> {
-    let each = claims.iter().zip(states);
-    each.filter_map(|(claim, state)| {
-        let name = claim.lock().name().clone();
-        match state {
-            LeaseState::Held { cancelled_by, .. } => Some(Report::Cancelled(name, cancelled_by?)),
-            LeaseState::Released => Some(Report::Released(name)),
-            LeaseState::Lost(loss) => Some(Report::Lost(name, loss)),
-        }
-    })
-    .collect()
+/// The last task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastTask {
+    /// No task was ever started.
+    None,
+    UnderWay {
+        /// A lock was added since the start: the answer isn't about all.
+        is_partial: bool,
+    },
+    Ended,
 }
 
 /// The lease of all locks of a run, and what is to be done about it.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Renewals {
-    /// The length of each lease by a renewal.
+    /// Names of the locks that are held.
+    names: Vec<Name>,
+    /// The shortest length of a lease by a renewal.
     ttl: Duration,
-    /// It ends when the first lock's lease does. `None`: nothing is held, or what was held is lost.
+    /// It ends when the first lock's lease does. `None`: nothing is held, or what was held is given up.
     lease: Option<Lease>,
-    /// A task was ever started: the server may push something from then on.
-    has_started: bool,
-    /// A task was started, and has not ended yet.
-    is_under_way: bool,
-    /// A lock was added since the task that is under way was started: what comes of that isn't about all.
-    task_is_partial: bool,
+    last_task: LastTask,
+    /// When the first task was started that had no answer, if the last one hasn't had one.
+    asks_since: Option<Moment>,
     /// How long a granted lock is ours, until the first renewal has confirmed it.
     grant: Option<Duration>,
     /// When to check whether all is still ours, as the server has pushed that one of our keys changed.
@@ -144,14 +110,14 @@ pub struct Renewals {
 }
 
 impl Renewals {
-    /// Nothing is held yet; the leases will be of this length.
-    pub fn new(ttl: Duration) -> Self {
+    /// Nothing is held yet.
+    pub fn new() -> Self {
         Self {
-            ttl,
+            names: Vec::new(),
+            ttl: Duration::MAX,
             lease: None,
-            has_started: false,
-            is_under_way: false,
-            task_is_partial: false,
+            last_task: LastTask::None,
+            asks_since: None,
             grant: None,
             check_due: None,
             checks: Pace::default(),
@@ -159,9 +125,9 @@ impl Renewals {
         }
     }
 
-    /// The leases are of this length by each renewal.
-    pub fn be_of(&mut self, ttl: Duration) {
-        self.ttl = ttl;
+    /// The length of each lease by a renewal.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
     }
 
     /// The lease of all that is held.
@@ -169,30 +135,39 @@ impl Renewals {
         self.lease
     }
 
-    /// Whether a task was ever started.
+    /// Whether this lock is held.
+    pub fn holds(&self, name: &Name) -> bool {
+        self.names.contains(name)
+    }
+
+    /// Whether a task was ever started: from then on the server may push something.
     pub fn has_started(&self) -> bool {
-        self.has_started
+        self.last_task != LastTask::None
     }
 
     /// Whether a task is under way.
     pub fn is_under_way(&self) -> bool {
-        self.is_under_way
+        matches!(self.last_task, LastTask::UnderWay { .. })
+    }
+
+    /// Since when the server has been asked in vain, if that is so.
+    pub fn asks_since(&self) -> Option<Moment> {
+        self.asks_since
     }
 
     /// A lock is held from now on, too.
-    pub fn add(&mut self, lease: Lease) {
-        self.task_is_partial |= self.is_under_way;
+    pub fn add(&mut self, name: Name, lease: Lease) {
+        if let LastTask::UnderWay { is_partial } = &mut self.last_task {
+            *is_partial = true;
+        }
+        self.names.push(name);
+        self.ttl = self.ttl.min(lease.ttl());
         self.lease = Some(self.lease.map_or(lease, |all| all.merged_with(lease)));
     }
 
     /// What is held is good for this long, until the first renewal has confirmed it.
     pub fn add_grant(&mut self, lasting: Duration) {
         self.grant = Some(lasting);
-    }
-
-    /// A lock is lost, and others are still held: this is the lease of those.
-    pub fn keep(&mut self, lease: Lease) {
-        self.lease = Some(lease);
     }
 
     /// The next renewal is due at this moment.
@@ -203,53 +178,14 @@ impl Renewals {
     }
 
     /// Nothing is renewed from now on.
-    pub fn forget_lease(&mut self) {
+    pub fn give_up(&mut self) {
         self.lease = None;
-    }
-
-    /// Takes in what a task has found; what there is to decide about it. `now` is when that is looked at.
-    pub fn learn(&mut self, report: &Report, now: Moment) -> Option<LeaseEvent> {
-        let before = self.lease;
-        if let Some(lease) = &mut self.lease {
-            match report {
-                Report::Renewed(sent) => lease.renewed(*sent),
-                Report::RenewedInPart => lease.renew_now(now),
-                Report::Confirmed(sent, left) => lease.confirmed(*sent, *left),
-                Report::Followed(sent, left) => lease.followed(*sent, *left),
-                // That it is over is learned each time until the work has ended.
-                Report::Failed(_) | Report::Over(_) => lease.renewal_failed(now),
-                Report::Lost(..) => self.lease = None,
-                // Others see by a renewal that this run has seen the request.
-                Report::Cancelled(..) if !self.is_cancelled => {
-                    self.is_cancelled = true;
-                    lease.renew_now(now);
-                }
-                Report::Cancelled(..) | Report::Released(_) => {}
-            }
-        }
-        match (report, before) {
-            (
-                Report::Renewed(sent) | Report::Confirmed(sent, _) | Report::Followed(sent, _),
-                Some(lease),
-            ) => (*sent >= lease.deadline()).then_some(LeaseEvent::TooLate(lease)),
-            (Report::Lost(..), Some(lease)) => Some(LeaseEvent::Lost(lease)),
-            (Report::Cancelled(..) | Report::Over(_), _) => Some(LeaseEvent::Cancelled),
-            (Report::Released(_), _) => Some(LeaseEvent::Released),
-            (
-                Report::Renewed(_)
-                | Report::Confirmed(..)
-                | Report::Followed(..)
-                | Report::Lost(..),
-                None,
-            )
-            | (Report::RenewedInPart | Report::Failed(_), _) => None,
-        }
     }
 
     /// Whether a renewal is to be started now. It comes behind a task that is under way.
     pub fn renewal_is_due(&self, now: Moment) -> bool {
         let renew_at = self.lease.map(|lease| lease.renew_at());
-        !self.is_under_way && renew_at.is_some_and(|at| now >= at)
+        !self.is_under_way() && renew_at.is_some_and(|at| now >= at)
     }
 
     /// The server has pushed that one of our keys changed.
@@ -263,42 +199,137 @@ impl Renewals {
     pub fn due(&self) -> Option<Moment> {
         let renew_at = self.lease.map(|lease| lease.renew_at());
         let due = renew_at.into_iter().chain(self.check_due).min();
-        due.filter(|_| !self.is_under_way)
+        due.filter(|_| !self.is_under_way())
     }
 
     /// Returns true if a check is due, which counts as started then. A renewal comes first.
     pub fn take_check(&mut self, now: Moment) -> bool {
-        let is_first = !self.is_under_way && !self.renewal_is_due(now);
+        let is_first = !self.is_under_way() && !self.renewal_is_due(now);
         is_first && self.check_due.take_if(|at| now >= *at).is_some()
     }
 
-    /// A task is started, for all that is held; how long each answer may take.
-    pub fn start(&mut self) -> Duration {
-        self.has_started = true;
-        self.is_under_way = true;
-        self.task_is_partial = false;
+    /// Starts a task for all that is held. Returns how long each answer may take.
+    pub fn start(&mut self, now: Moment) -> Duration {
+        self.last_task = LastTask::UnderWay { is_partial: false };
+        self.asks_since.get_or_insert(now);
         match self.grant {
             Some(grant) => confirm_timeout(grant, self.ttl),
             None => try_timeout(self.ttl),
         }
     }
 
-    /// A task has ended: what it has found, of all that is held by now.
-    pub fn end(&mut self, found: Vec<Report>) -> Vec<Report> {
-        self.is_under_way = false;
-        let renewal = |report: &Report| match report {
-            Report::Renewed(sent) | Report::Followed(sent, _) => Some(*sent),
-            _ => None,
-        };
-        let reports: Vec<Report> = if self.task_is_partial {
-            found.into_iter().filter_map(Report::in_part).collect()
-        } else {
-            found
-        };
-        if reports.iter().find_map(renewal).is_some() {
+    /// Ends a task with its answers. Returns what they mean, in the order in which it is to be decided about.
+    pub fn end(&mut self, answers: Vec<Result<Answer, Error>>, now: Moment) -> Vec<LockNews> {
+        let is_partial = self.last_task == LastTask::UnderWay { is_partial: true };
+        self.last_task = LastTask::Ended;
+        let mut news = Vec::new();
+        for answer in answers {
+            match answer {
+                Ok(answer) => self.learn(answer, is_partial, now, &mut news),
+                Err(error) => news.push(self.fail(error, now)),
+            }
+        }
+        news
+    }
+
+    /// Takes in that the server, or the connection to it, has failed.
+    pub fn fail(&mut self, error: Error, now: Moment) -> LockNews {
+        if let Some(lease) = &mut self.lease {
+            lease.renewal_failed(now);
+        }
+        LockNews::Failed(error)
+    }
+
+    fn learn(&mut self, answer: Answer, is_partial: bool, now: Moment, news: &mut Vec<LockNews>) {
+        self.asks_since = None;
+        let left = answer.shortest();
+        let Answer { task, sent, states } = answer;
+        let is_lost = |(_, state): &(_, LeaseState)| matches!(state, LeaseState::Lost(_));
+        let (lost, others): (Vec<_>, Vec<_>) = states.into_iter().partition(is_lost);
+        // What is lost comes first: what was learned of the others makes no lease longer that was over before. All else comes
+        // behind that: it doesn't end a lease that is good.
+        for (name, state) in lost {
+            news.extend(self.learn_of_one(task, name, state, now));
+        }
+        let is_over = |(_, state): &(_, LeaseState)| matches!(state, LeaseState::Released);
+        // Work that guards several holds ends with the first of them, and lives no longer by what is said of the others.
+        let is_over = task == Task::Follow && others.iter().any(is_over);
+        news.extend(
+            left.filter(|_| !is_partial && !is_over)
+                .and_then(|left| self.extend(task, sent, left)),
+        );
+        if is_partial && task == Task::Renew {
+            self.renew_now(now);
+        }
+        for (name, state) in others {
+            news.extend(self.learn_of_one(task, name, state, now));
+        }
+    }
+
+    /// Extends the lease by an answer about all that is held.
+    fn extend(&mut self, task: Task, sent: Moment, left: Duration) -> Option<LockNews> {
+        let lease = self.lease.as_mut()?;
+        let before = *lease;
+        match task {
+            // It gives what was asked for, whatever number came back.
+            Task::Renew => lease.renewed(sent),
+            Task::Check => lease.confirmed(sent, left),
+            Task::Follow => lease.followed(sent, left),
+        }
+        let is_renewed = task != Task::Check;
+        if is_renewed {
             self.grant = None;
         }
-        reports
+        Some(LockNews::Held {
+            is_renewed,
+            too_late: (sent >= before.deadline()).then_some(before),
+        })
+    }
+
+    fn learn_of_one(
+        &mut self,
+        task: Task,
+        name: Name,
+        state: LeaseState,
+        now: Moment,
+    ) -> Option<LockNews> {
+        // The job may have released it before another client took it.
+        if !self.holds(&name) {
+            return None;
+        }
+        match state {
+            LeaseState::Held { cancelled_by, .. } => {
+                let by = cancelled_by?;
+                // Others see by a renewal that this run has seen the request.
+                if !std::mem::replace(&mut self.is_cancelled, true) {
+                    self.renew_now(now);
+                }
+                Some(LockNews::Cancelled(name, by))
+            }
+            // That it is over is learned each time until the work has ended.
+            LeaseState::Released if task == Task::Follow => {
+                if let Some(lease) = &mut self.lease {
+                    lease.renewal_failed(now);
+                }
+                Some(LockNews::Over(name))
+            }
+            LeaseState::Released => {
+                self.forget(&name);
+                Some(LockNews::Released(name))
+            }
+            LeaseState::Lost(loss) => {
+                let lease = self.lease;
+                self.forget(&name);
+                Some(LockNews::Lost { name, loss, lease })
+            }
+        }
+    }
+
+    fn forget(&mut self, name: &Name) {
+        self.names.retain(|held| held != name);
+        if self.names.is_empty() {
+            self.lease = None;
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! One run as a state machine: what happened goes in, what to do comes out. Pure.
 //!
-//! The lease comes in with each event, from its one owner; a session never keeps or changes it.
+//! The lease is read from [`Renewals`], its one owner; a session never keeps or changes it.
 //! The deadline is looked at before anything else, whatever the event: a redlock that was stopped,
 //! or whose machine was suspended, must not first answer a question that came in meanwhile.
 
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::decide::exit::Exit;
-use crate::decide::lease::{Lease, LeaseEvent};
+use crate::decide::lease::Lease;
+use crate::decide::renewals::{LockNews, Renewals};
 use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_passed_up};
 use crate::sys::{Reach, ReceivedSignal};
 
@@ -36,16 +37,14 @@ pub struct Policy {
 
 /// What happened.
 #[derive(Clone, Copy, Debug)]
-pub enum Event {
+pub enum Event<'a> {
     /// The time that [`Session::due`] named has come, or just a look at the clock.
     Tick,
     Signal(ReceivedSignal),
-    /// What was learned about the lease.
-    Lease(LeaseEvent),
+    /// Consequence of an answer about the locks.
+    News(&'a LockNews),
     /// COMMAND was stopped by a signal, and not together with us.
     Stopped,
-    /// COMMAND, or a part of its tree, may not be signalled by us.
-    Refused,
     /// COMMAND ended.
     Ended(ExitStatus),
     /// COMMAND has ended, and nothing of its tree is left.
@@ -101,15 +100,6 @@ pub enum StopReason {
     Signal,
     /// COMMAND has ended, by a signal, and what it has started is still there.
     Leftovers,
-}
-
-/// What protects COMMAND.
-#[derive(Clone, Copy, Debug)]
-enum Protection {
-    Held(Lease),
-    Lost,
-    /// Nothing, as the user wanted: Redis couldn't be reached, or the job has released the lock.
-    NotNeeded,
 }
 
 /// How far the run has come.
@@ -177,12 +167,13 @@ pub struct Session {
     /// How long it took last to find all of COMMAND's tree.
     walk: Duration,
     ended: Option<ExitStatus>,
+    /// Nothing of COMMAND's tree is left.
+    tree_ended: bool,
     /// What was asked to end by this signal when COMMAND itself had ended.
     rest_ended_by: Option<i32>,
-    /// Since when Redis has been asked in vain, and whether it was reported that it doesn't answer.
-    asks_since: Option<Moment>,
     /// It was looked much later than was planned: what has come meanwhile is taken in until then.
     catches_up_until: Option<Moment>,
+    /// The user knows that Redis doesn't answer.
     is_silent: bool,
     /// The hook was told that the lock is lost.
     loss_told: bool,
@@ -200,21 +191,18 @@ impl Session {
             refused: false,
             walk: Duration::ZERO,
             ended: None,
+            tree_ended: false,
             rest_ended_by: None,
-            asks_since: None,
             catches_up_until: None,
             is_silent: false,
             loss_told: false,
         }
     }
 
-    /// What protects COMMAND, by the lease of all that is held.
-    fn protection(&self, lease: Option<Lease>) -> Protection {
-        match lease {
-            _ if self.is_lost => Protection::Lost,
-            Some(lease) => Protection::Held(lease),
-            None => Protection::NotNeeded,
-        }
+    /// Returns this lease of all that is held, if it protects COMMAND. A run may also have no lease to protect it: if Redis
+    /// couldn't be reached, or the job has released the lock.
+    fn protection(&self, lease: Option<Lease>) -> Option<Lease> {
+        lease.filter(|_| !self.is_lost)
     }
 
     /// To find all of COMMAND's tree has taken this long.
@@ -222,19 +210,19 @@ impl Session {
         self.walk = walk;
     }
 
-    /// Redis has been asked about the leases since then, and hasn't answered.
-    pub fn asks_since(&mut self, asked: Option<Moment>) {
-        self.asks_since = asked;
+    /// A part of COMMAND's tree may not be signalled.
+    pub fn was_refused(&mut self) {
+        self.refused = true;
     }
 
     /// When to look at the clock again.
-    pub fn due(&self, lease: Option<Lease>) -> Option<Moment> {
+    pub fn due(&self, renewals: &Renewals) -> Option<Moment> {
         let again = match self.phase {
             Phase::Running | Phase::Interrupted { .. } | Phase::Terminating { .. } => None,
             Phase::Killed { again, .. } | Phase::Stuck { again, .. } => Some(again),
         };
-        let due = self.next_stop(lease).into_iter().chain(again);
-        let silent_at = self.silent_at(lease).filter(|_| !self.is_silent);
+        let due = self.next_stop(renewals).into_iter().chain(again);
+        let silent_at = self.silent_at(renewals).filter(|_| !self.is_silent);
         due.chain(silent_at).min()
     }
 
@@ -247,26 +235,23 @@ impl Session {
     }
 
     /// When it is to be reported that Redis doesn't answer, as far as is known now.
-    fn silent_at(&self, lease: Option<Lease>) -> Option<Moment> {
-        match self.protection(lease) {
-            Protection::Held(lease) if self.is_left_alone() => {
-                let at = lease.silent_at(self.asks_since?, self.renewal_deadline(&lease))?;
-                Some(self.catches_up_until.map_or(at, |until| at.max(until)))
-            }
-            Protection::Held(_) | Protection::Lost | Protection::NotNeeded => None,
-        }
+    fn silent_at(&self, renewals: &Renewals) -> Option<Moment> {
+        let lease = self.protection(renewals.lease());
+        let lease = lease.filter(|_| self.is_left_alone())?;
+        let at = lease.silent_at(renewals.asks_since()?, self.renewal_deadline(&lease))?;
+        Some(self.catches_up_until.map_or(at, |until| at.max(until)))
     }
 
     /// Reports once that Redis doesn't answer, and once that it does again.
-    fn report_silence(&mut self, lease: Lease, now: Moment, actions: &mut Vec<Action>) {
-        if self.is_silent && self.asks_since.is_none() {
+    fn report_silence(&mut self, renewals: &Renewals, now: Moment, actions: &mut Vec<Action>) {
+        if self.is_silent && renewals.asks_since().is_none() {
             self.is_silent = false;
             if self.is_left_alone() {
                 actions.push(Action::ReportAnswer);
             }
             return;
         }
-        let Some(at) = self.silent_at(Some(lease)) else {
+        let (Some(lease), Some(at)) = (renewals.lease(), self.silent_at(renewals)) else {
             return;
         };
         if self.is_silent || now < at {
@@ -284,11 +269,8 @@ impl Session {
     }
 
     /// When COMMAND has to be asked to stop, or, if it was asked, killed: nothing else may delay that.
-    pub fn next_stop(&self, lease: Option<Lease>) -> Option<Moment> {
-        let lease = match self.protection(lease) {
-            Protection::Held(lease) => Some(lease),
-            Protection::Lost | Protection::NotNeeded => None,
-        };
+    pub fn next_stop(&self, renewals: &Renewals) -> Option<Moment> {
+        let lease = self.protection(renewals.lease());
         match self.phase {
             Phase::Running | Phase::Interrupted { .. } => {
                 let by_lease = lease.map(|lease| self.renewal_deadline(&lease));
@@ -302,42 +284,47 @@ impl Session {
         }
     }
 
-    /// Takes an event in, and says what to do. `lease` is that of all that is held.
-    pub fn on_event(&mut self, event: Event, lease: Option<Lease>, now: Moment) -> Vec<Action> {
+    /// Takes an event in, and says what to do.
+    pub fn on_event(&mut self, event: Event, renewals: &Renewals, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();
         let was_lost = self.is_lost;
         // We may look late, at an answer as well as at the clock.
         let lease = match event {
-            Event::Lease(LeaseEvent::TooLate(before)) => {
+            Event::News(&LockNews::Held {
+                too_late: Some(before),
+                ..
+            }) => {
                 self.check_deadlines(Some(before), now, &mut actions);
-                lease
+                renewals.lease()
             }
-            Event::Lease(LeaseEvent::Lost(before)) => Some(before),
-            _ => lease,
+            Event::News(&LockNews::Lost { lease, .. }) => lease,
+            _ => renewals.lease(),
         };
         self.check_deadlines(lease, now, &mut actions);
         let protection = self.protection(lease);
         match event {
             Event::Signal(received) => self.on_signal(received, protection, now, &mut actions),
-            Event::Lease(LeaseEvent::Cancelled) => {
+            Event::News(LockNews::Cancelled(..) | LockNews::Over(_)) => {
                 let kill_at = now + self.grace(protection);
                 self.terminate(StopReason::Cancelled, kill_at, &mut actions);
             }
-            // Another one of several locks.
-            Event::Lease(LeaseEvent::Lost(_)) if was_lost && self.policy.only_warn => {
-                actions.push(Action::Warn);
-            }
-            Event::Lease(LeaseEvent::Lost(before)) => self.on_lost(before, now, &mut actions),
-            // What these say is in the lease.
-            Event::Tick | Event::Lease(LeaseEvent::TooLate(_) | LeaseEvent::Released) => {}
+            Event::News(LockNews::Lost { .. }) => match lease {
+                // Another one of several locks.
+                Some(_) if was_lost && self.policy.only_warn => actions.push(Action::Warn),
+                Some(before) => self.on_lost(before, now, &mut actions),
+                None => {}
+            },
+            // The lease tells the rest.
+            Event::Tick
+            | Event::News(LockNews::Held { .. } | LockNews::Released(_) | LockNews::Failed(_)) => {}
             Event::Stopped => actions.push(Action::Suspend),
-            Event::Refused => self.refused = true,
             Event::Ended(status) => self.on_end(status, protection, now, &mut actions),
-            Event::TreeEnded => actions.push(Action::Finish(self.exit())),
+            Event::TreeEnded => {
+                self.tree_ended = true;
+                actions.push(Action::Finish(self.exit()));
+            }
         }
-        if let Some(lease) = lease {
-            self.report_silence(lease, now, &mut actions);
-        }
+        self.report_silence(renewals, now, &mut actions);
         if self.policy.has_hook && !self.loss_told && self.exit() == Exit::Lost {
             self.loss_told = true;
             // Nothing is done after the end.
@@ -349,7 +336,7 @@ impl Session {
     }
 
     fn check_deadlines(&mut self, lease: Option<Lease>, now: Moment, actions: &mut Vec<Action>) {
-        if let Protection::Held(lease) = self.protection(lease) {
+        if let Some(lease) = self.protection(lease) {
             if now >= self.kill_by(&lease) && !self.policy.only_warn {
                 self.kill(StopReason::Lost, now, actions);
             } else if now >= self.renewal_deadline(&lease) {
@@ -410,11 +397,8 @@ impl Session {
 
     /// Whether no lease is left that could be kept for what can't be killed. COMMAND itself is waited for, as long as
     /// it has got its SIGKILL.
-    fn has_nothing_to_keep(&self, protection: Protection, now: Moment) -> bool {
-        let is_kept = match protection {
-            Protection::Held(lease) => now < lease.deadline(),
-            Protection::Lost | Protection::NotNeeded => false,
-        };
+    fn has_nothing_to_keep(&self, protection: Option<Lease>, now: Moment) -> bool {
+        let is_kept = protection.is_some_and(|lease| now < lease.deadline());
         !is_kept && (self.ended.is_some() || self.refused)
     }
 
@@ -429,24 +413,19 @@ impl Session {
     }
 
     /// By when COMMAND must be dead, for who watches over us.
-    pub fn dead_by(&self, lease: Option<Lease>) -> Option<Moment> {
-        match (self.protection(lease), self.phase) {
+    pub fn dead_by(&self, renewals: &Renewals) -> Option<Moment> {
+        match (self.protection(renewals.lease()), self.phase) {
             _ if self.policy.only_warn => None,
-            (Protection::Held(lease), _) => Some(self.kill_by(&lease)),
-            (Protection::Lost, Phase::Terminating { kill_at, .. }) => Some(kill_at),
-            (Protection::Lost | Protection::NotNeeded, _) => None,
+            (Some(lease), _) => Some(self.kill_by(&lease)),
+            (None, Phase::Terminating { kill_at, .. }) if self.is_lost => Some(kill_at),
+            (None, _) => None,
         }
     }
 
     /// For how long COMMAND may live by a renewal that succeeds, from when that is sent; `None`: no renewal counts.
-    pub fn by_renewal(&self, lease: Option<Lease>) -> Option<Duration> {
-        match self.protection(lease) {
-            Protection::Held(lease) => {
-                let (ttl, usable) = lease.by_renewal()?;
-                Some(usable.saturating_sub(self.killing_time(ttl)))
-            }
-            Protection::Lost | Protection::NotNeeded => None,
-        }
+    pub fn by_renewal(&self, renewals: &Renewals) -> Option<Duration> {
+        let (ttl, usable) = self.protection(renewals.lease())?.by_renewal()?;
+        Some(usable.saturating_sub(self.killing_time(ttl)))
     }
 
     /// Until when a renewal may fail without consequence.
@@ -461,7 +440,7 @@ impl Session {
     fn on_signal(
         &mut self,
         received: ReceivedSignal,
-        protection: Protection,
+        protection: Option<Lease>,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
@@ -497,57 +476,46 @@ impl Session {
             self.phase = Phase::Running;
             self.asked = None;
         }
+        let kill_at = now + self.grace(protection);
+        let stop = if signal == SIGTERM && has_group_got_it {
+            Action::TerminateOthersThan(reach)
+        } else {
+            Action::Terminate(StopReason::Signal)
+        };
         match signal {
             // Nobody is left who could take it for anything else.
             SIGINT | SIGTERM if self.awaits_rest() => {
                 self.asked = Some(now);
                 self.rest_ended_by = Some(signal);
-                let kill_at = now + self.grace(protection);
-                let action = if signal == SIGTERM && has_group_got_it {
-                    Action::TerminateOthersThan(reach)
-                } else {
-                    Action::Terminate(StopReason::Signal)
-                };
-                self.terminate_by(action, StopReason::Signal, kill_at, actions);
+                self.terminate_by(stop, StopReason::Signal, kill_at, actions);
             }
+            // An everyday key of an interactive COMMAND.
             SIGINT if typed => {
                 actions.extend(forward);
-                // An everyday key of an interactive COMMAND.
-                if let Phase::Running | Phase::Interrupted { .. } = self.phase {
-                    let until = now + self.grace(protection);
-                    self.phase = Phase::Interrupted { until };
-                }
+                self.interrupt(kill_at);
             }
             SIGINT | SIGTERM => {
                 let first = *self.asked.get_or_insert(now);
                 if first != now && now.since(first) >= SAME_REQUEST {
-                    let reason = match self.phase {
-                        Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
-                        Phase::Terminating { reason, .. }
-                        | Phase::Killed { reason, .. }
-                        | Phase::Stuck { reason, .. } => reason,
-                    };
-                    self.kill(reason, now, actions);
+                    self.kill(self.reason(), now, actions);
                 } else if signal == SIGTERM {
-                    let kill_at = now + self.grace(protection);
-                    let action = if has_group_got_it {
-                        Action::TerminateOthersThan(reach)
-                    } else {
-                        Action::Terminate(StopReason::Signal)
-                    };
-                    self.terminate_by(action, StopReason::Signal, kill_at, actions);
+                    self.terminate_by(stop, StopReason::Signal, kill_at, actions);
                 } else {
                     actions.extend(forward);
-                    if let Phase::Running | Phase::Interrupted { .. } = self.phase {
-                        let until = now + self.grace(protection);
-                        self.phase = Phase::Interrupted { until };
-                    }
+                    self.interrupt(kill_at);
                 }
             }
             SIGTSTP if has_group_got_it => {
                 actions.extend(forward.into_iter().chain([Action::Suspend]));
             }
             _ => actions.extend(forward),
+        }
+    }
+
+    /// COMMAND got an INT, and may end by it until this moment.
+    fn interrupt(&mut self, until: Moment) {
+        if let Phase::Running | Phase::Interrupted { .. } = self.phase {
+            self.phase = Phase::Interrupted { until };
         }
     }
 
@@ -571,7 +539,7 @@ impl Session {
     fn on_end(
         &mut self,
         status: ExitStatus,
-        protection: Protection,
+        protection: Option<Lease>,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
@@ -586,7 +554,7 @@ impl Session {
             }
             Phase::Running | Phase::Interrupted { .. } => {
                 let was_killed = status.signal().is_some();
-                if was_killed && matches!(protection, Protection::Held(_)) {
+                if was_killed && protection.is_some() {
                     self.terminate(StopReason::Leftovers, kill_at, actions);
                 } else if !self.policy.with_children {
                     actions.push(Action::Finish(self.exit()));
@@ -644,8 +612,23 @@ impl Session {
         }
     }
 
+    /// Whether COMMAND was killed.
+    pub fn has_killed(&self) -> bool {
+        matches!(self.phase, Phase::Killed { .. } | Phase::Stuck { .. })
+    }
+
+    /// Whether nothing that worked under the locks is left. After a kill, only the end of the whole tree shows that.
+    pub fn is_over(&self) -> bool {
+        self.tree_ended || (self.ended.is_some() && !self.has_killed())
+    }
+
+    /// Supervising fails, so COMMAND is killed.
+    pub fn give_up(&mut self, now: Moment) {
+        self.kill(self.reason(), now, &mut Vec::new());
+    }
+
     fn kill(&mut self, reason: StopReason, now: Moment, actions: &mut Vec<Action>) {
-        if !matches!(self.phase, Phase::Killed { .. } | Phase::Stuck { .. }) {
+        if !self.has_killed() {
             self.phase = Phase::Killed {
                 reason,
                 again: now + KILL_PAUSE,
@@ -657,22 +640,23 @@ impl Session {
     }
 
     /// The time between SIGTERM and SIGKILL.
-    fn grace(&self, protection: Protection) -> Duration {
-        match protection {
-            Protection::Held(lease) => lease.grace(),
-            Protection::Lost | Protection::NotNeeded => self.policy.kill_after,
+    fn grace(&self, protection: Option<Lease>) -> Duration {
+        protection.map_or(self.policy.kill_after, |lease| lease.grace())
+    }
+
+    /// The reason for which COMMAND is stopped; a signal's, if it isn't.
+    fn reason(&self) -> StopReason {
+        match self.phase {
+            Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
+            Phase::Terminating { reason, .. }
+            | Phase::Killed { reason, .. }
+            | Phase::Stuck { reason, .. } => reason,
         }
     }
 
     /// How the run ends, as far as is known by now.
     pub fn exit(&self) -> Exit {
-        let reason = match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
-            Phase::Terminating { reason, .. }
-            | Phase::Killed { reason, .. }
-            | Phase::Stuck { reason, .. } => reason,
-        };
-        match reason {
+        match self.reason() {
             _ if self.is_lost => Exit::Lost,
             StopReason::Lost => Exit::Lost,
             StopReason::Cancelled => Exit::Cancelled,
@@ -701,8 +685,8 @@ impl Session {
 mod tests {
     use super::*;
     use crate::decide::lease::Terms;
-    use crate::decide::renewals::{Renewals, Report};
-    use crate::protocol::{Error, ErrorKind, Loss, Name};
+    use crate::decide::renewals::{Answer, Task};
+    use crate::protocol::{Error, ErrorKind, LeaseState, Loss, Name, Who};
     use libc::{SIGALRM, SIGCONT};
 
     const START: Moment = Moment::at(Duration::from_secs(100));
@@ -758,7 +742,7 @@ mod tests {
         fn without_lock(policy: Policy) -> Self {
             Self {
                 session: Session::new(policy),
-                renewals: Renewals::new(Duration::from_secs(30)),
+                renewals: Renewals::new(),
             }
         }
 
@@ -766,8 +750,8 @@ mod tests {
         fn new(policy: Policy) -> Self {
             let mut run = Self::without_lock(policy);
             let sent = START.before(Duration::from_millis(50));
-            run.renewals.add(Lease::new(sent, terms(30)));
-            assert_eq!(run.learn(0, &Report::Renewed(START)), "");
+            run.renewals.add(name(), Lease::new(sent, terms(30)));
+            assert_eq!(run.is_renewed(0, START), "");
             run
         }
 
@@ -775,13 +759,13 @@ mod tests {
         fn killed_in_vain() -> Self {
             let mut run = Self::new(policy());
             run.on(0, sent(SIGTERM));
-            run.on(0, Event::Refused);
+            run.session.was_refused();
             run.tick(5_000);
             run
         }
 
         fn on(&mut self, ms: u64, event: Event) -> String {
-            let actions = self.session.on_event(event, self.renewals.lease(), at(ms));
+            let actions = self.session.on_event(event, &self.renewals, at(ms));
             let each = actions.iter().map(|action| format!("{action:?}"));
             each.collect::<Vec<_>>().join("; ")
         }
@@ -794,40 +778,86 @@ mod tests {
             self.on(ms, Event::TreeEnded)
         }
 
-        fn learn(&mut self, ms: u64, report: &Report) -> String {
-            let event = self.renewals.learn(report, at(ms));
-            self.on(ms, event.map_or(Event::Tick, Event::Lease))
+        /// A task ends with this answer.
+        fn learn(&mut self, ms: u64, answer: Result<Answer, Error>) -> String {
+            let news = self.renewals.end(vec![answer], at(ms)).into_iter();
+            let actions = news.map(|news| self.on(ms, Event::News(&news)));
+            let actions: Vec<String> = actions.filter(|actions| !actions.is_empty()).collect();
+            actions.join("; ")
+        }
+
+        fn learn_state(&mut self, ms: u64, state: LeaseState) -> String {
+            self.learn(ms, Ok(answer(Task::Renew, at(ms), state)))
+        }
+
+        fn is_renewed(&mut self, ms: u64, sent: Moment) -> String {
+            self.learn(ms, Ok(answer(Task::Renew, sent, held())))
+        }
+
+        fn fails(&mut self, ms: u64) -> String {
+            self.learn(ms, Err(Error::new(ErrorKind::Unreachable, String::new())))
         }
 
         fn is_lost(&mut self, ms: u64) -> String {
-            self.learn(ms, &Report::Lost(name(), Loss::default()))
+            self.learn_state(ms, LeaseState::Lost(Loss::default()))
         }
 
         fn is_cancelled(&mut self, ms: u64) -> String {
-            self.learn(ms, &Report::Cancelled(name(), Box::default()))
+            self.learn_state(
+                ms,
+                LeaseState::Held {
+                    left: Duration::from_secs(30),
+                    cancelled_by: Some(Box::new(Who::default())),
+                },
+            )
         }
 
         /// The job has released its only lock.
         fn is_released(&mut self, ms: u64) -> String {
-            let event = self.renewals.learn(&Report::Released(name()), at(ms));
-            self.renewals.forget_lease();
-            self.on(ms, Event::Lease(event.unwrap()))
+            self.learn_state(ms, LeaseState::Released)
         }
 
         fn due(&self) -> Option<Moment> {
-            self.session.due(self.renewals.lease())
+            self.session.due(&self.renewals)
         }
 
         fn next_stop(&self) -> Option<Moment> {
-            self.session.next_stop(self.renewals.lease())
+            self.session.next_stop(&self.renewals)
         }
 
         fn dead_by(&self) -> Option<Moment> {
-            self.session.dead_by(self.renewals.lease())
+            self.session.dead_by(&self.renewals)
         }
 
         fn by_renewal(&self) -> Option<Duration> {
-            self.session.by_renewal(self.renewals.lease())
+            self.session.by_renewal(&self.renewals)
+        }
+    }
+
+    fn answer(task: Task, sent: Moment, state: LeaseState) -> Answer {
+        Answer {
+            task,
+            sent,
+            states: vec![(name(), state)],
+        }
+    }
+
+    fn lost(lease: Option<Lease>) -> LockNews {
+        LockNews::Lost {
+            name: name(),
+            loss: Loss::default(),
+            lease,
+        }
+    }
+
+    fn held() -> LeaseState {
+        held_for(Duration::from_secs(30))
+    }
+
+    fn held_for(left: Duration) -> LeaseState {
+        LeaseState::Held {
+            left,
+            cancelled_by: None,
         }
     }
 
@@ -835,7 +865,7 @@ mod tests {
         "a".parse().unwrap()
     }
 
-    fn received(signal: i32, from_kernel: bool, reach: Reach) -> Event {
+    fn received(signal: i32, from_kernel: bool, reach: Reach) -> Event<'static> {
         Event::Signal(ReceivedSignal {
             signal,
             from_kernel,
@@ -844,23 +874,23 @@ mod tests {
         })
     }
 
-    fn sent(signal: i32) -> Event {
+    fn sent(signal: i32) -> Event<'static> {
         received(signal, false, Reach::Unknown)
     }
 
-    fn to_group(signal: i32) -> Event {
+    fn to_group(signal: i32) -> Event<'static> {
         received(signal, false, Reach::Group)
     }
 
-    fn typed(signal: i32) -> Event {
+    fn typed(signal: i32) -> Event<'static> {
         received(signal, true, Reach::Unknown)
     }
 
-    fn ended(code: i32) -> Event {
+    fn ended(code: i32) -> Event<'static> {
         Event::Ended(ExitStatus::from_raw(code << 8))
     }
 
-    fn killed_by(signal: i32) -> Event {
+    fn killed_by(signal: i32) -> Event<'static> {
         Event::Ended(ExitStatus::from_raw(signal))
     }
 
@@ -905,8 +935,7 @@ mod tests {
             let Some(due) = run.due() else { break };
             assert!(due > last, "{run:?} is due again at {due:?}");
             last = due;
-            let lease = run.renewals.lease();
-            run.session.on_event(Event::Tick, lease, due);
+            run.session.on_event(Event::Tick, &run.renewals, due);
         }
     }
 
@@ -918,9 +947,10 @@ mod tests {
         }
         let asked = at(29_498);
         let minute = Duration::from_secs(60);
-        for late in [Report::Renewed(asked), Report::Confirmed(asked, minute)] {
-            let actions = Run::new(policy()).learn(40_000, &late);
-            assert!(actions.starts_with("Kill(Lost)"), "{late:?}: {actions}");
+        for task in [Task::Renew, Task::Check] {
+            let late = answer(task, asked, held_for(minute));
+            let actions = Run::new(policy()).learn(40_000, Ok(late));
+            assert!(actions.starts_with("Kill(Lost)"), "{task:?}: {actions}");
         }
     }
 
@@ -928,12 +958,12 @@ mod tests {
     fn a_renewal_in_time_counts_however_late_its_answer_is_looked_at() {
         for looked in [25_000, 29_600, 33_000] {
             let mut run = Run::new(policy());
-            assert_eq!(run.learn(looked, &Report::Renewed(at(10_001))), "");
+            assert_eq!(run.is_renewed(looked, at(10_001)), "");
             assert_eq!(run.next_stop(), Some(at(34_499)));
         }
         let mut run = Run::new(policy());
-        let extended = Report::Confirmed(at(29_497), Duration::from_secs(60));
-        assert_eq!(run.learn(33_000, &extended), "");
+        let extended = answer(Task::Check, at(29_497), held_for(Duration::from_secs(60)));
+        assert_eq!(run.learn(33_000, Ok(extended)), "");
         assert!(run.next_stop() > Some(at(80_000)));
     }
 
@@ -960,10 +990,9 @@ mod tests {
         // Also where the lease was over by then.
         for ms in [1_000, 40_000] {
             let mut run = Run::new(only_warn());
-            let lease = run.renewals.lease().unwrap();
-            let lost = Event::Lease(LeaseEvent::Lost(lease));
+            let lost = lost(run.renewals.lease());
             for _ in ["a", "b"] {
-                assert_eq!(run.on(ms, lost), "Warn");
+                assert_eq!(run.on(ms, Event::News(&lost)), "Warn");
             }
             assert_eq!(run.tick(ms), "");
         }
@@ -1164,7 +1193,7 @@ mod tests {
             let ms = second * 1_000;
             let actions = run.tick(ms);
             assert!(actions.contains("KillRest"), "{second}: {actions}");
-            run.learn(ms, &Report::Renewed(at(ms)));
+            run.is_renewed(ms, at(ms));
         }
         assert_eq!(run.on(99_001, ended(1)), "");
         assert_eq!(run.tree_ends(99_001), "Finish(Command(1))");
@@ -1243,18 +1272,21 @@ mod tests {
 
     #[test]
     fn whoever_wants_command_to_stop_it_has_no_longer_than_half_the_ttl_for_it() {
-        let lease = Lease::new(START, terms(4));
+        let mut renewals = Renewals::new();
+        renewals.add(name(), Lease::new(START, terms(4)));
+        let cancelled = LockNews::Cancelled(name(), Box::default());
+        let lost = lost(renewals.lease());
         let timeout = with(|it| it.timeout_at = Some(START));
         for (policy, event) in [
             (policy(), sent(SIGTERM)),
-            (policy(), Event::Lease(LeaseEvent::Cancelled)),
-            (policy(), Event::Lease(LeaseEvent::Lost(lease))),
+            (policy(), Event::News(&cancelled)),
+            (policy(), Event::News(&lost)),
             (policy(), killed_by(9)),
             (timeout, Event::Tick),
         ] {
             let mut session = Session::new(policy);
-            session.on_event(event, Some(lease), START);
-            assert_eq!(session.next_stop(Some(lease)), Some(at(2_000)), "{event:?}");
+            session.on_event(event, &renewals, START);
+            assert_eq!(session.next_stop(&renewals), Some(at(2_000)), "{event:?}");
         }
     }
 
@@ -1314,31 +1346,29 @@ mod tests {
     fn a_redis_that_does_not_answer_is_reported_once_an_outage_and_so_is_its_next_answer() {
         let mut run = Run::new(policy());
         for start in [0, 16_500] {
-            run.learn(start, &Report::Renewed(at(start)));
-            run.session.asks_since(Some(at(start + 10_000)));
+            run.is_renewed(start, at(start));
+            run.renewals.start(at(start + 10_000));
             assert_eq!(run.due(), Some(at(start + 15_000)));
             assert_eq!(run.tick(start + 14_999), "");
             let silence = "ReportSilence { lasting: 15s, stop_in: 9.498s }";
             assert_eq!(run.tick(start + 15_000), silence);
             assert_eq!(run.due(), Some(at(start + 24_498)));
             // A try that has failed is no answer.
-            let failed = Report::Failed(Error::new(ErrorKind::Unreachable, String::new()));
-            assert_eq!(run.learn(start + 15_500, &failed), "");
-            run.session.asks_since(None);
-            let renewed = Report::Renewed(at(start + 16_000));
-            assert_eq!(run.learn(start + 16_500, &renewed), "ReportAnswer");
+            assert_eq!(run.fails(start + 15_500), "");
+            let answer = run.is_renewed(start + 16_500, at(start + 16_000));
+            assert_eq!(answer, "ReportAnswer");
             assert_eq!(run.tick(start + 16_500), "");
         }
         // While redlock was suspended an answer may have come.
         let mut suspended = Run::new(policy());
-        suspended.session.asks_since(Some(at(10_000)));
+        suspended.renewals.start(at(10_000));
         assert_eq!(suspended.tick(15_700), "");
         assert_eq!(suspended.due(), Some(at(15_700) + OVERSLEPT));
         let silence = "ReportSilence { lasting: 15.9s, stop_in: 8.598s }";
         assert_eq!(suspended.tick(15_900), silence);
         // What is stopped already isn't threatened with that.
         let mut stopping = Run::new(policy());
-        stopping.session.asks_since(Some(at(10_000)));
+        stopping.renewals.start(at(10_000));
         stopping.on(14_000, sent(SIGTERM));
         assert_eq!(stopping.tick(15_000), "");
     }

@@ -16,7 +16,8 @@ use std::time::Duration;
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
 use self::timing::{heartbeat, is_fresh, is_near, next, poll_interval};
 use crate::clock::Moment;
-use crate::decide::lease::{Lease, LeaseEvent, Terms, shortest_for};
+use crate::decide::lease::{Lease, Terms, shortest_for};
+use crate::decide::renewals::LockNews;
 use crate::protocol::{self, Acquired, Busy, CycleMember, ErrorKind, Grant, Place, Who};
 use crate::signal::{SIGTSTP, ends_waiting};
 
@@ -57,8 +58,8 @@ pub enum Event {
     Signal(i32),
     /// The process that the lock was for, or the reader of the output, is gone.
     Abandoned,
-    /// What was learned about the lease of what is held already.
-    Lease(LeaseEvent),
+    /// Consequence of an answer about the locks that are held already.
+    News(LockNews),
     /// A request failed, or the connection did while nothing was asked.
     Failed(protocol::Error),
     /// The server doesn't let us subscribe.
@@ -118,8 +119,8 @@ pub enum End {
     Deadlock(Vec<CycleMember>),
     /// A run succeeded this long ago, which is enough.
     RecentSuccess(Duration),
-    /// A lock that was held already is gone, or another run wants it, as was reported last.
-    HeldLockGone,
+    /// A lock that was held already is gone, or another run wants it.
+    HeldLockGone(LockNews),
     /// What was held already could not be renewed in time.
     NotRenewed,
     Interrupted(i32),
@@ -306,12 +307,10 @@ impl Wait {
             }
             Event::Signal(SIGTSTP) => actions.push(Action::Suspend),
             // Nothing works under a lease yet.
-            Event::Signal(_) | Event::Lease(LeaseEvent::TooLate(_)) => {}
+            Event::Signal(_) | Event::News(LockNews::Held { .. } | LockNews::Failed(_)) => {}
             Event::Abandoned => self.end(End::Abandoned, &mut actions),
             // Without what is held already, the lock that is waited for is of no use.
-            Event::Lease(LeaseEvent::Lost(_) | LeaseEvent::Cancelled | LeaseEvent::Released) => {
-                self.end(End::HeldLockGone, &mut actions);
-            }
+            Event::News(news) => self.end(End::HeldLockGone(news), &mut actions),
             Event::Failed(error) => self.on_failure(error, now, &mut actions),
             Event::SubscribeDenied => {
                 if let Some(place) = &mut self.place {

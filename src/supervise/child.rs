@@ -155,10 +155,6 @@ impl Child {
         self.pid
     }
 
-    pub fn is_reaped(&self) -> bool {
-        self.reaped
-    }
-
     /// Passes a signal on to the child, and to all of its group where it has its own; to all that is
     /// left of its tree when it has ended.
     pub fn forward(&self, signal: i32) -> Refused {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::environment::{JobLock, Origin, origin_of};
 use crate::clock::{Moment, now};
-use crate::decide::lease::{Lease, LeaseEvent};
-use crate::decide::renewals::{Renewals, Report, Task};
-use crate::protocol::{Claim, Client, Error, Guard, Incoming, Loss, Name, Who};
+use crate::decide::lease::Lease;
+use crate::decide::renewals::{LockNews, Renewals, Task};
+use crate::protocol::{Claim, Client, Error, Guard, Incoming, Who};
 use crate::supervise::child::Child;
-use crate::supervise::renewer::{self, Completed, Held, Renewer};
+use crate::supervise::renewer::{Completed, Held, RenewalTask, Renewer};
 use crate::supervise::tree::IsMarked;
 use crate::supervise::watchdog::Watchdog;
 
@@ -45,72 +45,39 @@ impl HeldLock {
     }
 }
 
-/// What a report says beyond its meaning for the lease: for messages.
-pub enum LockTrouble {
-    Unreachable(Error),
-    Lost(Name, Loss),
-    Cancelled(Name, Box<Who>),
-    Released(Name),
-    /// The run whose hold is guarded is over.
-    Over(Name),
-}
-
 /// All locks of a run, in the order in which they were taken.
 pub struct HeldLocks {
     pub all: Vec<HeldLock>,
     /// The client; not open while the renewer has it.
     pub client: Client,
-    /// The length of each lease by a renewal.
-    ttl: Duration,
     /// It ends before the renewer's thread, whose child it is.
     watchdog: Option<Watchdog>,
     renewer: Option<Renewer>,
     /// What was done without the renewer.
     completed: Option<Completed>,
-    renewals: Renewals,
-    /// By when the work has to be dead, as far as is known: when the lease ends.
-    pub dead_by: Option<Moment>,
-    /// For how long the work may go on by a renewal, from when that is sent.
-    by_renewal: Option<Duration>,
-    /// The server has answered a question of ours: it was reached.
+    pub renewals: Renewals,
+    /// The server has answered a request for a lock.
     pub answered: bool,
-    /// Since when it has been asked about the leases in vain.
-    unanswered: Option<Moment>,
 }
 
 impl HeldLocks {
-    /// Nothing is held yet; the leases will be of this length.
-    pub fn none(client: Client, ttl: Duration) -> Self {
+    /// Nothing is held yet.
+    pub fn none(client: Client) -> Self {
         Self {
             all: Vec::new(),
             client,
-            ttl,
             renewer: None,
             completed: None,
-            renewals: Renewals::new(ttl),
+            renewals: Renewals::new(),
             watchdog: None,
-            dead_by: None,
-            by_renewal: None,
             answered: false,
-            unanswered: None,
         }
     }
 
     /// A lock is ours.
     pub fn add(&mut self, hold: HeldLock, lease: Lease) {
-        self.renewals.add(lease);
+        self.renewals.add(hold.claim.lock().name().clone(), lease);
         self.all.push(hold);
-    }
-
-    /// A hold of another run is ours to guard; its leases are of this length by that run's renewals.
-    pub fn follow(&mut self, hold: HeldLock, lease: Lease, ttl: Duration) {
-        self.ttl = if self.all.is_empty() {
-            ttl
-        } else {
-            self.ttl.min(ttl)
-        };
-        self.renewals.be_of(self.ttl);
-        self.add(hold, lease);
     }
 
     /// The lease of all together: it ends when the first of them does.
@@ -142,52 +109,6 @@ impl HeldLocks {
         waited.as_millis().max(u128::from(!waited.is_zero()))
     }
 
-    /// A lock is not ours any more.
-    fn forget(&mut self, name: &Name) {
-        self.all.retain(|hold| hold.claim.lock().name() != name);
-    }
-
-    /// Takes in a report: what there is to decide, and what to say; a lock that is gone is forgotten.
-    pub fn record(&mut self, report: Report) -> (Option<LeaseEvent>, Option<LockTrouble>) {
-        if let Report::Lost(name, _) = &report
-            && !self.all.iter().any(|hold| hold.claim.lock().name() == name)
-        {
-            // A task that was under way has found it once more.
-            return (None, None);
-        }
-        let event = self.renewals.learn(&report, now());
-        let trouble = match report {
-            Report::Renewed(_)
-            | Report::RenewedInPart
-            | Report::Confirmed(..)
-            | Report::Followed(..) => None,
-            Report::Failed(error) => Some(LockTrouble::Unreachable(error)),
-            Report::Cancelled(name, by) => Some(LockTrouble::Cancelled(name, by)),
-            Report::Lost(name, loss) => {
-                self.forget(&name);
-                // The others are ours still.
-                if let Some(LeaseEvent::Lost(lease)) = event {
-                    self.renewals.keep(lease);
-                }
-                Some(LockTrouble::Lost(name, loss))
-            }
-            Report::Released(name) => {
-                self.forget(&name);
-                Some(LockTrouble::Released(name))
-            }
-            Report::Over(name) => Some(LockTrouble::Over(name)),
-        };
-        if self.all.is_empty() {
-            self.renewals.forget_lease();
-        }
-        (event, trouble)
-    }
-
-    /// The locks are given up for lost: they are renewed no more.
-    pub fn stop_renewing(&mut self) {
-        self.renewals.forget_lease();
-    }
-
     /// Has guards extend their holds from now on, even if the runs are over: the work hasn't ended when it was killed.
     pub fn insist(&mut self) {
         let mut is_new = false;
@@ -197,21 +118,6 @@ impl HeldLocks {
         if is_new {
             self.renewals.renew_now(now());
         }
-    }
-
-    /// Whether a renewal or a check is under way.
-    pub fn is_asking(&self) -> bool {
-        self.renewals.is_under_way()
-    }
-
-    /// Since when the server has been asked about the leases in vain, if that is so.
-    pub fn unanswered(&self) -> Option<Moment> {
-        self.unanswered
-    }
-
-    /// Whether a renewal is due.
-    pub fn renewal_is_due(&self) -> bool {
-        self.renewals.renewal_is_due(now())
     }
 
     /// Has the leases renewed, in the background.
@@ -227,29 +133,33 @@ impl HeldLocks {
     /// The renewer, as soon as one can be started.
     fn renewer(&mut self) -> io::Result<&mut Renewer> {
         if self.renewer.is_none() {
-            self.renewer = Some(Renewer::start(self.ttl)?);
+            self.renewer = Some(Renewer::start()?);
         }
         self.renewer.as_mut().ok_or(io::ErrorKind::NotFound.into())
     }
 
     fn start_task(&mut self, task: Task) {
-        if self.is_asking() {
+        if self.renewals.is_under_way() {
             return;
         }
-        let limit = self.renewals.start();
-        self.unanswered.get_or_insert_with(now);
-        let held = self.as_held();
-        let mut client = self.client.hand_over();
-        let on_renewal = self.watchdog.as_ref().zip(self.by_renewal);
-        let on_renewal = on_renewal.map(|(watchdog, lasting)| watchdog.tells_renewal(lasting));
+        let limit = self.renewals.start(now());
+        let mut task = RenewalTask {
+            task,
+            client: self.client.hand_over(),
+            held: self.as_held(),
+            ttl: self.renewals.ttl(),
+            on_renewal: self.watchdog.as_ref().and_then(Watchdog::tells_renewal),
+        };
         if let Ok(renewer) = self.renewer() {
-            client.limit_to(limit);
-            renewer.start_task(task, client, held, on_renewal);
+            task.client.limit_to(limit);
+            renewer.start_task(task);
         } else {
             // At a limit of processes. Nothing is decided meanwhile, so that it may take no more than a part of a lease.
-            let left = self.dead_by.map_or(limit, |at| at.since(now()));
-            client.limit_to(limit.min(left / WITHOUT_THREAD));
-            self.completed = Some(renewer::carry_out(task, client, held, self.ttl));
+            let left = self
+                .lease()
+                .map_or(limit, |lease| lease.deadline().since(now()));
+            task.client.limit_to(limit.min(left / WITHOUT_THREAD));
+            self.completed = Some(task.carry_out());
         }
     }
 
@@ -270,23 +180,26 @@ impl HeldLocks {
 
     /// Has a watchdog kill this child, which has to be dead by then, where redlock can't. Where none can be started, it is
     /// tried again at the next renewal.
-    pub fn start_watchdog(&mut self, child: &Child, dead_by: Option<Moment>) {
+    pub fn start_watchdog(
+        &mut self,
+        child: &Child,
+        dead_by: Option<Moment>,
+        by_renewal: Option<Duration>,
+    ) {
         if self.watchdog.as_mut().is_some_and(Watchdog::is_alive) {
             return;
         }
-        let started = self
-            .renewer()
-            .and_then(|renewer| Watchdog::start(child, dead_by, |call| renewer.call(call)));
+        let started = self.renewer().and_then(|renewer| {
+            Watchdog::start(child, dead_by, by_renewal, |call| renewer.call(call))
+        });
         self.watchdog = started.ok();
     }
 
     /// Tells the watchdog by when the child has to be dead, and for how long it may work by a renewal, from when that is
     /// sent.
     pub fn tell_watchdog(&mut self, dead_by: Option<Moment>, by_renewal: Option<Duration>) {
-        self.dead_by = dead_by;
-        self.by_renewal = by_renewal;
         if let Some(watchdog) = &mut self.watchdog {
-            watchdog.tell(dead_by, by_renewal.is_some());
+            watchdog.tell(dead_by, by_renewal);
         }
     }
 
@@ -311,29 +224,26 @@ impl HeldLocks {
         }
     }
 
-    /// The results of renewals and checks, and what went wrong between them.
-    pub fn reports(&mut self) -> Vec<Report> {
-        let mut reports = Vec::new();
+    /// Takes in results of renewals and checks, and what went wrong between them. A lock that is gone is forgotten.
+    pub fn news(&mut self) -> Vec<LockNews> {
         let of_renewer = self.renewer.as_mut().and_then(Renewer::completed);
         if !self.renewals.has_started() {
-            return reports;
+            return Vec::new();
         }
+        let mut news = Vec::new();
         if let Some(completed) = self.completed.take().or(of_renewer) {
-            let is_answer = |report: &Report| !matches!(report, Report::Failed(_));
-            if completed.reports.iter().any(is_answer) {
-                self.unanswered = None;
-            }
-            let found = self.renewals.end(completed.reports);
-            reports.extend(found);
+            news = self.renewals.end(completed.answers, now());
             self.client = completed.client;
+            self.all
+                .retain(|hold| self.renewals.holds(hold.claim.lock().name()));
         }
         if let Err(error) = self.take_pushes() {
             self.client.disconnect();
-            reports.push(Report::Failed(error));
+            news.push(self.renewals.fail(error, now()));
         } else if self.renewals.take_check(now()) {
             self.start_task(Task::Check);
         }
-        reports
+        news
     }
 
     /// Takes in what the server pushes.
@@ -366,12 +276,11 @@ impl HeldLocks {
     /// Takes the client back from the renewer, once a renewal that is under way has ended, or this time is over. Calls
     /// `is_slow` when that takes longer than a moment.
     pub fn reclaim_client(&mut self, within: Option<Duration>, is_slow: impl FnOnce()) {
-        if !self.client.is_open()
-            && let Some(renewer) = &mut self.renewer
+        if let Some(renewer) = &mut self.renewer
             && let Some(completed) = renewer.finish(within, is_slow)
         {
             self.client = completed.client;
-            self.renewals.end(Vec::new());
+            self.renewals.end(Vec::new(), now());
         }
     }
 }
@@ -392,7 +301,7 @@ mod tests {
         let locks = Locks::new(access, None, 0).unwrap();
         let [short, long] = [4, 60].map(Duration::from_secs);
         for ttls in [[short, long], [long, short]] {
-            let mut holds = HeldLocks::none(locks.client(), Duration::ZERO);
+            let mut holds = HeldLocks::none(locks.client());
             for (ttl, name) in ttls.into_iter().zip(["a", "b"]) {
                 let lock = locks.lock(name.parse().unwrap());
                 let claim = Claim::resume(lock, Token::read("t:h:1".into()).unwrap());
@@ -409,9 +318,9 @@ mod tests {
                     kill_after: Duration::ZERO,
                     clock_skew: Duration::ZERO,
                 };
-                holds.follow(hold, Lease::of_another(now(), ttl, terms), ttl);
+                holds.add(hold, Lease::of_another(now(), ttl, terms));
             }
-            assert_eq!(holds.renewals.start(), try_timeout(short));
+            assert_eq!(holds.renewals.start(now()), try_timeout(short));
         }
     }
 }

@@ -18,8 +18,7 @@ use super::environment::{Origin, origin_of};
 use super::{Executor, HeldLocks, Step, Watch, needed};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
-use crate::decide::lease::LeaseEvent;
-use crate::decide::renewals::Report;
+use crate::decide::renewals::LockNews;
 use crate::decide::session::{self, Action, Policy, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
@@ -399,7 +398,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
         &mut self.watch
     }
 
-    fn perform(&mut self, action: Action) -> Step<Option<session::Event>> {
+    fn perform(&mut self, action: Action) -> Step {
         match action {
             Action::Forward(signal) => {
                 let _ = self.target.process.signal(signal);
@@ -427,7 +426,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
             }
             Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
         }
-        ControlFlow::Continue(None)
+        ControlFlow::Continue(())
     }
 
     /// Also looks for what works under the lock.
@@ -483,15 +482,15 @@ impl<'a> Executor<'a> for Keeper<'a> {
         ControlFlow::Continue(())
     }
 
-    fn on_report(&mut self, report: Report) -> Step {
-        match self.watch.holds.record(report).0 {
+    fn on_news(&mut self, news: &LockNews) -> Step {
+        match news {
             // A keeper has one lock.
-            Some(LeaseEvent::Released) => ControlFlow::Break(Ok(Exit::Command(0))),
-            Some(LeaseEvent::Cancelled) if self.policy.only_warn => {
+            LockNews::Released(_) => ControlFlow::Break(Ok(Exit::Command(0))),
+            LockNews::Cancelled(..) if self.policy.only_warn => {
                 let _ = self.target.process.signal(SIGURG);
                 self.apply(session::Event::Tick)
             }
-            event => self.apply(event.map_or(session::Event::Tick, session::Event::Lease)),
+            news => self.apply(session::Event::News(news)),
         }
     }
 }

@@ -13,17 +13,16 @@ mod survivors;
 pub mod tree;
 mod watchdog;
 
-use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::Result;
 
-pub use self::holds::{HeldLock, HeldLocks, LockTrouble};
+pub use self::holds::{HeldLock, HeldLocks};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
-use crate::decide::renewals::Report;
+use crate::decide::renewals::LockNews;
 use crate::decide::session::{Action, Event, Session};
 use crate::signal::Signals;
 use crate::sys::poll::sleep;
@@ -38,7 +37,12 @@ struct Watch<'a> {
 impl Watch<'_> {
     /// When the work has to be asked to stop, or killed.
     fn next_stop(&self) -> Option<Moment> {
-        self.session.next_stop(self.holds.lease())
+        self.session.next_stop(&self.holds.renewals)
+    }
+
+    /// Has the session decide about an event.
+    fn decide(&mut self, event: Event) -> Vec<Action> {
+        self.session.on_event(event, &self.holds.renewals, now())
     }
 
     /// Sleeps until something comes, or one of these has ended.
@@ -68,11 +72,8 @@ fn needed<T>(result: Result<T, impl Into<io::Error>>) -> Step<T> {
 trait Executor<'a> {
     fn watch(&mut self) -> &mut Watch<'a>;
 
-    /// Does this; the end of all, or what follows from it.
-    fn perform(&mut self, action: Action) -> Step<Option<Event>>;
-
-    /// Before anything of what was decided is done.
-    fn prepare(&mut self) {}
+    /// Performs `action`, or ends the loop.
+    fn perform(&mut self, action: Action) -> Step;
 
     /// Renews the locks.
     fn renew(&mut self);
@@ -94,8 +95,8 @@ trait Executor<'a> {
     /// Takes in what has come at a wake-up that was `due`, but for reports.
     fn woke(&mut self, due: Option<Moment>) -> Step;
 
-    /// Takes in what became of a renewal.
-    fn on_report(&mut self, report: Report) -> Step;
+    /// Takes in a consequence of an answer.
+    fn on_news(&mut self, news: &LockNews) -> Step;
 
     /// Waits for whatever comes next, until the session says that all is over.
     fn run(&mut self, timer: &mut Timer) -> Result<Exit> {
@@ -109,39 +110,36 @@ trait Executor<'a> {
     /// Does what is due, and takes in what comes then.
     fn turn(&mut self, timer: &mut Timer) -> Step {
         self.apply(Event::Tick)?;
-        if self.watch().holds.renewal_is_due() {
+        if self.watch().holds.renewals.renewal_is_due(now()) {
             self.renew();
         }
         self.reap()?;
         self.settle()?;
         let Watch { session, holds, .. } = self.watch();
-        session.asks_since(holds.unanswered());
-        let due = session.due(holds.lease()).into_iter().chain(holds.due());
+        let due = session.due(&holds.renewals).into_iter();
+        let due = due.chain(holds.due());
         let due = due.chain(self.due()).min();
         needed(timer.set(due))?;
         needed(self.sleep(timer))?;
         self.woke(due)?;
-        self.take_reports()
+        self.take_news()
     }
 
     /// Takes in what became of renewals.
-    fn take_reports(&mut self) -> Step {
-        let mut reports = self.watch().holds.reports().into_iter();
-        reports.try_for_each(|report| self.on_report(report))
+    fn take_news(&mut self) -> Step {
+        let news = self.watch().holds.news();
+        news.iter().try_for_each(|news| self.on_news(news))
     }
 
-    /// Lets the session decide about an event, carries that out, and goes on with the events that follow from it.
+    /// Has the session decide about an event, and carries that out. The watchdog is told first, as COMMAND may stop us.
     fn apply(&mut self, event: Event) -> Step {
-        let mut events = VecDeque::from([event]);
-        while let Some(event) = events.pop_front() {
-            let Watch { session, holds, .. } = self.watch();
-            session.asks_since(holds.unanswered());
-            let actions = session.on_event(event, holds.lease(), now());
-            self.prepare();
-            for action in actions {
-                events.extend(self.perform(action)?);
-            }
-        }
-        ControlFlow::Continue(())
+        let watch = self.watch();
+        let actions = watch.decide(event);
+        let Watch { session, holds, .. } = watch;
+        let by_renewal = session.by_renewal(&holds.renewals);
+        holds.tell_watchdog(session.dead_by(&holds.renewals), by_renewal);
+        actions
+            .into_iter()
+            .try_for_each(|action| self.perform(action))
     }
 }

@@ -17,16 +17,18 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::clock::{Moment, now};
-use crate::decide::renewals::{self, Report, Task};
+use crate::decide::renewals::{Answer, Task};
 use crate::protocol::{Claim, Client, Error, Guard, LeaseState};
 use crate::sys;
 
-/// A task with what is needed for it.
-struct RenewalTask {
-    task: Task,
-    client: Client,
-    held: Held,
-    on_renewal: Option<OnRenewal>,
+/// A task with all that it needs.
+pub struct RenewalTask {
+    pub task: Task,
+    pub client: Client,
+    pub held: Held,
+    /// The length of each lease by a renewal.
+    pub ttl: Duration,
+    pub on_renewal: Option<OnRenewal>,
 }
 
 /// What a task is for.
@@ -55,7 +57,8 @@ pub type OnRenewal = Box<dyn Fn(Moment) + Send>;
 pub struct Completed {
     /// Open, if its connection is still good.
     pub client: Client,
-    pub reports: Vec<Report>,
+    /// Answers, and the error that ended the task, if one did.
+    pub answers: Vec<Result<Answer, Error>>,
 }
 
 /// The pause before another try to wake the thread that decides.
@@ -77,9 +80,8 @@ pub struct Renewer {
 }
 
 impl Renewer {
-    /// Starts the thread, for leases of this length. It lives for as long as the process, or until
-    /// this is dropped.
-    pub fn start(ttl: Duration) -> io::Result<Self> {
+    /// Starts the thread. It lives for as long as the process, or until this is dropped.
+    pub fn start() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags)?);
         let (orders, ordered) = channel::<Order>();
@@ -94,7 +96,7 @@ impl Renewer {
                         continue;
                     }
                 };
-                if report.send(job.carry_out(ttl)).is_err() {
+                if report.send(job.carry_out()).is_err() {
                     break;
                 }
                 // What the other thread doesn't hear of would count for nothing.
@@ -112,25 +114,13 @@ impl Renewer {
         })
     }
 
-    /// Has a task carried out for what is held, each step within the limit of the client.
-    pub fn start_task(
-        &mut self,
-        task: Task,
-        client: Client,
-        held: Held,
-        on_renewal: Option<OnRenewal>,
-    ) {
+    /// Has a task carried out, each step within the limit of its client.
+    pub fn start_task(&mut self, task: RenewalTask) {
         // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
         // thread that waits for a task doesn't give up just before it is done.
-        let patience = client.longest(3) + Duration::from_millis(200);
-        let job = RenewalTask {
-            task,
-            client,
-            held,
-            on_renewal,
-        };
+        let patience = task.client.longest(3) + Duration::from_millis(200);
         // A thread that is gone does nothing; the deadline takes care of that.
-        let sent = self.order(Order::Task(job));
+        let sent = self.order(Order::Task(task));
         self.busy = sent.then_some(patience);
     }
 
@@ -188,17 +178,6 @@ impl Drop for Renewer {
     }
 }
 
-/// Carries a task out in this thread, where no other can be started: late is better than never.
-pub fn carry_out(task: Task, client: Client, held: Held, ttl: Duration) -> Completed {
-    let job = RenewalTask {
-        task,
-        client,
-        held,
-        on_renewal: None,
-    };
-    job.carry_out(ttl)
-}
-
 impl AsFd for Renewer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
@@ -208,26 +187,25 @@ impl AsFd for Renewer {
 impl RenewalTask {
     /// After a failure the answer may still come, so that connection was given up and the next try
     /// makes a fresh one; what was learned before it counts.
-    fn carry_out(mut self, ttl: Duration) -> Completed {
-        let mut reports = Vec::new();
-        let mut asked = self.ask(ttl, &mut reports);
+    pub fn carry_out(mut self) -> Completed {
+        let mut answers = Vec::new();
+        let mut done = self.ask(&mut answers);
         // A fresh connection goes to another node of the cluster.
-        if asked.as_ref().is_err_and(Error::goes_elsewhere) {
-            asked = self.ask(ttl, &mut reports);
+        if done.as_ref().is_err_and(Error::goes_elsewhere) {
+            done = self.ask(&mut answers);
         }
-        if let Err(error) = asked {
-            reports.push(Report::Failed(error));
-        }
+        answers.extend(done.err().map(Err));
         let mut client = self.client;
         client.lift_limit();
-        Completed { client, reports }
+        Completed { client, answers }
     }
 
-    fn ask(&mut self, ttl: Duration, reports: &mut Vec<Report>) -> Result<(), Error> {
+    fn ask(&mut self, answers: &mut Vec<Result<Answer, Error>>) -> Result<(), Error> {
         let Self {
             task,
             client,
             held,
+            ttl,
             on_renewal,
         } = self;
         client.follow_locks();
@@ -237,34 +215,49 @@ impl RenewalTask {
             Held::Own(claims) => claims,
             Held::Guarded(guards) => {
                 let states = Guard::extend_all(guards, client)?;
-                reports.extend(renewals::reports_of_guards(guards, states, sent));
+                let claims = guards.iter().map(Guard::claim);
+                answers.push(Ok(answer(Task::Follow, sent, claims, states)));
                 return Ok(());
             }
         };
         if *task == Task::Renew {
-            let (states, tracked) = Claim::renew_all(claims, client, ttl)?;
-            let left = renewals::shortest(&states);
-            let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
-            let is_over = left.is_none() || states.iter().any(is_lost);
+            let (states, tracked) = Claim::renew_all(claims, client, *ttl)?;
+            let renewed = answer(Task::Renew, sent, claims.iter(), states);
+            let left = renewed.shortest();
+            let is_over = left.is_none() || renewed.has_lost();
             if let Some(on_renewal) = on_renewal.as_ref().filter(|_| !is_over) {
                 on_renewal(sent);
             }
-            reports.extend(renewals::reports_of_renewal(claims, states, sent));
-            if is_over || (tracked && left.is_some_and(|left| left <= ttl)) {
+            answers.push(Ok(renewed));
+            if is_over || (tracked && left.is_some_and(|left| left <= *ttl)) {
                 return Ok(());
             }
         }
         // A renewal, too, changes the key, after which tracking has to be requested again; and
         // changes from before that request are not reported.
-        let asked = now();
-        let states = Claim::check_all(claims, client, ttl)?;
-        let left = renewals::shortest(&states);
-        if client.is_replicated() && left.is_some_and(|left| left > ttl) {
+        let sent = now();
+        let states = Claim::check_all(claims, client, *ttl)?;
+        let checked = answer(Task::Check, sent, claims.iter(), states);
+        if client.is_replicated() && checked.shortest().is_some_and(|left| left > *ttl) {
             // What the work has extended is replicated when a later renewal is.
-            Claim::renew_all(claims, client, ttl)?;
+            Claim::renew_all(claims, client, *ttl)?;
         }
-        reports.extend(renewals::reports_of_check(claims, states, asked));
+        answers.push(Ok(checked));
         Ok(())
+    }
+}
+
+fn answer<'a>(
+    task: Task,
+    sent: Moment,
+    claims: impl Iterator<Item = &'a Claim>,
+    states: Vec<LeaseState>,
+) -> Answer {
+    let names = claims.map(|claim| claim.lock().name().clone());
+    Answer {
+        task,
+        sent,
+        states: names.zip(states).collect(),
     }
 }
 
@@ -284,13 +277,15 @@ mod tests {
         let locks = Locks::new(access, None, 0).unwrap();
         let mut client = locks.client();
         client.limit_to(Duration::from_millis(200));
-        let done = carry_out(
-            Task::Renew,
+        let task = RenewalTask {
+            task: Task::Renew,
             client,
-            Held::Own(Vec::new()),
-            Duration::from_secs(1),
-        );
-        assert!(matches!(done.reports[..], [Report::Failed(_)]));
+            held: Held::Own(Vec::new()),
+            ttl: Duration::from_secs(1),
+            on_renewal: None,
+        };
+        let done = task.carry_out();
+        assert!(matches!(done.answers[..], [Err(_)]));
         assert_eq!(done.client.longest(1), Duration::from_secs(20));
     }
 }

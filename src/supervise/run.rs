@@ -15,11 +15,11 @@ use nix::unistd::getpgrp;
 
 use super::environment::Environment;
 use super::hook::{Hook, News};
-use super::{Executor, HeldLocks, LockTrouble, Step, Watch, needed, survivors};
+use super::{Executor, HeldLocks, Step, Watch, needed, survivors};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::job_control::JobControl;
-use crate::decide::renewals::Report;
+use crate::decide::renewals::LockNews;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
 use crate::duration;
 use crate::protocol::{self, Locks, Name, Who};
@@ -118,9 +118,7 @@ pub fn supervise(
         after_silence: None,
         refused: Vec::new(),
         survivors_named: false,
-        killed: false,
         killed_by: None,
-        tree_ended: false,
         more_to_reap: false,
         job_control: JobControl::new(terms.policy.on_terminal),
         has_overslept: false,
@@ -195,7 +193,7 @@ struct Supervision<'a> {
     child: Child,
     watch: Watch<'a>,
     /// What went wrong with the locks last.
-    trouble: Option<LockTrouble>,
+    trouble: Option<LockNews>,
     /// It was said that renewals aren't replicated, and so don't count.
     said_not_replicated: bool,
     /// What is to be said when Redis answers again, as it was said that it doesn't.
@@ -204,11 +202,8 @@ struct Supervision<'a> {
     refused: Refused,
     /// It was said what can't be killed.
     survivors_named: bool,
-    killed: bool,
     /// The signal that has ended COMMAND.
     killed_by: Option<i32>,
-    /// COMMAND has ended, and the kernel says that nothing of its tree is left.
-    tree_ended: bool,
     /// More children may have ended than were taken in at once.
     more_to_reap: bool,
     job_control: JobControl,
@@ -312,7 +307,23 @@ impl Supervision<'_> {
         ControlFlow::Continue(())
     }
 
-    fn note_failure(&mut self, error: protocol::Error) {
+    fn note_renewal(&mut self) {
+        // An answer that came while redlock stood still may be too old, too.
+        let is_over = self.watch.next_stop().is_some_and(|stop| now() >= stop);
+        self.has_overslept &= is_over;
+        self.woke_late &= is_over;
+        if std::mem::take(&mut self.said_not_replicated) {
+            self.terms.verbosity.info("replicas confirm renewals again");
+        } else {
+            self.terms.verbosity.verbose("lease renewed");
+        }
+        // What was lost, or is wanted, stays so.
+        if let Some(LockNews::Failed(_)) = self.trouble {
+            self.trouble = None;
+        }
+    }
+
+    fn note_failure(&mut self, error: &protocol::Error) {
         let verbosity = self.terms.verbosity;
         let is_replicated = error.kind != protocol::ErrorKind::NotReplicated;
         if is_replicated || std::mem::replace(&mut self.said_not_replicated, true) {
@@ -322,7 +333,7 @@ impl Supervision<'_> {
                 "replicas didn't confirm a renewal; the command will be stopped unless a later one is confirmed: {error}"
             ));
         }
-        self.trouble = Some(LockTrouble::Unreachable(error));
+        self.trouble = Some(LockNews::Failed(error.clone()));
     }
 
     /// Reports what can't be killed, and why, and that the lock is kept for it.
@@ -357,38 +368,35 @@ impl Supervision<'_> {
     }
 
     /// Reports which processes we may not signal, once.
-    fn note_refused(&mut self, refused: Refused) -> Option<session::Event> {
+    fn note_refused(&mut self, refused: Refused) {
         if refused.is_empty() || !self.refused.is_empty() {
-            return None;
+            return;
         }
         report::error(format_args!(
             "redlock isn't permitted to signal {} (the command itself, or started by it)",
             survivors::numbers(refused.iter().copied())
         ));
         self.refused = refused;
-        Some(session::Event::Refused)
+        self.watch.session.was_refused();
     }
 
     /// Something that supervising needs has failed: what can't be watched over is killed.
     fn give_up(&mut self, error: &anyhow::Error) -> Exit {
-        self.killed = true;
+        self.watch.session.give_up(now());
         let until = now() + GIVE_UP_WITHIN;
         let mut exit = Exit::Internal;
         loop {
             let _ = self.child.kill();
             match self.child.reap() {
                 Ok(Some(Reaped::Tree)) => {
-                    self.tree_ended = true;
+                    self.watch.decide(session::Event::TreeEnded);
                     break;
                 }
                 Ok(Some(Reaped::Other)) => {}
                 Ok(Some(Reaped::Child(status))) => {
+                    self.watch.decide(session::Event::Ended(status));
                     // A COMMAND that was killed has no exit status.
                     if status.code().is_some() {
-                        let lease = self.watch.holds.lease();
-                        self.watch
-                            .session
-                            .on_event(session::Event::Ended(status), lease, now());
                         exit = self.watch.session.exit();
                     }
                 }
@@ -410,8 +418,7 @@ impl Supervision<'_> {
     /// nothing is left counts.
     fn end(self, exit: Exit) -> WorkResult {
         self.watch.holds.dismiss_watchdog();
-        let is_over = self.tree_ended || (self.child.is_reaped() && !self.killed);
-        if !is_over {
+        if !self.watch.session.is_over() {
             let left = self.child.left();
             let what = if self.survivors_named && !left.is_empty() {
                 let left = left.iter().copied();
@@ -432,7 +439,7 @@ impl Supervision<'_> {
         }
         if let Exit::Signal(number) = exit
             && Some(number) != self.signal
-            && !(self.killed && number == sys::SIGKILL)
+            && !(self.watch.session.has_killed() && number == sys::SIGKILL)
         {
             report_foreign_kill(number);
         }
@@ -461,13 +468,16 @@ impl Supervision<'_> {
     /// Who has taken the lock, or wants the run to end, where that is known.
     fn by(&self) -> Option<String> {
         match self.trouble.as_ref()? {
-            LockTrouble::Lost(_, loss) => {
+            LockNews::Lost { loss, .. } => {
                 let holder = loss.holder.as_ref().map(|holder| &holder.who);
                 let by = loss.forced_by.as_ref().or(holder);
                 by.map(report::client_in_words)
             }
-            LockTrouble::Cancelled(_, by) => Some(report::client_in_words(by)),
-            LockTrouble::Unreachable(_) | LockTrouble::Released(_) | LockTrouble::Over(_) => None,
+            LockNews::Cancelled(_, by) => Some(report::client_in_words(by)),
+            LockNews::Held { .. }
+            | LockNews::Failed(_)
+            | LockNews::Released(_)
+            | LockNews::Over(_) => None,
         }
     }
 
@@ -488,7 +498,7 @@ impl Supervision<'_> {
             format!("the command is stopped, as {locks} may be lost")
         };
         let (line, after) = match &self.trouble {
-            Some(LockTrouble::Unreachable(error)) if !error.kind.is_unreachable() => (
+            Some(LockNews::Failed(error)) if !error.kind.is_unreachable() => (
                 format!(
                     "no renewal has succeeded for {lasting}; if none does within {left}, {so}: {error}"
                 ),
@@ -538,19 +548,19 @@ impl Supervision<'_> {
             _ => "the locks were".into(),
         };
         match &self.trouble {
-            Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
-            Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
-            Some(LockTrouble::Over(name)) => {
+            Some(LockNews::Lost { name, loss, .. }) => lost(name, loss),
+            Some(LockNews::Cancelled(name, by)) => cancelled(name, by),
+            Some(LockNews::Over(name)) => {
                 format!("the run that held lock \"{name}\" is over")
             }
-            Some(LockTrouble::Unreachable(error)) => {
+            Some(LockNews::Failed(error)) => {
                 format!("{what} not renewed in time: {error}")
             }
-            Some(LockTrouble::Released(_)) | None => {
+            Some(LockNews::Held { .. } | LockNews::Released(_)) | None => {
                 // Also if it asks by now: a renewal was due, too.
                 let why = if self.has_overslept || self.woke_late {
                     "redlock or this machine was suspended".into()
-                } else if self.watch.holds.is_asking() {
+                } else if self.watch.holds.renewals.is_under_way() {
                     format!("no answer from Redis at {}", self.terms.locks)
                 } else {
                     "Redis answered too late".into()
@@ -566,7 +576,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
         &mut self.watch
     }
 
-    fn perform(&mut self, action: Action) -> Step<Option<session::Event>> {
+    fn perform(&mut self, action: Action) -> Step {
         let refused = match action {
             Action::Forward(signal) => {
                 self.job_control.passed_on(signal);
@@ -576,8 +586,8 @@ impl<'a> Executor<'a> for Supervision<'a> {
             Action::Suspend => needed(self.suspend())?,
             Action::Warn => {
                 // Of several locks the others are still renewed where one was taken away.
-                if !matches!(self.trouble, Some(LockTrouble::Lost(..))) {
-                    self.watch.holds.stop_renewing();
+                if !matches!(self.trouble, Some(LockNews::Lost { .. })) {
+                    self.watch.holds.renewals.give_up();
                 }
                 let loss = self.loss_message();
                 report::error(format_args!(
@@ -608,7 +618,6 @@ impl<'a> Executor<'a> for Supervision<'a> {
             Action::TerminateOthers => self.child.terminate_others(),
             Action::Kill(reason) => {
                 let refused = self.child.kill();
-                self.killed = true;
                 self.announce(reason, "killing the command");
                 refused
             }
@@ -643,28 +652,28 @@ impl<'a> Executor<'a> for Supervision<'a> {
             }
             Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
         };
-        ControlFlow::Continue(self.note_refused(refused))
-    }
-
-    /// Before COMMAND is told, which may stop us.
-    fn prepare(&mut self) {
-        let Watch { session, holds, .. } = &mut self.watch;
-        let lease = holds.lease();
-        holds.tell_watchdog(session.dead_by(lease), session.by_renewal(lease));
+        self.note_refused(refused);
+        ControlFlow::Continue(())
     }
 
     /// With the first renewal comes all that a short run never has.
     fn renew(&mut self) {
-        let dead_by = self.watch.session.dead_by(self.watch.holds.lease());
-        self.watch.holds.start_watchdog(&self.child, dead_by);
-        self.watch.holds.renew();
+        let Watch { session, holds, .. } = &mut self.watch;
+        let dead_by = session.dead_by(&holds.renewals);
+        let by_renewal = session.by_renewal(&holds.renewals);
+        holds.start_watchdog(&self.child, dead_by, by_renewal);
+        holds.renew();
         self.look_at_work();
     }
 
     fn reap(&mut self) -> Step {
         self.more_to_reap = false;
         // What was killed ends all at once, and to look for what is left takes longer the more of it is there.
-        let at_once = if self.killed { usize::MAX } else { AT_ONCE };
+        let at_once = if self.watch.session.has_killed() {
+            usize::MAX
+        } else {
+            AT_ONCE
+        };
         for _ in 0..at_once {
             let Some(reaped) = needed(self.child.reap())? else {
                 return ControlFlow::Continue(());
@@ -678,10 +687,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
                     self.apply(session::Event::Ended(status))?;
                 }
                 Reaped::Other => {}
-                Reaped::Tree => {
-                    self.tree_ended = true;
-                    return self.apply(session::Event::TreeEnded);
-                }
+                Reaped::Tree => return self.apply(session::Event::TreeEnded),
             }
         }
         self.more_to_reap = true;
@@ -707,9 +713,10 @@ impl<'a> Executor<'a> for Supervision<'a> {
         if let Some(stop) = self.watch.next_stop().filter(|&stop| woke >= stop) {
             self.has_overslept |= was_suspended(due, stop, woke);
             self.woke_late |= woke >= stop + STOOD_STILL;
-            let unanswered = self.watch.holds.unanswered();
-            self.take_reports()?;
-            let is_silent = unanswered.is_some() && unanswered == self.watch.holds.unanswered();
+            let unanswered = self.watch.holds.renewals.asks_since();
+            self.take_news()?;
+            let asks_since = self.watch.holds.renewals.asks_since();
+            let is_silent = unanswered.is_some() && unanswered == asks_since;
             self.woke_late &= !is_silent || woke >= stop + SUSPENDED;
         }
         self.take_signals()?;
@@ -717,45 +724,27 @@ impl<'a> Executor<'a> for Supervision<'a> {
         self.reap()
     }
 
-    /// What only matters for messages is kept.
-    fn on_report(&mut self, report: Report) -> Step {
-        let is_renewal = matches!(report, Report::Renewed(_) | Report::Followed(..));
-        let (event, trouble) = self.watch.holds.record(report);
+    /// Notes what matters for messages first.
+    fn on_news(&mut self, news: &LockNews) -> Step {
         let verbosity = self.terms.verbosity;
-        match trouble {
+        match news {
+            LockNews::Held {
+                is_renewed: true, ..
+            } => self.note_renewal(),
+            LockNews::Held { .. } => {}
             // A request that timed out while redlock stood still says nothing about Redis.
-            Some(LockTrouble::Unreachable(error)) if self.has_overslept => {
+            LockNews::Failed(error) if self.has_overslept => {
                 verbosity.verbose(format_args!("renewal failed: {error}"));
             }
-            Some(LockTrouble::Unreachable(error)) => self.note_failure(error),
-            Some(LockTrouble::Released(name)) => {
+            LockNews::Failed(error) => self.note_failure(error),
+            LockNews::Released(name) => {
                 verbosity.verbose(format_args!("the command released lock \"{name}\""));
             }
-            Some(
-                trouble @ (LockTrouble::Lost(..)
-                | LockTrouble::Cancelled(..)
-                | LockTrouble::Over(_)),
-            ) => {
-                self.trouble = Some(trouble);
-            }
-            None => {}
-        }
-        if is_renewal {
-            // An answer that came while redlock stood still may be too old, too.
-            let is_over = self.watch.next_stop().is_some_and(|stop| now() >= stop);
-            self.has_overslept &= is_over;
-            self.woke_late &= is_over;
-            if std::mem::take(&mut self.said_not_replicated) {
-                verbosity.info("replicas confirm renewals again");
-            } else {
-                verbosity.verbose("lease renewed");
-            }
-            // What was lost, or is wanted, stays so.
-            if let Some(LockTrouble::Unreachable(_)) = self.trouble {
-                self.trouble = None;
+            LockNews::Lost { .. } | LockNews::Cancelled(..) | LockNews::Over(_) => {
+                self.trouble = Some(news.clone());
             }
         }
-        self.apply(event.map_or(session::Event::Tick, session::Event::Lease))
+        self.apply(session::Event::News(news))
     }
 }
 

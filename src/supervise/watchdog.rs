@@ -116,6 +116,8 @@ pub struct Watchdog {
     pipe: Arc<File>,
     /// What the main thread told it last.
     told: Word,
+    /// For how long COMMAND may work by a renewal, from when that is sent; `None`: no renewal counts.
+    by_renewal: Option<Duration>,
     /// Signals that it has got, and when.
     signals: Vec<(i32, Moment)>,
     /// Its number comes when it was forked.
@@ -129,6 +131,7 @@ impl Watchdog {
     pub fn start(
         child: &Child,
         dead_by: Option<Moment>,
+        by_renewal: Option<Duration>,
         in_thread: impl FnOnce(Call),
     ) -> io::Result<Self> {
         let ends = UnixStream::pair()?;
@@ -154,16 +157,18 @@ impl Watchdog {
         Ok(Self {
             pipe: Arc::new(pipe),
             told: Word::DeadBy(dead_by),
+            by_renewal,
             signals: Vec::new(),
             number,
             process: None,
         })
     }
 
-    /// By when COMMAND has to be dead, as far as is known now, and whether a renewal may make that later.
-    pub fn tell(&mut self, dead_by: Option<Moment>, may_be_renewed: bool) {
+    /// Tells it by when COMMAND has to be dead, as far as is known now, and for how long it may work by a renewal.
+    pub fn tell(&mut self, dead_by: Option<Moment>, by_renewal: Option<Duration>) {
+        self.by_renewal = by_renewal;
         let word = match dead_by {
-            Some(at) if !may_be_renewed => Word::Lost(at),
+            Some(at) if by_renewal.is_none() => Word::Lost(at),
             _ => Word::DeadBy(dead_by),
         };
         if word != self.told && word.write(&self.pipe) {
@@ -181,13 +186,12 @@ impl Watchdog {
         Word::Dismissed.write(&self.pipe);
     }
 
-    /// Tells it, from another thread, that a renewal that was sent at this moment has succeeded, by which COMMAND may work
-    /// for so long.
-    pub fn tells_renewal(&self, lasting: Duration) -> OnRenewal {
-        let pipe = Arc::clone(&self.pipe);
-        Box::new(move |sent| {
+    /// Returns the call by which another thread tells it that a renewal has succeeded; `None` if no renewal counts.
+    pub fn tells_renewal(&self) -> Option<OnRenewal> {
+        let (pipe, lasting) = (Arc::clone(&self.pipe), self.by_renewal?);
+        Some(Box::new(move |sent| {
             Word::Renewed(sent + lasting).write(&pipe);
-        })
+        }))
     }
 
     /// Returns whether it has got this signal, or gets it within this time. Unless this is to `peek`, a signal that it has

@@ -17,7 +17,7 @@ use super::network::{Asked, Incoming, Network, Request};
 use crate::clock::Moment;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
-use crate::decide::renewals::{self, Renewals, Report};
+use crate::decide::renewals::{self, Answer, Renewals};
 use crate::decide::session::{self, Session};
 use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::protocol::answer::{acquired, checked, prolonged, released, renewed};
@@ -156,7 +156,7 @@ impl Client {
     pub fn new(number: usize, setup: Setup) -> Self {
         Self {
             number,
-            renewals: Renewals::new(setup.terms.ttl),
+            renewals: Renewals::new(),
             setup: Rc::new(setup),
             stage: Stage::New,
             is_stopped: false,
@@ -230,7 +230,7 @@ impl Client {
         let own = match &self.stage {
             Stage::Waiting(wait) => wait.due(),
             Stage::Running(session) => {
-                let due = session.due(self.renewals.lease()).into_iter();
+                let due = session.due(&self.renewals).into_iter();
                 due.chain(self.renewals.due()).min()
             }
             Stage::New | Stage::Joining | Stage::Releasing { .. } | Stage::Over | Stage::Dead => {
@@ -498,36 +498,32 @@ impl Client {
             network.close(self.number);
             return self.fail_task(now, network);
         };
-        let claims = std::slice::from_ref(&self.setup.claim);
-        let found = match (&self.setup.guards, pending.task) {
-            (Some(guarding), _) => {
-                let guards = std::slice::from_ref(&guarding.guard);
-                renewals::reports_of_guards(guards, vec![state], sent)
-            }
+        let task = match (&self.setup.guards, pending.task) {
+            (Some(_), _) => renewals::Task::Follow,
             (None, Task::Renew | Task::Prolong) => {
                 if !self.setup.is_replicated {
                     self.is_plain.get_or_insert(true);
                 }
-                renewals::reports_of_renewal(claims, vec![state], sent)
+                renewals::Task::Renew
             }
-            (None, Task::Check | Task::Join | Task::Release) => {
-                renewals::reports_of_check(claims, vec![state], sent)
-            }
+            (None, Task::Check | Task::Join | Task::Release) => renewals::Task::Check,
         };
-        self.end_task(found, now, network);
+        let answer = Answer {
+            task,
+            sent,
+            states: vec![(self.setup.claim.lock().name().clone(), state)],
+        };
+        self.end_task(Ok(answer), now, network);
     }
 
     fn fail_task(&mut self, now: Moment, network: &mut Network) {
         self.pending = None;
-        let failed = Report::Failed(failure(ErrorKind::Unreachable));
-        self.end_task(vec![failed], now, network);
+        self.end_task(Err(failure(ErrorKind::Unreachable)), now, network);
     }
 
-    fn end_task(&mut self, found: Vec<Report>, now: Moment, network: &mut Network) {
-        for report in self.renewals.end(found) {
-            let event = self.renewals.learn(&report, now);
-            let event = event.map_or(session::Event::Tick, session::Event::Lease);
-            self.on_session(event, now, network);
+    fn end_task(&mut self, answer: Result<Answer, Error>, now: Moment, network: &mut Network) {
+        for news in self.renewals.end(vec![answer], now) {
+            self.on_session(session::Event::News(&news), now, network);
         }
         self.go_on_with_tasks(now, network);
     }
@@ -581,7 +577,7 @@ impl Client {
     /// The same, as a part of what was begun at `sent`.
     fn ask_since(&mut self, task: Task, sent: Moment, now: Moment, network: &mut Network) {
         let (claim, ttl) = (&self.setup.claim, self.setup.terms.ttl);
-        let mut limit = || self.renewals.start().min(ANSWER_WITHIN);
+        let mut limit = || self.renewals.start(sent).min(ANSWER_WITHIN);
         let guard = self.setup.guards.as_ref().map(|guarding| &guarding.guard);
         let mut short = None;
         let (call, within) = match (task, guard) {
@@ -623,9 +619,8 @@ impl Client {
             let Stage::Running(session) = &mut self.stage else {
                 return;
             };
-            let lease = self.renewals.lease();
-            self.lease = lease.or(self.lease);
-            for action in session.on_event(event, lease, now) {
+            self.lease = self.renewals.lease().or(self.lease);
+            for action in session.on_event(event, &self.renewals, now) {
                 match action {
                     session::Action::Kill(_) | session::Action::KillRest => {
                         let takes = self.setup.kills_take;
@@ -767,7 +762,8 @@ impl Client {
         self.fence = fence;
         self.slot = slot;
         self.has_command = true;
-        self.renewals.add(lease);
+        let name = self.setup.claim.lock().name().clone();
+        self.renewals.add(name, lease);
         self.stage = Stage::Running(Session::new(policy));
         self.on_session(session::Event::Tick, now, network);
         self.go_on_with_tasks(now, network);

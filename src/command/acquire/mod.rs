@@ -58,7 +58,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let settings = &settings.replicated()?;
     let mut acquisition =
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
-    let mut holds = HeldLocks::none(settings.locks.client(), acquisition.terms.ttl);
+    let mut holds = HeldLocks::none(settings.locks.client());
     // Before all else: if this process is terminated here, the shell still has to learn of it.
     let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let guard = stderr::Guard::new();

@@ -15,6 +15,7 @@ use super::background::{Background, in_background};
 use super::farewell::Farewell;
 use super::{Acquisition, Reason, Requester, SLOW_TO_OPEN, deadlock, open, random_fraction};
 use crate::clock::{Moment, Timer, now};
+use crate::decide::renewals::LockNews;
 use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::duration;
 use crate::protocol::{
@@ -24,7 +25,7 @@ use crate::protocol::{
 use crate::report::{self, Outlook, Verbosity, cancelled, client_in_words, lost};
 use crate::signal::Signals;
 use crate::supervise::process;
-use crate::supervise::{HeldLock, HeldLocks, LockTrouble};
+use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::poll::sleep;
 use crate::systemd;
 use crate::variables::HELD;
@@ -46,8 +47,6 @@ pub struct Attempt<'a> {
     search: Option<deadlock::Search>,
     /// The pid of the holder, if the holder has started this process: it waits for this run.
     own_holder: Option<i32>,
-    /// What went wrong last with what is held already.
-    trouble: Option<LockTrouble>,
     /// The last question had no answer in time.
     timed_out: bool,
     /// Why it is tried again.
@@ -120,7 +119,6 @@ impl<'a> Attempt<'a> {
             edge: None,
             search: None,
             own_holder: None,
-            trouble: None,
             timed_out: false,
             failure: String::new(),
             usual: None,
@@ -267,15 +265,11 @@ impl<'a> Attempt<'a> {
         if self.requester.gone().is_some() {
             return self.apply(wait::Event::Abandoned);
         }
-        for report in self.held.reports() {
-            let (event, trouble) = self.held.record(report);
-            if let Some(LockTrouble::Unreachable(error)) = &trouble {
+        for news in self.held.news() {
+            if let LockNews::Failed(error) = &news {
                 self.acquisition.settings.verbosity.verbose(error);
             }
-            self.trouble = trouble;
-            if let Some(event) = event {
-                self.apply(wait::Event::Lease(event))?;
-            }
+            self.apply(wait::Event::News(news))?;
         }
         if let Some((client, found)) = self.search.as_ref().and_then(Background::finished) {
             (self.search, self.client) = (None, client);
@@ -286,7 +280,7 @@ impl<'a> Attempt<'a> {
         if self.apply(wait::Event::Tick)? {
             return Continue(true);
         }
-        if self.held.renewal_is_due() {
+        if self.held.renewals.renewal_is_due(now()) {
             self.held.renew();
         }
         let stop = self.held.lease().map(|lease| lease.stop_at());
@@ -549,7 +543,8 @@ impl<'a> Attempt<'a> {
                 self.skipped = Some((SkipReason::Recent, ago, None));
                 Reason::Skipped(self.skipped_line(ago))
             }
-            wait::End::HeldLockGone | wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile()),
+            wait::End::HeldLockGone(news) => Reason::Lost(self.lost_meanwhile(Some(&news))),
+            wait::End::NotRenewed => Reason::Lost(self.lost_meanwhile(None)),
             wait::End::Interrupted(signal) => Reason::Interrupted(signal),
             wait::End::Abandoned => {
                 let unneeded = || anyhow!("this run doesn't need the lock any more");
@@ -664,14 +659,14 @@ impl<'a> Attempt<'a> {
     }
 
     /// The message for a wait during which something that we held was lost.
-    fn lost_meanwhile(&self) -> String {
-        let what = match &self.trouble {
-            Some(LockTrouble::Lost(name, loss)) => lost(name, loss),
-            Some(LockTrouble::Cancelled(name, by)) => cancelled(name, by),
-            Some(LockTrouble::Released(name) | LockTrouble::Over(name)) => {
+    fn lost_meanwhile(&self, news: Option<&LockNews>) -> String {
+        let what = match news {
+            Some(LockNews::Lost { name, loss, .. }) => lost(name, loss),
+            Some(LockNews::Cancelled(name, by)) => cancelled(name, by),
+            Some(LockNews::Released(name) | LockNews::Over(name)) => {
                 format!("lock \"{name}\" was released")
             }
-            Some(LockTrouble::Unreachable(_)) | None => {
+            Some(LockNews::Held { .. } | LockNews::Failed(_)) | None => {
                 "the locks that this run already held were not renewed in time".into()
             }
         };

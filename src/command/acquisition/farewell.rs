@@ -71,7 +71,8 @@ impl Farewell<'_> {
             Duration::ZERO
         };
         let until = now() + patience;
-        let until = holds.dead_by.map_or(until, |end| until.min(end));
+        let end = holds.lease().map(|lease| lease.deadline());
+        let until = end.map_or(until, |end| until.min(end));
         let mut guarded = Guarded::new();
         while let Some(hold) = holds.all.pop() {
             if hold.reentrant {

@@ -285,7 +285,7 @@ impl Run<'_> {
     fn acquire_and_run(&self, work: Work) -> Result<Exit> {
         let acquisition = &self.acquisition;
         let settings = acquisition.settings;
-        let mut holds = HeldLocks::none(settings.locks.client(), acquisition.request.ttl);
+        let mut holds = HeldLocks::none(settings.locks.client());
         // Until a lock is requested, nothing else has to be cleaned up, so signals keep their default action: but signals
         // without a handler don't terminate PID 1.
         let is_early = std::process::id() == 1 || !settings.jitter.is_zero();

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::decide::lease::{Lease, Terms};
-use crate::protocol::{Access, ErrorKind, Locks, Token};
+use crate::protocol::ErrorKind;
 
 const MS: Duration = Duration::from_millis(1);
 const START: Moment = Moment::at(Duration::from_secs(1000));
@@ -16,14 +16,9 @@ fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
-fn claim(number: usize) -> Claim {
-    let access = Access {
-        url: "redis://h",
-        ..Access::default()
-    };
-    let locks = Locks::new(access, None, 0).expect("a URL");
-    let token = Token::read("t:h:1".into()).expect("a token");
-    Claim::resume(locks.lock(name(&format!("lock-{number}"))), token)
+/// The lock with this number.
+fn lock(number: usize) -> Name {
+    name(&format!("lock-{number}"))
 }
 
 fn held(left: Duration) -> LeaseState {
@@ -33,90 +28,143 @@ fn held(left: Duration) -> LeaseState {
     }
 }
 
+fn lost() -> LeaseState {
+    LeaseState::Lost(Loss::default())
+}
+
+fn failed() -> Error {
+    Error::new(ErrorKind::Unreachable, String::new())
+}
+
+/// Answer about the locks from 0 on.
+fn answer(task: Task, sent: Moment, states: Vec<LeaseState>) -> Answer {
+    let locks = (0..).map(lock);
+    Answer {
+        task,
+        sent,
+        states: locks.zip(states).collect(),
+    }
+}
+
+fn renewed(sent: Moment) -> Answer {
+    answer(Task::Renew, sent, vec![held(TERMS.ttl)])
+}
+
+/// Ends a task of these renewals, at this moment. Returns the news in short: `H` for a renewal, `h` for a check, `!` behind
+/// either if it was too late; `L`, `C`, `O`, `R` with the number of the lock; `F`.
+fn end(renewals: &mut Renewals, answer: Result<Answer, Error>, now: Moment) -> String {
+    let short = |news: LockNews| match news {
+        LockNews::Held {
+            is_renewed,
+            too_late,
+        } => {
+            let held = if is_renewed { "H" } else { "h" };
+            held.to_owned() + too_late.map_or("", |_| "!")
+        }
+        LockNews::Lost { name, .. } => name.as_str().replace("lock-", "L"),
+        LockNews::Cancelled(name, _) => name.as_str().replace("lock-", "C"),
+        LockNews::Over(name) => name.as_str().replace("lock-", "O"),
+        LockNews::Released(name) => name.as_str().replace("lock-", "R"),
+        LockNews::Failed(_) => "F".into(),
+    };
+    let news = renewals.end(vec![answer], now).into_iter().map(short);
+    news.collect::<Vec<_>>().join(" ")
+}
+
+/// Renewals of so many locks, each got at START.
+fn of_locks(many: usize) -> Renewals {
+    let mut renewals = Renewals::new();
+    for number in 0..many {
+        renewals.add(lock(number), Lease::new(START, TERMS));
+    }
+    renewals
+}
+
+/// Renewals of guards of so many holds, each admitted at START.
+fn of_guards(many: usize) -> Renewals {
+    let mut renewals = Renewals::new();
+    for number in 0..many {
+        renewals.add(lock(number), Lease::of_another(START, TERMS.ttl, TERMS));
+    }
+    renewals
+}
+
+fn deadline(renewals: &Renewals) -> Option<Moment> {
+    renewals.lease().map(|lease| lease.deadline())
+}
+
 #[test]
-fn what_is_lost_is_reported_before_the_lease_of_the_others_and_all_else_after_it() {
-    let each = vec![
-        Report::Released(name("a")),
-        Report::Lost(name("b"), Loss::default()),
-        Report::Failed(Error::new(ErrorKind::Unreachable, String::new())),
-    ];
-    let reports: Vec<Report> = in_order(Some(Report::RenewedInPart), each).collect();
-    assert!(
-        matches!(
-            &reports[..],
-            [
-                Report::Lost(..),
-                Report::RenewedInPart,
-                Report::Released(_),
-                Report::Failed(_)
-            ]
-        ),
-        "{reports:?}"
-    );
+fn a_loss_comes_before_the_lease_of_the_others_and_all_else_after_it() {
+    let cancelled = LeaseState::Held {
+        left: TERMS.ttl,
+        cancelled_by: Some(Box::default()),
+    };
+    let states = vec![LeaseState::Released, lost(), cancelled];
+    let answer = answer(Task::Renew, START, states);
+    assert_eq!(end(&mut of_locks(3), Ok(answer), START), "L1 H R0 C2");
 }
 
 #[test]
 fn a_guard_ends_with_the_run_and_asks_no_more_often_for_that_than_after_a_failure() {
-    let mut renewals = Renewals::new(TERMS.ttl);
-    renewals.add(Lease::of_another(START, TERMS.ttl, TERMS));
+    let mut renewals = of_guards(1);
     let now = START + 100 * MS;
     assert!(renewals.renewal_is_due(now));
-    let before = renewals.lease();
-    let event = renewals.learn(&Report::Over(name("a")), now);
-    assert!(matches!(event, Some(LeaseEvent::Cancelled)), "{event:?}");
-    assert!(!renewals.renewal_is_due(now));
-    let deadline = |lease: Option<Lease>| lease.map(|lease| lease.deadline());
-    assert_eq!(deadline(renewals.lease()), deadline(before));
+    let before = deadline(&renewals);
+    let over = answer(Task::Follow, now, vec![LeaseState::Released]);
+    for _ in ["first", "second"] {
+        assert_eq!(end(&mut renewals, Ok(over.clone()), now), "O0");
+        assert!(!renewals.renewal_is_due(now));
+    }
+    assert_eq!(deadline(&renewals), before);
 }
 
 #[test]
 fn work_that_guards_a_hold_that_is_over_lives_no_longer_by_another_one() {
-    let who = Who {
-        host: "h".into(),
-        ..Who::default()
-    };
-    let guards = [0, 1].map(|number| Guard::of(claim(number), "aaaaaaaaaaaa", &who));
-    let found = |states| reports_of_guards(&guards, states, START);
-    let [short, long] = [MS * 100, MS * 200];
-    assert!(matches!(
-        found(vec![held(long), held(short)])[..],
-        [Report::Followed(START, left)] if left == short
-    ));
-    assert!(matches!(
-        found(vec![LeaseState::Released, held(long)])[..],
-        [Report::Over(_)]
-    ));
+    let sent = START + MS * 1000;
+    let [short, long] = [TERMS.ttl, TERMS.ttl * 2];
+    let mut renewals = of_guards(2);
+    let states = vec![held(long), held(short)];
+    let followed = answer(Task::Follow, sent, states);
+    assert_eq!(end(&mut renewals, Ok(followed), sent), "H");
+    let expected = Lease::of_another(sent, short, TERMS).deadline();
+    assert_eq!(deadline(&renewals), Some(expected));
+    let states = vec![LeaseState::Released, held(long)];
+    let over = answer(Task::Follow, sent + MS, states);
+    assert_eq!(end(&mut renewals, Ok(over), sent + MS), "O0");
+    assert_eq!(deadline(&renewals), Some(expected));
 }
 
 #[test]
 fn a_renewal_lasts_as_long_as_was_asked_for_and_a_check_as_long_as_the_first_of_all() {
-    let claims = [claim(0), claim(1), claim(2)];
-    let states = || vec![held(MS * 700), LeaseState::Released, held(MS * 500)];
-    assert!(matches!(
-        reports_of_renewal(&claims, states(), START)[..],
-        [Report::Renewed(START), Report::Released(_)]
-    ));
-    let found = reports_of_check(&claims, states(), START);
-    assert!(matches!(
-        found[..],
-        [Report::Confirmed(START, left), Report::Released(_)] if left == MS * 500
-    ));
-    let gone = || vec![LeaseState::Released];
-    assert!(matches!(
-        reports_of_renewal(&claims, gone(), START)[..],
-        [Report::Released(_), Report::RenewedInPart]
-    ));
-    assert!(matches!(
-        reports_of_check(&claims, gone(), START)[..],
-        [Report::Released(_)]
-    ));
+    let [short, long] = [TERMS.ttl * 2, TERMS.ttl * 3];
+    let states = || vec![held(long), LeaseState::Released, held(short)];
+    for (task, news, length) in [
+        (Task::Renew, "H R1", TERMS.ttl),
+        (Task::Check, "h R1", short),
+    ] {
+        let mut renewals = of_locks(3);
+        let sent = START + MS;
+        let answer = answer(task, sent, states());
+        assert_eq!(end(&mut renewals, Ok(answer), sent), news);
+        assert_eq!(renewals.lease().unwrap().length(), length, "{task:?}");
+        let gone = self::answer(task, sent, vec![LeaseState::Released]);
+        assert_eq!(end(&mut of_locks(1), Ok(gone), sent), "R0");
+    }
+}
+
+#[test]
+fn a_lock_that_was_released_is_neither_released_nor_lost_again() {
+    let mut renewals = of_locks(2);
+    let states = |first| answer(Task::Check, START, vec![first, held(TERMS.ttl)]);
+    let released = states(LeaseState::Released);
+    assert_eq!(end(&mut renewals, Ok(released.clone()), START), "h R0");
+    assert_eq!(end(&mut renewals, Ok(released), START), "h");
+    assert_eq!(end(&mut renewals, Ok(states(lost())), START), "h");
 }
 
 /// The renewals of one lock that was got at START.
 fn of_one_lock() -> Renewals {
-    let mut renewals = Renewals::new(TERMS.ttl);
-    renewals.add(Lease::new(START, TERMS));
-    renewals
+    of_locks(1)
 }
 
 #[test]
@@ -124,16 +172,14 @@ fn a_renewal_is_due_once_and_again_after_its_answer() {
     let mut renewals = of_one_lock();
     let first = renewals.due().unwrap();
     assert!(!renewals.renewal_is_due(first.before(MS)) && renewals.renewal_is_due(first));
-    renewals.start();
+    renewals.start(first);
     assert!(!renewals.renewal_is_due(first + MS * 500));
     assert_eq!(renewals.due(), None);
-    renewals.end(Vec::new());
-    renewals.learn(&Report::Renewed(first), first + MS * 500);
+    end(&mut renewals, Ok(renewed(first)), first + MS * 500);
     assert_eq!(renewals.due(), Some(first + TERMS.ttl / 3));
-    let failed = Report::Failed(Error::new(ErrorKind::Unreachable, String::new()));
-    renewals.learn(&failed, first + MS * 900);
+    end(&mut renewals, Err(failed()), first + MS * 900);
     assert_eq!(renewals.due(), Some(first + MS * 900 + TERMS.ttl / 20));
-    renewals.forget_lease();
+    renewals.give_up();
     assert_eq!(renewals.due(), None);
 }
 
@@ -142,80 +188,118 @@ fn the_first_task_is_remembered_and_the_one_under_way_until_it_ends() {
     let mut renewals = of_one_lock();
     let state = |renewals: &Renewals| (renewals.has_started(), renewals.is_under_way());
     assert_eq!(state(&renewals), (false, false));
-    renewals.start();
+    renewals.start(START);
     assert_eq!(state(&renewals), (true, true));
-    renewals.end(Vec::new());
+    renewals.end(Vec::new(), START);
     assert_eq!(state(&renewals), (true, false));
 }
 
 #[test]
-fn leases_are_renewed_for_the_length_that_is_set_and_at_the_moment_that_is_named() {
+fn the_server_is_asked_in_vain_since_the_first_question_without_an_answer() {
     let mut renewals = of_one_lock();
-    renewals.be_of(TERMS.ttl * 2);
-    assert_eq!(renewals.start(), try_timeout(TERMS.ttl * 2));
-    renewals.end(Vec::new());
+    assert_eq!(renewals.asks_since(), None);
+    for at in [START, START + MS] {
+        renewals.start(at);
+        assert_eq!(renewals.asks_since(), Some(START));
+        end(&mut renewals, Err(failed()), at);
+    }
+    end(&mut renewals, Ok(renewed(START)), START);
+    assert_eq!(renewals.asks_since(), None);
+    // A connection that breaks in between is no question.
+    renewals.fail(failed(), START);
+    assert_eq!(renewals.asks_since(), None);
+}
+
+#[test]
+fn leases_are_renewed_for_the_shortest_length_and_at_the_moment_that_is_named() {
+    let mut renewals = of_one_lock();
+    let terms = |ttl| Terms { ttl, ..TERMS };
+    for (ttl, shortest) in [(TERMS.ttl * 2, TERMS.ttl), (TERMS.ttl / 2, TERMS.ttl / 2)] {
+        renewals.add(lock(1), Lease::new(START, terms(ttl)));
+        assert_eq!(renewals.ttl(), shortest);
+        assert_eq!(renewals.start(START), try_timeout(shortest));
+        renewals.end(Vec::new(), START);
+    }
     renewals.renew_now(START + MS);
     assert_eq!(renewals.due(), Some(START + MS));
-    let others = Lease::new(START + MS * 7, TERMS);
-    renewals.keep(others);
-    assert_eq!(renewals.lease(), Some(others));
 }
 
 #[test]
 fn a_renewal_of_a_part_of_the_locks_is_followed_by_one_of_all() {
-    let mut renewals = of_one_lock();
-    renewals.start();
-    renewals.add(Lease::new(START, TERMS));
-    let before = renewals.lease().unwrap().deadline();
+    let renewals = of_one_lock();
+    let before = deadline(&renewals);
     // Before the first renewal of the lock that was added is due.
     let heard = START + MS * 20;
-    for report in renewals.end(vec![Report::Renewed(START + MS * 10)]) {
-        assert_eq!(renewals.learn(&report, heard), None);
+    for (task, state, news) in [
+        (Task::Renew, held(TERMS.ttl), ""),
+        (Task::Check, held(TERMS.ttl * 2), ""),
+        (Task::Renew, LeaseState::Released, "R0"),
+    ] {
+        let mut renewals = renewals.clone();
+        renewals.start(START);
+        renewals.add(lock(1), Lease::new(START, TERMS));
+        let answer = answer(task, START + MS * 10, vec![state]);
+        assert_eq!(end(&mut renewals, Ok(answer), heard), news);
+        assert_eq!(deadline(&renewals), before);
+        assert_eq!(renewals.renewal_is_due(heard), task == Task::Renew);
     }
-    assert_eq!(renewals.lease().unwrap().deadline(), before);
-    assert!(renewals.renewal_is_due(heard));
 }
 
 #[test]
 fn an_answer_to_what_was_sent_after_the_end_of_the_lease_comes_with_that_lease() {
     let ended = of_one_lock().lease().unwrap();
-    for late in [
-        Report::Renewed(ended.deadline()),
-        Report::Confirmed(ended.deadline(), TERMS.ttl * 2),
-    ] {
+    for (task, news) in [(Task::Renew, "H!"), (Task::Check, "h!")] {
         let mut renewals = of_one_lock();
         let heard = ended.deadline() + MS;
-        assert_eq!(
-            renewals.learn(&late, heard),
-            Some(LeaseEvent::TooLate(ended))
-        );
-        assert!(
-            renewals.lease().unwrap().deadline() > heard,
-            "it is ours still"
-        );
+        let late = || answer(task, ended.deadline(), vec![held(TERMS.ttl * 2)]);
+        assert_eq!(end(&mut renewals, Ok(late()), heard), news);
+        assert!(deadline(&renewals) > Some(heard), "it is ours still");
+        assert!(matches!(
+            of_one_lock().end(vec![Ok(late())], heard)[..],
+            [LockNews::Held { too_late, .. }] if too_late == Some(ended)
+        ));
     }
     let mut renewals = of_one_lock();
-    let in_time = Report::Renewed(ended.deadline().before(MS));
-    assert_eq!(renewals.learn(&in_time, ended.deadline() + MS * 500), None);
+    let in_time = renewed(ended.deadline().before(MS));
+    let heard = ended.deadline() + MS * 500;
+    assert_eq!(end(&mut renewals, Ok(in_time), heard), "H");
 }
 
 #[test]
 fn a_lock_that_is_lost_is_renewed_no_more_and_one_that_is_wanted_is() {
     let mut renewals = of_one_lock();
-    let before = renewals.lease().unwrap();
-    let cancelled = Report::Cancelled(name("a"), Box::default());
+    let before = deadline(&renewals);
+    let cancelled = LeaseState::Held {
+        left: TERMS.ttl,
+        cancelled_by: Some(Box::default()),
+    };
     // Once at once, which shows others that this run has seen it.
     for (at, is_due) in [(START, true), (START + MS, false)] {
-        assert_eq!(renewals.learn(&cancelled, at), Some(LeaseEvent::Cancelled));
+        let cancelled = answer(Task::Renew, at, vec![cancelled.clone()]);
+        assert_eq!(end(&mut renewals, Ok(cancelled), at), "H C0");
         assert_eq!(renewals.renewal_is_due(at), is_due);
-        renewals.learn(&Report::Renewed(at), at);
     }
-    let lease = renewals.lease().unwrap();
-    assert!(lease.deadline() >= before.deadline());
-    let lost = Report::Lost(name("a"), Loss::default());
-    assert_eq!(renewals.learn(&lost, START), Some(LeaseEvent::Lost(lease)));
+    assert!(deadline(&renewals) >= before);
+    let lease = renewals.lease();
+    let gone = || answer(Task::Renew, START, vec![lost()]);
+    assert!(matches!(
+        &renewals.clone().end(vec![Ok(gone())], START)[..],
+        [LockNews::Lost { lease: of_all, .. }] if *of_all == lease
+    ));
+    assert_eq!(end(&mut renewals, Ok(gone()), START), "L0");
     assert_eq!((renewals.lease(), renewals.due()), (None, None));
-    assert_eq!(renewals.learn(&lost, START), None);
+    assert_eq!(end(&mut renewals, Ok(gone()), START), "");
+}
+
+#[test]
+fn what_is_lost_of_several_locks_leaves_the_lease_of_the_others() {
+    let mut renewals = of_locks(2);
+    let first = answer(Task::Check, START, vec![lost()]);
+    assert_eq!(end(&mut renewals, Ok(first), START), "L0");
+    assert!(renewals.lease().is_some() && !renewals.holds(&lock(0)));
+    let second = answer(Task::Check, START, vec![lost(), lost()]);
+    assert_eq!(end(&mut renewals, Ok(second), START), "L1");
+    assert_eq!(renewals.lease(), None);
 }
 
 #[test]
@@ -225,22 +309,21 @@ fn what_is_due_while_a_task_is_under_way_follows_it_and_a_renewal_comes_first() 
     renewals.on_key_changed(START);
     assert_eq!(renewals.due(), Some(START));
     assert!(renewals.take_check(START));
-    renewals.start();
+    renewals.start(START);
     renewals.on_key_changed(first);
     assert_eq!((renewals.take_check(first), renewals.due()), (false, None));
-    renewals.end(Vec::new());
+    renewals.end(Vec::new(), first);
     assert!(!renewals.take_check(first));
     assert!(renewals.renewal_is_due(first));
-    renewals.start();
-    renewals.end(Vec::new());
-    renewals.learn(&Report::Renewed(first), first);
+    renewals.start(first);
+    end(&mut renewals, Ok(renewed(first)), first);
     assert!(renewals.take_check(first));
     assert!(!renewals.take_check(first));
 }
 
 #[test]
 fn however_often_keys_change_few_questions_are_asked() {
-    let mut renewals = Renewals::new(TERMS.ttl);
+    let mut renewals = Renewals::new();
     let mut asked = 0;
     for passed in 0..1000 {
         let now = START + MS * passed;
@@ -252,17 +335,18 @@ fn however_often_keys_change_few_questions_are_asked() {
 
 #[test]
 fn until_a_grant_is_confirmed_an_answer_has_less_time() {
-    let mut renewals = Renewals::new(TERMS.ttl);
-    let usual = renewals.start();
+    let mut renewals = of_one_lock();
+    let usual = renewals.start(START);
     assert_eq!(usual, try_timeout(TERMS.ttl));
     renewals.add_grant(MS * 800);
-    let first = renewals.start();
+    let first = renewals.start(START);
     assert_eq!(first, confirm_timeout(MS * 800, TERMS.ttl));
     assert!(first < usual);
-    renewals.end(vec![Report::Confirmed(START, TERMS.ttl)]);
-    assert_eq!(renewals.start(), first);
-    renewals.end(vec![Report::Renewed(START)]);
-    assert_eq!(renewals.start(), usual);
+    let checked = answer(Task::Check, START, vec![held(TERMS.ttl)]);
+    end(&mut renewals, Ok(checked), START);
+    assert_eq!(renewals.start(START), first);
+    end(&mut renewals, Ok(renewed(START)), START);
+    assert_eq!(renewals.start(START), usual);
 }
 
 /// What happens next.
@@ -349,7 +433,8 @@ impl World {
                 let granted = self.now.before(MS * (ago / 2));
                 self.held.push(self.locks.len());
                 self.locks.push(Hold::Until(granted + TERMS.ttl));
-                self.renewals.add(Lease::new(sent, TERMS));
+                let number = self.locks.len() - 1;
+                self.renewals.add(lock(number), Lease::new(sent, TERMS));
             }
             Step::Execute => self.execute(),
             Step::Hear(is_answer) => self.hear(is_answer),
@@ -385,7 +470,7 @@ impl World {
     }
 
     fn ask(&mut self, task: Task) {
-        self.renewals.start();
+        self.renewals.start(self.now);
         self.asked = Some(Asked {
             task,
             sent: self.now,
@@ -407,7 +492,7 @@ impl World {
                 held(until.since(now))
             }
             Hold::Released => LeaseState::Released,
-            Hold::Until(_) | Hold::TakenAway => LeaseState::Lost(Loss::default()),
+            Hold::Until(_) | Hold::TakenAway => lost(),
         };
         asked.found = Some(asked.locks.iter().map(&mut state).collect());
     }
@@ -416,15 +501,12 @@ impl World {
         let Some(asked) = self.asked.take() else {
             return;
         };
-        let found = match (asked.found, is_answer) {
-            (Some(states), true) => {
-                let claims: Vec<Claim> = asked.locks.iter().copied().map(claim).collect();
-                if asked.task == Task::Renew {
-                    reports_of_renewal(&claims, states, asked.sent)
-                } else {
-                    reports_of_check(&claims, states, asked.sent)
-                }
-            }
+        let answer = match (asked.found, is_answer) {
+            (Some(states), true) => Ok(Answer {
+                task: asked.task,
+                sent: asked.sent,
+                states: asked.locks.into_iter().map(lock).zip(states).collect(),
+            }),
             (None, true) => {
                 self.asked = Some(Asked {
                     found: None,
@@ -432,19 +514,15 @@ impl World {
                 });
                 return;
             }
-            (_, false) => vec![Report::Failed(Error::new(
-                ErrorKind::Unreachable,
-                String::new(),
-            ))],
+            (_, false) => Err(failed()),
         };
-        for report in self.renewals.end(found) {
-            if let Report::Released(name) = &report {
-                self.held.retain(|lock| claim(*lock).lock().name() != name);
-            }
-            // The command is stopped then, whatever comes after that.
-            let event = self.renewals.learn(&report, self.now);
-            self.is_over |= matches!(event, Some(LeaseEvent::Lost(_) | LeaseEvent::Cancelled));
-        }
+        let news = self.renewals.end(vec![answer], self.now);
+        self.held
+            .retain(|&number| self.renewals.holds(&lock(number)));
+        // The command is stopped then, whatever comes after that.
+        let is_end =
+            |news: &LockNews| matches!(news, LockNews::Lost { .. } | LockNews::Cancelled(..));
+        self.is_over |= news.iter().any(is_end);
     }
 
     /// Whether the server has each lock for us for as long as we count on all; but for those that the work has released

@@ -4,7 +4,7 @@ use super::*;
 use crate::protocol::ErrorKind::{
     self, Config, Crowded, Loading, NoPrimary, NotNow, NotReplicated, Refused, Unreachable,
 };
-use crate::protocol::{Holder, Limit};
+use crate::protocol::{Holder, Limit, Loss};
 use crate::signal::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 const START: Moment = Moment::at(Duration::from_secs(100));
@@ -691,16 +691,30 @@ fn whatever_a_waiter_is_about_it_gives_up_with_what_it_held_and_at_a_signal() {
         }),
     ];
     for (phase, new) in phases {
+        let name = || "b".parse().unwrap();
+        let lost = LockNews::Lost {
+            name: name(),
+            loss: Loss::default(),
+            lease: Some(lease()),
+        };
+        let late = LockNews::Held {
+            is_renewed: true,
+            too_late: Some(lease()),
+        };
         for (event, expected) in [
-            (LeaseEvent::Lost(lease()), "end: HeldLockGone"),
-            (LeaseEvent::Cancelled, "end: HeldLockGone"),
-            (LeaseEvent::Released, "end: HeldLockGone"),
-            (LeaseEvent::TooLate(lease()), ""),
+            (lost, "end: HeldLockGone"),
+            (
+                LockNews::Cancelled(name(), Box::default()),
+                "end: HeldLockGone",
+            ),
+            (LockNews::Released(name()), "end: HeldLockGone"),
+            (late, ""),
+            (LockNews::Failed(error(Unreachable)), ""),
         ] {
             let mut waiter = new();
             waiter.1 = Some(lease());
-            let ended = waiter.on(1_000, Event::Lease(event));
-            assert_eq!(ended, expected, "{phase} {event:?}");
+            let ended = waiter.on(1_000, Event::News(event));
+            assert_eq!(ended, expected, "{phase}");
         }
         for (signal, expected) in [
             (SIGTERM, "end: signal 15"),
