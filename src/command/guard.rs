@@ -28,7 +28,6 @@ use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::child::Prepared;
 use crate::supervise::environment;
-use crate::supervise::keeper;
 use crate::supervise::run::{EventSources, Terms as RunTerms, Work, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::SpawnError;
@@ -73,12 +72,13 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
                 environment,
                 timeout: settings.max_runtime(options.max_runtime),
             };
-            let kill_after = given.unwrap_or(KILL_AFTER);
             let terms = RunTerms {
                 policy: Policy {
                     on_terminal,
                     leads_session: getsid(None) == Ok(getpid()),
-                    ..keeper::policy(false, options.with_children, kill_after)
+                    with_children: options.with_children,
+                    kill_after: given.unwrap_or(KILL_AFTER),
+                    ..Policy::default()
                 },
                 wait_is_limited: true,
                 names: &names,

@@ -16,7 +16,7 @@ use crate::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH, is_pass
 use crate::sys::{Reach, ReceivedSignal};
 
 /// What a run was asked to do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // Each is one option, or one fact.
 pub struct Policy {
     /// We are a job on a terminal, and the child shares our process group unless it has left it.
@@ -697,13 +697,8 @@ mod tests {
 
     fn policy() -> Policy {
         Policy {
-            on_terminal: false,
-            leads_session: false,
-            only_warn: false,
-            with_children: false,
             kill_after: Duration::from_secs(5),
-            timeout_at: None,
-            has_hook: false,
+            ..Policy::default()
         }
     }
 

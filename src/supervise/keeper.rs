@@ -281,19 +281,6 @@ impl Target {
     }
 }
 
-/// Returns the policy of a keeper.
-pub fn policy(only_warn: bool, with_children: bool, kill_after: Duration) -> Policy {
-    Policy {
-        on_terminal: false,
-        leads_session: true,
-        only_warn,
-        with_children,
-        kill_after,
-        timeout_at: None,
-        has_hook: false,
-    }
-}
-
 /// Leaves a keeper behind: returns in this process at once, and in the keeper when all is over, with how it ended: as
 /// a command that has a status where that is known to nobody.
 pub fn leave_behind(
@@ -457,16 +444,11 @@ impl<'a> Executor<'a> for Keeper<'a> {
         ControlFlow::Continue(())
     }
 
-    fn due(&self) -> Option<Moment> {
+    fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
         let looks = !self.has_looked || self.target.has_others();
-        looks.then(|| now() + LOOK_AT_REST_EVERY)
-    }
-
-    fn sleep(&mut self, timer: &Timer) -> io::Result<()> {
-        self.watch.sleep(timer, self.target.ends())
-    }
-
-    fn woke(&mut self, _: Option<Moment>) -> Step {
+        let looks_at = looks.then(|| now() + LOOK_AT_REST_EVERY);
+        let due = due.into_iter().chain(looks_at).min();
+        needed(self.watch.sleep(due, timer, self.target.ends()))?;
         while let Some(received) = needed(self.watch.signals.next())? {
             // All else is for a process that has a terminal, or a child.
             if received.signal != SIGTERM {

@@ -45,12 +45,15 @@ impl Watch<'_> {
         self.session.on_event(event, &self.holds.renewals, now())
     }
 
-    /// Sleeps until something comes, or one of these has ended.
+    /// Sleeps until this moment, until something comes, or until one of these has ended.
     fn sleep<'b>(
         &'b self,
-        timer: &'b Timer,
+        due: Option<Moment>,
+        timer: &'b mut Timer,
         ends: impl Iterator<Item = Option<BorrowedFd<'b>>>,
     ) -> io::Result<()> {
+        timer.set(due)?;
+        let timer: &'b Timer = timer;
         let own = [Some(self.signals.as_fd()), Some(timer.as_fd())];
         let own = own.into_iter().chain(self.holds.poll_fds());
         sleep(own.chain(ends), None)
@@ -81,19 +84,8 @@ trait Executor<'a> {
     /// Takes in what has ended.
     fn reap(&mut self) -> Step;
 
-    /// Does what is due beside all that.
-    fn settle(&mut self) -> Step {
-        ControlFlow::Continue(())
-    }
-
-    /// When something is due beside all that is known to the session and the locks.
-    fn due(&self) -> Option<Moment>;
-
-    /// Sleeps until something comes.
-    fn sleep(&mut self, timer: &Timer) -> io::Result<()>;
-
-    /// Takes in what has come at a wake-up that was `due`, but for reports.
-    fn woke(&mut self, due: Option<Moment>) -> Step;
+    /// Sleeps until something comes, or until it is `due` for the session or the locks; takes in what has come, except news.
+    fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step;
 
     /// Takes in a consequence of an answer.
     fn on_news(&mut self, news: &LockNews) -> Step;
@@ -114,14 +106,10 @@ trait Executor<'a> {
             self.renew();
         }
         self.reap()?;
-        self.settle()?;
         let Watch { session, holds, .. } = self.watch();
         let due = session.due(&holds.renewals).into_iter();
-        let due = due.chain(holds.due());
-        let due = due.chain(self.due()).min();
-        needed(timer.set(due))?;
-        needed(self.sleep(timer))?;
-        self.woke(due)?;
+        let due = due.chain(holds.due()).min();
+        self.sleep(due, timer)?;
         self.take_news()
     }
 

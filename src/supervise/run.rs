@@ -694,20 +694,11 @@ impl<'a> Executor<'a> for Supervision<'a> {
         ControlFlow::Continue(())
     }
 
-    fn settle(&mut self) -> Step {
-        self.notice_stop()
-    }
-
-    fn due(&self) -> Option<Moment> {
+    fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
         let more = self.more_to_reap.then(now);
-        self.job_control.due().into_iter().chain(more).min()
-    }
-
-    fn sleep(&mut self, timer: &Timer) -> io::Result<()> {
-        self.watch.sleep(timer, std::iter::empty())
-    }
-
-    fn woke(&mut self, due: Option<Moment>) -> Step {
+        let due = due.into_iter().chain(self.job_control.due()).chain(more);
+        let due = due.min();
+        needed(self.watch.sleep(due, timer, std::iter::empty()))?;
         // Where we were late, a renewal may have succeeded meanwhile.
         let woke = now();
         if let Some(stop) = self.watch.next_stop().filter(|&stop| woke >= stop) {
@@ -721,7 +712,8 @@ impl<'a> Executor<'a> for Supervision<'a> {
         }
         self.take_signals()?;
         // Another run may wait for what we hold; all else has time.
-        self.reap()
+        self.reap()?;
+        self.notice_stop()
     }
 
     /// Notes what matters for messages first.

@@ -750,13 +750,8 @@ impl Client {
             lease
         };
         let policy = session::Policy {
-            on_terminal: false,
-            leads_session: false,
-            only_warn: false,
-            with_children: false,
             kill_after: self.setup.terms.kill_after,
-            timeout_at: None,
-            has_hook: false,
+            ..session::Policy::default()
         };
         self.lease = Some(lease);
         self.fence = fence;

@@ -20,6 +20,7 @@ use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Terms, try_timeout};
+use crate::decide::session::Policy;
 use crate::duration::milliseconds;
 use crate::protocol::{Claim, HoldOutcome, ReleaseMode, Who};
 use crate::report::{mask_in_github, print};
@@ -113,8 +114,13 @@ fn acquire_and_print(
     if !tree::sees_all() {
         settings.verbosity.info(HIDDEN);
     }
-    let (only_warn, kill_after) = (settings.only_warn, acquisition.terms.kill_after);
-    let policy = keeper::policy(only_warn, options.with_children, kill_after);
+    let policy = Policy {
+        leads_session: true,
+        only_warn: settings.only_warn,
+        with_children: options.with_children,
+        kill_after: acquisition.terms.kill_after,
+        ..Policy::default()
+    };
     if let Some(exit) = keeper::leave_behind(target, policy, holds, signals)? {
         release_kept(acquisition, holds, exit);
     }

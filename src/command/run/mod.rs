@@ -407,8 +407,7 @@ impl Run<'_> {
                 only_warn: acquisition.settings.only_warn,
                 with_children: options.with_children,
                 kill_after: acquisition.terms.kill_after,
-                timeout_at: None,
-                has_hook: false,
+                ..Policy::default()
             },
             wait_is_limited: wait.wait.is_some() || wait.no_wait,
             names: &acquisition.names,
