@@ -5,8 +5,8 @@ pub const TOKEN: &str = "REDLOCK_TOKEN";
 pub const FENCE: &str = "REDLOCK_FENCE";
 pub const SLOT: &str = "REDLOCK_SLOT";
 pub const WAITED_MS: &str = "REDLOCK_WAITED_MS";
-/// All that the job holds, what the runs around this one hold included: `NAME=TOKEN …`. What was reentered is there
-/// twice: it isn't the job's own to release.
+/// All that the job holds, what the runs around this one hold included: `NAME=TOKEN …`, or `NAME~TOKEN` for what was
+/// reentered and isn't the job's own to release.
 pub const HELD: &str = "REDLOCK_HELD";
 
 /// What has happened, for a hook. Whatever runs in one has it, and calls none.

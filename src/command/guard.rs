@@ -19,15 +19,13 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::session::Policy;
 use crate::file;
-use crate::protocol::{
-    Admitted, Claim, Client, Guard, Guarded, KILL_AFTER, LeaseState, Name, Token, Who,
-};
+use crate::protocol::{Admitted, Claim, Client, Guard, Guarded, KILL_AFTER, LeaseState, Name, Who};
 use crate::reason::reason;
 use crate::report;
 use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::child::Prepared;
-use crate::supervise::environment;
+use crate::supervise::environment::{self, JobHold};
 use crate::supervise::run::{EventSources, Terms as RunTerms, Work, supervise};
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::SpawnError;
@@ -59,7 +57,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     if let Some(signal) = acquisition::open(&mut holds.client, &sources.signals)? {
         return Ok(acquisition::ended_by(signal));
     }
-    let names: Vec<Name> = wanted.iter().map(|(name, _)| name.clone()).collect();
+    let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
     let admitted = admit_all(&wanted, around, &who, given, settings, &mut holds);
     let exit = match (admitted, sources.signals.next_ending()?) {
         // Whatever became of the admission.
@@ -99,7 +97,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
 }
 
 /// Reads the value of `REDLOCK_HELD` from a file, or from the first line of standard input. Of that, COMMAND finds the rest.
-fn held_in(path: &Path) -> Result<Vec<(Name, Token)>> {
+fn held_in(path: &Path) -> Result<Vec<JobHold>> {
     let place = if path == Path::new("-") {
         "standard input".into()
     } else {
@@ -119,7 +117,7 @@ fn held_in(path: &Path) -> Result<Vec<(Name, Token)>> {
 }
 
 /// Returns the locks that are to be guarded, with their tokens. `held`: the value that --held names.
-fn wanted(options: &cli::Guard, held: Option<&[(Name, Token)]>) -> Result<Vec<(Name, Token)>> {
+fn wanted(options: &cli::Guard, held: Option<&[JobHold]>) -> Result<Vec<JobHold>> {
     let names = parse_names(&options.names)?;
     let all = held.map_or_else(held_by_job, |held| innermost(held.iter().cloned()));
     if all.is_empty() {
@@ -137,7 +135,7 @@ fn wanted(options: &cli::Guard, held: Option<&[(Name, Token)]>) -> Result<Vec<(N
     if names.is_empty() {
         return Ok(all);
     }
-    let lock = |name: Name| match all.iter().find(|(of, _)| *of == name) {
+    let lock = |name: Name| match all.iter().find(|hold| hold.name == name) {
         Some(lock) => Ok(lock.clone()),
         None => refuse(
             Exit::Lost,
@@ -151,15 +149,16 @@ fn wanted(options: &cli::Guard, held: Option<&[(Name, Token)]>) -> Result<Vec<(N
 
 /// Guards all locks. Returns the environment of COMMAND. `around`: all that the job holds.
 fn admit_all(
-    wanted: &[(Name, Token)],
-    mut around: Vec<(Name, Token)>,
+    wanted: &[JobHold],
+    mut around: Vec<JobHold>,
     who: &Who,
     given: Option<Duration>,
     settings: &Settings,
     holds: &mut HeldLocks,
 ) -> Result<environment::Environment> {
     let mut has_slots = false;
-    for (name, token) in wanted {
+    for of_job in wanted {
+        let JobHold { name, token, .. } = of_job;
         let claim = Claim::resume(settings.locks.lock(name.clone()), token.clone());
         let guard = Guard::new(claim.clone(), who)?;
         let sent = now();
@@ -200,12 +199,11 @@ fn admit_all(
         };
         holds.add(held, Lease::of_another(sent, left, terms));
         // COMMAND's own children reenter what it works under, and release nothing of it.
-        let lock = (name.clone(), token.clone());
-        if !around.contains(&lock) {
-            around.push(lock);
+        if !around.iter().any(|hold| hold.is_of(name, token)) {
+            around.push(of_job.clone());
         }
     }
-    let names: Vec<Name> = wanted.iter().map(|(name, _)| name.clone()).collect();
+    let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
     let locks: Vec<_> = holds.all.iter().map(|hold| hold.as_job_lock(who)).collect();
     Ok(environment::of_job(&names, &locks, &around, 0, has_slots))
 }

@@ -10,7 +10,7 @@ use crate::config::Settings;
 use crate::file;
 use crate::protocol::{Claim, Name, Token};
 use crate::reason::reason;
-use crate::supervise::environment;
+use crate::supervise::environment::{self, JobHold};
 
 /// Refusal of a command that doesn't know which lock is meant.
 pub(super) const NO_NAME: &str = "no lock NAME given, and $REDLOCK_NAME is not set";
@@ -32,11 +32,11 @@ pub(super) fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Result<
     let around = environment::inherited();
     let claim = |name: Name| -> Result<Claim, Name> {
         // The innermost comes last.
-        let outer = around.iter().rev().find(|(of, _)| *of == name);
+        let outer = around.iter().rev().find(|hold| hold.name == name);
         let token = given
             .clone()
             .or_else(|| environment::token_of(&name, &of_run))
-            .or_else(|| outer.map(|(_, token)| token.clone()));
+            .or_else(|| outer.map(|hold| hold.token.clone()));
         let token = token.ok_or_else(|| name.clone())?;
         Ok(Claim::resume(settings.locks.lock(name), token))
     };
@@ -52,24 +52,28 @@ fn token_from(path: &Path) -> Result<Token> {
     Ok(Token::read(text).ok_or_else(|| BadUsage("the token file is empty".into()))?)
 }
 
-/// The locks that the environment names with their tokens, each once; of a lock that is there twice the innermost.
-pub(super) fn held_by_job() -> Vec<(Name, Token)> {
+/// Returns the locks that the environment names with their tokens, each once.
+pub(super) fn held_by_job() -> Vec<JobHold> {
     let of_run = environment::names().unwrap_or_default();
     let of_run: Vec<&str> = of_run.split_whitespace().collect();
     let own = of_run.iter().filter_map(|text| {
         let name = name(text).ok()?;
         let token = environment::token_of(&name, &of_run)?;
-        Some((name, token))
+        Some(JobHold {
+            name,
+            token,
+            is_reentered: false,
+        })
     });
     innermost(environment::inherited().into_iter().chain(own))
 }
 
 /// Returns each lock once: of a lock that is there twice the innermost hold, which comes last.
-pub(super) fn innermost(all: impl IntoIterator<Item = (Name, Token)>) -> Vec<(Name, Token)> {
-    let mut held: Vec<(Name, Token)> = Vec::new();
-    for (name, token) in all {
-        held.retain(|(of, _)| *of != name);
-        held.push((name, token));
+pub(super) fn innermost(all: impl IntoIterator<Item = JobHold>) -> Vec<JobHold> {
+    let mut held: Vec<JobHold> = Vec::new();
+    for hold in all {
+        held.retain(|outer| outer.name != hold.name);
+        held.push(hold);
     }
     held
 }

@@ -22,6 +22,21 @@ pub enum Origin {
     Unsaid,
 }
 
+/// A hold of a job, as `REDLOCK_HELD` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobHold {
+    pub name: Name,
+    pub token: Token,
+    /// A run within the one that holds the lock uses it, too, and has nothing of it to release.
+    pub is_reentered: bool,
+}
+
+impl JobHold {
+    pub fn is_of(&self, name: &Name, token: &Token) -> bool {
+        &self.name == name && &self.token == token
+    }
+}
+
 /// A lock of a job.
 pub struct JobLock<'a> {
     pub claim: &'a Claim,
@@ -29,7 +44,7 @@ pub struct JobLock<'a> {
     pub slot: u32,
     /// A run around this one holds it.
     pub reentrant: bool,
-    /// It belongs to another process than the one that it was acquired for now.
+    /// That run is another process's than the one that the lock was acquired for now.
     pub is_of_others: bool,
 }
 
@@ -38,7 +53,7 @@ pub struct JobLock<'a> {
 pub fn of_job(
     names: &[Name],
     locks: &[JobLock],
-    inherited: &[(Name, Token)],
+    inherited: &[JobHold],
     waited_ms: u128,
     slots: bool,
 ) -> Environment {
@@ -51,21 +66,25 @@ pub fn of_job(
         values.join(OsStr::new(" "))
     };
     let token = |lock: &JobLock| OsString::from_vec(lock.claim.token().as_bytes().to_vec());
-    let is_known = |lock: &JobLock| {
-        let (name, token) = (lock.claim.lock().name(), lock.claim.token());
-        times_held(inherited, name, token)
-    };
-    // What was held by a name before is over where that was acquired anew.
-    let is_over = |name: &Name| {
+    // What was held by a name before is over if that was acquired again.
+    let is_over = |hold: &&JobHold| {
         let mut new = locks.iter().filter(|lock| !lock.reentrant);
-        new.any(|lock| lock.claim.lock().name() == name)
+        new.any(|lock| lock.claim.lock().name() == &hold.name)
     };
-    let around = inherited.iter().filter(|(name, _)| !is_over(name));
-    let around = around.map(|(name, token)| pair(name, token));
-    let own = locks
-        .iter()
-        .filter(|lock| !lock.reentrant || (lock.is_of_others && is_known(lock) == 1));
-    let own = own.map(|lock| pair(lock.claim.lock().name(), lock.claim.token()));
+    let is_reentered = |hold: &JobHold| {
+        let mut reentered = locks.iter().filter(|lock| lock.is_of_others);
+        reentered.any(|lock| lock.claim.token() == &hold.token)
+    };
+    let around = inherited.iter().filter(|hold| !is_over(hold));
+    let around = around.map(|hold| {
+        entry(
+            &hold.name,
+            &hold.token,
+            hold.is_reentered || is_reentered(hold),
+        )
+    });
+    let own = locks.iter().filter(|lock| !lock.reentrant);
+    let own = own.map(|lock| entry(lock.claim.lock().name(), lock.claim.token(), false));
     let held: Vec<OsString> = around.chain(own).collect();
     let mut environment = vec![
         (NAME, list_of(names)),
@@ -92,9 +111,10 @@ pub fn list_of(names: &[Name]) -> OsString {
     names.join(" ").into()
 }
 
-/// `NAME=TOKEN`.
-pub fn pair(name: &Name, token: &Token) -> OsString {
-    OsString::from_vec([name.as_str().as_bytes(), b"=", token.as_bytes()].concat())
+/// Returns `NAME=TOKEN`, or `NAME~TOKEN` for a lock that is reentered.
+fn entry(name: &Name, token: &Token, is_reentered: bool) -> OsString {
+    let separator = if is_reentered { b"~" } else { b"=" };
+    OsString::from_vec([name.as_str().as_bytes(), separator, token.as_bytes()].concat())
 }
 
 /// The names of the locks of the run that we are in, as the environment has them.
@@ -122,20 +142,16 @@ pub fn fence() -> String {
     std::env::var(FENCE).unwrap_or_default()
 }
 
-/// What the runs around this one hold: names and tokens.
-pub fn inherited() -> Vec<(Name, Token)> {
+/// Returns what the runs around this one hold.
+pub fn inherited() -> Vec<JobHold> {
     let held = std::env::var_os(HELD).unwrap_or_default();
     read_held(held.as_bytes())
 }
 
 /// Whether this is a hold of an outer run or script, which a job has only reentered.
 pub fn is_reentered(name: &Name, token: &Token) -> bool {
-    times_held(&inherited(), name, token) > 1
-}
-
-fn times_held(held: &[(Name, Token)], name: &Name, token: &Token) -> usize {
-    let same = held.iter().filter(|(of, its)| of == name && its == token);
-    same.count()
+    let mut held = inherited().into_iter();
+    held.any(|hold| hold.is_reentered && hold.is_of(name, token))
 }
 
 /// What the environment of a process, as `NAME=value` texts that end with a zero byte, says about
@@ -149,7 +165,7 @@ pub fn origin_of(environment: &[u8], id: &str) -> Origin {
     let held = read_held(held.unwrap_or_default());
     if held.is_empty() {
         Origin::Unsaid
-    } else if held.iter().any(|(_, token)| token.id() == id) {
+    } else if held.iter().any(|hold| hold.token.id() == id) {
         Origin::Ours
     } else {
         Origin::OfOthers
@@ -157,24 +173,25 @@ pub fn origin_of(environment: &[u8], id: &str) -> Origin {
 }
 
 /// Reads `NAME=TOKEN …`. What isn't of that form is not a hold.
-pub fn read_held(held: &[u8]) -> Vec<(Name, Token)> {
-    pairs(held).flatten().collect()
+pub fn read_held(held: &[u8]) -> Vec<JobHold> {
+    entries(held).flatten().collect()
 }
 
 /// Reads `NAME=TOKEN …`; `None` if any of it isn't of that form.
-pub fn parse_held(held: &[u8]) -> Option<Vec<(Name, Token)>> {
-    pairs(held).collect()
+pub fn parse_held(held: &[u8]) -> Option<Vec<JobHold>> {
+    entries(held).collect()
 }
 
-fn pairs(held: &[u8]) -> impl Iterator<Item = Option<(Name, Token)>> {
-    let pairs = held
-        .split(|&byte| byte == b' ')
-        .filter(|pair| !pair.is_empty());
-    pairs.map(|pair| {
-        // A token has no =, but a name may have.
-        let middle = pair.iter().rposition(|&byte| byte == b'=')?;
-        let name = std::str::from_utf8(&pair[..middle]).ok()?.parse().ok()?;
-        Some((name, Token::read(pair[middle + 1..].to_vec())?))
+fn entries(held: &[u8]) -> impl Iterator<Item = Option<JobHold>> {
+    let entries = held.split(|&byte| byte == b' ');
+    entries.filter(|entry| !entry.is_empty()).map(|entry| {
+        // A token has neither = nor ~, but a name may have both.
+        let middle = entry.iter().rposition(|byte| b"=~".contains(byte))?;
+        Some(JobHold {
+            name: std::str::from_utf8(&entry[..middle]).ok()?.parse().ok()?,
+            token: Token::read(entry[middle + 1..].to_vec())?,
+            is_reentered: entry[middle] == b'~',
+        })
     })
 }
 
@@ -227,30 +244,37 @@ mod tests {
 
     #[test]
     fn what_is_written_for_a_job_is_read_by_it() {
-        let (a, b) = (lock("a=b", "t1:h:1"), lock("c", "t2:h:1"));
+        let (a, b) = (lock("a=b~", "t1:h:1"), lock("c~d=e", "t2:h:1"));
         let names = [b.lock().name().clone(), a.lock().name().clone()];
         let locks = [(&a, 7, false), (&b, 8, true)].map(|(claim, fence, reentrant)| JobLock {
             claim,
             fence,
             slot: 1,
             reentrant,
-            is_of_others: false,
+            is_of_others: reentrant,
         });
-        let inherited = [(names[0].clone(), b.token().clone())];
+        let hold = |claim: &Claim, is_reentered| JobHold {
+            name: claim.lock().name().clone(),
+            token: claim.token().clone(),
+            is_reentered,
+        };
+        let inherited = [hold(&b, false)];
         let environment = of_job(&names, &locks, &inherited, 12, false);
         let value = |name: &str| {
             let found = environment.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| value.to_str().unwrap())
         };
-        assert_eq!(value(NAME), Some("c a=b"));
+        assert_eq!(value(NAME), Some("c~d=e a=b~"));
         assert_eq!(value(TOKEN), Some("t2:h:1 t1:h:1"));
         assert_eq!(value(FENCE), Some("8 7"));
         assert_eq!(value(WAITED_MS), Some("12"));
         assert_eq!(value(SLOT), None);
-        assert_eq!(value(HELD), Some("c=t2:h:1 a=b=t1:h:1"));
+        assert_eq!(value(HELD), Some("c~d=e~t2:h:1 a=b~=t1:h:1"));
         let held = read_held(value(HELD).unwrap().as_bytes());
-        let own = (names[1].clone(), a.token().clone());
-        assert_eq!(held, [inherited[0].clone(), own]);
+        assert_eq!(held, [hold(&b, true), hold(&a, false)]);
+        // A run within that one hands on what it doesn't use itself.
+        let inner = of_job(&names[1..], &[], &held, 0, false);
+        assert_eq!(inner[4].1.to_str(), value(HELD));
         let process = format!("X=1\0{HELD}={}\0", value(HELD).unwrap());
         assert_eq!(origin_of(process.as_bytes(), &a.id()), Origin::Ours);
         assert_eq!(origin_of(process.as_bytes(), "c0ffee"), Origin::OfOthers);

@@ -40,7 +40,7 @@ impl HeldLock {
             fence: self.fence,
             slot: self.slot,
             reentrant: self.reentrant,
-            is_of_others: !self.claim.token().is_of(who),
+            is_of_others: self.reentrant && !self.claim.token().is_of(who),
         }
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::privacy;
 use crate::fuzz::tests::cases;
-use crate::supervise::environment::read_held;
+use crate::supervise::environment::{JobHold, read_held};
 
 /// Command lines with a place for a secret.
 const LINES: [&str; 8] = [
@@ -41,12 +41,16 @@ proptest! {
 
     #[test]
     fn a_job_reads_the_locks_that_it_was_given(
-        names in prop::collection::vec("[a-z=:é]{1,20}", 1..5), token in "[a-z0-9:.-]{1,60}",
+        names in prop::collection::vec("[a-z=~:é]{1,20}", 1..5), token in "[a-z0-9:.-]{1,60}",
+        separator in "[=~]",
     ) {
-        let held: Vec<String> = names.iter().map(|name| format!("{name}={token}")).collect();
-        let read = read_held(held.join(" ").as_bytes());
-        let read_names: Vec<&str> = read.iter().map(|(name, _)| name.as_str()).collect();
+        let held = names.iter().map(|name| format!("{name}{separator}{token}"));
+        let read = read_held(held.collect::<Vec<_>>().join(" ").as_bytes());
+        let read_names: Vec<&str> = read.iter().map(|hold| hold.name.as_str()).collect();
         prop_assert_eq!(read_names, names);
-        prop_assert!(read.iter().all(|(_, read)| read.as_bytes() == token.as_bytes()));
+        let is_same = |hold: &JobHold| {
+            hold.token.as_bytes() == token.as_bytes() && hold.is_reentered == (separator == "~")
+        };
+        prop_assert!(read.iter().all(is_same));
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn look(edge: &WaitEdge, client: &mut Client, lasting: Duration) -> F
 
 /// The wait for what `claim` wants, by a job that holds what it inherited and what is held.
 pub(super) fn edge(acquisition: &Acquisition, held: &HeldLocks, claim: &Claim) -> WaitEdge {
-    let inherited = acquisition.inherited.iter().map(|(_, token)| token.id());
+    let inherited = acquisition.inherited.iter().map(|hold| hold.token.id());
     let own = held.all.iter().map(|hold| hold.claim.id());
     WaitEdge {
         locks: acquisition.settings.locks.clone(),

@@ -27,11 +27,11 @@ use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::duration::exact;
 use crate::protocol::{
     self, Claim, Client, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Name, QueueOptions,
-    Reentry, ReleaseMode, Request, Supersede, Token, Who,
+    Reentry, ReleaseMode, Request, Supersede, Who,
 };
 use crate::report::{self, Verbosity};
 use crate::signal::{Signals, is_passed_up};
-use crate::supervise::environment::{self, Environment, JobLock};
+use crate::supervise::environment::{self, Environment, JobHold, JobLock};
 use crate::supervise::process::ProcessFd;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::poll;
@@ -52,8 +52,8 @@ pub struct Acquisition<'a> {
     pub starts_on_grant: bool,
     /// How long a server that was reached may be silent, if the work starts without the lock then.
     pub silence: Option<Duration>,
-    /// The locks that outer runs hold: names and tokens.
-    pub inherited: Vec<(Name, Token)>,
+    /// The locks that outer runs hold.
+    pub inherited: Vec<JobHold>,
     /// By when all is to be over, after a wait that has ended as the server is silent.
     ends_by: Cell<Option<Moment>>,
 }
@@ -246,7 +246,7 @@ impl<'a> Acquisition<'a> {
         }
         let locks = &self.settings.locks;
         let claim =
-            |(name, token): &(Name, Token)| Claim::resume(locks.lock(name.clone()), token.clone());
+            |hold: &JobHold| Claim::resume(locks.lock(hold.name.clone()), hold.token.clone());
         let claims: Vec<Claim> = self.inherited.iter().map(claim).collect();
         let states = Claim::check_all(&claims, &mut locks.client(), Duration::ZERO)?;
         let mut states = states.iter();
@@ -258,8 +258,8 @@ impl<'a> Acquisition<'a> {
     /// Uses what a run around this one holds, if that is so; false when it isn't.
     fn reenter(&self, lock: &Lock, holds: &mut HeldLocks) -> Result<bool> {
         // The innermost comes last.
-        let known = self.inherited.iter().rev();
-        let Some((name, token)) = known.into_iter().find(|(name, _)| name == lock.name()) else {
+        let mut known = self.inherited.iter().rev();
+        let Some(JobHold { name, token, .. }) = known.find(|hold| &hold.name == lock.name()) else {
             return Ok(false);
         };
         let Request { ttl, limit, .. } = self.request;
