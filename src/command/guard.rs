@@ -59,11 +59,12 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     }
     let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
     let admitted = admit_all(&wanted, around, &who, given, settings, &mut holds);
-    let exit = match (admitted, sources.signals.next_ending()?) {
+    let exit = match (admitted, sources.signals.next_ending()) {
         // Whatever became of the admission.
-        (_, Some(signal)) => Ok(acquisition::ended_by(signal)),
-        (Err(error), None) => Err(error),
-        (Ok(environment), None) => {
+        (_, Ok(Some(signal))) => Ok(acquisition::ended_by(signal)),
+        (Err(error), _) => Err(error),
+        (Ok(_), Err(error)) => Err(error.into()),
+        (Ok(environment), Ok(None)) => {
             let work = Work {
                 words,
                 prepared,
@@ -92,7 +93,7 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
             ))
         }
     };
-    leave_all(&mut holds, settings, &sources.signals);
+    leave_all(holds, settings, &sources.signals);
     exit
 }
 
@@ -220,7 +221,7 @@ fn over(name: &Name, settings: &Settings, state: &LeaseState) -> String {
 
 /// Says that the work is over, so that the locks can be handed on. Where that fails, the guard's lease ends by itself: for
 /// all locks together it is worth no more than two tries, and less where one of these signals has asked us to end.
-fn leave_all(holds: &mut HeldLocks, settings: &Settings, signals: &Signals) {
+fn leave_all(mut holds: HeldLocks, settings: &Settings, signals: &Signals) {
     let within = || {
         let _ = signals.next_ending();
         acquisition::left_to_end(&settings.locks, signals)

@@ -45,7 +45,8 @@ impl HeldLock {
     }
 }
 
-/// All locks of a run, in the order in which they were taken.
+/// All locks of a run, in the order in which they were taken. Whoever has them releases all of them, or leaves them.
+#[must_use = "locks must be released or left"]
 pub struct HeldLocks {
     pub all: Vec<HeldLock>,
     /// The client; not open while the renewer has it.
@@ -125,8 +126,8 @@ impl HeldLocks {
         self.start_task(Task::Renew);
     }
 
-    /// Leaves all locks to their leases: there may be a process at work under them that we can't stop.
-    pub fn leave_to_expire(&mut self) {
+    /// Leaves all locks to other processes, until these release them or the leases end.
+    pub fn leave(&mut self) {
         self.all.clear();
     }
 
@@ -285,42 +286,65 @@ impl HeldLocks {
     }
 }
 
+/// Nothing forgets a lock: each way out of a run releases it or leaves it.
+impl Drop for HeldLocks {
+    fn drop(&mut self) {
+        let is_finished = self.all.is_empty() || std::thread::panicking();
+        debug_assert!(is_finished, "a lock is neither released nor left");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::decide::lease::{Terms, try_timeout};
     use crate::protocol::{Access, Locks, Token};
 
-    #[test]
-    fn a_guard_of_several_holds_tries_no_longer_than_the_shortest_lease_permits() {
-        let dir = tempfile::tempdir().unwrap();
+    fn locks() -> Locks {
         let access = Access {
-            url: &format!("unix://{}", dir.path().join("nobody").display()),
+            url: "unix:///nobody",
             ..Access::default()
         };
-        let locks = Locks::new(access, None, 0).unwrap();
+        Locks::new(access, None, 0).unwrap()
+    }
+
+    fn hold(name: &str) -> HeldLock {
+        let lock = locks().lock(name.parse().unwrap());
+        HeldLock {
+            claim: Claim::resume(lock, Token::read("t:h:1".into()).unwrap()),
+            fence: 1,
+            slot: 1,
+            reentrant: true,
+            guard: None,
+            waited: Duration::ZERO,
+        }
+    }
+
+    fn terms(ttl: Duration) -> Terms {
+        Terms {
+            ttl,
+            kill_after: Duration::ZERO,
+            clock_skew: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a lock is neither released nor left")]
+    fn a_lock_is_not_forgotten() {
+        let mut holds = HeldLocks::none(locks().client());
+        holds.add(hold("a"), Lease::new(now(), terms(Duration::from_secs(4))));
+    }
+
+    #[test]
+    fn a_guard_of_several_holds_tries_no_longer_than_the_shortest_lease_permits() {
         let [short, long] = [4, 60].map(Duration::from_secs);
         for ttls in [[short, long], [long, short]] {
-            let mut holds = HeldLocks::none(locks.client());
+            let mut holds = HeldLocks::none(locks().client());
             for (ttl, name) in ttls.into_iter().zip(["a", "b"]) {
-                let lock = locks.lock(name.parse().unwrap());
-                let claim = Claim::resume(lock, Token::read("t:h:1".into()).unwrap());
-                let hold = HeldLock {
-                    claim,
-                    fence: 1,
-                    slot: 1,
-                    reentrant: true,
-                    guard: None,
-                    waited: Duration::ZERO,
-                };
-                let terms = Terms {
-                    ttl,
-                    kill_after: Duration::ZERO,
-                    clock_skew: Duration::ZERO,
-                };
-                holds.add(hold, Lease::of_another(now(), ttl, terms));
+                holds.add(hold(name), Lease::of_another(now(), ttl, terms(ttl)));
             }
             assert_eq!(holds.renewals.start(now()), try_timeout(short));
+            holds.leave();
         }
     }
 }

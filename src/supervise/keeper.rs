@@ -301,7 +301,7 @@ pub fn leave_behind(
         forked.context("can't start the keeper, the background process that renews the lock")?;
     if forked.is_some() {
         // Everything is the keeper's now.
-        holds.all.clear();
+        holds.leave();
         return Ok(None);
     }
     stderr::silence();
@@ -336,7 +336,7 @@ pub fn leave_behind(
     let had_to_end = keeper.has_asked || keeper.killed.is_some() || policy.with_children;
     let are_hidden = keeper.target.had_hidden || !tree::sees_all();
     if keeper.killed.is_some_and(is_left) || (had_to_end && are_hidden) {
-        keeper.watch.holds.leave_to_expire();
+        keeper.watch.holds.leave();
     }
     Ok(Some(exit))
 }
@@ -365,7 +365,7 @@ impl Keeper<'_> {
     fn give_up(&mut self) -> Exit {
         if self.policy.only_warn {
             let _ = self.target.process.signal(SIGURG);
-            self.watch.holds.leave_to_expire();
+            self.watch.holds.leave();
             return Exit::Lost;
         }
         let until = now() + GIVE_UP_WITHIN;
@@ -375,7 +375,7 @@ impl Keeper<'_> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.watch.holds.leave_to_expire();
+        self.watch.holds.leave();
         Exit::Lost
     }
 }

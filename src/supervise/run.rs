@@ -432,7 +432,7 @@ impl Supervision<'_> {
                 "; the lock is not released and expires with its lease"
             };
             report::error(format_args!("{what}{lock}"));
-            self.watch.holds.leave_to_expire();
+            self.watch.holds.leave();
         }
         if let (Some(modes), false) = (&self.modes, matches!(exit, Exit::Command(_))) {
             modes.restore();

@@ -65,37 +65,37 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let guard = stderr::Guard::new();
     // Where that can't be found out, they are handed on, as they were handed to us.
     let _ = acquisition.forget_released();
-    let ended = acquire_and_print(&acquisition, &mut holds, options, target, &signals);
-    if !matches!(ended, Ok(None)) {
-        acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&signals));
+    let end = acquire_and_print(&acquisition, &mut holds, options, target, &signals);
+    match &end {
+        Ok(Ok(None)) => holds.leave(),
+        Ok(Ok(Some(exit))) => acquisition.release_at_end(holds, &after_keeping(*exit), None),
+        _ => acquisition.release_at_end(holds, &ReleaseMode::UNUSED, Some(&signals)),
     }
     drop(guard);
-    Ok(match ended? {
-        None => Exit::Success,
-        Some(reason) => acquisition.not_acquired(&reason),
-    })
+    let acquired = end?.map(|_| Exit::Success);
+    Ok(acquired.unwrap_or_else(|reason| acquisition.not_acquired(&reason)))
 }
 
 /// Acquires the lock, prints what later steps need, and leaves a keeper behind if there is a process to keep the lock for.
-/// Returns why the lock isn't ours, if it isn't.
+/// Returns in the keeper, too, when that process has ended, and how. Returns a [`Reason`] if the lock isn't ours.
 fn acquire_and_print(
     acquisition: &Acquisition,
     holds: &mut HeldLocks,
     options: &cli::Acquire,
     target: Option<Target>,
     signals: &Signals,
-) -> Result<Option<Reason>> {
+) -> Result<Result<Option<Exit>, Reason>> {
     let stdout = std::io::stdout();
     let requester = Requester {
         process: target.as_ref().map(Target::process),
         output: Some(stdout.as_fd()),
     };
     if let Some(reason) = acquire_lock(acquisition, holds, requester, signals)? {
-        return Ok(Some(reason));
+        return Ok(Err(reason));
     }
     let text = text(options, acquisition, holds);
     if let Some(reason) = wait_for_reader(requester, signals, holds)? {
-        return Ok(Some(reason));
+        return Ok(Err(reason));
     }
     if options.format == Format::Github {
         holds
@@ -108,7 +108,7 @@ fn acquire_and_print(
         bail!("nobody reads standard output any more");
     }
     let Some(target) = target else {
-        return Ok(None);
+        return Ok(Ok(None));
     };
     let settings = acquisition.settings;
     if !tree::sees_all() {
@@ -121,23 +121,21 @@ fn acquire_and_print(
         kill_after: acquisition.terms.kill_after,
         ..Policy::default()
     };
-    if let Some(exit) = keeper::leave_behind(target, policy, holds, signals)? {
-        release_kept(acquisition, holds, exit);
-    }
-    Ok(None)
+    keeper::leave_behind(target, policy, holds, signals).map(Ok)
 }
 
 /// Said of a keeper that may not find all that its script has started.
 const HIDDEN: &str = "/proc hides the processes of other users (hidepid): if the script is stopped or killed, or with --with-children, the lock isn't released, and expires with its lease";
 
-/// Releases, in a keeper, what it has kept.
-fn release_kept(acquisition: &Acquisition, holds: &mut HeldLocks, exit: Exit) {
-    let outcome = match exit {
-        Exit::Command(_) => HoldOutcome::Released,
-        exit => outcome_of(exit),
-    };
-    let keep_for = Duration::ZERO;
-    acquisition.release_at_end(holds, &ReleaseMode::Finished { outcome, keep_for }, None);
+/// Returns how a keeper releases what it has kept.
+fn after_keeping(exit: Exit) -> ReleaseMode {
+    ReleaseMode::Finished {
+        outcome: match exit {
+            Exit::Command(_) => HoldOutcome::Released,
+            exit => outcome_of(exit),
+        },
+        keep_for: Duration::ZERO,
+    }
 }
 
 /// The process to keep the lock for.

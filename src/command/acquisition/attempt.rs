@@ -623,17 +623,14 @@ impl<'a> Attempt<'a> {
         } else {
             format!("gave up waiting: {line}{place}")
         };
-        let (reason, by) = match (&busy.frozen, &busy.holder) {
-            (Some(frozen), _) => (SkipReason::Frozen, Some(&frozen.who)),
-            (None, holder) => {
-                let reason = if is_refused {
-                    SkipReason::Busy
-                } else {
-                    SkipReason::Timeout
-                };
-                (reason, holder.as_ref().map(|holder| &holder.who))
-            }
+        let frozen_by = busy.frozen.as_ref().map(|frozen| &frozen.who);
+        let reason = match frozen_by {
+            Some(_) => SkipReason::Frozen,
+            None if is_refused => SkipReason::Busy,
+            None => SkipReason::Timeout,
         };
+        let holder = busy.holder.as_ref().map(|holder| &holder.who);
+        let by = frozen_by.or(holder);
         let in_the_way = report::busy_with(busy);
         self.give_up(reason, line, Some(in_the_way), by.cloned())
     }
@@ -663,12 +660,8 @@ impl<'a> Attempt<'a> {
         let what = match news {
             Some(LockNews::Lost { name, loss, .. }) => lost(name, loss),
             Some(LockNews::Cancelled(name, by)) => cancelled(name, by),
-            Some(LockNews::Released(name) | LockNews::Over(name)) => {
-                format!("lock \"{name}\" was released")
-            }
-            Some(LockNews::Held { .. } | LockNews::Failed(_)) | None => {
-                "the locks that this run already held were not renewed in time".into()
-            }
+            Some(LockNews::Released(name)) => format!("lock \"{name}\" was released"),
+            _ => "the locks that this run already held were not renewed in time".into(),
         };
         let name = self.claim.lock().name();
         format!("{what}, while waiting for lock \"{name}\"")

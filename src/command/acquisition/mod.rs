@@ -310,7 +310,7 @@ impl<'a> Acquisition<'a> {
     /// Releases all locks, at the end of a process or of its wait.
     pub fn release_at_end(
         &self,
-        holds: &mut HeldLocks,
+        mut holds: HeldLocks,
         mode: &ReleaseMode,
         signals: Option<&Signals>,
     ) {
@@ -319,7 +319,7 @@ impl<'a> Acquisition<'a> {
             mode,
             signals,
         };
-        farewell.release_all(holds);
+        farewell.release_all(&mut holds);
     }
 }
 

@@ -253,8 +253,8 @@ fn is_not_executable(program: &Path) -> bool {
 const FLUSH_BEFORE_START: Duration = Duration::from_millis(100);
 
 impl Run<'_> {
-    /// Returns the hook for this run, if one is configured: of these locks, which were waited for so long.
-    fn hook(&self, holds: &HeldLocks, waited_ms: u128) -> Option<Hook<'_>> {
+    /// Returns the hook for this run, if one is configured: for locks with these fences, which were waited for so long.
+    fn hook(&self, fences: Vec<u64>, waited_ms: u128) -> Option<Hook<'_>> {
         let Acquisition {
             settings,
             names,
@@ -275,14 +275,14 @@ impl Run<'_> {
             script,
             names,
             who: &request.who,
-            fences: Hook::fences(names, holds),
+            fences,
             waited_ms: u64::try_from(waited_ms).unwrap_or(u64::MAX),
             forks: Forks::default(),
         })
     }
 
     /// Acquires the locks and runs COMMAND.
-    fn acquire_and_run(&self, work: Work) -> Result<Exit> {
+    fn acquire_and_run(&self, mut work: Work) -> Result<Exit> {
         let acquisition = &self.acquisition;
         let settings = acquisition.settings;
         let mut holds = HeldLocks::none(settings.locks.client());
@@ -311,32 +311,30 @@ impl Run<'_> {
             .or_else(|error| acquisition.first_failure(error).map(|()| None))
             .map_err(Into::into)
             .and_then(|_| self.acquire(started, &mut holds, &mut sources));
-        if !matches!(acquired, Ok(None)) {
-            acquisition.release_at_end(&mut holds, &ReleaseMode::UNUSED, Some(&sources.signals));
-        }
-        let (environment, waited_ms) = match acquired {
-            Ok(None) => {
-                self.say_short_ttl();
-                let slots = self.options.acquire.slots.is_some();
-                (acquisition.environment(&holds, slots), holds.waited_ms())
-            }
-            Ok(Some(reason)) => {
+        let Some(reason) = acquired.transpose() else {
+            self.say_short_ttl();
+            let slots = self.options.acquire.slots.is_some();
+            work.environment = acquisition.environment(&holds, slots);
+            let waited_ms = holds.waited_ms();
+            return Ok(self.run_command(&work, holds, &mut sources, waited_ms));
+        };
+        let was_answered = holds.answered;
+        acquisition.release_at_end(holds, &ReleaseMode::UNUSED, Some(&sources.signals));
+        match reason {
+            Ok(reason) => {
                 drop(guard);
-                return Ok(self.end_without_lock(reason, &holds, started));
+                Ok(self.end_without_lock(reason, started))
             }
-            Err(error) if holds.answered || !self.may_run_unlocked(&error) => return Err(error),
+            Err(error) if was_answered || !self.may_run_unlocked(&error) => Err(error),
             Err(error) => {
                 let line = format_args!("{error:#}; running without a lock");
                 settings.verbosity.info(line);
-                let environment = environment::unlocked(&acquisition.names);
-                (environment, now().since(started).as_millis())
+                work.environment = environment::unlocked(&acquisition.names);
+                let none = HeldLocks::none(settings.locks.client());
+                let waited_ms = now().since(started).as_millis();
+                Ok(self.run_command(&work, none, &mut sources, waited_ms))
             }
-        };
-        let work = Work {
-            environment,
-            ..work
-        };
-        Ok(self.run_command(&work, &mut holds, &mut sources, waited_ms))
+        }
     }
 
     /// Acquires the locks. Returns why COMMAND isn't to be started, if that is so: also a signal that has come meanwhile, or
@@ -367,10 +365,10 @@ impl Run<'_> {
     }
 
     /// Reports why COMMAND isn't run.
-    fn end_without_lock(&self, reason: Reason, holds: &HeldLocks, started: Moment) -> Exit {
+    fn end_without_lock(&self, reason: Reason, started: Moment) -> Exit {
         let exit = self.acquisition.not_acquired(&reason);
         if let Reason::Busy(_, by) = reason
-            && let Some(hook) = self.hook(holds, now().since(started).as_millis())
+            && let Some(hook) = self.hook(Vec::new(), now().since(started).as_millis())
         {
             let news = News {
                 event: "busy",
@@ -387,7 +385,7 @@ impl Run<'_> {
     fn run_command(
         &self,
         work: &Work,
-        holds: &mut HeldLocks,
+        mut holds: HeldLocks,
         sources: &mut EventSources,
         waited_ms: u128,
     ) -> Exit {
@@ -398,7 +396,8 @@ impl Run<'_> {
         } = self;
         // What is erased from a terminal, say, goes before what COMMAND writes.
         stderr::flush(FLUSH_BEFORE_START);
-        let hook = self.hook(holds, waited_ms);
+        let fences = Hook::fences(&acquisition.names, &holds);
+        let hook = self.hook(fences, waited_ms);
         let wait = &options.acquire.wait;
         let terms = Terms {
             policy: Policy {
@@ -416,7 +415,7 @@ impl Run<'_> {
             verbosity: acquisition.settings.verbosity,
             hook: hook.as_ref(),
         };
-        let WorkResult { exit, ran, by } = supervise(&terms, work, holds, sources)
+        let WorkResult { exit, ran, by } = supervise(&terms, work, &mut holds, sources)
             .unwrap_or_else(|error| WorkResult::not_started(cannot_run(&work.words, &error)));
         let mode = ReleaseMode::Finished {
             outcome: outcome_of(exit),
