@@ -94,7 +94,7 @@ pub struct Renewals {
     names: Vec<Name>,
     /// The shortest length of a lease by a renewal.
     ttl: Duration,
-    /// It ends when the first lock's lease does. `None`: nothing is held, or what was held is given up.
+    /// The lease, which ends when the first lock's lease does. `None`: no lock is held, or all are given up.
     lease: Option<Lease>,
     last_task: LastTask,
     /// When the first task was started that had no answer, if the last one hasn't had one.
@@ -246,13 +246,13 @@ impl Renewals {
         let Answer { task, sent, states } = answer;
         let is_lost = |(_, state): &(_, LeaseState)| matches!(state, LeaseState::Lost(_));
         let (lost, others): (Vec<_>, Vec<_>) = states.into_iter().partition(is_lost);
-        // What is lost comes first: what was learned of the others makes no lease longer that was over before. All else comes
-        // behind that: it doesn't end a lease that is good.
+        // A loss comes first: the answer about the others makes no lease longer that was over before. All else comes behind
+        // the lease: it doesn't end a lease that is good.
         for (name, state) in lost {
             news.extend(self.learn_of_one(task, name, state, now));
         }
         let is_over = |(_, state): &(_, LeaseState)| matches!(state, LeaseState::Released);
-        // Work that guards several holds ends with the first of them, and lives no longer by what is said of the others.
+        // Work that guards several holds ends with the first of them, and the others make it live no longer.
         let is_over = task == Task::Follow && others.iter().any(is_over);
         news.extend(
             left.filter(|_| !is_partial && !is_over)
@@ -271,7 +271,7 @@ impl Renewals {
         let lease = self.lease.as_mut()?;
         let before = *lease;
         match task {
-            // It gives what was asked for, whatever number came back.
+            // A renewal lasts for the TTL, whatever number came back.
             Task::Renew => lease.renewed(sent),
             Task::Check => lease.confirmed(sent, left),
             Task::Follow => lease.followed(sent, left),
@@ -306,7 +306,7 @@ impl Renewals {
                 }
                 Some(LockNews::Cancelled(name, by))
             }
-            // That it is over is learned each time until the work has ended.
+            // A guard learns this each time until the work has ended.
             LeaseState::Released if task == Task::Follow => {
                 if let Some(lease) = &mut self.lease {
                     lease.renewal_failed(now);

@@ -44,7 +44,7 @@ pub struct JobLock<'a> {
     pub slot: u32,
     /// A run around this one holds it.
     pub reentrant: bool,
-    /// That run is another process's than the one that the lock was acquired for now.
+    /// A run of another process, and not the process that the lock was acquired for now.
     pub is_of_others: bool,
 }
 
@@ -66,7 +66,7 @@ pub fn of_job(
         values.join(OsStr::new(" "))
     };
     let token = |lock: &JobLock| OsString::from_vec(lock.claim.token().as_bytes().to_vec());
-    // What was held by a name before is over if that was acquired again.
+    // An earlier hold is over if its lock was acquired again.
     let is_over = |hold: &&JobHold| {
         let mut new = locks.iter().filter(|lock| !lock.reentrant);
         new.any(|lock| lock.claim.lock().name() == &hold.name)
@@ -253,12 +253,12 @@ mod tests {
             reentrant,
             is_of_others: reentrant,
         });
-        let hold = |claim: &Claim, is_reentered| JobHold {
+        let job_hold = |claim: &Claim, is_reentered| JobHold {
             name: claim.lock().name().clone(),
             token: claim.token().clone(),
             is_reentered,
         };
-        let inherited = [hold(&b, false)];
+        let inherited = [job_hold(&b, false)];
         let environment = of_job(&names, &locks, &inherited, 12, false);
         let value = |name: &str| {
             let found = environment.iter().find(|(other, _)| *other == name);
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(value(SLOT), None);
         assert_eq!(value(HELD), Some("c~d=e~t2:h:1 a=b~=t1:h:1"));
         let held = read_held(value(HELD).unwrap().as_bytes());
-        assert_eq!(held, [hold(&b, true), hold(&a, false)]);
+        assert_eq!(held, [job_hold(&b, true), job_hold(&a, false)]);
         // A run within that one hands on what it doesn't use itself.
         let inner = of_job(&names[1..], &[], &held, 0, false);
         assert_eq!(inner[4].1.to_str(), value(HELD));

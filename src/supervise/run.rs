@@ -317,7 +317,7 @@ impl Supervision<'_> {
         } else {
             self.terms.verbosity.verbose("lease renewed");
         }
-        // What was lost, or is wanted, stays so.
+        // A lock that was lost, or that another run wants, stays so.
         if let Some(LockNews::Failed(_)) = self.trouble {
             self.trouble = None;
         }

@@ -258,8 +258,8 @@ impl<'a> Acquisition<'a> {
     /// Uses what a run around this one holds, if that is so; false when it isn't.
     fn reenter(&self, lock: &Lock, holds: &mut HeldLocks) -> Result<bool> {
         // The innermost comes last.
-        let mut known = self.inherited.iter().rev();
-        let Some(JobHold { name, token, .. }) = known.find(|hold| &hold.name == lock.name()) else {
+        let mut outer = self.inherited.iter().rev();
+        let Some(JobHold { name, token, .. }) = outer.find(|hold| &hold.name == lock.name()) else {
             return Ok(false);
         };
         let Request { ttl, limit, .. } = self.request;
