@@ -185,16 +185,6 @@ impl Settings {
             ));
         }
     }
-
-    /// The same of a primary that most of the sentinels don't name.
-    pub fn warn_of_lone_primary(&self, client: &Client) {
-        if self.verbosity > Verbosity::Quiet && client.is_alone() {
-            self.verbosity.info(format_args!(
-                "most of the sentinels don't name Redis at {} as the primary; the primary may be another server, with locks that this one doesn't know",
-                self.locks
-            ));
-        }
-    }
 }
 
 /// Returns the URL, its origin, and the rank of that: the smaller, the more it counts.

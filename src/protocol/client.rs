@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ServerError, Value};
 
-use super::answer::{Acquired, LeaseState, acquired};
+use super::answer::{Acquired, acquired};
 use super::grant::Grant;
 use super::scripts::{ACQUIRE, Script, TAKE, array, lossy_text};
 use super::token::Token;
 use crate::redis::call::Call;
 use crate::redis::connection::Connection;
 use crate::redis::deployment::Deployment;
-use crate::redis::error::{Error, ErrorKind};
+use crate::redis::error::Error;
 pub use crate::redis::left;
 use crate::redis::refusal::from_server;
 use crate::redis::server::Server;
@@ -98,8 +98,8 @@ impl Client {
         self.connection().map(drop)
     }
 
-    /// The same to release a lock. That needs no more sentinels than any connection: what a server that was replaced frees is
-    /// nobody else's.
+    /// Like [`Self::open`], for a release. Needs no majority of the sentinels: releasing at a server that was replaced can't
+    /// free another client's lock.
     pub(super) fn open_to_release(&mut self) -> Result<(), Error> {
         if !self.is_open() {
             let timeout = self.timeout();
@@ -222,26 +222,6 @@ impl Client {
         }
     }
 
-    /// Whether what the server has said of several leases counts. One that was demoted, or isn't the primary yet, may never
-    /// have heard of a lock that another one has granted: what it says of that is no answer.
-    pub(super) fn judge(&mut self, states: &[LeaseState]) -> Result<(), Error> {
-        let timeout = self.timeout();
-        let Some(connection) = &mut self.connection else {
-            return Ok(());
-        };
-        if !is_one_lost(states) {
-            self.deployment.note_granter(connection);
-        } else if !self.deployment.believe_loss(connection, timeout) {
-            let message = format!(
-                "Redis at {} doesn't know the lock, and most sentinels don't report this server as the successor of the primary that granted the lock",
-                connection.server()
-            );
-            self.disconnect();
-            return Err(Error::new(ErrorKind::NoPrimary, message));
-        }
-        Ok(())
-    }
-
     /// Whether a grant and a renewal have to be replicated before they count.
     pub fn is_replicated(&self) -> bool {
         self.deployment.replication().is_some()
@@ -314,11 +294,7 @@ impl Client {
             }
             // The caller of another script waited for its answer, and doesn't any more.
             if is_of(&ACQUIRE) || is_of(&TAKE) {
-                let answer = acquired(value);
-                if let Ok(Acquired::Held { .. }) = answer {
-                    self.deployment.note_granter(connection);
-                }
-                return Ok(Some(Incoming::Acquired(answer)));
+                return Ok(Some(Incoming::Acquired(acquired(value))));
             }
         }
         Ok(None)
@@ -439,18 +415,11 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Whether the server says that one of several locks is lost, whatever it says of the others.
-fn is_one_lost(states: &[LeaseState]) -> bool {
-    let is_lost = |state: &LeaseState| matches!(state, LeaseState::Lost(_));
-    states.iter().any(is_lost)
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
-    use super::super::answer::Loss;
     use super::super::scripts::RELEASE;
     use super::super::{
         Access, Claim, Limit, Locks, QueueOptions, ReleaseMode, Released, Request, Token, Which,
@@ -547,17 +516,6 @@ mod tests {
             drop(client);
             assert_eq!(server.join().unwrap(), (sent_again, sent_again));
         }
-    }
-
-    #[test]
-    fn the_loss_of_one_of_several_locks_is_a_loss_to_be_judged() {
-        let held = || LeaseState::Held {
-            left: Duration::ZERO,
-            cancelled_by: None,
-        };
-        let lost = || LeaseState::Lost(Loss::default());
-        assert!(is_one_lost(&[held(), lost()]) && is_one_lost(&[lost(), held()]));
-        assert!(!is_one_lost(&[held(), LeaseState::Released, held()]));
     }
 
     #[test]

@@ -104,14 +104,12 @@ impl Guard {
     /// Extends the leases of several guards to those of their holds, in one round trip; the server notifies us from
     /// then on when one of the locks changes, where it can.
     pub fn extend_all(guards: &[Self], client: &mut Client) -> Result<Vec<LeaseState>, Error> {
-        let states = client.with_connection(|connection, within| {
+        client.with_connection(|connection, within| {
             let locks = guards.iter().map(|guard| guard.claim.lock());
             connection.track_keys(locks.map(|lock| lock.keys.lock.as_slice()))?;
             let calls = guards.iter().map(Self::extension);
             connection.pipeline(calls.collect(), within, extended)
-        })?;
-        client.judge(&states)?;
-        Ok(states)
+        })
     }
 
     pub(super) fn extension(&self) -> Call {

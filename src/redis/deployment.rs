@@ -196,7 +196,12 @@ impl Deployment {
     /// Like [`Self::open`], for a release. Needs no majority of the sentinels: a server that was replaced can't free another
     /// client's lock.
     pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
-        let (connection, _) = self.find(within, within, false)?;
+        let Some(sentinels) = self.sentinels() else {
+            let (connection, _) = self.find(within, within, false)?;
+            return Ok(connection);
+        };
+        let connection = sentinels.open_to_release(&self.server(), within)?;
+        *lock(&self.current) = Arc::clone(connection.server());
         Ok(connection)
     }
 
@@ -234,20 +239,6 @@ impl Deployment {
         servers.any(|server| server.sends_open_password())
     }
 
-    /// The server at the other end has said that a lock is ours.
-    pub fn note_granter(&self, connection: &Connection) {
-        if let Some(sentinels) = self.sentinels() {
-            sentinels.note_granter(connection.server());
-        }
-    }
-
-    /// Whether it counts that the server at the other end says that a lock is lost, as far as can be found out `within` a
-    /// time.
-    pub fn believe_loss(&self, connection: &Connection, within: Duration) -> bool {
-        let sentinels = self.sentinels();
-        sentinels.is_none_or(|sentinels| sentinels.believe_loss(connection.server(), within))
-    }
-
     /// Whether the locks may have moved away from a server, as far as can be found out `within` a time;
     /// then the next connection goes to where they are.
     pub fn have_moved(&self, connection: &mut Connection, within: Duration) -> bool {
@@ -255,7 +246,7 @@ impl Deployment {
             Kind::Single => false,
             Kind::Sentinels(sentinels) => {
                 let names_each = self.needs_all_replicas();
-                sentinels.know_newer_primary(connection.server(), within, names_each)
+                sentinels.name_another_primary(connection.server(), within, names_each)
             }
             Kind::Cluster(_) => {
                 // The answer is for the next connection. A node that doesn't have the slot says so to any
@@ -295,28 +286,6 @@ mod tests {
     fn parse(url: &str) -> Result<Deployment, Error> {
         let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
         Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, None)
-    }
-
-    #[test]
-    fn a_certificate_keeps_a_password_from_others_only_where_it_is_of_our_own_ca() {
-        let shows = |url: &str, ca: Option<&str>| {
-            let (ca, timeout) = (ca.map(Into::into), Duration::from_secs(2));
-            let tls = TlsFiles {
-                ca,
-                ..TlsFiles::default()
-            };
-            let deployment = Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, None);
-            deployment.unwrap().server().shows_password()
-        };
-        for (url, ca, is) in [
-            ("redis-sentinel://:x@a,b,c/m", None, true),
-            ("redis-sentinel://:x@a,b,c/m", Some("ca.crt"), true),
-            ("rediss-sentinel://:x@a,b,c/m", None, true),
-            ("rediss-sentinel://:x@a,b,c/m", Some("ca.crt"), false),
-            ("rediss-sentinel://a,b,c/m", None, false),
-        ] {
-            assert_eq!(shows(url, ca), is, "{url} {ca:?}");
-        }
     }
 
     #[test]

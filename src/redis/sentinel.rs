@@ -1,41 +1,34 @@
 //! The primary as sentinels know it.
 //!
 //! A sentinel that is cut off, or was reset, or made anew, or lies, answers as if nothing had happened, and so does a server
-//! that was demoted. So a server counts only if it says itself that it is a primary (`ROLE`), and the word of one sentinel
-//! suffices for the first connection of a process alone, and only where nothing more is at stake. All else takes most of
-//! them ([`Poll`]):
+//! that was demoted. So redlock asks all sentinels of the URL each time ([`Poll`]), and connects to the server that more than
+//! half of them name, if that server reports itself primary (`ROLE`). Any two such majorities share a sentinel.
 //!
-//! - where to connect later on, and wherever a password is shown to whoever is there;
-//! - that another server is the primary now: that takes a later failover (a larger configuration epoch), too, as most of
-//!   them may be behind one that replaces it;
-//! - that a lock is lost, by a server that didn't grant it;
-//! - under `REDLOCK_SYNC=all`, that the primary still is one, and which replicas it has: most of all the sentinels there are.
+//! `REDLOCK_SYNC=all` counts the sentinels, too, that the URL doesn't name: their majority also says which replicas there
+//! are, and is needed for each grant and each renewal.
 
 pub mod answer;
 mod heard;
 mod poll;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::cmd;
 
-use self::answer::{Question, ask};
 pub use self::heard::Answer;
-use self::heard::{Heard, LEAST};
-use self::poll::{Agreed, Need, Poll};
+use self::answer::{Question, ask};
+use self::heard::Heard;
+use self::poll::{Agreed, Poll};
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
 use super::replication::{Replicas, Role};
 use super::server::{Server, resolve};
 use super::url::Address;
 use super::{in_thread, left, lock};
-
-/// When sentinels that disagree are asked again.
-const AGAIN: Duration = Duration::from_millis(200);
 
 /// The sentinels of a URL, and the name under which they know the primary.
 #[derive(Default)]
@@ -44,14 +37,8 @@ pub struct Sentinels {
     primary: String,
     /// The one to ask next.
     turn: AtomicUsize,
-    /// A connection was opened, or couldn't be.
-    was_opened: AtomicBool,
     /// Where the primary should have been, when it couldn't be reached last.
     failed: Mutex<Option<Address>>,
-    /// Where the primary is now, by a look while we were connected elsewhere.
-    announced_primary: Mutex<Option<Agreed>>,
-    /// The server that said last that a lock is ours, and the last failover by then.
-    granter: Mutex<Option<(Address, u64)>>,
     heard: Arc<Heard>,
     replicas: Arc<Replicas>,
 }
@@ -88,49 +75,32 @@ impl Sentinels {
         names_each: bool,
     ) -> Result<Connection, Error> {
         let until = Instant::now() + within;
-        let announced = lock(&self.announced_primary).take();
-        if let Some(agreed) = announced {
-            return self.connect(&agreed, like, timeout, until);
-        }
-        let need = self.need(like, names_each);
-        let is_first = !self.was_opened.swap(true, Ordering::Relaxed);
-        if is_first && need == Need::Newest {
-            // What has been well until now gets away with one question.
-            let half = Instant::now() + within / 2;
-            if let Ok(answer) = self.ask_next(LEAST.min(within / 4))
-                && let Ok(connection) = self.connect(&answer.into(), like, timeout, half)
-            {
-                return Ok(connection);
-            }
-        } else if let Some(error) = self.is_still_away(like, until) {
+        if let Some(error) = self.is_still_away(like, until) {
             return Err(error);
         }
-        loop {
-            let mut poll = self.poll(like, need, left(until));
-            let error = match poll.wait() {
-                Some(agreed) => match self.connect(&agreed, like, timeout, until) {
-                    Ok(connection) => return Ok(connection),
-                    Err(error) => error,
-                },
-                None => poll.error(&self.primary),
-            };
-            // In a failover they hear of the new primary one after the other. Later tries are made by whoever waits.
-            let may_change = is_first && error.kind == ErrorKind::NoPrimary && poll.is_disputed();
-            if !may_change || left(until) < AGAIN {
-                return Err(error);
-            }
-            std::thread::sleep(AGAIN);
+        let mut poll = self.poll(names_each, left(until));
+        match poll.wait() {
+            Some(agreed) => self.connect(&agreed, like, timeout, until),
+            None => Err(poll.error(&self.primary)),
         }
     }
 
-    /// How many sentinels have to name the primary for a connection; `like` has the credentials for it.
-    fn need(&self, like: &Server, names_each: bool) -> Need {
-        if names_each {
-            Need::MostOfAll
-        } else if self.nodes.len() > 1 && like.shows_password() {
-            Need::MostThatAnswer(least(self.nodes.len()))
-        } else {
-            Need::Newest
+    /// Connects to the primary for a release, and to the last one if too few sentinels answer: a server that was replaced
+    /// can't free another client's lock.
+    pub(super) fn open_to_release(
+        &self,
+        last: &Arc<Server>,
+        within: Duration,
+    ) -> Result<Connection, Error> {
+        let until = Instant::now() + within;
+        let mut poll = self.poll(false, within / 2);
+        match poll.wait() {
+            Some(agreed) => self.connect(&agreed, last, within, until),
+            None if last.was_reached() => {
+                let (connection, _) = Connection::open(last, within, left(until), &[])?;
+                Ok(connection)
+            }
+            None => Err(poll.error(&self.primary)),
         }
     }
 
@@ -151,28 +121,16 @@ impl Sentinels {
         let error = asked
             .err()
             .filter(|error| error.kind == ErrorKind::Unreachable)?;
-        Some(self.unreachable(&answer.into(), &error, server.was_reached()))
+        Some(self.unreachable(&answer.by, server.address(), &error, server.was_reached()))
     }
 
-    /// Asks all sentinels at once where the primary is; `like` has the credentials for it.
-    fn poll(&self, like: &Server, need: Need, within: Duration) -> Poll {
-        let late = match need {
-            // Half of the time is for the primary.
-            Need::MostThatAnswer(_) => like.timeout / 2,
-            Need::Newest => self.heard.patience().min(within / 2),
-            Need::MostOfAll | Need::MostOfUrl => within,
-        };
-        let since = self.heard.epoch(self.nodes.len());
-        let now = Instant::now();
+    /// Asks all sentinels at once where the primary is; `names_each` if it matters which replicas it has.
+    fn poll(&self, names_each: bool, within: Duration) -> Poll {
         Poll {
-            need,
-            // One that is asked for a shorter time would seem to be down when it is late.
-            coming: self.ask_all(need == Need::MostOfAll, within.max(late)),
-            until: now + within,
-            late: now + late,
-            since,
+            names_each,
+            coming: self.ask_all(names_each, within),
+            until: Instant::now() + within,
             known: self.heard.sentinels(),
-            outdated: now + within / 2,
             asked: self.nodes.len(),
             answers: Vec::new(),
             silent: Vec::new(),
@@ -237,7 +195,7 @@ impl Sentinels {
         };
         let was_reached = like.was_reached();
         let (connection, role) =
-            opened.map_err(|error| self.unreachable(agreed, &error, was_reached))?;
+            opened.map_err(|error| self.unreachable(by, address, &error, was_reached))?;
         if role.first().and_then(Role::parse).is_none() {
             return Err(Error::new(
                 ErrorKind::NoPrimary,
@@ -247,7 +205,6 @@ impl Sentinels {
             ));
         }
         *lock(&self.failed) = None;
-        self.heard.use_primary(address);
         let listed = agreed.replicas.clone();
         self.replicas.replace_for_a_round(listed, address);
         Ok(connection)
@@ -276,8 +233,7 @@ impl Sentinels {
 
     /// Returns the error for a primary that can't be reached. An address that sentinels announce may be replaced by a better one,
     /// so it is never final for a run that had reached Redis before.
-    fn unreachable(&self, agreed: &Agreed, error: &Error, was_reached: bool) -> Error {
-        let Agreed { by, address, .. } = agreed;
+    fn unreachable(&self, by: &str, address: &Address, error: &Error, was_reached: bool) -> Error {
         let kind = match error.kind {
             ErrorKind::Unreachable => ErrorKind::NoPrimary,
             ErrorKind::Config if was_reached && error.has_cause(Cause::Tls) => ErrorKind::NoPrimary,
@@ -301,71 +257,35 @@ impl Sentinels {
         .because(error.cause.clone())
     }
 
-    /// Whether most sentinels know a newer primary than this server, found out `within` a time: the next connection goes
-    /// there. One of them, another one each time, is asked first, and all if it names another. Under `REDLOCK_SYNC=all` all are
-    /// asked each time: by what most of them say, the next grant and renewal count here, or don't.
-    pub(super) fn know_newer_primary(
+    /// Asks all sentinels. Returns true if most of them name another primary than this server. Under `REDLOCK_SYNC=all` the
+    /// next grant and renewal there are valid only if most of them name this one.
+    pub(super) fn name_another_primary(
         &self,
         than: &Server,
         within: Duration,
         names_each: bool,
     ) -> bool {
         let within = self.heard.patience().min(within / 2);
-        if !names_each && self.nodes.len() > 1 {
-            match self.ask_next(within) {
-                Ok(answer) if answer.address != *than.address() => {}
-                _ => return false,
-            }
-        }
-        let need = if names_each {
-            Need::MostOfAll
-        } else {
-            Need::MostOfUrl
-        };
-        let mut poll = self.poll(than, need, within);
+        let mut poll = self.poll(names_each, within);
         let Some(agreed) = poll.wait() else {
             self.replicas.forget(poll.error(&self.primary).to_string());
             return false;
         };
-        if agreed.address == *than.address() {
-            let listed = agreed.replicas;
-            self.replicas.replace_for_a_round(listed, than.address());
+        let address = &agreed.address;
+        if address == than.address() {
+            self.replicas.replace_for_a_round(agreed.replicas, address);
             return false;
         }
-        let address = &agreed.address;
         let why = format!("most sentinels name {address} as the primary");
         self.replicas.forget(why);
-        // While a primary is being replaced, most of them are behind the one that does it.
-        let is_newer = agreed.epoch > self.heard.epoch_in_use();
-        if is_newer {
-            *lock(&self.announced_primary) = Some(agreed);
-        }
-        is_newer
+        true
     }
 
-    /// Whether another server may be the primary: most of the URL's sentinels don't name this one, or not in time.
+    /// Returns true if another server may be the primary: most of the URL's sentinels don't name this one, or not in time.
     pub(super) fn is_alone(&self, primary: &Server, within: Duration) -> bool {
         let within = self.heard.patience().min(within);
-        let agreed = self.poll(primary, Need::MostOfUrl, within).wait();
+        let agreed = self.poll(false, within).wait();
         agreed.is_none_or(|agreed| agreed.address != *primary.address())
-    }
-
-    /// This server has said that a lock is ours.
-    pub(super) fn note_granter(&self, server: &Server) {
-        let by = (server.address().clone(), self.heard.epoch_in_use());
-        *lock(&self.granter) = Some(by);
-    }
-
-    /// Whether it counts that this server says that a lock is lost: it has said before that the lock is ours, or it
-    /// follows the server that did, by most sentinels. One that was demoted, or is about to be, may never have heard of it.
-    pub(super) fn believe_loss(&self, by: &Server, within: Duration) -> bool {
-        let granter = lock(&self.granter).clone();
-        let Some((_, epoch)) = granter.filter(|(address, _)| address != by.address()) else {
-            return true;
-        };
-        let within = self.heard.patience().min(within / 2);
-        let agreed = self.poll(by, Need::MostOfUrl, within).wait();
-        agreed.is_some_and(|agreed| agreed.address == *by.address() && agreed.epoch > epoch)
     }
 }
 
@@ -390,11 +310,6 @@ impl RollCall {
         });
         answers.collect()
     }
-}
-
-/// How many answers have to name an address before a password is sent there: one of two may be down.
-fn least(asked: usize) -> usize {
-    asked.saturating_sub(1).clamp(1, 2)
 }
 
 /// How the addresses on a host begin.

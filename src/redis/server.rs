@@ -424,17 +424,6 @@ impl Server {
         Transport::of(&self.address)
     }
 
-    /// Whether whoever answers at the address that we were told gets a password of ours. A public CA vouches for anyone,
-    /// by the name of a host of theirs.
-    pub(super) fn shows_password(&self) -> bool {
-        let is_open = match self.transport() {
-            Transport::Socket => false,
-            Transport::Plain { .. } => true,
-            Transport::Tls { .. } => self.tls.ca.is_none(),
-        };
-        is_open && self.has_password()
-    }
-
     /// Returns true if a password crosses a network unencrypted.
     pub(super) fn sends_open_password(&self) -> bool {
         let is_open = self.transport() == Transport::Plain { is_loopback: false };

@@ -432,24 +432,24 @@ fn waiting_line_within(
 
 /// Returns `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
 pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
-    use ErrorKind::{Crowded, NotNow, NotReplicated, Unreachable};
+    use ErrorKind::{Config, Crowded, NoPrimary, NotNow, NotReplicated, Refused, Unreachable};
     let what = match kind {
         ErrorKind::Loading => "is loading its data",
         ErrorKind::Busy => "is busy with a script",
-        ErrorKind::NoPrimary => "has no primary that answers",
+        NoPrimary => "has no primary that answers",
         NotReplicated => "has too few replicas in sync",
         NotNow => "is not ready",
         Crowded => "has too many clients",
         ErrorKind::Moving => "is moving the keys to another node",
         ErrorKind::Replica => "is a read-only replica",
-        Unreachable | ErrorKind::Refused | ErrorKind::Config | ErrorKind::Internal => {
-            "doesn't answer"
-        }
+        Unreachable | Refused | Config | ErrorKind::Internal => "doesn't answer",
     };
     let lasting = whole_seconds(lasting);
     let line = match kind {
-        // Nothing else says which of the replicas, or of the addresses, the user has to look at.
-        NotReplicated | NotNow | Crowded | Unreachable if !why.is_empty() => why.to_owned(),
+        // Nothing else says which of the replicas, sentinels or addresses the user must look at.
+        NoPrimary | NotReplicated | NotNow | Crowded | Unreachable if !why.is_empty() => {
+            why.to_owned()
+        }
         _ => format!("Redis {what}"),
     };
     let line = format!("{line}; still trying ({lasting})");

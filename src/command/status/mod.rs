@@ -173,7 +173,6 @@ impl View<'_> {
 
     fn warn(&self) {
         self.settings.warn_of_replica(&self.client);
-        self.settings.warn_of_lone_primary(&self.client);
     }
 
     /// Returns true if only names were given: then locks are shown in detail.

@@ -48,7 +48,7 @@ pub(super) fn ask(
         Error::new(ErrorKind::Unreachable, message)
     };
     let said = |name| answers.first().and_then(|answer| field(answer, name));
-    // A sentinel that replaces the primary calls the next one so only here, but with the epoch of that failover there, too.
+    // A sentinel that replaces the primary calls the next one so only here.
     let (host, port) = match answers.get(1) {
         Some(Value::Array(place)) if place.len() == 2 => {
             (Some(lossy_text(&place[0])), Some(lossy_text(&place[1])))
@@ -75,7 +75,6 @@ pub(super) fn ask(
         },
         by,
         address: Address::Tcp { host, port, tls },
-        epoch: number("config-epoch").unwrap_or(0),
         sentinels: number("num-other-sentinels").map_or(1, |others| {
             usize::try_from(others).map_or(usize::MAX, |others| others.saturating_add(1))
         }),

@@ -13,17 +13,15 @@ use super::super::url::Address;
 pub struct Answer {
     /// The sentinel, as the URL names it.
     pub by: String,
-    /// The sentinel, whatever the URL calls it; its name there where it doesn't say (Redis 6.0).
+    /// ID of the sentinel, or its name in the URL if it has none (Redis 6.0).
     pub(super) id: String,
     /// Where the primary is.
     pub address: Address,
-    /// It grows with each failover.
-    pub(super) epoch: u64,
-    /// How many sentinels it knows of, itself included.
+    /// Number of sentinels that it knows, itself included.
     pub(super) sentinels: usize,
-    /// How long it waits for a silent primary, where it says that.
+    /// Time after which it takes a silent primary for dead, if it says that.
     pub(super) down_after: Option<Duration>,
-    /// All that it has heard of; empty where that wasn't asked.
+    /// All replicas that it lists; none if the question was another one.
     pub(super) replicas: Vec<KnownReplica>,
 }
 
@@ -33,17 +31,14 @@ pub(super) const LEAST: Duration = Duration::from_millis(250);
 /// How many times what its last answer took: for connecting and asking, that is as many round trips as twice that.
 const TIMES: u32 = 2;
 
-/// What each has said last.
+/// The last answer of each.
 #[derive(Default)]
 pub(super) struct Heard(Mutex<All>);
 
 #[derive(Default)]
 struct All {
-    /// The last answer of each, by its name in the URL, and how long that took.
-    last: BTreeMap<String, (Answer, Duration)>,
-    /// The primary that is used, and the epochs of those that have named it since then.
-    in_use: Option<Address>,
-    epochs: BTreeMap<String, u64>,
+    /// Time after which each takes a silent primary for dead, and that of its answer, by its name in the URL.
+    last: BTreeMap<String, (Option<Duration>, Duration)>,
     /// The most sentinels that one of them has known, itself included: one that is reset forgets the others.
     sentinels: usize,
 }
@@ -53,37 +48,12 @@ impl Heard {
         lock(&self.0)
     }
 
-    /// One that took this long to be reached and to answer has said this.
+    /// Notes the answer of a sentinel, and how long connecting and asking took.
     pub(super) fn note(&self, answer: &Answer, took: Duration) {
         let mut all = self.all();
-        if all.in_use.as_ref() == Some(&answer.address) {
-            all.epochs.insert(answer.by.clone(), answer.epoch);
-        }
         all.sentinels = all.sentinels.max(answer.sentinels);
-        all.last.insert(answer.by.clone(), (answer.clone(), took));
-    }
-
-    /// The primary at this address is used from now on.
-    pub(super) fn use_primary(&self, address: &Address) {
-        let mut all = self.all();
-        if all.in_use.as_ref() != Some(address) {
-            let answers = all.last.values().map(|(answer, _)| answer);
-            let agree = answers.filter(|answer| answer.address == *address);
-            all.epochs = agree.map(|it| (it.by.clone(), it.epoch)).collect();
-            all.in_use = Some(address.clone());
-        }
-    }
-
-    /// The last failover that most of those have said who name the primary that is used: a sentinel that boasts of
-    /// failovers is one of them. Zero where none is used.
-    pub(super) fn epoch_in_use(&self) -> u64 {
-        let epochs = &self.all().epochs;
-        reached(epochs.values().copied(), epochs.len())
-    }
-
-    /// The last failover that most of this many sentinels have said: none of several raises it alone.
-    pub(super) fn epoch(&self, of: usize) -> u64 {
-        reached(self.all().last.values().map(|(it, _)| it.epoch), of)
+        let last = (answer.down_after, took);
+        all.last.insert(answer.by.clone(), last);
     }
 
     /// The most sentinels that one of them has known.
@@ -94,7 +64,7 @@ impl Heard {
     /// The longest that one of them waits for a silent primary.
     pub(super) fn down_after(&self) -> Option<Duration> {
         let all = self.all();
-        all.last.values().filter_map(|(it, _)| it.down_after).max()
+        all.last.values().filter_map(|(after, _)| *after).max()
     }
 
     /// Longest time for any of them.
@@ -103,11 +73,4 @@ impl Heard {
         let longest = all.last.values().map(|(_, took)| *took * TIMES).max();
         longest.unwrap_or_default().max(LEAST)
     }
-}
-
-/// The largest epoch that more than half of this many have reached.
-pub(super) fn reached(epochs: impl Iterator<Item = u64>, of: usize) -> u64 {
-    let mut epochs: Vec<u64> = epochs.collect();
-    epochs.sort_unstable_by(|one, other| other.cmp(one));
-    epochs.get(of / 2).copied().unwrap_or(0)
 }

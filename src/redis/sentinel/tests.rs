@@ -6,9 +6,7 @@ use std::net::TcpListener;
 use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
 use super::answer::known_replica;
 use super::*;
-use crate::protocol::{
-    Access, Claim, Client, Guard, HoldOutcome, LeaseState, Locks, ReleaseMode, Released, Token, Who,
-};
+use crate::protocol::{Access, Claim, HoldOutcome, Locks, ReleaseMode, Released, Token};
 use crate::redis::replication::{Goal, Quorum, Replication};
 use crate::redis::server::{Part, UrlOrigin};
 use crate::redis::tls::TlsFiles;
@@ -45,32 +43,25 @@ fn down(address: &str) -> KnownReplica {
     }
 }
 
-/// A sentinel that names this port, since that failover, and knows as many sentinels as there are in the URL.
-fn answer(number: usize, (port, epoch): (u16, u64), of: usize) -> Answer {
+/// A sentinel that names this port, and knows as many sentinels as there are in the URL.
+fn answer(number: usize, port: u16, of: usize) -> Answer {
     Answer {
         by: format!("s{number}:1"),
         id: format!("id-{number}"),
         address: tcp("h", port),
-        epoch,
         sentinels: of,
         down_after: None,
         replicas: Vec::new(),
     }
 }
 
-/// The URL names so many sentinels, these have answered, and nothing is heard of the others any more: they have had their
-/// time, or not.
-fn poll(need: Need, asked: usize, answers: Vec<Answer>, is_late: bool) -> Poll {
+/// The URL names so many sentinels, these have answered, and the others fail.
+fn poll(names_each: bool, asked: usize, answers: Vec<Answer>) -> Poll {
     let (_, coming) = channel();
-    let now = Instant::now();
-    let later = now + Duration::from_secs(60);
     let mut poll = Poll {
-        need,
+        names_each,
         coming,
-        until: now,
-        late: if is_late { now } else { later },
-        since: 0,
-        outdated: now,
+        until: Instant::now() + LONG,
         known: 0,
         asked,
         answers: Vec::new(),
@@ -82,83 +73,108 @@ fn poll(need: Need, asked: usize, answers: Vec<Answer>, is_late: bool) -> Poll {
     poll
 }
 
-fn said(of: usize, said: &[(u16, u64)]) -> Vec<Answer> {
-    let each = said.iter().enumerate();
-    each.map(|(number, said)| answer(number, *said, of))
+fn answers(of: usize, ports: &[u16]) -> Vec<Answer> {
+    let each = ports.iter().enumerate();
+    each.map(|(number, port)| answer(number, *port, of))
         .collect()
 }
 
 #[test]
-fn most_of_the_sentinels_name_the_primary() {
-    let words = |need: Need, asked: usize, all: &[(u16, u64)], is_late: bool| {
-        let agreed = poll(need, asked, said(asked, all), is_late).wait();
-        agreed.map(|agreed| (port_of(&agreed.address), agreed.epoch))
-    };
-    for (asked, all, agreed) in [
-        (3, &[(1, 5), (1, 5), (1, 5)][..], Some((1, 5))),
-        (3, &[(9, 99), (1, 5), (1, 6)], Some((1, 5))),
-        (3, &[(1, 5), (1, 4)], Some((1, 4))),
-        (3, &[(1, u64::MAX), (1, 5), (1, 5)], Some((1, 5))),
-        (3, &[(9, 99), (1, 5)], None),
-        (3, &[(1, 5)], None),
-        (2, &[(1, 5)], None),
-        (4, &[(1, 5), (1, 5), (9, 5), (9, 5)], None),
-        (5, &[(1, 5), (1, 5), (8, 5), (9, 5)], None),
-        (5, &[(1, 5), (1, 5), (1, 5)], Some((1, 5))),
-        (1, &[(1, 5)], Some((1, 5))),
+fn most_of_the_sentinels_of_the_url_name_the_primary_however_few_answer() {
+    for (asked, ports, agreed) in [
+        (3, &[1, 1, 1][..], Some(1)),
+        (3, &[9, 1, 1], Some(1)),
+        (3, &[1, 1], Some(1)),
+        (3, &[9, 1], None),
+        (3, &[1], None),
+        (2, &[1], None),
+        (2, &[1, 1], Some(1)),
+        (4, &[1, 1], None),
+        (4, &[1, 1, 9, 9], None),
+        (4, &[1, 1, 9, 1], Some(1)),
+        (5, &[1, 1, 8, 9], None),
+        (5, &[1, 1, 1], Some(1)),
+        (1, &[1], Some(1)),
         (2, &[], None),
     ] {
-        for need in [Need::MostOfUrl, Need::MostOfAll, Need::MostThatAnswer(1)] {
-            let found = words(need, asked, all, false);
-            assert_eq!(found, agreed, "{need:?}: {asked} {all:?}");
-        }
-        // That the others are late changes nothing for those two.
-        for need in [Need::MostOfUrl, Need::MostOfAll] {
-            assert_eq!(words(need, asked, all, true), agreed, "{asked} {all:?}");
+        for names_each in [ANY, ALL] {
+            let primary = poll(names_each, asked, answers(asked, ports)).wait();
+            let port = primary.map(|agreed| port_of(&agreed.address));
+            assert_eq!(port, agreed, "{names_each}: {asked} {ports:?}");
         }
     }
-    // Once the others have had their time, those count that have answered, if they are enough.
-    for (asked, all, agreed) in [
-        (2, &[(1, 5)][..], Some((1, 5))),
-        (2, &[(9, 99), (1, 5)], None),
-        (3, &[(1, 5)], None),
-        (5, &[(1, 5), (1, 5)], Some((1, 5))),
-        (4, &[(1, 5), (1, 5), (9, 5)], Some((1, 5))),
+}
+
+#[test]
+fn an_error_says_how_many_sentinels_answer_and_whether_they_disagree() {
+    for (names_each, ports, expected) in [
+        (
+            ANY,
+            &[1][..],
+            "only 1 of 3 sentinels named the primary \"main\" in time (s0:1 says h:1), but redlock needs 2; start the others, or make them reachable",
+        ),
+        (
+            ALL,
+            &[1],
+            "only 1 of 3 sentinels named the primary \"main\" in time (s0:1 says h:1), but REDLOCK_SYNC=all needs 2; start the others, or make them reachable",
+        ),
+        (
+            ANY,
+            &[1, 2],
+            "the sentinels don't agree where the primary \"main\" is (s0:1 says h:1, s1:1 says h:2), and redlock needs 2 of 3; try again when the failover is over",
+        ),
     ] {
-        let need = Need::MostThatAnswer(least(asked));
-        assert_eq!(words(need, asked, all, true), agreed, "{asked} {all:?}");
+        let error = poll(names_each, 3, answers(3, ports)).error("main");
+        let words = error.to_string();
+        assert_eq!((error.kind, &*words), (ErrorKind::NoPrimary, expected));
     }
-    // Without a password one is enough, and of those that disagree the one since the last failover.
-    for (asked, all, agreed) in [
-        (3, &[(1, 5)][..], Some((1, 5))),
-        (3, &[(1, 4), (2, 5)], Some((2, 5))),
-        (3, &[(1, 5), (2, 5)], None),
-        (5, &[(1, 5), (1, 5), (2, 6)], Some((1, 5))),
-    ] {
-        let newest = |is_late| words(Need::Newest, asked, all, is_late);
-        assert_eq!(newest(true), agreed, "{asked} {all:?}");
-        assert_eq!(newest(false), None);
-    }
+    let silent = poll(ANY, 3, Vec::new()).error("main");
+    assert_eq!(silent.kind, ErrorKind::Unreachable);
 }
 
 #[test]
 fn a_sentinel_that_the_url_names_twice_has_one_vote() {
     // By its name and by its address.
     let twice = |port| {
-        let by_name = answer(0, (port, 5), 3);
+        let by_name = answer(0, port, 3);
         let by_address = Answer {
             by: "10.0.0.1:1".into(),
             ..by_name.clone()
         };
         [by_name, by_address]
     };
-    for need in [Need::MostOfAll, Need::MostThatAnswer(2)] {
-        let liar = twice(9).into_iter().chain([answer(1, (1, 5), 3)]);
-        assert_eq!(poll(need, 3, liar.collect(), true).wait(), None, "{need:?}");
-        let honest = twice(1).into_iter().chain([answer(1, (1, 5), 2)]);
-        let agreed = poll(need, 3, honest.collect(), false).wait();
-        let port = agreed.map(|agreed| port_of(&agreed.address));
-        assert_eq!(port, Some(1), "{need:?}");
+    for names_each in [ANY, ALL] {
+        let liar = twice(9).into_iter().chain([answer(1, 1, 3)]);
+        assert_eq!(poll(names_each, 3, liar.collect()).wait(), None);
+        let honest = twice(1).into_iter().chain([answer(1, 1, 2)]);
+        let agreed = poll(names_each, 3, honest.collect()).wait();
+        assert_eq!(agreed.map(|agreed| port_of(&agreed.address)), Some(1));
+    }
+}
+
+#[test]
+fn sentinels_that_were_cloned_with_one_id_are_one() {
+    let clone = |number| Answer {
+        id: "clone".into(),
+        ..answer(number, 1, 1)
+    };
+    let agreed = poll(ANY, 3, vec![clone(0), clone(1), clone(2)]).wait();
+    assert_eq!(agreed.map(|agreed| port_of(&agreed.address)), Some(1));
+}
+
+#[test]
+fn a_sentinel_that_takes_the_id_of_another_one_takes_no_vote_from_it() {
+    let liar = Answer {
+        id: answer(1, 1, 3).id,
+        ..answer(0, 9, 3)
+    };
+    for names_each in [ANY, ALL] {
+        let all = vec![liar.clone(), answer(1, 1, 3), answer(2, 1, 3)];
+        let agreed = poll(names_each, 3, all).wait();
+        assert_eq!(agreed.map(|agreed| port_of(&agreed.address)), Some(1));
+        // Nor is it the only one of two.
+        let both = vec![liar.clone(), answer(1, 1, 2)];
+        assert_eq!(poll(names_each, 2, both).wait(), None);
     }
 }
 
@@ -169,14 +185,14 @@ fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_rep
     let reset = Answer {
         replicas: vec![replica("r2:1")],
         sentinels: 1,
-        ..answer(0, (1, 0), 1)
+        ..answer(0, 1, 1)
     };
     let whole = |number| Answer {
         replicas: vec![replica("r2:1"), replica("r3:1")],
-        ..answer(number, (1, 0), 3)
+        ..answer(number, 1, 3)
     };
     let replicas = |asked, answers: Vec<Answer>| {
-        let agreed = poll(Need::MostOfAll, asked, answers, true).wait();
+        let agreed = poll(ALL, asked, answers).wait();
         agreed.map(|agreed| agreed.replicas)
     };
     assert_eq!(replicas(3, vec![reset.clone()]), None);
@@ -186,7 +202,7 @@ fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_rep
         ..reset.clone()
     };
     assert_eq!(replicas(1, vec![knows.clone()]), None);
-    let error = poll(Need::MostOfAll, 1, vec![knows], true).error("main");
+    let error = poll(ALL, 1, vec![knows]).error("main");
     assert_eq!(error.kind, ErrorKind::Config);
     let words = error.to_string();
     assert!(words.contains("the URL names only 1 of them"), "{words}");
@@ -210,8 +226,8 @@ fn the_list_of_a_sentinel_that_was_reset_behind_a_cut_is_not_the_list_of_the_rep
 #[test]
 fn sentinels_that_forget_the_others_are_no_majority_of_those_there_were() {
     let agrees = |known| {
-        let reset = [0, 1].map(|number| answer(number, (1, 5), 1));
-        let mut poll = poll(Need::MostOfAll, 3, reset.into(), true);
+        let reset = [0, 1].map(|number| answer(number, 1, 1));
+        let mut poll = poll(ALL, 3, reset.into());
         poll.known = known;
         poll.wait().is_some()
     };
@@ -275,62 +291,20 @@ fn a_former_primary_that_is_back_counts_as_a_replica_when_it_follows() {
 fn a_sentinel_that_replaces_the_primary_lists_the_next_one_as_no_replica_of_itself() {
     let leader = Answer {
         replicas: vec![replica("h:1"), replica("h:3")],
-        ..answer(0, (1, 6), 1)
+        ..answer(0, 1, 1)
     };
-    let agreed = poll(Need::MostOfAll, 1, vec![leader], false).wait();
+    let agreed = poll(ALL, 1, vec![leader]).wait();
     assert_eq!(agreed.unwrap().replicas, ["h:3"]);
 }
 
 #[test]
-fn sentinels_that_were_made_anew_are_believed_at_once_when_they_are_most_and_alone_later() {
-    // Most have said before that there has been a failover of the epoch 1.
-    let anew = |asked, count| {
-        let answers = (0..count).map(|number| answer(number, (1, 0), asked));
-        let mut anew = poll(Need::Newest, asked, answers.collect(), true);
-        anew.since = 1;
-        anew.until = Instant::now() + Duration::from_secs(60);
-        anew.outdated = Instant::now() + Duration::from_millis(50);
-        let (sender, coming) = channel();
-        anew.coming = coming;
-        let began = Instant::now();
-        let agreed = anew.wait();
-        drop(sender);
-        let is_late = began.elapsed() >= Duration::from_millis(50);
-        (agreed.is_some(), is_late)
-    };
-    assert_eq!(anew(3, 2), (true, false));
-    assert_eq!(anew(3, 1), (true, true));
-}
-
-#[test]
-fn a_sentinel_that_is_quick_isnt_a_majority_while_others_are_outstanding() {
+fn a_sentinel_that_is_quick_is_no_majority_while_others_are_outstanding() {
     for asked in [2, 3, 5] {
-        let need = Need::MostThatAnswer(least(asked));
-        let (sender, coming) = channel();
-        let mut quick = poll(need, asked, said(asked, &[(9, 99)]), false);
+        let (_sender, coming) = channel();
+        let mut quick = poll(ANY, asked, answers(asked, &[9]));
         quick.coming = coming;
+        quick.until = Instant::now() + Duration::from_millis(50);
         assert!(quick.wait().is_none(), "{asked}");
-        quick.until = Instant::now() + Duration::from_secs(60);
-        drop(sender);
-        assert_eq!(quick.wait().is_some(), asked == 2, "{asked}");
-    }
-}
-
-#[test]
-fn an_epoch_is_known_when_most_sentinels_have_reached_it() {
-    for (of, said, known) in [
-        (1, &[7][..], 7),
-        (2, &[7], 0),
-        (2, &[7, 5], 5),
-        (3, &[u64::MAX], 0),
-        (3, &[5, u64::MAX, 5], 5),
-        (3, &[5, u64::MAX], 5),
-        (3, &[6, 5, 6], 6),
-        (4, &[6, 6, 5], 5),
-        (5, &[6, 6], 0),
-    ] {
-        let reached = heard::reached(said.iter().copied(), of);
-        assert_eq!(reached, known, "{of} {said:?}");
     }
 }
 
@@ -338,11 +312,11 @@ fn an_epoch_is_known_when_most_sentinels_have_reached_it() {
 #[derive(Clone)]
 struct Says {
     port: u16,
-    epoch: u64,
     /// How many others it knows of.
     others: usize,
     replicas: Vec<&'static str>,
     after: Duration,
+    is_silent: bool,
 }
 
 /// A sentinel that says what it is told to.
@@ -419,13 +393,16 @@ fn fake(number: usize, says: Says) -> Fake {
     let port = serve(move |words| {
         let says = lock(&told).clone();
         let port = says.port;
+        if says.is_silent {
+            return String::new();
+        }
         match words.get(1).map(String::as_str) {
             Some("MASTER") => {
                 count.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(says.after);
-                let (epoch, others) = (says.epoch, says.others);
+                let others = says.others;
                 array(&format!(
-                    "ip 127.0.0.1 port {port} config-epoch {epoch} num-other-sentinels {others}"
+                    "ip 127.0.0.1 port {port} num-other-sentinels {others}"
                 ))
             }
             Some("GET-MASTER-ADDR-BY-NAME") => array(&format!("127.0.0.1 {port}")),
@@ -445,24 +422,23 @@ fn fake(number: usize, says: Says) -> Fake {
     }
 }
 
-/// Three sentinels that name this port, since the failover with the number 5.
+/// Three sentinels that name this port.
 fn three(port: u16) -> (Sentinels, Vec<Fake>) {
     let says = Says {
         port,
-        epoch: 5,
         others: 2,
         replicas: vec!["7", "8"],
         after: Duration::ZERO,
+        is_silent: false,
     };
     let fakes: Vec<Fake> = (0..3).map(|number| fake(number, says.clone())).collect();
     let nodes = fakes.iter().map(|fake| Arc::clone(&fake.server)).collect();
     (Sentinels::new(nodes, "main".into()), fakes)
 }
 
-fn tell(fakes: &[Fake], port: u16, epoch: u64) {
+fn tell(fakes: &[Fake], port: u16) {
     for fake in fakes {
-        let mut says = lock(&fake.says);
-        (says.port, says.epoch) = (port, epoch);
+        lock(&fake.says).port = port;
     }
 }
 
@@ -489,6 +465,14 @@ fn locks(fakes: &[Fake]) -> (Locks, Claim) {
 fn asked(fakes: &[Fake]) -> usize {
     let each = fakes.iter().map(|fake| fake.asked.load(Ordering::Relaxed));
     each.sum()
+}
+
+/// Waits until all questions of a first try have come in, and returns their number.
+fn asked_at_first(fakes: &[Fake]) -> usize {
+    while asked(fakes) < fakes.len() {
+        std::thread::yield_now();
+    }
+    asked(fakes)
 }
 
 /// How a script answers that has released a lock, renewed it, or that finds it gone.
@@ -551,15 +535,56 @@ fn a_server_that_says_that_it_is_a_replica_is_not_the_primary_whatever_sentinels
     let (sentinels, fakes) = three(serve(|_| "*3\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n".into()));
     let error = open(&sentinels, ANY).map(drop).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoPrimary);
-    tell(&fakes, primary(), 5);
+    tell(&fakes, primary());
     assert!(open(&sentinels, ANY).is_ok());
 }
 
 #[test]
-fn a_start_without_a_password_and_without_sync_all_costs_one_question() {
-    let (sentinels, fakes) = three(primary());
-    open(&sentinels, ANY).unwrap();
-    assert_eq!(asked(&fakes), 1);
+fn one_sentinel_that_still_names_the_old_primary_keeps_no_run_there() {
+    let (old, new) = (primary(), primary());
+    for names_each in [ANY, ALL] {
+        for behind in 0..3 {
+            let (sentinels, fakes) = three(new);
+            tell(&fakes[behind..=behind], old);
+            let connection = open(&sentinels, names_each).unwrap();
+            assert_eq!(port_of(connection.server().address()), new);
+            // Nor does a renewal, whichever sentinel it asks.
+            let moves = || sentinels.name_another_primary(connection.server(), LONG, names_each);
+            assert_eq!([moves(), moves(), moves()], [false; 3]);
+        }
+    }
+}
+
+#[test]
+fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_primary() {
+    let port = primary();
+    let (sentinels, fakes) = three(port);
+    for fake in &fakes[1..] {
+        lock(&fake.says).is_silent = true;
+    }
+    let last = server(port, Part::Primary);
+    let second = Duration::from_secs(1);
+    for names_each in [ANY, ALL] {
+        let error = sentinels.open(&last, second, second, names_each);
+        let error = error.map(drop).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NoPrimary);
+        let words = error.to_string();
+        let start = "only 1 of 3 sentinels named the primary \"main\" in time";
+        assert!(words.starts_with(start), "{words}");
+    }
+    // A server that this process hasn't reached may be any.
+    assert!(sentinels.open_to_release(&last, second).is_err());
+    last.note_answer();
+    let connection = sentinels.open_to_release(&last, second).unwrap();
+    assert_eq!(port_of(connection.server().address()), port);
+    // A release goes to the next primary if most sentinels name that.
+    let next = primary();
+    for fake in &fakes {
+        lock(&fake.says).is_silent = false;
+    }
+    tell(&fakes[..2], next);
+    let connection = sentinels.open_to_release(&last, LONG).unwrap();
+    assert_eq!(port_of(connection.server().address()), next);
 }
 
 #[test]
@@ -570,15 +595,15 @@ fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_roun
     assert_eq!(goal(&sentinels, &connection), Goal::Each(both.into()));
     // One that is added, by a single one of them.
     lock(&fakes[1].says).replicas = vec!["9"];
-    assert!(!sentinels.know_newer_primary(connection.server(), LONG, ALL));
+    assert!(!sentinels.name_another_primary(connection.server(), LONG, ALL));
     let Goal::Each(listed) = goal(&sentinels, &connection) else {
         panic!("they are listed");
     };
     // By the first two to answer, or by others.
     assert!(listed.len() >= 2, "{listed:?}");
-    // Two are made anew behind a cut, and name another one.
-    tell(&fakes[1..], primary(), 0);
-    assert!(!sentinels.know_newer_primary(connection.server(), LONG, ALL));
+    // Once two name another one, nothing counts here.
+    tell(&fakes[1..], primary());
+    assert!(sentinels.name_another_primary(connection.server(), LONG, ALL));
     assert!(!matches!(goal(&sentinels, &connection), Goal::Each(_)));
 }
 
@@ -588,7 +613,7 @@ fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
     let connection = open(&sentinels, ALL).unwrap();
     slow_down(&fakes[1..], LONG);
     let second = Duration::from_secs(1);
-    assert!(!sentinels.know_newer_primary(connection.server(), second, ALL));
+    assert!(!sentinels.name_another_primary(connection.server(), second, ALL));
     let Goal::None(why) = goal(&sentinels, &connection) else {
         panic!("nothing counts");
     };
@@ -598,42 +623,24 @@ fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
 }
 
 #[test]
-fn a_holder_follows_a_later_failover_and_no_sentinel_back_to_the_old_primary() {
+fn a_holder_follows_most_sentinels_to_the_next_primary() {
     let (old, new) = (primary(), primary());
-    let (sentinels, fakes) = three(old);
-    let connection = open(&sentinels, ANY).unwrap();
-    let another = |connection: &Connection| {
-        (0..3).any(|_| sentinels.know_newer_primary(connection.server(), LONG, ANY))
-    };
-    assert!(!another(&connection));
-    // The one that replaces it says so first.
-    tell(&fakes[..1], new, 6);
-    assert!(!another(&connection));
-    tell(&fakes, new, 6);
-    assert!(another(&connection));
-    let connection = open(&sentinels, ANY).unwrap();
-    assert_eq!(port_of(connection.server().address()), new);
-    // Most of them are behind it, or were made anew.
-    for epoch in [5, 0, 6] {
-        tell(&fakes[1..], old, epoch);
-        assert!(!another(&connection), "{epoch}");
+    for names_each in [ANY, ALL] {
+        let (sentinels, fakes) = three(old);
+        let connection = open(&sentinels, names_each).unwrap();
+        let moves = |connection: &Connection| {
+            sentinels.name_another_primary(connection.server(), LONG, names_each)
+        };
+        assert!(!moves(&connection));
+        // The one that replaces it says so first.
+        tell(&fakes[..1], new);
+        assert!(!moves(&connection));
+        tell(&fakes[..2], new);
+        assert!(moves(&connection));
+        let connection = open(&sentinels, names_each).unwrap();
+        assert_eq!(port_of(connection.server().address()), new);
+        assert!(!moves(&connection));
     }
-    tell(&fakes, old, 7);
-    assert!(another(&connection));
-}
-
-#[test]
-fn what_a_holder_has_found_of_the_next_primary_counts_for_one_connection() {
-    let (old, new, newest) = (primary(), primary(), primary());
-    let (sentinels, fakes) = three(old);
-    let connection = open(&sentinels, ANY).unwrap();
-    tell(&fakes, new, 6);
-    assert!(sentinels.know_newer_primary(connection.server(), LONG, ANY));
-    let connection = open(&sentinels, ANY).unwrap();
-    assert_eq!(port_of(connection.server().address()), new);
-    tell(&fakes, newest, 7);
-    let connection = open(&sentinels, ANY).unwrap();
-    assert_eq!(port_of(connection.server().address()), newest);
 }
 
 /// A primary that is replaced when it has answered a release, and is followed by as many replicas as each answer to `ROLE`
@@ -666,11 +673,11 @@ fn released_while_replaced(
             if let Some(before) = lock(&first).take() {
                 return before.into();
             }
-            tell(&told, next, 6);
+            tell(&told, next);
             DONE.into()
         }
     });
-    tell(&fakes, old, 5);
+    tell(&fakes, old);
     let (locks, claim) = locks(&fakes);
     let mut client = locks.open().unwrap();
     let claims = [claim];
@@ -707,42 +714,6 @@ fn a_release_is_repeated_at_the_next_primary_where_no_replica_may_have_it() {
 }
 
 #[test]
-fn a_check_or_a_guard_at_another_server_than_the_granter_finds_no_loss_before_a_later_failover() {
-    const EXTENDED: &str = "*7\r\n:1\r\n:900\r\n:1000\r\n:1\r\n:1\r\n:1\r\n$-1\r\n";
-    let second = Duration::from_secs(1);
-    for (answer, is_guard) in [(RENEWED, false), (EXTENDED, true)] {
-        let (old, new) = (primary_that_answers(answer).0, primary_that_answers(LOST).0);
-        let (_, fakes) = three(old);
-        let (locks, claim) = locks(&fakes);
-        let mut client = locks.open().unwrap();
-        let guards = [Guard::of(claim.clone(), "a1", &Who::default())];
-        let claims = [claim];
-        let look = |client: &mut Client| {
-            if is_guard {
-                Guard::extend_all(&guards, client)
-            } else {
-                Claim::check_all(&claims, client, second)
-            }
-        };
-        let granted = if is_guard {
-            look(&mut client).map(drop)
-        } else {
-            Claim::renew_all(&claims, &mut client, second).map(drop)
-        };
-        assert!(granted.is_ok(), "{granted:?}");
-        // Most of the sentinels were made anew, say.
-        tell(&fakes, new, 5);
-        client.disconnect();
-        let kind = look(&mut client).map(drop).unwrap_err().kind;
-        assert_eq!(kind, ErrorKind::NoPrimary, "{is_guard}");
-        tell(&fakes, new, 6);
-        let looked = look(&mut client);
-        let is_lost = matches!(looked.as_deref(), Ok([LeaseState::Lost(_)]));
-        assert!(is_lost, "{is_guard}: {looked:?}");
-    }
-}
-
-#[test]
 fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_replicas() {
     let (_, fakes) = three(primary_that_answers(RENEWED).0);
     let (locks, claim) = locks(&fakes);
@@ -770,42 +741,22 @@ fn a_primary_that_most_sentinels_do_not_name_in_time_may_have_been_replaced() {
     let connection = open(&sentinels, ANY).unwrap();
     let is_alone = || sentinels.is_alone(connection.server(), LONG);
     assert!(!is_alone());
-    tell(&fakes[..1], other, 6);
+    tell(&fakes[..1], other);
     assert!(!is_alone());
-    tell(&fakes[1..2], other, 6);
+    tell(&fakes[1..2], other);
     assert!(is_alone());
-    tell(&fakes, primary, 7);
+    tell(&fakes, primary);
     assert!(!is_alone());
     slow_down(&fakes[..2], LONG);
     assert!(is_alone());
 }
 
 #[test]
-fn that_a_lock_is_lost_counts_where_it_was_granted_or_after_a_later_failover() {
-    let (old, new) = (primary(), primary());
-    let (sentinels, fakes) = three(old);
-    let connection = open(&sentinels, ANY).unwrap();
-    let granter = Arc::clone(connection.server());
-    let other = server(new, Part::Primary);
-    // A process that has had nothing granted believes any.
-    assert!(sentinels.believe_loss(&other, LONG));
-    sentinels.note_granter(&granter);
-    assert!(sentinels.believe_loss(&granter, LONG));
-    assert!(!sentinels.believe_loss(&other, LONG));
-    tell(&fakes[..1], new, 6);
-    assert!(!sentinels.believe_loss(&other, LONG));
-    tell(&fakes[1..], new, 5);
-    assert!(!sentinels.believe_loss(&other, LONG));
-    tell(&fakes, new, 6);
-    assert!(sentinels.believe_loss(&other, LONG));
-}
-
-#[test]
 fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
     let (sentinels, fakes) = three(primary());
-    slow_down(&fakes, LEAST * 2);
+    slow_down(&fakes, heard::LEAST * 2);
     let connection = open(&sentinels, ALL).unwrap();
-    assert!(!sentinels.know_newer_primary(connection.server(), LONG, ALL));
+    assert!(!sentinels.name_another_primary(connection.server(), LONG, ALL));
     assert!(!matches!(goal(&sentinels, &connection), Goal::None(_)));
 }
 
@@ -816,20 +767,20 @@ fn while_the_primary_is_dead_each_try_asks_one_sentinel() {
     let (sentinels, fakes) = three(port);
     let open_soon = || open_within(Duration::from_secs(1), &sentinels, ANY).map(drop);
     assert!(open_soon().is_err());
-    let before = asked(&fakes);
+    let before = asked_at_first(&fakes);
     assert!(open_soon().is_err());
     assert_eq!(asked(&fakes) - before, 1);
     for names_each in [ANY, ALL] {
         let (sentinels, fakes) = three(dead());
         assert!(open(&sentinels, names_each).is_err());
-        let before = asked(&fakes);
+        let before = asked_at_first(&fakes);
         for _ in 0..6 {
             let error = open(&sentinels, names_each).map(drop).unwrap_err();
             assert_eq!(error.kind, ErrorKind::NoPrimary);
         }
         assert_eq!(asked(&fakes) - before, 6);
         // As soon as one names another primary, all are asked.
-        tell(&fakes, primary(), 6);
+        tell(&fakes, primary());
         assert!(open(&sentinels, names_each).is_ok());
     }
 }

@@ -549,13 +549,6 @@ impl Exchange {
         Self::of(sentinel, texts.collect())
     }
 
-    /// The sentinel boasts of more failovers than there were, if that were fewer than nine.
-    pub fn boasting(sentinel: &Sentinel) -> Self {
-        let text = |epoch: u32| format!("config-epoch\r\n$1\r\n{epoch}\r");
-        let texts = (0..9).map(|epoch| (text(epoch), text(9)));
-        Self::of(sentinel, texts.collect())
-    }
-
     fn of(sentinel: &Sentinel, texts: Vec<(String, String)>) -> Self {
         let exchange = move |answer: &mut Vec<u8>| {
             // A list of lists are the replicas.
