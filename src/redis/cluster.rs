@@ -2,56 +2,43 @@
 //!
 //! Which node that is, the nodes say themselves: one that doesn't serve the slot answers any question about a
 //! key of it with the address of the one that does (`MOVED`). So a connection counts once such a question was
-//! answered over it. The node that was used last is asked first; where that fails, all that are known are asked
-//! at once: those of the URL, and those that a node has named since. While that fails, too, one after the other is
-//! asked: each that answers knows as much as all of them.
+//! answered over it. redlock asks one node after the other, and follows what each says: first the node that was
+//! used last, then those of the URL, and those that a node has named since.
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, cmd};
 
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
-use super::nodes::{MAX_NODES, Nodes, Redirect, cluster_nodes, is_host};
+use super::left;
+use super::nodes::{Nodes, Redirect, cluster_nodes, is_host};
 use super::replication::{Replicas, Role};
 use super::reply::lossy_text;
 use super::server::Server;
 use super::slot::key_of_prefix;
 use super::url::Address;
-use super::{in_thread, left, lock};
 
-/// How often the first answers may name yet another node, before all are asked.
+/// How often nodes may name yet another node.
 const HOPS: usize = 3;
 
-/// When all are asked at once again, after they were in vain.
-const ALL_AGAIN: Duration = Duration::from_secs(30);
+/// A node that is silent takes at most this part of the time, so that some is left for the others.
+const SHARE: usize = 4;
 
 /// The nodes of a URL, and what to ask them.
 pub(super) struct Cluster {
     seeds: Vec<Address>,
     /// About a key of the slot.
     question: Cmd,
-    /// When all were asked in vain.
-    all_failed: Mutex<Option<Instant>>,
-    /// The one to ask next, after that.
-    turn: AtomicUsize,
+    /// How many searches have failed since one succeeded.
+    failures: AtomicUsize,
 }
 
 /// A connection, and the replicas of its node that count, if that matters.
 pub(super) type Opened = (Connection, Arc<Replicas>);
-
-/// A node to ask.
-#[derive(Clone)]
-struct Candidate {
-    server: Arc<Server>,
-    /// The node that has named it as the one that serves the slot.
-    by: Option<Address>,
-}
 
 impl Cluster {
     /// The cluster of these nodes, for the keys below a prefix.
@@ -61,8 +48,7 @@ impl Cluster {
         Self {
             seeds,
             question,
-            all_failed: Mutex::default(),
-            turn: AtomicUsize::new(0),
+            failures: AtomicUsize::new(0),
         }
     }
 
@@ -79,99 +65,58 @@ impl Cluster {
         if names_each {
             questions.extend([cmd("ROLE"), cluster_nodes()]);
         }
+        let until = Instant::now() + within;
         let search = SlotSearch {
-            last,
             questions,
             timeout,
-            until: Instant::now() + within,
+            until,
             usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
             was_reached: last.was_reached(),
-            answered: Vec::new(),
-            named: Vec::new(),
-            failures: Vec::new(),
         };
-        let all_failed = *lock(&self.all_failed);
-        if all_failed.is_some_and(|at| at.elapsed() < ALL_AGAIN) {
-            let until = search.until;
-            let opened = self.ask_in_turn(search, within / 2);
-            // Where time ran out, one of those that are asked at once may have more of it.
-            if opened.is_ok() || left(until).is_zero() {
-                *lock(&self.all_failed) = None;
+        let failed_before = self.failures.fetch_add(1, Ordering::Relaxed);
+        let nodes = self.nodes(last, failed_before);
+        let mut errors = Vec::new();
+        for (number, node) in nodes.iter().enumerate() {
+            let share = SHARE.min(nodes.len() - number);
+            let share = left(until) / u32::try_from(share).unwrap_or(1);
+            match search.follow(node, share) {
+                Ok(opened) => {
+                    self.failures.store(0, Ordering::Relaxed);
+                    return Ok(opened);
+                }
+                Err(error) => errors.push(error),
             }
-            return opened;
-        }
-        let opened = self.ask_last_or_all(search);
-        *lock(&self.all_failed) = opened.is_err().then(Instant::now);
-        opened
-    }
-
-    /// Asks the node that was used last, and those that it leads to, and after that all.
-    fn ask_last_or_all(&self, mut search: SlotSearch<'_>) -> Result<Opened, Error> {
-        let last = search.last;
-        let others = |search: &SlotSearch<'_>| {
-            let mut others = self.candidates(last);
-            others.retain(|address| address != last.address());
-            (others.is_empty() && search.named.is_empty(), others)
-        };
-        // A node that is silent leaves time for the others.
-        let share = match others(&search) {
-            (true, _) => left(search.until),
-            (false, _) => left(search.until) / 4,
-        };
-        if let Some(opened) = search.follow(last, share) {
-            return Ok(opened);
-        }
-        // It may have listed some.
-        let (are_none, mut others) = others(&search);
-        if are_none {
-            return Err(search.into_error());
-        }
-        others.push(last.address().clone());
-        let known = others.into_iter().map(|address| Candidate {
-            server: Arc::new(last.at(address)),
-            by: None,
-        });
-        // Those that were named first, as they may only need more time.
-        let all = search.named.clone().into_iter().chain(known);
-        search.ask_all(all)
-    }
-
-    /// Asks one node, another one each time, and those that it leads to; the next one where it is silent.
-    fn ask_in_turn(&self, mut search: SlotSearch<'_>, share: Duration) -> Result<Opened, Error> {
-        let all = self.candidates(search.last);
-        for _ in 0..all.len() {
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % all.len();
-            let server = Arc::new(search.last.at(all[turn].clone()));
-            if let Some(opened) = search.follow(&server, share) {
-                return Ok(opened);
-            }
-            if search.has_answer() || left(search.until).is_zero() {
+            // While a node is being replaced, each that answers knows as much as all of them.
+            let is_answer = |error: &Error| error.kind != ErrorKind::Unreachable;
+            if left(until).is_zero() || failed_before > 0 && errors.last().is_some_and(is_answer) {
                 break;
             }
         }
-        Err(search.into_error())
+        Err(most_telling(errors, last))
     }
 
-    /// All nodes that are known.
-    fn candidates(&self, by: &Server) -> Vec<Address> {
-        let mut known = self.seeds.clone();
-        for address in by.nodes() {
-            if !known.contains(&address) {
-                known.push(address);
+    /// Returns the nodes to ask: the one that was used last and all others, from another one on after each failure.
+    fn nodes(&self, last: &Arc<Server>, failures: usize) -> Vec<Arc<Server>> {
+        let mut nodes = vec![Arc::clone(last)];
+        for address in self.seeds.iter().cloned().chain(last.nodes()) {
+            if !nodes.iter().any(|node| *node.address() == address) {
+                nodes.push(Arc::new(last.at(address)));
             }
         }
-        known
+        let turn = failures % nodes.len();
+        nodes.rotate_left(turn);
+        nodes
     }
 }
 
 /// Connects to a node, if it serves the slot.
 fn connect(
-    candidate: &Candidate,
+    server: &Arc<Server>,
     questions: &[Cmd],
     timeout: Duration,
     within: Duration,
 ) -> Result<Opened, Error> {
-    let (server, until) = (&candidate.server, Instant::now() + within);
+    let until = Instant::now() + within;
     let opened = Connection::open(server, timeout, within, questions);
     let (mut connection, answers) =
         opened.map_err(|error| with_host(error, server, timeout, until))?;
@@ -235,9 +180,7 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
 }
 
 /// A search for the node that serves the slot.
-struct SlotSearch<'a> {
-    /// The node that was used last, with the credentials for all.
-    last: &'a Arc<Server>,
+struct SlotSearch {
     /// The first questions to each node: whether it serves the slot; and which replicas it has, if that matters.
     questions: Vec<Cmd>,
     timeout: Duration,
@@ -246,94 +189,42 @@ struct SlotSearch<'a> {
     usable: Vec<Address>,
     /// A run has reached the cluster before, so that a wrong address isn't final.
     was_reached: bool,
-    /// Those that have named another one.
-    answered: Vec<Address>,
-    /// Those that were named.
-    named: Vec<Candidate>,
-    failures: Vec<Failure>,
 }
 
-struct Failure {
-    error: Error,
-    /// It was named as the one to ask.
-    is_named: bool,
-}
-
-impl SlotSearch<'_> {
+impl SlotSearch {
     /// Asks a node, and then the one that it names, and so on.
-    fn follow(&mut self, from: &Arc<Server>, share: Duration) -> Option<Opened> {
-        let mut candidate = Candidate {
-            server: Arc::clone(from),
-            by: None,
-        };
-        for _ in 0..=HOPS {
-            let within = share.min(left(self.until));
-            match connect(&candidate, &self.questions, self.timeout, within) {
-                Ok(opened) => return Some(opened),
-                Err(error) => candidate = self.after(&candidate, error)?,
-            }
-        }
-        None
-    }
-
-    /// Asks all of these at once, and those that they name.
-    fn ask_all(mut self, all: impl Iterator<Item = Candidate>) -> Result<Opened, Error> {
-        let (answers, receiver) = channel();
-        // One that has said that it isn't the one need not be asked again.
-        let mut to_ask: VecDeque<Candidate> = all
-            .filter(|candidate| !self.answered.contains(candidate.server.address()))
-            .collect();
-        let (mut asked, mut pending) = (0, 0);
+    fn follow(&self, from: &Arc<Server>, share: Duration) -> Result<Opened, Error> {
+        let (mut server, mut by) = (Arc::clone(from), None);
+        let mut hops = 0..HOPS;
         loop {
-            while asked < MAX_NODES
-                && let Some(candidate) = to_ask.pop_front()
-            {
-                let questions = self.questions.clone();
-                let (timeout, within) = (self.timeout, left(self.until));
-                // A thread that can't be started is a node that doesn't answer.
-                let _ = in_thread(&answers, move || {
-                    let answer = connect(&candidate, &questions, timeout, within);
-                    (candidate, answer)
-                });
-                (asked, pending) = (asked + 1, pending + 1);
-            }
-            if pending == 0 {
-                return Err(self.into_error());
-            }
-            let Ok((candidate, answer)) = receiver.recv_timeout(left(self.until)) else {
-                return Err(self.into_error());
-            };
-            pending -= 1;
-            match answer {
+            let within = share.min(left(self.until));
+            let error = match connect(&server, &self.questions, self.timeout, within) {
                 Ok(opened) => return Ok(opened),
-                Err(error) => to_ask.extend(self.after(&candidate, error)),
-            }
+                Err(error) => error,
+            };
+            let named = error.redirect().filter(|_| hops.next().is_some());
+            let Some(named) = named.map(|it| it.address(server.address())) else {
+                return Err(self.explained(error, &server, by.as_ref()));
+            };
+            by = Some(server.address().clone());
+            server = Arc::new(server.at(named));
         }
     }
 
-    /// Whether a node has answered.
-    fn has_answer(&self) -> bool {
-        let is_answer = |failure: &Failure| failure.error.kind != ErrorKind::Unreachable;
-        self.failures.iter().any(is_answer)
-    }
-
-    /// What to ask after a node that wasn't the one, if it has named one.
-    fn after(&mut self, candidate: &Candidate, error: Error) -> Option<Candidate> {
-        let server = &candidate.server;
-        let named = error.redirect().map(|it| it.address(server.address()));
+    /// Returns the error with its meaning, if `by` has named the node as the one that has the keys, or has listed it.
+    fn explained(&self, error: Error, server: &Server, by: Option<&Address>) -> Error {
         let is_new = !self.usable.contains(server.address());
         let is_silent = error.kind == ErrorKind::Unreachable;
         let is_tls = error.has_cause(Cause::Tls);
-        // What it means that a node that another one has named can't be reached.
-        let meaning = match &candidate.by {
-            Some(by) if is_silent && is_new => Some((
+        let (kind, hint) = match by {
+            Some(by) if is_silent && is_new => (
                 ErrorKind::NoPrimary,
                 format!(
                     "; according to Redis at {by}, that node has the keys: if it is up, have it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
                 ),
-            )),
-            Some(_) if is_silent => Some((ErrorKind::NoPrimary, String::new())),
-            Some(by) if is_tls && is_new => Some((
+            ),
+            Some(_) if is_silent => (ErrorKind::NoPrimary, String::new()),
+            Some(by) if is_tls && is_new => (
                 if self.was_reached {
                     ErrorKind::NoPrimary
                 } else {
@@ -342,64 +233,26 @@ impl SlotSearch<'_> {
                 format!(
                     "; or, as Redis at {by} names that node by this address, have it announce its name (cluster-announce-hostname, and cluster-preferred-endpoint-type hostname)"
                 ),
-            )),
+            ),
             // Other nodes have listed it, by its number beside its name perhaps.
-            None if is_tls && is_new => Some((ErrorKind::Unreachable, String::new())),
-            _ => None,
+            None if is_tls && is_new => (ErrorKind::Unreachable, String::new()),
+            _ => return error,
         };
-        let error = match meaning {
-            Some((kind, hint)) => Error::new(kind, format!("{error}{hint}")),
-            None => error,
-        };
-        let is_named = candidate.by.is_some();
-        self.failures.push(Failure { error, is_named });
-        let named = named?;
-        self.answered.push(server.address().clone());
-        let is_it = |other: &Candidate| *other.server.address() == named;
-        if self.named.iter().any(is_it) {
-            return None;
-        }
-        let candidate = Candidate {
-            server: Arc::new(server.at(named)),
-            by: Some(server.address().clone()),
-        };
-        self.named.push(candidate.clone());
-        Some(candidate)
+        Error::new(kind, format!("{error}{hint}"))
     }
+}
 
-    /// The failure that says most: what no other node can put right, then what became of the node that should
-    /// have the keys, then what the others have said.
-    fn into_error(self) -> Error {
-        let rank = |failure: &Failure| match failure.error.kind {
-            ErrorKind::Refused
-            | ErrorKind::Config
-            | ErrorKind::Internal
-            | ErrorKind::NotReplicated => 0,
-            _ if failure.is_named && !failure.error.goes_elsewhere() => 1,
-            ErrorKind::NoPrimary
-            | ErrorKind::NotNow
-            | ErrorKind::Crowded
-            | ErrorKind::Loading
-            | ErrorKind::Busy
-            | ErrorKind::Replica => 2,
-            ErrorKind::Moving => 3,
-            ErrorKind::Unreachable => 4,
-        };
-        let is_all = |kind| self.failures.iter().all(|of| of.error.kind == kind);
-        let is_silent = self.failures.len() > 1 && is_all(ErrorKind::Unreachable);
-        let best = self.failures.into_iter().min_by_key(rank);
-        match best {
-            Some(Failure { error, is_named }) if is_silent && !is_named => Error::new(
-                error.kind,
-                format!("{error}; no other node of the cluster answers"),
-            ),
-            Some(Failure { error, .. }) => error,
-            None => Error::new(
-                ErrorKind::Unreachable,
-                "no node of the cluster answers in time".into(),
-            ),
-        }
+/// Returns the error that no other node can put right, if there is one, or the first answer.
+fn most_telling(errors: Vec<Error>, last: &Server) -> Error {
+    let is_one_of_several = errors.len() > 1;
+    let rank = |error: &Error| (error.kind.may_pass(), error.kind == ErrorKind::Unreachable);
+    let error = errors.into_iter().min_by_key(rank);
+    let error = error.unwrap_or_else(|| last.silent_error());
+    if error.kind == ErrorKind::Unreachable && is_one_of_several {
+        let message = format!("{error}; no other node of the cluster answers");
+        return Error::new(error.kind, message);
     }
+    error
 }
 
 /// Returns the host and port of the node that has a slot, by a list of the nodes: the host's name, if it must have one.

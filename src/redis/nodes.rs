@@ -4,8 +4,8 @@ use redis::{Cmd, cmd};
 
 use super::url::Address;
 
-/// How many nodes are asked for one connection at the most, and how many are remembered.
-pub(super) const MAX_NODES: usize = 16;
+/// How many other nodes are remembered.
+const MAX_NODES: usize = 16;
 
 /// How many replicas of a node are remembered: more than any has.
 const MOST_REPLICAS: usize = 1000;
