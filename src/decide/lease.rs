@@ -33,39 +33,15 @@ pub fn shortest_for(clock_skew: Duration) -> Duration {
 /// The time that electing, promoting a replica and connecting to it take, after a primary was found dead.
 const ELECTION: Duration = Duration::from_millis(2500);
 
-/// Which replicas have to confirm the renewal that ends a failover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaits {
-    None,
-    /// Those that follow the next primary, once they do.
-    Connected,
-    /// All that sentinels list, the old primary among them until they say that it is down.
-    Listed,
-}
-
-/// How long replicas take to follow the next primary and to confirm.
-const CONFIRMED: Duration = Duration::from_secs(3);
-
-/// The longest pause between two tries of a renewal, one of which was too early.
-const TRIED_AGAIN: Duration = Duration::from_secs(1);
-
 /// The shortest TTL, in whole seconds, of which a lease outlives a failover that begins `down_after` the primary's death.
 /// When that dies the last renewal is up to a third of the TTL old, and 3 % are taken off for drift and killing: so five
-/// eighths are left.
+/// eighths are left. The replicas follow the next primary by the time that most sentinels name it.
 pub fn ttl_for_failover(
     down_after: Duration,
     kill_after: Duration,
     clock_skew: Duration,
-    awaits: Awaits,
 ) -> Duration {
-    let confirmed = match awaits {
-        Awaits::None => Duration::ZERO,
-        Awaits::Connected => CONFIRMED,
-        // Each sentinel lists the old primary anew as a replica of the next one, and takes that for dead when it has been
-        // silent for as long once more. Left out any sooner, it might be promoted without what was confirmed meanwhile.
-        Awaits::Listed => down_after + TRIED_AGAIN,
-    };
-    let until_renewed = down_after + ELECTION + confirmed + clock_skew;
+    let until_renewed = down_after + ELECTION + clock_skew;
     // COMMAND's grace is never more than half of the lease.
     let ttl = (until_renewed + kill_after)
         .saturating_mul(8)
@@ -343,23 +319,18 @@ mod tests {
 
     #[test]
     fn a_ttl_for_a_failover_is_at_least_what_was_measured() {
-        let needed = |down_after, kill_after, awaits| {
+        let needed = |down_after, kill_after| {
             let [down_after, kill_after] = [down_after, kill_after].map(Duration::from_secs);
-            ttl_for_failover(down_after, kill_after, ms(500), awaits).as_secs()
+            ttl_for_failover(down_after, kill_after, ms(500)).as_secs()
         };
-        let (plain, all) = (Awaits::None, Awaits::Listed);
-        // Measured: 15 and 18 s, with REDLOCK_SYNC=all 20 and 25 s.
-        assert_eq!((needed(2, 5, plain), needed(5, 5, plain)), (16, 21));
-        assert_eq!((needed(2, 5, all), needed(5, 5, all)), (21, 31));
+        // Measured: 15 and 18 s, with REDLOCK_SYNC=all 12 s with a down-after of 2 s.
+        assert_eq!((needed(2, 5), needed(5, 5)), (16, 21));
         // Sentinel's default.
-        assert_eq!((needed(30, 5, plain), needed(30, 5, all)), (61, 111));
-        assert_eq!(needed(30, 5, Awaits::Connected), 66);
+        assert_eq!(needed(30, 5), 61);
         // The grace is at most half of the lease.
-        assert_eq!((needed(2, 60, plain), needed(2, 0, plain)), (40, 8));
-        // Measured: with a down-after of 8 s a run without sync started 9.4 s after the primary's death, one with
-        // REDLOCK_SYNC=all after 17.5 s.
-        let renewed = |awaits| needed(8, 0, awaits) * 5 / 8;
-        assert!(renewed(plain) >= 10 && renewed(all) >= 18);
+        assert_eq!((needed(2, 60), needed(2, 0)), (40, 8));
+        // Measured: with a down-after of 8 s a run started 9.4 s after the primary's death.
+        assert!(needed(8, 0) * 5 / 8 >= 10);
     }
 
     #[test]
@@ -368,7 +339,7 @@ mod tests {
             let down_after = Duration::from_secs(down_after);
             let mut terms = terms(0, kill_after);
             terms.clock_skew = ms(500);
-            terms.ttl = ttl_for_failover(down_after, terms.kill_after, ms(500), Awaits::None);
+            terms.ttl = ttl_for_failover(down_after, terms.kill_after, ms(500));
             let mut lease = Lease::new(START, terms);
             lease.renewed(START + SECOND);
             // It dies just before the next one.

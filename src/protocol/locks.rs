@@ -80,11 +80,6 @@ impl Locks {
         self.deployment.replication().is_some()
     }
 
-    /// Whether all replicas that could follow the primary have to have it.
-    pub fn need_all_replicas(&self) -> bool {
-        self.deployment.needs_all_replicas()
-    }
-
     /// The lock of this name.
     pub fn lock(&self, name: Name) -> Lock {
         Lock {

@@ -146,6 +146,7 @@ pub struct KnownReplica {
     pub address: String,
     /// Sentinels promote one with a smaller number first, and one with 0 never.
     pub priority: u32,
+    /// It doesn't answer, or hasn't yet.
     pub is_down: bool,
     /// It was the primary before, has come back, and isn't demoted yet.
     pub is_former: bool,
@@ -155,8 +156,8 @@ pub struct KnownReplica {
 pub const PRIORITY: u32 = 100;
 
 /// The replicas that count, by the lists of several sentinels: all but those that are never to follow the primary, and
-/// those that a majority of all sentinels sees down, or just back as the primary that they were. No sentinel promotes one
-/// that is down, nor one of the latter before others.
+/// those that a majority of all sentinels sees down, or has never heard of, or just back as the primary that they were. No
+/// sentinel promotes one that is down, nor one of the latter before others.
 pub fn promotable_replicas(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for replica in lists.iter().copied().flatten() {

@@ -24,7 +24,7 @@ use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
-use crate::decide::lease::{Awaits, ttl_for_failover};
+use crate::decide::lease::ttl_for_failover;
 use crate::decide::session::Policy;
 use crate::protocol::{self, ReleaseMode, Who};
 use crate::reason::reason;
@@ -450,16 +450,10 @@ impl Run<'_> {
             return;
         };
         let ttl = acquisition.request.ttl;
-        let awaits = match (locks.are_replicated(), locks.need_all_replicas()) {
-            (_, true) => Awaits::Listed,
-            (true, false) => Awaits::Connected,
-            (false, false) => Awaits::None,
-        };
         let least = ttl_for_failover(
             down_after,
             acquisition.terms.kill_after,
             acquisition.terms.clock_skew,
-            awaits,
         );
         if ttl < least {
             let [ttl, down_after, least] = [ttl, down_after, least].map(report::format_duration);

@@ -87,15 +87,19 @@ pub(super) fn ask(
 
 pub fn known_replica(value: &Value) -> KnownReplica {
     let text = |name| field(value, name).unwrap_or_default();
-    let flags = text("flags");
+    let (flags, host) = (text("flags"), text("master-host"));
+    let is_primary = text("role-reported") == "master";
     KnownReplica {
         address: address(&text("ip"), &text("port")),
         priority: text("slave-priority").parse().unwrap_or(PRIORITY),
-        is_down: flags
-            .split(',')
-            .any(|flag| flag == "s_down" || flag == "o_down"),
+        // This sentinel has had no INFO of a replica without a primary (`info-refresh` 0) since it lists that, as of a former
+        // primary that is dead. Such a replica is promoted only after the sentinel has heard of it.
+        is_down: !is_primary && host == "?"
+            || flags
+                .split(',')
+                .any(|flag| flag == "s_down" || flag == "o_down"),
         // It has followed no primary since this sentinel lists it. A replica that is just being promoted calls itself a
         // primary, too: that one is the last to do without.
-        is_former: text("role-reported") == "master" && matches!(&*text("master-host"), "" | "?"),
+        is_former: is_primary && matches!(&*host, "" | "?"),
     }
 }

@@ -191,6 +191,33 @@ fn with_sync_all_a_former_primary_that_is_back_is_not_waited_for_before_it_follo
 }
 
 #[test]
+fn with_sync_all_a_dead_former_primary_is_not_waited_for_until_it_is_down_a_second_time() {
+    let mut all = Replicated::start();
+    let words = ["REDLOCK_SYNC=all", "--ttl", "30s", "-k", "1s"];
+    let holder = job(&all, "holder", &words).ready();
+    all.settle(0);
+    all.servers[0].kill();
+    let primary = all.primary_after(0);
+    // From now on nobody finds it down again, or not before the leases have ended.
+    all.set_patient(true);
+    let is_up = |sentinel: &Sentinel| {
+        let ports = sentinel.fields("REPLICAS", "port").into_iter();
+        let mut all_flags = ports.zip(sentinel.fields("REPLICAS", "flags"));
+        let port = all.servers[0].port.to_string();
+        all_flags.any(|(of, flags)| of == port && !flags.contains("s_down"))
+    };
+    wait_until("the sentinels list it, and don't find it down", || {
+        all.sentinels.iter().all(is_up)
+    });
+    let end = run(&all, words!("run -q -w 20s REDLOCK_SYNC=all b -- true")).finish();
+    end.assert_code(0).assert_silent();
+    wait_until("the holder renews its lease there", || {
+        left(&all.servers[primary]) > 25_000
+    });
+    holder.end();
+}
+
+#[test]
 fn with_sync_all_a_replica_that_copies_its_data_is_named_with_what_to_do() {
     let mut all = Replicated::start();
     // It comes back empty, and its primary takes a second for each key of the copy.
@@ -343,7 +370,6 @@ fn with_sync_all_the_holder_goes_on_whichever_replica_is_promoted() {
     all.servers[0].kill();
     assert_eq!(all.primary_after(0), 2);
     wait_until("it is renewed there", || left(&all.servers[2]) > 13_000);
-    // The dead one counts as a replica that could be the next, until it is down for the sentinels.
     holder.end();
     waiter.ready().end();
     assert_in_turn(&home);
