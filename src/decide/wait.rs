@@ -34,8 +34,8 @@ pub struct Policy {
     pub holds_others: bool,
     /// The server has answered this process before, or the user has set a time to wait, which is for the server, too.
     pub awaits_server: bool,
-    /// Replicas that are missing are waited for as a busy lock is: in a failover, all that could follow the primary can't
-    /// confirm anything for a while.
+    /// Replicas that are missing are waited for as a busy lock is: after a failover they need a moment until they follow the
+    /// next primary, and can't confirm anything before that.
     pub awaits_replicas: bool,
     /// How long it is tried to reach a server that another one may follow, where a busy lock isn't waited for.
     pub failover_may_take: Duration,

@@ -99,7 +99,7 @@ impl<'a> Attempt<'a> {
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
             awaits_server: acquisition.awaits_server() || held.answered || held.client.was_found(),
-            awaits_replicas: held.client.needs_all_replicas(),
+            awaits_replicas: locks.may_fail_over(),
             failover_may_take: if locks.may_fail_over() {
                 held.client.longest(1)
             } else {

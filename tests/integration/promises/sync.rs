@@ -64,7 +64,7 @@ fn with_sync_all_a_grant_that_a_replica_does_not_have_is_given_back_and_that_one
     all.cut_replication(0, 2);
     for (command, says) in [
         ("run --wait 2s REDLOCK_SYNC=all a -- echo ran", lagging),
-        ("run REDLOCK_SYNC=2 a -- echo ran", ""),
+        ("run --wait 2s REDLOCK_SYNC=2 a -- echo ran", ""),
         ("acquire --wait 2s REDLOCK_SYNC=all a", lagging),
     ] {
         let words: Vec<&str> = command.split(' ').collect();
@@ -263,6 +263,19 @@ fn with_sync_all_a_run_that_begins_while_the_primary_is_replaced_waits_for_the_n
     assert!(took >= Duration::from_millis(500), "{took:?}");
     all.set_patient(false);
     all.primary_after(0);
+    waits.finish().assert_printed(0, "ran\n");
+}
+
+#[test]
+fn with_sync_1_a_run_that_begins_before_a_replica_follows_waits_for_it() {
+    let all = Replicated::start();
+    // As just after a failover.
+    all.cut_replication(0, 1);
+    all.cut_replication(0, 2);
+    let words = words!("run REDLOCK_SYNC=1 REDLOCK_SYNC_TIMEOUT=300ms --ttl 60s a -- echo ran");
+    let waits = run(&all, words);
+    wait_until("it has tried again", || all.servers[0].calls("wait") >= 3);
+    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
     waits.finish().assert_printed(0, "ran\n");
 }
 
