@@ -528,9 +528,6 @@ impl Claim {
         let mut is_repeated = false;
         loop {
             let mut tried = self.release_over(client, mode, &is_slow, Connection::is_followed);
-            if let Ok((_, is_known @ true)) = &mut tried {
-                *is_known = !client.may_be_replaced();
-            }
             if let (true, ReleaseMode::ByJob, Ok((released @ Released::Before, _))) =
                 (is_repeated, mode, &mut tried)
             {

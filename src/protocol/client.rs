@@ -180,18 +180,6 @@ impl Client {
         self.with_connection(|connection, _| connection.ask_role())
     }
 
-    /// Whether most of the sentinels, which are asked, don't name this server as the primary.
-    pub fn is_alone(&self) -> bool {
-        self.deployment.is_alone(self.timeout())
-    }
-
-    /// Whether the last release may not outlive a failover although the replicas that are connected have it: some are gone,
-    /// and one of them may be the primary.
-    pub(super) fn may_be_replaced(&mut self) -> bool {
-        let connection = self.connection.as_ref();
-        connection.is_some_and(Connection::left_out_followers) && self.is_alone()
-    }
-
     /// The error for a replica, where something was to be changed.
     pub fn refuse_replica(&self) -> Result<(), Error> {
         let server = self.server();

@@ -1,27 +1,27 @@
 //! Waiting for replicas: a grant or a renewal is valid only when they have it.
 //!
 //! The question whether they have it goes out together with the call, and the answer to the call is held
-//! back until that one is answered. A release counts at once. Whether it outlives a failover is asked for as well: a
-//! replica that followed when the connection was opened, and hasn't confirmed it, may be the primary already.
+//! back until that one is answered. A release counts at once. Under `REDLOCK_SYNC=all` redlock asks afterwards whether it
+//! outlives a failover: each replica that could follow the primary must have it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{Value, cmd};
+use redis::{Cmd, Value, cmd};
 
 use super::call::Script;
 use super::error::{Error, ErrorKind};
 use super::left;
 use super::replication::{Goal, Quorum, Replicas, Replication, Role};
 use super::reply::{count, lossy_text};
-use super::server::{Part, Server};
+use super::url::Address;
 use super::wire::{AboutReplicas, Expected, Received, RequestId, Wire};
 
 /// The pause between two looks at how far each replica has come.
-const POLL_EVERY: Duration = Duration::from_millis(20);
+pub(super) const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// How long replicas have to confirm a release, before it is looked whether the locks have moved.
-const FOLLOWED: Duration = Duration::from_millis(250);
+/// Time for replicas to confirm a release, before redlock asks where the locks are now.
+pub(super) const FOLLOWED: Duration = Duration::from_millis(250);
 
 /// The answer to a call that the replicas have to have, too.
 struct Pending {
@@ -51,14 +51,6 @@ pub(super) struct Confirming {
     answer_until: Option<Instant>,
     /// An answer that counts when it is.
     pending: Option<Pending>,
-    /// How many replicas the server had when it was connected to, where that was asked.
-    pub(super) followers: u32,
-    /// How many of them are asked whether they have the last release: some may be gone for long.
-    pub(super) asked_followers: u32,
-    /// They are asked whether they have what is called.
-    pub(super) asks_followers: bool,
-    /// How many replicas have the last release, as far as they may be asked.
-    pub(super) followed_by: u32,
 }
 
 impl Confirming {
@@ -77,13 +69,6 @@ impl Confirming {
         until: Instant,
     ) {
         match self.replication_of(script) {
-            None if self.asks_followers => {
-                self.asked_followers = self.followers_to_ask(&wire.server);
-                if self.asked_followers > 0 {
-                    let about = AboutReplicas::Followed;
-                    Self::ask_replicas(wire, self.asked_followers, FOLLOWED, about, bytes);
-                }
-            }
             None => {}
             Some((replication, replicas)) => {
                 let timeout = replication.timeout;
@@ -106,29 +91,6 @@ impl Confirming {
                 }
             }
         }
-        // Some replicas are added to those that there were, and some are gone for good.
-        if script.counts_when_replicated && wire.server.part() != Part::Only {
-            Self::ask_role(wire, AboutReplicas::Followers, bytes);
-        }
-    }
-
-    fn note_followers_lately(&mut self, server: &Server, answer: &Value) {
-        if let Some(role) = Role::parse(answer) {
-            server.note_followers_lately(role.followers(), Instant::now());
-            self.followers = self.followers.max(role.followers());
-        }
-    }
-
-    /// How many replicas are asked whether they have a release: all that there ever were but those that are gone for some
-    /// time, and at least as many as may follow the primary where all of these have to have what counts.
-    fn followers_to_ask(&self, server: &Server) -> u32 {
-        let listed = match &self.replication {
-            Some((of, replicas)) if of.quorum == Quorum::All => replicas.listed_number(),
-            Some(_) | None => Some(0),
-        };
-        let settled = server.settled_followers().zip(listed);
-        let settled = settled.map(|(settled, listed)| settled.max(listed));
-        settled.map_or(self.followers, |settled| settled.min(self.followers))
     }
 
     fn ask_role(wire: &mut Wire, about: AboutReplicas, bytes: &mut Vec<u8>) {
@@ -142,10 +104,7 @@ impl Confirming {
         about: AboutReplicas,
         bytes: &mut Vec<u8>,
     ) {
-        let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-        let mut wait = cmd("WAIT");
-        wait.arg(number).arg(milliseconds.max(1));
-        wire.add(bytes, &wait, Expected::Replicas(about));
+        wire.add(bytes, &wait(number, within), Expected::Replicas(about));
     }
 
     /// Returns what replicas must have before the answer of a script is valid, if they must have anything.
@@ -190,15 +149,6 @@ impl Confirming {
         }
     }
 
-    /// Notes how many replicas follow that may take over, by the answer to `ROLE`.
-    pub(super) fn note_followers(&mut self, server: &Server, answer: &Value) {
-        if server.part() != Part::Only
-            && let Some(role) = Role::parse(answer)
-        {
-            self.followers = server.note_followers(role.followers());
-        }
-    }
-
     /// Takes in an answer about replicas. Returns the answer that was held back, if they have it now.
     pub(super) fn take_answer(
         &mut self,
@@ -207,18 +157,6 @@ impl Confirming {
         answer: &Value,
     ) -> Result<Option<Received>, Error> {
         match (about, answer) {
-            (AboutReplicas::Followed, answer) => {
-                self.followed_by = match answer {
-                    // It has become a replica meanwhile.
-                    Value::ServerError(error) if error.code() == "UNBLOCKED" => 0,
-                    // This user may not ask, or a proxy doesn't know the command.
-                    Value::ServerError(_) => u32::MAX,
-                    answer => count(answer).unwrap_or(0),
-                };
-            }
-            (AboutReplicas::Followers, answer) => {
-                self.note_followers_lately(&wire.server, answer);
-            }
             (AboutReplicas::Written, answer) => {
                 if let Some(pending) = &mut self.pending {
                     pending.offset = Role::parse(answer).map(|role| role.offset);
@@ -325,55 +263,22 @@ impl Confirming {
         self.answer_until.map_or(now, |until| until.max(now))
     }
 
+    /// Returns what replicas must have a release, if any must: each of those that were listed last, as for a renewal.
+    pub(super) fn goal_of_release(&self, at: &Address) -> Option<Goal> {
+        let (_, replicas) = self.replication.as_ref().filter(|_| self.needs_all())?;
+        Some(replicas.last_goal(at))
+    }
+
     /// Whether all replicas that could follow the primary have to have it.
     pub(super) fn needs_all(&self) -> bool {
         matches!(&self.replication, Some((of, _)) if of.quorum == Quorum::All)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// How many replicas are asked whether they have a release, of a server that had so many, in seconds before now.
-    fn asked(had: &[(u64, u32)], quorum: Option<Quorum>, listed: &[&str]) -> u32 {
-        let server = crate::protocol::fuzz::any_server(Part::Primary);
-        let now = Instant::now();
-        for (ago, followers) in had {
-            let at = now.checked_sub(Duration::from_secs(*ago)).unwrap();
-            server.note_followers_lately(*followers, at);
-        }
-        let replicas = Replicas::default();
-        replicas.replace(listed.iter().map(ToString::to_string).collect());
-        let timeout = Duration::from_secs(1);
-        let replication = quorum.map(|quorum| Replication { quorum, timeout });
-        let confirming = Confirming {
-            replication: replication.map(|replication| (replication, Arc::new(replicas))),
-            followers: 2,
-            ..Confirming::default()
-        };
-        confirming.followers_to_ask(&server)
-    }
-
-    #[test]
-    fn a_release_waits_for_a_replica_that_left_a_moment_ago_as_it_may_be_promoted() {
-        let two = ["a:1", "b:1"];
-        for quorum in [None, Some(Quorum::AtLeast(1)), Some(Quorum::All)] {
-            assert_eq!(
-                asked(&[(9, 2), (6, 2), (1, 1)], quorum, &two),
-                2,
-                "{quorum:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_release_waits_for_a_replica_that_left_long_ago_only_where_it_is_listed_for_sync_all() {
-        let gone = [(20, 2), (6, 1), (1, 1)];
-        for quorum in [None, Some(Quorum::AtLeast(1))] {
-            assert_eq!(asked(&gone, quorum, &["a:1", "b:1"]), 1, "{quorum:?}");
-        }
-        assert_eq!(asked(&gone, Some(Quorum::All), &["a:1"]), 1);
-        assert_eq!(asked(&gone, Some(Quorum::All), &["a:1", "b:1"]), 2);
-    }
+/// Returns the command that waits for replicas.
+pub(super) fn wait(replicas: u32, within: Duration) -> Cmd {
+    let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+    let mut wait = cmd("WAIT");
+    wait.arg(replicas).arg(milliseconds.max(1));
+    wait
 }

@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::call::Call;
-use super::confirming::Confirming;
+use super::confirming::{Confirming, FOLLOWED, POLL_EVERY, wait};
 use super::error::{Error, ErrorKind};
 use super::left;
 use super::nodes::{Nodes, cluster_nodes};
 use super::pushes::{Pushes, Resp3};
 use super::refusal::{from_server, is_turned_away};
-use super::replication::{Replicas, Replication};
+use super::replication::{Replicas, Replication, Role};
 use super::reply::lossy_text;
 use super::server::{Part, Server};
-use super::wire::{AboutReplicas, Expected, LISTING, Push, Received, ReplyLimit, RequestId, Wire};
+use super::wire::{Expected, LISTING, Push, Received, ReplyLimit, RequestId, Wire};
 
 /// How many calls of a list are sent at once; as many more may be under way.
 const PART: usize = 50;
@@ -66,9 +66,6 @@ impl Connection {
         };
         let answers = connection.log_in(questions, until);
         let answers = answers.map_err(|error| connection.wire.softened_by_fresh_password(error))?;
-        for answer in &answers {
-            connection.confirming.note_followers(server, answer);
-        }
         if let Some(password) = &server.fresh_password {
             password.note_accepted();
         }
@@ -397,8 +394,7 @@ impl Connection {
         self.wire.server.note_nodes(nodes.others);
     }
 
-    fn role(&mut self, answer: &Value) {
-        self.confirming.note_followers(&self.wire.server, answer);
+    fn role(&self, answer: &Value) {
         if let Value::Array(fields) = answer
             && let Some(role) = fields.first()
         {
@@ -427,17 +423,14 @@ impl Connection {
         within: Duration,
     ) -> Result<Value, Error> {
         let start = Instant::now();
-        self.confirming.asks_followers = true;
         let number = self.request(call, start + within, None)?;
-        let answer = match self.answer(number, start + soon.min(within)) {
+        match self.answer(number, start + soon.min(within)) {
             Err(error) if error.kind == ErrorKind::Unreachable && soon < within => {
                 is_slow();
                 self.answer(number, start + within)
             }
             other => other,
-        };
-        self.confirming.asks_followers = false;
-        answer
+        }
     }
 
     /// Sends many calls of one script at once and reads all answers, which may take `within` together.
@@ -610,33 +603,30 @@ impl Connection {
         self.confirming.replicas_timeout()
     }
 
-    /// Whether replicas weren't asked for the last release that followed before.
-    pub fn left_out_followers(&self) -> bool {
-        self.confirming.asked_followers < self.confirming.followers
-    }
-
-    /// Whether the release that was answered last outlives a failover, as far as that can be known: all replicas that
-    /// there were have it.
+    /// Returns true if the release that was answered last outlives a failover, as far as `REDLOCK_SYNC=all` says that it
+    /// must: each replica that could follow the primary has it.
     pub fn is_followed(&mut self, within: Duration) -> bool {
-        if let Err(error) = self.await_followers(Instant::now() + within) {
-            self.wire.broken = Some(error);
-            return false;
-        }
-        self.confirming.followed_by >= self.confirming.asked_followers
-    }
-
-    /// Waits until it is known how many replicas have the release.
-    fn await_followers(&mut self, until: Instant) -> Result<(), Error> {
-        let is_due =
-            |expected: &Expected| matches!(expected, Expected::Replicas(AboutReplicas::Followed));
-        while self.wire.expects(is_due) {
-            match self.next_incoming()? {
-                Some(received) => self.pushes.remember_push(&received),
-                None if self.wire.expects(is_due) => self.wire.wait_for_more(until)?,
-                None => {}
+        let Some(goal) = self.confirming.goal_of_release(self.server().address()) else {
+            return true;
+        };
+        let until = Instant::now() + within.min(FOLLOWED);
+        let (mut offset, mut waits) = (None, wait(goal.number(), FOLLOWED));
+        loop {
+            let questions = [cmd("ROLE"), waits, cmd("ROLE")];
+            let answers = self.query_each(&questions, within).unwrap_or_default();
+            let role = |at: usize| Role::parse(answers.get(at)?);
+            let (Some(before), Some(after)) = (role(0), role(2)) else {
+                return false;
+            };
+            if goal.is_reached(*offset.get_or_insert(before.offset), &after) {
+                return true;
             }
+            if Instant::now() >= until {
+                return false;
+            }
+            // Asked for more than there are, they all tell how far they are.
+            waits = wait(u32::MAX, POLL_EVERY);
         }
-        Ok(())
     }
 }
 

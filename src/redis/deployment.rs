@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use super::cluster::{Cluster, Opened};
+use super::cluster::Cluster;
 use super::connection::Connection;
 use super::local::Local;
 use super::password::FreshPassword;
@@ -173,54 +173,50 @@ impl Deployment {
         self.sentinels().and_then(Sentinels::down_after)
     }
 
-    /// Whether another server than the one that was used last may be the primary, by the sentinels, which are asked. A
-    /// node of a cluster that can't reach most others refuses requests before its replica takes over.
-    pub fn is_alone(&self, within: Duration) -> bool {
-        let sentinels = self.sentinels();
-        sentinels.is_some_and(|sentinels| sentinels.is_alone(&self.server(), within))
-    }
-
     /// Connects to the server that has the locks, and authenticates, all `within` a time.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
     pub fn open(&self, timeout: Duration, within: Duration) -> Result<Connection, Error> {
-        let names_each = self.needs_all_replicas();
-        let (mut connection, replicas) = self.find(timeout, within, names_each)?;
-        if let Some(replication) = self.replication() {
-            connection.replicate(replication, replicas);
-        }
-        Ok(connection)
+        self.find(timeout, within, false)
     }
 
     /// Like [`Self::open`], for a release. Needs no majority of the sentinels: a server that was replaced can't free another
     /// client's lock.
     pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
-        let Some(sentinels) = self.sentinels() else {
-            let (connection, _) = self.find(within, within, false)?;
-            return Ok(connection);
-        };
-        let connection = sentinels.open_to_release(&self.server(), within)?;
-        *lock(&self.current) = Arc::clone(connection.server());
-        Ok(connection)
+        self.find(within, within, true)
     }
 
-    /// Connects to the server that has the locks; `names_each` if it matters which replicas that has.
-    fn find(&self, timeout: Duration, within: Duration, names_each: bool) -> Result<Opened, Error> {
-        let server = self.server();
-        let opened = match &self.kind {
+    fn find(
+        &self,
+        timeout: Duration,
+        within: Duration,
+        is_to_release: bool,
+    ) -> Result<Connection, Error> {
+        let (server, names_each) = (self.server(), self.needs_all_replicas());
+        let (mut connection, replicas) = match &self.kind {
             Kind::Single => {
                 let (connection, _) = Connection::open(&server, timeout, within, &[])?;
-                return Ok((connection, Arc::default()));
+                (connection, Arc::default())
             }
             Kind::Sentinels(sentinels) => {
-                let connection = sentinels.open(&server, timeout, within, names_each)?;
+                let open = if is_to_release {
+                    Sentinels::open_to_release
+                } else {
+                    Sentinels::open
+                };
+                let connection = open(sentinels, &server, timeout, within, names_each)?;
                 (connection, sentinels.replicas())
             }
             Kind::Cluster(cluster) => cluster.open(&server, timeout, within, names_each)?,
         };
-        *lock(&self.current) = Arc::clone(opened.0.server());
-        Ok(opened)
+        if self.may_fail_over() {
+            *lock(&self.current) = Arc::clone(connection.server());
+        }
+        if let Some(replication) = self.replication() {
+            connection.replicate(replication, replicas);
+        }
+        Ok(connection)
     }
 
     /// The sentinels that are asked for the primary, if any are.

@@ -74,11 +74,12 @@ impl Replicas {
         *self.listed() = Listed::Not(why);
     }
 
-    /// How many were listed last, where that is known.
-    pub(super) fn listed_number(&self) -> Option<u32> {
+    /// Returns the replicas that were listed last for the primary at this address, however long ago.
+    pub(super) fn last_goal(&self, at: &Address) -> Goal {
         match &*self.listed() {
-            Listed::Each(replicas) | Listed::Until(replicas, ..) => replicas.len().try_into().ok(),
-            Listed::Not(_) => None,
+            Listed::Until(replicas, of, _) if of == at => Goal::Each(replicas.clone()),
+            Listed::Each(replicas) => Goal::Each(replicas.clone()),
+            Listed::Until(..) | Listed::Not(_) => Goal::None(String::new()),
         }
     }
 
@@ -283,11 +284,6 @@ impl Role {
         let addresses = self.replicas.iter().map(|(address, _)| address);
         let is_server = |address: &&String| !address.ends_with(":0");
         addresses.filter(is_server).cloned().collect()
-    }
-
-    /// Returns how many replicas are connected.
-    pub(super) fn followers(&self) -> u32 {
-        u32::try_from(self.addresses().len()).unwrap_or(u32::MAX)
     }
 
     /// Up to where a replica has confirmed; `None` when it isn't connected.

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use redis::cmd;
 
-pub use self::heard::Answer;
 use self::answer::{Question, ask};
+pub use self::heard::Answer;
 use self::heard::Heard;
 use self::poll::{Agreed, Poll};
 use super::connection::Connection;
@@ -69,7 +69,7 @@ impl Sentinels {
     /// Connects to the primary; `like` has the credentials for it. `names_each` if it matters which replicas it has.
     pub(super) fn open(
         &self,
-        like: &Server,
+        like: &Arc<Server>,
         timeout: Duration,
         within: Duration,
         names_each: bool,
@@ -90,14 +90,17 @@ impl Sentinels {
     pub(super) fn open_to_release(
         &self,
         last: &Arc<Server>,
+        timeout: Duration,
         within: Duration,
+        names_each: bool,
     ) -> Result<Connection, Error> {
         let until = Instant::now() + within;
-        let mut poll = self.poll(false, within / 2);
+        let mut poll = self.poll(names_each, within / 2);
         match poll.wait() {
-            Some(agreed) => self.connect(&agreed, last, within, until),
+            Some(agreed) => self.connect(&agreed, last, timeout, until),
             None if last.was_reached() => {
-                let (connection, _) = Connection::open(last, within, left(until), &[])?;
+                let role = [cmd("ROLE")];
+                let (connection, _) = Connection::open(last, timeout, left(until), &role)?;
                 Ok(connection)
             }
             None => Err(poll.error(&self.primary)),
@@ -279,13 +282,6 @@ impl Sentinels {
         let why = format!("most sentinels name {address} as the primary");
         self.replicas.forget(why);
         true
-    }
-
-    /// Returns true if another server may be the primary: most of the URL's sentinels don't name this one, or not in time.
-    pub(super) fn is_alone(&self, primary: &Server, within: Duration) -> bool {
-        let within = self.heard.patience().min(within);
-        let agreed = self.poll(false, within).wait();
-        agreed.is_none_or(|agreed| agreed.address != *primary.address())
     }
 }
 

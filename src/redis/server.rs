@@ -10,7 +10,7 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -67,10 +67,6 @@ pub enum Part {
     Node,
 }
 
-/// How long a replica is gone before it counts as gone: one that is being promoted leaves its primary, and all sentinels
-/// know of that sooner.
-const SETTLED: Duration = Duration::from_secs(5);
-
 /// Load balancers and NATs forget idle connections after 4 to 15 minutes without notice. These probes keep the connections
 /// alive, and end those that are forgotten.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
@@ -109,10 +105,6 @@ pub struct Server {
 /// The experience with an address, which lasts when the address is found again.
 #[derive(Default)]
 struct Past {
-    /// The most replicas that it has said to follow it: one that is cut off loses them, and stays the primary to itself.
-    followers: AtomicU32,
-    /// How many it said so with the last renewals, and when: back to the last one that is older than [`SETTLED`].
-    lately: Mutex<Vec<(Instant, u32)>>,
     /// The shortest time that the answer to a call has taken, in microseconds; 0: none has come.
     round_trip: AtomicU64,
     /// Address of the last connection over TCP.
@@ -299,32 +291,6 @@ impl Server {
     /// The shortest time that the answer to a call has taken: that of a way there and back. Zero where none has come.
     pub fn round_trip(&self) -> Duration {
         Duration::from_micros(self.past.round_trip.load(Ordering::Relaxed))
-    }
-
-    /// So many replicas follow it; returns the most that ever did.
-    pub(super) fn note_followers(&self, followers: u32) -> u32 {
-        let before = self.past.followers.fetch_max(followers, Ordering::Relaxed);
-        before.max(followers)
-    }
-
-    /// So many replicas followed it at a renewal at this moment.
-    pub(super) fn note_followers_lately(&self, followers: u32, at: Instant) {
-        self.note_followers(followers);
-        let mut lately = lock(&self.past.lately);
-        lately.push((at, followers));
-        let is_old = |(at, _): &(Instant, u32)| at.elapsed() >= SETTLED;
-        if let Some(last) = lately.iter().rposition(is_old) {
-            lately.drain(..last);
-        }
-    }
-
-    /// How many replicas follow it, where it hasn't changed for a while which are gone: the most since a renewal long
-    /// enough ago.
-    pub(super) fn settled_followers(&self) -> Option<u32> {
-        let lately = lock(&self.past.lately);
-        let is_old = |(at, _): &(Instant, u32)| at.elapsed() >= SETTLED;
-        let last = lately.iter().rposition(is_old)?;
-        lately[last..].iter().map(|(_, followers)| *followers).max()
     }
 
     /// The other nodes of its cluster are at these addresses.

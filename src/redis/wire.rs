@@ -49,10 +49,6 @@ pub type RequestId = u64;
 pub(super) enum AboutReplicas {
     /// How many replicas have what was written before.
     Acknowledged,
-    /// How many replicas have a release.
-    Followed,
-    /// Which replicas follow, if we may know them.
-    Followers,
     /// How far the primary was after the call that waits for its replicas.
     Written,
     /// How far each of them is.

@@ -480,12 +480,22 @@ const DONE: &str = "*1\r\n:1\r\n";
 const RENEWED: &str = "*6\r\n:1\r\n:900\r\n:1\r\n:1\r\n:1\r\n$-1\r\n";
 const LOST: &str = "*3\r\n:0\r\n$-1\r\n$-1\r\n";
 
-/// A primary without replicas that has one answer for each script; and how many scripts it has got.
+/// The answer to `ROLE` of a primary with replicas at these ports, which have all of its data.
+fn role(replicas: &[u16]) -> String {
+    let each = replicas.iter();
+    let each: String = each
+        .map(|port| array(&format!("127.0.0.1 {port} 7")))
+        .collect();
+    format!("*3\r\n$6\r\nmaster\r\n:7\r\n*{}\r\n{each}", replicas.len())
+}
+
+/// A primary with the replicas that the sentinels list, which has one answer for each script; and how many scripts it has
+/// got.
 fn primary_that_answers(answer: &'static str) -> (u16, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let scripts = Arc::clone(&count);
     let port = serve(move |words| match words[0].as_str() {
-        "ROLE" => "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n".into(),
+        "ROLE" => role(&[7, 8]),
         "WAIT" => ":0\r\n".into(),
         _ => {
             scripts.fetch_add(1, Ordering::Relaxed);
@@ -573,9 +583,15 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
         assert!(words.starts_with(start), "{words}");
     }
     // A server that this process hasn't reached may be any.
-    assert!(sentinels.open_to_release(&last, second).is_err());
+    assert!(
+        sentinels
+            .open_to_release(&last, second, second, ANY)
+            .is_err()
+    );
     last.note_answer();
-    let connection = sentinels.open_to_release(&last, second).unwrap();
+    let connection = sentinels
+        .open_to_release(&last, second, second, ANY)
+        .unwrap();
     assert_eq!(port_of(connection.server().address()), port);
     // A release goes to the next primary if most sentinels name that.
     let next = primary();
@@ -583,7 +599,7 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
         lock(&fake.says).is_silent = false;
     }
     tell(&fakes[..2], next);
-    let connection = sentinels.open_to_release(&last, LONG).unwrap();
+    let connection = sentinels.open_to_release(&last, LONG, LONG, ANY).unwrap();
     assert_eq!(port_of(connection.server().address()), next);
 }
 
@@ -643,73 +659,63 @@ fn a_holder_follows_most_sentinels_to_the_next_primary() {
     }
 }
 
-/// A primary that is replaced when it has answered a release, and is followed by as many replicas as each answer to `ROLE`
-/// counts in turn; what it says to each `WAIT` in turn, and to a script before the release, if anything; and what the next
-/// primary says to the release. How often that one was asked for it, and how that came out.
+/// Releases a lock at a primary that is replaced when it has answered, and that names these replicas as connected (`None`:
+/// it is a replica itself) from then on. Returns how often the next primary was asked for the release, and how that came
+/// out; its answer is `next`.
 fn released_while_replaced(
-    followers: Vec<usize>,
-    waited: Vec<&'static str>,
-    before: Option<&'static str>,
+    replicas: Option<&'static [u16]>,
+    quorum: Option<Quorum>,
     next: &'static str,
 ) -> (usize, Result<(Released, bool), Error>) {
     let (next, repeated) = primary_that_answers(next);
     let (_, fakes) = three(0);
     let told = fakes.clone();
-    let (roles, waits) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let first = Mutex::new(before);
+    let is_replaced = AtomicUsize::new(0);
     let old = serve(move |words| match words[0].as_str() {
-        "ROLE" => {
-            let turn = roles.fetch_add(1, Ordering::Relaxed);
-            let number = followers[turn.min(followers.len() - 1)];
-            let each = (7..7 + number).map(|port| array(&format!("127.0.0.1 {port} 7")));
-            let each: String = each.collect();
-            format!("*3\r\n$6\r\nmaster\r\n:7\r\n*{number}\r\n{each}")
-        }
-        "WAIT" => {
-            let turn = waits.fetch_add(1, Ordering::Relaxed);
-            waited[turn.min(waited.len() - 1)].into()
-        }
+        "ROLE" if is_replaced.load(Ordering::Relaxed) == 0 => role(&[7, 8]),
+        "ROLE" => replicas.map_or_else(|| array("slave 127.0.0.1 1"), role),
+        // Any of those that are connected, by their number.
+        "WAIT" => ":2\r\n".into(),
         _ => {
-            if let Some(before) = lock(&first).take() {
-                return before.into();
-            }
             tell(&told, next);
+            is_replaced.store(1, Ordering::Relaxed);
             DONE.into()
         }
     });
     tell(&fakes, old);
-    let (locks, claim) = locks(&fakes);
-    let mut client = locks.open().unwrap();
-    let claims = [claim];
-    if before == Some(RENEWED) {
-        Claim::renew_all(&claims, &mut client, Duration::from_secs(1)).unwrap();
+    let (mut locks, claim) = locks(&fakes);
+    if let Some(quorum) = quorum {
+        let timeout = LONG;
+        locks = locks.replicated(Replication { quorum, timeout }).unwrap();
     }
+    let mut client = locks.open().unwrap();
     let mode = ReleaseMode::Finished {
         outcome: HoldOutcome::Status(0),
         keep_for: Duration::ZERO,
     };
-    let released = claims[0].release_or_retry(&mut client, &mode, LONG, None, || {});
+    let released = claim.release_or_retry(&mut client, &mode, LONG, None, || {});
     (repeated.load(Ordering::Relaxed), released)
 }
 
 #[test]
-fn a_release_is_repeated_at_the_next_primary_where_no_replica_may_have_it() {
-    const DEMOTED: &str = "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n";
-    const UNKNOWN: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
-    const NONE: &str = ":0\r\n";
-    for (what, followers, waited, before, next) in [
-        ("it is demoted", vec![1], vec![DEMOTED], None, DONE),
-        ("a new replica", vec![0, 1], vec![NONE], Some(RENEWED), DONE),
-        // Nothing was written before the script was sent: that, the replica has.
-        ("EVAL", vec![1], vec![":1\r\n", NONE], Some(UNKNOWN), DONE),
-        ("no connection", vec![1], vec!["no reply\r\n"], None, DONE),
+fn with_sync_all_a_release_is_repeated_at_the_next_primary_unless_each_listed_replica_has_it() {
+    let all = Some(Quorum::All);
+    for (what, replicas, quorum, next, times) in [
+        ("each has it", Some(&[7, 8][..]), all, DONE, 0),
+        ("it is demoted", None, all, DONE, 1),
+        // Among them a former primary that has just been demoted, say; as many as are listed.
+        ("others have it", Some(&[8, 9]), all, DONE, 1),
+        ("none is connected", Some(&[]), all, DONE, 1),
         // It was acknowledged, and so is no loss, where the next primary never had the lock.
-        ("no loss", vec![1], vec![NONE], None, LOST),
+        ("no loss", Some(&[8, 9]), all, LOST, 1),
+        // As a renewal, it needs none.
+        ("any", Some(&[]), Some(Quorum::AtLeast(1)), DONE, 0),
+        ("without sync", Some(&[]), None, DONE, 0),
     ] {
-        let (repeated, released) = released_while_replaced(followers, waited, before, next);
+        let (repeated, released) = released_while_replaced(replicas, quorum, next);
         let is_released = matches!(released, Ok((Released::Now, true)));
         assert!(is_released, "{what}: {released:?}");
-        assert!(repeated == 1 || next == LOST, "{what}: {repeated}");
+        assert_eq!(repeated, times, "{what}");
     }
 }
 
@@ -732,23 +738,6 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
         let kind = renewed.map(drop).unwrap_err().kind;
         assert_eq!(kind, ErrorKind::NotReplicated, "{way}");
     }
-}
-
-#[test]
-fn a_primary_that_most_sentinels_do_not_name_in_time_may_have_been_replaced() {
-    let (primary, other) = (primary(), primary());
-    let (sentinels, fakes) = three(primary);
-    let connection = open(&sentinels, ANY).unwrap();
-    let is_alone = || sentinels.is_alone(connection.server(), LONG);
-    assert!(!is_alone());
-    tell(&fakes[..1], other);
-    assert!(!is_alone());
-    tell(&fakes[1..2], other);
-    assert!(is_alone());
-    tell(&fakes, primary);
-    assert!(!is_alone());
-    slow_down(&fakes[..2], LONG);
-    assert!(is_alone());
 }
 
 #[test]

@@ -513,7 +513,7 @@ fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
     let of_two = with_password(&all, &[liar.port, second]);
     outcome(&mut all.redlock(&["--url", &of_two, "status"])).assert_said(69, "don't agree");
     stranger.assert_heard_nothing();
-    // One that is quick isn't most of three, nor of two, however late the others are.
+    // A quick sentinel isn't most of three, nor of two, however late the others are.
     all.sentinels[1..].iter().for_each(Sentinel::stall);
     for (url, of) in [(url, 3), (of_two, 2)] {
         let hasty = words!("--url {} REDLOCK_REDIS_TIMEOUT=4s status", &url);
@@ -673,21 +673,23 @@ impl Replicated {
 #[test]
 fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
     let mut all = Replicated::start();
-    for (way, timeout, is_replaced) in [
-        // No primary hears it, or one takes it with it.
-        (Way::Killed, "10s", false),
-        (Way::Stopped, "10s", false),
-        (Way::ShutIn, "10s", false),
+    for (way, timeout, is_replaced, sync) in [
+        // No primary hears it.
+        (Way::Killed, "10s", false, "0"),
+        (Way::Stopped, "10s", false, "0"),
+        // The old primary takes it with it.
+        (Way::ShutIn, "10s", false, "all"),
         // A failover takes longer than this: the time for that is --kill-after.
-        (Way::Killed, "500ms", false),
-        (Way::Stopped, "500ms", false),
+        (Way::Killed, "500ms", false, "0"),
+        (Way::Stopped, "500ms", false, "0"),
         // There is another primary than the one that granted the lock.
-        (Way::Asked, "10s", true),
-        (Way::ShutIn, "10s", true),
+        (Way::Asked, "10s", true, "all"),
+        (Way::ShutIn, "10s", true, "all"),
     ] {
         let old = all.primary();
-        let words = words!("run --ttl 90s -k 30s a REDLOCK_REDIS_TIMEOUT={}", timeout);
-        let mut holder = start(&all, "holder", words).ready();
+        let options = "run --ttl 90s -k 30s a REDLOCK_REDIS_TIMEOUT={} REDLOCK_SYNC={}";
+        let words = crate::support::words(options, &[timeout, sync]);
+        let mut holder = start(&all, "holder", &words).ready();
         all.settle(old);
         if is_replaced {
             let new = way.replace(&mut all, old);
@@ -750,7 +752,9 @@ fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary
 #[test]
 fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_costs_nothing() {
     let mut all = Replicated::start();
-    let mut holder = start(&all, "holder", words!("run --ttl 90s -k 45s a")).ready();
+    all.set_patient(true);
+    let words = words!("run --ttl 90s -k 45s REDLOCK_SYNC=all a");
+    let mut holder = start(&all, "holder", words).ready();
     all.servers[1].stall();
     holder.let_go();
     let began = Instant::now();
@@ -762,6 +766,7 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
     assert!(took < Duration::from_secs(20), "{took:?}");
     assert!(!all.servers[0].is_held("a"));
 
+    all.set_patient(false);
     all.wait_until_whole();
     let holders = [
         ("a", words!("run --ttl 12s -k 1s a")),
