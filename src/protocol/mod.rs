@@ -87,6 +87,7 @@ mod name;
 mod rehearsal;
 mod scripts;
 mod token;
+mod unconfirmed;
 mod who;
 
 #[cfg(test)]
@@ -106,6 +107,7 @@ pub use self::locks::{Access, Locks};
 pub use self::name::Name;
 pub use self::rehearsal::Rehearsed;
 pub use self::token::Token;
+pub use self::unconfirmed::Unconfirmed;
 pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Who};
 pub use crate::redis::error::{Cause, Error, ErrorKind};
 pub use crate::redis::local::{THIS_HOST_ONLY, is_server as is_local_server};

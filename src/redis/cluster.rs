@@ -22,7 +22,7 @@ use super::server::Server;
 use super::slot::key_of_prefix;
 use super::url::Address;
 
-/// How often nodes may name yet another node.
+/// Limit of nodes that name yet another node, one after the other.
 const HOPS: usize = 3;
 
 /// A node that is silent takes at most this part of the time, so that some is left for the others.
@@ -33,7 +33,7 @@ pub(super) struct Cluster {
     seeds: Vec<Address>,
     /// About a key of the slot.
     question: Cmd,
-    /// How many searches have failed since one succeeded.
+    /// Number of searches that have failed since one succeeded.
     failures: AtomicUsize,
 }
 
@@ -142,7 +142,7 @@ fn connect(
         if counted.is_empty() {
             counted = Role::parse(role).unwrap_or_default().addresses();
         }
-        replicas.replace(counted);
+        replicas.replace(counted, nodes.shard);
         server.note_nodes(nodes.others);
     }
     Ok((connection, replicas))

@@ -388,7 +388,7 @@ impl Connection {
         if let Some((_, replicas)) = &self.confirming.replication {
             let listed = nodes.replicas();
             if !listed.is_empty() {
-                replicas.replace(listed);
+                replicas.replace(listed, nodes.shard);
             }
         }
         self.wire.server.note_nodes(nodes.others);

@@ -1,10 +1,12 @@
 //! The nodes of a cluster, as one node reports them, and the replicas that could be promoted. Pure.
 
+use std::collections::BTreeSet;
+
 use redis::{Cmd, cmd};
 
 use super::url::Address;
 
-/// How many other nodes are remembered.
+/// Limit of other nodes that are remembered.
 const MAX_NODES: usize = 16;
 
 /// How many replicas of a node are remembered: more than any has.
@@ -73,6 +75,9 @@ pub struct Nodes {
     pub others: Vec<Address>,
     /// Its own replicas.
     replicas: Vec<KnownReplica>,
+    /// Number of nodes that could have its slots, up or down: the node, its replicas, and a primary that it may have replaced
+    /// with those that still follow that one.
+    pub shard: usize,
 }
 
 impl Nodes {
@@ -85,17 +90,23 @@ impl Nodes {
         let own = lines().find(is_myself);
         let own = own.as_ref().and_then(|line| line.first().copied());
         let (mut nodes, mut rest) = (Self::default(), Vec::new());
+        let replaced: BTreeSet<&str> = lines().filter_map(|line| replaced_id(&line)).collect();
+        let mut shard: BTreeSet<&str> = own.into_iter().collect();
         for line in lines() {
-            let [_, place, flags, primary, ..] = line[..] else {
+            let [id, place, flags, primary, ..] = line[..] else {
                 continue;
             };
             let has = |flag| flags.split(',').any(|other| other == flag);
+            if replaced.contains(primary) && !has("nofailover") {
+                shard.extend([id, primary]);
+            }
             if has("myself") || has("noaddr") || has("handshake") {
                 continue;
             }
             let is_down = has("fail");
             let is_replica = Some(primary) == own;
             if is_replica && let Some((address, _)) = place.split_once('@') {
+                shard.extend(Some(id).filter(|_| !has("nofailover")));
                 nodes.replicas.push(KnownReplica {
                     address: address.to_owned(),
                     priority: if has("nofailover") { 0 } else { PRIORITY },
@@ -109,6 +120,7 @@ impl Nodes {
                 false => rest.extend(addresses(place, at)),
             }
         }
+        nodes.shard = shard.len();
         nodes.others.append(&mut rest);
         nodes.others.truncate(MAX_NODES);
         // Each is compared with all others, and an answer has room for a hundred thousand.
@@ -120,6 +132,16 @@ impl Nodes {
     pub fn replicas(&self) -> Vec<String> {
         promotable_replicas(&[self.replicas.as_slice()], 1)
     }
+}
+
+/// Returns the ID of a primary whose slots another node has taken over while it was away.
+fn replaced_id<'a>(line: &[&'a str]) -> Option<&'a str> {
+    // A line with slots is longer.
+    let [id, _, flags, _, _, _, _, _] = line[..] else {
+        return None;
+    };
+    let has = |flag| flags.split(',').any(|other| other == flag);
+    (has("master") && (has("fail") || has("fail?"))).then_some(id)
 }
 
 /// The addresses in `<ip>:<port>@<bus>[,<host name>…]`: by its name and by its number.
@@ -146,7 +168,7 @@ pub struct KnownReplica {
     pub address: String,
     /// Sentinels promote one with a smaller number first, and one with 0 never.
     pub priority: u32,
-    /// It doesn't answer, or hasn't yet.
+    /// Down for this sentinel or node, or never heard of.
     pub is_down: bool,
     /// It was the primary before, has come back, and isn't demoted yet.
     pub is_former: bool,
@@ -241,6 +263,57 @@ gg
             ]
         );
         assert_eq!(nodes.replicas(), ["10.0.0.3:7003"]);
+    }
+
+    #[test]
+    fn a_shard_has_its_replicas_that_are_down_and_a_primary_that_was_replaced_with_those_that_follow_it()
+     {
+        let own = "aa :1@2 myself,master - 0 0 9 connected 0-5460";
+        let other = "bb h:2@2 master - 0 0 2 connected 5461-10922";
+        for (lines, shard) in [
+            (&[][..], 1),
+            (&["cc h:3@2 slave aa 0 0 1 connected"], 2),
+            (
+                &[
+                    "cc h:3@2 slave aa 0 0 1 connected",
+                    "dd h:4@2 slave,fail aa 0 0 1 connected",
+                ],
+                3,
+            ),
+            // A replica that is never promoted, one of another shard, and one without an address.
+            (&["cc h:3@2 slave,nofailover aa 0 0 1 connected"], 1),
+            (&["cc h:3@2 slave bb 0 0 1 connected"], 1),
+            (&["cc :0@0 slave,noaddr aa 0 0 1 disconnected"], 1),
+            // The other side of a split: to this side, their primary is down and has lost its slots.
+            (
+                &[
+                    "cc h:3@2 slave aa 0 0 1 connected",
+                    "pp h:5@2 master,fail - 0 0 1 connected",
+                    "qq h:6@2 slave,fail pp 0 0 1 connected",
+                ],
+                4,
+            ),
+            // All of its replicas follow the next primary.
+            (
+                &[
+                    "pp h:5@2 master,fail - 0 0 1 connected",
+                    "cc h:3@2 slave aa 0 0 1 connected",
+                ],
+                2,
+            ),
+            // A new primary, and its replica, wait for slots.
+            (
+                &[
+                    "pp h:5@2 master - 0 0 1 connected",
+                    "qq h:6@2 slave pp 0 0 1 connected",
+                ],
+                1,
+            ),
+        ] {
+            let list = [&[own, other], lines].concat().join("\n");
+            let nodes = Nodes::parse(&list, &tcp("h", 1));
+            assert_eq!(nodes.shard, shard, "{lines:?}");
+        }
     }
 
     #[test]

@@ -36,8 +36,8 @@ pub struct Replicas(Mutex<Listed>);
 
 #[derive(Debug)]
 enum Listed {
-    /// `host:port` of each.
-    Each(Vec<String>),
+    /// `host:port` of each that is up, and the number of nodes of the shard.
+    Each(Vec<String>, usize),
     /// The same, of the primary at this address, and for what is sent until then.
     Until(Vec<String>, Address, Instant),
     /// They couldn't be listed, or not as those of the primary; why.
@@ -46,7 +46,7 @@ enum Listed {
 
 impl Default for Listed {
     fn default() -> Self {
-        Self::Each(Vec::new())
+        Self::Each(Vec::new(), 0)
     }
 }
 
@@ -59,9 +59,9 @@ impl Replicas {
         lock(&self.0)
     }
 
-    /// Those of the only primary that there is, until they are listed anew.
-    pub fn replace(&self, replicas: Vec<String>) {
-        *self.listed() = Listed::Each(replicas);
+    /// Replaces the list by the replicas of a shard that are up, of as many nodes, until the next list.
+    pub fn replace(&self, replicas: Vec<String>, shard: usize) {
+        *self.listed() = Listed::Each(replicas, shard);
     }
 
     /// Those of the primary at this address, for what is asked of it next.
@@ -78,7 +78,7 @@ impl Replicas {
     pub(super) fn last_goal(&self, at: &Address) -> Goal {
         match &*self.listed() {
             Listed::Until(replicas, of, _) if of == at => Goal::Each(replicas.clone()),
-            Listed::Each(replicas) => Goal::Each(replicas.clone()),
+            Listed::Each(replicas, _) => Goal::Each(replicas.clone()),
             Listed::Until(..) | Listed::Not(_) => Goal::None(String::new()),
         }
     }
@@ -89,7 +89,14 @@ impl Replicas {
             return Goal::Number(number);
         }
         match &*self.listed() {
-            Listed::Each(replicas) => Goal::Each(replicas.clone()),
+            // Two parts of a shard, each with a primary, can't both have more than half of it.
+            Listed::Each(replicas, shard) if !replicas.is_empty() && replicas.len() < shard / 2 => {
+                Goal::None(format!(
+                    "only {} of the {shard} nodes that could have its hash slot are up, and more than half of them must have the lock; start the others, or remove those that are gone for good (CLUSTER FORGET)",
+                    replicas.len() + 1
+                ))
+            }
+            Listed::Each(replicas, _) => Goal::Each(replicas.clone()),
             Listed::Until(replicas, of, until) if of == at && Instant::now() < *until => {
                 Goal::Each(replicas.clone())
             }
@@ -444,7 +451,14 @@ mod tests {
         };
         let goal = |quorum| replicas.goal(quorum, &at("p"));
         assert_eq!(goal(Quorum::All), each(&[]));
-        replicas.replace(vec!["a:1".into(), "b:1".into()]);
+        let two = || vec!["a:1".into(), "b:1".into()];
+        for shard in [4, 6] {
+            replicas.replace(two(), shard);
+            let is_half = matches!(goal(Quorum::All), Goal::None(_));
+            assert_eq!(is_half, shard > 5, "{shard}");
+            assert_eq!(goal(Quorum::AtLeast(1)), Goal::Number(1));
+        }
+        replicas.replace(two(), 3);
         let all = goal(Quorum::All);
         assert_eq!(all, each(&["a:1", "b:1"]));
         assert_eq!((all.number(), all.is_each()), (2, true));

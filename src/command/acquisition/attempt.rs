@@ -20,7 +20,7 @@ use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::duration;
 use crate::protocol::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Limit, Name, Place, ReleaseMode,
-    SkipReason, WaitEdge, Who,
+    SkipReason, Unconfirmed, WaitEdge, Who,
 };
 use crate::report::{self, Outlook, Verbosity, cancelled, client_in_words, lost};
 use crate::signal::Signals;
@@ -51,6 +51,7 @@ pub struct Attempt<'a> {
     timed_out: bool,
     /// Why it is tried again.
     failure: String,
+    unconfirmed: Unconfirmed,
     /// How long a hold of this lock usually lasts, where the history has said so; and whether it was asked.
     usual: Option<Duration>,
     asked_usual: bool,
@@ -121,6 +122,7 @@ impl<'a> Attempt<'a> {
             own_holder: None,
             timed_out: false,
             failure: String::new(),
+            unconfirmed: Unconfirmed::default(),
             usual: None,
             asked_usual: false,
             was_shown: false,
@@ -360,6 +362,10 @@ impl<'a> Attempt<'a> {
             }
             wait::Action::Disconnect(error) => {
                 self.failure = error.to_string();
+                self.by_last_answer(|attempt| {
+                    let (grant, ttl) = (&mut attempt.unconfirmed, attempt.acquisition.terms.ttl);
+                    grant.on_failure(&error, &attempt.claim, &mut attempt.client, ttl);
+                });
                 self.acquisition.settings.verbosity.verbose(error);
                 self.client.disconnect();
             }

@@ -335,6 +335,38 @@ fn sync_all_waits_for_each_replica_of_the_node_that_could_follow_it() {
     run(&cluster.url(), sync).assert_code(0).assert_silent();
 }
 
+#[test]
+fn sync_all_needs_more_than_half_of_the_nodes_that_could_have_the_slot() {
+    let cluster = Cluster::start(&[0, 0, 0, 0]);
+    assert_eq!(cluster.owner(&cluster.slot(KEY)), 0);
+    // To the others, the primary and two of its replicas are on the far side of a split.
+    for number in [0, 3, 4] {
+        cluster.nodes[number].stall();
+    }
+    let replication = |number: usize, field| cluster.nodes[number].info("replication", field);
+    let has_followers = |number: usize, count: &str| {
+        replication(number, "role") == "master" && replication(number, "connected_slaves") == count
+    };
+    let next = || {
+        [5, 6]
+            .into_iter()
+            .find(|number| has_followers(*number, "1"))
+    };
+    wait_until("one of the others follows the other one", || {
+        next().is_some()
+    });
+    let next = next().unwrap();
+    let sync = words!("REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=2s");
+    let run_with = |wait: &[&str]| run(&cluster.url_of(&[1]), &[sync, wait].concat());
+    run_with(&["-w", "3s"]).assert_said(69, "only 2 of the 5 nodes that could have its hash slot");
+    cluster.nodes[3].resume();
+    wait_until("it follows the new primary", || has_followers(next, "2"));
+    run_with(&["-w", "50s"]).assert_code(0);
+    for number in [0, 4] {
+        cluster.nodes[number].resume();
+    }
+}
+
 /// Has a replica follow its primary no more, though it is as well as before to all other nodes.
 fn disconnect(cluster: &Cluster, replica: usize, primary: usize) {
     for (option, value) in [("masteruser", "nobody"), ("masterauth", "nothing")] {

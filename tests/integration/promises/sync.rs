@@ -280,6 +280,25 @@ fn with_sync_1_a_run_that_begins_before_a_replica_follows_waits_for_it() {
 }
 
 #[test]
+fn with_sync_all_a_grant_that_stays_unconfirmed_for_a_ttl_is_requested_again_with_a_new_fence() {
+    let all = Replicated::start();
+    all.cut_replication(0, 2);
+    let options = words!("run REDLOCK_SYNC=all REDLOCK_SYNC_TIMEOUT=300ms --ttl 6s a -c");
+    let waits = run(&all, &[options, &["echo $REDLOCK_FENCE"]].concat());
+    let fence = || all.servers[0].cli(&["HGET", "{redlock:a}:state", "fence"]);
+    wait_until("it is granted", || !fence().is_empty());
+    let first = fence();
+    wait_until("it is granted once more", || fence() != first);
+    all.servers[0].cli(&["ACL", "SETUSER", "server-2", "on"]);
+    let end = waits.finish();
+    let number = |text: &str| text.trim().parse::<u64>().expect("a fencing token");
+    assert!(
+        number(&end.assert_code(0).stdout) > number(&first),
+        "{end:?}"
+    );
+}
+
+#[test]
 fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_does_not_have() {
     let all = Replicated::start();
     let holder = job(&all, "holder", &[]).ready();
