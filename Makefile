@@ -12,7 +12,7 @@
 # make model    the states of the protocol in small, up to STATES of each scenario, and what is made wrong on purpose; ONLY="a freeze"
 # make simulate HOURS of virtual time, 1000 by default, from SEED on
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel
-#               TOPOLOGY=partition: failovers in a network that is cut; SCENARIO=v1-reset: that one alone
+# make search WHAT=partition  failovers in a network that is cut, each with its expected outcome; SCENARIO=v1-reset: that one alone
 # make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone
 # make mutants-lua  each script with one mistake after the other (ONLY=lib/queue): an example or the fuzz notices
 # make mutants  break what decides about locks, one place at a time (FILES=...): the unit tests notice
@@ -61,7 +61,7 @@ COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --di
 # Tests at a time. A test waits most of the time, but runs several processes when it doesn't.
 TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos model simulate bench install install-files lint generate pictures
+.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos search model simulate bench install install-files lint generate pictures
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -160,13 +160,20 @@ simulate:
 	SIMULATE_SEEDS=$$(( $(or $(HOURS),1000) / 2 )) SIMULATE_MINUTES=120 SIMULATE_SEED=$(SEED) \
 	    $(CARGO) test --locked --profile model --bin redlock model::simulate -- --nocapture
 
-# A seed draws jobs and faults, but doesn't repeat a run. Its history is written below target/tmp/chaos. With
-# TOPOLOGY=partition scenarios are played, each to its end, as long as SECONDS have room for the next; all take half an hour.
+# A seed draws jobs and faults, but doesn't repeat a run. Its history is written below target/tmp/chaos.
 chaos:
 	@scripts/setup test
 	$(CARGO) test --locked --test integration --no-run
-	CHAOS_SECONDS="$(or $(SECONDS),60)" CHAOS_SEED="$(SEED)" CHAOS_TOPOLOGY="$(TOPOLOGY)" CHAOS_SCENARIO="$(SCENARIO)" \
+	CHAOS_SECONDS="$(or $(SECONDS),60)" CHAOS_SEED="$(SEED)" CHAOS_TOPOLOGY="$(TOPOLOGY)" \
 	    scripts/leftovers $(CARGO) test --locked --test integration chaos::jobs_keep -- --nocapture
+
+# Scenarios run one after the other; all take 25 minutes.
+search:
+	@[ "$(WHAT)" = partition ] || { echo "usage: make search WHAT=partition [SCENARIO=NAME]" >&2; exit 64; }
+	@scripts/setup test
+	$(CARGO) test --locked --test integration --no-run
+	PARTITION_SCENARIO="$(or $(SCENARIO),all)" \
+	    scripts/leftovers $(CARGO) test --locked --test integration partition::scenarios -- --nocapture
 
 # By libFuzzer, which needs no other compiler: the passes that tell it what code was reached are in rustc.
 # The target is named, so that build scripts aren't built like this.

@@ -2,8 +2,7 @@
 //! servers fail. Commands under a lock beat each millisecond, and a checker decides afterwards which promises were kept.
 //!
 //! `make chaos SECONDS=60 SEED=1 TOPOLOGY=single|sentinel`. A seed draws jobs and faults, but repeats no run: processes and
-//! servers go on at their own pace. `TOPOLOGY=partition` is `partition`: scenarios in a network that is cut, each with its
-//! expected result.
+//! servers go on at their own pace. `partition` has scenarios in a network that is cut (`make search WHAT=partition`).
 //!
 //! `site` is the servers and their faults, `workers` the jobs, `faults` hits processes, `driver` runs all of it, `history`
 //! is its record, and `checker` decides.
@@ -44,11 +43,7 @@ fn jobs_keep_their_promises_while_processes_and_servers_fail() {
     let site: Box<dyn Topology> = match topology.as_str() {
         "single" => Box::new(Single::start(&mut dice)),
         "sentinel" => Box::new(Watched::start(&mut dice)),
-        "partition" => {
-            let scenario = asked::<String>("CHAOS_SCENARIO");
-            return partition::run(lasts, seed, scenario.as_deref());
-        }
-        other => panic!("no such topology: {other}; there are single, sentinel and partition"),
+        other => panic!("no such topology: {other}; there are single and sentinel"),
     };
     // In memory if possible: beats don't wait for a disk.
     let shared = Path::new("/dev/shm");

@@ -43,7 +43,7 @@ impl Cluster {
             let epoch = (number + 1).to_string();
             assert_eq!(node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "OK");
             if number > 0 {
-                let met = node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port(0)]);
+                let met = node.cli(&["CLUSTER", "MEET", all.nodes[0].host(), &port(0)]);
                 assert_eq!(met, "OK");
             }
         }
@@ -89,8 +89,10 @@ impl Cluster {
 
     /// The URL with these nodes as the first ones to ask.
     pub fn url_of(&self, nodes: &[usize]) -> String {
-        let each = nodes.iter().map(|&node| self.nodes[node].port);
-        let hosts: Vec<String> = each.map(|port| format!("127.0.0.1:{port}")).collect();
+        let each = nodes.iter().map(|&node| &self.nodes[node]);
+        let hosts: Vec<String> = each
+            .map(|node| format!("{}:{}", node.host(), node.port))
+            .collect();
         format!("redis-cluster://{}", hosts.join(","))
     }
 

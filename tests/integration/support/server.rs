@@ -83,6 +83,13 @@ impl Redis {
         self.dir.path().join("redis.sock")
     }
 
+    /// The address that it listens at.
+    pub fn host(&self) -> &str {
+        let mut options = self.options.windows(2);
+        let bind = options.find(|pair| pair[0] == "--bind");
+        bind.map_or("127.0.0.1", |pair| &pair[1])
+    }
+
     /// The URL of the Unix socket.
     pub fn url(&self) -> String {
         format!("unix://{}", self.socket().display())

@@ -1,59 +1,46 @@
 //! Failovers in a network that is cut, slow or lossy: servers, sentinels and clients have a host each, and a switch of the
-//! tests' own joins these. Each scenario states what has to come out, and is repeated by
-//! `make chaos TOPOLOGY=partition SCENARIO=name`; without a name all are played that `SECONDS` have room for, and in the
-//! time that is left cuts are drawn at random.
+//! tests' own joins these. Each scenario states its expected outcome. `make search WHAT=partition` plays all, and with
+//! `SCENARIO=name` that one.
 //!
-//! `lab` is the hosts and the jobs, `report` is what was seen of each lock, `directed` the scenarios, and `random` the rest.
+//! `lab` is the hosts and the jobs, `report` the events of each lock, and `directed` the scenarios.
 
 mod directed;
 mod lab;
-mod random;
 mod report;
 
 use std::io::Write as _;
-use std::time::{Duration, Instant};
 
-use crate::support::Network;
+use crate::support::{Network, asked};
 use report::Finding;
 
-/// Plays scenarios and fails if one of them comes out otherwise than it has to.
-pub fn run(lasts: Duration, seed: u64, only: Option<&str>) {
-    if Network::of(1).is_none() {
-        return say("namespaces or TAP devices aren't permitted here: nothing was tried\n");
-    }
-    let end = Instant::now() + lasts;
-    let left = || end.saturating_duration_since(Instant::now());
-    let names = directed::ALL.iter().map(|(name, ..)| *name);
-    let known = names
-        .chain(["random"])
-        .any(|name| only.is_none_or(|only| only == name));
-    assert!(known, "no such scenario: {only:?}");
+#[test]
+fn scenarios_have_their_expected_outcomes() {
+    // Only on request: all take half an hour.
+    let Some(only) = asked::<String>("PARTITION_SCENARIO") else {
+        return;
+    };
+    assert!(
+        Network::of(1).is_some(),
+        "namespaces or TAP devices aren't permitted here"
+    );
+    let is_wanted = |name: &str| only == "all" || only == name;
+    let wanted = directed::ALL.iter().filter(|(name, _)| is_wanted(name));
     let mut broken = Vec::new();
-    for &(name, seconds, play) in directed::ALL {
-        let takes = Duration::from_secs(seconds);
-        match only {
-            Some(only) if only != name => continue,
-            None if takes > left() => {
-                say(&format!("{name:<22} not played: it takes {takes:?}\n"));
-                continue;
-            }
-            _ => {}
-        }
+    let mut count = 0;
+    for (name, play) in wanted {
         // A site that never gets well is one that has failed, and the others are played all the same.
         let finding = std::panic::catch_unwind(play).unwrap_or_else(|_| Finding::unplayed());
-        say(&finding.in_words(name));
+        let _ = std::io::stdout().write_all(finding.in_words(name).as_bytes());
+        count += 1;
         if finding.broken > 0 {
             broken.push(name);
         }
     }
-    if only.is_none_or(|only| only == "random") && left() > random::EPISODE {
-        let finding = random::play(end, seed);
-        say(&finding.in_words("random"));
-        if finding.broken > 0 {
-            broken.push("random");
-        }
-    }
-    assert!(broken.is_empty(), "not as they have to be: {broken:?}");
+    assert!(count > 0, "no such scenario: {only}");
+    assert!(
+        broken.is_empty(),
+        "other outcomes than expected: {broken:?}"
+    );
 }
 
 /// The one that takes seconds is played among the other tests, too.
@@ -63,8 +50,4 @@ fn jobs_of_a_client_that_is_cut_off_are_over_before_others_start() {
         let finding = directed::cut_client();
         assert_eq!(finding.broken, 0, "{}", finding.in_words("cut-client"));
     }
-}
-
-fn say(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }

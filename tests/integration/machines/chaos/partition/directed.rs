@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::lab::{CLIENTS, Lab, SENTINELS, pass};
 use super::report::Finding;
-use crate::machines::chaos::history::{MS, Nanos, SECOND, boottime};
-use crate::support::{MASTER, wait_until};
+use crate::machines::chaos::history::{Nanos, boottime};
+use crate::support::{Cluster, Link, MASTER, wait_until};
 
-/// A name, how many seconds it takes at most, and what plays it.
-pub type Scenario = (&'static str, u64, fn() -> Finding);
+/// A name, and the function that plays it.
+pub type Scenario = (&'static str, fn() -> Finding);
 
 /// The hosts.
 const A: usize = CLIENTS;
@@ -19,6 +19,8 @@ const S3: usize = SENTINELS + 2;
 
 const ALL_SYNCED: &str = "REDLOCK_SYNC=all --ttl 15s -k 1s";
 const PLAIN: &str = "--ttl 15s -k 1s";
+/// If others must not wait until a lease ends.
+const SLOW: &str = "REDLOCK_SYNC=all --ttl 30s -k 1s";
 /// For where a lease has to end before others start.
 const SHORT: &str = "REDLOCK_SYNC=all --ttl 6s -k 1s";
 
@@ -33,23 +35,29 @@ const BEYOND_ALL: f64 = 2.0 + 2.0;
 const NOTICED: f64 = 3.0;
 
 pub const ALL: &[Scenario] = &[
-    ("v1-reset", 70, || v1(true)),
-    ("v1-control", 70, || v1(false)),
-    ("sentinel-failover", 160, sentinel_failover),
-    ("killed-primary", 110, killed_primary),
-    ("stopped-primary", 110, || {
+    ("v1-reset", || v1(true)),
+    ("v1-control", || v1(false)),
+    ("disagreeing-sentinel", disagreeing_sentinel),
+    ("sentinel-failover", sentinel_failover),
+    ("release-in-failover", release_in_failover),
+    ("killed-primary", killed_primary),
+    ("stopped-primary", || {
         ex_primary(|lab| lab.all.servers[0].stall())
     }),
-    ("cut-primary", 110, || ex_primary(|lab| lab.network.cut(0))),
-    ("replica-back", 110, replica_back),
-    ("release-to-old", 80, release_to_old),
-    ("cut-client", 60, cut_client),
-    ("far-125ms", 80, || far_away(125)),
-    ("far-250ms", 80, || far_away(250)),
+    ("cut-primary", || ex_primary(|lab| lab.network.cut(0))),
+    ("replica-without-line", replica_without_line),
+    ("replica-back", || replica_back("60", "4", 32)),
+    ("silent-replica", || replica_back("10", "10", 40)),
+    ("release-to-old", release_to_old),
+    ("cut-client", cut_client),
+    ("far-125ms", || far_away(125)),
+    ("far-250ms", || far_away(250)),
+    ("cluster-takeover", cluster_takeover),
+    ("cluster-mix", cluster_mix),
 ];
 
 /// Two locks that two clients want all the time, for 300 ms: one is confirmed by all replicas, one isn't.
-fn both_locks(lab: &mut Lab) {
+fn both_locks<Site>(lab: &mut Lab<Site>) {
     for client in [A, B] {
         lab.repeat(client, "all", ALL_SYNCED, 300..301);
         lab.repeat(client, "plain", PLAIN, 300..301);
@@ -88,6 +96,26 @@ fn v1(is_reset: bool) -> Finding {
     finding
 }
 
+/// The primary and the first sentinel of the URL are cut off from the other servers and sentinels, which replace that primary.
+/// Clients reach all. Runs that begin later take no lock at the old primary, although that sentinel still names it.
+fn disagreeing_sentinel() -> Finding {
+    let mut lab = Lab::start(3, 2, "");
+    both_locks(&mut lab);
+    let began = boottime();
+    lab.network.part(&[0, S1], &[1, 2, S2, S3]);
+    let took = lab.until_failover();
+    pass(5);
+    for client in [A, B] {
+        lab.repeat(client, "new", PLAIN, 20..4000);
+    }
+    pass(40);
+    let (mut finding, [all, new]) = lab.end(began, ["all", "new"]);
+    finding.expect_well(&[&all, &new]);
+    // The old primary still answers, so a renewal there has to fail first.
+    finding.expect_starts(&all, took + BEYOND_ALL + 2.0);
+    finding
+}
+
 /// An operator has the primary replaced every 10 s. With `REDLOCK_SYNC=all` there are as many holds as without, and no
 /// job is stopped, short or long. Without it a job may lose a lock that was granted in the moment of a failover, and only
 /// then.
@@ -112,6 +140,33 @@ fn sentinel_failover() -> Finding {
         with * 10 >= without * 8,
         format!("as many holds with `all` as without, or a fifth fewer: {with} and {without}"),
     );
+    finding
+}
+
+/// Holds end in the two seconds after an operator has had the primary replaced, 10 s after another failover. Each of these locks
+/// is granted as soon as there is a primary, long before the TTL is over.
+fn release_in_failover() -> Finding {
+    const HOLD: i64 = 8000;
+    let locks = ["0", "1", "2", "3", "4", "5", "6", "7"];
+    let mut lab = Lab::start(3, 2, "");
+    lab.all.failover();
+    for (number, lock) in (0..).zip(locks) {
+        lab.once(A, lock, SLOW, HOLD + 250 * number);
+    }
+    for lock in locks {
+        lab.until_started(lock, 1);
+        lab.repeat(B, lock, SLOW, 3000..3001);
+    }
+    lab.until_due("0", HOLD);
+    let began = boottime();
+    lab.all.sentinels[1].ask(&["SENTINEL", "FAILOVER", MASTER]);
+    lab.started_after(&locks, began, 70);
+    pass(5);
+    let (mut finding, reports) = lab.end(began, locks);
+    for report in &reports {
+        finding.expect_well(&[report]);
+        finding.expect_starts(report, 15.0);
+    }
     finding
 }
 
@@ -163,19 +218,43 @@ fn ex_primary(befall: fn(&Lab)) -> Finding {
     finding
 }
 
-/// A replica that was cut off comes back and connects anew, while the primary still has its old connection, too.
-fn replica_back() -> Finding {
-    let mut lab = Lab::start(3, 2, "");
-    lab.all.servers[2].cli(&["CONFIG", "SET", "repl-timeout", "4"]);
+/// The replica that sentinels prefer has lost its line to the primary, and is promoted: nothing was granted meanwhile.
+fn replica_without_line() -> Finding {
+    let mut lab = Lab::start(3, 2, "--repl-timeout 5");
+    lab.all.prefer(1);
+    for client in [A, B] {
+        lab.repeat(client, "all", ALL_SYNCED, 4000..6000);
+    }
+    lab.until_started("all", 2);
+    let began = boottime();
+    lab.network.part(&[0], &[1]);
+    pass(8);
+    lab.all.servers[0].kill();
+    let took = lab.until_failover();
+    let is_promoted = lab.all.servers[1].info("replication", "role") == "master";
+    lab.started_after(&["all"], boottime(), 70);
+    pass(10);
+    let (mut finding, [all]) = lab.end(began, ["all"]);
+    finding.expect(is_promoted, "the replica without a line was promoted");
+    finding.expect_well(&[&all]);
+    // No hold begins in the 8 s of the cut, and one that began just before it ends late.
+    finding.expect_starts(&all, 8.0 + took + 2.0 * BEYOND_ALL);
+    finding
+}
+
+/// A replica that was cut off for so many seconds comes back and connects anew. The primary may still have its old connection,
+/// too, unless its `repl-timeout` is over.
+fn replica_back(of_primary: &str, of_replica: &str, seconds: u64) -> Finding {
+    let mut lab = Lab::start(3, 2, &format!("--repl-timeout {of_primary}"));
+    lab.all.servers[2].cli(&["CONFIG", "SET", "repl-timeout", of_replica]);
     both_locks(&mut lab);
-    let slow = "REDLOCK_SYNC=all --ttl 30s -k 1s";
-    lab.once(A, "long", slow, 80_000);
+    lab.once(A, "long", ALL_SYNCED, 80_000);
     lab.until_started("long", 1);
     let began = boottime();
     lab.network.cut(2);
     // TCP sends again after 0.2, 0.6, 1.4 s and so on. The primary does so after 25.4 s and then after 51 s, and only then
-    // hears that its old connection is over; the replica, which gives that up after 4 s, after 30 s and then after 56 s.
-    pass(32);
+    // hears that its old connection is over; a replica that gives that up after 4 s, after 30 s and then after 56 s.
+    pass(seconds);
     lab.network.heal();
     let back = boottime();
     wait_until("the replica is connected again", || {
@@ -197,20 +276,14 @@ fn replica_back() -> Finding {
 
 /// A hold ends while only its run reaches the primary: its lock is free at the next primary all the same.
 fn release_to_old() -> Finding {
-    const HOLD: Nanos = 3000;
+    const HOLD: i64 = 3000;
     let mut lab = Lab::start(3, 2, "");
-    let locks = [
-        ("all", "REDLOCK_SYNC=all --ttl 30s -k 1s"),
-        ("plain", "--ttl 30s -k 1s"),
-    ];
-    for (lock, options) in locks {
+    for (lock, options) in [("all", SLOW), ("plain", "--ttl 30s -k 1s")] {
         lab.once(A, lock, options, HOLD);
         lab.until_started(lock, 1);
         lab.repeat(B, lock, options, 300..301);
     }
-    let soon = lab.starts("all")[0] + HOLD * MS - SECOND;
-    let left = u64::try_from(soon - boottime()).unwrap_or(0);
-    std::thread::sleep(Duration::from_nanos(left));
+    lab.until_due("all", HOLD - 1000);
     lab.network.part(&[0], &[1, 2, S1, S2, S3, B]);
     let began = boottime();
     let took = lab.until_failover();
@@ -255,4 +328,57 @@ fn far_away(round_trip: u32) -> Finding {
     // A run needs a few round trips to begin.
     finding.expect_starts(&all, NOTICED + BEYOND + 0.02 * f64::from(round_trip));
     finding
+}
+
+/// The owner of the locks has a replica beside it and two at another site, which are all cut off from each other; an operator
+/// has that other site take over (`CLUSTER FAILOVER TAKEOVER`). Not more than one site goes on.
+fn cluster_takeover() -> Finding {
+    let mut lab = Lab::cluster(&[0, 1, 2, 0, 0], 2);
+    for client in [A, B] {
+        lab.repeat(client, "all", SHORT, 300..301);
+    }
+    lab.until_started("all", 4);
+    let began = boottime();
+    lab.network.part(&[0, 1, 2, 7, A], &[3, 4, 5, 6, B]);
+    pass(5);
+    for replica in &lab.all.nodes[3..6] {
+        replica.cli(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    }
+    pass(30);
+    let (mut finding, [all]) = lab.end(began, ["all"]);
+    finding.expect_exclusion(&all);
+    finding
+}
+
+/// Faults befall a cluster one after the other: its owner of the locks hangs, is cut off and is replaced on request, one of that
+/// owner's two replicas is cut off, and all lines are slow or lose frames.
+fn cluster_mix() -> Finding {
+    const FAULTS: [fn(&Lab<Cluster>, usize); 6] = [
+        |lab, owner| lab.all.nodes[owner].stall(),
+        |lab, owner| lab.network.cut(owner),
+        |lab, owner| lab.all.failover(if owner == 3 { 4 } else { 3 }),
+        |lab, owner| lab.network.cut(if owner == 4 { 0 } else { 4 }),
+        |lab, _| every_link(lab, |link| link.delay = Duration::from_millis(100)),
+        |lab, _| every_link(lab, |link| link.loss = 10),
+    ];
+    let mut lab = Lab::cluster(&[0, 0, 1, 2], 2);
+    both_locks(&mut lab);
+    let began = boottime();
+    for fault in FAULTS {
+        let owner = lab.owner();
+        fault(&lab, owner);
+        pass(12);
+        lab.network.heal();
+        lab.all.nodes[owner].resume();
+        lab.all.wait_until_whole();
+    }
+    let (mut finding, [all]) = lab.end(began, ["all"]);
+    finding.expect_well(&[&all]);
+    finding.expect_starts(&all, 25.0);
+    finding
+}
+
+fn every_link(lab: &Lab<Cluster>, change: fn(&mut Link)) {
+    let all = lab.network.all();
+    lab.network.change(&all, &all, change);
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::report::{Finding, Report};
 use crate::machines::chaos::driver::install;
-use crate::machines::chaos::history::{Job, Nanos, beats_of, boottime};
+use crate::machines::chaos::history::{Job, MS, Nanos, beats_of, boottime};
 use crate::machines::chaos::workers::Stage;
 use crate::support::{
-    Dice, Network, Redis, Replicated, Scratch, Sentinel, WallClock, seen_by_a_shell, send,
+    Cluster, Dice, Network, Redis, Replicated, Scratch, Sentinel, WallClock, seen_by_a_shell, send,
     wait_until,
 };
 
@@ -21,7 +21,8 @@ use crate::support::{
 const SERVER_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// The hosts: first those of up to six servers, then those of three sentinels, then those of clients.
+/// The hosts: first those of up to six servers, then those of three sentinels, then those of clients. The nodes of a cluster
+/// have those of sentinels, too.
 pub const SENTINELS: usize = 6;
 pub const CLIENTS: usize = 9;
 
@@ -36,9 +37,10 @@ pub struct Run {
     pub job: Job,
 }
 
-/// Servers, sentinels and what runs on clients; gone when dropped.
-pub struct Lab {
-    pub all: Replicated,
+/// A site, which is servers with sentinels or a cluster, and the jobs on clients; gone when dropped.
+pub struct Lab<Site = Replicated> {
+    pub all: Site,
+    url: String,
     runs: Arc<Mutex<Vec<Run>>>,
     crew: Vec<JoinHandle<()>>,
     dir: tempfile::TempDir,
@@ -51,53 +53,41 @@ impl Lab {
     /// A primary, replicas and three sentinels with the timers that sentinels usually have; all is well when this
     /// returns. The options are those of all servers, of which number 0 is the primary.
     pub fn start(servers: usize, clients: usize, options: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        install(dir.path());
-        let network =
-            Network::of(CLIENTS + clients).expect("namespaces and TAP devices are permitted");
-        let clocks: Vec<WallClock> = AHEAD[..servers]
-            .iter()
-            .copied()
-            .map(WallClock::ahead_by)
-            .collect();
-        let ports = SERVER_PORT..;
-        let places: Vec<(String, u16)> = (0..servers).map(Network::address).zip(ports).collect();
-        let before = |number: usize| [network.on(number), clocks[number].before()].concat();
-        let servers = (0..servers).map(|number| server(&places, number, &before(number), options));
-        let servers: Vec<Redis> = servers.collect();
-        for replica in &servers[1..] {
-            wait_until("the replicas are in sync", || {
-                replica.info("replication", "master_link_status") == "up"
+        Self::with(clients, |network, start| {
+            let places: Vec<(String, u16)> = (0..servers)
+                .map(Network::address)
+                .zip(SERVER_PORT..)
+                .collect();
+            let (first, port) = &places[0];
+            let replica = format!("{options} --replicaof {first} {port}");
+            let options = |number| if number == 0 { options } else { &replica };
+            let servers: Vec<Redis> = (0..servers)
+                .map(|number| start(number, options(number)))
+                .collect();
+            for replica in &servers[1..] {
+                wait_until("the replicas are in sync", || {
+                    replica.info("replication", "master_link_status") == "up"
+                });
+            }
+            let addresses = (0..3).map(|number| Network::address(SENTINELS + number));
+            let watchers: Vec<(String, u16)> =
+                addresses.map(|host| (host, SENTINEL_PORT)).collect();
+            let timers = "down-after-milliseconds 2000, failover-timeout 10000";
+            let sentinels = (0..3).map(|number| {
+                let text = Sentinel::configuration(number, &watchers, &places, 2, timers);
+                let (host, port) = watchers[number].clone();
+                let before = network.on(SENTINELS + number);
+                Sentinel::start(host, port, &text, before, Vec::new())
             });
-        }
-        let addresses = (0..3).map(|number| Network::address(SENTINELS + number));
-        let watchers: Vec<(String, u16)> = addresses.map(|host| (host, SENTINEL_PORT)).collect();
-        let timers = "down-after-milliseconds 2000, failover-timeout 10000";
-        let sentinels = (0..3).map(|number| {
-            let text = Sentinel::configuration(number, &watchers, &places, 2, timers);
-            let (host, port) = watchers[number].clone();
-            Sentinel::start(
-                host,
-                port,
-                &text,
-                network.on(SENTINELS + number),
-                Vec::new(),
-            )
-        });
-        let all = Replicated {
-            servers,
-            sentinels: sentinels.collect(),
-            home: Scratch::new(),
-        };
-        all.wait_until_whole();
-        Self {
-            all,
-            runs: Arc::default(),
-            crew: Vec::new(),
-            dir,
-            _clocks: clocks,
-            network,
-        }
+            let all = Replicated {
+                servers,
+                sentinels: sentinels.collect(),
+                home: Scratch::new(),
+            };
+            all.wait_until_whole();
+            let url = all.url();
+            (all, url)
+        })
     }
 
     /// The server that a sentinel calls the primary.
@@ -107,6 +97,78 @@ impl Lab {
             .servers
             .iter()
             .position(|server| server.port == port)
+    }
+
+    /// Waits until another server than the first is the primary, as two of the sentinels and itself say; how many seconds that
+    /// has taken.
+    pub fn until_failover(&self) -> f64 {
+        let began = Instant::now();
+        wait_until("another server is the primary", || {
+            let named = [0, 1, 2].map(|sentinel| self.named(sentinel));
+            let is_primary = |number: usize| {
+                let votes = named.iter().filter(|&&one| one == Some(number));
+                let role = || self.all.servers[number].info("replication", "role");
+                votes.count() >= 2 && role() == "master"
+            };
+            (1..self.all.servers.len()).any(is_primary)
+        });
+        began.elapsed().as_secs_f64()
+    }
+}
+
+impl Lab<Cluster> {
+    /// A cluster of three primaries and of a replica of each of these; the locks are at number 0.
+    pub fn cluster(replicas_of: &[usize], clients: usize) -> Self {
+        Self::with(clients, |_, start| {
+            let mut number = 0..;
+            let all = Cluster::of(replicas_of, |common| {
+                let options = format!("{} --cluster-node-timeout 2000", common.join(" "));
+                start(number.next().unwrap(), &options)
+            });
+            let nodes: Vec<usize> = (0..all.nodes.len()).collect();
+            let url = all.url_of(&nodes);
+            (all, url)
+        })
+    }
+
+    /// The node that has the locks.
+    pub fn owner(&self) -> usize {
+        self.all.owner(&self.all.slot("{redlock}:"))
+    }
+}
+
+impl<Site> Lab<Site> {
+    /// A site on hosts of its own. It has servers started, each by its number and options.
+    fn with(
+        clients: usize,
+        site: impl FnOnce(&Network, &dyn Fn(usize, &str) -> Redis) -> (Site, String),
+    ) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        install(dir.path());
+        let network =
+            Network::of(CLIENTS + clients).expect("namespaces and TAP devices are permitted");
+        let ahead = AHEAD.into_iter().cycle().take(CLIENTS);
+        let clocks: Vec<WallClock> = ahead.map(WallClock::ahead_by).collect();
+        let start = |number: usize, options: &str| {
+            let before = [network.on(number), clocks[number].before()].concat();
+            let before: Vec<&str> = before.iter().map(String::as_str).collect();
+            let own = Network::address(number);
+            let options =
+                format!("--bind {own} --protected-mode no --repl-diskless-sync-delay 0 {options}");
+            let options: Vec<&str> = options.split_whitespace().collect();
+            let port = SERVER_PORT + u16::try_from(number).unwrap();
+            Redis::at(|| port, &before, &options)
+        };
+        let (all, url) = site(&network, &start);
+        Self {
+            all,
+            url,
+            runs: Arc::default(),
+            crew: Vec::new(),
+            dir,
+            _clocks: clocks,
+            network,
+        }
     }
 
     /// Has a job run again and again on a client's host, for this many milliseconds each time.
@@ -132,7 +194,7 @@ impl Lab {
             words: self.network.on(client).into_iter().chain(words).collect(),
             stage: Stage {
                 dir: self.dir.path().to_owned(),
-                environment: vec![("REDLOCK_URL", self.all.url())],
+                environment: vec![("REDLOCK_URL", self.url.clone())],
                 ttls: (0, 0),
             },
             runs: Arc::clone(&self.runs),
@@ -155,6 +217,13 @@ impl Lab {
         wait_until("jobs start", || self.starts(lock).len() >= count);
     }
 
+    /// Waits until the first hold of this lock is so many milliseconds old.
+    pub fn until_due(&self, lock: &str, age: i64) {
+        let due = self.starts(lock)[0] + age * MS;
+        let left = u64::try_from(due - boottime()).unwrap_or(0);
+        std::thread::sleep(Duration::from_nanos(left));
+    }
+
     /// Waits until a hold of each of these locks began after this moment, for at most so many seconds.
     pub fn started_after(&self, locks: &[&str], moment: Nanos, seconds: u64) {
         let end = Instant::now() + Duration::from_secs(seconds);
@@ -162,22 +231,6 @@ impl Lab {
         while !locks.iter().all(has) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(100));
         }
-    }
-
-    /// Waits until another server than the first is the primary, as two of the sentinels and itself say; how many seconds that
-    /// has taken.
-    pub fn until_failover(&self) -> f64 {
-        let began = Instant::now();
-        wait_until("another server is the primary", || {
-            let named = [0, 1, 2].map(|sentinel| self.named(sentinel));
-            let is_primary = |number: usize| {
-                let votes = named.iter().filter(|&&one| one == Some(number));
-                let role = || self.all.servers[number].info("replication", "role");
-                votes.count() >= 2 && role() == "master"
-            };
-            (1..self.all.servers.len()).any(is_primary)
-        });
-        began.elapsed().as_secs_f64()
     }
 
     /// Ends all jobs; what was seen of these locks since `from`.
@@ -202,25 +255,10 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl<Site> Drop for Lab<Site> {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// One of the servers at these places.
-fn server(places: &[(String, u16)], number: usize, before: &[String], options: &str) -> Redis {
-    let before: Vec<&str> = before.iter().map(String::as_str).collect();
-    let ((first, first_port), (own, port)) = (&places[0], &places[number]);
-    let replica = match number {
-        0 => String::new(),
-        _ => format!("--replicaof {first} {first_port}"),
-    };
-    let options = format!(
-        "--bind {own} --protected-mode no --repl-diskless-sync-delay 0 {replica} {options}"
-    );
-    let options: Vec<&str> = options.split_whitespace().collect();
-    Redis::at(|| *port, &before, &options)
 }
 
 /// Lets the jobs go on for so many seconds.
