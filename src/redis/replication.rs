@@ -231,7 +231,7 @@ impl Goal {
             some => some.to_string(),
         };
         format!(
-            "{number} {} to confirm it, and {some} did within {within}{which}",
+            "{number} {} to confirm it, and {some} did within {within} (REDLOCK_SYNC_TIMEOUT){which}",
             replicas_have(number)
         )
     }
@@ -258,6 +258,9 @@ impl Goal {
         let is_gone = each.iter().any(is_gone);
         let is_listed = |(address, _): &&(String, u64)| each.contains(address);
         match role.replicas.iter().find(|replica| !is_listed(replica)) {
+            Some((name, _)) if is_gone && name.starts_with(char::is_alphabetic) => format!(
+                " ({name} is connected but not listed; if it is the listed replica under its name, have the sentinels list names: `sentinel announce-hostnames yes`)"
+            ),
             Some((address, _)) if is_gone => format!(
                 " ({address} is connected but not listed; if it is the listed replica under another address, set its replica-announce-ip to the listed address)"
             ),
@@ -392,7 +395,7 @@ mod tests {
                 1,
                 Some(&lags),
                 None,
-                "2 replicas have to confirm it, and 1 did within 1s: b:1 is 3 bytes behind",
+                "2 replicas have to confirm it, and 1 did within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 3 bytes behind",
             ),
             (
                 Goal::Number(3),
@@ -413,14 +416,21 @@ mod tests {
                 2,
                 Some(&lags),
                 Some(9),
-                "2 replicas have to confirm it, and 1 did within 1s: b:1 is 2 bytes behind",
+                "2 replicas have to confirm it, and 1 did within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 2 bytes behind",
             ),
             (
                 each(&["c:1"]),
                 2,
                 Some(&lags),
                 Some(9),
-                "1 replica has to confirm it, and none did within 1s: c:1 isn't connected to the primary (a:1 is connected but not listed; if it is the listed replica under another address, set its replica-announce-ip to the listed address)",
+                "1 replica has to confirm it, and none did within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (a:1 is connected but not listed; if it is the listed replica under its name, have the sentinels list names: `sentinel announce-hostnames yes`)",
+            ),
+            (
+                each(&["c:1"]),
+                0,
+                Some(&role(10, &[("10.0.0.1:1", 9)])),
+                Some(9),
+                "1 replica has to confirm it, and none did within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (10.0.0.1:1 is connected but not listed; if it is the listed replica under another address, set its replica-announce-ip to the listed address)",
             ),
             (
                 each(&[]),
@@ -494,7 +504,7 @@ mod tests {
             "# Replication\r\nrole:master\r\nslave0:ip=a,port=1,state=online,offset=10,lag=0\r\nslave1:ip=c,port=1,state=wait_bgsave,offset=0,lag=0\r\nslave2:x\r\n",
         );
         let words = goal.in_words(1, Duration::from_secs(1), Some(&lacks), Some(10));
-        let expected = "2 replicas have to confirm it, and 1 did within 1s: replica c:1 is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas";
+        let expected = "2 replicas have to confirm it, and 1 did within 1s (REDLOCK_SYNC_TIMEOUT): replica c:1 is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas";
         assert_eq!(words, expected);
     }
 
@@ -502,7 +512,7 @@ mod tests {
     fn a_replica_that_only_lags_is_not_taken_for_one_under_another_address() {
         let lags = role(10, &[("a:1", 7), ("b:1", 10)]);
         let words = each(&["a:1"]).in_words(1, Duration::from_secs(1), Some(&lags), Some(10));
-        let expected = "1 replica has to confirm it, and none did within 1s: a:1 is 3 bytes behind";
+        let expected = "1 replica has to confirm it, and none did within 1s (REDLOCK_SYNC_TIMEOUT): a:1 is 3 bytes behind";
         assert_eq!(words, expected);
     }
 
