@@ -11,8 +11,10 @@ use super::name::{Keys, Name};
 use super::scripts::{CLUSTER_COMMANDS, COMMANDS};
 use crate::redis::deployment::Deployment;
 use crate::redis::error::Error;
+use crate::redis::nodes::Nodes;
+use crate::redis::redis_cli::RedisCli;
 use crate::redis::replication::Replication;
-use crate::redis::sentinel::RollCall;
+use crate::redis::sentinel::{RollCall, Sentinels};
 use crate::redis::server::{Part, Server, UrlOrigin};
 use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::tls::TlsFiles;
@@ -146,6 +148,18 @@ impl Locks {
     pub fn call_sentinels(&self, within: Duration) -> Option<RollCall> {
         let sentinels = self.deployment.sentinels()?;
         Some(sentinels.call(within))
+    }
+
+    /// Returns the command lines of redis-cli for each sentinel of the URL.
+    pub fn sentinel_clis(&self) -> Vec<RedisCli> {
+        let sentinels = self.deployment.sentinels().into_iter();
+        let nodes = sentinels.flat_map(Sentinels::nodes);
+        nodes.map(|node| node.redis_cli()).collect()
+    }
+
+    /// Returns the replicas of a node that are up, by its reply to `CLUSTER NODES`.
+    pub fn listed_replicas(&self, nodes: &str) -> Vec<String> {
+        Nodes::parse(nodes, self.server().address()).replicas()
     }
 
     /// Whether another server may take over from the one that granted a lock, with a clock of its own.

@@ -134,6 +134,25 @@ impl Error {
         self
     }
 
+    /// Returns what to do if the message doesn't say that. `is_socket` for a URL with a path.
+    pub fn next_step(&self, is_socket: bool) -> &'static str {
+        use Cause::{Closed, File, NoDefaultServer, NoServer, Silent, UnknownHost};
+        match (self.kind, &self.cause) {
+            (ErrorKind::Refused, _) => "correct the user or the password",
+            (ErrorKind::NotNow | ErrorKind::Replica, _) => "see the server's log",
+            (ErrorKind::Internal, _) => "is this server compatible with Redis?",
+            (_, Some(NoServer)) if is_socket => "start Redis, or correct the path in the URL",
+            (_, Some(NoServer | NoDefaultServer)) => {
+                "start Redis there, or correct the address in the URL"
+            }
+            (_, Some(UnknownHost)) => "correct the host in the URL, or its name in DNS",
+            (_, Some(Silent)) => "open the port if a firewall drops packets; restart a hung server",
+            (_, Some(Closed)) => "see the log of the server, or of the proxy in front of it",
+            (_, Some(File)) => "write that file, or correct its name",
+            _ => "correct the URL, or the network between this host and that one",
+        }
+    }
+
     /// Returns true if this is the cause.
     pub fn has_cause(&self, cause: Cause) -> bool {
         self.cause == Some(cause)

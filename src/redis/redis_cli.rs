@@ -49,25 +49,40 @@ impl RedisCli {
         Self { is_admin, ..self }
     }
 
+    /// Returns the lines for another server with the users of this one, at `host:port`.
+    pub fn at(&self, address: &str) -> Self {
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+        let host = host.trim_matches(['[', ']']);
+        Self {
+            place: host_and_port(host, port.parse().unwrap_or(6379)),
+            ..self.clone()
+        }
+    }
+
     /// Returns a line that asks as the user of the settings does.
     pub fn line(&self, words: &[&str]) -> String {
         self.command(&self.place, true, words)
     }
 
-    /// Returns a line for an administrator: the user of the settings, if that is one, otherwise the default user.
-    /// [`Self::note`] stands behind it.
-    pub fn admin_line(&self, words: &[&str]) -> String {
-        self.command(&self.place, self.is_admin, words)
+    /// Returns a line that has these commands run at some servers by an administrator: the user of the settings, if that is
+    /// one, otherwise the default user. Notes stand behind a `#`.
+    pub fn admin_line(at: &[Self], commands: &[&[&str]], note: Option<&str>) -> String {
+        let run = |at: &Self, words: &&[&str]| at.command(&at.place, at.is_admin, words);
+        let lines = at
+            .iter()
+            .flat_map(|at| commands.iter().map(move |it| run(at, it)));
+        let lines = lines.collect::<Vec<_>>().join(" && ");
+        let is_other = at.iter().any(|at| !at.is_admin);
+        let other = is_other.then_some("as an administrator");
+        match other.into_iter().chain(note).collect::<Vec<_>>()[..] {
+            [] => lines,
+            ref notes => format!("{lines}  # {}", notes.join(", ")),
+        }
     }
 
     /// Returns a line by which redis-cli does something with a whole cluster, of which the node at this place is one.
     pub(super) fn cluster_line(&self, task: &str, place: &str) -> String {
         self.command(&[], self.is_admin, &["--cluster", task, place])
-    }
-
-    /// Returns the note behind a line for an administrator.
-    pub fn note(&self) -> Option<&'static str> {
-        (!self.is_admin).then_some("as an administrator")
     }
 
     fn command(&self, place: &[String], as_user: bool, words: &[&str]) -> String {
@@ -151,15 +166,21 @@ mod tests {
             let user = user.map(str::to_owned);
             RedisCli::new(&tcp("h", 6379, false), &files, user, has_password)
         };
-        let line = |cli: &RedisCli| (cli.admin_line(&["ACL", "LIST"]), cli.note());
+        let line = |cli: &RedisCli| {
+            let cli = std::slice::from_ref(cli);
+            RedisCli::admin_line(cli, &[&["ACL", "LIST"]], None)
+        };
         let plain = of(None, false);
-        assert_eq!(line(&plain), ("redis-cli -h h ACL LIST".into(), None));
+        assert_eq!(line(&plain), "redis-cli -h h ACL LIST");
         let jobs = of(Some("jobs"), true);
-        let note = Some("as an administrator");
-        let by_default = "redis-cli -h h --askpass ACL LIST".to_owned();
-        assert_eq!(line(&jobs), (by_default, note));
-        let by_user = "redis-cli -h h --user jobs --askpass ACL LIST".to_owned();
-        assert_eq!(line(&jobs.clone().of_admin(true)), (by_user, None));
+        let by_default = "redis-cli -h h --askpass ACL LIST  # as an administrator";
+        assert_eq!(line(&jobs), by_default);
+        let by_user = "redis-cli -h h --user jobs --askpass ACL LIST";
+        assert_eq!(line(&jobs.clone().of_admin(true)), by_user);
+        let both = [plain.at("[::1]:7"), plain];
+        let lines = RedisCli::admin_line(&both, &[&["A"], &["B"]], Some("twice"));
+        let each = "redis-cli -h ::1 -p 7 A && redis-cli -h ::1 -p 7 B && redis-cli -h h A && redis-cli -h h B";
+        assert_eq!(lines, format!("{each}  # twice"));
         let fix = "redis-cli --askpass --cluster fix h:7";
         assert_eq!(jobs.cluster_line("fix", "h:7"), fix);
     }

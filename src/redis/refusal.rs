@@ -4,6 +4,7 @@ use redis::ServerError;
 
 use super::error::{Cause, Error, ErrorKind, quoted};
 use super::nodes::Redirect;
+use super::redis_cli::RedisCli;
 use super::server::{Part, Server};
 use super::slot::key_starts;
 use super::url::Address;
@@ -287,7 +288,7 @@ fn not_ready(code: &str, said: &str, server: &Server) -> Option<Error> {
         "LOADING" => "it is loading its data; try again later",
         "BUSY" => &format!(
             "it is busy with another client's script; `{}` ends that",
-            server.redis_cli().admin_line(&["SCRIPT", "KILL"])
+            RedisCli::admin_line(&[server.redis_cli()], &[&["SCRIPT", "KILL"]], None)
         ),
         "CLUSTERDOWN" => &format!(
             "it is a Redis Cluster, and the cluster is down; `{}` shows why",

@@ -131,7 +131,7 @@ impl Sentinels {
     fn poll(&self, names_each: bool, within: Duration) -> Poll {
         Poll {
             names_each,
-            coming: self.ask_all(names_each, within),
+            coming: self.ask_all(&self.question(names_each), within),
             until: Instant::now() + within,
             known: self.heard.sentinels(),
             asked: self.nodes.len(),
@@ -144,6 +144,7 @@ impl Sentinels {
         Question {
             primary: self.primary.clone(),
             with_replicas,
+            for_report: false,
             heard: Arc::clone(&self.heard),
         }
     }
@@ -155,10 +156,10 @@ impl Sentinels {
     }
 
     /// Asks all sentinels at once. The answers come as they are given, until the last one has failed.
-    fn ask_all(&self, with_replicas: bool, within: Duration) -> Receiver<Result<Answer, Error>> {
+    fn ask_all(&self, question: &Question, within: Duration) -> Receiver<Result<Answer, Error>> {
         let (answers, receiver) = channel();
         for node in &self.nodes {
-            let (node, question) = (Arc::clone(node), self.question(with_replicas));
+            let (node, question) = (Arc::clone(node), question.clone());
             // A thread that can't be started is a sentinel that doesn't answer.
             let _ = in_thread(&answers, move || ask(&node, &question, within));
         }
@@ -167,10 +168,14 @@ impl Sentinels {
 
     /// Asks all sentinels for the primary, for a report on each.
     pub fn call(&self, within: Duration) -> RollCall {
+        let question = Question {
+            for_report: true,
+            ..self.question(true)
+        };
         RollCall {
             primary: self.primary.clone(),
             sentinels: self.nodes.len(),
-            coming: self.ask_all(false, within),
+            coming: self.ask_all(&question, within),
             until: Instant::now() + within,
         }
     }

@@ -18,17 +18,20 @@ pub enum Level {
     Fail,
 }
 
-const NETWORK: &str = "connection tls sentinels latency clocks";
-const SERVER: &str = "server role replicas cluster eviction persistence writes";
-const LOCKS: &str = "scripts messages name";
-const HOST: &str = "pidfd proc url settings secrets hook";
-
 /// Groups of checks in the order of the report: name, heading and checks.
 pub const GROUPS: [(&str, &str, &str); 4] = [
-    ("network", "The network", NETWORK),
-    ("server", "The server", SERVER),
-    ("locks", "Locks on it", LOCKS),
-    ("host", "This host", HOST),
+    (
+        "network",
+        "The network",
+        "connection tls sentinels latency clocks",
+    ),
+    (
+        "server",
+        "The server",
+        "server role replicas cluster eviction persistence writes",
+    ),
+    ("locks", "Locks on it", "scripts messages name"),
+    ("host", "This host", "pidfd proc url settings secrets hook"),
 ];
 
 /// Checks without which nobody knows whether locks are safe, or can be acquired.

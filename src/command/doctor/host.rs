@@ -78,8 +78,7 @@ fn url(settings: &Settings) -> Finding {
 
 fn check_settings(settings: &Settings) -> Finding {
     if !settings.refused.is_empty() {
-        let (problems, fix) = exposures(&settings.refused);
-        return fail(problems, fix);
+        return exposures(fail, &settings.refused);
     }
     let lines = settings.without_effect.iter().flatten();
     let lines: Vec<&str> = lines.map(String::as_str).collect();
@@ -93,24 +92,20 @@ fn secrets(exposed: &[Exposure]) -> Finding {
     if exposed.is_empty() {
         return moot("no other user can read the passwords and private keys that redlock uses");
     }
-    let (problems, fix) = exposures(exposed);
-    warn(problems, fix)
+    exposures(warn, exposed)
 }
 
-/// Returns these problems, and the commands that end them, or words if no command does.
-fn exposures(all: &[Exposure]) -> (String, String) {
+/// Returns these problems with the commands that end them, or words if no command does.
+fn exposures(finding: fn(String, String) -> Finding, all: &[Exposure]) -> Finding {
     let problems: Vec<&str> = all.iter().map(|it| it.what.as_str()).collect();
     let commands: Vec<&str> = all.iter().filter_map(|it| it.command.as_deref()).collect();
     let words: Vec<&str> = all
         .iter()
         .filter_map(|it| it.otherwise.as_deref())
         .collect();
-    let fix = match (commands.is_empty(), words.is_empty()) {
-        (true, _) => words.join("; "),
-        (false, true) => commands.join(" && "),
-        (false, false) => format!("{}  # or {}", commands.join(" && "), words.join(", or ")),
-    };
-    (problems.join("; "), fix)
+    let fix = [commands.join(" && "), words.join(", or ")];
+    let fix: Vec<String> = fix.into_iter().filter(|it| !it.is_empty()).collect();
+    finding(problems.join("; "), fix.join("  # or "))
 }
 
 fn judge(hook: io::Result<HookTest>, script: &str, until: Instant) -> Finding {

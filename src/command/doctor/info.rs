@@ -33,11 +33,15 @@ impl Info {
         self.text(field) == Some("1")
     }
 
-    /// Returns how many replicas are in sync, and how many are connected: `slave0:ip=h,port=1,state=online,lag=0`.
-    pub fn replicas(&self) -> (usize, usize) {
-        let connected = self.number("connected_slaves").unwrap_or(0);
+    /// Returns the addresses of the connected replicas, and whether each is in sync:
+    /// `slave0:ip=h,port=1,state=online,lag=0`.
+    pub fn replicas(&self) -> Vec<(String, bool)> {
         let lines = self.0.iter().filter(|(name, _)| name.starts_with("slave"));
-        let online = lines.filter(|(_, line)| line.contains("state=online"));
-        (online.count().min(connected), connected)
+        let replica = |(_, line): (_, &String)| {
+            let (host, rest) = line.strip_prefix("ip=")?.split_once(",port=")?;
+            let (port, rest) = rest.split_once(',')?;
+            Some((format!("{host}:{port}"), rest.starts_with("state=online")))
+        };
+        lines.filter_map(replica).collect()
     }
 }

@@ -23,9 +23,6 @@ const GAP: usize = 2;
 const LEVEL: usize = 6;
 const NAME: usize = 13;
 
-/// In a narrower terminal a finding begins in the line below its name.
-const NARROW: usize = 64;
-
 impl Page<'_> {
     /// Returns the text to print.
     pub fn painted(&self, colors: bool) -> String {
@@ -96,14 +93,8 @@ impl Page<'_> {
         };
         let start = Line::default().and_spaces(GAP);
         let start = start.and(style, &padded(level, LEVEL));
-        let is_narrow = self.width.is_some_and(|width| width < NARROW);
-        let (indent, start) = if is_narrow {
-            lines.push(start.and(Style::Bold, finding.check));
-            (GAP + LEVEL, Line::default().and_spaces(GAP + LEVEL))
-        } else {
-            let name = padded(finding.check, NAME);
-            (GAP + LEVEL + NAME, start.and(Style::Plain, &name))
-        };
+        let start = start.and(Style::Plain, &padded(finding.check, NAME));
+        let indent = GAP + LEVEL + NAME;
         self.add_text(&finding.message, indent, start, lines);
         let start = Line::default().and_spaces(indent);
         // The origin of the URL belongs to the finding: after an arrow it would read as a step to take.
@@ -191,9 +182,9 @@ mod tests {
             unknown(NO_CONNECTION),
         ];
         let findings: Vec<Finding> = named("server role eviction", findings).collect();
-        let expected = "Redis at h, TTL 30s\n\nThe server\n  warn  role\n        a long\n        text\n        \
-            → redis-cli CONFIG SET a b  # note\n\nNot checked\n  all else,\n  which needs a\n  connection\n\n\
+        let expected = "Redis at h, TTL 30s\n\nThe server\n  warn  role         a long\n                     text\n                     \
+            → redis-cli CONFIG SET a b  # note\n\nNot checked\n  all else, which needs a\n  connection\n\n\
             not known to be fit to hold locks: eviction not checked, 1 warning (0.00 ms)\n";
-        assert_eq!(page(&findings, Some(15), Verbosity::Normal), expected);
+        assert_eq!(page(&findings, Some(28), Verbosity::Normal), expected);
     }
 }

@@ -18,11 +18,6 @@ use crate::protocol::{
 };
 use crate::report::{busy_line, format_duration, typed};
 
-/// Checks by INFO, by round trips and by the rehearsal.
-const BY_INFO: &str = "server role replicas cluster eviction persistence";
-const BY_TRIPS: &str = "latency clocks";
-const BY_REHEARSAL: &str = "writes scripts messages";
-
 /// Reason for a check that needs a connection, if there is none.
 pub const NO_CONNECTION: &str = "there is no connection";
 
@@ -39,6 +34,12 @@ const SLOW: u32 = 10;
 /// Difference of clocks above which people can't compare times.
 const CLOCKS_APART: Duration = Duration::from_secs(10);
 
+/// Longest `repl-timeout` with which a replica soon follows again after a cut, in seconds.
+const REPL_TIMEOUT: u64 = 10;
+
+/// Fix for too few replicas.
+const START: &str = "start a replica (replicaof; on a cluster, redis-cli --cluster add-node)";
+
 /// Part of maxmemory above which a server is nearly full, in percent.
 const NEARLY_FULL: u64 = 90;
 
@@ -53,6 +54,10 @@ struct Server<'a> {
     connected: Result<Duration, Error>,
     redis_cli: RedisCli,
     info: Info,
+    /// Answers of the sentinels.
+    votes: Vec<Vote>,
+    /// Addresses of the promotable replicas that are up, as the sentinels or the cluster list them.
+    listed: Vec<String>,
     /// The server's address, as messages name it.
     place: String,
     findings: Vec<Finding>,
@@ -87,15 +92,23 @@ pub fn examine(
         until,
         connected,
         info: Info::default(),
+        votes: Vec::new(),
+        listed: Vec::new(),
         findings: Vec::new(),
     };
-    let first = [server.connection(), server.tls()];
-    server.findings.extend(named("connection tls", first));
-    let sentinels = roll_call.map(|all| server.sentinels(&all));
-    server.findings.extend(named("sentinels", sentinels));
-    server.check(BY_INFO, Server::by_info);
-    server.check(BY_TRIPS, |it| it.by_trips(ttl));
-    server.check(BY_REHEARSAL, |it| it.by_rehearsal(who));
+    let sentinels = roll_call.map(|all| server.sentinels(&all.primary, all.votes()));
+    let first = [server.connection(), server.tls()]
+        .into_iter()
+        .chain(sentinels);
+    server
+        .findings
+        .extend(named("connection tls sentinels", first));
+    server.check(
+        "server role replicas cluster eviction persistence",
+        Server::by_info,
+    );
+    server.check("latency clocks", |it| it.by_trips(ttl));
+    server.check("writes scripts messages", |it| it.by_rehearsal(who));
     if let Some(name) = name {
         server.check("name", |it| it.name(name));
     }
@@ -136,10 +149,10 @@ impl Server<'_> {
     fn connection(&self) -> Finding {
         match &self.connected {
             Ok(took) => {
-                let user = self.locks.user();
-                let user = user.map_or(String::new(), |user| format!(" as user \"{user}\""));
+                let user = self.locks.user().map(|user| format!(" as user \"{user}\""));
+                let user = user.unwrap_or_default();
                 let message = format!("connected{user}, and answered in {}", short(*took));
-                ok(message).with(json!({"took_us": micros(*took)}))
+                ok(message).with(json!({"took_us": took.as_micros()}))
             }
             Err(error) if self.is_about_tls(error) => unknown(NO_CONNECTION),
             Err(error) => self.failure(error),
@@ -166,27 +179,42 @@ impl Server<'_> {
         }
     }
 
-    /// Judges whether the sentinels agree on the primary.
-    fn sentinels(&self, all: &RollCall) -> Finding {
-        let (name, votes) = (&all.primary, all.votes());
-        let answers: Vec<&Vote> = votes.iter().flatten().collect();
-        let errors = votes.iter().filter_map(|vote| vote.as_ref().err());
+    /// Judges whether the sentinels agree on the primary, and can replace it.
+    fn sentinels(&mut self, name: &str, votes: Vec<Result<Vote, Error>>) -> Finding {
+        let all = votes.len();
+        let (answers, errors): (Vec<_>, Vec<_>) = votes.into_iter().partition(Result::is_ok);
+        self.votes = answers.into_iter().flatten().collect();
         // A wrong name or password says more than silence.
+        let errors = errors.iter().filter_map(|vote| vote.as_ref().err());
         let error = errors.min_by_key(|error| error.kind == ErrorKind::Unreachable);
-        let Some(first) = answers.first() else {
+        let Some(first) = self.votes.first() else {
             return error.map_or(unknown(NO_CONNECTION), |error| self.failure(error));
         };
+        let up = first.replicas.iter();
+        let up = up.filter(|it| !it.is_down && it.priority > 0);
+        self.listed = up.map(|it| it.address.clone()).collect();
         let primary = &first.address;
-        let message = format!("{} of {} agree on {primary}", answers.len(), votes.len());
-        if let Some(other) = answers.iter().find(|it| it.address != *primary) {
+        let message = format!("{} of {all} agree on {primary}", self.votes.len());
+        let total = self.votes.iter().map(|it| it.sentinels).max();
+        let most = total.unwrap_or(all) / 2 + 1;
+        let is_low = |it: &&Vote| it.quorum.is_some_and(|quorum| quorum < most);
+        if let Some(other) = self.votes.iter().find(|it| it.address != *primary) {
             let (one, other, another) = (&first.by, &other.by, &other.address);
-            fail(
-                format!("{one} says that {name} is {primary}, but {other} says {another}"),
-                "if this lasts longer than a failover, see the sentinels' logs",
-            )
+            let dispute = format!("{one} says {name} is {primary}, but {other} says {another}");
+            let fix = "if this lasts longer than a failover, see the sentinels' logs";
+            fail(dispute, fix)
         } else if let Some(error) = error {
             let message = format!("{message}: {}", error.message());
-            warn(message, self.next_step(error))
+            warn(message, error.next_step(false))
+        } else if let Some(Vote { by, .. }) = self.votes.iter().find(is_low) {
+            let loss = format!("{by} has a quorum below {most}: a minority may start a failover");
+            let set = ["SENTINEL", "SET", name, "quorum", &most.to_string()];
+            let fix = RedisCli::admin_line(&self.locks.sentinel_clis(), &[&set], None);
+            warn(loss, fix)
+        } else if let Some(Vote { by, .. }) = self.votes.iter().find(|it| it.is_tilted) {
+            let loss = format!("{by} is in TILT mode, as its clock jumped: no failover begins");
+            let fix = "slew that host's clock (chrony, ntpd): TILT ends 30s after the last jump";
+            warn(loss, fix)
         } else {
             ok(message)
         }
@@ -198,20 +226,29 @@ impl Server<'_> {
         replies.pop().unwrap_or(Ok(Vec::new()))
     }
 
-    /// Asks for INFO, two settings, and whether the user is an administrator.
+    /// Asks for INFO, three settings, and whether the user is an administrator.
     fn by_info(&mut self) -> Result<[Finding; 6], Error> {
         let text = self.ask(&["INFO"])?.concat();
         self.info.add(&text);
-        let [save, fsync] = ["save", "appendfsync"].map(|name| ["CONFIG", "GET", name]);
         // Only administrators may list users.
-        let questions: [&[&str]; 3] = [&save, &fsync, &["ACL", "USERS"]];
+        let questions: [&[&str]; 5] = [
+            &["CLUSTER", "NODES"],
+            &["ACL", "USERS"],
+            &["CONFIG", "GET", "save"],
+            &["CONFIG", "GET", "appendfsync"],
+            &["CONFIG", "GET", "repl-timeout"],
+        ];
         let replies = self.client.ask(&questions, self.until).unwrap_or_default();
-        if self.locks.user().is_some() {
-            let is_admin = replies.last().is_some_and(Result::is_ok);
-            self.redis_cli = self.redis_cli.clone().of_admin(is_admin);
-        }
-        for pair in replies.iter().take(2).flatten() {
-            self.info.add(&pair.join(":"));
+        if let [nodes, users, settings @ ..] = &replies[..] {
+            for pair in settings.iter().flatten() {
+                self.info.add(&pair.join(":"));
+            }
+            if let Ok(nodes) = nodes {
+                self.listed = self.locks.listed_replicas(&nodes.concat());
+            }
+            if self.locks.user().is_some() {
+                self.redis_cli = self.redis_cli.clone().of_admin(users.is_ok());
+            }
         }
         Ok([
             self.kind(),
@@ -227,19 +264,16 @@ impl Server<'_> {
         let field = |name: &str| self.info.text(&format!("{}_version", name.to_lowercase()));
         let mut flavours = ["Valkey", "Dragonfly", "Garnet", "Redict", "Upstash"].into_iter();
         let flavour = flavours.find(|name| field(name).is_some());
-        let flavour = flavour.or(self.info.text("mvcc_depth").map(|_| "KeyDB"));
-        let flavour = flavour.unwrap_or("Redis");
+        let keydb = self.info.text("mvcc_depth").map(|_| "KeyDB");
+        let flavour = flavour.or(keydb).unwrap_or("Redis");
         let version = field(flavour).or(field("Redis")).unwrap_or("?");
-        let mode = self.info.text("redis_mode");
-        let mode = mode.or(self.info.text("server_mode"));
-        let mode = mode.unwrap_or("standalone");
+        let mode = ["redis_mode", "server_mode"].map(|field| self.info.text(field));
+        let mode = mode.into_iter().flatten().next().unwrap_or("standalone");
         let message = format!("{flavour} {version}, {mode}");
         let finding = if mode == "sentinel" {
+            let message = format!("{message}: a sentinel knows the primary, and holds no locks");
             let url = format!("--url redis-sentinel://{}/NAME", self.place);
-            fail(
-                format!("{message}: a sentinel knows where the locks are, and holds none"),
-                format!("{url} (SENTINEL MASTERS lists the names)"),
-            )
+            fail(message, url + " (SENTINEL MASTERS lists the names)")
         } else {
             ok(message)
         };
@@ -248,15 +282,14 @@ impl Server<'_> {
 
     fn role(&self) -> Finding {
         let text = |field| self.info.text(field);
-        let primary = match (text("master_host"), text("master_port")) {
-            (Some(host), Some(port)) => format!("{host}:{port}"),
-            _ => "its primary".to_owned(),
-        };
+        let primary = text("master_host").zip(text("master_port"));
+        let primary = primary.map(|(host, port)| format!("{host}:{port}"));
+        let primary = primary.as_deref().unwrap_or("its primary");
         // KeyDB has replicas that accept writes, too.
         let is_active = matches!(text("active_replica"), Some("1" | "yes"));
         let is_writable = is_active || text("slave_read_only") == Some("0");
         let role = text("role").unwrap_or_default();
-        let replicas = counted(self.info.replicas().1, "replica");
+        let replicas = counted(self.info.replicas().len(), "replica");
         let finding = match role {
             "master" if !is_active => ok(format!("primary of {replicas}")),
             "slave" if !is_writable => fail(
@@ -273,38 +306,72 @@ impl Server<'_> {
     }
 
     fn replicas(&self) -> Finding {
-        let (online, all) = self.info.replicas();
+        let replicas = self.info.replicas();
+        let online = replicas.iter().filter(|(_, is_online)| *is_online);
+        let (online, all) = (online.count(), replicas.len());
         let needed = match self.quorum {
             Some(Quorum::All) => 1,
             Some(Quorum::AtLeast(number)) => usize::try_from(number).unwrap_or(usize::MAX),
             None => 0,
         };
         let fails_over = self.locks.may_fail_over();
+        let named = self.votes.first().map_or(&[][..], |vote| &vote.replicas);
+        let priorities = || named.iter().map(|it| it.priority).filter(|it| *it > 0);
+        let timeout = self.info.number("repl-timeout").unwrap_or(0);
         let finding = if self.quorum == Some(Quorum::All) && !fails_over {
-            fail(
-                "REDLOCK_SYNC=all needs Sentinel or Redis Cluster, which list the replicas",
-                "use the URL of Sentinel or of a cluster, or set a number, such as REDLOCK_SYNC=1",
-            )
+            let need = "REDLOCK_SYNC=all needs Sentinel or Redis Cluster, which list the replicas";
+            fail(need, "use their URL, or a number: REDLOCK_SYNC=1")
         } else if online < needed {
-            fail(
-                format!("{online} in sync, and REDLOCK_SYNC needs {needed}: no run starts"),
-                "start more replicas (replicaof; on a cluster, redis-cli --cluster add-node), or lower REDLOCK_SYNC",
-            )
+            let need = format!("{online} in sync; REDLOCK_SYNC needs {needed}: no run starts");
+            fail(need, format!("{START}, or lower REDLOCK_SYNC"))
         } else if all == 0 && fails_over {
-            warn(
-                "none: nothing takes over if this server dies",
-                "start a replica (replicaof; on a cluster, redis-cli --cluster add-node)",
-            )
+            warn("none: nothing takes over if this server dies", START)
         } else if all == 0 {
             moot("none")
         } else if online < all {
             let fix = "see that replica's log, and the network between it and the primary";
             let loss = "a failover to another one loses locks";
             warn(format!("{online} of {all} in sync: {loss}"), fix)
+        } else if let Some(finding) = self.misnamed(&replicas) {
+            finding
+        } else if priorities().min() != priorities().max() {
+            let loss = "the replica-priorities differ: a failover may prefer a replica that lags";
+            warn(loss, self.config_set("replica-priority", "100"))
+        } else if self.quorum == Some(Quorum::All) && timeout > REPL_TIMEOUT {
+            let loss = "repl-timeout is over 10s: a replica that was cut off confirms that late";
+            let fix = self.config_set("repl-timeout", &REPL_TIMEOUT.to_string());
+            warn(loss, fix)
         } else {
             ok(format!("{online} in sync"))
         };
         finding.with(json!({"replicas": all}))
+    }
+
+    /// Finds a replica that the primary knows by another address than the sentinels or the cluster.
+    fn misnamed(&self, connected: &[(String, bool)]) -> Option<Finding> {
+        let mut connected = connected.iter().map(|(address, _)| address);
+        let is_needed = self.quorum == Some(Quorum::All);
+        let is_missing = |it: &&String| is_needed && !connected.clone().any(|other| other == *it);
+        let missing = self.listed.iter().find(is_missing)?;
+        let named = self.votes.iter().flat_map(|vote| &vote.replicas);
+        let is_named = |it: &String| named.clone().any(|other| other.address == *it);
+        let other = connected.find(|it| !self.listed.contains(it) && !is_named(it))?;
+        let (host, port) = missing.rsplit_once(':')?;
+        let has_number = other.starts_with(|first: char| first.is_ascii_digit() || first == '[');
+        let fix = if has_number || self.votes.is_empty() {
+            let host = ["CONFIG", "SET", "replica-announce-ip", host];
+            let port = ["CONFIG", "SET", "replica-announce-port", port];
+            // The replica tells its address when it connects.
+            let again = ["CLIENT", "KILL", "TYPE", "master"];
+            let at = [self.redis_cli.at(missing)];
+            let note = Some("and in its redis.conf");
+            RedisCli::admin_line(&at, &[&host, &port, &again], note)
+        } else {
+            let set = ["SENTINEL", "CONFIG", "SET", "announce-hostnames", "yes"];
+            RedisCli::admin_line(&self.locks.sentinel_clis(), &[&set], None)
+        };
+        let message = format!("{other} is connected, but {missing} is listed: no run starts");
+        Some(fail(message, fix))
     }
 
     fn cluster(&self) -> Finding {
@@ -327,21 +394,19 @@ impl Server<'_> {
         let used = number("used_memory").saturating_mul(100);
         let used = used.checked_div(number("maxmemory"));
         let usage = used.map_or("no maxmemory".into(), |it| format!("{it}% of maxmemory"));
+        let state = format!("{policy}; {usage}");
         let fix = || self.config_set("maxmemory-policy", "noeviction");
         let finding = match (policy, used) {
             ("noeviction", Some(NEARLY_FULL..)) => warn(
-                format!("noeviction; {usage}: a full server grants no new lock"),
+                format!("{state}: a full server grants no new lock"),
                 "raise maxmemory, or remove keys",
             ),
-            ("noeviction", _) => ok(format!("noeviction; {usage}")),
-            (_, None) => {
-                let message = format!("{policy}: evicts locks as soon as maxmemory is set");
-                warn(message, fix())
-            }
-            (_, Some(_)) => {
-                let message = format!("{policy}; {usage}: a full server evicts locks");
-                fail(message, fix())
-            }
+            ("noeviction", _) => ok(state),
+            (_, None) => warn(
+                format!("{policy}: evicts locks as soon as maxmemory is set"),
+                fix(),
+            ),
+            (_, Some(_)) => fail(format!("{state}: a full server evicts locks"), fix()),
         };
         let evicted = number("evicted_keys");
         finding.with(json!({"policy": policy, "evicted_keys": evicted}))
@@ -349,14 +414,14 @@ impl Server<'_> {
 
     fn persistence(&self) -> Finding {
         let fails = |field| self.info.text(field) == Some("err");
-        let log = "the server's log says why; usually the disk is full";
+        let is_logged = self.info.is_on("aof_enabled");
         let supervisor = self.info.text("process_supervised");
-        let supervisor = supervisor.filter(|it| matches!(*it, "systemd" | "upstart"));
+        let is_supervised = matches!(supervisor, Some("systemd" | "upstart"));
         let append = || self.config_set("appendonly", "yes");
-        if self.info.is_on("aof_enabled") && fails("aof_last_write_status") {
-            let loss = "the append-only file can't be written: a restart forgets locks";
-            warn(loss, log)
-        } else if self.info.is_on("aof_enabled") {
+        if fails("aof_last_write_status") || !is_logged && fails("rdb_last_bgsave_status") {
+            let loss = "the last write to the disk failed: a restart forgets locks";
+            warn(loss, "the server's log says why; usually the disk is full")
+        } else if is_logged {
             ok(match self.info.text("appendfsync") {
                 Some("everysec") => {
                     "append-only file (everysec): a crash may forget the last second"
@@ -364,15 +429,11 @@ impl Server<'_> {
                 Some("no") => "append-only file (no fsync): a crash may forget the last 30s",
                 _ => "append-only file",
             })
-        } else if fails("rdb_last_bgsave_status") {
-            let loss = "the last snapshot failed: a restart forgets all locks since the one before";
-            warn(loss, log)
         } else if self.info.raw("save") != Some("") {
             let loss = "snapshots at most: a crash forgets locks since the last snapshot";
             warn(loss, append())
-        } else if self.info.replicas().1 > 0 && supervisor.is_some() {
-            let loss =
-                "none, and a supervisor restarts the server: its replicas then copy the empty data";
+        } else if is_supervised && !self.info.replicas().is_empty() {
+            let loss = "none, and a supervisor restarts the server: replicas copy the empty data";
             fail(loss, append())
         } else {
             warn("none: a restart forgets all locks", append())
@@ -385,19 +446,16 @@ impl Server<'_> {
         let mut trips = Vec::new();
         while trips.len() < ROUND_TRIPS && (trips.is_empty() || Instant::now() < end) {
             let (began, now) = (Instant::now(), SystemTime::now());
-            match self.client.ask(&[&["TIME"]], self.until) {
-                Ok(mut replies) => trips.push((began.elapsed(), now, replies.pop())),
+            match self.ask(&["TIME"]) {
+                Ok(time) => trips.push((began.elapsed(), now, time)),
                 Err(error) if trips.is_empty() => return Err(error),
                 Err(_) => break,
             }
         }
         // The shortest round trip knows best.
         trips.sort_by_key(|(took, ..)| *took);
-        let clock = match &trips[0] {
-            (took, now, Some(Ok(time))) => clock(*took, *now, time),
-            (.., Some(Err(error))) => unknown(self.parts(error).0),
-            (.., None) => unknown("the server doesn't tell its time"),
-        };
+        let (took, now, time) = &trips[0];
+        let clock = clock(*took, *now, time);
         let times: Vec<Duration> = trips.iter().map(|(took, ..)| *took).collect();
         Ok([latency(&times, ttl), clock])
     }
@@ -405,10 +463,9 @@ impl Server<'_> {
     fn by_rehearsal(&mut self, who: &Who) -> Result<[Finding; 3], Error> {
         let rehearsed = self.locks.rehearse(&mut self.client, who, self.until)?;
         let Some(error) = &rehearsed.failure else {
-            let (calls, took) = (counted(rehearsed.calls, "call"), rehearsed.took);
-            let message = format!("acquired, waited, handed over, released: {calls}");
-            let message = format!("{message} in {}", short(took));
-            let scripts = ok(message).with(json!({"took_us": micros(took)}));
+            let (calls, took) = (counted(rehearsed.calls, "call"), short(rehearsed.took));
+            let message = format!("acquired, waited, handed over, released: {calls} in {took}");
+            let scripts = ok(message).with(json!({"took_us": rehearsed.took.as_micros()}));
             return Ok([ok("accepted"), scripts, self.messages(&rehearsed)]);
         };
         let (failure, skipped) = (self.failure(error), unknown("something above failed"));
@@ -447,11 +504,9 @@ impl Server<'_> {
                 "choose another name or REDLOCK_PREFIX: that program may still need its key",
             ),
             _ if holds.any(|hold| hold.holder.is_none() && hold.left.is_none()) => {
-                let line = typed(&["release", "--force"], name);
-                fail(
-                    format!("the key of lock \"{name}\" has no expiry: it never becomes free"),
-                    format!("make sure that the program that set the key is dead; then {line}"),
-                )
+                let message = format!("the key of \"{name}\" has no expiry: it never becomes free");
+                let fix = "make sure that the program that set the key is dead; then ".to_owned();
+                fail(message, fix + &typed(&["release", "--force"], name))
             }
             (_, Some(busy), _) => ok(busy_line(name, "", &busy).trim_start_matches("lock ")),
             (_, None, Some(frozen)) => {
@@ -463,24 +518,23 @@ impl Server<'_> {
         }
     }
 
-    /// Returns the commands that change a setting of the server, now and for its next start.
+    /// Returns the commands that change a setting of the server and its replicas, now and for their next start.
     fn config_set(&self, name: &str, value: &str) -> String {
+        let replicas = self.listed.iter().map(|it| self.redis_cli.at(it));
+        let all: Vec<_> = [self.redis_cli.clone()]
+            .into_iter()
+            .chain(replicas)
+            .collect();
         let set = ["CONFIG", "SET", name, value];
         match self.info.text("config_file") {
-            Some(_) => self.commands(&[&set, &["CONFIG", "REWRITE"]], None),
-            None => self.commands(&[&set], Some("and in redis.conf")),
+            Some(_) => RedisCli::admin_line(&all, &[&set, &["CONFIG", "REWRITE"]], None),
+            None => RedisCli::admin_line(&all, &[&set], Some("and in redis.conf")),
         }
     }
 
-    /// Returns commands for an administrator, with a note.
-    fn commands(&self, commands: &[&[&str]], note: Option<&str>) -> String {
-        let lines = commands.iter().map(|it| self.redis_cli.admin_line(it));
-        let lines = lines.collect::<Vec<_>>().join(" && ");
-        let notes: Vec<&str> = self.redis_cli.note().into_iter().chain(note).collect();
-        match notes[..] {
-            [] => lines,
-            _ => format!("{lines}  # {}", notes.join(", ")),
-        }
+    /// Returns a command for an administrator, with a note.
+    fn command(&self, words: &[&str], note: Option<&str>) -> String {
+        RedisCli::admin_line(std::slice::from_ref(&self.redis_cli), &[words], note)
     }
 
     /// Returns the command that adds ACL rules. If one command is missing, others may be, so all are added.
@@ -498,17 +552,17 @@ impl Server<'_> {
         let servers = self.locks.may_fail_over().then_some("on each server, ");
         let servers = servers.unwrap_or_default();
         let note = "if it is to acquire locks; ACL SAVE or CONFIG REWRITE keeps it";
-        self.commands(&[&command], Some(&format!("{servers}{note}")))
+        self.command(&command, Some(&format!("{servers}{note}")))
     }
 
     /// Returns the finding for an error.
     fn failure(&self, error: &Error) -> Finding {
         let (message, fix) = self.parts(error);
-        let finding = fail(message, fix);
-        match &error.origin {
-            Some(origin) => finding.with(json!({"origin": origin})),
-            None => finding,
-        }
+        let origin = error
+            .origin
+            .as_ref()
+            .map(|origin| json!({"origin": origin}));
+        fail(message, fix).with(json!(origin))
     }
 
     /// Splits the message of an error: what is so, and what to do. The heading names the server.
@@ -519,34 +573,14 @@ impl Server<'_> {
         let message = message.trim_start_matches([':', ' ']);
         let message = message.strip_prefix("is not ready: ").unwrap_or(message);
         let (message, fix) = message.split_once("; ").unwrap_or((message, ""));
+        let is_socket = self.locks.server().transport() == Transport::Socket;
         let fix = match (error.kind, &error.cause) {
-            (ErrorKind::Busy, _) => self.commands(&[&["SCRIPT", "KILL"]], None),
+            (ErrorKind::Busy, _) => self.command(&["SCRIPT", "KILL"], None),
             (_, Some(Cause::MissingRules(rules))) => self.permit(rules),
-            _ if fix.is_empty() => self.next_step(error).to_owned(),
+            _ if fix.is_empty() => error.next_step(is_socket).to_owned(),
             _ => fix.to_owned(),
         };
         (message.to_owned(), fix)
-    }
-
-    /// Returns what to do if an error doesn't say that.
-    fn next_step(&self, error: &Error) -> &'static str {
-        use Cause::{Closed, File, NoDefaultServer, NoServer, Silent, UnknownHost};
-        match (error.kind, &error.cause) {
-            (ErrorKind::Refused, _) => "correct the user or the password",
-            (ErrorKind::NotNow | ErrorKind::Replica, _) => "see the server's log",
-            (ErrorKind::Internal, _) => "is this server compatible with Redis?",
-            (_, Some(NoServer)) if self.locks.server().transport() == Transport::Socket => {
-                "start Redis, or correct the path in the URL"
-            }
-            (_, Some(NoServer | NoDefaultServer)) => {
-                "start Redis there, or correct the address in the URL"
-            }
-            (_, Some(UnknownHost)) => "correct the host in the URL, or its name in DNS",
-            (_, Some(Silent)) => "open the port if a firewall drops packets; restart a hung server",
-            (_, Some(Closed)) => "see the log of the server, or of the proxy in front of it",
-            (_, Some(File)) => "write that file, or correct its name",
-            _ => "correct the URL, or the network between this host and that one",
-        }
     }
 }
 
@@ -554,14 +588,13 @@ impl Server<'_> {
 fn latency(times: &[Duration], ttl: Duration) -> Finding {
     let at = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
     let (p50, p99, max) = (at(50), at(99), at(100));
+    let [median, tail, slowest] = [p50, p99, max].map(short);
     let renewal = renewal_interval(ttl);
-    let message = format!(
-        "p50 {}, p99 {}, max {}; one renewal every {}",
-        short(p50),
-        short(p99),
-        short(max),
+    let rest = format!(
+        "max {slowest}; one renewal every {}",
         format_duration(renewal)
     );
+    let message = format!("p50 {median}, p99 {tail}, {rest}");
     let longer = Duration::from_secs((max * 3 * SLOW).as_secs() + 1);
     let fix = format!("a longer TTL: --ttl {}", format_duration(longer));
     let finding = if max >= renewal {
@@ -571,7 +604,7 @@ fn latency(times: &[Duration], ttl: Duration) -> Finding {
     } else {
         ok(message)
     };
-    let [p50, p99, max] = [p50, p99, max].map(micros);
+    let [p50, p99, max] = [p50, p99, max].map(|it| it.as_micros());
     finding.with(json!({"p50_us": p50, "p99_us": p99, "max_us": max}))
 }
 
@@ -581,8 +614,10 @@ fn clock(took: Duration, now: SystemTime, time: &[String]) -> Finding {
     let theirs = Duration::from_secs(part(0)) + Duration::from_micros(part(1));
     let ours = now.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
     let apart = theirs.abs_diff(ours);
-    let apart_in_words = short(apart);
-    let message = format!("{apart_in_words} between the server's clock and this host's");
+    let message = format!(
+        "{} between the server's clock and this host's",
+        short(apart)
+    );
     let finding = if apart >= CLOCKS_APART {
         let message = format!("{message}; status and history show the server's time");
         warn(message, "synchronise the hosts' clocks (NTP)")
@@ -604,10 +639,6 @@ pub fn short(duration: Duration) -> String {
     }
 }
 
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
 /// Returns `1 warning`, `2 warnings`.
 pub fn counted(count: usize, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
@@ -621,7 +652,7 @@ mod tests {
     use crate::protocol::Access;
 
     /// Returns a finding by a server's INFO, as `LEVEL: MESSAGE`.
-    fn judged(url: &str, info: &str, judge: fn(&Server) -> Finding) -> String {
+    fn judged(url: &str, info: &str, judge: fn(&mut Server) -> Finding) -> String {
         let access = Access {
             url,
             timeout: Duration::from_secs(1),
@@ -637,10 +668,12 @@ mod tests {
             connected: Ok(Duration::ZERO),
             info: Info::default(),
             quorum: None,
+            votes: Vec::new(),
+            listed: Vec::new(),
             locks: &locks,
         };
         server.info.add(&info.replace(' ', "\n"));
-        let finding = judge(&server);
+        let finding = judge(&mut server);
         format!("{:?}: {}", finding.level, finding.message)
     }
 
@@ -662,17 +695,27 @@ mod tests {
         let valkey = "valkey_version:8 redis_version:7 server_mode:cluster";
         assert_eq!(kind(valkey), "Ok: Valkey 8, cluster");
         let kept = |info: &str| judged(single, info, |it| it.persistence());
-        let copied = "save: connected_slaves:1 process_supervised:systemd";
+        let copied = "save: slave0:ip=a,port=1,state=online process_supervised:systemd";
         assert!(kept(copied).starts_with("Fail: none, and a supervisor restarts the server"));
         assert!(kept(&copied.replace("systemd", "no")).starts_with("Warn: none"));
         assert!(kept("").starts_with("Warn: snapshots at most"));
         let log = "aof_enabled:1 appendfsync:everysec";
         assert!(kept(log).ends_with("a crash may forget the last second"));
         let failing = "aof_enabled:1 aof_last_write_status:err";
-        assert!(kept(failing).starts_with("Warn: the append-only file can't be written"));
+        assert!(kept(failing).starts_with("Warn: the last write to the disk failed"));
         let replicas = |url: &str| judged(url, "", |it| it.replicas());
         assert_eq!(replicas(single), "Moot: none");
         assert!(replicas("redis-sentinel://h/m").starts_with("Warn: none"));
+        let one = "slave0:ip=a,port=1,state=online,lag=0 connected_slaves:1 repl-timeout:";
+        let synced = |timeout: &str| {
+            judged("redis-cluster://h", &format!("{one}{timeout}"), |it| {
+                it.quorum = Some(Quorum::All);
+                it.listed = vec!["a:1".into()];
+                it.replicas()
+            })
+        };
+        assert_eq!(synced("10"), "Ok: 1 in sync");
+        assert!(synced("11").starts_with("Warn: repl-timeout is over 10s"));
         let evicts = |info: &str| judged(single, info, |it| it.eviction());
         let full = "maxmemory_policy:noeviction maxmemory:100 used_memory:90";
         assert!(evicts(full).starts_with("Warn: noeviction; 90% of maxmemory"));

@@ -15,10 +15,13 @@ use super::super::{Error, ErrorKind};
 use super::heard::{Answer, Heard};
 
 /// What a sentinel is asked.
+#[derive(Clone)]
 pub(super) struct Question {
     /// The name of the primary.
     pub(super) primary: String,
     pub(super) with_replicas: bool,
+    /// Its own state is part of the question, after its replicas.
+    pub(super) for_report: bool,
     /// Where the answer is noted.
     pub(super) heard: Arc<Heard>,
 }
@@ -39,6 +42,9 @@ pub(super) fn ask(
     let mut questions = vec![about("MASTER"), about("GET-MASTER-ADDR-BY-NAME"), own_id];
     if question.with_replicas {
         questions.push(about("REPLICAS"));
+    }
+    if question.for_report {
+        questions.push(cmd("INFO").arg("sentinel").clone());
     }
     let began = Instant::now();
     let (_, answers) = Connection::open(sentinel, within, within, &questions)?;
@@ -68,6 +74,7 @@ pub(super) fn ask(
     };
     let tls = matches!(sentinel.address(), Address::Tcp { tls: true, .. });
     let number = |name| said(name).and_then(|number| number.parse().ok());
+    let report = answers.get(4).map(lossy_text).unwrap_or_default();
     let answer = Answer {
         id: match answers.get(2) {
             Some(Value::BulkString(_)) => lossy_text(&answers[2]),
@@ -78,6 +85,8 @@ pub(super) fn ask(
         sentinels: number("num-other-sentinels").map_or(1, |others| {
             usize::try_from(others).map_or(usize::MAX, |others| others.saturating_add(1))
         }),
+        quorum: said("quorum").and_then(|number| number.parse().ok()),
+        is_tilted: report.contains("sentinel_tilt:1"),
         down_after: number("down-after-milliseconds").map(Duration::from_millis),
         replicas,
     };

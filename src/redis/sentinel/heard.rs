@@ -18,11 +18,15 @@ pub struct Answer {
     /// Where the primary is.
     pub address: Address,
     /// Number of sentinels that it knows, itself included.
-    pub(super) sentinels: usize,
+    pub sentinels: usize,
+    /// Number of these that must call the primary dead before one replaces it.
+    pub quorum: Option<usize>,
+    /// Its clock has jumped, so it calls no server dead; false unless it was asked for a report.
+    pub is_tilted: bool,
     /// Time after which it takes a silent primary for dead, if it says that.
     pub(super) down_after: Option<Duration>,
     /// All replicas that it lists; none if the question was another one.
-    pub(super) replicas: Vec<KnownReplica>,
+    pub replicas: Vec<KnownReplica>,
 }
 
 /// The least that a sentinel has for its answer, connecting included.

@@ -52,6 +52,8 @@ fn answer(number: usize, port: u16, of: usize) -> Answer {
         sentinels: of,
         down_after: None,
         replicas: Vec::new(),
+        quorum: None,
+        is_tilted: false,
     }
 }
 

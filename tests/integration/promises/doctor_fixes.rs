@@ -83,6 +83,19 @@ impl Place {
         assert_eq!(level, "ok", "{line}: {:?}", examined.end);
     }
 
+    /// Waits until doctor has this finding, pastes its command, and waits until the check is ok.
+    #[track_caller]
+    fn repair_soon(&self, check: &str, finding: &str) {
+        let (level, says) = finding.split_once(": ").unwrap();
+        let is = |level: &str, says: &str| {
+            let check = &self.doctor(&[]).checks[check];
+            check["level"] == level && check["message"].as_str().unwrap().contains(says)
+        };
+        wait_until(finding, || is(level, says));
+        self.paste(&self.line(check, &[]).expect(check));
+        wait_until("it is repaired", || is("ok", ""));
+    }
+
     /// Returns a command for the server, of an administrator.
     fn cli(&self, redis: &Redis, words: &[&str]) -> Command {
         let mut cli = Command::new("redis-cli");
@@ -249,6 +262,41 @@ fn pasted_commands_add_the_acl_rules_of_a_cluster_on_each_node() {
     let examined = place.doctor(&[]);
     examined.only("fail", "");
     examined.says("messages ok: notifies");
+}
+
+#[test]
+fn pasted_commands_prepare_sentinels_and_replicas_for_a_failover() {
+    let plan = Plan {
+        options: words!("--appendonly yes --replica-announce-ip localhost"),
+        sentinel_lines: "sentinel resolve-hostnames yes\n",
+        ..Plan::default()
+    };
+    let all = Replicated::with(&plan);
+    let mut place = Place::new(all.url(), "");
+    place.repair("sentinels", &[]);
+    all.prefer(1);
+    place.repair_soon("replicas", "warn: replica-priorities differ");
+    // The replicas have names, and the sentinels list their numbers.
+    place.settings.push(("REDLOCK_SYNC", "all".into()));
+    for sentinel in &all.sentinels {
+        sentinel.cli(words!("SENTINEL RESET {}", MASTER));
+    }
+    all.wait_until_whole();
+    place.repair_soon("replicas", "fail: localhost:");
+    set(&all.servers[all.primary()], "repl-timeout", "60");
+    place.repair_soon("replicas", "warn: repl-timeout");
+}
+
+#[test]
+fn pasted_commands_have_a_replica_of_a_cluster_announce_its_address() {
+    let cluster = Cluster::with(&[0], &["--appendonly", "yes", "--repl-timeout", "10"]);
+    let mut place = Place::new(cluster.url(), "");
+    place.settings.push(("REDLOCK_SYNC", "all".into()));
+    place.doctor(&[]).says("replicas ok: 1 in sync");
+    set(&cluster.nodes[3], "replica-announce-ip", "127.0.0.9");
+    cluster.nodes[3].cli(words!("CLIENT KILL TYPE master"));
+    place.repair_soon("replicas", "fail: 127.0.0.9:");
+    outcome(&mut cluster.redlock(words!("run REDLOCK_SYNC=all a -- true"))).assert_code(0);
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn each_state_of_a_server_is_said_with_what_to_do_and_found_by_doctor() {
     redis.play(&format!(
         "{run} → can't save its data to disk … stop-writes-on-bgsave-error
         writes fail: can't save its data to disk → its log says why
-        persistence warn: the last snapshot failed → the server's log"
+        persistence warn: the last write to the disk failed → the server's log"
     ));
     assert_nothing_left(&redis);
 }
