@@ -52,7 +52,7 @@ pub struct HeldLocks {
     /// The client; not open while the renewer has it.
     pub client: Client,
     /// It ends before the renewer's thread, whose child it is.
-    watchdog: Option<Watchdog>,
+    pub(super) watchdog: Option<Watchdog>,
     renewer: Option<Renewer>,
     /// What was done without the renewer.
     completed: Option<Completed>,
@@ -196,33 +196,11 @@ impl HeldLocks {
         self.watchdog = started.ok();
     }
 
-    /// Tells the watchdog by when the child has to be dead, and for how long it may work by a renewal, from when that is
-    /// sent.
-    pub fn tell_watchdog(&mut self, dead_by: Option<Moment>, by_renewal: Option<Duration>) {
-        if let Some(watchdog) = &mut self.watchdog {
-            watchdog.tell(dead_by, by_renewal);
-        }
-    }
-
     /// Returns whether this signal was sent to the watchdog as well, or is within this time. It then counts once, unless
     /// another look will follow (`peek`).
     pub fn has_watchdog_got(&mut self, signal: i32, within: Duration, peek: bool) -> bool {
         let watchdog = self.watchdog.as_mut();
         watchdog.is_some_and(|watchdog| watchdog.has_got(signal, within, peek))
-    }
-
-    /// Tells the watchdog that the child was reaped.
-    pub fn tell_watchdog_reaped(&mut self) {
-        if let Some(watchdog) = &mut self.watchdog {
-            watchdog.tell_reaped();
-        }
-    }
-
-    /// Nothing is to be killed any more.
-    pub fn dismiss_watchdog(&mut self) {
-        if let Some(watchdog) = &mut self.watchdog {
-            watchdog.dismiss();
-        }
     }
 
     /// Takes in results of renewals and checks, and what went wrong between them. A lock that is gone is forgotten.

@@ -124,8 +124,10 @@ trait Executor<'a> {
         let watch = self.watch();
         let actions = watch.decide(event);
         let Watch { session, holds, .. } = watch;
-        let by_renewal = session.by_renewal(&holds.renewals);
-        holds.tell_watchdog(session.dead_by(&holds.renewals), by_renewal);
+        if let Some(watchdog) = &mut holds.watchdog {
+            let by_renewal = session.by_renewal(&holds.renewals);
+            watchdog.tell(session.dead_by(&holds.renewals), by_renewal);
+        }
         actions
             .into_iter()
             .try_for_each(|action| self.perform(action))

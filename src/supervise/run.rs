@@ -27,6 +27,7 @@ use crate::report::{self, Verbosity, cancelled, lost};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
 use crate::supervise::tree::Stat;
+use crate::supervise::watchdog::Watchdog;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes};
 use crate::systemd;
 
@@ -417,7 +418,7 @@ impl Supervision<'_> {
     /// The run is over: reports what is left of it, and keeps what must not be released. Only the kernel's word that
     /// nothing is left counts.
     fn end(self, exit: Exit) -> WorkResult {
-        self.watch.holds.dismiss_watchdog();
+        self.watch.holds.watchdog.iter().for_each(Watchdog::dismiss);
         if !self.watch.session.is_over() {
             let left = self.child.left();
             let what = if self.survivors_named && !left.is_empty() {
@@ -680,7 +681,8 @@ impl<'a> Executor<'a> for Supervision<'a> {
             };
             match reaped {
                 Reaped::Child(status) => {
-                    self.watch.holds.tell_watchdog_reaped();
+                    let watchdog = self.watch.holds.watchdog.iter();
+                    watchdog.for_each(Watchdog::tell_reaped);
                     // One for the whole job has come before COMMAND could end by it.
                     self.take_signals()?;
                     self.killed_by = status.signal();
