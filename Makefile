@@ -7,14 +7,13 @@
 # make dist     packages of the release binary, in dist/: tarball, .deb, .rpm, image, checksums; ARCH=aarch64 for another processor
 # make dist-test   the tests of packages, of those in dist/
 # make dist-check  a second build, of the last commit in another directory, gives the same bytes
-# make fuzz     the protocol in simulated time, beside a real server: SECONDS of it, 60 by default, or the one run of a SEED
-# make fuzz-memory  the same in memory and on all cores: SEEDS of them, 20000 by default, from SEED on
 # make model    the states of the protocol in small, up to STATES of each scenario, and what is made wrong on purpose; ONLY="a freeze"
-# make simulate HOURS of virtual time, 1000 by default, from SEED on
+# make simulate HOURS of virtual time, 100 by default, in seeds of MINUTES (1), from SEED on
+# make simulate-server  the same beside a real server, for SECONDS, 60 by default
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel
 # make search WHAT=partition  failovers in a network that is cut, each with its expected outcome; SCENARIO=v1-reset: that one alone
 # make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone
-# make mutants-lua  each script with one mistake after the other (ONLY=lib/queue): an example or the fuzz notices
+# make mutants-lua  each script with one mistake after the other (ONLY=lib/queue): an example or the simulation notices
 # make mutants  break what decides about locks, one place at a time (FILES=...): the unit tests notice
 # make mutants-named  break one promise after the other (NAMES=...): the tests named for it notice
 # make bench    the tables of docs/benchmarks.md, in six minutes
@@ -61,7 +60,7 @@ COMMIT = REDLOCK_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --di
 # Tests at a time. A test waits most of the time, but runs several processes when it doesn't.
 TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 
-.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz fuzz-memory fuzz-input mutants mutants-named mutants-lua chaos search model simulate bench install install-files lint generate pictures
+.PHONY: build dist dist-check dist-test demo test test-arm64 sweep faults fuzz-input mutants mutants-named mutants-lua chaos search model simulate simulate-server bench install install-files lint generate pictures
 
 # Asked in the shell and not by make, which would look before the set-up has run.
 build:
@@ -135,30 +134,22 @@ faults:
 	@scripts/setup test
 	FAULTS_WHOLE=1 $(CARGO) test --locked --test integration faults:: -- --nocapture
 
-# A run is drawn from its seed: SEED alone is that run, with SECONDS it is the first of many.
-fuzz:
-	@scripts/setup test
-	FUZZ_SECONDS="$(or $(SECONDS),$(if $(SEED),,60))" FUZZ_SEED="$(SEED)" \
-	    $(CARGO) test --locked --bin redlock model::fuzz -- --nocapture
-
-# Without a server a seed takes a fiftieth of a second. They are always the same: one that fails was broken by a change.
-FIRST_SEED = $(or $(SEED),1)
-fuzz-memory:
-	@scripts/setup test
-	FUZZ_MEMORY="$(FIRST_SEED)-$$(( $(FIRST_SEED) + $(or $(SEEDS),20000) - 1 ))" \
-	    $(CARGO) test --locked --profile model --bin redlock \
-	    model::fuzz::the_protocol_keeps_its_promises_on_a_server_in_memory -- --nocapture
-
 model:
 	@scripts/setup test
 	MODEL_STATES=$(or $(STATES),30000000) MODEL_ONLY="$(ONLY)" \
 	    $(CARGO) test --locked --profile model --bin redlock model::scenarios -- --nocapture --test-threads 1
 
-# A seed is two hours.
+# Seeds are always the same: one that fails was broken by a change.
+MINUTES ?= 1
 simulate:
 	@scripts/setup test
-	SIMULATE_SEEDS=$$(( $(or $(HOURS),1000) / 2 )) SIMULATE_MINUTES=120 SIMULATE_SEED=$(SEED) \
-	    $(CARGO) test --locked --profile model --bin redlock model::simulate -- --nocapture
+	SIMULATE_SEEDS=$$(( $(or $(HOURS),100) * 60 / $(MINUTES) )) SIMULATE_MINUTES=$(MINUTES) SIMULATE_SEED=$(SEED) \
+	    $(CARGO) test --locked --profile model --bin redlock model::simulate::simulations -- --nocapture
+
+simulate-server:
+	@scripts/setup test
+	SIMULATE_SECONDS=$(or $(SECONDS),60) SIMULATE_SEED=$(SEED) \
+	    $(CARGO) test --locked --profile model --bin redlock model::simulate::a_real_server -- --nocapture
 
 # A seed draws jobs and faults, but doesn't repeat a run. Its history is written below target/tmp/chaos.
 chaos:
@@ -188,8 +179,8 @@ fuzz-input:
 	@CARGO="$(CARGO)" scripts/fuzz-input "$(TARGET)/fuzz/$(HOST)/fuzz/redlock" "$(TARGET)/fuzz/inputs" \
 	    "$(or $(SECONDS),60)" "$(INPUT)"
 
-# ONLY is how the names of those begin that are tried, such as lib/queue. SEEDS is how much of the fuzz each gets
-# that the examples don't notice, 40 by default.
+# ONLY is how the names of those begin that are tried, such as lib/queue. SEEDS is how many seeds of the simulation each gets
+# that the examples don't notice, 30 by default.
 mutants-lua:
 	@scripts/setup test
 	MUTANTS_LUA="$(ONLY)" MUTANTS_SEEDS="$(SEEDS)" $(CARGO) test --locked --profile model --bin redlock \

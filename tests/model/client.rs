@@ -17,7 +17,7 @@ use super::network::{Asked, Incoming, Network, Request};
 use crate::clock::Moment;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
-use crate::decide::renewals::{self, Answer, Renewals};
+use crate::decide::renewals::{self, Answer, LockNews, Renewals};
 use crate::decide::session::{self, Session};
 use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::protocol::answer::{acquired, checked, prolonged, released, renewed};
@@ -523,6 +523,10 @@ impl Client {
 
     fn end_task(&mut self, answer: Result<Answer, Error>, now: Moment, network: &mut Network) {
         for news in self.renewals.end(vec![answer], now) {
+            // Its job has released the lock, so that the command goes on without it.
+            if let LockNews::Released(_) = news {
+                self.lease = None;
+            }
             self.on_session(session::Event::News(&news), now, network);
         }
         self.go_on_with_tasks(now, network);

@@ -21,10 +21,11 @@ use self::memory::Memory;
 use self::server::{START, Server};
 use super::redis::data::{Content, Score};
 use super::redis::{Bytes, Data, READONLY, commands};
-use crate::protocol::model::fuzz::run::{Seen, Witness};
-use crate::protocol::model::fuzz::view::text as lossy;
+use crate::protocol::model::promises::Broken;
+use crate::protocol::model::promises::calls::{Seen, Witness};
 use crate::protocol::model::support::lua::{self, source};
 use crate::protocol::model::support::{SERVER, asked};
+use crate::protocol::model::view::text as lossy;
 use crate::redis::call::Script;
 
 /// How many lists of deeds are tried by default, each with its own seed.
@@ -295,13 +296,9 @@ impl Outcome {
     }
 }
 
-/// A real server that does all that the fuzz has done in memory, and has to come out the same.
+/// A real server that does all that a simulation has done in memory, and must come out the same.
 impl Witness for Real {
-    fn begins(&mut self) {
-        self.clear();
-    }
-
-    fn sees(&mut self, seen: &Seen) {
+    fn sees(&mut self, seen: &Seen) -> Result<(), Broken> {
         let clock = seen.moment.clock_us;
         self.perform(&Deed::Time(0), clock);
         let channels = seen.moment.listeners.keys().map(|channel| lossy(channel));
@@ -325,6 +322,7 @@ impl Witness for Real {
         let theirs = self.perform(&deed, clock).expect("a call");
         let told = deed.told();
         assert!(theirs == ours, "{told}\n{}", compared(&theirs, &ours));
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Mutants of the Lua scripts: each has one mistake, and an example comes out in another way with it, or the fuzz
-//! finds a broken promise. `make mutants-lua` tries all of them; one that survives has to be in the list of those
+//! Mutants of the Lua scripts: each has one mistake, and an example comes out in another way with it, or the
+//! simulation finds a broken promise. `make mutants-lua` tries all of them; one that survives has to be in the list of those
 //! that are explained.
 
 #[path = "../../build/join.rs"]
@@ -16,7 +16,8 @@ use std::sync::Mutex;
 use self::mutate::Mutant;
 use crate::protocol::model::examples::Expected;
 use crate::protocol::model::fake::memory::Sources;
-use crate::protocol::model::fuzz::broken_with;
+use crate::protocol::model::promises::Promise;
+use crate::protocol::model::simulate::broken_with;
 use crate::protocol::model::support::lua::SCRIPTS;
 use crate::protocol::model::support::{asked, cores, on_threads};
 
@@ -120,19 +121,19 @@ enum Verdict {
     /// The title of an example.
     Example(String),
     /// The promise that is broken.
-    Fuzz(&'static str),
+    Simulation(Promise),
     Explained(&'static str),
     Survives,
 }
 
-/// How many seeds of the fuzz each mutant gets.
-const SEEDS: u64 = 40;
+/// Number of simulated seeds for each mutant.
+const SEEDS: u64 = 30;
 
 fn seeds() -> u64 {
     asked("MUTANTS_SEEDS").unwrap_or(SEEDS)
 }
 
-/// What the examples say of each mutant, in memory, and if they say nothing, the fuzz.
+/// What the examples say of each mutant, in memory, and if they say nothing, the simulation.
 fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
     let explained = explained();
     let expected = Expected::of_the_scripts();
@@ -146,7 +147,7 @@ fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
         let verdict = if let Some(title) = expected.broken_by(&sources) {
             Verdict::Example(title.to_owned())
         } else if let Some(promise) = broken_with(|name, _| sources[name], seeds()) {
-            Verdict::Fuzz(promise)
+            Verdict::Simulation(promise)
         } else if let Some((reason, _)) = reason() {
             Verdict::Explained(reason)
         } else {
@@ -207,7 +208,7 @@ fn report(all: &[(&String, Mutant)], verdicts: &[Verdict]) -> String {
             "| {name} | {} | {} | {} | {} | {} |",
             count(file, |_| true),
             count(file, |verdict| matches!(verdict, Verdict::Example(_))),
-            count(file, |verdict| matches!(verdict, Verdict::Fuzz(_))),
+            count(file, |verdict| matches!(verdict, Verdict::Simulation(_))),
             count(file, |verdict| matches!(verdict, Verdict::Explained(_))),
             count(file, |verdict| matches!(verdict, Verdict::Survives)),
         );
@@ -230,10 +231,10 @@ const HEADING: &str = "\
 
 Each mutant is one of the Lua files with one mistake: a comparison or a sign swapped, a condition negated, `and` \
 for `or`, a number off by one, a statement left out. `make mutants-lua` makes all of them, runs the examples of \
-`tests/model/examples` on each in memory, and 40 seeds of the fuzz where these come out as they are written. \
+`tests/model/examples` on each in memory, and 30 seeds of the simulation where these come out as they are written. \
 It ends with an error if a mutant survives that isn't explained, and writes this page.
 
-| file | mutants | caught by the examples | by the fuzz | explained | survive |
+| file | mutants | caught by the examples | by the simulation | explained | survive |
 | --- | --- | --- | --- | --- | --- |
 ";
 

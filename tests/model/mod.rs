@@ -6,9 +6,8 @@
 //! - `client`: one run; `network`: what is under way; `world`: a state, and the steps from it.
 //! - `promises`: what has to hold in each state; `explore`: visits all of them; `same`: which of them count as one.
 //! - `scenarios`: who there is, and what may go wrong.
-//! - `simulate`: one long way through it, drawn from a seed.
-//! - `fuzz`: many clients at once, drawn from a seed, and all that the server has after each call; `refusals`: it refuses
-//!   each call, too.
+//! - `simulate`: a long path through it with all kinds of clients and faults, drawn from a seed; `view`: the lock as the
+//!   judge of each call sees it; `refusals`: the server refuses each call, too.
 //! - `examples`: what each call answers, says to whom, and leaves in Redis; `lua_mutants`: a mistake in a script is found.
 
 mod client;
@@ -17,7 +16,6 @@ mod examples;
 mod explore;
 mod fake;
 mod figure;
-mod fuzz;
 mod lua_mutants;
 mod network;
 mod promises;
@@ -27,4 +25,5 @@ mod same;
 mod scenarios;
 mod simulate;
 mod support;
+mod view;
 mod world;

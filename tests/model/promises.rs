@@ -1,5 +1,7 @@
 //! What is promised (P1 to P7 in `docs/guarantees.md`), and whether a state keeps it.
 
+pub mod calls;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -37,6 +39,33 @@ pub enum Promise {
     OnceHolds,
     /// P5: a free lock that is waited for is granted within a time.
     Served(Duration),
+    // The rest is judged call by call.
+    /// No script fails, and each answer and entry can be read.
+    AnswersAreRead,
+    /// P1, P6: an answer says what is so.
+    AnswersAreTrue,
+    /// P1: the server gives the lock to no two that exclude each other.
+    OneHolder,
+    /// P1: while a command counts on its lease, the server knows the hold.
+    LeaseIsHeld,
+    /// P1: a guard works only while its run does, and never again after it has left.
+    GuardsHold,
+    /// P4: no run gives up without a reason.
+    GivesUpRightly,
+    /// P4: a request that was withdrawn comes to nothing, even if it arrives late.
+    WithdrawalsLast,
+    /// P5: a run gets the lock at once if nobody waits or keeps it out.
+    AdmittedAtOnce,
+    /// P6: a hold ends in the documented ways only, is never shortened, and doesn't come back.
+    HoldsLast,
+    /// P7: a waiter keeps its place, and gets the lock in its turn.
+    InTurn,
+    /// A request that comes twice has the same outcome.
+    RepetitionsAgree,
+    /// A client that only reads changes nothing.
+    ReadersChangeNothing,
+    /// Each key expires, and the history has each hold once.
+    NothingIsLeft,
 }
 
 /// A promise that a step has broken.
@@ -49,7 +78,7 @@ pub struct Broken {
 }
 
 impl Broken {
-    fn new(promise: Promise, what: impl Into<String>) -> Self {
+    pub fn new(promise: Promise, what: impl Into<String>) -> Self {
         Self {
             promise,
             what: what.into(),
@@ -89,6 +118,8 @@ pub struct Facts {
     /// The largest number in the outside order of a command that was started.
     newest: Option<u64>,
     frozen_until: Option<i64>,
+    /// The runs whose locks were taken by a person, or given back by their own jobs.
+    pub excused: Vec<bool>,
     /// Since when no command runs and somebody waits.
     idle_since: Option<Duration>,
 }
@@ -101,6 +132,7 @@ impl Facts {
         Self {
             superseded: vec![false; clients],
             has_superseded: vec![false; clients],
+            excused: vec![false; clients],
             ..Self::default()
         }
     }
@@ -115,6 +147,7 @@ impl Facts {
         self.started.retain(|started| *started != c);
         self.superseded[c] = false;
         self.has_superseded[c] = false;
+        self.excused[c] = false;
         // Those of long ago say nothing any more.
         let old = self.granted.len().saturating_sub(REMEMBERED);
         self.granted.drain(..old);
@@ -203,12 +236,7 @@ impl Facts {
                         self.succeeded_at = Some(now_ms);
                     }
                 }
-                Promise::OneLease
-                | Promise::OneCommand
-                | Promise::EndsWithLease
-                | Promise::OrderHolds
-                | Promise::OwnSlot
-                | Promise::Served(_) => {}
+                _ => {}
             }
         }
         if call.script.hash == FREEZE.hash {
@@ -377,7 +405,7 @@ impl Facts {
             };
             let running: Vec<&Rc<Client>> = clients
                 .iter()
-                .filter(|client| client.has_command)
+                .filter(|client| client.has_command && !self.excused[client.unit()])
                 .filter(counts)
                 .collect();
             let own = running

@@ -1,18 +1,22 @@
-//! A server that refuses, at each step of the fuzz, in memory: one without free memory, and one that takes no
+//! A server that refuses, at each call of a simulation, in memory: one without free memory, and one that takes no
 //! writes (a replica, or a primary that can't write to its disk). What is refused has done nothing; only what is
 //! new is refused for want of memory; and no grant is sent that wasn't written.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use redis::Value;
 
-use super::fuzz::plan::Plan;
-use super::fuzz::run::{Run, Seen, Server, Witness};
-use super::fuzz::view::{View, text};
+use super::promises::Broken;
+use super::promises::calls::{Seen, Witness};
 use super::redis::data::Fields;
 use super::redis::{Data, Evaluated, Interpreter, Moment, READONLY};
+use super::simulate::{MINUTES, Server, SharedWitness, lock, simulate};
 use super::support::asked;
+use super::view::{View, text};
 use crate::protocol::scripts::{ACQUIRE, FREEZE, GUARD, TAKE};
 
-/// How many runs of the fuzz are tried; `REFUSALS` is another number.
+/// How many seeds are tried; `REFUSALS` is another number.
 const SEEDS: u64 = 4;
 
 /// A server to which each call comes that was just carried out, and which refuses it.
@@ -81,8 +85,8 @@ fn before(seen: &Seen) -> Data {
 /// frees, extends or hands over, or only looks.
 fn may_be_refused(seen: &Seen) -> bool {
     let (call, hash) = (seen.call, seen.call.script.hash);
-    let view = View::of(seen.before, seen.moment.now_ms());
-    let is_new = |token: &str| !view.held().contains_key(token) && !view.waits(token);
+    let view = View::of(seen.before, &lock().keys, seen.moment.now_ms());
+    let is_new = |token: &str| !view.held.contains_key(token) && !view.waits(token);
     let guards = || {
         let now_ms = seen.moment.now_ms();
         seen.before.kind::<Fields>(now_ms, &call.keys[10])
@@ -95,25 +99,26 @@ fn may_be_refused(seen: &Seen) -> bool {
 }
 
 impl Witness for Refusing {
-    fn sees(&mut self, seen: &Seen) {
+    fn sees(&mut self, seen: &Seen) -> Result<(), Broken> {
         self.without_memory(seen);
         self.without_writes(seen);
+        Ok(())
     }
 }
 
 #[test]
 fn what_a_server_refuses_has_done_nothing_and_what_is_held_is_never_refused() {
     let seeds = asked("REFUSALS").unwrap_or(SEEDS);
-    let (server, mut refusing) = (Server::default(), Refusing::default());
+    let refusing = Rc::<RefCell<Refusing>>::default();
     for seed in 1..=seeds {
-        let plan = Plan::of(seed);
-        if let Err(failure) = Run::of(&plan, &server, &mut refusing, false) {
-            panic!("seed {seed}: {}", failure.broken.promise);
+        let witness = Rc::clone(&refusing) as SharedWitness;
+        if let Err(broken) = simulate(seed, MINUTES, &Server::default(), Some(witness)) {
+            panic!("seed {seed}: {broken}");
         }
     }
     let Refusing {
         refused, accepted, ..
-    } = refusing;
+    } = *refusing.borrow();
     // Where nothing is refused, or all is, nothing is tried.
     assert!(
         refused > 100 && accepted > 100,

@@ -13,7 +13,7 @@ use super::promises::Promise::{
     self, EndsWithLease, FenceGrows, FreezeHolds, OnceHolds, OneCommand, OneLease, OrderHolds,
     OwnSlot, Served, SupersedeHolds,
 };
-use super::simulate::{Mode, Simulation};
+use super::simulate::{MINUTES, Server, simulate};
 use super::support::asked;
 use super::world::{Deed, Kind, Replaced, Rules, Sync, World};
 use crate::decide::lease::Terms;
@@ -107,6 +107,7 @@ pub fn rules(name: &'static str, runs: usize) -> Rules {
         horizon: 4 * SECOND,
         promises: vec![OneLease, EndsWithLease, FenceGrows],
         replaced: Vec::new(),
+        witnesses: Vec::new(),
         interpreter: Rc::default(),
         executed: RefCell::default(),
     }
@@ -808,10 +809,14 @@ pub fn check(replaced: &Replaced) -> Result<(), String> {
             return Err(broken.to_string());
         }
     }
-    for (seed, mode) in [(1, Mode::Kept), (2, Mode::Lost), (3, Mode::Kept)] {
-        Simulation::new(seed, mode, replaced.clone()).run(10)?;
-    }
-    Ok(())
+    let server = Server {
+        replaced: replaced.clone(),
+        ..Server::default()
+    };
+    let simulated = |seed| simulate(seed, MINUTES, &server, None).map(drop);
+    (1..=9)
+        .try_for_each(simulated)
+        .map_err(|broken| broken.to_string())
 }
 
 /// Whether a scenario with this name is asked for.

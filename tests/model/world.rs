@@ -13,13 +13,16 @@ use redis::Value;
 use super::client::{Client, Setup, Stage};
 use super::digest::{Cached, digest_of};
 use super::network::{Arriving, Asked, Delay, Incoming, Network, Request};
+use super::promises::calls::{Seen, Witness};
 use super::promises::{Broken, Facts, Promise};
 use super::redis::data::Members;
 use super::redis::{Bytes, Data, Interpreter};
 use super::same::{digest_of_data, last_fence};
+use super::view::is_notice;
 use crate::clock::Moment;
 use crate::protocol::Lock;
 use crate::protocol::scripts::{ACQUIRE, Script};
+use crate::redis::call::Call;
 
 /// When the servers' clocks start, in milliseconds since 1970: in the year 2020.
 pub const START_MS: i64 = 1_577_836_800_000;
@@ -28,6 +31,22 @@ pub const BOOT: Duration = Duration::from_secs(1000);
 
 /// The scripts that the servers run in place of those that are shipped.
 pub type Replaced = Vec<(&'static str, &'static str)>;
+
+/// A command of another program, as a script.
+static PLAIN: Script = plain("return redis.call(unpack(ARGV))");
+
+/// The release of a client that knows of nothing but the key.
+static PLAIN_RELEASE: Script =
+    plain("if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end return 0");
+
+const fn plain(source: &'static str) -> Script {
+    Script {
+        source,
+        hash: "",
+        counts_when_replicated: false,
+        may_arrive_late: false,
+    }
+}
 
 /// What a person does in between, with a script of ours.
 pub struct Deed {
@@ -132,6 +151,8 @@ pub struct Rules {
     pub horizon: Duration,
     pub promises: Vec<Promise>,
     pub replaced: Replaced,
+    /// Judges of each call, and servers that have to do the same.
+    pub witnesses: Vec<Rc<RefCell<dyn Witness>>>,
     pub interpreter: Rc<Interpreter>,
     /// What came of calls, by a digest of the data, the moment and the call.
     pub executed: RefCell<HashMap<u128, Rc<Executed>>>,
@@ -737,7 +758,7 @@ impl World {
                     }
                 }
             }
-            Step::Plain => self.plain_goes_on(),
+            Step::Plain => self.plain_goes_on()?,
             Step::Deed(n) => self.deed(n)?,
             Step::Resume(c) => self.clients[c].changed().resume(now, &mut self.network),
             Step::LetThrough(c) => self.network.delays[c] = Delay::None,
@@ -781,13 +802,10 @@ impl World {
             Step::Stop(c) => {
                 self.clients[c].changed().is_stopped = true;
             }
-            Step::Delete(n) => self.delete(n),
+            Step::Delete(n) => self.delete(n)?,
             Step::Restart => {
-                let primary = self.network.primary;
-                self.facts.lost_data = true;
-                let empty = Stored::new(Data::default(), &self.rules);
-                self.write(primary, empty);
-                self.network.cut_all(primary);
+                self.delete(0)?;
+                self.network.cut_all(self.network.primary);
             }
             Step::SetClock(by) => {
                 self.nodes[self.network.primary].clock_ahead += by;
@@ -797,6 +815,17 @@ impl World {
             Step::Split(at) => self.split(at),
             Step::Reset => self.split = Some(Split { is_reset: true }),
         }
+        self.look()
+    }
+
+    /// Has the primary run a script for somebody who isn't among the clients.
+    pub fn call(&mut self, call: Call) -> Result<Rc<Executed>, Broken> {
+        let done = self.execute(self.network.primary, &Asked::new(call), None)?;
+        self.look()?;
+        Ok(done)
+    }
+
+    fn look(&mut self) -> Result<(), Broken> {
         let now_ms = self.server_ms();
         let someone_waits = self.someone_waits();
         let Self {
@@ -921,6 +950,21 @@ impl World {
             (&before.data, &after.data),
             moment.now_ms(),
         )?;
+        if !rules.witnesses.is_empty() {
+            let heard = done.published.iter();
+            let heard = heard.filter(|(channel, _)| moment.listeners.contains_key(channel));
+            let seen = Seen {
+                moment: &moment,
+                call: &asked.call,
+                before: &before.data,
+                after: &after.data,
+                answer: &done.answer,
+                heard: heard.collect(),
+            };
+            for witness in &rules.witnesses {
+                witness.borrow_mut().sees(&seen)?;
+            }
+        }
         if let Some(stored) = &done.stored {
             self.notify_trackers(node, &before.data, &stored.data, c);
             self.write(node, Rc::clone(stored));
@@ -980,71 +1024,82 @@ impl World {
         }
     }
 
-    fn command(&mut self, node: usize, words: &[&[u8]]) -> Value {
-        let clock = self.clock_us(node);
-        let before = Rc::clone(&self.nodes[node].stored);
-        let mut data = before.data.clone();
-        let moment = super::redis::Moment::at(clock);
-        let value = data.command(&moment, words).answer;
-        if data != before.data {
-            self.notify_trackers(node, &before.data, &data, None);
-            let stored = Stored::new(data, &self.rules);
-            self.write(node, stored);
-        }
-        value
+    fn command(&mut self, words: &[&[u8]]) -> Result<Value, Broken> {
+        let args = words.iter().map(|word| word.to_vec()).collect();
+        self.plain_call(&PLAIN, Vec::new(), args)
+    }
+
+    fn plain_call(
+        &mut self,
+        script: &'static Script,
+        keys: Vec<Bytes>,
+        args: Vec<Bytes>,
+    ) -> Result<Value, Broken> {
+        let call = Asked::new(Call { script, keys, args });
+        let done = self.execute(self.network.primary, &call, None)?;
+        Ok(done.answer.clone())
     }
 
     /// It asks and has its answer at once: it counts from when it asked, so that it would only believe less
     /// if that took longer.
-    fn plain_goes_on(&mut self) {
-        let primary = self.network.primary;
+    fn plain_goes_on(&mut self) -> Result<(), Broken> {
         let key = self.rules.lock.keys.lock.clone();
         self.plain = match self.plain {
             Plain::New => {
                 let ttl = u64::try_from(self.rules.plain_ttl.as_millis()).expect("a TTL");
                 let text = ttl.to_string();
                 let words: [&[u8]; 6] = [b"SET", &key, b"plain", b"NX", b"PX", text.as_bytes()];
-                match self.command(primary, &words) {
+                match self.command(&words)? {
                     Value::Okay => Plain::Holds(self.now_ms() + ttl),
                     _ => Plain::Over,
                 }
             }
             Plain::Holds(_) => {
-                // Checked and deleted at once, as its script does.
-                if self.command(primary, &[b"GET", &key]) == Value::BulkString(b"plain".to_vec()) {
-                    self.command(primary, &[b"DEL", &key]);
-                }
+                self.plain_call(&PLAIN_RELEASE, vec![key], vec![b"plain".to_vec()])?;
                 Plain::Over
             }
             Plain::Over => Plain::Over,
         };
+        Ok(())
     }
 
     fn deed(&mut self, n: usize) -> Result<(), Broken> {
         self.deeds_done += 1;
         let rules = Rc::clone(&self.rules);
-        self.execute(self.network.primary, &rules.deeds[n].asked, None)?;
-        Ok(())
+        let primary = self.network.primary;
+        self.execute(primary, &rules.deeds[n].asked, None).map(drop)
     }
 
-    fn delete(&mut self, n: usize) {
+    fn delete(&mut self, n: usize) -> Result<(), Broken> {
         self.facts.lost_data = true;
-        let primary = self.network.primary;
         let keys = &self.rules.lock.keys;
-        let key = match n {
-            0 => {
-                self.command(primary, &[b"FLUSHALL"]);
-                return;
-            }
-            1 => &keys.lock,
-            2 => &keys.state,
-            3 => &keys.meta,
-            4 => &keys.holders,
-            5 => &keys.queue,
-            _ => &keys.waiters,
+        let all = [
+            &keys.lock,
+            &keys.state,
+            &keys.meta,
+            &keys.holders,
+            &keys.queue,
+            &keys.waiters,
+            &keys.history,
+            &keys.slots,
+            &keys.exempt,
+            &keys.guards,
+        ];
+        let data = &self.nodes[self.network.primary].stored.data;
+        let notice = || data.entries().find(|(key, _)| is_notice(key, keys));
+        let key = n.checked_sub(1).map(|n| match all.get(n) {
+            Some(key) => Some((*key).clone()),
+            None => Some(notice()?.0.to_vec()),
+        });
+        // There is no notice.
+        if let Some(None) = key {
+            return Ok(());
         }
-        .clone();
-        self.command(primary, &[b"DEL", &key]);
+        let key = key.flatten();
+        let words = key
+            .as_ref()
+            .map_or(vec![&b"FLUSHALL"[..]], |key| vec![b"DEL", key]);
+        self.command(&words).map(drop)
     }
 
     /// The network is cut. The old primary lives on beside the new one, which has so much of what it had.

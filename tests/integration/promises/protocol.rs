@@ -1,6 +1,6 @@
 //! What only a real server shows of the scripts: how much one call of them may do, how redlock asks for the rest, and
 //! what other programs put in the place of their keys. All else is stated by the examples in `tests/model/examples`,
-//! and tried in any order by the fuzz in `tests/model/fuzz`.
+//! and tried in any order by the simulation (`tests/model/simulate.rs`).
 
 use std::collections::BTreeSet;
 
