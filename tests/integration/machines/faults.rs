@@ -1,4 +1,4 @@
-//! Single faults: one request or reply of a run is lost, late or cut, at three places, and the server stays or is out of reach
+//! Single faults: one request or reply of a run is lost, late or cut, at four places, and the server stays or is out of reach
 //! afterwards.
 //!
 //! `make test` cuts each reply at a few places, `make faults` at every byte. `FAULTS=renew/Cut` plays only the cases whose
@@ -24,7 +24,7 @@ const FREE_WITHIN: Duration = Duration::from_secs(12);
 const DYING: Duration = Duration::from_millis(300);
 
 /// Operations at which a fault strikes.
-const PLACES: [&str; 3] = ["acquire", "renew", "release"];
+const PLACES: [&str; 4] = ["take", "acquire", "renew", "release"];
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -54,7 +54,9 @@ fn cases(are_whole: bool) -> Vec<Case> {
         let lost = [Action::LoseRequest, Action::LoseReply, Action::ResetReply];
         let cuts = cuts.into_iter().map(Action::Cut);
         for fault in lost.into_iter().chain(late).chain(cuts) {
-            let both = [false, true];
+            // A server that has answered to take is waited for if it is gone then.
+            let both = [false, true].into_iter();
+            let both = both.filter(|is_gone| !(*is_gone && place == "acquire"));
             cases.extend(both.map(|is_gone| Case {
                 place,
                 fault,
@@ -203,7 +205,7 @@ fn judge(case: Case, status: Option<i32>, has_run: bool, said: &str) -> Result<(
         Some(5) => Ok(()),
         Some(69) if has_run => Err("says that it started nothing"),
         Some(69) if !says("Redis at") => Err("doesn't say why"),
-        Some(69) if place == "acquire" || is_gone => Ok(()),
+        Some(69) if ["take", "acquire"].contains(&place) || is_gone => Ok(()),
         Some(79) if !has_run || lines.is_empty() => Err("loses what it never had, or in silence"),
         Some(79) if is_gone && place != "release" => Ok(()),
         _ => Err("has another status than the manual says"),
