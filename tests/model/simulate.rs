@@ -85,8 +85,9 @@ struct Kinds {
     supersede: i64,
     once: i64,
     keep: i64,
-    /// Requests of a hundred that arrive twice.
+    /// Requests of a hundred that arrive twice, and that are held up.
     twice: i64,
+    late: i64,
     has_plain: bool,
 }
 
@@ -119,6 +120,11 @@ impl Kinds {
                 dice.pick(&[0, 0, 0, 40])
             },
             twice: dice.pick(&[0, 20]),
+            late: if mode == Mode::Quiet {
+                0
+            } else {
+                dice.pick(&[0, 10])
+            },
             has_plain: mode != Mode::Quiet && dice.chance(50),
         }
     }
@@ -424,6 +430,11 @@ impl Simulation {
                     self.hit(c, false);
                 }
                 self.take(Step::Repeat(c))
+            }
+            Step::Serve(c, _) if self.dice.chance(self.kinds.late) => {
+                self.hit(c, true);
+                self.plan(8 * SECOND, Planned::LetThrough(c));
+                self.take(Step::HoldUp(c, Delay::All))
             }
             step => self.take(step),
         }

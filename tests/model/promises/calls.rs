@@ -694,13 +694,18 @@ impl Judge {
         self.knows_success(token, &answer, step)?;
         match &answer {
             Acquired::Held { fence, .. } => {
-                let own = self.pasts[token].fence.map(i64::unsigned_abs);
-                let is_true = is_held && own.is_none_or(|own| own == *fence);
+                let fence = i64::try_from(*fence).expect("a fence");
+                keep!(AnswersAreTrue, is_held, "{token} doesn't hold it");
+                let past = self.pasts.get_mut(token).expect("a run");
+                let is_same = past.fence.is_none_or(|own| own == fence);
                 keep!(
-                    AnswersAreTrue,
-                    is_true,
-                    "{token} has {own:?}, and is answered {fence}"
+                    FenceGrows,
+                    is_same,
+                    "{token} has {:?}, not {fence}",
+                    past.fence
                 );
+                past.fence = Some(fence);
+                self.fence = self.fence.max(fence);
             }
             Acquired::Busy(busy) => self.busy(token, busy, step)?,
             Acquired::RecentSuccess(_) => {}
