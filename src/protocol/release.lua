@@ -28,11 +28,7 @@ local function note_end()
   -- It is withdrawn: a request for it that was held up on its way must not take effect any more.
   if how == '' and ARGV[8] ~= '1' then post_notice('removed', token, notice('removed', token) or cancelled_by(token, entry) or '', A_WHILE) end
   if not entry or how == '' then return end
-  local by = false
-  if how == 'cancelled' then
-    by = cancelled_by(token, entry)
-    forget_notice('cancelled', token)
-  end
+  local by = how == 'cancelled' and cancelled_by(token, entry)
   -- What is kept was released before.
   if hold.phase == 'kept' then return end
   record_end(token, entry, now_ms, ours and how or 'lost', by or '')
@@ -81,10 +77,6 @@ elseif type(place) == 'string' then
 else
   local answer = not_held(token, value)
   redis.call('HDEL', meta, token)
-  if by_job == '0' then
-    forget_notice('forced', token)
-    forget_notice('released', token)
-  end
   if answer[1] == 0 then
     -- Nothing was done under it, so that nothing was lost with it; or it was kept for a while that is over.
     if how == '' or hold.phase == 'kept' then

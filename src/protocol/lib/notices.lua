@@ -24,11 +24,6 @@ local function post_notice(kind, token, text, ms)
   redis.call('SET', key, text, 'PX', int_text(math.max(ms, redis.call('PTTL', key))))
 end
 
--- Removes a notice that its run has read.
-local function forget_notice(kind, token)
-  if notice(kind, token) then redis.call('UNLINK', notice_key(kind, token)) end
-end
-
 -- Who asks for something, with the time of it.
 local function with_time(who) return (string.gsub(who, '^{"', '{"asked":' .. int_text(now_ms) .. ',"', 1)) end
 
