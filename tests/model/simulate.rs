@@ -918,7 +918,7 @@ const MISTAKES: [(&str, &str, Promise); 12] = [
     (
         "redis.call('UNLINK', lock, meta)",
         "",
-        Promise::NothingIsLeft,
+        Promise::AnswersAreTrue,
     ),
     ("redis.call('PEXPIRE', lock, ttl)", "", Promise::LeaseIsHeld),
     (

@@ -78,10 +78,13 @@ struct Past {
     has_left: bool,
 }
 
+/// Name of a short script that has left everything to the whole one.
+const NOTHING: &str = "nothing";
+
 /// A call to judge.
 struct Step<'a> {
     seen: &'a Seen<'a>,
-    /// The script's name; none for a command of another program.
+    /// The script's name, that of the whole one for a short one; none for a command of another program.
     name: Option<&'static str>,
     /// Its own arguments, after those that scripts have in common.
     words: Vec<String>,
@@ -328,8 +331,7 @@ impl Judge {
             let is_read = Hold::parse(entry).is_some();
             keep!(AnswersAreRead, is_read, "the hold of {token} is {entry:?}");
         }
-        let reads = matches!(step.name, Some("check" | "inspect" | "history"));
-        if reads || *seen.answer == Value::Int(0) && step.name == Some("prolong") {
+        if matches!(step.name, Some("check" | "inspect" | "history" | NOTHING)) {
             let state = |data: &Data| data.kind::<Fields>(*now, &self.keys.state).cloned();
             let history = |data: &Data| data.kind::<Entries>(*now, &self.keys.history).cloned();
             let is_same = state(seen.before) == state(seen.after)
@@ -927,6 +929,9 @@ impl Judge {
     /// Checks that a request that comes twice has the same outcome, in the figures of the answers.
     fn repetition(&mut self, step: &Step) -> Result<(), Broken> {
         let (call, answer) = (step.seen.call, step.seen.answer);
+        if step.name == Some(NOTHING) {
+            return Ok(());
+        }
         let this = (call.script.hash, step.words.clone(), answer.clone());
         let last = self.last.replace(this);
         let is_same = |(hash, words, _): &(_, Vec<String>, _)| {
@@ -960,11 +965,17 @@ impl Witness for Judge {
     fn sees(&mut self, seen: &Seen) -> Result<(), Broken> {
         self.number += 1;
         let now = seen.moment.now_ms();
-        let name = name_of(seen.call.script);
+        let script = name_of(seen.call.script);
+        let name = match script {
+            Some("take" | "free" | "prolong") if *seen.answer == Value::Int(0) => Some(NOTHING),
+            Some("take") => Some("acquire"),
+            Some("free") => Some("release"),
+            other => other,
+        };
         let mut words: Vec<String> = seen.call.args.iter().map(|word| text(word)).collect();
         let mut last = words.iter().rev();
         let actor = last.find(|word| self.pasts.contains_key(*word)).cloned();
-        if name.is_some_and(|name| !["prolong", "keep"].contains(&name)) {
+        if script.is_some_and(|name| !["prolong", "keep"].contains(&name)) {
             words.drain(..words.len().min(HEAD));
         }
         let step = Step {
