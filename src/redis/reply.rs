@@ -124,6 +124,18 @@ pub fn field(answer: &Value, name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_field_is_found_by_its_name_in_a_map_and_in_a_list() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let words = ["role", "master", "id", "7"].map(text);
+        let [role, master, id, seven] = words.clone();
+        let map = Value::Map(vec![(role, master), (id, seven)]);
+        for answer in [map, Value::Array(words.to_vec())] {
+            assert_eq!(field(&answer, "id").as_deref(), Some("7"));
+            assert_eq!(field(&answer, "master"), None);
+        }
+    }
+
     fn text(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
     }
