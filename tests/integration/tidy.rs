@@ -302,14 +302,14 @@ fn the_table_of_processes_has_each_name_of_a_process_and_a_thread() {
 /// lowered; it is never raised unless a feature goes (docs/refused.md).
 const BUDGET: [(&str, usize); 9] = [
     ("cli", 667),
-    ("command", 7557),
-    ("config", 560),
-    ("decide", 1789),
-    ("protocol", 3089),
-    ("redis", 5794),
+    ("command", 7504),
+    ("config", 552),
+    ("decide", 1740),
+    ("protocol", 3078),
+    ("redis", 5499),
     ("report", 958),
-    ("supervise", 3379),
-    ("sys", 1275),
+    ("supervise", 3278),
+    ("sys", 1072),
 ];
 
 #[test]
