@@ -257,6 +257,24 @@ fn a_free_lock_takes_one_question() {
 }
 
 #[test]
+fn a_short_question_that_did_nothing_is_an_answer_and_the_lease_counts_from_the_whole_one() {
+    let first = policy_with(|it| it.awaits_server = false);
+    let mut waiter = Waiter::asking(first);
+    waiter.sent(700);
+    assert_eq!(waiter.due(), 2_700);
+    let answer = Event::Answered(Ok(held()));
+    let actions = waiter.0.on_event(answer, None, at(1_400));
+    let [Action::End(End::Acquired(taken))] = actions.as_slice() else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(taken.lease, Lease::new(at(700), TERMS));
+    // A server that has answered it is waited for.
+    let mut waiter = Waiter::asking(first);
+    waiter.sent(700);
+    assert_eq!(waiter.fails(800, Unreachable), "disconnect");
+}
+
+#[test]
 fn a_busy_lock_is_asked_for_at_once_with_a_place_and_then_with_each_heartbeat() {
     let left = |left: Option<u32>| busy_with(|it| it.left = left.map(|left| MS * left));
     let dead = Busy {
