@@ -442,8 +442,8 @@ mod tests {
             (None, Some(6_000), ms(3_000)),
         ] {
             let who = Who {
-                kill_after,
                 ttl,
+                kill_after,
                 ..Who::default()
             };
             assert_eq!(who.grace(), grace, "{kill_after:?} {ttl:?}");
