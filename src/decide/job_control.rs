@@ -9,7 +9,7 @@ use crate::signal::{SIGCONT, SIGTSTP};
 /// be a moment later than we are.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
 
-/// How far redlock and COMMAND are stopped together.
+/// Progress of redlock and COMMAND in stopping together.
 #[derive(Clone, Copy, Debug)]
 pub struct JobControl {
     on_terminal: bool,

@@ -654,7 +654,7 @@ impl Session {
         }
     }
 
-    /// How the run ends, as far as is known by now.
+    /// Returns the end of the run, as far as that is known by now.
     pub fn exit(&self) -> Exit {
         match self.reason() {
             _ if self.is_lost => Exit::Lost,

@@ -19,8 +19,8 @@ local token, ttl, limit, who = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), AR
 local place, ticket, supersede, number = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
 local once, repair, sync, most_waiting = ARGV[12], ARGV[13], (ARGV[14] or '') ~= '', tonumber(ARGV[15] or '')
 
--- One function: the functions in it reach the variables above through it. If each had to look them up itself, that would take
--- more time than the commands.
+-- A single function: those in it reach the variables above through it. Each would take longer to look them up itself than the
+-- commands take.
 return (function()
 
 -- @include lease

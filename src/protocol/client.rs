@@ -33,7 +33,7 @@ pub struct Client {
     limit: Option<Duration>,
     /// What the last renewal over the connection has found.
     pub(super) looked: Option<Looked>,
-    /// What is asked if the short script that was called for it has done nothing.
+    /// Call to make if the short script that was called first does nothing.
     whole: Option<Call>,
 }
 
@@ -304,7 +304,8 @@ impl Client {
         Ok(timeout * answers + connection.replicas_timeout())
     }
 
-    /// The same by a short script, with the keys and arguments of the whole one, which is called if that does nothing.
+    /// Like [`Self::send`], by a short script with the keys and arguments of the whole one. [`Self::receive`] calls the whole one
+    /// if the short one does nothing.
     pub(super) fn send_short(
         &mut self,
         script: &'static Script,

@@ -1,5 +1,5 @@
--- free: release our exclusive lock after a run, or hand it on, where that is all there is to do, as it usually is; what else
--- may be to do is for `release`.
+-- free: release our exclusive lock after a run, or hand it on, if nothing else is to be done, as usual; all else is for
+-- `release`.
 -- KEYS[1] the lock
 -- KEYS[2] state
 -- KEYS[3] meta
@@ -22,9 +22,9 @@
 local lock, state, meta, queue, waiters, history = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
 local token, how = ARGV[4], ARGV[6]
 
--- It is lost, or a group's, or what groups have left is there.
+-- Lost, or a group's, or with remains of a group.
 if redis.pcall('GET', lock) ~= token or redis.call('EXISTS', KEYS[4], KEYS[9]) > 0 then return 0 end
--- It has guards, its success is noted with a key, its number with its confirmation, or nothing is known of it.
+-- With guards, with a success to be noted for a key, with a number that its confirmation notes, or without an entry.
 local entry = redis.pcall('HGET', meta, token)
 local phase = string.match(type(entry) == 'string' and entry or '', '^%d+ %d+ 1 1 %d+ (%l+):?%d* {')
 if phase ~= 'held' and (phase ~= 'granted' or string.find(entry, '"order":', 1, true)) then return 0 end

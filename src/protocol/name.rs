@@ -80,7 +80,7 @@ pub(super) struct Keys {
     pub(super) history: Vec<u8>,
     pub(super) skips: Vec<u8>,
     pub(super) guards: Vec<u8>,
-    /// What the channel of each waiter, and the key of each notice, begins with.
+    /// Beginning of each waiter's channel, and of the key of each notice.
     pub(super) channels: Vec<u8>,
     /// The names of the locks in use below this prefix.
     pub(super) index: Vec<u8>,

@@ -9,7 +9,7 @@
 
 local token, by_job, how, keep = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 
--- One function, as that of acquire.
+-- A single function, as in acquire.
 return (function()
 
 -- @include guards

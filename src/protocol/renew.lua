@@ -6,7 +6,7 @@
 
 -- @include lock
 
--- One function, as that of acquire.
+-- A single function, as in acquire.
 return (function()
 
 -- @include lease

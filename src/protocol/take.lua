@@ -1,4 +1,4 @@
--- take: take an exclusive lock where that is all there is to do, as it usually is; what else may be to do is for `acquire`.
+-- take: take an exclusive lock if nothing else is to be done, as usual; all else is for `acquire`.
 -- KEYS[1] the lock
 -- KEYS[2] state
 -- KEYS[3] meta
@@ -16,10 +16,10 @@
 -- @include text
 local state, meta, token, ttl = KEYS[2], KEYS[3], ARGV[4], ARGV[5]
 
--- It has a holder, or waiters, or what these have left.
+-- With a holder, with waiters, or with remains of either.
 if redis.call('EXISTS', KEYS[1], meta, KEYS[4], KEYS[5], KEYS[9]) > 0 then return 0 end
 local time, last, freeze = redis.call('TIME'), unpack(redis.call('HMGET', state, 'fence', 'frozen'))
--- It is frozen, or taken for the first time on a day.
+-- Frozen, or taken for the first time on a day.
 if freeze and tonumber(string.match(freeze, '^%d+') or 0) > time[1] * 1000 then return 0 end
 if not last or math.floor(last / (1000 * DAY)) ~= math.floor(time[1] * 1000 / DAY) then return 0 end
 -- If it has been told something, a request of its own has been there before this one.

@@ -20,7 +20,7 @@ use super::wire::{AboutReplicas, Expected, Received, RequestId, Wire};
 /// The pause between two looks at how far each replica has come.
 pub(super) const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// Time for replicas to confirm a release, before redlock asks where the locks are now.
+/// Time for replicas to confirm a release, before redlock looks for the locks again.
 pub(super) const FOLLOWED: Duration = Duration::from_millis(250);
 
 /// The answer to a call that the replicas have to have, too.

@@ -127,7 +127,7 @@ impl Sentinels {
         Some(self.unreachable(&answer.by, server.address(), &error, server.was_reached()))
     }
 
-    /// Asks all sentinels at once where the primary is; `names_each` if it matters which replicas it has.
+    /// Asks all sentinels at once for the primary, with `names_each` also for its replicas.
     fn poll(&self, names_each: bool, within: Duration) -> Poll {
         Poll {
             names_each,

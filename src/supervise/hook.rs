@@ -2,7 +2,7 @@
 //!
 //! A process of ours in a session of its own, in which nothing of redlock is open, starts the script, adopts what that leaves
 //! behind, and kills all of it when its time is over. So the script is waited for by nobody, outlives redlock, and gets
-//! no signal of its terminal; and by the name of that process its tree is told from COMMAND's. (See [`sys::HOOK`].)
+//! no signal of its terminal; and by the name of that process its tree differs from COMMAND's. (See [`sys::HOOK`].)
 //!
 //! A run calls it at most once for each event, so that few of them are there at a time.
 

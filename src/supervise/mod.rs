@@ -119,7 +119,7 @@ trait Executor<'a> {
         news.iter().try_for_each(|news| self.on_news(news))
     }
 
-    /// Has the session decide about an event, and carries that out. The watchdog is told first, as COMMAND may stop us.
+    /// Has the session decide about an event, and carries that out. The watchdog gets the deadline first, as COMMAND may stop us.
     fn apply(&mut self, event: Event) -> Step {
         let watch = self.watch();
         let actions = watch.decide(event);

@@ -133,7 +133,7 @@ fn seeds() -> u64 {
     asked("MUTANTS_SEEDS").unwrap_or(SEEDS)
 }
 
-/// What the examples say of each mutant, in memory, and if they say nothing, the simulation.
+/// Tries each mutant with the examples, in memory, and then with the simulation.
 fn in_memory(workshop: &Workshop, all: &[(&String, Mutant)]) -> Vec<Verdict> {
     let explained = explained();
     let expected = Expected::of_the_scripts();

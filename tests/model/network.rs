@@ -14,7 +14,7 @@ use crate::redis::call::{Call, Script};
 /// A call of a script.
 pub struct Asked {
     pub call: Call,
-    /// What is asked if the call, of a short script, answers 0.
+    /// Script to call if the call, of a short script, answers 0.
     pub whole: Option<&'static Script>,
     pub digest: u128,
 }
@@ -29,7 +29,7 @@ impl Asked {
         })
     }
 
-    /// The same by a short script, if it may do.
+    /// Like [`Self::new`], by a short script, if it may do.
     pub fn shortly(call: Call, short: Option<&'static Script>) -> Rc<Self> {
         let Some(script) = short else {
             return Self::new(call);

@@ -16,7 +16,7 @@ use super::support::asked;
 use super::view::{View, text};
 use crate::protocol::scripts::{ACQUIRE, FREEZE, GUARD, TAKE};
 
-/// How many seeds are tried; `REFUSALS` is another number.
+/// Number of seeds; `REFUSALS` is another one.
 const SEEDS: u64 = 4;
 
 /// A server to which each call comes that was just carried out, and which refuses it.

@@ -300,7 +300,7 @@ impl<'a> Attempt<'a> {
         Continue(false)
     }
 
-    /// What came in, as an event, if it is one for a waiter. It was looked for from `before` on.
+    /// Returns what came in since `before` as an event, if it is one for a waiter.
     fn event_of(&mut self, incoming: Incoming, before: Moment) -> Option<wait::Event> {
         match incoming {
             Incoming::AskedAgain(within) => {

@@ -50,7 +50,7 @@ local function grant_next(value, me)
     local slot, fence = nil, nil
     local grant_ttl = (lapsed or listens == '0') and SHORT_GRANT_TTL or GRANT_TTL
     local gives_up = is_superseded(score, entry)
-    -- One whose heartbeat is overdue, too, after a grant that nobody confirmed, is suspended as well.
+    -- After a grant that nobody confirmed, a waiter whose heartbeat is overdue is suspended as well.
     local life = lapsed and beat and 2 * beat - OVERDUE or 0
     if until_ms and (head == me or tonumber(until_ms) - life > now_ms) and not gives_up then
       slot = granted < GRANTS and free_slot(limit, value, who)

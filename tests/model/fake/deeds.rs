@@ -294,7 +294,7 @@ fn meant(name: &str) -> impl Strategy<Value = Vec<String>> + use<> {
     (words(first), repeated, options).prop_map(|(a, b, c)| [a, b, c].concat())
 }
 
-/// Of the keys of a lock those that this script takes, with these arguments.
+/// Returns the keys that this script takes with these arguments.
 pub fn keys_of(script: &str, args: &[Bytes]) -> Vec<String> {
     let all = KEYS.map(str::to_owned);
     match script {

@@ -435,7 +435,7 @@ impl Judge {
     fn lasts(&self, token: &str, (end, until): (i64, i64), step: &Step) -> Result<(), Broken> {
         let (phase, past) = (step.before.phase(token), self.pasts.get(token));
         let is_own = step.mentions(token);
-        // A grant may be longer than what is asked for then, and what is kept for guards is shorter.
+        // A grant may be longer than the request after it, and what is kept for guards is shorter.
         let confirms = matches!(&*phase, "granted" | "");
         let has_guards = matches!(&*phase, "guarded" | "kept");
         let keeps = step.name == Some("release")

@@ -242,7 +242,7 @@ fn replica_without_line() -> Finding {
     finding
 }
 
-/// A replica that was cut off for so many seconds comes back and connects anew. The primary may still have its old connection,
+/// A replica that was cut off for so many seconds comes back and connects again. The primary may still have its old connection,
 /// too, unless its `repl-timeout` is over.
 fn replica_back(of_primary: &str, of_replica: &str, seconds: u64) -> Finding {
     let mut lab = Lab::start(3, 2, &format!("--repl-timeout {of_primary}"));
