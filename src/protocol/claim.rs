@@ -415,31 +415,26 @@ impl Claim {
         &self,
         client: &mut Client,
         mode: &ReleaseMode,
-        is_slow: impl FnMut(),
+        is_slow: impl FnOnce(),
     ) -> Result<Released, Error> {
-        self.release_over(client, mode, is_slow, |_, _| true)
+        self.release_over(client, mode, true, is_slow, |_, _| true)
             .map(|(released, _)| released)
     }
 
-    /// The same; also what `and_then` finds out over the connection.
+    /// The same; also what `and_then` finds out over the connection. If it isn't hurried, the short script may do.
     fn release_over(
         &self,
         client: &mut Client,
         mode: &ReleaseMode,
-        mut is_slow: impl FnMut(),
+        is_hurried: bool,
+        is_slow: impl FnOnce(),
         and_then: impl FnOnce(&mut Connection, Duration) -> bool,
     ) -> Result<(Released, bool), Error> {
         let call = self.release_call(mode);
         client.open_to_release()?;
         let (released, is_known) = client.with_connection(|connection, within| {
-            let mut answer = Value::Int(0);
-            if self.frees(mode) {
-                let short = call.of(&FREE);
-                answer = connection.release(short, SLOW_ANSWER, &mut is_slow, within)?;
-            }
-            if answer == Value::Int(0) {
-                answer = connection.release(call, SLOW_ANSWER, is_slow, within)?;
-            }
+            let short = (!is_hurried && self.frees(mode)).then(|| call.of(&FREE));
+            let answer = connection.release(short, call, SLOW_ANSWER, is_slow, within)?;
             let is_last = !leaves_dead_waiters(&answer);
             let released = is_last.then(|| released(answer)).transpose()?;
             Ok((released, and_then(connection, within)))
@@ -527,7 +522,13 @@ impl Claim {
         let mut acknowledged = None;
         let mut is_repeated = false;
         loop {
-            let mut tried = self.release_over(client, mode, &is_slow, Connection::is_followed);
+            let mut tried = self.release_over(
+                client,
+                mode,
+                within.is_some(),
+                &is_slow,
+                Connection::is_followed,
+            );
             if let (true, ReleaseMode::ByJob, Ok((released @ Released::Before, _))) =
                 (is_repeated, mode, &mut tried)
             {

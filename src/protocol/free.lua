@@ -16,7 +16,7 @@
 -- ARGV[6] how the run ended: its status
 -- Returns {1} when released; 0 when nothing was changed, and `release` is to be asked
 -- @constant DAY, RETENTION of lock
--- @constant WAITER of messages
+-- @constant WAITER, PUBLISH of messages
 -- @constant GRANT_TTL of queue
 -- @include text
 local lock, state, meta, queue, waiters, history = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], KEYS[7]
@@ -41,7 +41,7 @@ if head then
   -- The first waiter wants to share it, polls, is dead, was made to give up, or ignores freezes.
   local waiter = redis.pcall('HGET', waiters, head)
   local until_ms, _, limit, since, listens, who = string.match(type(waiter) == 'string' and waiter or '', WAITER)
-  if limit ~= '1' or listens ~= '1' or until_ms <= now or tonumber(ticket) < (tonumber(superseded) or 0) then return 0 end
+  if limit ~= '1' or listens == '0' or until_ms <= now or tonumber(ticket) < (tonumber(superseded) or 0) then return 0 end
   if string.find(who, '"ignores_freeze":true', 1, true) then return 0 end
   -- Removes nothing, but a server that takes no writes ends the script here: no command starts on a grant that was never
   -- written.
@@ -49,7 +49,7 @@ if head then
   local fence = time[1] .. micros
   if tonumber(last) >= tonumber(fence) then fence = int_text(last + 1) end
   local grant = table.concat({'granted', fence, 1, now, GRANT_TTL}, ' ')
-  local heard = redis.pcall('PUBLISH', ARGV[2] .. id(head), grant)
+  local heard = redis.pcall(PUBLISH[listens], ARGV[2] .. id(head), grant)
   if heard == 0 or type(heard) ~= 'number' then return 0 end
   redis.call('SET', lock, head, 'PX', GRANT_TTL)
   redis.call('ZREM', queue, head)

@@ -143,7 +143,7 @@ impl Connection {
     /// Sends a call; its answer comes in later.
     pub fn send(&mut self, call: Call) -> Result<(), Error> {
         let until = self.wire.until() + self.confirming.replicas_timeout();
-        self.request(call, until, None).map(drop)
+        self.request(call, until, None, true).map(drop)
     }
 
     /// Sends a call; `tracked` is a key that it changes, and the values that the key may have then.
@@ -152,11 +152,12 @@ impl Connection {
         call: Call,
         until: Instant,
         tracked: Option<(&[u8], Vec<Vec<u8>>)>,
+        by_hash: bool,
     ) -> Result<RequestId, Error> {
         self.drain_stale()?;
         let mut bytes = Vec::new();
-        let (command, script) = (call.command(true), call.script);
-        let expected = |number| Expected::Call(number, call, true);
+        let (command, script) = (call.command(by_hash), call.script);
+        let expected = |number| Expected::Call(number, call, by_hash);
         let number = self.wire.add_request(&mut bytes, &command, expected);
         if let Some((key, values)) = tracked {
             Pushes::track_changed(&mut self.wire, &mut bytes, key, values);
@@ -249,7 +250,7 @@ impl Connection {
         if !self.pushes.tracking || !self.speaks_resp3() {
             return Ok((self.call(call, within)?, false));
         }
-        let number = self.request(call, until, Some((key, values)))?;
+        let number = self.request(call, until, Some((key, values)), true)?;
         let answer = self.answer(number, until)?;
         Ok((answer, self.pushes.tracking))
     }
@@ -409,25 +410,44 @@ impl Connection {
     }
 
     fn call_until(&mut self, call: Call, until: Instant) -> Result<Value, Error> {
-        let number = self.request(call, until, None)?;
+        let number = self.request(call, until, None, true)?;
         self.answer(number, until)
     }
 
-    /// Calls the release; `is_slow` is called when the answer takes longer than `soon`. Whether the replicas have it is
-    /// known by [`Self::is_followed`].
+    /// Calls the release: the short script first, if it may do; `is_slow` is called when an answer takes longer than `soon`. By
+    /// then, or at once without the short script, the whole one is sent with its text: so what was sent frees the lock also if
+    /// nobody waits for the answer. Whether the replicas have it is known by [`Self::is_followed`].
     pub fn release(
         &mut self,
-        call: Call,
+        short: Option<Call>,
+        whole: Call,
         soon: Duration,
         is_slow: impl FnOnce(),
         within: Duration,
     ) -> Result<Value, Error> {
         let start = Instant::now();
-        let number = self.request(call, start + within, None)?;
-        match self.answer(number, start + soon.min(within)) {
-            Err(error) if error.kind == ErrorKind::Unreachable && soon < within => {
+        let (soon, until) = (start + soon.min(within), start + within);
+        let is_late = |error: &Error| error.kind == ErrorKind::Unreachable && soon < until;
+        let Some(short) = short else {
+            let number = self.request(whole, until, None, false)?;
+            return match self.answer(number, soon) {
+                Err(error) if is_late(&error) => {
+                    is_slow();
+                    self.answer(number, until)
+                }
+                other => other,
+            };
+        };
+        let first = self.request(short, until, None, true)?;
+        match self.answer(first, soon) {
+            Ok(Value::Int(0)) => self.call_until(whole, until),
+            Err(error) if is_late(&error) => {
+                let second = self.request(whole, until, None, false)?;
                 is_slow();
-                self.answer(number, start + within)
+                match self.answer(first, until)? {
+                    Value::Int(0) => self.answer(second, until),
+                    answer => Ok(answer),
+                }
             }
             other => other,
         }

@@ -4,7 +4,6 @@
 
 local FIRST_BEAT = 2500 -- a waiter that has become the first in the queue asks again within this time, ms
 local GRANT_TTL = 5000 -- how long a waiter has to confirm its grant, which a slow server may delay, ms
-local OVERDUE = 1000 -- how much later than its heartbeat a request may come, ms
 local SHORT_GRANT_TTL = 2000 -- the same for one that polls, or after a grant that nobody confirmed
 local QUEUE_TTL = 100000 -- how long the queue outlives its last heartbeat, and a ticket its waiter, ms: three of the longest
 local GRANTS = 100 -- how many are admitted by one call; each confirmation admits more
@@ -45,14 +44,12 @@ local function grant_next(value, me)
     if not head then break end
     local entry = redis.pcall('HGET', waiters, head)
     if type(entry) ~= 'string' then entry = '' end
-    local until_ms, beat, limit, since, listens, who = string.match(entry, WAITER)
+    local until_ms, _, limit, since, listens, who = string.match(entry, WAITER)
     limit = tonumber(limit)
     local slot, fence = nil, nil
     local grant_ttl = (lapsed or listens == '0') and SHORT_GRANT_TTL or GRANT_TTL
     local gives_up = is_superseded(score, entry)
-    -- After a grant that nobody confirmed, a waiter whose heartbeat is overdue is suspended as well.
-    local life = lapsed and beat and 2 * beat - OVERDUE or 0
-    if until_ms and (head == me or tonumber(until_ms) - life > now_ms) and not gives_up then
+    if until_ms and (head == me or tonumber(until_ms) > now_ms) and not gives_up then
       slot = granted < GRANTS and free_slot(limit, value, who)
       if not slot then break end
       fence = next_fence()
@@ -90,13 +87,12 @@ local function grant_next(value, me)
   return granted > 0, cleared == DEAD, mine
 end
 
--- The lock has a new holder for `ttl`. If the next waiter should be suspended by the time it gets the lock, the one behind it
--- notices that with its heartbeat: it is notified, unless it asks often enough by itself. The next one is, too, before a
--- lease that is shorter than its heartbeat.
+-- The lock has a new holder for `ttl`. The first waiter is notified if it would ask later than that lease may end; and the
+-- second if it would ask later than the first one in the queue does, as the first may be suspended when it gets the lock.
 local function notify_next(ttl)
   for place, token in ipairs(redis.pcall('ZRANGE', line, 0, 1)) do
     local entry = redis.pcall('HGET', waiters, token)
-    local until_ms = tonumber(string.match(type(entry) == 'string' and entry or '', '^%d+') or 0)
-    if place == 1 and ttl < FIRST_BEAT or place == 2 and until_ms > now_ms + 3 * FIRST_BEAT then send_message(id(token), entry, 'next') end
+    local until_ms, beat = string.match(type(entry) == 'string' and entry or '', '^(%d+):(%d+) ')
+    if until_ms and until_ms - 2 * beat > now_ms + (place == 1 and ttl or FIRST_BEAT) then send_message(id(token), entry, 'next') end
   end
 end

@@ -280,7 +280,7 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
         let before = turns(&home).len();
         let old = all.primary();
         let (after, operation) = match step {
-            Acquire => (None, "acquire"),
+            Acquire => (None, "take"),
             Claim => (Some("release"), "heartbeat"),
             Renew => (None, "renew"),
             Release => (None, "release"),
