@@ -9,6 +9,15 @@ use crate::signal::{SIGCONT, SIGTSTP};
 /// be a moment later than we are.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
 
+/// What has stopped COMMAND.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoppedBy {
+    /// Signals for jobs: the shell takes its terminal back until it continues the job.
+    JobControl,
+    /// SIGSTOP for COMMAND alone, from somebody who will continue COMMAND alone.
+    Other,
+}
+
 /// Progress of redlock and COMMAND in stopping together.
 #[derive(Clone, Copy, Debug)]
 pub struct JobControl {
@@ -37,10 +46,11 @@ impl JobControl {
         }
     }
 
-    /// COMMAND may have been stopped or continued, which `is_stopped` finds out. On a terminal a COMMAND that stops itself
+    /// COMMAND may have been stopped or continued, which `stopped_by` finds out. On a terminal a COMMAND that stops itself
     /// stops the job, so that the shell comes back.
-    pub fn look(&mut self, is_stopped: impl FnOnce() -> bool, now: Moment) {
-        if (self.on_terminal || self.stop_passed_on) && is_stopped() {
+    pub fn look(&mut self, stopped_by: impl FnOnce() -> Option<StoppedBy>, now: Moment) {
+        let counts = |by| self.stop_passed_on || by == StoppedBy::JobControl;
+        if (self.on_terminal || self.stop_passed_on) && stopped_by().is_some_and(counts) {
             self.stopped.get_or_insert(now);
         } else {
             self.stopped = None;
@@ -63,12 +73,13 @@ mod tests {
     use super::*;
 
     const START: Moment = Moment::at(Duration::from_secs(100));
+    const JOB: Option<StoppedBy> = Some(StoppedBy::JobControl);
 
     #[test]
     fn a_command_that_stops_itself_stops_a_job_on_a_terminal_after_a_moment() {
         let mut job = JobControl::new(true);
-        job.look(|| true, START);
-        job.look(|| true, START + STOPPED_FOR);
+        job.look(|| JOB, START);
+        job.look(|| JOB, START + STOPPED_FOR);
         assert_eq!(job.due(), Some(START + STOPPED_FOR));
         job.forget();
         assert_eq!(job.due(), None);
@@ -77,21 +88,32 @@ mod tests {
     #[test]
     fn a_command_that_is_continued_in_time_keeps_us_from_stopping() {
         let mut job = JobControl::new(true);
-        job.look(|| true, START);
-        job.look(|| false, START);
+        job.look(|| JOB, START);
+        job.look(|| None, START);
         assert_eq!(job.due(), None);
     }
 
     #[test]
     fn without_a_terminal_only_a_stop_that_was_passed_on_counts() {
         let mut job = JobControl::new(false);
-        let not_asked = || -> bool { panic!("it costs a system call") };
+        let not_asked = || -> Option<StoppedBy> { panic!("it costs a system call") };
         job.look(not_asked, START);
         job.passed_on(SIGTSTP);
-        job.look(|| true, START);
+        job.look(|| JOB, START);
         assert_eq!(job.due(), Some(START + STOPPED_FOR));
         job.passed_on(SIGCONT);
         job.look(not_asked, START);
         assert_eq!(job.due(), None);
+    }
+
+    #[test]
+    fn a_command_that_another_process_has_stopped_stops_nothing_else() {
+        let mut job = JobControl::new(true);
+        job.look(|| Some(StoppedBy::Other), START);
+        assert_eq!(job.due(), None);
+        // It may stop itself so when it is asked to stop.
+        job.passed_on(SIGTSTP);
+        job.look(|| Some(StoppedBy::Other), START);
+        assert_eq!(job.due(), Some(START + STOPPED_FOR));
     }
 }

@@ -7,9 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpgid};
 
 use crate::clock::{Moment, now};
+use crate::decide::job_control::StoppedBy;
 use crate::signal::SIGINT;
 use crate::supervise::tree::{self, Evidence, IsMarked, Process, Stat, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
@@ -205,7 +207,19 @@ impl Child {
 
     /// Whether the child is stopped by a signal.
     pub fn is_stopped(&self) -> bool {
-        !self.reaped && sys::is_stopped(self.pid)
+        self.stopped_by().is_some()
+    }
+
+    /// By what the child is stopped, if it is.
+    pub fn stopped_by(&self) -> Option<StoppedBy> {
+        let signal = (!self.reaped).then(|| sys::stop_signal(self.pid))??;
+        // A shell that suspends itself stops its own group so.
+        let is_other = signal == Signal::SIGSTOP && !self.is_outside();
+        Some(if is_other {
+            StoppedBy::Other
+        } else {
+            StoppedBy::JobControl
+        })
     }
 
     /// Whether all that the child has started is stopped by a signal.

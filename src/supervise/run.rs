@@ -177,13 +177,19 @@ fn report_foreign_kill(number: i32) {
     report::error(format_args!("the command was killed by {name}{hint}"));
 }
 
-/// Returns true if a process of redlock's group has sent a signal to that whole group, as timeout(1) does: the sender
-/// ignores the signal, which reaches the sender as well, and then continues the group. Any other sender of the group, such
-/// as a script that runs `kill $!`, may have meant redlock alone: COMMAND gets the signal twice rather than never.
+/// Returns true if timeout(1) in redlock's group has sent a signal to that whole group: it ignores the signal, which
+/// reaches it as well, and then continues the group. Any other sender of the group, such as a script that runs `kill $!`,
+/// may have meant redlock alone: COMMAND gets the signal twice rather than never.
 fn was_sent_to_group(received: &ReceivedSignal) -> bool {
     let own_group = getpgrp().as_raw();
-    let is_immune = |sender: Stat| sender.group == own_group && sender.ignores(received.signal);
-    received.sender.and_then(Stat::read).is_some_and(is_immune) && sys::is_pending(SIGCONT)
+    let sends_to_group = |sender: Stat| {
+        sender.is_timeout && sender.group == own_group && sender.ignores(received.signal)
+    };
+    received
+        .sender
+        .and_then(Stat::read)
+        .is_some_and(sends_to_group)
+        && sys::is_pending(SIGCONT)
 }
 
 /// A COMMAND that runs.
@@ -267,7 +273,7 @@ impl Supervision<'_> {
     }
 
     fn look_whether_stopped(&mut self) {
-        self.job_control.look(|| self.child.is_stopped(), now());
+        self.job_control.look(|| self.child.stopped_by(), now());
     }
 
     /// Stops redlock until another process continues it, then continues the job, if that is meant. When the lease ends, the

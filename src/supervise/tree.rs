@@ -232,7 +232,7 @@ impl Tree {
         let mut members = self.members().into_iter();
         members.all(|pid| match Stat::read(pid) {
             Some(stat) => rests(stat),
-            None => sys::is_stopped(pid) || !is_there(pid),
+            None => sys::stop_signal(pid).is_some() || !is_there(pid),
         })
     }
 
@@ -514,6 +514,8 @@ pub struct Stat {
     is_named_keeper: bool,
     /// It was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
+    /// The program is timeout(1).
+    pub is_timeout: bool,
     /// `None` where we may not know.
     execution: Option<Execution>,
     /// The set of signals that the process ignores, without real-time signals.
@@ -618,6 +620,7 @@ impl Stat {
             waits_for_device: field(3)? == "D",
             is_kernel_thread: flags & KERNEL_THREAD != 0,
             is_fork: flags & FORK != 0,
+            is_timeout: name == "timeout",
             // All are 0 where we may not know.
             execution: (!places.contains(&0)).then_some(Execution(places)),
             is_named_helper: name.as_bytes() == sys::WATCHDOG.to_bytes(),

@@ -36,6 +36,7 @@ use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid};
 
@@ -464,11 +465,14 @@ pub fn has_children() -> bool {
     waitid(Id::All, options | WaitPidFlag::__WNOTHREAD) != Err(Errno::ECHILD)
 }
 
-/// Whether a child is stopped by a signal.
-pub fn is_stopped(child: Pid) -> bool {
+/// The signal that has stopped a child, if one has.
+pub fn stop_signal(child: Pid) -> Option<Signal> {
     // Nothing is reaped.
     let options = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::Pid(child), options).is_ok_and(|status| status != WaitStatus::StillAlive)
+    match waitid(Id::Pid(child), options) {
+        Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
+        _ => None,
+    }
 }
 
 /// Has the kernel give orphans among our descendants to us as their new parent, and not to the first

@@ -304,12 +304,12 @@ const BUDGET: [(&str, usize); 9] = [
     ("cli", 667),
     ("command", 7504),
     ("config", 552),
-    ("decide", 1740),
-    ("protocol", 3078),
-    ("redis", 5499),
+    ("decide", 1746),
+    ("protocol", 3079),
+    ("redis", 5518),
     ("report", 958),
-    ("supervise", 3278),
-    ("sys", 1072),
+    ("supervise", 3297),
+    ("sys", 1076),
 ];
 
 #[test]

@@ -715,10 +715,15 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
 #[test]
 fn a_run_that_could_not_release_its_locks_says_within_which_time_they_expire() {
     let mut all = Replicated::start();
-    for way in [Way::Killed, Way::Stopped, Way::ShutIn] {
+    for (way, sync) in [
+        (Way::Killed, "0"),
+        (Way::Stopped, "0"),
+        (Way::ShutIn, "all"),
+    ] {
         let old = all.primary();
-        let words = words!("run --ttl 20s -k 0s REDLOCK_REDIS_TIMEOUT=1500ms a b");
-        let mut holder = start(&all, "holder", words).ready();
+        let options = "run --ttl 20s -k 0s REDLOCK_REDIS_TIMEOUT=1500ms REDLOCK_SYNC={} a b";
+        let words = crate::support::words(options, &[sync]);
+        let mut holder = start(&all, "holder", &words).ready();
         all.settle(old);
         way.lose(&mut all, old);
         all.replicas(old).for_each(Redis::stall);

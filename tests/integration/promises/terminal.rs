@@ -109,11 +109,14 @@ fn a_term_stops_grandchildren_too() {
 #[test]
 fn a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_its_job() {
     let redis = Redis::start();
-    for (signal, is_by_fg) in [("STOP", true), ("TSTP", true), ("STOP", false)] {
+    let stops = "-c 'echo ready $$; kill -TSTP $$; echo went on'";
+    // As a shell does that suspends itself: it leads a process group of its own.
+    let suspends =
+        r#"-- perl -e '$| = 1; setpgrp; print "ready $$\n"; kill STOP => $$; print "went on\n"'"#;
+    for (command, is_by_fg) in [(stops, true), (stops, false), (suspends, true)] {
         let mut terminal = shell(&redis);
-        let script = format!("echo ready $$; kill -{signal} $$; echo went on");
         terminal.type_in(&format!(
-            "redlock run --ttl 120s a -c '{script}'; echo status:$?\n"
+            "redlock run --ttl 120s a {command}; echo status:$?\n"
         ));
         let child = pid_in(&terminal.line("ready"));
         let redlock = parent(child);
@@ -134,6 +137,20 @@ fn a_command_that_stops_itself_gives_the_prompt_back_and_goes_on_with_its_job() 
         wait_until("both have ended", || !is_alive(child) && !is_alive(redlock));
         assert!(is_free(&redis));
     }
+}
+
+#[test]
+fn a_command_that_another_process_stops_and_continues_does_not_stop_the_job() {
+    let redis = Redis::start();
+    let mut terminal = shell(&redis);
+    terminal.type_in("redlock run --ttl 120s a -c 'echo ready $$; exec sleep 1'; echo status:$?\n");
+    let child = pid_in(&terminal.line("ready"));
+    send(child, libc::SIGSTOP);
+    // redlock would have stopped within this time.
+    std::thread::sleep(Duration::from_millis(500));
+    send(child, libc::SIGCONT);
+    assert_eq!(terminal.line("status:"), "status:0");
+    assert!(is_free(&redis));
 }
 
 #[test]

@@ -909,7 +909,7 @@ fn a_password_or_a_permission_that_is_missing_is_77_and_says_what_to_do() {
         {jobs} ~redlock:* &* +@all
         77 {user} → user "jobs" isn't permitted to {keys}
         {jobs} ~* &* +eval +evalsha +get
-        77 {user} → user "jobs" isn't permitted to run TIME; add +time to
+        77 {user} → user "jobs" isn't permitted to run EXISTS; add +exists to
         77 redis://:hunter2@{place} → has no password set, but one was given in the URL … leave it out
         ACL SETUSER open on nopass ~* &* +@all
         0 redis://open@{place}

@@ -415,7 +415,7 @@ fn a_waiter_behind_a_proxy_that_can_not_reach_its_redis_tries_on() {
 static QUESTIONS: [(&str, &str); 6] = [
     ("release", "release a"),
     ("take", "run a -- echo started"),
-    ("acquire", "run a -- echo started"),
+    ("acquire", "run --shared a -- echo started"),
     ("inspect", "status a"),
     ("history", "history a"),
     ("ZRANGEBYSCORE", "status"),
@@ -683,7 +683,7 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     holder.end();
     waiter.finish().assert_code(0);
 
-    let liar = Liar::new(&redis, once("release", 1, Say::Silence));
+    let liar = Liar::new(&redis, once("free", 1, Say::Silence));
     outcome(&mut liar.redlock(&redis, arguments)).assert_code(0);
     let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
     assert_eq!((last.as_str(), left), ("release", Left::InOrder));
