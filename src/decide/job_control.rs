@@ -9,7 +9,7 @@ use crate::signal::{SIGCONT, SIGTSTP};
 /// be a moment later than we are.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
 
-/// What has stopped COMMAND.
+/// The origin of the signal that has stopped COMMAND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoppedBy {
     /// Signals for jobs: the shell takes its terminal back until it continues the job.
@@ -111,7 +111,7 @@ mod tests {
         let mut job = JobControl::new(true);
         job.look(|| Some(StoppedBy::Other), START);
         assert_eq!(job.due(), None);
-        // It may stop itself so when it is asked to stop.
+        // Some programs answer that signal with SIGSTOP.
         job.passed_on(SIGTSTP);
         job.look(|| Some(StoppedBy::Other), START);
         assert_eq!(job.due(), Some(START + STOPPED_FOR));

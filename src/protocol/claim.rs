@@ -421,7 +421,8 @@ impl Claim {
             .map(|(released, _)| released)
     }
 
-    /// The same; also what `and_then` finds out over the connection. If it isn't hurried, the short script may do.
+    /// Releases the lock, and returns also what `and_then` finds out over the connection. Unless it is hurried, the short script
+    /// is tried first.
     fn release_over(
         &self,
         client: &mut Client,

@@ -470,8 +470,8 @@ mod tests {
                 all
             };
             // The withdrawal has its text with it, as nobody may wait for its answer.
-            let asked = read_until(RELEASE.source);
-            let is_by_hash = String::from_utf8_lossy(&asked).contains("EVALSHA");
+            let request = read_until(RELEASE.source);
+            let is_by_hash = String::from_utf8_lossy(&request).contains("EVALSHA");
             stream.write_all(UNKNOWN.as_bytes()).unwrap();
             stream.write_all(RELEASED.as_bytes()).unwrap();
             let mut rest = Vec::new();
