@@ -408,6 +408,7 @@ fn text(value: &Value) -> String {
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
+    use std::path::Path;
 
     use super::super::scripts::RELEASE;
     use super::super::{
@@ -415,6 +416,16 @@ mod tests {
         Who,
     };
     use super::*;
+
+    /// Locks on the server that listens at this socket.
+    fn locks_behind(socket: &Path) -> Locks {
+        let access = Access {
+            url: &format!("unix://{}", socket.display()),
+            timeout: Duration::from_secs(20),
+            ..Access::default()
+        };
+        Locks::new(access, Some("p:"), 0).unwrap()
+    }
 
     #[test]
     fn after_a_request_that_failed_the_next_one_opens_a_fresh_connection() {
@@ -430,12 +441,7 @@ mod tests {
             stream.write_all(b"*0\r\n").unwrap();
             stream.read(&mut bytes).unwrap()
         });
-        let access = Access {
-            url: &format!("unix://{}", path.display()),
-            timeout: Duration::from_secs(20),
-            ..Access::default()
-        };
-        let locks = Locks::new(access, Some("p:"), 0).unwrap();
+        let locks = locks_behind(&path);
         let mut client = locks.open().unwrap();
         assert!(locks.names(&mut client, Which::All).is_err());
         assert!(!client.is_open());
@@ -478,12 +484,7 @@ mod tests {
             let _ = stream.read_to_end(&mut rest);
             (is_by_hash, String::from_utf8_lossy(&rest).contains("EVAL"))
         });
-        let access = Access {
-            url: &format!("unix://{}", path.display()),
-            timeout: Duration::from_secs(20),
-            ..Access::default()
-        };
-        let locks = Locks::new(access, Some("p:"), 0).unwrap();
+        let locks = locks_behind(&path);
         let mut client = locks.open().unwrap();
         let lock = locks.lock("a".parse().expect("a name"));
         let claim = Claim::resume(lock, Token::read("t:h:1".into()).expect("a token"));
@@ -520,12 +521,7 @@ mod tests {
                 stream.write_all(b"*0\r\n").unwrap();
                 stream.read(&mut bytes).unwrap()
             });
-            let access = Access {
-                url: &format!("unix://{}", path.display()),
-                timeout: Duration::from_secs(20),
-                ..Access::default()
-            };
-            let locks = Locks::new(access, Some("p:"), 0).unwrap();
+            let locks = locks_behind(&path);
             let mut client = locks.open().unwrap();
             assert_eq!(locks.names(&mut client, Which::All).unwrap(), []);
             let incoming = client.receive().unwrap();
