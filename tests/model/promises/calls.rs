@@ -126,6 +126,8 @@ impl Step<'_> {
 
 /// The number of arguments that most scripts have in common.
 const HEAD: usize = 3;
+/// The place of the number of holds that the history keeps.
+const HISTORY_SIZE: usize = 2;
 
 pub struct Judge {
     keys: Keys,
@@ -146,7 +148,8 @@ pub struct Judge {
     successes: BTreeMap<String, i64>,
     /// Nobody has held the lock since it was frozen.
     is_frozen_free: bool,
-    last: Option<(&'static str, Vec<String>, Value)>,
+    /// The last call, its answer, and the end of the hold that it was about.
+    last: Option<(&'static str, Vec<String>, Value, Option<i64>)>,
 }
 
 /// Fails with the promise and a detail unless the condition holds.
@@ -902,7 +905,15 @@ impl Judge {
             return Ok(());
         }
         if matches!(answer, Some(0 | 2)) {
-            let is_true = !was_held && (answer == Some(2) || !past.has_released);
+            let history = Data::kind::<Entries>(step.seen.before, step.now, &self.keys.history);
+            // A release that was held up until the history has dropped its hold.
+            let is_dropped = history.is_some_and(|history| {
+                let is_own = |entry: &Bytes| text(entry).starts_with(&past.id);
+                let kept = text(&step.seen.call.args[HISTORY_SIZE]).parse();
+                kept.is_ok_and(|kept: usize| history.len() >= kept) && !history.iter().any(is_own)
+            });
+            let may_deny = answer == Some(2) || !past.has_released || is_dropped;
+            let is_true = !was_held && may_deny;
             keep!(
                 AnswersAreTrue,
                 is_true,
@@ -932,15 +943,19 @@ impl Judge {
         if step.name == Some(NOTHING) {
             return Ok(());
         }
-        let this = (call.script.hash, step.words.clone(), answer.clone());
-        let last = self.last.replace(this);
-        let is_same = |(hash, words, _): &(_, Vec<String>, _)| {
+        let past = step.actor.as_ref().map(|actor| &self.pasts[actor]);
+        let end = past.and_then(|past| step.after.held.get(&past.hold));
+        let words = step.words.clone();
+        let last = self
+            .last
+            .replace((call.script.hash, words, answer.clone(), end.copied()));
+        let is_same = |(hash, words, ..): &(_, Vec<String>, _, _)| {
             *hash == call.script.hash && *words == step.words
         };
-        let Some((_, _, first)) = last.filter(is_same).filter(|_| step.name.is_some()) else {
+        let Some((_, _, first, end)) = last.filter(is_same).filter(|_| step.name.is_some()) else {
             return Ok(());
         };
-        let past = step.actor.as_ref().map(|actor| &self.pasts[actor]);
+        let has_expired = end.is_some_and(|end| end <= step.now);
         let is_kept = past.is_some_and(|past| step.before.phase(&past.hold) == "kept");
         let has_released = past.is_some_and(|past| past.has_released);
         let (first, second) = (code(&first), code(answer));
@@ -953,6 +968,7 @@ impl Judge {
             (Some("release"), Some(1 | 2 | 4 | 5), Some(0)) => !has_released,
             (Some("release"), Some(1 | 2 | 4 | 5), second) => second != Some(3),
             (Some("renew" | "check" | "guard"), Some(2), Some(0)) => is_kept,
+            (Some("renew" | "check" | "guard"), Some(1), Some(0)) => has_expired,
             (Some("acquire" | "release" | "renew" | "check" | "guard"), ..) => false,
             _ => true,
         };
