@@ -380,10 +380,9 @@ fn read_renewal(stream: &mut TcpStream) -> Result<()> {
 
 /// What a name weighs with the longest history, and then with as many skipped runs, in bytes.
 fn full_history(server: &mut Server) -> Result<(f64, f64)> {
-    let [acquire, release, skip] = [script!("acquire"), script!("release"), script!("skip")];
-    let hash = |script: &Script| script.get_hash().to_owned();
-    let (acquire, release) = (hash(&acquire), hash(&release));
-    let skip = hash(&server.load(skip)?);
+    let mut hash = |script| -> Result<_> { Ok(server.load(script)?.get_hash().to_owned()) };
+    let (acquire, release) = (hash(script!("acquire"))?, hash(script!("release"))?);
+    let skip = hash(script!("skip"))?;
     let run = |server: &mut Server, script: &str, keys, arguments: &[&str]| -> Result<()> {
         let call = call(script, "often", keys, arguments);
         let answer: Vec<Value> = call.query(&mut server.connection)?;
