@@ -292,6 +292,19 @@ fn a_lock_that_is_lost_is_renewed_no_more_and_one_that_is_wanted_is() {
 }
 
 #[test]
+fn an_answer_has_lost_a_lock_if_any_of_its_locks_is_lost() {
+    let states = [
+        (vec![held(MS), held(MS)], false),
+        (vec![held(MS), LeaseState::Released], false),
+        (vec![held(MS), lost()], true),
+    ];
+    for (states, has_lost) in states {
+        let answer = answer(Task::Renew, START, states);
+        assert_eq!(answer.has_lost(), has_lost, "{answer:?}");
+    }
+}
+
+#[test]
 fn what_is_lost_of_several_locks_leaves_the_lease_of_the_others() {
     let mut renewals = of_locks(2);
     let first = answer(Task::Check, START, vec![lost()]);
