@@ -11,7 +11,8 @@
 # make simulate HOURS of virtual time, 100 by default, in seeds of MINUTES (1), from SEED on
 # make simulate-server  the same beside a real server, for SECONDS, 60 by default
 # make chaos    real servers and processes that fail: SECONDS of it, 60 by default, with TOPOLOGY=single|sentinel
-# make search WHAT=partition  failovers in a network that is cut, each with its expected outcome; SCENARIO=v1-reset: that one alone
+# make search WHAT=partition  failovers in a network that is cut, each with its expected outcome; SCENARIO=v1-reset: that one
+#                     alone; ROUNDS: how often the faults of a mix come
 # make fuzz-input  what reads input from outside, for SECONDS (60), by libFuzzer; INPUT=url: that alone
 # make mutants-lua  each script with one mistake after the other (ONLY=lib/queue): an example or the simulation notices
 # make mutants  break what decides about locks, one place at a time (FILES=...): the unit tests notice
@@ -160,7 +161,7 @@ chaos:
 
 # Scenarios run one after the other; all take 25 minutes.
 search:
-	@[ "$(WHAT)" = partition ] || { echo "usage: make search WHAT=partition [SCENARIO=NAME]" >&2; exit 64; }
+	@[ "$(WHAT)" = partition ] || { echo "usage: make search WHAT=partition [SCENARIO=NAME] [ROUNDS=N]" >&2; exit 64; }
 	@scripts/setup test
 	$(CARGO) test --locked --test integration --no-run
 	PARTITION_SCENARIO="$(or $(SCENARIO),all)" \

@@ -483,9 +483,9 @@ impl Claim {
     /// The same, and once more over a fresh connection where that fails over the one that there was,
     /// which may be broken; `is_slow` is also called before that, as connecting takes its time.
     ///
-    /// Where another server may take over, it is repeated at whichever has the locks: for the time of `patience` while
-    /// none can be reached, and for no longer than connecting may take until all replicas have it. Also says whether
-    /// they have: otherwise one of them may become the primary that doesn't know of it, or be that already.
+    /// If another server may take over, it is repeated for the time of `patience`, at whichever has the locks, until that
+    /// server and all replicas have it. Also says whether they have: otherwise a replica that doesn't know of it may become
+    /// the primary, or be that already.
     ///
     /// All of it takes no longer than `within`, where that is given: what was sent frees the lock also when the answer
     /// isn't waited for.
@@ -542,13 +542,11 @@ impl Claim {
             }
             let (answer, patience) = match tried {
                 Ok((released, true)) => return Ok((acknowledged.unwrap_or(released), true)),
-                Ok((Released::NotOurs(loss), false)) => {
-                    (Ok(Released::NotOurs(loss)), patience.min(connecting))
-                }
+                Ok((Released::NotOurs(loss), false)) => (Ok(Released::NotOurs(loss)), patience),
                 // The next primary may not know the hold.
                 Ok((released, false)) => {
                     acknowledged.get_or_insert(released.clone());
-                    (Ok(released), patience.min(connecting))
+                    (Ok(released), patience)
                 }
                 Err(_) if std::mem::take(&mut may_be_broken) => {
                     is_slow();

@@ -28,6 +28,10 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const FAR: u32 = 6;
 const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
 
+/// Least time for another server to take over, within which locks that were used are released there: sentinels take 3 to 4 s
+/// with a `down-after-milliseconds` of 2 s.
+const FAILOVER: Duration = Duration::from_secs(5);
+
 /// Least time for one release after that: enough to send it to a server that isn't distant.
 pub const TO_SEND: Duration = Duration::from_millis(50);
 
@@ -63,10 +67,8 @@ impl Farewell<'_> {
     fn release_each(&self, holds: &mut HeldLocks) -> Guarded {
         holds.reclaim_client(self.within().map(|all| all / 4), || self.let_through());
         let is_over = matches!(self.mode, ReleaseMode::Finished { .. });
-        // Locks that were used are released again and again while another server may take over: for as long as a command that
-        // is stopped may take to end, but not beyond their leases.
         let patience = if is_over {
-            self.acquisition.terms.kill_after
+            FAILOVER.max(self.acquisition.terms.kill_after)
         } else {
             Duration::ZERO
         };

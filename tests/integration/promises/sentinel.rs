@@ -679,7 +679,7 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
         (Way::Stopped, "10s", false, "0"),
         // The old primary takes it with it.
         (Way::ShutIn, "10s", false, "all"),
-        // A failover takes longer than this: the time for that is --kill-after.
+        // A failover takes longer than this: the time for that is 5 s, or --kill-after.
         (Way::Killed, "500ms", false, "0"),
         (Way::Stopped, "500ms", false, "0"),
         // There is another primary than the one that granted the lock.

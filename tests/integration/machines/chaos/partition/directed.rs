@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::lab::{CLIENTS, Lab, SENTINELS, pass};
 use super::report::Finding;
-use crate::machines::chaos::history::{Nanos, boottime};
-use crate::support::{Cluster, Link, MASTER, wait_until};
+use crate::machines::chaos::history::boottime;
+use crate::support::{Cluster, Link, MASTER, asked, wait_until};
 
 /// A name, and the function that plays it.
 pub type Scenario = (&'static str, fn() -> Finding);
@@ -27,9 +27,8 @@ const SHORT: &str = "REDLOCK_SYNC=all --ttl 6s -k 1s";
 /// How long a start may take beyond the failover itself, in seconds.
 const BEYOND: f64 = 3.0;
 
-/// The same under `REDLOCK_SYNC=all`: the sentinels list the dead primary anew as a replica of the next one, and take as long
-/// once more to call it down (2 s); until then it might be promoted without what was granted.
-const BEYOND_ALL: f64 = 2.0 + 2.0;
+/// Longest time without a start if the primary is killed, with the failover, in seconds.
+const KILLED: f64 = 4.5;
 
 /// How long it takes until the sentinels say that a replica is down, in seconds.
 const NOTICED: f64 = 3.0;
@@ -41,6 +40,7 @@ pub const ALL: &[Scenario] = &[
     ("sentinel-failover", sentinel_failover),
     ("release-in-failover", release_in_failover),
     ("killed-primary", killed_primary),
+    ("killed-often", killed_often),
     ("stopped-primary", || {
         ex_primary(|lab| lab.all.servers[0].stall())
     }),
@@ -52,6 +52,7 @@ pub const ALL: &[Scenario] = &[
     ("cut-client", cut_client),
     ("far-125ms", || far_away(125)),
     ("far-250ms", || far_away(250)),
+    ("sentinel-mix", sentinel_mix),
     ("cluster-takeover", cluster_takeover),
     ("cluster-mix", cluster_mix),
 ];
@@ -112,7 +113,7 @@ fn disagreeing_sentinel() -> Finding {
     let (mut finding, [all, new]) = lab.end(began, ["all", "new"]);
     finding.expect_well(&[&all, &new]);
     // The old primary still answers, so a renewal there has to fail first.
-    finding.expect_starts(&all, took + BEYOND_ALL + 2.0);
+    finding.expect_starts(&all, took + 2.0 * BEYOND);
     finding
 }
 
@@ -170,26 +171,44 @@ fn release_in_failover() -> Finding {
     finding
 }
 
-/// The primary is killed while runs hold, wait and release.
+/// The primary is killed while runs hold, wait and release. Starts follow a failover within [`BEYOND`].
 fn killed_primary() -> Finding {
     let mut lab = Lab::start(3, 2, "");
     both_locks(&mut lab);
     let began = boottime();
     lab.all.servers[0].kill();
     let took = lab.until_failover();
-    after_failover(lab, began, took)
-}
-
-/// Starts follow a failover within [`BEYOND`], and with `REDLOCK_SYNC=all` within [`BEYOND_ALL`].
-fn after_failover(mut lab: Lab, began: Nanos, took: f64) -> Finding {
     lab.started_after(&["all", "plain"], boottime(), 70);
     pass(5);
     let (mut finding, [all, plain]) = lab.end(began, ["all", "plain"]);
     finding.expect_exclusion(&all);
-    for (report, beyond) in [(&all, BEYOND_ALL), (&plain, BEYOND)] {
+    for report in [&all, &plain] {
         finding.expect_unharmed(report);
-        finding.expect_starts(report, took + beyond);
+        finding.expect_starts(report, took + BEYOND);
     }
+    finding
+}
+
+/// The primary is killed every 15 s, and started again once another has taken over.
+fn killed_often() -> Finding {
+    let mut lab = Lab::start(3, 2, "");
+    // Releases are repeated for as long as --kill-after, which is 5 s.
+    for client in [A, B] {
+        lab.repeat(client, "all", "REDLOCK_SYNC=all --ttl 15s", 300..301);
+    }
+    lab.until_started("all", 4);
+    let began = boottime();
+    for _ in 0..4 * rounds() {
+        let primary = lab.all.primary();
+        lab.all.servers[primary].kill();
+        pass(6);
+        lab.start_again(primary);
+        pass(9);
+        lab.all.wait_until_whole();
+    }
+    let (mut finding, [all]) = lab.end(began, ["all"]);
+    finding.expect_well(&[&all]);
+    finding.expect_starts(&all, KILLED);
     finding
 }
 
@@ -212,8 +231,8 @@ fn ex_primary(befall: fn(&Lab)) -> Finding {
     let (mut finding, [all, plain, long, new]) = lab.end(began, locks);
     finding.expect_well(&[&all, &long, &new]);
     finding.expect_unharmed(&plain);
-    for (report, beyond) in [(&all, BEYOND_ALL), (&plain, BEYOND)] {
-        finding.expect_starts(report, took + beyond);
+    for report in [&all, &plain] {
+        finding.expect_starts(report, took + BEYOND);
     }
     finding
 }
@@ -238,7 +257,7 @@ fn replica_without_line() -> Finding {
     finding.expect(is_promoted, "the replica without a line was promoted");
     finding.expect_well(&[&all]);
     // No hold begins in the 8 s of the cut, and one that began just before it ends late.
-    finding.expect_starts(&all, 8.0 + took + 2.0 * BEYOND_ALL);
+    finding.expect_starts(&all, 8.0 + took + 8.0);
     finding
 }
 
@@ -274,11 +293,12 @@ fn replica_back(of_primary: &str, of_replica: &str, seconds: u64) -> Finding {
     finding
 }
 
-/// A hold ends while only its run reaches the primary: its lock is free at the next primary all the same.
+/// A hold ends while only its run reaches the primary: with `REDLOCK_SYNC=all` its lock is free at the next primary all the
+/// same, and otherwise when the lease ends.
 fn release_to_old() -> Finding {
     const HOLD: i64 = 3000;
     let mut lab = Lab::start(3, 2, "");
-    for (lock, options) in [("all", SLOW), ("plain", "--ttl 30s -k 1s")] {
+    for (lock, options) in [("all", SLOW), ("plain", PLAIN)] {
         lab.once(A, lock, options, HOLD);
         lab.until_started(lock, 1);
         lab.repeat(B, lock, options, 300..301);
@@ -287,7 +307,15 @@ fn release_to_old() -> Finding {
     lab.network.part(&[0], &[1, 2, S1, S2, S3, B]);
     let began = boottime();
     let took = lab.until_failover();
-    after_failover(lab, began, took)
+    lab.started_after(&["all", "plain"], boottime(), 70);
+    pass(5);
+    let (mut finding, [all, plain]) = lab.end(began, ["all", "plain"]);
+    finding.expect_exclusion(&all);
+    finding.expect_unharmed(&all);
+    finding.expect_unharmed(&plain);
+    finding.expect_starts(&all, took + BEYOND);
+    finding.expect_starts(&plain, 15.0 + BEYOND);
+    finding
 }
 
 /// A client is cut off from all with its jobs, which are over before others start; nothing fails over.
@@ -364,7 +392,7 @@ fn cluster_mix() -> Finding {
     let mut lab = Lab::cluster(&[0, 0, 1, 2], 2);
     both_locks(&mut lab);
     let began = boottime();
-    for fault in FAULTS {
+    for fault in (0..rounds()).flat_map(|_| FAULTS) {
         let owner = lab.owner();
         fault(&lab, owner);
         pass(12);
@@ -378,7 +406,45 @@ fn cluster_mix() -> Finding {
     finding
 }
 
-fn every_link(lab: &Lab<Cluster>, change: fn(&mut Link)) {
+/// The same faults befall servers with sentinels: their primary hangs, is cut off, is killed and is replaced on request, a replica
+/// is cut off, and all lines are slow or lose frames.
+fn sentinel_mix() -> Finding {
+    const FAULTS: [fn(&mut Lab, usize); 7] = [
+        |lab, primary| lab.all.servers[primary].stall(),
+        |lab, primary| lab.network.cut(primary),
+        |lab, primary| lab.all.servers[primary].kill(),
+        |lab, _| drop(lab.all.sentinels[0].ask(&["SENTINEL", "FAILOVER", MASTER])),
+        |lab, primary| lab.network.cut((primary + 1) % 3),
+        |lab, _| every_link(lab, |link| link.delay = Duration::from_millis(100)),
+        |lab, _| every_link(lab, |link| link.loss = 10),
+    ];
+    let mut lab = Lab::start(3, 2, "");
+    both_locks(&mut lab);
+    let began = boottime();
+    for fault in (0..rounds()).flat_map(|_| FAULTS) {
+        let primary = lab.all.primary();
+        fault(&mut lab, primary);
+        pass(12);
+        lab.network.heal();
+        if lab.all.servers[primary].has_ended() {
+            lab.start_again(primary);
+        } else {
+            lab.all.servers[primary].resume();
+        }
+        lab.all.wait_until_whole();
+    }
+    let (mut finding, [all]) = lab.end(began, ["all"]);
+    finding.expect_well(&[&all]);
+    finding.expect_starts(&all, 25.0);
+    finding
+}
+
+/// How often the faults of a mix come, one unless asked for otherwise.
+fn rounds() -> usize {
+    asked("PARTITION_ROUNDS").unwrap_or(1)
+}
+
+fn every_link<Site>(lab: &Lab<Site>, change: fn(&mut Link)) {
     let all = lab.network.all();
     lab.network.change(&all, &all, change);
 }

@@ -114,6 +114,15 @@ impl Lab {
         });
         began.elapsed().as_secs_f64()
     }
+
+    /// Starts a server again that was killed, as a replica of the one that has taken over.
+    pub fn start_again(&mut self, number: usize) {
+        let primary = self.all.primary_after(number);
+        let port = self.all.servers[primary].port;
+        let server = &mut self.all.servers[number];
+        server.remember_role(Some((&Network::address(primary), port)));
+        server.start_again();
+    }
 }
 
 impl Lab<Cluster> {
