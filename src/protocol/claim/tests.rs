@@ -129,6 +129,49 @@ fn a_renewal_a_check_and_a_release_say_what_they_are_for() {
     assert_eq!(keeping.args, [b"token".to_vec(), b"1000".to_vec()]);
 }
 
+#[test]
+fn the_short_script_takes_a_lock_only_for_a_first_request_that_wants_nothing_else() {
+    let alone = Needs {
+        sharded: false,
+        replicated: false,
+    };
+    let takes = |change: fn(&mut Request)| {
+        let mut request = request();
+        change(&mut request);
+        super::takes(&request, None, alone)
+    };
+    assert!(takes(|_| ()));
+    assert!(takes(|it| it.ttl = SECOND * 86_400));
+    assert!(!takes(|it| it.ttl = SECOND * 86_401));
+    assert!(!takes(|it| it.limit = Limit::SHARED));
+    assert!(!takes(|it| it.queue.supersede = Supersede::Waiters));
+    assert!(!takes(|it| it.queue.number = Some(1)));
+    assert!(!takes(|it| it.once_key = Some("key".to_owned())));
+    assert!(!takes(|it| it.once_per = SECOND));
+    let waits = Place::default();
+    assert!(!super::takes(&request(), Some(&waits), alone));
+    let replicated = Needs {
+        replicated: true,
+        ..alone
+    };
+    assert!(!super::takes(&request(), None, replicated));
+}
+
+#[test]
+fn the_short_script_frees_a_lock_only_after_a_run_that_ended_by_itself_and_keeps_nothing() {
+    let finished = |outcome, keep_for| ReleaseMode::Finished { outcome, keep_for };
+    let (ended, nothing) = (HoldOutcome::Status(0), Duration::ZERO);
+    let mut claim = claim();
+    assert!(claim.frees(&finished(ended, nothing)));
+    assert!(!claim.frees(&finished(ended, SECOND)));
+    assert!(!claim.frees(&finished(HoldOutcome::Lost, nothing)));
+    assert!(!claim.frees(&ReleaseMode::ByJob));
+    assert!(!claim.frees(&ReleaseMode::UNUSED));
+    // It keeps a history, and nothing else says how a hold ended.
+    claim.lock.history = 0;
+    assert!(!claim.frees(&finished(ended, nothing)));
+}
+
 /// An answer that the lock is busy, as far as it is always the same.
 fn busy_answer(ticket: Value, freeze: Value, stopping: Value) -> Value {
     fields(&[
