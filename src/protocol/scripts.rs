@@ -185,6 +185,18 @@ mod tests {
     }
 
     #[test]
+    fn a_list_goes_on_at_a_score_of_at_most_40_characters() {
+        let long = "1".repeat(40);
+        for place in ["", "7", "(1.5e+10", "-3", &long] {
+            assert_eq!(cursor(&text(place)).unwrap(), place.as_bytes());
+        }
+        for other in ["7 8", "x", &format!("{long}1")] {
+            assert!(cursor(&text(other)).is_err(), "{other}");
+        }
+        assert!(cursor(&Value::Int(7)).is_err());
+    }
+
+    #[test]
     fn a_time_is_in_milliseconds_and_what_is_left_of_a_lease_is_at_most_a_year() {
         let ms = Duration::from_millis;
         let year = 365 * 24 * 3600 * 1000;
