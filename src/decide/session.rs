@@ -1425,6 +1425,31 @@ mod tests {
     }
 
     #[test]
+    fn work_is_over_with_command_and_after_a_kill_with_all_that_it_has_started() {
+        let mut run = Run::new(policy());
+        assert!(!run.session.is_over());
+        run.on(10, ended(0));
+        assert!(run.session.is_over());
+        let mut killed = Run::new(policy());
+        killed.session.give_up(at(0));
+        assert!(killed.session.has_killed() && !killed.session.is_over());
+        killed.on(10, killed_by(9));
+        assert!(!killed.session.is_over());
+        killed.tree_ends(20);
+        assert!(killed.session.is_over());
+        let mut left = Run::new(policy());
+        left.tree_ends(20);
+        assert!(left.session.is_over());
+    }
+
+    #[test]
+    fn without_a_lock_nobody_else_kills_a_command_that_is_being_stopped() {
+        let mut run = Run::without_lock(with(|it| it.timeout_at = Some(at(1_000))));
+        assert_eq!(run.tick(1_000), "Terminate(Timeout)");
+        assert_eq!(run.dead_by(), None);
+    }
+
+    #[test]
     fn without_a_lock_only_signals_and_the_timeout_count() {
         let mut run = Run::without_lock(policy());
         assert_eq!(run.due(), None);
