@@ -105,30 +105,21 @@ pub enum StopReason {
 /// How far the run has come.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    Running,
-    /// COMMAND got an INT, which it may take for more than a request to end. If it ends before this
-    /// moment it was by that; later on it was another request.
-    Interrupted {
-        until: Moment,
-    },
+    /// COMMAND is at work. It may take an INT for more than a request to end: an end before `ends_by_int` is by the INT, and
+    /// a signal after that moment is another request.
+    Running { ends_by_int: Option<Moment> },
     /// COMMAND was asked to terminate.
-    Terminating {
-        reason: StopReason,
-        kill_at: Moment,
-    },
+    Terminating { reason: StopReason, kill_at: Moment },
     /// COMMAND was killed; what is left is killed again, as new processes may have been forked, up to
     /// a moment.
     Killed {
         reason: StopReason,
         again: Moment,
         until: Moment,
+        /// Something can't be killed: redlock tries again, less often, and keeps the lease for it.
+        is_stuck: bool,
         /// A person wants redlock to end, whatever is left.
         leaves: bool,
-    },
-    /// Something can't be killed: it is tried again, and the lease is kept for it.
-    Stuck {
-        reason: StopReason,
-        again: Moment,
     },
 }
 
@@ -185,7 +176,7 @@ impl Session {
         Self {
             policy,
             is_lost: false,
-            phase: Phase::Running,
+            phase: Phase::Running { ends_by_int: None },
             asked: None,
             received: Vec::new(),
             refused: false,
@@ -218,26 +209,22 @@ impl Session {
     /// When to look at the clock again.
     pub fn due(&self, renewals: &Renewals) -> Option<Moment> {
         let again = match self.phase {
-            Phase::Running | Phase::Interrupted { .. } | Phase::Terminating { .. } => None,
-            Phase::Killed { again, .. } | Phase::Stuck { again, .. } => Some(again),
+            Phase::Running { .. } | Phase::Terminating { .. } => None,
+            Phase::Killed { again, .. } => Some(again),
         };
         let due = self.next_stop(renewals).into_iter().chain(again);
-        let silent_at = self.silent_at(renewals).filter(|_| !self.is_silent);
-        due.chain(silent_at).min()
+        due.chain(self.silent_at(renewals)).min()
     }
 
     /// Whether COMMAND is at work, and isn't being stopped.
     fn is_left_alone(&self) -> bool {
-        match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => self.ended.is_none(),
-            Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Stuck { .. } => false,
-        }
+        matches!(self.phase, Phase::Running { .. }) && self.ended.is_none()
     }
 
-    /// When it is to be reported that Redis doesn't answer, as far as is known now.
+    /// When to report that Redis doesn't answer, as far as is known now, unless the user knows.
     fn silent_at(&self, renewals: &Renewals) -> Option<Moment> {
         let lease = self.protection(renewals.lease());
-        let lease = lease.filter(|_| self.is_left_alone())?;
+        let lease = lease.filter(|_| self.is_left_alone() && !self.is_silent)?;
         let at = lease.silent_at(renewals.asks_since()?, self.renewal_deadline(&lease))?;
         Some(self.catches_up_until.map_or(at, |until| at.max(until)))
     }
@@ -254,7 +241,7 @@ impl Session {
         let (Some(lease), Some(at)) = (renewals.lease(), self.silent_at(renewals)) else {
             return;
         };
-        if self.is_silent || now < at {
+        if now < at {
             return;
         }
         if now.since(at) >= OVERSLEPT {
@@ -271,17 +258,17 @@ impl Session {
     /// When COMMAND has to be asked to stop, or, if it was asked, killed: nothing else may delay that.
     pub fn next_stop(&self, renewals: &Renewals) -> Option<Moment> {
         let lease = self.protection(renewals.lease());
-        match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => {
-                let by_lease = lease.map(|lease| self.renewal_deadline(&lease));
-                by_lease.into_iter().chain(self.policy.timeout_at).min()
-            }
+        let (by_lease, other) = match self.phase {
+            Phase::Running { .. } => (
+                lease.map(|lease| self.renewal_deadline(&lease)),
+                self.policy.timeout_at,
+            ),
             Phase::Terminating { kill_at, .. } => {
-                let by_lease = lease.map(|lease| self.kill_by(&lease));
-                by_lease.into_iter().chain([kill_at]).min()
+                (lease.map(|lease| self.kill_by(&lease)), Some(kill_at))
             }
-            Phase::Killed { .. } | Phase::Stuck { .. } => None,
-        }
+            Phase::Killed { .. } => return None,
+        };
+        by_lease.into_iter().chain(other).min()
     }
 
     /// Takes an event in, and says what to do.
@@ -352,47 +339,39 @@ impl Session {
             let kill_at = now + self.grace(protection);
             self.terminate(StopReason::Timeout, kill_at, actions);
         }
-        match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => {}
-            Phase::Terminating { reason, kill_at } => {
-                if now >= kill_at {
-                    self.kill(reason, now, actions);
-                }
-            }
-            Phase::Killed {
-                reason,
-                again,
-                until,
-                leaves,
-            } => {
-                if now >= until && (leaves || self.has_nothing_to_keep(protection, now)) {
-                    actions.push(Action::Finish(self.exit()));
-                } else if now >= until {
-                    let again = now + KILL_TIMEOUT;
-                    self.phase = Phase::Stuck { reason, again };
-                    actions.extend([Action::KillRest, Action::NameSurvivors]);
-                } else if now >= again {
-                    // To look for the rest of a large tree takes time from those that are about to end.
-                    let again = now + KILL_PAUSE.max(self.walk);
-                    self.phase = Phase::Killed {
-                        reason,
-                        again,
-                        until,
-                        leaves,
-                    };
-                    actions.push(Action::KillRest);
-                }
-            }
-            Phase::Stuck { reason, again } => {
-                if self.has_nothing_to_keep(protection, now) {
-                    actions.push(Action::Finish(self.exit()));
-                } else if now >= again {
-                    let again = now + KILL_TIMEOUT;
-                    self.phase = Phase::Stuck { reason, again };
-                    actions.push(Action::KillRest);
-                }
-            }
+        self.check_kill(protection, now, actions);
+    }
+
+    /// Kills COMMAND if its grace is over, and kills what is left of its tree again and again.
+    fn check_kill(&mut self, protection: Option<Lease>, now: Moment, actions: &mut Vec<Action>) {
+        if let Phase::Terminating { reason, kill_at } = self.phase
+            && now >= kill_at
+        {
+            self.kill(reason, now, actions);
         }
+        let may_leave = self.has_nothing_to_keep(protection, now);
+        let Phase::Killed {
+            again,
+            until,
+            is_stuck,
+            leaves,
+            ..
+        } = &mut self.phase
+        else {
+            return;
+        };
+        let is_late = now >= *until;
+        if is_late && (*leaves || may_leave) {
+            return actions.push(Action::Finish(self.exit()));
+        }
+        let is_news = is_late && !std::mem::replace(is_stuck, is_late);
+        if is_news || now >= *again {
+            // To look for the rest of a large tree takes time from those that are about to end.
+            let walk = KILL_PAUSE.max(self.walk);
+            *again = now + if is_late { KILL_TIMEOUT } else { walk };
+            actions.push(Action::KillRest);
+        }
+        actions.extend(is_news.then_some(Action::NameSurvivors));
     }
 
     /// Whether no lease is left that could be kept for what can't be killed. COMMAND itself is waited for, as long as
@@ -464,16 +443,20 @@ impl Session {
             }
             self.received.retain(|&(of, _)| of != signal);
             self.received.push((signal, now));
-            match &mut self.phase {
-                Phase::Killed { leaves, .. } => *leaves = true,
-                Phase::Stuck { .. } => return actions.push(Action::Finish(self.exit())),
-                Phase::Running | Phase::Interrupted { .. } | Phase::Terminating { .. } => {}
+            if let Phase::Killed {
+                is_stuck, leaves, ..
+            } = &mut self.phase
+            {
+                *leaves = true;
+                if *is_stuck {
+                    return actions.push(Action::Finish(self.exit()));
+                }
             }
         }
-        let is_over = matches!(self.phase, Phase::Interrupted { until } if now > until);
-        if is_over {
+        if let Phase::Running { ends_by_int } = &mut self.phase
+            && ends_by_int.take_if(|until| now > *until).is_some()
+        {
             // COMMAND has lived on.
-            self.phase = Phase::Running;
             self.asked = None;
         }
         let kill_at = now + self.grace(protection);
@@ -489,20 +472,22 @@ impl Session {
                 self.rest_ended_by = Some(signal);
                 self.terminate_by(stop, StopReason::Signal, kill_at, actions);
             }
-            // An everyday key of an interactive COMMAND.
-            SIGINT if typed => {
-                actions.extend(forward);
-                self.interrupt(kill_at);
-            }
             SIGINT | SIGTERM => {
-                let first = *self.asked.get_or_insert(now);
-                if first != now && now.since(first) >= SAME_REQUEST {
+                // A typed INT is an everyday key of an interactive COMMAND.
+                let first = if typed {
+                    now
+                } else {
+                    *self.asked.get_or_insert(now)
+                };
+                if now.since(first) >= SAME_REQUEST {
                     self.kill(self.reason(), now, actions);
                 } else if signal == SIGTERM {
                     self.terminate_by(stop, StopReason::Signal, kill_at, actions);
                 } else {
                     actions.extend(forward);
-                    self.interrupt(kill_at);
+                    if let Phase::Running { ends_by_int } = &mut self.phase {
+                        *ends_by_int = Some(kill_at);
+                    }
                 }
             }
             SIGTSTP if has_group_got_it => {
@@ -512,17 +497,9 @@ impl Session {
         }
     }
 
-    /// COMMAND got an INT, and may end by it until this moment.
-    fn interrupt(&mut self, until: Moment) {
-        if let Phase::Running | Phase::Interrupted { .. } = self.phase {
-            self.phase = Phase::Interrupted { until };
-        }
-    }
-
     /// Whether COMMAND has ended, and what it has started is waited for.
     fn awaits_rest(&self) -> bool {
-        let is_left_alone = matches!(self.phase, Phase::Running | Phase::Interrupted { .. });
-        self.ended.is_some() && is_left_alone
+        matches!(self.phase, Phase::Running { .. }) && self.ended.is_some()
     }
 
     /// Whether the terminal's driver sent it: then the whole foreground group has it, and so has our group.
@@ -547,12 +524,14 @@ impl Session {
         let kill_at = now + self.grace(protection);
         match self.phase {
             // What it has started has the grace to end, too.
-            Phase::Interrupted { until } if now <= until => {
+            Phase::Running {
+                ends_by_int: Some(until),
+            } if now <= until => {
                 let reason = StopReason::Signal;
                 self.phase = Phase::Terminating { reason, kill_at };
                 actions.push(Action::TerminateOthers);
             }
-            Phase::Running | Phase::Interrupted { .. } => {
+            Phase::Running { .. } => {
                 let was_killed = status.signal().is_some();
                 if was_killed && protection.is_some() {
                     self.terminate(StopReason::Leftovers, kill_at, actions);
@@ -560,7 +539,7 @@ impl Session {
                     actions.push(Action::Finish(self.exit()));
                 }
             }
-            Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Stuck { .. } => {}
+            Phase::Terminating { .. } | Phase::Killed { .. } => {}
         }
     }
 
@@ -588,8 +567,8 @@ impl Session {
         kill_at: Moment,
         actions: &mut Vec<Action>,
     ) {
-        match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => {
+        match &mut self.phase {
+            Phase::Running { .. } => {
                 self.phase = Phase::Terminating { reason, kill_at };
                 actions.push(action);
             }
@@ -598,23 +577,18 @@ impl Session {
                 reason: before,
                 kill_at: earlier,
             } => {
-                let reason = if reason == StopReason::Lost {
-                    reason
-                } else {
-                    before
-                };
-                self.phase = Phase::Terminating {
-                    reason,
-                    kill_at: earlier.min(kill_at),
-                };
+                if reason == StopReason::Lost {
+                    *before = reason;
+                }
+                *earlier = kill_at.min(*earlier);
             }
-            Phase::Killed { .. } | Phase::Stuck { .. } => {}
+            Phase::Killed { .. } => {}
         }
     }
 
     /// Whether COMMAND was killed.
     pub fn has_killed(&self) -> bool {
-        matches!(self.phase, Phase::Killed { .. } | Phase::Stuck { .. })
+        matches!(self.phase, Phase::Killed { .. })
     }
 
     /// Whether nothing that worked under the locks is left. After a kill, only the end of the whole tree shows that.
@@ -633,6 +607,7 @@ impl Session {
                 reason,
                 again: now + KILL_PAUSE,
                 until: now + KILL_TIMEOUT,
+                is_stuck: false,
                 leaves: false,
             };
             actions.push(Action::Kill(reason));
@@ -647,10 +622,8 @@ impl Session {
     /// The reason for which COMMAND is stopped; a signal's, if it isn't.
     fn reason(&self) -> StopReason {
         match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
-            Phase::Terminating { reason, .. }
-            | Phase::Killed { reason, .. }
-            | Phase::Stuck { reason, .. } => reason,
+            Phase::Running { .. } => StopReason::Signal,
+            Phase::Terminating { reason, .. } | Phase::Killed { reason, .. } => reason,
         }
     }
 
@@ -661,10 +634,10 @@ impl Session {
             StopReason::Lost => Exit::Lost,
             StopReason::Cancelled => Exit::Cancelled,
             StopReason::Timeout => Exit::Timeout,
-            StopReason::Signal | StopReason::Leftovers => match self.ended {
-                Some(status) => self.own_exit(status),
-                None => Exit::Internal,
-            },
+            StopReason::Signal | StopReason::Leftovers => {
+                let ended = self.ended.map(|status| self.own_exit(status));
+                ended.unwrap_or(Exit::Internal)
+            }
         }
     }
 
