@@ -379,11 +379,6 @@ impl Client {
         })
     }
 
-    /// Sends commands over a separate connection, without waiting for replies.
-    pub(super) fn send_without_reply(&self, commands: &[Cmd], until: Instant) {
-        let _ = self.server().send_without_reply(commands, until);
-    }
-
     /// Returns the error for a refusal, of a script's call or a plain command.
     pub(super) fn refusal(&self, error: &ServerError, call: Option<&Call>) -> Error {
         let key = call.and_then(|call| call.keys.first());
