@@ -8,7 +8,7 @@ use super::scripts::{
     self, ago, array, count, flag, frozen, holder, left, milliseconds, number, slot, some_text,
     unexpected_reply,
 };
-use super::who::{Frozen, Holder, Who};
+use super::who::{Frozen, Holder, Limit, Who};
 use crate::redis::error::Error;
 
 /// The answer to [`super::Claim::acquire`].
@@ -85,6 +85,14 @@ pub enum LeaseState {
     Released,
     /// Definitely not ours any more.
     Lost(Loss),
+}
+
+/// A hold that another run has, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Reentry {
+    pub fence: u64,
+    pub limit: Limit,
+    pub slot: u32,
 }
 
 /// How a lock was lost, as far as Redis knows.
@@ -177,7 +185,34 @@ pub fn released(answer: Value) -> Result<Released, Error> {
 
 /// Reads the answer to [`super::Claim::renew_all`].
 pub fn renewed(answer: Value) -> Result<LeaseState, Error> {
-    lease_state(&array(answer)?)
+    Ok(renewed_hold(&array(answer)?)?.0)
+}
+
+/// Reads the answer to a renewal; the hold is there if the lock is still ours.
+pub(super) fn renewed_hold(fields: &[Value]) -> Result<(LeaseState, Option<Reentry>), Error> {
+    match fields {
+        [Value::Int(1), more, fence, limit, place, by] => {
+            let hold = reentry(fence, limit, place)?;
+            Ok((held(more, by)?, Some(hold)))
+        }
+        other => Ok((not_ours(other)?, None)),
+    }
+}
+
+pub(super) fn reentry(fence: &Value, limit: &Value, place: &Value) -> Result<Reentry, Error> {
+    Ok(Reentry {
+        fence: number(fence)?,
+        limit: Limit::of(count(limit)?),
+        slot: slot(place)?,
+    })
+}
+
+/// Reads what is left of a lease, and the newer run that wants this one to end. A notice that can't be read is ignored.
+fn held(more: &Value, by: &Value) -> Result<LeaseState, Error> {
+    Ok(LeaseState::Held {
+        left: left(more)?,
+        cancelled_by: scripts::who(by)?.map(Box::new),
+    })
 }
 
 /// Reads the answer to a renewal by the short script; `None`: the whole one is to be asked. The number is that which was
@@ -193,30 +228,10 @@ pub fn prolonged(answer: &Value, ttl: Duration) -> Result<Option<LeaseState>, Er
     }
 }
 
-pub(super) fn lease_state(fields: &[Value]) -> Result<LeaseState, Error> {
-    match fields {
-        [Value::Int(1), more, fence, limit, place, by] => {
-            number(fence)?;
-            count(limit)?;
-            slot(place)?;
-            Ok(LeaseState::Held {
-                left: left(more)?,
-                cancelled_by: scripts::who(by)?.map(Box::new),
-            })
-        }
-        other => not_ours(other),
-    }
-}
-
 /// Reads the answer to [`super::Claim::check_all`].
 pub fn checked(answer: Value) -> Result<LeaseState, Error> {
-    let fields = array(answer)?;
-    match fields.as_slice() {
-        // A notice that can't be read is ignored.
-        [Value::Int(1), more @ Value::Int(_), by] => Ok(LeaseState::Held {
-            left: left(more)?,
-            cancelled_by: scripts::who(by)?.map(Box::new),
-        }),
+    match array(answer)?.as_slice() {
+        [Value::Int(1), more @ Value::Int(_), by] => held(more, by),
         other => not_ours(other),
     }
 }
@@ -230,7 +245,7 @@ pub(super) fn not_ours(fields: &[Value]) -> Result<LeaseState, Error> {
     }
 }
 
-pub(super) fn loss(by: &Value, entry: &Value) -> Result<Loss, Error> {
+fn loss(by: &Value, entry: &Value) -> Result<Loss, Error> {
     Ok(Loss {
         forced_by: scripts::who(by)?,
         holder: scripts::holder(entry)?,

@@ -12,14 +12,12 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::answer::{LeaseState, Released, checked, not_ours, prolonged, released, renewed};
+use super::answer::{LeaseState, Reentry, Released};
+use super::answer::{checked, prolonged, released, renewed, renewed_hold};
 use super::client::{Client, Looked};
 use super::history::HoldOutcome;
 use super::lock::Lock;
-use super::scripts::{
-    ACQUIRE, CHECK, FREE, KEEP, PROLONG, RELEASE, RENEW, SHARED_VALUES, TAKE, count, left, number,
-    slot,
-};
+use super::scripts::{ACQUIRE, CHECK, FREE, KEEP, PROLONG, RELEASE, RENEW, SHARED_VALUES, TAKE};
 use super::token::Token;
 use super::who::{Limit, Who};
 use crate::redis::call::Call;
@@ -86,14 +84,6 @@ pub struct Needs {
     pub sharded: bool,
     /// Replicas have to have the grant before it counts: the first renewal confirms it.
     pub replicated: bool,
-}
-
-/// What [`Claim::reenter`] found.
-#[derive(Clone, Copy, Debug)]
-pub struct Reentry {
-    pub fence: u64,
-    pub limit: Limit,
-    pub slot: u32,
 }
 
 /// How a lock, or a place in its queue, is released.
@@ -378,17 +368,8 @@ impl Claim {
     /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
     pub fn reenter(&self, client: &mut Client, ttl: Duration) -> Result<Option<Reentry>, Error> {
         client.follow_locks();
-        client.call(self.renewal(ttl, false), |fields| {
-            if let [Value::Int(1), more, fence, limit, place, _] = fields {
-                left(more)?;
-                return Ok(Some(Reentry {
-                    fence: number(fence)?,
-                    limit: Limit::of(count(limit)?),
-                    slot: slot(place)?,
-                }));
-            }
-            not_ours(fields).map(|_| None)
-        })
+        let (_, hold) = client.call(self.renewal(ttl, false), renewed_hold)?;
+        Ok(hold)
     }
 
     /// Whether several claims, whose leases are `ttl` long by each renewal, are still ours, in one

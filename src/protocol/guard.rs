@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{LeaseState, not_ours};
-use super::claim::{Claim, DEAD_CALLS, Reentry};
+use super::answer::{LeaseState, Reentry, not_ours, reentry};
+use super::claim::{Claim, DEAD_CALLS};
 use super::client::Client;
-use super::scripts::{
-    self, GUARD, LEAVE, array, count, left, lossy_text, number, slot, unexpected_reply,
-};
+use super::scripts::{self, GUARD, LEAVE, array, left, lossy_text, unexpected_reply};
 use super::token::random_bits;
-use super::who::{Limit, Who};
+use super::who::Who;
 use crate::redis::call::Call;
 use crate::redis::error::{Error, ErrorKind};
 
@@ -147,11 +145,7 @@ impl Guard {
 fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
     match fields {
         [Value::Int(1), more, ttl, fence, limit, place, by] => Ok(Admitted::Guards(Guarded {
-            hold: Reentry {
-                fence: number(fence)?,
-                limit: Limit::of(count(limit)?),
-                slot: slot(place)?,
-            },
+            hold: reentry(fence, limit, place)?,
             left: left(more)?,
             ttl: left(ttl)?,
             cancelled_by: scripts::who(by)?.map(Box::new),

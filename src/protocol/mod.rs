@@ -94,8 +94,8 @@ mod who;
 #[path = "../../tests/model/mod.rs"]
 mod model;
 
-pub use self::answer::{Acquired, Busy, LeaseState, Loss, Released};
-pub use self::claim::{Claim, Place, QueueOptions, Reentry, ReleaseMode, Request, Supersede};
+pub use self::answer::{Acquired, Busy, LeaseState, Loss, Reentry, Released};
+pub use self::claim::{Claim, Place, QueueOptions, ReleaseMode, Request, Supersede};
 pub use self::client::{Client, Incoming, left};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
