@@ -168,6 +168,8 @@ pub struct Session {
     is_silent: bool,
     /// The hook was told that the lock is lost.
     loss_told: bool,
+    /// What to do about the event that is being taken in.
+    actions: Vec<Action>,
 }
 
 impl Session {
@@ -187,6 +189,7 @@ impl Session {
             catches_up_until: None,
             is_silent: false,
             loss_told: false,
+            actions: Vec::new(),
         }
     }
 
@@ -230,11 +233,11 @@ impl Session {
     }
 
     /// Reports once that Redis doesn't answer, and once that it does again.
-    fn report_silence(&mut self, renewals: &Renewals, now: Moment, actions: &mut Vec<Action>) {
+    fn report_silence(&mut self, renewals: &Renewals, now: Moment) {
         if self.is_silent && renewals.asks_since().is_none() {
             self.is_silent = false;
             if self.is_left_alone() {
-                actions.push(Action::ReportAnswer);
+                self.actions.push(Action::ReportAnswer);
             }
             return;
         }
@@ -248,7 +251,7 @@ impl Session {
             self.catches_up_until = Some(now + OVERSLEPT);
         } else {
             self.is_silent = true;
-            actions.push(Action::ReportSilence {
+            self.actions.push(Action::ReportSilence {
                 lasting: lease.age(now),
                 stop_in: self.renewal_deadline(&lease).since(now),
             });
@@ -273,7 +276,6 @@ impl Session {
 
     /// Takes an event in, and says what to do.
     pub fn on_event(&mut self, event: Event, renewals: &Renewals, now: Moment) -> Vec<Action> {
-        let mut actions = Vec::new();
         let was_lost = self.is_lost;
         // We may look late, at an answer as well as at the clock.
         let lease = match event {
@@ -281,73 +283,77 @@ impl Session {
                 too_late: Some(before),
                 ..
             }) => {
-                self.check_deadlines(Some(before), now, &mut actions);
+                self.check_deadlines(Some(before), now);
                 renewals.lease()
             }
             Event::News(&LockNews::Lost { lease, .. }) => lease,
             _ => renewals.lease(),
         };
-        self.check_deadlines(lease, now, &mut actions);
+        self.check_deadlines(lease, now);
         let protection = self.protection(lease);
         match event {
-            Event::Signal(received) => self.on_signal(received, protection, now, &mut actions),
+            Event::Signal(received) => self.on_signal(received, protection, now),
             Event::News(LockNews::Cancelled(..) | LockNews::Over(_)) => {
                 let kill_at = now + self.grace(protection);
-                self.terminate(StopReason::Cancelled, kill_at, &mut actions);
+                self.terminate(StopReason::Cancelled, kill_at);
             }
             Event::News(LockNews::Lost { .. }) => match lease {
                 // Another one of several locks.
-                Some(_) if was_lost && self.policy.only_warn => actions.push(Action::Warn),
-                Some(before) => self.on_lost(before, now, &mut actions),
+                Some(_) if was_lost && self.policy.only_warn => self.actions.push(Action::Warn),
+                Some(before) => self.on_lost(before, now),
                 None => {}
             },
             // The lease tells the rest.
             Event::Tick
             | Event::News(LockNews::Held { .. } | LockNews::Released(_) | LockNews::Failed(_)) => {}
-            Event::Stopped => actions.push(Action::Suspend),
-            Event::Ended(status) => self.on_end(status, protection, now, &mut actions),
+            Event::Stopped => self.actions.push(Action::Suspend),
+            Event::Ended(status) => self.on_end(status, protection, now),
             Event::TreeEnded => {
                 self.tree_ended = true;
-                actions.push(Action::Finish(self.exit()));
+                self.actions.push(Action::Finish(self.exit()));
             }
         }
-        self.report_silence(renewals, now, &mut actions);
+        self.report_silence(renewals, now);
         if self.policy.has_hook && !self.loss_told && self.exit() == Exit::Lost {
             self.loss_told = true;
             // Nothing is done after the end.
             let is_end = |action: &Action| matches!(action, Action::Finish(_));
-            let at = actions.iter().position(is_end).unwrap_or(actions.len());
-            actions.insert(at, Action::TellLost);
+            let at = self
+                .actions
+                .iter()
+                .position(is_end)
+                .unwrap_or(self.actions.len());
+            self.actions.insert(at, Action::TellLost);
         }
-        actions
+        std::mem::take(&mut self.actions)
     }
 
-    fn check_deadlines(&mut self, lease: Option<Lease>, now: Moment, actions: &mut Vec<Action>) {
+    fn check_deadlines(&mut self, lease: Option<Lease>, now: Moment) {
         if let Some(lease) = self.protection(lease) {
             if now >= self.kill_by(&lease) && !self.policy.only_warn {
-                self.kill(StopReason::Lost, now, actions);
+                self.kill(StopReason::Lost, now);
             } else if now >= self.renewal_deadline(&lease) {
                 if self.policy.only_warn {
-                    self.on_lost(lease, now, actions);
+                    self.on_lost(lease, now);
                 } else {
-                    self.terminate(StopReason::Lost, self.kill_by(&lease), actions);
+                    self.terminate(StopReason::Lost, self.kill_by(&lease));
                 }
             }
         }
         let protection = self.protection(lease);
         if self.policy.timeout_at.is_some_and(|at| now >= at) {
             let kill_at = now + self.grace(protection);
-            self.terminate(StopReason::Timeout, kill_at, actions);
+            self.terminate(StopReason::Timeout, kill_at);
         }
-        self.check_kill(protection, now, actions);
+        self.check_kill(protection, now);
     }
 
     /// Kills COMMAND if its grace is over, and kills what is left of its tree again and again.
-    fn check_kill(&mut self, protection: Option<Lease>, now: Moment, actions: &mut Vec<Action>) {
+    fn check_kill(&mut self, protection: Option<Lease>, now: Moment) {
         if let Phase::Terminating { reason, kill_at } = self.phase
             && now >= kill_at
         {
-            self.kill(reason, now, actions);
+            self.kill(reason, now);
         }
         let may_leave = self.has_nothing_to_keep(protection, now);
         let Phase::Killed {
@@ -362,16 +368,17 @@ impl Session {
         };
         let is_late = now >= *until;
         if is_late && (*leaves || may_leave) {
-            return actions.push(Action::Finish(self.exit()));
+            return self.actions.push(Action::Finish(self.exit()));
         }
         let is_news = is_late && !std::mem::replace(is_stuck, is_late);
         if is_news || now >= *again {
             // To look for the rest of a large tree takes time from those that are about to end.
             let walk = KILL_PAUSE.max(self.walk);
             *again = now + if is_late { KILL_TIMEOUT } else { walk };
-            actions.push(Action::KillRest);
+            self.actions.push(Action::KillRest);
         }
-        actions.extend(is_news.then_some(Action::NameSurvivors));
+        self.actions
+            .extend(is_news.then_some(Action::NameSurvivors));
     }
 
     /// Whether no lease is left that could be kept for what can't be killed. COMMAND itself is waited for, as long as
@@ -416,13 +423,7 @@ impl Session {
         }
     }
 
-    fn on_signal(
-        &mut self,
-        received: ReceivedSignal,
-        protection: Option<Lease>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn on_signal(&mut self, received: ReceivedSignal, protection: Option<Lease>, now: Moment) {
         let signal = received.signal;
         let typed = self.is_typed(received);
         let reach = if typed { Reach::Group } else { received.reach };
@@ -449,7 +450,7 @@ impl Session {
             {
                 *leaves = true;
                 if *is_stuck {
-                    return actions.push(Action::Finish(self.exit()));
+                    return self.actions.push(Action::Finish(self.exit()));
                 }
             }
         }
@@ -470,7 +471,7 @@ impl Session {
             SIGINT | SIGTERM if self.awaits_rest() => {
                 self.asked = Some(now);
                 self.rest_ended_by = Some(signal);
-                self.terminate_by(stop, StopReason::Signal, kill_at, actions);
+                self.terminate_by(stop, StopReason::Signal, kill_at);
             }
             SIGINT | SIGTERM => {
                 // A typed INT is an everyday key of an interactive COMMAND.
@@ -480,20 +481,21 @@ impl Session {
                     *self.asked.get_or_insert(now)
                 };
                 if now.since(first) >= SAME_REQUEST {
-                    self.kill(self.reason(), now, actions);
+                    self.kill(self.reason(), now);
                 } else if signal == SIGTERM {
-                    self.terminate_by(stop, StopReason::Signal, kill_at, actions);
+                    self.terminate_by(stop, StopReason::Signal, kill_at);
                 } else {
-                    actions.extend(forward);
+                    self.actions.extend(forward);
                     if let Phase::Running { ends_by_int } = &mut self.phase {
                         *ends_by_int = Some(kill_at);
                     }
                 }
             }
             SIGTSTP if has_group_got_it => {
-                actions.extend(forward.into_iter().chain([Action::Suspend]));
+                self.actions
+                    .extend(forward.into_iter().chain([Action::Suspend]));
             }
-            _ => actions.extend(forward),
+            _ => self.actions.extend(forward),
         }
     }
 
@@ -513,13 +515,7 @@ impl Session {
         self.policy.on_terminal && received.from_kernel && to_the_group
     }
 
-    fn on_end(
-        &mut self,
-        status: ExitStatus,
-        protection: Option<Lease>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn on_end(&mut self, status: ExitStatus, protection: Option<Lease>, now: Moment) {
         self.ended = Some(status);
         let kill_at = now + self.grace(protection);
         match self.phase {
@@ -529,14 +525,14 @@ impl Session {
             } if now <= until => {
                 let reason = StopReason::Signal;
                 self.phase = Phase::Terminating { reason, kill_at };
-                actions.push(Action::TerminateOthers);
+                self.actions.push(Action::TerminateOthers);
             }
             Phase::Running { .. } => {
                 let was_killed = status.signal().is_some();
                 if was_killed && protection.is_some() {
-                    self.terminate(StopReason::Leftovers, kill_at, actions);
+                    self.terminate(StopReason::Leftovers, kill_at);
                 } else if !self.policy.with_children {
-                    actions.push(Action::Finish(self.exit()));
+                    self.actions.push(Action::Finish(self.exit()));
                 }
             }
             Phase::Terminating { .. } | Phase::Killed { .. } => {}
@@ -544,33 +540,27 @@ impl Session {
     }
 
     /// The lock is lost, of which this was the lease.
-    fn on_lost(&mut self, lease: Lease, now: Moment, actions: &mut Vec<Action>) {
+    fn on_lost(&mut self, lease: Lease, now: Moment) {
         if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
         if self.policy.only_warn {
-            actions.push(Action::Warn);
+            self.actions.push(Action::Warn);
         } else {
             let kill_at = self.kill_by(&lease).min(now + lease.grace());
-            self.terminate(StopReason::Lost, kill_at, actions);
+            self.terminate(StopReason::Lost, kill_at);
         }
     }
 
-    fn terminate(&mut self, reason: StopReason, kill_at: Moment, actions: &mut Vec<Action>) {
-        self.terminate_by(Action::Terminate(reason), reason, kill_at, actions);
+    fn terminate(&mut self, reason: StopReason, kill_at: Moment) {
+        self.terminate_by(Action::Terminate(reason), reason, kill_at);
     }
 
-    fn terminate_by(
-        &mut self,
-        action: Action,
-        reason: StopReason,
-        kill_at: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn terminate_by(&mut self, action: Action, reason: StopReason, kill_at: Moment) {
         match &mut self.phase {
             Phase::Running { .. } => {
                 self.phase = Phase::Terminating { reason, kill_at };
-                actions.push(action);
+                self.actions.push(action);
             }
             // Being stopped already; the earlier end counts, and a lost lock is the graver reason.
             Phase::Terminating {
@@ -598,10 +588,12 @@ impl Session {
 
     /// Supervising fails, so COMMAND is killed.
     pub fn give_up(&mut self, now: Moment) {
-        self.kill(self.reason(), now, &mut Vec::new());
+        self.kill(self.reason(), now);
+        // Nobody carries out the rest.
+        self.actions.clear();
     }
 
-    fn kill(&mut self, reason: StopReason, now: Moment, actions: &mut Vec<Action>) {
+    fn kill(&mut self, reason: StopReason, now: Moment) {
         if !self.has_killed() {
             self.phase = Phase::Killed {
                 reason,
@@ -610,7 +602,7 @@ impl Session {
                 is_stuck: false,
                 leaves: false,
             };
-            actions.push(Action::Kill(reason));
+            self.actions.push(Action::Kill(reason));
         }
     }
 
