@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::scripts::{
-    self, ago, array, count, flag, frozen, holder, left, milliseconds, number, slot, some_text,
+    self, ago, array, count, entry, flag, left, milliseconds, number, slot, some_text,
     unexpected_reply,
 };
 use super::who::{Frozen, Holder, Limit, Who};
@@ -137,7 +137,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             left,
             holders,
             id,
-            entry,
+            holder,
             freeze,
             repaired,
             is_behind_dead,
@@ -153,20 +153,23 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             left: milliseconds(left)?,
             holders: count(holders)?,
             id: some_text(id)?.map_or(Ok(String::new()), |_| scripts::id(id))?,
-            holder: holder(entry)?,
-            frozen: frozen(freeze)?,
+            holder: entry(holder, Holder::parse)?,
+            frozen: entry(freeze, Frozen::parse)?,
             repaired: flag(repaired)?,
             is_behind_dead: flag(is_behind_dead)?,
-            stopping: scripts::who(stopping)?,
+            stopping: entry(stopping, Who::parse)?,
         }),
         [Value::Int(3), since] => Acquired::RecentSuccess(ago(since)?.unwrap_or_default()),
-        [Value::Int(2), by] => {
-            Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
-        }
+        [Value::Int(2), by] => Acquired::Superseded(someone(by)?),
         [Value::Int(5), waiting] => Acquired::Crowded(count(waiting)?),
-        [Value::Int(4), by] => Acquired::Removed(Box::new(scripts::who(by)?.unwrap_or_default())),
+        [Value::Int(4), by] => Acquired::Removed(someone(by)?),
         _ => return Err(unexpected_reply(&fields)),
     })
+}
+
+/// Reads the client that did something; its entry may not be readable.
+fn someone(by: &Value) -> Result<Box<Who>, Error> {
+    Ok(Box::new(entry(by, Who::parse)?.unwrap_or_default()))
 }
 
 /// Reads the answer to [`super::Claim::release`].
@@ -178,7 +181,7 @@ pub fn released(answer: Value) -> Result<Released, Error> {
             for_guards: flag(for_guards)?,
         }),
         [Value::Int(2)] => Ok(Released::Before),
-        [Value::Int(0), by, entry] => Ok(Released::NotOurs(loss(by, entry)?)),
+        [Value::Int(0), by, holder] => Ok(Released::NotOurs(loss(by, holder)?)),
         other => Err(unexpected_reply(other)),
     }
 }
@@ -211,7 +214,7 @@ pub(super) fn reentry(fence: &Value, limit: &Value, place: &Value) -> Result<Ree
 fn held(more: &Value, by: &Value) -> Result<LeaseState, Error> {
     Ok(LeaseState::Held {
         left: left(more)?,
-        cancelled_by: scripts::who(by)?.map(Box::new),
+        cancelled_by: entry(by, Who::parse)?.map(Box::new),
     })
 }
 
@@ -240,14 +243,14 @@ pub fn checked(answer: Value) -> Result<LeaseState, Error> {
 pub(super) fn not_ours(fields: &[Value]) -> Result<LeaseState, Error> {
     match fields {
         [Value::Int(2)] => Ok(LeaseState::Released),
-        [Value::Int(0), by, entry] => Ok(LeaseState::Lost(loss(by, entry)?)),
+        [Value::Int(0), by, holder] => Ok(LeaseState::Lost(loss(by, holder)?)),
         other => Err(unexpected_reply(other)),
     }
 }
 
-fn loss(by: &Value, entry: &Value) -> Result<Loss, Error> {
+fn loss(by: &Value, holder: &Value) -> Result<Loss, Error> {
     Ok(Loss {
-        forced_by: scripts::who(by)?,
-        holder: scripts::holder(entry)?,
+        forced_by: entry(by, Who::parse)?,
+        holder: entry(holder, Holder::parse)?,
     })
 }

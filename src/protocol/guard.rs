@@ -10,9 +10,9 @@ use redis::Value;
 use super::answer::{LeaseState, Reentry, not_ours, reentry};
 use super::claim::{Claim, DEAD_CALLS};
 use super::client::Client;
-use super::scripts::{self, GUARD, LEAVE, array, left, lossy_text, unexpected_reply};
+use super::scripts::{self, GUARD, LEAVE, array, entry, left, unexpected_reply};
 use super::token::random_bits;
-use super::who::Who;
+use super::who::{Who, words};
 use crate::redis::call::Call;
 use crate::redis::error::{Error, ErrorKind};
 
@@ -148,7 +148,7 @@ fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
             hold: reentry(fence, limit, place)?,
             left: left(more)?,
             ttl: left(ttl)?,
-            cancelled_by: scripts::who(by)?.map(Box::new),
+            cancelled_by: entry(by, Who::parse)?.map(Box::new),
         })),
         [Value::Int(3)] => Ok(Admitted::TooMany),
         other => not_ours(other).map(Admitted::NotHeld),
@@ -180,14 +180,12 @@ pub struct GuardEntry {
 impl GuardEntry {
     /// Reads `"<until> <id of the hold> <since> <who as JSON>"`; `None` for anything else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
-        let text = lossy_text(&Value::BulkString(entry.to_vec()));
-        let mut parts = text.splitn(4, ' ');
-        let until_ms = parts.next()?.parse().ok()?;
-        parts.next().filter(|id| scripts::is_id(id))?;
+        let ([until, id, since], who) = words(entry)?;
+        scripts::is_id(id).then_some(())?;
         Some(Self {
-            since_ms: parts.next()?.parse().ok()?,
-            until_ms,
-            who: Who::parse(parts.next()?.as_bytes())?,
+            since_ms: since.parse().ok()?,
+            until_ms: until.parse().ok()?,
+            who,
         })
     }
 }

@@ -14,8 +14,8 @@ use super::lock::Lock;
 use super::locks::Locks;
 use super::name::{Name, index_key};
 use super::scripts::{
-    self, INSPECT, array, cursor, frozen, holder, in_parts, lossy_text, milliseconds, number,
-    some_text, unexpected_reply, waiter,
+    self, INSPECT, array, cursor, entry, in_parts, lossy_text, milliseconds, number, some_text,
+    unexpected_reply,
 };
 use super::who::{Frozen, Holder, Limit, Waiter, Who};
 use crate::redis::call::Call;
@@ -382,7 +382,7 @@ const MOST_NAMES: usize = 1_000_000;
 fn living(guards: Value) -> Result<Vec<GuardEntry>, Error> {
     let mut living = Vec::new();
     for guard in array(guards)? {
-        living.extend(some_text(&guard)?.and_then(GuardEntry::parse));
+        living.extend(entry(&guard, GuardEntry::parse)?);
     }
     living.sort_by_key(|guard| guard.since_ms);
     Ok(living)
@@ -419,20 +419,20 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Option<
     let next = [cursor(&holders)?, cursor(&waiters)?];
     let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
-        "string" => Key::Held(all(held, |[id, left, entry, guards, stopping]| {
+        "string" => Key::Held(all(held, |[id, left, holder, guards, stopping]| {
             Ok(Some(Hold {
                 id: scripts::id(&id)?,
                 left: milliseconds(&left)?,
-                holder: holder(&entry)?,
+                holder: entry(&holder, Holder::parse)?,
                 guards: living(guards)?,
-                stopping: scripts::who(&stopping)?,
+                stopping: entry(&stopping, Who::parse)?,
             }))
         })?),
         other => Key::NotALock(quoted(other).into_owned()),
     };
-    let waiters = all(waiting, |[id, entry]| {
+    let waiters = all(waiting, |[id, waiter]| {
         let id = scripts::id(&id)?;
-        Ok(waiter(&entry)?.map(|waiter| Waiting { id, waiter }))
+        Ok(entry(&waiter, Waiter::parse)?.map(|waiter| Waiting { id, waiter }))
     })?;
     let lasted = array(lasted)?;
     let lasted = lasted
@@ -443,7 +443,7 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Option<
         fence: known_number(&fence)?,
         now_ms: number(&now_ms)?,
         key,
-        frozen: frozen(&freeze)?,
+        frozen: entry(&freeze, Frozen::parse)?,
         waiters,
         usual: usual_of(lasted.collect::<Result<_, _>>()?),
         record: record(remembered)?,

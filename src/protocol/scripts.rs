@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::who::{Frozen, Holder, SLOTS, Waiter, Who};
+use super::who::SLOTS;
 pub use crate::redis::call::Script;
 use crate::redis::error::{Error, ErrorKind};
 pub(super) use crate::redis::reply::{
@@ -93,22 +93,12 @@ pub(super) fn ago(value: &Value) -> Result<Option<Duration>, Error> {
     }
 }
 
-/// The client that did something, if its entry can be read.
-pub(super) fn who(value: &Value) -> Result<Option<Who>, Error> {
-    Ok(some_text(value)?.and_then(Who::parse))
-}
-
-/// The entry of a holder; `None` where there is none, and for one that isn't ours.
-pub(super) fn holder(value: &Value) -> Result<Option<Holder>, Error> {
-    Ok(some_text(value)?.and_then(Holder::parse))
-}
-
-pub(super) fn frozen(value: &Value) -> Result<Option<Frozen>, Error> {
-    Ok(some_text(value)?.and_then(Frozen::parse))
-}
-
-pub(super) fn waiter(value: &Value) -> Result<Option<Waiter>, Error> {
-    Ok(some_text(value)?.and_then(Waiter::parse))
+/// Returns what `parse` reads from an entry; `None` without an entry, and for one that isn't ours.
+pub(super) fn entry<T>(
+    value: &Value,
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> Result<Option<T>, Error> {
+    Ok(some_text(value)?.and_then(parse))
 }
 
 #[cfg(test)]
@@ -117,6 +107,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use super::super::who::{Frozen, Holder, Waiter, Who};
     use super::*;
 
     fn text(text: &str) -> Value {
@@ -208,8 +199,12 @@ mod tests {
     #[test]
     fn entries_are_read_where_they_are_and_are_ours() {
         let run = r#"{"host":"h","user":"u","pid":1,"command":["c"]}"#;
-        for (entry, is_one) in [(text(run), true), (Value::Nil, false), (text("x"), false)] {
-            assert_eq!(who(&entry).unwrap().is_some(), is_one);
+        let who = |value: &Value| entry(value, Who::parse);
+        let holder = |value: &Value| entry(value, Holder::parse);
+        let frozen = |value: &Value| entry(value, Frozen::parse);
+        let waiter = |value: &Value| entry(value, Waiter::parse);
+        for (value, is_one) in [(text(run), true), (Value::Nil, false), (text("x"), false)] {
+            assert_eq!(who(&value).unwrap().is_some(), is_one);
         }
         let held = text(&format!("12 1000 1 1 0 held {run}"));
         assert_eq!(holder(&held).unwrap().unwrap().fence, 12);
