@@ -436,6 +436,14 @@ impl Wait {
         if outage.is_some_and(|outage| outage.was_shown()) {
             self.actions.push(Action::ShowAnswer);
         }
+        self.is_known = match &answer {
+            Acquired::Held { .. } | Acquired::Removed(_) => true,
+            Acquired::Crowded(_) | Acquired::Superseded(_) => self.unanswered,
+            // Without a place nothing of us is left there.
+            Acquired::RecentSuccess(_) | Acquired::Busy(_) => {
+                self.place.is_some() || self.unanswered
+            }
+        };
         match answer {
             Acquired::Held { fence, slot } => {
                 let lease = Lease::new(sent, self.policy.terms);
@@ -457,23 +465,12 @@ impl Wait {
                     self.end(End::TooSlow);
                 }
             }
-            Acquired::RecentSuccess(ago) => {
-                self.is_known = self.place.is_some() || self.unanswered;
-                self.end(End::RecentSuccess(ago));
-            }
-            Acquired::Crowded(waiting) => {
-                self.is_known = self.unanswered;
-                self.end(End::Crowded(waiting));
-            }
-            Acquired::Superseded(by) => {
-                self.is_known = self.unanswered;
-                self.end(End::Superseded(by));
-            }
+            Acquired::RecentSuccess(ago) => self.end(End::RecentSuccess(ago)),
+            Acquired::Crowded(waiting) => self.end(End::Crowded(waiting)),
+            Acquired::Superseded(by) => self.end(End::Superseded(by)),
             // The lock may be granted to us, for somebody to get it from us at once.
             Acquired::Removed(by) => self.end(End::Removed(by)),
             Acquired::Busy(busy) => {
-                // Without a place nothing of us is left there.
-                self.is_known = self.place.is_some() || self.unanswered;
                 self.contact = Contact::Answers;
                 self.was_busy = true;
                 self.remain_queued(Rc::new(busy), sent, now);
@@ -492,7 +489,11 @@ impl Wait {
 
     /// Waits for a busy lock in its queue.
     fn remain_queued(&mut self, busy: Rc<Busy>, sent: Moment, now: Moment) {
-        let place = self.updated_place(&busy);
+        let known = self.place.unwrap_or_default();
+        let place = Place {
+            ticket: busy.ticket.or(known.ticket),
+            polls: known.polls || busy.polls,
+        };
         // Each call clears some of them away.
         let (ahead, left) = if busy.is_behind_dead {
             (0, Some(Duration::ZERO))
@@ -515,7 +516,9 @@ impl Wait {
         self.waiting_for = heartbeat(busy.ahead) * HEARTBEATS;
         // What the user is shown first is to be fresh.
         let first = self.progress.first().filter(|first| *first > now);
-        let looks = [self.search_due(), first];
+        let search = SEARCH_AFTER.get(self.searches);
+        let search = search.filter(|_| self.policy.holds_others);
+        let looks = [search.map(|after| self.began + *after), first];
         self.phase = Phase::Queued {
             busy,
             sent,
@@ -523,21 +526,6 @@ impl Wait {
             until: looks.into_iter().flatten().fold(at, Moment::min),
         };
         self.show(now);
-    }
-
-    /// Our place in the queue, as the server has it.
-    fn updated_place(&self, busy: &Busy) -> Place {
-        let place = self.place.unwrap_or_default();
-        Place {
-            ticket: busy.ticket.or(place.ticket),
-            polls: place.polls || busy.polls,
-        }
-    }
-
-    /// When one of the first looks for a deadlock is due.
-    fn search_due(&self) -> Option<Moment> {
-        let after = SEARCH_AFTER.get(self.searches)?;
-        self.policy.holds_others.then_some(self.began + *after)
     }
 
     fn show(&mut self, now: Moment) {

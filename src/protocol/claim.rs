@@ -123,7 +123,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 const LONGEST_PROLONGED: Duration = Duration::from_secs(24 * 3600);
 
 /// How often a release is repeated at most, each time to remove some dead waiters.
-pub(super) const DEAD_CALLS: u32 = 1000;
+const DEAD_CALLS: u32 = 1000;
+
+/// Answer to a release that is done, if another call removes more dead waiters.
+pub(super) const MORE_DEAD: Value = Value::Int(4);
 
 /// The pause before the next try to release a lock.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -194,28 +197,20 @@ impl Claim {
             Some(Place { polls: false, .. }) => "listen",
         };
         let ticket = place.and_then(|place| place.ticket);
-        let Request {
-            ref who,
-            ttl,
-            limit,
-            queue,
-            once_per,
-            ref once_key,
-            repair_ttl,
-        } = *request;
-        let once = once_key.as_ref().map(|key| format!("={key}"));
+        let queue = &request.queue;
+        let once = request.once_key.as_ref().map(|key| format!("={key}"));
         let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
         let mut args = vec![
             self.token.as_bytes().to_vec(),
-            ms(ttl).into(),
-            limit.number().to_string().into(),
-            who.to_json(),
+            ms(request.ttl).into(),
+            request.limit.number().to_string().into(),
+            request.who.to_json(),
             how.into(),
             or_empty(ticket).into(),
             (queue.supersede as u8).to_string().into(),
             or_empty(queue.number).into(),
-            once.unwrap_or_else(|| ms(once_per)).into(),
-            u8::from(repair_ttl).to_string().into(),
+            once.unwrap_or_else(|| ms(request.once_per)).into(),
+            u8::from(request.repair_ttl).to_string().into(),
         ];
         // Arguments that this run doesn't need are left out at the end.
         let rare = [
@@ -417,22 +412,14 @@ impl Claim {
         let (released, is_known) = client.with_connection(|connection, within| {
             let short = (!is_hurried && self.frees(mode)).then(|| call.of(&FREE));
             let answer = connection.release(short, call, SLOW_ANSWER, is_slow, within)?;
-            let is_last = !leaves_dead_waiters(&answer);
+            let is_last = answer != Value::Array(vec![MORE_DEAD]);
             let released = is_last.then(|| released(answer)).transpose()?;
             Ok((released, and_then(connection, within)))
         })?;
         if let Some(released) = released {
             return Ok((released, is_known));
         }
-        // It is released. Where that fails, the living ones remove more of the dead ones themselves.
-        for _ in 0..DEAD_CALLS {
-            let is_more = client.call(self.release_call(mode), |fields| {
-                Ok(fields == [Value::Int(4)])
-            });
-            if !matches!(is_more, Ok(true)) {
-                break;
-            }
-        }
+        remove_dead_waiters(client, || self.release_call(mode));
         Ok((Released::Now, is_known))
     }
 
@@ -566,9 +553,11 @@ pub(super) fn takes(request: &Request, place: Option<&Place>, needs: Needs) -> b
         && request.ttl <= LONGEST_PROLONGED
 }
 
-/// Whether the answer to a release says that it is done, and that another call removes more dead waiters.
-fn leaves_dead_waiters(answer: &Value) -> bool {
-    matches!(answer, Value::Array(fields) if fields.as_slice() == [Value::Int(4)])
+/// Repeats a call that is done and removes some dead waiters each time. If that fails, the living ones remove more of them.
+pub(super) fn remove_dead_waiters(client: &mut Client, call: impl Fn() -> Call) {
+    let mut calls = 0..DEAD_CALLS;
+    let mut is_more = || client.call(call(), |fields| Ok(fields == [MORE_DEAD]));
+    while calls.next().is_some() && matches!(is_more(), Ok(true)) {}
 }
 
 /// A duration as an argument.

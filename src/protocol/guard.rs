@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::answer::{LeaseState, Reentry, not_ours, reentry};
-use super::claim::{Claim, DEAD_CALLS};
+use super::claim::{Claim, MORE_DEAD, remove_dead_waiters};
 use super::client::Client;
 use super::scripts::{self, GUARD, LEAVE, array, entry, left, unexpected_reply};
 use super::token::random_bits;
@@ -120,17 +120,13 @@ impl Guard {
     /// The work is over. Safe to repeat; where it fails, the lease ends by itself.
     pub fn leave(&self, client: &mut Client) -> Result<(), Error> {
         client.open_to_release()?;
-        let mut leaves_dead_waiters = || {
-            client.call(self.leave_call(), |fields| match fields {
-                [Value::Int(1)] => Ok(false),
-                [Value::Int(4)] => Ok(true),
-                other => Err(unexpected_reply(other)),
-            })
-        };
-        if leaves_dead_waiters()? {
-            // It has left. Where that fails, the living ones remove more of the dead ones themselves.
-            let mut calls = 0..DEAD_CALLS;
-            while calls.next().is_some() && matches!(leaves_dead_waiters(), Ok(true)) {}
+        let is_more = client.call(self.leave_call(), |fields| match fields {
+            [Value::Int(1)] => Ok(false),
+            [MORE_DEAD] => Ok(true),
+            other => Err(unexpected_reply(other)),
+        })?;
+        if is_more {
+            remove_dead_waiters(client, || self.leave_call());
         }
         Ok(())
     }
