@@ -32,7 +32,7 @@ pub enum Acquired {
 }
 
 /// Another holder has the lock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Busy {
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,

@@ -9,7 +9,7 @@ use redis::Value;
 use super::answer::Busy;
 use super::client::Client;
 use super::guard::GuardEntry;
-use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
+use super::history::{NEWEST, usual_of};
 use super::lock::Lock;
 use super::locks::Locks;
 use super::name::{Name, index_key};
@@ -161,16 +161,13 @@ impl Inspected {
         Some(Busy {
             now_ms: self.now_ms,
             ahead: count(self.waiters.len()),
-            ticket: None,
-            polls: false,
             left: first.left,
             holders: count(self.holds().len()),
             id: first.id.clone(),
             holder: first.holder.clone(),
             frozen: self.frozen.clone(),
-            repaired: false,
-            is_behind_dead: false,
             stopping: first.stopping.clone(),
+            ..Busy::default()
         })
     }
 
@@ -223,15 +220,10 @@ impl Inspected {
 /// The longest id, in bytes.
 const LONGEST_ID: usize = 40;
 
-/// How many locks are many.
-const MANY: usize = 100;
-
 impl Locks {
     /// Looks at locks, and at how long a hold of each usually lasts. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
-        let is_many = names.len() > MANY;
-        let newest = if is_many { NEWEST_OF_MANY } else { NEWEST };
-        client.with_connection(|connection, _| self.inspect_over(connection, names, newest))
+        client.with_connection(|connection, _| self.inspect_over(connection, names, NEWEST))
     }
 
     /// Like [`Self::inspect`], for one lock.
