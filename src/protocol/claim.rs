@@ -293,14 +293,12 @@ impl Claim {
         ttl: Duration,
         within: Duration,
     ) -> Result<(LeaseState, bool), Error> {
-        let (key, now, over) = (&self.lock.keys.lock, Instant::now(), connection.opened);
+        let (key, now) = (&self.lock.keys.lock, Instant::now());
         let mut values = vec![self.token.as_bytes().to_vec()];
         values.extend(SHARED_VALUES.map(<[u8]>::to_vec));
         let may_prolong = ttl <= LONGEST_PROLONGED && !connection.is_replicated();
         let mut known = looked.take().filter(|looked| {
-            may_prolong
-                && (&looked.token, looked.over) == (&self.token, over)
-                && now.duration_since(looked.at) < LOOK_AGAIN
+            may_prolong && looked.token == self.token && now.duration_since(looked.at) < LOOK_AGAIN
         });
         if let Some(known_plain) = known.as_mut().filter(|known| known.is_plain) {
             let call = self.prolonging(ttl);
@@ -316,7 +314,6 @@ impl Claim {
         let state = renewed(answer)?;
         let found = || Looked {
             token: self.token.clone(),
-            over,
             at: now,
             is_plain: true,
         };

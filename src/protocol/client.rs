@@ -37,11 +37,9 @@ pub struct Client {
     whole: Option<Call>,
 }
 
-/// What the renewals of a lock over a connection have found.
+/// Result of the renewals of a lock over a connection.
 pub(super) struct Looked {
     pub token: Token,
-    /// When the connection was opened, by which it is known.
-    pub over: Instant,
     pub at: Instant,
     /// There was nothing to do but to extend the lease, so that the short script may do for the next ones.
     pub is_plain: bool,
@@ -198,6 +196,7 @@ impl Client {
     /// Gives the connection up; the next request makes a fresh one.
     pub fn disconnect(&mut self) {
         self.connection = None;
+        self.looked = None;
     }
 
     /// Goes on where the locks are now, if another server has them since the connection was opened: gives

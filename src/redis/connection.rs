@@ -37,7 +37,6 @@ pub struct Connection {
     wire: Wire,
     confirming: Confirming,
     pushes: Pushes,
-    pub opened: Instant,
     /// When the nodes of the cluster were asked for.
     asked_nodes: Option<Instant>,
 }
@@ -54,14 +53,12 @@ impl Connection {
         within: Duration,
         questions: &[Cmd],
     ) -> Result<(Self, Vec<Value>), Error> {
-        let opened = Instant::now();
-        let until = opened + within;
+        let until = Instant::now() + within;
         server.read_password()?;
         let mut connection = Self {
             wire: Wire::open(server, timeout, until)?,
             confirming: Confirming::default(),
             pushes: Pushes::default(),
-            opened,
             asked_nodes: None,
         };
         let answers = connection.log_in(questions, until);
