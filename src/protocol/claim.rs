@@ -507,12 +507,11 @@ impl Claim {
             }
             let (answer, patience) = match tried {
                 Ok((released, true)) => return Ok((acknowledged.unwrap_or(released), true)),
-                Ok((Released::NotOurs(loss), false)) => {
-                    (Ok(Released::NotOurs(loss)), patience.min(connecting))
-                }
-                // The next primary may not know the hold.
                 Ok((released, false)) => {
-                    acknowledged.get_or_insert(released.clone());
+                    // The next primary may not know the hold.
+                    if !matches!(released, Released::NotOurs(_)) {
+                        acknowledged.get_or_insert(released.clone());
+                    }
                     (Ok(released), patience.min(connecting))
                 }
                 Err(_) if std::mem::take(&mut may_be_broken) => {

@@ -126,7 +126,7 @@ impl CycleSearch<'_> {
     /// Follows a waiter if it really is in the queue of this lock, and alive.
     fn follow_waiter(&mut self, name: &Name, id: &str) -> Result<Option<Stuck>, Error> {
         let locks = self.locks;
-        let inspected = locks.inspect_over(self.connection, slice::from_ref(name), 0)?;
+        let inspected = locks.inspect_over(self.connection, slice::from_ref(name))?;
         let waiting = inspected.iter().find_map(|lock| {
             let me = lock.waiters.iter().find(|other| other.id == id)?;
             Some((lock, me))

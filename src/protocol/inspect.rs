@@ -223,7 +223,7 @@ const LONGEST_ID: usize = 40;
 impl Locks {
     /// Looks at locks, and at how long a hold of each usually lasts. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
-        client.with_connection(|connection, _| self.inspect_over(connection, names, NEWEST))
+        client.with_connection(|connection, _| self.inspect_over(connection, names))
     }
 
     /// Like [`Self::inspect`], for one lock.
@@ -236,11 +236,10 @@ impl Locks {
         &self,
         connection: &mut Connection,
         names: &[Name],
-        newest: usize,
     ) -> Result<Vec<Inspected>, Error> {
-        let calls = names.iter();
         let first_page = FIRST_PAGE.map(<[u8]>::to_vec);
-        let calls = calls.map(|name| self.inspect_call(name, newest, &first_page));
+        let calls = names.iter();
+        let calls = calls.map(|name| self.inspect_call(name, &first_page));
         let mut names = names.iter().cloned();
         let firsts = connection.list(
             calls.collect(),
@@ -264,7 +263,7 @@ impl Locks {
             let Some(page) = &next else {
                 return Ok(Some(()));
             };
-            let call = self.inspect_call(&lock.name, 0, page);
+            let call = self.inspect_call(&lock.name, page);
             let read = |answer| inspected(lock.name.clone(), answer);
             let mut answers = connection.list(vec![call], read, |_| 0)?;
             let (more, after) = answers.pop().ok_or_else(|| unexpected_reply(&[]))?;
@@ -287,12 +286,11 @@ impl Locks {
         Ok(lock)
     }
 
-    /// The call that looks at a page of a lock, and at how long this many of its newest holds lasted.
-    fn inspect_call(&self, name: &Name, newest: usize, page: &Page) -> Call {
-        let mut call = self
-            .lock(name.clone())
-            .call_with_guards(&INSPECT, Vec::new());
-        call.args = vec![newest.to_string().into()];
+    /// Returns the call that reads a page of a lock, and how long its newest holds lasted.
+    fn inspect_call(&self, name: &Name, page: &Page) -> Call {
+        let lock = self.lock(name.clone());
+        let mut call = lock.call_with_guards(&INSPECT, Vec::new());
+        call.args = vec![NEWEST.to_string().into()];
         call.args.extend_from_slice(page);
         call
     }
