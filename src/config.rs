@@ -101,24 +101,22 @@ impl Settings {
         };
         let history = sources.value("HISTORY_SIZE", number(0, 10_000))?;
         let prefix: Option<String> = sources.text("PREFIX");
-        let is_second =
-            |name, words| Ok::<_, BadConfig>(sources.value(name, one_of(words))? == Some(words[1]));
         Ok(Self {
             locks: Locks::new(access, prefix.as_deref(), history.unwrap_or(HISTORY))?,
             sync: sync(sources)?,
             verbosity: verbosity(options, sources)?,
-            hides_arguments: is_second("SHOW", ["full", "name"])?,
+            hides_arguments: sources.is_second("SHOW", ["full", "name"])?,
             who: sources.text("WHO"),
             hook: sources.text("HOOK"),
             ttl: sources.value("TTL", ttl)?.unwrap_or(TTL),
             kill_after: sources.value("KILL_AFTER", duration)?,
             max_runtime: sources.value("MAX_RUNTIME", duration)?,
-            on_unreachable: if is_second("ON_UNREACHABLE", ["fail", "run"])? {
+            on_unreachable: if sources.is_second("ON_UNREACHABLE", ["fail", "run"])? {
                 OnUnreachable::Run
             } else {
                 OnUnreachable::Fail
             },
-            only_warn: is_second("ON_LOST", ["stop", "warn"])?,
+            only_warn: sources.is_second("ON_LOST", ["stop", "warn"])?,
             jitter: sources.value("JITTER", duration)?.unwrap_or_default(),
             repair_ttl: sources.value("REPAIR_TTL", switch)?.unwrap_or_default(),
             reason: sources.value("REASON", not_empty)?,
@@ -247,14 +245,6 @@ fn switch(text: &str) -> Result<bool, String> {
         "0" | "false" | "no" => Ok(false),
         "1" | "true" | "yes" => Ok(true),
         _ => Err("must be 1 or 0".into()),
-    }
-}
-
-/// Reads one of two words.
-fn one_of(words: [&'static str; 2]) -> impl Fn(&str) -> Result<&'static str, String> {
-    move |text| {
-        let word = words.into_iter().find(|word| *word == text);
-        word.ok_or_else(|| format!("must be {} or {}", words[0], words[1]))
     }
 }
 
