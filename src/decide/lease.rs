@@ -43,11 +43,8 @@ pub fn ttl_for_failover(
 ) -> Duration {
     let until_renewed = down_after + ELECTION + clock_skew;
     // COMMAND's grace is never more than half of the lease.
-    let ttl = (until_renewed + kill_after)
-        .saturating_mul(8)
-        .checked_div(5)
-        .unwrap_or_default()
-        .min(until_renewed.saturating_mul(8));
+    let ttl = (until_renewed + kill_after).saturating_mul(8) / 5;
+    let ttl = ttl.min(until_renewed.saturating_mul(8));
     Duration::from_secs(ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0))
 }
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
-use self::timing::{heartbeat, is_fresh, is_near, next, poll_interval};
+use self::timing::{heartbeat, is_short, next, poll_interval};
 use crate::clock::Moment;
 use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::decide::renewals::LockNews;
@@ -559,7 +559,7 @@ impl Wait {
         // Far away the confirmation comes first: its answer might come when the grant is over. And
         // what others may have read of our wait has to be taken back.
         let is_allowed = self.policy.starts_on_grant && self.searches == 0;
-        if !is_allowed || !is_near(heard.since(*sent)) {
+        if !is_allowed || !is_short(heard.since(*sent)) {
             return None;
         }
         // A server whose clock went back says nothing about how long ago that was.
@@ -568,7 +568,7 @@ impl Wait {
         if later > now.since(*sent).mul_f64(1.01) + ROUNDING {
             return None;
         }
-        if !is_fresh(now.since(*sent + later)) {
+        if !is_short(now.since(*sent + later)) {
             return None;
         }
         let terms = self.policy.terms;

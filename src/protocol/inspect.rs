@@ -275,14 +275,13 @@ impl Locks {
             Ok(None)
         })?;
         // A client that moved meanwhile may be on several pages.
-        let mut met = BTreeSet::new();
+        let (mut holders, mut waiters) = (BTreeSet::new(), BTreeSet::new());
         if let Key::Held(holds) = &mut lock.key {
-            holds.retain(|hold| is_whole || met.insert(hold.id.clone()));
+            holds.retain(|hold| is_whole || holders.insert(hold.id.clone()));
             holds.sort_by_key(|hold| hold.left.unwrap_or(Duration::MAX));
         }
-        met.clear();
-        let waiters = &mut lock.waiters;
-        waiters.retain(|waiting| is_whole || met.insert(waiting.id.clone()));
+        let is_new = |waiting: &Waiting| is_whole || waiters.insert(waiting.id.clone());
+        lock.waiters.retain(is_new);
         Ok(lock)
     }
 
@@ -306,13 +305,11 @@ impl Locks {
     /// The names of locks, sorted.
     pub fn names(&self, client: &mut Client, which: Which) -> Result<Vec<Name>, Error> {
         let mut names = client.with_connection(|connection, _| {
-            let since = match which {
-                Which::InUse => {
-                    let [seconds, _] = fields(connection.query(&redis::cmd("TIME"))?)?;
-                    number(&seconds)?.saturating_mul(1000).to_string()
-                }
-                Which::All => "-inf".to_owned(),
-            };
+            let mut since = "-inf".to_owned();
+            if which == Which::InUse {
+                let [seconds, _] = fields(connection.query(&redis::cmd("TIME"))?)?;
+                since = number(&seconds)?.saturating_mul(1000).to_string();
+            }
             self.names_since(connection, since)
         })?;
         names.sort();
