@@ -162,7 +162,8 @@ impl Claim {
     /// Subscribes to the channel on which this claim is notified of its turn, with the next
     /// [`Self::acquire`]: so no message can fall between that one's answer and the subscription.
     pub fn subscribe(&self, client: &mut Client) -> Result<(), Error> {
-        client.subscribe(&self.lock.channel_of(&self.id()))
+        let channel = self.lock.channel_of(&self.id());
+        client.with_connection(|connection, _| connection.subscribe(&channel))
     }
 
     /// Asks for the lock, or for a place in its queue. The answer comes in as

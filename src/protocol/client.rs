@@ -119,13 +119,14 @@ impl Client {
         let started = Instant::now();
         let timeout = self.timeout();
         let within = timeout.saturating_sub(soon);
-        match self.connect(soon.min(timeout)) {
+        match self.deployment.open(timeout, soon.min(timeout)) {
             Ok(connection) => self.connection = Some(connection),
             Err(error) if within.is_zero() || started.elapsed() < soon => return Err(error),
             Err(_) => {
                 let mut client = self.another();
                 return Ok(Some(move || {
-                    client.connection = Some(client.connect(within)?);
+                    let opened = client.deployment.open(client.timeout(), within)?;
+                    client.connection = Some(opened);
                     Ok(client)
                 }));
             }
@@ -133,19 +134,15 @@ impl Client {
         Ok(None)
     }
 
-    fn connect(&self, within: Duration) -> Result<Connection, Error> {
-        self.deployment.open(self.timeout(), within)
-    }
-
     /// The connection; a fresh one where there is none. One copy of this for all requests: a short
     /// run pays for each page of code.
     #[inline(never)]
     fn connection(&mut self) -> Result<&mut Connection, Error> {
+        let timeout = self.timeout();
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.connect(self.timeout())?,
+            None => self.deployment.open(timeout, timeout)?,
         };
-        let timeout = self.timeout();
         let connection = self.connection.insert(connection);
         // It may have been opened while there was another limit.
         connection.limit_to(timeout);
@@ -313,11 +310,6 @@ impl Client {
         let short = whole.of(script);
         self.whole = Some(whole);
         self.send(short)
-    }
-
-    /// Listens to a channel from the next call on, unless that is done.
-    pub(super) fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
-        self.connection()?.subscribe(channel)
     }
 
     /// Asks something and waits for the answer, over the connection that there is, or a fresh one;
