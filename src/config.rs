@@ -138,25 +138,20 @@ impl Settings {
 
     /// Returns the replicas that must confirm a grant, if that is set.
     pub fn quorum(&self) -> Option<Quorum> {
-        self.sync
-            .as_ref()
-            .map(|(replication, _)| replication.quorum)
+        let (replication, _) = self.sync.as_ref()?;
+        Some(replication.quorum)
     }
 
-    /// Returns settings whose grants and renewals are valid only if the replicas of `REDLOCK_SYNC` have confirmed them.
+    /// Requires the replicas of `REDLOCK_SYNC` to confirm each grant and each renewal from now on.
     ///
     /// # Errors
     /// [`BadConfig`] if the server can't say which replicas there are.
-    pub fn replicated(&self) -> Result<Self> {
+    pub fn replicate(&self) -> Result<(), BadConfig> {
         let Some((replication, place)) = &self.sync else {
-            return Ok(self.clone());
+            return Ok(());
         };
-        let locks = self.locks.clone().replicated(*replication);
-        let locks = locks.map_err(|error| BadConfig(format!("{place}: {error}")))?;
-        Ok(Self {
-            locks,
-            ..self.clone()
-        })
+        let replicated = self.locks.replicate(*replication);
+        replicated.map_err(|error| BadConfig(format!("{place}: {error}")))
     }
 
     /// Names the settings that have no effect, and the secrets that every user of this host can read. A job leaves that to

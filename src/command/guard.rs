@@ -33,7 +33,7 @@ use crate::variables::{HELD, VARIABLES};
 
 /// Runs COMMAND under locks of this job.
 pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
-    let settings = &settings.replicated()?;
+    settings.replicate()?;
     let held = options.held.as_deref().map(held_in).transpose()?;
     let wanted = wanted(options, held.as_deref())?;
     let around = held.unwrap_or_else(environment::inherited);

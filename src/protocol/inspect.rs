@@ -198,22 +198,19 @@ impl Inspected {
 
     /// What it takes up in memory, in bytes.
     fn weight(&self) -> usize {
-        let holds = self.holds();
-        let guards = || holds.iter().flat_map(|hold| &hold.guards);
-        let holders = holds.iter().filter_map(|hold| hold.holder.as_ref());
-        let clients = holders.map(|holder| &holder.who);
-        let clients = clients.chain(holds.iter().filter_map(|hold| hold.stopping.as_ref()));
-        let clients = clients.chain(guards().map(|guard| &guard.who));
-        let clients = clients.chain(self.waiters.iter().map(|waiting| &waiting.waiter.who));
-        let clients = clients.chain(self.frozen.iter().map(|frozen| &frozen.who));
-        let lists = size_of_val(holds) + size_of_val(self.waiters.as_slice());
-        let ids = (holds.len() + self.waiters.len()) * LONGEST_ID;
-        size_of::<Self>()
-            + self.name.as_str().len()
-            + lists
-            + ids
-            + guards().count() * size_of::<GuardEntry>()
-            + clients.map(Who::weight).sum::<usize>()
+        let of_hold = |hold: &Hold| {
+            let guards = hold.guards.iter();
+            let guards = guards.map(|guard| size_of::<GuardEntry>() + guard.who.weight());
+            let clients = hold.holder.iter().map(|holder| &holder.who);
+            let clients = clients.chain(&hold.stopping).map(Who::weight);
+            size_of::<Hold>() + LONGEST_ID + guards.chain(clients).sum::<usize>()
+        };
+        let of_waiter = |it: &Waiting| size_of::<Waiting>() + LONGEST_ID + it.waiter.who.weight();
+        let holds = self.holds().iter().map(of_hold);
+        let waiters = self.waiters.iter().map(of_waiter);
+        let frozen = self.frozen.iter().map(|frozen| frozen.who.weight());
+        let lists: usize = holds.chain(waiters).chain(frozen).sum();
+        size_of::<Self>() + self.name.as_str().len() + lists
     }
 }
 

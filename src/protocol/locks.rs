@@ -68,13 +68,12 @@ impl Locks {
         })
     }
 
-    /// The same locks; a grant and a renewal count only when they are replicated.
+    /// Requires replicas to confirm each grant and each renewal from now on, also by clones of these locks.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] where it isn't known which replicas there are.
-    pub fn replicated(self, replication: Replication) -> Result<Self, Error> {
-        self.deployment.replicate(replication)?;
-        Ok(self)
+    /// [`super::ErrorKind::Config`] if it isn't known which replicas there are.
+    pub fn replicate(&self, replication: Replication) -> Result<(), Error> {
+        self.deployment.replicate(replication)
     }
 
     /// Whether a grant and a renewal have to be replicated before they count.

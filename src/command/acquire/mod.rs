@@ -56,7 +56,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         instance: target.as_ref().map(Target::instance),
         ..own_job(&options.acquire, settings, words)
     };
-    let settings = &settings.replicated()?;
+    settings.replicate()?;
     let mut acquisition =
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     let mut holds = HeldLocks::none(settings.locks.client());

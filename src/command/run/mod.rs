@@ -72,7 +72,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         once: options.once.clone(),
         ..own_job(&options.acquire, settings, words)
     };
-    let settings = &settings.replicated()?;
+    settings.replicate()?;
     let prepared = match child::Prepared::new(&command, &VARIABLES) {
         Ok(prepared) => prepared,
         Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),

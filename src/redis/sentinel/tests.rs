@@ -685,10 +685,10 @@ fn released_while_replaced(
         }
     });
     tell(&fakes, old);
-    let (mut locks, claim) = locks(&fakes);
+    let (locks, claim) = locks(&fakes);
     if let Some(quorum) = quorum {
         let timeout = LONG;
-        locks = locks.replicated(Replication { quorum, timeout }).unwrap();
+        locks.replicate(Replication { quorum, timeout }).unwrap();
     }
     let mut client = locks.open().unwrap();
     let mode = ReleaseMode::Finished {
@@ -729,7 +729,7 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
         quorum: Quorum::AtLeast(1),
         timeout: Duration::from_millis(50),
     };
-    let locks = locks.replicated(replication).unwrap();
+    locks.replicate(replication).unwrap();
     let claims = [claim];
     for (way, mut client) in [
         ("opened", locks.open().unwrap()),
