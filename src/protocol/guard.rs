@@ -64,14 +64,10 @@ impl Guard {
 
     /// Asks to guard the hold. Repeats a request whose answer was lost: that admits no second guard.
     pub fn admit(&self, client: &mut Client) -> Result<Admitted, Error> {
-        let ask = |client: &mut Client| client.call(self.extension(), admitted);
-        let asked = ask(client).or_else(|error| {
-            if error.kind != ErrorKind::Unreachable {
-                return Err(error);
-            }
-            client.disconnect();
-            ask(client)
-        });
+        let mut asked = client.call(self.extension(), admitted);
+        if matches!(&asked, Err(error) if error.kind == ErrorKind::Unreachable) {
+            asked = client.call(self.extension(), admitted);
+        }
         if asked.is_err() {
             // It may have been admitted all the same.
             let _ = self.leave(client);
