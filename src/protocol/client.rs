@@ -178,10 +178,8 @@ impl Client {
     /// The error for a replica, where something was to be changed.
     pub fn refuse_replica(&self) -> Result<(), Error> {
         let server = self.server();
-        if server.is_replica() {
-            return Err(server.replica_error());
-        }
-        Ok(())
+        let error = server.is_replica().then(|| server.replica_error());
+        error.map_or(Ok(()), Err)
     }
 
     /// Whether a waiter's messages come over the channels of a hash slot.
