@@ -81,12 +81,11 @@ impl Locks {
         let refusal = rehearsal.subscribe(client, until)?;
         let calls_until = until.checked_sub(REMOVED_WITHIN).unwrap_or(until);
         let steps = rehearsal.steps();
-        let (failure, took) = match refusal {
-            Some(error) => (Some(error), Duration::ZERO),
-            None => {
-                let called = rehearsal.call(&steps, client, calls_until);
-                called.inspect_err(|_| rehearsal.remove(client, until))?
-            }
+        let (failure, took) = if let Some(error) = refusal {
+            (Some(error), Duration::ZERO)
+        } else {
+            let called = rehearsal.call(&steps, client, calls_until);
+            called.inspect_err(|_| rehearsal.remove(client, until))?
         };
         let silence = match &failure {
             None if rehearsal.is_subscribed => hear(client, until).err(),
