@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, cmd};
+use redis::{Cmd, Value, cmd};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{SockRef, TcpKeepalive};
@@ -23,6 +23,7 @@ use super::error::{Cause, Error, ErrorKind};
 use super::local::Local;
 use super::password::FreshPassword;
 use super::redis_cli::RedisCli;
+use super::reply::lossy_text;
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
 use super::transport::Transport;
@@ -303,8 +304,12 @@ impl Server {
         lock(&self.nodes).clone()
     }
 
-    pub(super) fn note_replica(&self, is_replica: bool) {
-        self.traits.is_replica.store(is_replica, Ordering::Relaxed);
+    /// Notes the role by which the server answers `ROLE`.
+    pub(super) fn note_role(&self, answer: &Value) {
+        if let Some(role) = answer.as_sequence().and_then(<[Value]>::first) {
+            let is_replica = lossy_text(role) == "slave";
+            self.traits.is_replica.store(is_replica, Ordering::Relaxed);
+        }
     }
 
     pub fn replica_error(&self) -> Error {
