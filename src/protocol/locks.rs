@@ -8,14 +8,14 @@ use std::time::Duration;
 use super::client::Client;
 use super::lock::Lock;
 use super::name::{Keys, Name};
-use super::scripts::{CLUSTER_COMMANDS, COMMANDS};
+use super::scripts::COMMANDS;
 use crate::redis::deployment::Deployment;
 use crate::redis::error::Error;
 use crate::redis::nodes::Nodes;
 use crate::redis::redis_cli::RedisCli;
 use crate::redis::replication::Replication;
-use crate::redis::sentinel::{RollCall, Sentinels};
-use crate::redis::server::{Part, Server, UrlOrigin};
+use crate::redis::sentinel::RollCall;
+use crate::redis::server::{Server, UrlOrigin};
 use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::tls::TlsFiles;
 
@@ -114,7 +114,7 @@ impl Locks {
     /// Returns the server's address, unless it is a socket or a loopback address.
     pub fn remote_address(&self) -> Option<String> {
         let server = self.server();
-        (!server.transport().is_within_host()).then(|| server.to_string())
+        (!server.address().is_within_host()).then(|| server.to_string())
     }
 
     /// Returns true if a password crosses a network unencrypted.
@@ -129,9 +129,8 @@ impl Locks {
 
     /// Returns the ACL rules for all commands that a job runs on this kind of server.
     pub fn acl_commands(&self) -> Vec<&'static str> {
-        let is_node = self.server().part() == Part::Node;
-        let more = is_node.then_some(CLUSTER_COMMANDS);
-        let rules = COMMANDS.split(' ').chain(more.unwrap_or("").split(' '));
+        let more = self.deployment.more_rules();
+        let rules = COMMANDS.split(' ').chain(more.split(' '));
         rules.filter(|rule| !rule.is_empty()).collect()
     }
 
@@ -144,22 +143,20 @@ impl Locks {
         hash_tag(&self.prefix).map(|tag| hash_slot(tag.as_bytes()))
     }
 
-    /// Asks all sentinels for the primary, if the URL has sentinels.
-    pub fn call_sentinels(&self, within: Duration) -> Option<RollCall> {
-        let sentinels = self.deployment.sentinels()?;
-        Some(sentinels.call(within))
+    /// Asks all witnesses which server has the locks, if there are any.
+    pub fn roll_call(&self, within: Duration) -> Option<RollCall> {
+        self.deployment.roll_call(within)
     }
 
-    /// Returns the command lines of redis-cli for each sentinel of the URL.
-    pub fn sentinel_clis(&self) -> Vec<RedisCli> {
-        let sentinels = self.deployment.sentinels().into_iter();
-        let nodes = sentinels.flat_map(Sentinels::nodes);
-        nodes.map(|node| node.redis_cli()).collect()
+    /// Returns the command lines of redis-cli for each witness.
+    pub fn witness_clis(&self) -> Vec<RedisCli> {
+        let witnesses = self.deployment.witnesses().iter();
+        witnesses.map(|it| it.redis_cli()).collect()
     }
 
     /// Returns the replicas of a node that are up, by its reply to `CLUSTER NODES`.
     pub fn listed_replicas(&self, nodes: &str) -> Vec<String> {
-        Nodes::parse(nodes, self.server().address()).replicas()
+        Nodes::parse(nodes, self.server().address()).replicas
     }
 
     /// Whether another server may take over from the one that granted a lock, with a clock of its own.

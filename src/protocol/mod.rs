@@ -116,5 +116,4 @@ pub use crate::redis::replication::{Quorum, Replication};
 pub use crate::redis::sentinel::{Answer as Vote, RollCall};
 pub use crate::redis::server::UrlOrigin;
 pub use crate::redis::tls::TlsFiles;
-pub use crate::redis::transport::Transport;
 pub use crate::redis::url::passwords;

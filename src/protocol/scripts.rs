@@ -31,9 +31,6 @@ pub const COMMANDS: &str = "+evalsha +eval +get +set +getrange +unlink +exists +
     +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +publish +subscribe +hello \
     +client|tracking +client|caching +role +info +wait +select";
 
-/// More commands that a job needs on a node of a cluster.
-pub const CLUSTER_COMMANDS: &str = "+ssubscribe +spublish +cluster|nodes +asking";
-
 /// In how many parts a script does its work at most: a server that never comes to an end lies.
 const MOST_PARTS: u32 = 10_000;
 
@@ -135,7 +132,7 @@ mod tests {
         };
         let known = words(COMMANDS);
         assert_eq!(known, words(rules));
-        for rule in CLUSTER_COMMANDS.split(' ') {
+        for rule in crate::redis::cluster::RULES.split(' ') {
             assert!(rest.contains(rule), "{rule}");
         }
         let files = ["src/protocol", "src/protocol/lib"].map(|path| fs::read_dir(path).unwrap());

@@ -13,14 +13,18 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, cmd};
 
 use super::connection::Connection;
+use super::deployment::{Kind, Search};
 use super::error::{Cause, Error, ErrorKind};
 use super::left;
 use super::nodes::{Nodes, Redirect, cluster_nodes, is_host};
-use super::replication::{Replicas, Role};
+use super::replication::Role;
 use super::reply::lossy_text;
 use super::server::Server;
 use super::slot::key_of_prefix;
 use super::url::Address;
+
+/// The ACL rules that a job needs on a node beside the usual ones.
+pub const RULES: &str = "+ssubscribe +spublish +cluster|nodes +asking";
 
 /// Limit of nodes that name yet another node, one after the other.
 const HOPS: usize = 3;
@@ -37,9 +41,6 @@ pub(super) struct Cluster {
     failures: AtomicUsize,
 }
 
-/// A connection, and the replicas of its node that count, if that matters.
-pub(super) type Opened = (Connection, Arc<Replicas>);
-
 impl Cluster {
     /// The cluster of these nodes, for the keys below a prefix.
     pub(super) fn new(seeds: Vec<Address>, prefix: &str) -> Self {
@@ -50,49 +51,6 @@ impl Cluster {
             question,
             failures: AtomicUsize::new(0),
         }
-    }
-
-    /// Connects to the node that serves the slot; `last` is the one that was used last, with the credentials
-    /// for all. `names_each` if it matters which replicas the node has.
-    pub(super) fn open(
-        &self,
-        last: &Arc<Server>,
-        timeout: Duration,
-        within: Duration,
-        names_each: bool,
-    ) -> Result<Opened, Error> {
-        let mut questions = vec![self.question.clone()];
-        if names_each {
-            questions.extend([cmd("ROLE"), cluster_nodes()]);
-        }
-        let until = Instant::now() + within;
-        let search = SlotSearch {
-            questions,
-            timeout,
-            until,
-            usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
-            was_reached: last.was_reached(),
-        };
-        let failed_before = self.failures.fetch_add(1, Ordering::Relaxed);
-        let nodes = self.nodes(last, failed_before);
-        let mut errors = Vec::new();
-        for (number, node) in nodes.iter().enumerate() {
-            let share = SHARE.min(nodes.len() - number);
-            let share = left(until) / u32::try_from(share).unwrap_or(1);
-            match search.follow(node, share) {
-                Ok(opened) => {
-                    self.failures.store(0, Ordering::Relaxed);
-                    return Ok(opened);
-                }
-                Err(error) => errors.push(error),
-            }
-            // While a node is being replaced, each that answers knows as much as all of them.
-            let is_answer = |error: &Error| error.kind != ErrorKind::Unreachable;
-            if left(until).is_zero() || failed_before > 0 && errors.last().is_some_and(is_answer) {
-                break;
-            }
-        }
-        Err(most_telling(errors, last))
     }
 
     /// Returns the nodes to ask: the one that was used last and all others, from another one on after each failure.
@@ -109,43 +67,53 @@ impl Cluster {
     }
 }
 
-/// Connects to a node, if it serves the slot.
-fn connect(
-    server: &Arc<Server>,
-    questions: &[Cmd],
-    timeout: Duration,
-    within: Duration,
-) -> Result<Opened, Error> {
-    let until = Instant::now() + within;
-    let opened = Connection::open(server, timeout, within, questions);
-    let (mut connection, answers) =
-        opened.map_err(|error| with_host(error, server, timeout, until))?;
-    // Several servers that know nothing of each other would each grant the lock.
-    let is_node = match connection.is_node() {
-        Some(is_node) => is_node,
-        // It is too old to say, or this user may not ask. Without a cluster it has no slots.
-        None => match connection.query_until(cmd("CLUSTER").arg("KEYSLOT").arg("x"), until) {
-            Err(error) if error.kind == ErrorKind::Internal => false,
-            answer => answer.map(|_| true)?,
-        },
-    };
-    if !is_node {
-        let message =
-            format!("Redis at {server} isn't a node of a Redis Cluster; use redis://{server}");
-        return Err(Error::new(ErrorKind::Config, message));
-    }
-    let replicas = Arc::<Replicas>::default();
-    if let [_, role, nodes] = answers.as_slice() {
-        let nodes = Nodes::parse(&lossy_text(nodes), server.address());
-        // Just after a failover the nodes don't know yet which of them follow it.
-        let mut counted = nodes.replicas();
-        if counted.is_empty() {
-            counted = Role::parse(role).unwrap_or_default().addresses();
+impl Kind for Cluster {
+    /// Connects to the node that serves the slot.
+    fn open(&self, search: &Search) -> Result<Connection, Error> {
+        let mut questions = vec![self.question.clone()];
+        if search.needs_all() {
+            questions.extend([cmd("ROLE"), cluster_nodes()]);
         }
-        replicas.replace(counted, nodes.shard);
-        server.note_nodes(nodes.others);
+        let last = &search.last;
+        let slot = SlotSearch {
+            questions,
+            search,
+            usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
+            was_reached: last.was_reached(),
+        };
+        let failed_before = self.failures.fetch_add(1, Ordering::Relaxed);
+        let nodes = self.nodes(last, failed_before);
+        let mut errors = Vec::new();
+        for (number, node) in nodes.iter().enumerate() {
+            let share = SHARE.min(nodes.len() - number);
+            let share = search.left() / u32::try_from(share).unwrap_or(1);
+            match slot.follow(node, share) {
+                Ok(connection) => {
+                    self.failures.store(0, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(error) => errors.push(error),
+            }
+            // While a node is being replaced, each that answers knows as much as all of them.
+            let is_answer = |error: &Error| error.kind != ErrorKind::Unreachable;
+            if search.left().is_zero() || failed_before > 0 && errors.last().is_some_and(is_answer)
+            {
+                break;
+            }
+        }
+        Err(most_telling(errors, last))
     }
-    Ok((connection, replicas))
+
+    /// Asks for the nodes, for the next connection. A node that doesn't have the slot says so to any request, and a connection
+    /// that has failed fails again.
+    fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool {
+        let _ = connection.ask_nodes(within);
+        false
+    }
+
+    fn more_rules(&self) -> &'static str {
+        RULES
+    }
 }
 
 /// Returns the same error, which leads to a better address if the list of the nodes has one:
@@ -180,26 +148,52 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
 }
 
 /// A search for the node that serves the slot.
-struct SlotSearch {
+struct SlotSearch<'a> {
+    search: &'a Search,
     /// The first questions to each node: whether it serves the slot; and which replicas it has, if that matters.
     questions: Vec<Cmd>,
-    timeout: Duration,
-    until: Instant,
     /// Addresses that are known to be right: those of the URL, and that of the last connection.
     usable: Vec<Address>,
-    /// A run has reached the cluster before, so that a wrong address isn't final.
+    /// This process has reached the cluster before, so that a wrong address isn't final.
     was_reached: bool,
 }
 
-impl SlotSearch {
+impl SlotSearch<'_> {
+    /// Connects to a node, if it serves the slot.
+    fn connect(&self, server: &Arc<Server>, within: Duration) -> Result<Connection, Error> {
+        let (timeout, until) = (self.search.timeout, Instant::now() + within);
+        let opened = Connection::open(server, timeout, within, &self.questions);
+        let (mut connection, answers) =
+            opened.map_err(|error| with_host(error, server, timeout, until))?;
+        // Several servers that know nothing of each other would each grant the lock.
+        let is_node = match connection.is_node() {
+            Some(is_node) => is_node,
+            // It is too old to say, or this user may not ask. Without a cluster it has no slots.
+            None => match connection.query_until(cmd("CLUSTER").arg("KEYSLOT").arg("x"), until) {
+                Err(error) if error.kind == ErrorKind::Internal => false,
+                answer => answer.map(|_| true)?,
+            },
+        };
+        if !is_node {
+            let message =
+                format!("Redis at {server} isn't a node of a Redis Cluster; use redis://{server}");
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        if let [_, role, nodes] = answers.as_slice() {
+            // Just after a failover the nodes don't know yet which of them follow it.
+            let connected = Role::parse(role).unwrap_or_default().addresses();
+            connection.note_nodes(nodes, connected);
+        }
+        Ok(connection)
+    }
+
     /// Asks a node, and then the one that it names, and so on.
-    fn follow(&self, from: &Arc<Server>, share: Duration) -> Result<Opened, Error> {
+    fn follow(&self, from: &Arc<Server>, share: Duration) -> Result<Connection, Error> {
         let (mut server, mut by) = (Arc::clone(from), None);
         let mut hops = 0..HOPS;
         loop {
-            let within = share.min(left(self.until));
-            let error = match connect(&server, &self.questions, self.timeout, within) {
-                Ok(opened) => return Ok(opened),
+            let error = match self.connect(&server, share.min(self.search.left())) {
+                Ok(connection) => return Ok(connection),
                 Err(error) => error,
             };
             let named = error.redirect().filter(|_| hops.next().is_some());

@@ -4,7 +4,6 @@
 //! back until that one is answered. A release counts at once. Under `REDLOCK_SYNC=all` redlock asks afterwards whether it
 //! outlives a failover: each replica that could follow the primary must have it.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
@@ -12,7 +11,7 @@ use redis::{Value, cmd};
 use super::call::Script;
 use super::error::{Error, ErrorKind};
 use super::left;
-use super::replication::{Goal, Quorum, Replicas, Replication, Role};
+use super::replication::{Goal, Listed, Quorum, Replication, Role};
 use super::reply::{count, lossy_text};
 use super::wire::{AboutReplicas, Expected, Received, RequestId, Wire};
 
@@ -41,7 +40,9 @@ struct Pending {
 #[derive(Default)]
 pub(super) struct Confirming {
     /// What has to be replicated before it counts.
-    pub(super) replication: Option<(Replication, Arc<Replicas>)>,
+    pub(super) replication: Option<Replication>,
+    /// The replicas that could follow the primary.
+    pub(super) listed: Listed,
     /// What the last call waits for that does so.
     goal: Option<Goal>,
     /// How long the replicas may take for it.
@@ -55,8 +56,7 @@ pub(super) struct Confirming {
 impl Confirming {
     /// How long replicas may take, if they have to have something.
     pub(super) fn replicas_timeout(&self) -> Duration {
-        let timeout = |(of, _): &(Replication, _)| of.timeout;
-        self.replication.as_ref().map(timeout).unwrap_or_default()
+        self.replication.map(|of| of.timeout).unwrap_or_default()
     }
 
     /// Adds to a call of a script the question whether the replicas have what it wrote, if that matters.
@@ -66,9 +66,8 @@ impl Confirming {
         script: &'static Script,
         until: Instant,
     ) {
-        if let Some((replication, replicas)) = self.replication_of(script) {
-            let timeout = replication.timeout;
-            let goal = replicas.goal(replication.quorum, wire.server.address());
+        if let Some(Replication { quorum, timeout }) = self.replication_of(script) {
+            let goal = self.listed.goal(quorum);
             self.goal = Some(goal.clone());
             self.ask(wire, &goal, timeout, until);
         }
@@ -95,9 +94,8 @@ impl Confirming {
     }
 
     /// Returns what replicas must have a release, if any must: each of those that were listed last.
-    pub(super) fn goal_of_release(&self, wire: &Wire) -> Option<Goal> {
-        let (_, replicas) = self.replication.as_ref().filter(|_| self.needs_all())?;
-        Some(replicas.last_goal(wire.server.address()))
+    pub(super) fn goal_of_release(&self) -> Option<Goal> {
+        self.needs_all().then(|| self.listed.last_goal().clone())
     }
 
     /// Adds the question whether replicas have a release that was answered. Returns the number of the answer, which is an error
@@ -115,9 +113,8 @@ impl Confirming {
     }
 
     /// Returns what replicas must have before the answer of a script is valid, if they must have anything.
-    pub(super) fn replication_of(&self, script: &Script) -> Option<&(Replication, Arc<Replicas>)> {
-        let replication = self.replication.as_ref();
-        replication.filter(|_| script.counts_when_replicated)
+    pub(super) fn replication_of(&self, script: &Script) -> Option<Replication> {
+        self.replication.filter(|_| script.counts_when_replicated)
     }
 
     /// The answer to a call: that a lock is ours counts when the replicas have it.
@@ -269,6 +266,6 @@ impl Confirming {
 
     /// Whether all replicas that could follow the primary have to have it.
     pub(super) fn needs_all(&self) -> bool {
-        matches!(&self.replication, Some((of, _)) if of.quorum == Quorum::All)
+        self.replication.is_some_and(|of| of.quorum == Quorum::All)
     }
 }

@@ -21,9 +21,12 @@ use super::left;
 use super::nodes::{Nodes, cluster_nodes};
 use super::pushes::{Pushes, Resp3};
 use super::refusal::is_turned_away;
-use super::replication::{Replicas, Replication};
+#[cfg(test)]
+use super::replication::{Goal, Quorum};
+use super::replication::{Listed, Replication};
 use super::reply::lossy_text;
 use super::server::{Part, Server};
+use super::stream::Stream;
 use super::wire::{Expected, LISTING, Push, Received, RequestId, Wire};
 
 /// How many calls of a list are sent at once; as many more may be under way.
@@ -57,8 +60,20 @@ impl Connection {
         let opened = Instant::now();
         let until = opened + within;
         server.read_password()?;
+        let stream = server.open(until)?;
+        Self::over(stream, server, opened, (timeout, until), questions)
+    }
+
+    /// Like [`Self::open`], over a stream to the server.
+    pub(super) fn over(
+        stream: Stream,
+        server: &Arc<Server>,
+        opened: Instant,
+        (timeout, until): (Duration, Instant),
+        questions: &[Cmd],
+    ) -> Result<(Self, Vec<Value>), Error> {
         let mut connection = Self {
-            wire: Wire::open(server, timeout, until)?,
+            wire: Wire::new(stream, server, timeout),
             confirming: Confirming::default(),
             pushes: Pushes::default(),
             opened,
@@ -324,7 +339,7 @@ impl Connection {
                 None
             }
             (Some(Expected::Nodes), answer) => {
-                self.nodes(&answer);
+                self.note_nodes(&answer, Vec::new());
                 None
             }
             (Some(Expected::Replicas(about)), answer) => {
@@ -391,15 +406,22 @@ impl Connection {
         self.wire.send(until)
     }
 
-    fn nodes(&self, answer: &Value) {
-        let nodes = Nodes::parse(&lossy_text(answer), self.wire.server.address());
-        if let Some((_, replicas)) = &self.confirming.replication {
-            let listed = nodes.replicas();
-            if !listed.is_empty() {
-                replicas.replace(listed, nodes.shard);
-            }
+    /// Takes in the nodes of the cluster. `connected` are the replicas if the nodes don't know any.
+    pub(super) fn note_nodes(&mut self, list: &Value, connected: Vec<String>) {
+        let nodes = Nodes::parse(&lossy_text(list), self.wire.server.address());
+        let mut replicas = nodes.replicas;
+        if replicas.is_empty() {
+            replicas = connected;
+        }
+        if !replicas.is_empty() {
+            self.list_replicas(Listed::in_shard(replicas, nodes.shard));
         }
         self.wire.server.note_nodes(nodes.others);
+    }
+
+    /// Sets the replicas that could follow the primary.
+    pub(super) fn list_replicas(&mut self, listed: Listed) {
+        self.confirming.listed = listed;
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
@@ -609,9 +631,20 @@ impl Connection {
         }
     }
 
-    /// From now on a grant and a renewal count only when these replicas have them.
-    pub fn replicate(&mut self, replication: Replication, replicas: Arc<Replicas>) {
-        self.confirming.replication = Some((replication, replicas));
+    /// From now on a grant and a renewal are valid only when replicas have them.
+    pub(super) fn replicate(&mut self, replication: Option<Replication>) {
+        self.confirming.replication = replication;
+    }
+
+    /// Returns the goal of a grant that is sent now, under `REDLOCK_SYNC=all`.
+    #[cfg(test)]
+    pub(super) fn goal_of_all(&self) -> Goal {
+        self.confirming.listed.goal(Quorum::All)
+    }
+
+    /// Returns true if all replicas that could follow the primary must confirm.
+    pub(super) fn needs_all(&self) -> bool {
+        self.confirming.needs_all()
     }
 
     /// How long replicas may take, if they have to have something.
@@ -622,7 +655,7 @@ impl Connection {
     /// Returns true if the release that was answered last outlives a failover, as far as `REDLOCK_SYNC=all` says that it
     /// must: each replica that could follow the primary has it.
     pub fn is_followed(&mut self, within: Duration) -> bool {
-        let Some(goal) = self.confirming.goal_of_release(&self.wire) else {
+        let Some(goal) = self.confirming.goal_of_release() else {
             return true;
         };
         let until = Instant::now() + within;

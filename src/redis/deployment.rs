@@ -6,33 +6,107 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
 
 use super::cluster::Cluster;
 use super::connection::Connection;
 use super::local::Local;
 use super::password::FreshPassword;
 use super::replication::{Quorum, Replication};
-use super::sentinel::Sentinels;
+use super::sentinel::{RollCall, Sentinels};
 use super::server::{Part, Server, UrlOrigin};
+use super::single::Single;
 use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;
 use super::url::{Address, Place, Url};
-use super::{Error, ErrorKind, lock};
+use super::{Error, ErrorKind, left, lock};
+
+/// A kind of server: it finds the server that has the locks.
+pub(super) trait Kind: Send + Sync {
+    /// Connects to the server that has the locks, and authenticates.
+    fn open(&self, search: &Search) -> Result<Connection, Error>;
+
+    /// Like [`Self::open`], for a release: a server that was replaced can't free another client's lock.
+    fn open_to_release(&self, search: &Search) -> Result<Connection, Error> {
+        self.open(search)
+    }
+
+    /// Returns true if the locks have moved away from the server of a connection, as far as can be found out `within` a
+    /// time. Otherwise the connection learns which replicas must confirm what is sent next.
+    fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool;
+
+    /// Returns true if another server may take over from the one that has the locks.
+    fn may_fail_over(&self) -> bool {
+        true
+    }
+
+    /// Returns the time for which a primary is silent until another server takes over, as far as that is known.
+    fn down_after(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns the servers that say which one has the locks, and don't have them.
+    fn witnesses(&self) -> &[Arc<Server>] {
+        &[]
+    }
+
+    /// Asks all witnesses, for a report on each.
+    fn roll_call(&self, _within: Duration) -> Option<RollCall> {
+        None
+    }
+
+    /// Returns the socket of a server of this host that redlock starts.
+    fn local_socket(&self) -> Option<PathBuf> {
+        None
+    }
+
+    /// Returns the ACL rules that a job needs on this kind of server beside the usual ones.
+    fn more_rules(&self) -> &'static str {
+        ""
+    }
+}
+
+/// A search for the server that has the locks.
+pub(super) struct Search {
+    /// The server that was used last, or is tried first, with the credentials for all of them.
+    pub(super) last: Arc<Server>,
+    /// The longest that each answer may take over the connection.
+    pub(super) timeout: Duration,
+    pub(super) until: Instant,
+    pub(super) replication: Option<Replication>,
+}
+
+impl Search {
+    /// Returns the rest of the time.
+    pub(super) fn left(&self) -> Duration {
+        left(self.until)
+    }
+
+    /// Returns true if all replicas that could follow the primary must confirm.
+    pub(super) fn needs_all(&self) -> bool {
+        let replication = self.replication;
+        replication.is_some_and(|replication| replication.quorum == Quorum::All)
+    }
+
+    /// Connects to a server, in the time that is left.
+    pub(super) fn connect(
+        &self,
+        server: &Arc<Server>,
+        questions: &[Cmd],
+    ) -> Result<(Connection, Vec<Value>), Error> {
+        Connection::open(server, self.timeout, self.left(), questions)
+    }
+}
 
 /// The servers behind one URL.
 pub struct Deployment {
-    kind: Kind,
+    kind: Box<dyn Kind>,
     /// The one that was used last, or is tried first.
     current: Mutex<Arc<Server>>,
     /// The replicas that must confirm a grant or a renewal, if any must.
     replication: OnceLock<Replication>,
-}
-
-enum Kind {
-    Single,
-    Sentinels(Sentinels),
-    Cluster(Cluster),
 }
 
 /// What all keys begin with, unless the user wants something else.
@@ -76,12 +150,12 @@ impl Deployment {
             let (origin, tls) = (origin.clone(), tls.clone());
             Server::new(place, (login, database), origin, tls, timeout, &prefix)
         };
-        let mut local = None;
-        let (kind, first, part) = match place {
-            Place::Server(address) => (Kind::Single, Some(address), Part::Only),
+        let (kind, first, part): (Box<dyn Kind>, _, _) = match place {
+            Place::Server(address) => (Box::new(Single), Some(address), Part::Only),
             Place::Local => {
-                let socket = local.insert(Local::new()?).socket();
-                (Kind::Single, Some(Address::Unix(socket)), Part::Only)
+                let local = Local::new()?;
+                let socket = Address::Unix(local.socket());
+                (Box::new(local), Some(socket), Part::Only)
             }
             Place::Sentinels {
                 nodes,
@@ -90,30 +164,26 @@ impl Deployment {
                 password_file,
             } => {
                 let password = password_file.map(|path| Arc::new(FreshPassword::new(path)));
-                let sentinel = |address| {
-                    let mut sentinel = server((address, Part::Sentinel), theirs.clone(), 0);
+                let sentinel = |address: &Address| {
+                    let place = (address.clone(), Part::Sentinel);
+                    let mut sentinel = server(place, theirs.clone(), 0);
                     sentinel.set_fresh_password(password.clone());
                     Arc::new(sentinel)
                 };
-                let first = nodes.first().cloned();
-                let sentinels = Sentinels::new(nodes.into_iter().map(sentinel).collect(), primary);
-                (Kind::Sentinels(sentinels), first, Part::Primary)
+                let sentinels = nodes.iter().map(sentinel).collect();
+                let sentinels = Sentinels::new(sentinels, primary);
+                (Box::new(sentinels), nodes.into_iter().next(), Part::Primary)
             }
             Place::Cluster { nodes, .. } => {
                 let first = nodes.first().cloned();
-                (
-                    Kind::Cluster(Cluster::new(nodes, &prefix)),
-                    first,
-                    Part::Node,
-                )
+                (Box::new(Cluster::new(nodes, &prefix)), first, Part::Node)
             }
         };
         let first = first.ok_or_else(|| bad("no host"))?;
-        let mut current = server((first, part), login, database);
-        current.local = local.map(Arc::new);
+        let current = Mutex::new(Arc::new(server((first, part), login, database)));
         Ok(Self {
             kind,
-            current: Mutex::new(Arc::new(current)),
+            current,
             replication: OnceLock::new(),
         })
     }
@@ -160,17 +230,32 @@ impl Deployment {
 
     /// Returns the socket of a server of this host that redlock starts.
     pub fn local_socket(&self) -> Option<PathBuf> {
-        self.server().local_socket()
+        self.kind.local_socket()
     }
 
-    /// Whether another server may take over from the one that has the locks.
+    /// Returns true if another server may take over from the one that has the locks.
     pub fn may_fail_over(&self) -> bool {
-        !matches!(self.kind, Kind::Single)
+        self.kind.may_fail_over()
     }
 
-    /// How long a primary is silent until another server takes over, as far as that was said.
+    /// Returns the time for which a primary is silent until another server takes over, as far as that was said.
     pub fn down_after(&self) -> Option<Duration> {
-        self.sentinels().and_then(Sentinels::down_after)
+        self.kind.down_after()
+    }
+
+    /// Returns the ACL rules that a job needs on this kind of server beside the usual ones.
+    pub fn more_rules(&self) -> &'static str {
+        self.kind.more_rules()
+    }
+
+    /// Returns the servers that say which one has the locks, and don't have them.
+    pub fn witnesses(&self) -> &[Arc<Server>] {
+        self.kind.witnesses()
+    }
+
+    /// Asks all witnesses which server has the locks, if there are any.
+    pub fn roll_call(&self, within: Duration) -> Option<RollCall> {
+        self.kind.roll_call(within)
     }
 
     /// Connects to the server that has the locks, and authenticates, all `within` a time.
@@ -178,79 +263,43 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
     pub fn open(&self, timeout: Duration, within: Duration) -> Result<Connection, Error> {
-        self.find(timeout, within, false)
+        let search = self.search(timeout, within);
+        self.opened(self.kind.open(&search)?)
     }
 
     /// Like [`Self::open`], for a release. Needs no majority of the sentinels: a server that was replaced can't free another
     /// client's lock.
     pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
-        self.find(within, within, true)
+        let search = self.search(within, within);
+        self.opened(self.kind.open_to_release(&search)?)
     }
 
-    fn find(
-        &self,
-        timeout: Duration,
-        within: Duration,
-        is_to_release: bool,
-    ) -> Result<Connection, Error> {
-        let (server, names_each) = (self.server(), self.needs_all_replicas());
-        let (mut connection, replicas) = match &self.kind {
-            Kind::Single => {
-                let (connection, _) = Connection::open(&server, timeout, within, &[])?;
-                (connection, Arc::default())
-            }
-            Kind::Sentinels(sentinels) => {
-                let open = if is_to_release {
-                    Sentinels::open_to_release
-                } else {
-                    Sentinels::open
-                };
-                let connection = open(sentinels, &server, timeout, within, names_each)?;
-                (connection, sentinels.replicas())
-            }
-            Kind::Cluster(cluster) => cluster.open(&server, timeout, within, names_each)?,
-        };
-        if self.may_fail_over() {
-            *lock(&self.current) = Arc::clone(connection.server());
+    fn search(&self, timeout: Duration, within: Duration) -> Search {
+        Search {
+            last: self.server(),
+            timeout,
+            until: Instant::now() + within,
+            replication: self.replication(),
         }
-        if let Some(replication) = self.replication() {
-            connection.replicate(replication, replicas);
-        }
+    }
+
+    fn opened(&self, mut connection: Connection) -> Result<Connection, Error> {
+        *lock(&self.current) = Arc::clone(connection.server());
+        connection.replicate(self.replication());
         Ok(connection)
-    }
-
-    /// The sentinels that are asked for the primary, if any are.
-    pub fn sentinels(&self) -> Option<&Sentinels> {
-        match &self.kind {
-            Kind::Single | Kind::Cluster(_) => None,
-            Kind::Sentinels(sentinels) => Some(sentinels),
-        }
     }
 
     /// Returns true if a password for any of the servers crosses a network unencrypted.
     pub fn sends_open_password(&self) -> bool {
-        let sentinels = self.sentinels().map(Sentinels::nodes).unwrap_or_default();
         let primary = self.server();
-        let mut servers = sentinels.iter().chain([&primary]);
+        let mut servers = self.witnesses().iter().chain([&primary]);
         servers.any(|server| server.sends_open_password())
     }
 
-    /// Whether the locks may have moved away from a server, as far as can be found out `within` a time;
+    /// Returns true if the locks may have moved away from a server, as far as can be found out `within` a time;
     /// then the next connection goes to where they are.
     pub fn have_moved(&self, connection: &mut Connection, within: Duration) -> bool {
-        match &self.kind {
-            Kind::Single => false,
-            Kind::Sentinels(sentinels) => {
-                let names_each = self.needs_all_replicas();
-                sentinels.name_another_primary(connection.server(), within, names_each)
-            }
-            Kind::Cluster(_) => {
-                // The answer is for the next connection. A node that doesn't have the slot says so to any
-                // request, and a connection that has failed fails again.
-                let _ = connection.ask_nodes(within);
-                false
-            }
-        }
+        self.kind.has_moved(connection, within)
     }
 }
 

@@ -28,10 +28,10 @@ pub mod reply;
 pub mod resp;
 pub mod sentinel;
 pub mod server;
+mod single;
 pub mod slot;
 pub mod stream;
 pub mod tls;
-pub mod transport;
 pub mod url;
 pub mod wire;
 

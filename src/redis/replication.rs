@@ -4,14 +4,11 @@
 //! `WAIT` tells how many replicas have what was written, not which; where that matters, `ROLE` before and
 //! after it tells how far the primary was, and how far each of them is.
 
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::lock;
 use super::reply::lossy_text;
-use super::url::Address;
 use crate::duration;
 
 /// The replicas that have to have it.
@@ -30,78 +27,59 @@ pub struct Replication {
     pub timeout: Duration,
 }
 
-/// The replicas that could follow the primary, as they were listed last.
-#[derive(Debug, Default)]
-pub struct Replicas(Mutex<Listed>);
+/// Lifetime of a list that redlock gets again for each grant and each renewal: for connecting, and for what may be
+/// sent behind that. A replica that is added later could follow the primary without what is confirmed by that list.
+const ROUND: Duration = Duration::from_secs(5);
 
+/// The replicas that could follow the primary at the other end of a connection, as they were listed last.
 #[derive(Debug)]
-enum Listed {
-    /// `host:port` of each that is up, and the number of nodes of the shard.
-    Each(Vec<String>, usize),
-    /// The same, of the primary at this address, and for what is sent until then.
-    Until(Vec<String>, Address, Instant),
-    /// They couldn't be listed, or not as those of the primary; why.
-    Not(String),
+pub struct Listed {
+    goal: Goal,
+    /// End of the list's lifetime, unless that is the next list.
+    until: Option<Instant>,
 }
 
 impl Default for Listed {
     fn default() -> Self {
-        Self::Each(Vec::new(), 0)
+        let (goal, until) = (Goal::Each(Vec::new()), None);
+        Self { goal, until }
     }
 }
 
-/// How long a list counts that is asked for anew with each grant and each renewal: for connecting, and for what may be
-/// sent behind that. A replica that is added later could follow the primary without what is confirmed by that list.
-const ROUND: Duration = Duration::from_secs(5);
-
-impl Replicas {
-    fn listed(&self) -> MutexGuard<'_, Listed> {
-        lock(&self.0)
+impl Listed {
+    /// Lists the replicas of a shard that are up, of as many nodes.
+    pub fn in_shard(replicas: Vec<String>, shard: usize) -> Self {
+        // Two parts of a shard, each with a primary, can't both have more than half of it.
+        let goal = if !replicas.is_empty() && replicas.len() < shard / 2 {
+            Goal::None(format!(
+                "only {} of the {shard} nodes that could have its hash slot are up, and more than half of them must have the lock; start the others, or remove those that are gone for good (CLUSTER FORGET)",
+                replicas.len() + 1
+            ))
+        } else {
+            Goal::Each(replicas)
+        };
+        Self { goal, until: None }
     }
 
-    /// Replaces the list by the replicas of a shard that are up, of as many nodes, until the next list.
-    pub fn replace(&self, replicas: Vec<String>, shard: usize) {
-        *self.listed() = Listed::Each(replicas, shard);
+    /// Sets a goal for what is sent next.
+    pub(super) fn for_a_round(goal: Goal) -> Self {
+        let until = Some(Instant::now() + ROUND);
+        Self { goal, until }
     }
 
-    /// Those of the primary at this address, for what is asked of it next.
-    pub(super) fn replace_for_a_round(&self, replicas: Vec<String>, of: &Address) {
-        *self.listed() = Listed::Until(replicas, of.clone(), Instant::now() + ROUND);
+    /// Returns the goal of the last list, however old it is.
+    pub(super) fn last_goal(&self) -> &Goal {
+        &self.goal
     }
 
-    /// From now on nothing counts, and why.
-    pub(super) fn forget(&self, why: String) {
-        *self.listed() = Listed::Not(why);
-    }
-
-    /// Returns the replicas that were listed last for the primary at this address, however long ago.
-    pub(super) fn last_goal(&self, at: &Address) -> Goal {
-        match &*self.listed() {
-            Listed::Until(replicas, of, _) if of == at => Goal::Each(replicas.clone()),
-            Listed::Each(replicas, _) => Goal::Each(replicas.clone()),
-            Listed::Until(..) | Listed::Not(_) => Goal::None(String::new()),
-        }
-    }
-
-    /// What to wait for, over a connection to this address.
-    pub fn goal(&self, quorum: Quorum, at: &Address) -> Goal {
-        if let Quorum::AtLeast(number) = quorum {
-            return Goal::Number(number);
-        }
-        match &*self.listed() {
-            // Two parts of a shard, each with a primary, can't both have more than half of it.
-            Listed::Each(replicas, shard) if !replicas.is_empty() && replicas.len() < shard / 2 => {
-                Goal::None(format!(
-                    "only {} of the {shard} nodes that could have its hash slot are up, and more than half of them must have the lock; start the others, or remove those that are gone for good (CLUSTER FORGET)",
-                    replicas.len() + 1
-                ))
+    /// Returns the goal of what is sent now.
+    pub fn goal(&self, quorum: Quorum) -> Goal {
+        match quorum {
+            Quorum::AtLeast(number) => Goal::Number(number),
+            Quorum::All if self.until.is_some_and(|until| Instant::now() >= until) => {
+                Goal::None("it didn't list its replicas in time".into())
             }
-            Listed::Each(replicas, _) => Goal::Each(replicas.clone()),
-            Listed::Until(replicas, of, until) if of == at && Instant::now() < *until => {
-                Goal::Each(replicas.clone())
-            }
-            Listed::Until(..) => Goal::None("it didn't list its replicas in time".into()),
-            Listed::Not(why) => Goal::None(why.clone()),
+            Quorum::All => self.goal.clone(),
         }
     }
 }
@@ -453,37 +431,29 @@ mod tests {
 
     #[test]
     fn all_means_the_replicas_that_were_listed_last() {
-        let replicas = Replicas::default();
-        let at = |host: &str| Address::Tcp {
-            host: host.into(),
-            port: 1,
-            tls: false,
-        };
-        let goal = |quorum| replicas.goal(quorum, &at("p"));
-        assert_eq!(goal(Quorum::All), each(&[]));
+        assert_eq!(Listed::default().goal(Quorum::All), each(&[]));
         let two = || vec!["a:1".into(), "b:1".into()];
         for shard in [4, 6] {
-            replicas.replace(two(), shard);
-            let is_half = matches!(goal(Quorum::All), Goal::None(_));
+            let listed = Listed::in_shard(two(), shard);
+            let is_half = matches!(listed.goal(Quorum::All), Goal::None(_));
             assert_eq!(is_half, shard > 5, "{shard}");
-            assert_eq!(goal(Quorum::AtLeast(1)), Goal::Number(1));
+            assert_eq!(listed.goal(Quorum::AtLeast(1)), Goal::Number(1));
         }
-        replicas.replace(two(), 3);
-        let all = goal(Quorum::All);
+        let listed = Listed::in_shard(two(), 3);
+        let all = listed.goal(Quorum::All);
         assert_eq!(all, each(&["a:1", "b:1"]));
         assert_eq!((all.number(), all.is_each()), (2, true));
-        let one = goal(Quorum::AtLeast(1));
+        let one = listed.goal(Quorum::AtLeast(1));
         assert_eq!(one, Goal::Number(1));
         assert_eq!((one.number(), one.is_each()), (1, false));
-        // A list of one primary's is none of another's, and none for ever.
-        replicas.replace_for_a_round(vec!["a:1".into()], &at("p"));
-        assert_eq!(goal(Quorum::All), each(&["a:1"]));
-        replicas.replace_for_a_round(vec!["a:1".into()], &at("other"));
-        assert!(matches!(goal(Quorum::All), Goal::None(_)));
-        *replicas.listed() = Listed::Until(vec!["a:1".into()], at("p"), Instant::now());
-        assert!(matches!(goal(Quorum::All), Goal::None(_)));
-        replicas.forget("nobody knows".into());
-        let none = goal(Quorum::All);
+        // A list of sentinels isn't valid for ever.
+        let mut listed = Listed::for_a_round(each(&["a:1"]));
+        assert_eq!(listed.goal(Quorum::All), each(&["a:1"]));
+        listed.until = Some(Instant::now());
+        assert!(matches!(listed.goal(Quorum::All), Goal::None(_)));
+        assert_eq!(*listed.last_goal(), each(&["a:1"]));
+        let listed = Listed::for_a_round(Goal::None("nobody knows".into()));
+        let none = listed.goal(Quorum::All);
         assert!(!none.is_reached(10, &role(10, &[("a:1", 10)])));
         let words = none.in_words(0, Duration::ZERO, Some(&role(10, &[])), Some(10));
         assert_eq!(words, "nobody knows");

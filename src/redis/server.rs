@@ -20,13 +20,11 @@ use rustls::{ClientConnection, StreamOwned};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::error::{Cause, Error, ErrorKind};
-use super::local::Local;
 use super::password::FreshPassword;
 use super::redis_cli::RedisCli;
 use super::reply::lossy_text;
 use super::stream::{Stream, left, open_unix};
 use super::tls::{self, TlsFiles};
-use super::transport::Transport;
 use super::url::{Address, Login};
 use super::{in_thread, lock};
 use crate::reason::reason;
@@ -80,8 +78,6 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
 pub struct Server {
     address: Address,
     part: Part,
-    /// It is the server of this host, which is started where it doesn't run.
-    pub(super) local: Option<Arc<Local>>,
     pub database: i64,
     pub username: Option<String>,
     pub password: Option<String>,
@@ -136,7 +132,6 @@ impl Server {
         Self {
             address,
             part,
-            local: None,
             database,
             username: login.username,
             password: login.password,
@@ -152,11 +147,6 @@ impl Server {
         }
     }
 
-    /// Returns the socket of a server of this host that redlock starts.
-    pub fn local_socket(&self) -> Option<PathBuf> {
-        self.local.as_ref().map(|local| local.socket())
-    }
-
     /// Another server of the same URL, with the same credentials.
     pub(super) fn at(&self, address: Address) -> Self {
         let mut server = Self {
@@ -165,7 +155,6 @@ impl Server {
         };
         if address != self.address {
             server.past = Arc::default();
-            server.local = None;
             server.address = address;
         }
         server
@@ -390,15 +379,10 @@ impl Server {
         commands
     }
 
-    /// How it is reached.
-    pub fn transport(&self) -> Transport {
-        Transport::of(&self.address)
-    }
-
     /// Returns true if a password crosses a network unencrypted.
     pub(super) fn sends_open_password(&self) -> bool {
-        let is_open = self.transport() == Transport::Plain { is_loopback: false };
-        is_open && self.has_password()
+        let is_encrypted = self.address.has_tls() || self.address.is_within_host();
+        !is_encrypted && self.has_password()
     }
 
     /// How redis-cli reaches it. A user without a password may be the password itself, and isn't shown.
@@ -412,16 +396,8 @@ impl Server {
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         match &self.address {
             Address::Unix(path) => {
-                let opened = match &self.local {
-                    Some(local) => local
-                        .open(until)
-                        .map_err(|error| error.with_origin(self.url_origin())),
-                    None => open_unix(path, until).map_err(|error| self.no_socket(path, &error)),
-                };
-                let unix = opened?;
-                unix.set_nonblocking(true)
-                    .map_err(|error| self.unreachable_error(&error))?;
-                Ok(Stream::Plain(unix.into()))
+                let opened = open_unix(path, until).and_then(Stream::from_unix);
+                opened.map_err(|error| self.no_socket(path, &error))
             }
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;
@@ -537,9 +513,10 @@ impl Server {
 
     /// Returns `rediss` if this server is reached over TLS, otherwise `redis`: schemes of URLs begin so.
     pub fn scheme(&self) -> &'static str {
-        match self.address {
-            Address::Tcp { tls: true, .. } => "rediss",
-            Address::Tcp { tls: false, .. } | Address::Unix(_) => "redis",
+        if self.address.has_tls() {
+            "rediss"
+        } else {
+            "redis"
         }
     }
 
@@ -632,12 +609,8 @@ impl Server {
     }
 
     fn handshake(&self) -> tls::Handshake<'_> {
-        let host = match &self.address {
-            Address::Tcp { host, .. } => host,
-            Address::Unix(_) => "",
-        };
         tls::Handshake {
-            host,
+            host: self.address.host(),
             lacks_own: self.traits.lacks_own.load(Ordering::Relaxed),
             has_own: self.tls.cert.is_some(),
         }

@@ -19,6 +19,11 @@ pub(super) enum Stream {
 }
 
 impl Stream {
+    pub(super) fn from_unix(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self::Plain(stream.into()))
+    }
+
     /// What was read from the socket already, but not by us: only TLS reads whole records.
     pub(super) fn read_ahead(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {

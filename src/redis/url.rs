@@ -2,7 +2,7 @@
 //! part may turn out to be a piece of a password.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
@@ -11,6 +11,32 @@ use std::path::PathBuf;
 pub enum Address {
     Tcp { host: String, port: u16, tls: bool },
     Unix(PathBuf),
+}
+
+impl Address {
+    /// Returns the host as a URL names it; empty for a socket.
+    pub fn host(&self) -> &str {
+        match self {
+            Self::Tcp { host, .. } => host,
+            Self::Unix(_) => "",
+        }
+    }
+
+    /// Returns true if connections are encrypted.
+    pub fn has_tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true, .. })
+    }
+
+    pub fn is_socket(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+
+    /// Returns true if only this host reaches the server by this address.
+    pub fn is_within_host(&self) -> bool {
+        let host = self.host();
+        let is_loopback = |ip: IpAddr| ip.is_loopback();
+        self.is_socket() || host == "localhost" || host.parse().is_ok_and(is_loopback)
+    }
 }
 
 impl fmt::Display for Address {

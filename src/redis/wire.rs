@@ -138,14 +138,9 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Opens the way to a server, all `until` then.
-    pub(super) fn open(
-        server: &Arc<Server>,
-        timeout: Duration,
-        until: Instant,
-    ) -> Result<Self, Error> {
-        Ok(Self {
-            stream: server.open(until)?,
+    pub(super) fn new(stream: Stream, server: &Arc<Server>, timeout: Duration) -> Self {
+        Self {
+            stream,
             replies: Replies::default(),
             bytes_this_turn: 0,
             listing: None,
@@ -159,7 +154,7 @@ impl Wire {
             broken: None,
             server: Arc::clone(server),
             timeout,
-        })
+        }
     }
 
     /// Whether an answer of this kind is still to come.

@@ -14,7 +14,7 @@ use crate::config::Settings;
 use crate::decide::lease::renewal_interval;
 use crate::protocol::{
     Cause, Client, Error, ErrorKind, Inspected, Key, Locks, Name, Quorum, RedisCli, Rehearsed,
-    RollCall, Transport, Vote, Who, left,
+    RollCall, Vote, Who, left,
 };
 use crate::report::{busy_line, format_duration, typed};
 
@@ -77,7 +77,7 @@ pub fn examine(
         let unknown = unknown(NO_SETTINGS);
         return (locks.to_string(), named("connection", [unknown]).collect());
     }
-    let roll_call = locks.call_sentinels(SENTINEL_WITHIN);
+    let roll_call = locks.roll_call(SENTINEL_WITHIN);
     let mut client = locks.client();
     let connected = connect(locks, &mut client, until);
     let mut server = Server {
@@ -160,22 +160,25 @@ impl Server<'_> {
     }
 
     fn is_about_tls(&self, error: &Error) -> bool {
-        matches!(self.locks.server().transport(), Transport::Tls { .. })
-            && error.kind == ErrorKind::Config
+        self.locks.server().address().has_tls() && error.kind == ErrorKind::Config
     }
 
     fn tls(&self) -> Finding {
-        match (self.locks.server().transport(), &self.connected) {
+        let server = self.locks.server();
+        let address = server.address();
+        match &self.connected {
             _ if self.locks.send_open_password() => warn(
                 "the password crosses the network unencrypted: anyone on the path can read it",
                 "connect by rediss:// to a TLS port of the server (docs/servers.md), or by a tunnel",
             ),
-            (Transport::Socket, _) => moot("a socket of this host"),
-            (Transport::Plain { is_loopback: true }, _) => moot("not used within this host"),
-            (_, Err(error)) if self.is_about_tls(error) => self.failure(error),
-            (_, Err(_)) => unknown(NO_CONNECTION),
-            (Transport::Tls { host }, Ok(_)) => ok(format!("certificate valid for {host}")),
-            (Transport::Plain { .. }, Ok(_)) => ok("unencrypted (rediss:// encrypts)"),
+            _ if address.is_socket() => moot("a socket of this host"),
+            _ if address.is_within_host() && !address.has_tls() => {
+                moot("not used within this host")
+            }
+            Err(error) if self.is_about_tls(error) => self.failure(error),
+            Err(_) => unknown(NO_CONNECTION),
+            Ok(_) if address.has_tls() => ok(format!("certificate valid for {}", address.host())),
+            Ok(_) => ok("unencrypted (rediss:// encrypts)"),
         }
     }
 
@@ -209,7 +212,7 @@ impl Server<'_> {
         } else if let Some(Vote { by, .. }) = self.votes.iter().find(is_low) {
             let loss = format!("{by} has a quorum below {most}: a minority may start a failover");
             let set = ["SENTINEL", "SET", name, "quorum", &most.to_string()];
-            let fix = RedisCli::admin_line(&self.locks.sentinel_clis(), &[&set], None);
+            let fix = RedisCli::admin_line(&self.locks.witness_clis(), &[&set], None);
             warn(loss, fix)
         } else if let Some(Vote { by, .. }) = self.votes.iter().find(|it| it.is_tilted) {
             let loss = format!("{by} is in TILT mode, as its clock jumped: no failover begins");
@@ -368,7 +371,7 @@ impl Server<'_> {
             RedisCli::admin_line(&at, &[&host, &port, &again], note)
         } else {
             let set = ["SENTINEL", "CONFIG", "SET", "announce-hostnames", "yes"];
-            RedisCli::admin_line(&self.locks.sentinel_clis(), &[&set], None)
+            RedisCli::admin_line(&self.locks.witness_clis(), &[&set], None)
         };
         let message = format!("{other} is connected, but {missing} is listed: no run starts");
         Some(fail(message, fix))
@@ -573,7 +576,7 @@ impl Server<'_> {
         let message = message.trim_start_matches([':', ' ']);
         let message = message.strip_prefix("is not ready: ").unwrap_or(message);
         let (message, fix) = message.split_once("; ").unwrap_or((message, ""));
-        let is_socket = self.locks.server().transport() == Transport::Socket;
+        let is_socket = self.locks.server().address().is_socket();
         let fix = match (error.kind, &error.cause) {
             (ErrorKind::Busy, _) => self.command(&["SCRIPT", "KILL"], None),
             (_, Some(Cause::MissingRules(rules))) => self.permit(rules),

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::super::lock;
-use super::super::nodes::KnownReplica;
 use super::super::url::Address;
+use super::replicas::KnownReplica;
 
 /// A sentinel's answer.
 #[derive(Clone, Debug)]

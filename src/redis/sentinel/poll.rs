@@ -3,10 +3,10 @@
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use super::super::nodes::promotable_replicas;
 use super::super::url::Address;
 use super::super::{Error, ErrorKind, left};
 use super::heard::Answer;
+use super::replicas::promotable_replicas;
 
 /// The answer of most sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]

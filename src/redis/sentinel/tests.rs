@@ -3,11 +3,10 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
-use super::answer::known_replica;
+use super::replicas::{KnownReplica, PRIORITY, promotable_replicas};
 use super::*;
 use crate::protocol::{Access, Claim, HoldOutcome, Locks, ReleaseMode, Released, Token};
-use crate::redis::replication::{Goal, Quorum, Replication};
+use crate::redis::replication::{Quorum, Replication};
 use crate::redis::server::{Part, UrlOrigin};
 use crate::redis::tls::TlsFiles;
 use crate::redis::url::Login;
@@ -265,7 +264,7 @@ fn a_former_primary_counts_as_a_replica_when_it_follows() {
     let listed = |role: &str, host: &str| {
         let fields = format!("ip old port 1 role-reported {role} master-host {host}");
         let text = |field: &str| redis::Value::BulkString(field.into());
-        known_replica(&redis::Value::Array(fields.split(' ').map(text).collect()))
+        KnownReplica::parse(&redis::Value::Array(fields.split(' ').map(text).collect()))
     };
     let counts = |role: &str, host: &str| {
         let list = [replica("other:1"), listed(role, host)];
@@ -532,14 +531,20 @@ fn open_within(
     sentinels: &Sentinels,
     names_each: bool,
 ) -> Result<Connection, Error> {
-    let like = server(1, Part::Primary);
-    sentinels.open(&like, within, within, names_each)
+    let search = search(&server(1, Part::Primary), within, names_each);
+    let mut connection = sentinels.open(&search)?;
+    connection.replicate(search.replication);
+    Ok(connection)
 }
 
-/// What a grant over this connection waits for under `REDLOCK_SYNC=all`.
-fn goal(sentinels: &Sentinels, connection: &Connection) -> Goal {
-    let at = connection.server().address();
-    sentinels.replicas().goal(Quorum::All, at)
+fn search(last: &Arc<Server>, within: Duration, names_each: bool) -> Search {
+    let (quorum, timeout) = (Quorum::All, within);
+    Search {
+        last: Arc::clone(last),
+        timeout,
+        until: Instant::now() + within,
+        replication: names_each.then_some(Replication { quorum, timeout }),
+    }
 }
 
 #[test]
@@ -558,10 +563,10 @@ fn one_sentinel_that_still_names_the_old_primary_keeps_no_run_there() {
         for behind in 0..3 {
             let (sentinels, fakes) = three(new);
             tell(&fakes[behind..=behind], old);
-            let connection = open(&sentinels, names_each).unwrap();
+            let mut connection = open(&sentinels, names_each).unwrap();
             assert_eq!(port_of(connection.server().address()), new);
             // Nor does a renewal, whichever sentinel it asks.
-            let moves = || sentinels.name_another_primary(connection.server(), LONG, names_each);
+            let mut moves = || sentinels.has_moved(&mut connection, LONG);
             assert_eq!([moves(), moves(), moves()], [false; 3]);
         }
     }
@@ -577,7 +582,7 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
     let last = server(port, Part::Primary);
     let second = Duration::from_secs(1);
     for names_each in [ANY, ALL] {
-        let error = sentinels.open(&last, second, second, names_each);
+        let error = sentinels.open(&search(&last, second, names_each));
         let error = error.map(drop).unwrap_err();
         assert_eq!(error.kind, ErrorKind::NoPrimary);
         let words = error.to_string();
@@ -585,15 +590,10 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
         assert!(words.starts_with(start), "{words}");
     }
     // A server that this process hasn't reached may be any.
-    assert!(
-        sentinels
-            .open_to_release(&last, second, second, ANY)
-            .is_err()
-    );
+    let open_to_release = |within| sentinels.open_to_release(&search(&last, within, ANY));
+    assert!(open_to_release(second).is_err());
     last.note_answer();
-    let connection = sentinels
-        .open_to_release(&last, second, second, ANY)
-        .unwrap();
+    let connection = open_to_release(second).unwrap();
     assert_eq!(port_of(connection.server().address()), port);
     // A release goes to the next primary if most sentinels name that.
     let next = primary();
@@ -601,38 +601,38 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
         lock(&fake.says).is_silent = false;
     }
     tell(&fakes[..2], next);
-    let connection = sentinels.open_to_release(&last, LONG, LONG, ANY).unwrap();
+    let connection = open_to_release(LONG).unwrap();
     assert_eq!(port_of(connection.server().address()), next);
 }
 
 #[test]
 fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_round() {
     let (sentinels, fakes) = three(primary());
-    let connection = open(&sentinels, ALL).unwrap();
+    let mut connection = open(&sentinels, ALL).unwrap();
     let both = ["127.0.0.1:7", "127.0.0.1:8"].map(String::from);
-    assert_eq!(goal(&sentinels, &connection), Goal::Each(both.into()));
+    assert_eq!(connection.goal_of_all(), Goal::Each(both.into()));
     // One that is added, by a single one of them.
     lock(&fakes[1].says).replicas = vec!["9"];
-    assert!(!sentinels.name_another_primary(connection.server(), LONG, ALL));
-    let Goal::Each(listed) = goal(&sentinels, &connection) else {
+    assert!(!sentinels.has_moved(&mut connection, LONG));
+    let Goal::Each(listed) = connection.goal_of_all() else {
         panic!("they are listed");
     };
     // By the first two to answer, or by others.
     assert!(listed.len() >= 2, "{listed:?}");
     // Once two name another one, nothing counts here.
     tell(&fakes[1..], primary());
-    assert!(sentinels.name_another_primary(connection.server(), LONG, ALL));
-    assert!(!matches!(goal(&sentinels, &connection), Goal::Each(_)));
+    assert!(sentinels.has_moved(&mut connection, LONG));
+    assert!(!matches!(connection.goal_of_all(), Goal::Each(_)));
 }
 
 #[test]
 fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
     let (sentinels, fakes) = three(primary());
-    let connection = open(&sentinels, ALL).unwrap();
+    let mut connection = open(&sentinels, ALL).unwrap();
     slow_down(&fakes[1..], LONG);
     let second = Duration::from_secs(1);
-    assert!(!sentinels.name_another_primary(connection.server(), second, ALL));
-    let Goal::None(why) = goal(&sentinels, &connection) else {
+    assert!(!sentinels.has_moved(&mut connection, second));
+    let Goal::None(why) = connection.goal_of_all() else {
         panic!("nothing counts");
     };
     assert!(why.contains("REDLOCK_SYNC=all needs 2"), "{why}");
@@ -645,19 +645,17 @@ fn a_holder_follows_most_sentinels_to_the_next_primary() {
     let (old, new) = (primary(), primary());
     for names_each in [ANY, ALL] {
         let (sentinels, fakes) = three(old);
-        let connection = open(&sentinels, names_each).unwrap();
-        let moves = |connection: &Connection| {
-            sentinels.name_another_primary(connection.server(), LONG, names_each)
-        };
-        assert!(!moves(&connection));
+        let mut connection = open(&sentinels, names_each).unwrap();
+        let moves = |connection: &mut Connection| sentinels.has_moved(connection, LONG);
+        assert!(!moves(&mut connection));
         // The one that replaces it says so first.
         tell(&fakes[..1], new);
-        assert!(!moves(&connection));
+        assert!(!moves(&mut connection));
         tell(&fakes[..2], new);
-        assert!(moves(&connection));
-        let connection = open(&sentinels, names_each).unwrap();
+        assert!(moves(&mut connection));
+        let mut connection = open(&sentinels, names_each).unwrap();
         assert_eq!(port_of(connection.server().address()), new);
-        assert!(!moves(&connection));
+        assert!(!moves(&mut connection));
     }
 }
 
@@ -746,9 +744,9 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
 fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
     let (sentinels, fakes) = three(primary());
     slow_down(&fakes, heard::LEAST * 2);
-    let connection = open(&sentinels, ALL).unwrap();
-    assert!(!sentinels.name_another_primary(connection.server(), LONG, ALL));
-    assert!(!matches!(goal(&sentinels, &connection), Goal::None(_)));
+    let mut connection = open(&sentinels, ALL).unwrap();
+    assert!(!sentinels.has_moved(&mut connection, LONG));
+    assert!(!matches!(connection.goal_of_all(), Goal::None(_)));
 }
 
 #[test]
