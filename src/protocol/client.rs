@@ -166,7 +166,7 @@ impl Client {
 
     /// Whether another server may take over from the one that has the locks.
     pub(super) fn may_fail_over(&self) -> bool {
-        self.deployment.may_fail_over()
+        self.deployment.kind.may_fail_over()
     }
 
     /// Whether it was found among several servers, and has answered this process.
@@ -204,7 +204,8 @@ impl Client {
     /// that up, so that the next request opens one there. Where it can't be found out, nothing changes.
     pub fn follow_locks(&mut self) {
         let timeout = self.timeout();
-        let moved = |connection: &mut Connection| self.deployment.have_moved(connection, timeout);
+        let moved =
+            |connection: &mut Connection| self.deployment.kind.has_moved(connection, timeout);
         if self.connection.as_mut().is_some_and(moved) {
             self.disconnect();
         }

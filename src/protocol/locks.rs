@@ -15,9 +15,10 @@ use crate::redis::nodes::Nodes;
 use crate::redis::redis_cli::RedisCli;
 use crate::redis::replication::Replication;
 use crate::redis::sentinel::RollCall;
-use crate::redis::server::{Server, UrlOrigin};
+use crate::redis::server::Server;
 use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::tls::TlsFiles;
+use crate::redis::url::UrlOrigin;
 
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
 const CLOCK_SKEW: Duration = Duration::from_millis(500);
@@ -98,7 +99,7 @@ impl Locks {
 
     /// Returns the socket of a server of this host that redlock starts.
     pub fn local_socket(&self) -> Option<PathBuf> {
-        self.deployment.local_socket()
+        self.deployment.kind.local_socket()
     }
 
     /// Returns the server that was used last, or is tried first.
@@ -129,7 +130,7 @@ impl Locks {
 
     /// Returns the ACL rules for all commands that a job runs on this kind of server.
     pub fn acl_commands(&self) -> Vec<&'static str> {
-        let more = self.deployment.more_rules();
+        let more = self.deployment.kind.more_rules();
         let rules = COMMANDS.split(' ').chain(more.split(' '));
         rules.filter(|rule| !rule.is_empty()).collect()
     }
@@ -145,12 +146,12 @@ impl Locks {
 
     /// Asks all witnesses which server has the locks, if there are any.
     pub fn roll_call(&self, within: Duration) -> Option<RollCall> {
-        self.deployment.roll_call(within)
+        self.deployment.kind.roll_call(within)
     }
 
     /// Returns the command lines of redis-cli for each witness.
     pub fn witness_clis(&self) -> Vec<RedisCli> {
-        let witnesses = self.deployment.witnesses().iter();
+        let witnesses = self.deployment.kind.witnesses().iter();
         witnesses.map(|it| it.redis_cli()).collect()
     }
 
@@ -161,7 +162,7 @@ impl Locks {
 
     /// Whether another server may take over from the one that granted a lock, with a clock of its own.
     pub fn may_fail_over(&self) -> bool {
-        self.deployment.may_fail_over()
+        self.deployment.kind.may_fail_over()
     }
 
     /// Returns how far apart the clocks may be of the servers that decide when a lock expires: 0 if it is always the same.
@@ -182,7 +183,7 @@ impl Locks {
 
     /// How long a primary is silent until another server takes over, as far as that was said when a client connected.
     pub fn down_after(&self) -> Option<Duration> {
-        self.deployment.down_after()
+        self.deployment.kind.down_after()
     }
 
     /// A client that connects with the first request.

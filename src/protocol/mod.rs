@@ -114,6 +114,6 @@ pub use crate::redis::local::{THIS_HOST_ONLY, is_server as is_local_server};
 pub use crate::redis::redis_cli::RedisCli;
 pub use crate::redis::replication::{Quorum, Replication};
 pub use crate::redis::sentinel::{Answer as Vote, RollCall};
-pub use crate::redis::server::UrlOrigin;
 pub use crate::redis::tls::TlsFiles;
+pub use crate::redis::url::UrlOrigin;
 pub use crate::redis::url::passwords;

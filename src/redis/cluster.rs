@@ -166,7 +166,7 @@ impl SlotSearch<'_> {
         let (mut connection, answers) =
             opened.map_err(|error| with_host(error, server, timeout, until))?;
         // Several servers that know nothing of each other would each grant the lock.
-        let is_node = match connection.is_node() {
+        let is_node = match connection.pushes.is_node {
             Some(is_node) => is_node,
             // It is too old to say, or this user may not ask. Without a cluster it has no slots.
             None => match connection.query_until(cmd("CLUSTER").arg("KEYSLOT").arg("x"), until) {

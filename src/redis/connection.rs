@@ -21,9 +21,7 @@ use super::left;
 use super::nodes::{Nodes, cluster_nodes};
 use super::pushes::{Pushes, Resp3};
 use super::refusal::is_turned_away;
-#[cfg(test)]
-use super::replication::{Goal, Quorum};
-use super::replication::{Listed, Replication};
+use super::replication::Listed;
 use super::reply::lossy_text;
 use super::server::{Part, Server};
 use super::stream::Stream;
@@ -38,8 +36,8 @@ const NODES_LAST: Duration = Duration::from_secs(60);
 /// A connection to one server.
 pub struct Connection {
     wire: Wire,
-    confirming: Confirming,
-    pushes: Pushes,
+    pub(super) confirming: Confirming,
+    pub(super) pushes: Pushes,
     pub opened: Instant,
     /// When the nodes of the cluster were asked for.
     asked_nodes: Option<Instant>,
@@ -146,11 +144,6 @@ impl Connection {
             number
         });
         commands.collect()
-    }
-
-    /// Whether the server is a node of a cluster, as far as it has said.
-    pub(super) fn is_node(&self) -> Option<bool> {
-        self.pushes.is_node
     }
 
     /// Whether a waiter's channel is one of its hash slot.
@@ -332,8 +325,7 @@ impl Connection {
             (Some(Expected::Command(number) | Expected::Question(number)), value) => {
                 Some(wire.answered(number, None, value))
             }
-            (Some(Expected::Role | Expected::Nodes), Value::ServerError(_))
-            | (Some(Expected::Optional), _) => None,
+            (Some(Expected::Nodes), Value::ServerError(_)) | (Some(Expected::Optional), _) => None,
             (Some(Expected::Role), answer) => {
                 wire.server.note_role(&answer);
                 None
@@ -414,14 +406,9 @@ impl Connection {
             replicas = connected;
         }
         if !replicas.is_empty() {
-            self.list_replicas(Listed::in_shard(replicas, nodes.shard));
+            self.confirming.listed = Listed::in_shard(replicas, nodes.shard);
         }
         self.wire.server.note_nodes(nodes.others);
-    }
-
-    /// Sets the replicas that could follow the primary.
-    pub(super) fn list_replicas(&mut self, listed: Listed) {
-        self.confirming.listed = listed;
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
@@ -476,32 +463,23 @@ impl Connection {
         &mut self,
         calls: Vec<Call>,
         within: Duration,
-        mut read: impl FnMut(Value) -> Result<T, Error>,
+        read: impl FnMut(Value) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
         let until = Instant::now() + within;
-        self.call_each(calls, || until, |_, value| read(value))
+        self.call_each(calls, || until, read, |_| 0)
     }
 
-    /// The same for answers that may be long: each may take the server's timeout, and what is read of all of them together
-    /// may weigh as much as a listing: that is kept, not the answers.
+    /// Like [`Self::pipeline`], for answers that may be long: each may take the server's timeout, and what is read of all of
+    /// them together may weigh as much as a listing: that is kept, not the answers.
     pub fn list<T>(
         &mut self,
         calls: Vec<Call>,
-        mut read: impl FnMut(Value) -> Result<T, Error>,
+        read: impl FnMut(Value) -> Result<T, Error>,
         weigh: impl Fn(&T) -> usize,
     ) -> Result<Vec<T>, Error> {
         let within = self.wire.timeout;
         self.wire.listing = Some(LISTING);
-        let items = self.call_each(
-            calls,
-            || Instant::now() + within,
-            |wire, value| {
-                let item = read(value)?;
-                let left = wire.listing.unwrap_or(LISTING);
-                wire.listing = Some(left.saturating_sub(weigh(&item)));
-                Ok(item)
-            },
-        );
+        let items = self.call_each(calls, || Instant::now() + within, read, weigh);
         self.wire.listing = None;
         items
     }
@@ -511,16 +489,17 @@ impl Connection {
         &mut self,
         calls: Vec<Call>,
         until: impl Fn() -> Instant,
-        mut read: impl FnMut(&mut Wire, Value) -> Result<T, Error>,
+        mut read: impl FnMut(Value) -> Result<T, Error>,
+        weigh: impl Fn(&T) -> usize,
     ) -> Result<Vec<T>, Error> {
-        let mut results = Vec::new();
         let mut calls = calls.into_iter();
+        let mut items = Vec::new();
         // The first call is sent alone, to make sure that the server knows the script. Replicas confirm one call at a time.
         for call in calls.by_ref() {
-            let waits = self.confirming.replication_of(call.script).is_some();
-            let value = self.call_until(call, until())?;
-            results.push(read(&mut self.wire, value)?);
-            if !waits {
+            let is_alone = self.confirming.replication_of(call.script).is_some();
+            let answer = self.call_until(call, until())?;
+            items.push(self.weighed(read(answer)?, &weigh));
+            if !is_alone {
                 break;
             }
         }
@@ -538,13 +517,21 @@ impl Connection {
             }
             self.wire.send(until())?;
             for number in std::mem::replace(&mut before, numbers) {
-                let value = self.answer(number, until())?;
-                results.push(read(&mut self.wire, value)?);
+                let answer = self.answer(number, until())?;
+                items.push(self.weighed(read(answer)?, &weigh));
             }
             if before.is_empty() {
-                return Ok(results);
+                return Ok(items);
             }
         }
+    }
+
+    /// Returns an item of a listing, after which that may weigh less.
+    fn weighed<T>(&mut self, item: T, weigh: impl Fn(&T) -> usize) -> T {
+        if let Some(left) = &mut self.wire.listing {
+            *left = left.saturating_sub(weigh(&item));
+        }
+        item
     }
 
     /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
@@ -629,22 +616,6 @@ impl Connection {
                 None => self.wire.wait_for_more(until)?,
             }
         }
-    }
-
-    /// From now on a grant and a renewal are valid only when replicas have them.
-    pub(super) fn replicate(&mut self, replication: Option<Replication>) {
-        self.confirming.replication = replication;
-    }
-
-    /// Returns the goal of a grant that is sent now, under `REDLOCK_SYNC=all`.
-    #[cfg(test)]
-    pub(super) fn goal_of_all(&self) -> Goal {
-        self.confirming.listed.goal(Quorum::All)
-    }
-
-    /// Returns true if all replicas that could follow the primary must confirm.
-    pub(super) fn needs_all(&self) -> bool {
-        self.confirming.needs_all()
     }
 
     /// How long replicas may take, if they have to have something.

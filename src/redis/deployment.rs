@@ -16,15 +16,15 @@ use super::local::Local;
 use super::password::FreshPassword;
 use super::replication::{Quorum, Replication};
 use super::sentinel::{RollCall, Sentinels};
-use super::server::{Part, Server, UrlOrigin};
+use super::server::{Part, Server};
 use super::single::Single;
 use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;
-use super::url::{Address, Place, Url};
+use super::url::{Address, Place, Url, UrlOrigin};
 use super::{Error, ErrorKind, left, lock};
 
 /// A kind of server: it finds the server that has the locks.
-pub(super) trait Kind: Send + Sync {
+pub trait Kind: Send + Sync {
     /// Connects to the server that has the locks, and authenticates.
     fn open(&self, search: &Search) -> Result<Connection, Error>;
 
@@ -69,7 +69,7 @@ pub(super) trait Kind: Send + Sync {
 }
 
 /// A search for the server that has the locks.
-pub(super) struct Search {
+pub struct Search {
     /// The server that was used last, or is tried first, with the credentials for all of them.
     pub(super) last: Arc<Server>,
     /// The longest that each answer may take over the connection.
@@ -102,7 +102,7 @@ impl Search {
 
 /// The servers behind one URL.
 pub struct Deployment {
-    kind: Box<dyn Kind>,
+    pub kind: Box<dyn Kind>,
     /// The one that was used last, or is tried first.
     current: Mutex<Arc<Server>>,
     /// The replicas that must confirm a grant or a renewal, if any must.
@@ -190,7 +190,7 @@ impl Deployment {
 
     /// Uses the password in this file, in place of the URL's. The server of this host has none: it is another one's.
     pub fn set_password_file(&mut self, path: PathBuf) {
-        if self.local_socket().is_some() {
+        if self.kind.local_socket().is_some() {
             return;
         }
         if let Some(server) = Arc::get_mut(&mut lock(&self.current)) {
@@ -204,7 +204,7 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Config`] if it isn't known which replicas there are.
     pub fn replicate(&self, replication: Replication) -> Result<(), Error> {
-        if replication.quorum == Quorum::All && !self.may_fail_over() {
+        if replication.quorum == Quorum::All && !self.kind.may_fail_over() {
             let message = "all needs the list of promotable replicas from Sentinel or Redis Cluster (redis-sentinel://, redis-cluster://); with the URL of one server, set a number, such as 1";
             return Err(Error::new(ErrorKind::Config, message.into()));
         }
@@ -226,36 +226,6 @@ impl Deployment {
     /// The server that was used last, or is tried first.
     pub fn server(&self) -> Arc<Server> {
         Arc::clone(&lock(&self.current))
-    }
-
-    /// Returns the socket of a server of this host that redlock starts.
-    pub fn local_socket(&self) -> Option<PathBuf> {
-        self.kind.local_socket()
-    }
-
-    /// Returns true if another server may take over from the one that has the locks.
-    pub fn may_fail_over(&self) -> bool {
-        self.kind.may_fail_over()
-    }
-
-    /// Returns the time for which a primary is silent until another server takes over, as far as that was said.
-    pub fn down_after(&self) -> Option<Duration> {
-        self.kind.down_after()
-    }
-
-    /// Returns the ACL rules that a job needs on this kind of server beside the usual ones.
-    pub fn more_rules(&self) -> &'static str {
-        self.kind.more_rules()
-    }
-
-    /// Returns the servers that say which one has the locks, and don't have them.
-    pub fn witnesses(&self) -> &[Arc<Server>] {
-        self.kind.witnesses()
-    }
-
-    /// Asks all witnesses which server has the locks, if there are any.
-    pub fn roll_call(&self, within: Duration) -> Option<RollCall> {
-        self.kind.roll_call(within)
     }
 
     /// Connects to the server that has the locks, and authenticates, all `within` a time.
@@ -285,21 +255,15 @@ impl Deployment {
 
     fn opened(&self, mut connection: Connection) -> Result<Connection, Error> {
         *lock(&self.current) = Arc::clone(connection.server());
-        connection.replicate(self.replication());
+        connection.confirming.replication = self.replication();
         Ok(connection)
     }
 
     /// Returns true if a password for any of the servers crosses a network unencrypted.
     pub fn sends_open_password(&self) -> bool {
         let primary = self.server();
-        let mut servers = self.witnesses().iter().chain([&primary]);
+        let mut servers = self.kind.witnesses().iter().chain([&primary]);
         servers.any(|server| server.sends_open_password())
-    }
-
-    /// Returns true if the locks may have moved away from a server, as far as can be found out `within` a time;
-    /// then the next connection goes to where they are.
-    pub fn have_moved(&self, connection: &mut Connection, within: Duration) -> bool {
-        self.kind.has_moved(connection, within)
     }
 }
 

@@ -25,6 +25,7 @@ pub mod redis_cli;
 pub mod refusal;
 pub mod replication;
 pub mod reply;
+mod resolve;
 pub mod resp;
 pub mod sentinel;
 pub mod server;

@@ -1,6 +1,8 @@
 //! What a server pushes: messages on a channel, and that a key has changed. It does so where it speaks RESP3; with RESP2 a
 //! subscription changes what the connection may be used for, and its messages look like answers.
 
+use std::sync::atomic::Ordering;
+
 use redis::{Cmd, PushKind, Value, cmd};
 
 use super::error::{Error, ErrorKind};
@@ -155,7 +157,8 @@ impl Pushes {
 
     /// Asks for RESP3 with what is sent next, unless that was done, or the server is known to close the connection then.
     pub(super) fn say_hello(&mut self, wire: &mut Wire) {
-        if self.resp3 == Resp3::Unasked && !wire.server.closes_on_hello() {
+        let closes = &wire.server.past.closes_on_hello;
+        if self.resp3 == Resp3::Unasked && !closes.load(Ordering::Relaxed) {
             wire.add(cmd("HELLO").arg(3), Expected::Hello);
             self.resp3 = Resp3::Asked;
         }

@@ -28,7 +28,8 @@ use super::connection::Connection;
 use super::deployment::{Kind, Search};
 use super::error::{Cause, Error, ErrorKind};
 use super::replication::{Goal, Listed, Role};
-use super::server::{Server, resolve};
+use super::resolve::resolve;
+use super::server::Server;
 use super::url::Address;
 use super::{in_thread, left, lock};
 
@@ -138,7 +139,7 @@ impl Sentinels {
             ));
         }
         *lock(&self.failed) = None;
-        connection.list_replicas(Listed::for_a_round(Goal::Each(agreed.replicas)));
+        connection.confirming.listed = Listed::for_a_round(Goal::Each(agreed.replicas));
         Ok(connection)
     }
 
@@ -215,7 +216,7 @@ impl Kind for Sentinels {
     /// them name its server.
     fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool {
         let within = self.heard.patience().min(within / 2);
-        let (is_moved, goal) = match self.agreed(connection.needs_all(), within) {
+        let (is_moved, goal) = match self.agreed(connection.confirming.needs_all(), within) {
             Err(error) => (false, Goal::None(error.to_string())),
             Ok(Agreed { address, .. }) if address != *connection.server().address() => {
                 let why = format!("most sentinels name {address} as the primary");
@@ -223,7 +224,7 @@ impl Kind for Sentinels {
             }
             Ok(agreed) => (false, Goal::Each(agreed.replicas)),
         };
-        connection.list_replicas(Listed::for_a_round(goal));
+        connection.confirming.listed = Listed::for_a_round(goal);
         is_moved
     }
 

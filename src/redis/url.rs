@@ -49,6 +49,29 @@ impl fmt::Display for Address {
     }
 }
 
+/// Where a URL was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum UrlOrigin {
+    #[default]
+    Option,
+    Environment,
+    /// In this file, at this line.
+    File(PathBuf, usize),
+    /// Nowhere.
+    Default,
+}
+
+impl fmt::Display for UrlOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Option => f.write_str("--url"),
+            Self::Environment => f.write_str("$REDLOCK_URL"),
+            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Default => f.write_str("the default"),
+        }
+    }
+}
+
 /// A user name and a password, as far as they were given.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ServerError, Value};
@@ -327,7 +328,10 @@ impl Wire {
         // A server that went away did so for another reason.
         let expects_hello = self.expects(|expected| matches!(expected, Expected::Hello));
         if expects_hello && self.has_answered {
-            self.server.note_that_it_closes_on_hello();
+            self.server
+                .past
+                .closes_on_hello
+                .store(true, Ordering::Relaxed);
         }
         if !self.server.was_reached() && (self.begins_as_tls() || self.server.expects_tls(PROBE)) {
             return self.server.speaks_tls();

@@ -7,9 +7,9 @@ use super::replicas::{KnownReplica, PRIORITY, promotable_replicas};
 use super::*;
 use crate::protocol::{Access, Claim, HoldOutcome, Locks, ReleaseMode, Released, Token};
 use crate::redis::replication::{Quorum, Replication};
-use crate::redis::server::{Part, UrlOrigin};
+use crate::redis::server::Part;
 use crate::redis::tls::TlsFiles;
-use crate::redis::url::Login;
+use crate::redis::url::{Login, UrlOrigin};
 
 fn tcp(host: &str, port: u16) -> Address {
     Address::Tcp {
@@ -533,7 +533,7 @@ fn open_within(
 ) -> Result<Connection, Error> {
     let search = search(&server(1, Part::Primary), within, names_each);
     let mut connection = sentinels.open(&search)?;
-    connection.replicate(search.replication);
+    connection.confirming.replication = search.replication;
     Ok(connection)
 }
 
@@ -610,11 +610,14 @@ fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_roun
     let (sentinels, fakes) = three(primary());
     let mut connection = open(&sentinels, ALL).unwrap();
     let both = ["127.0.0.1:7", "127.0.0.1:8"].map(String::from);
-    assert_eq!(connection.goal_of_all(), Goal::Each(both.into()));
+    assert_eq!(
+        connection.confirming.listed.goal(Quorum::All),
+        Goal::Each(both.into())
+    );
     // One that is added, by a single one of them.
     lock(&fakes[1].says).replicas = vec!["9"];
     assert!(!sentinels.has_moved(&mut connection, LONG));
-    let Goal::Each(listed) = connection.goal_of_all() else {
+    let Goal::Each(listed) = connection.confirming.listed.goal(Quorum::All) else {
         panic!("they are listed");
     };
     // By the first two to answer, or by others.
@@ -622,7 +625,10 @@ fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_roun
     // Once two name another one, nothing counts here.
     tell(&fakes[1..], primary());
     assert!(sentinels.has_moved(&mut connection, LONG));
-    assert!(!matches!(connection.goal_of_all(), Goal::Each(_)));
+    assert!(!matches!(
+        connection.confirming.listed.goal(Quorum::All),
+        Goal::Each(_)
+    ));
 }
 
 #[test]
@@ -632,7 +638,7 @@ fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
     slow_down(&fakes[1..], LONG);
     let second = Duration::from_secs(1);
     assert!(!sentinels.has_moved(&mut connection, second));
-    let Goal::None(why) = connection.goal_of_all() else {
+    let Goal::None(why) = connection.confirming.listed.goal(Quorum::All) else {
         panic!("nothing counts");
     };
     assert!(why.contains("REDLOCK_SYNC=all needs 2"), "{why}");
@@ -746,7 +752,10 @@ fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
     slow_down(&fakes, heard::LEAST * 2);
     let mut connection = open(&sentinels, ALL).unwrap();
     assert!(!sentinels.has_moved(&mut connection, LONG));
-    assert!(!matches!(connection.goal_of_all(), Goal::None(_)));
+    assert!(!matches!(
+        connection.confirming.listed.goal(Quorum::All),
+        Goal::None(_)
+    ));
 }
 
 #[test]
