@@ -136,7 +136,7 @@ impl Client {
     }
 
     fn connect(&self, within: Duration) -> Result<Connection, Error> {
-        self.deployment.open(self.timeout(), within)
+        self.deployment.open(within)
     }
 
     /// The connection; a fresh one where there is none. One copy of this for all requests: a short

@@ -57,7 +57,7 @@ impl Locks {
     pub fn new(access: Access, prefix: Option<&str>, history: u32) -> Result<Self, Error> {
         let (url, origin, tls) = (access.url, &access.origin, &access.tls);
         let mut deployment = Deployment::parse(url, origin, tls, access.timeout, prefix)?;
-        let stays = access.url_first && deployment.server().password.is_some();
+        let stays = access.url_first && deployment.server().login.password.is_some();
         if let Some(path) = access.password_file.filter(|_| !stays) {
             deployment.set_password_file(path);
         }
@@ -115,7 +115,7 @@ impl Locks {
     /// Returns the server's address, unless it is a socket or a loopback address.
     pub fn remote_address(&self) -> Option<String> {
         let server = self.server();
-        (!server.address().is_within_host()).then(|| server.to_string())
+        (!server.address.is_within_host()).then(|| server.to_string())
     }
 
     /// Returns true if a password crosses a network unencrypted.
@@ -157,7 +157,7 @@ impl Locks {
 
     /// Returns the replicas of a node that are up, by its reply to `CLUSTER NODES`.
     pub fn listed_replicas(&self, nodes: &str) -> Vec<String> {
-        Nodes::parse(nodes, self.server().address()).replicas
+        Nodes::parse(nodes, &self.server().address).replicas
     }
 
     /// Whether another server may take over from the one that granted a lock, with a clock of its own.

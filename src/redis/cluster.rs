@@ -10,18 +10,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, cmd};
+use redis::{Cmd, Value, cmd};
 
+use super::call::Call;
 use super::connection::Connection;
 use super::deployment::{Kind, Search};
 use super::error::{Cause, Error, ErrorKind};
 use super::left;
 use super::nodes::{Nodes, Redirect, cluster_nodes, is_host};
-use super::replication::Role;
+use super::replication::{Listed, Role};
 use super::reply::lossy_text;
 use super::server::Server;
 use super::slot::key_of_prefix;
 use super::url::Address;
+use super::wire::Expected;
 
 /// The ACL rules that a job needs on a node beside the usual ones.
 pub const RULES: &str = "+ssubscribe +spublish +cluster|nodes +asking";
@@ -31,6 +33,9 @@ const HOPS: usize = 3;
 
 /// A node that is silent takes at most this part of the time, so that some is left for the others.
 const SHARE: usize = 4;
+
+/// How long the nodes of a cluster are taken to be what they were.
+const NODES_LAST: Duration = Duration::from_secs(60);
 
 /// The nodes of a URL, and what to ask them.
 pub(super) struct Cluster {
@@ -57,7 +62,7 @@ impl Cluster {
     fn nodes(&self, last: &Arc<Server>, failures: usize) -> Vec<Arc<Server>> {
         let mut nodes = vec![Arc::clone(last)];
         for address in self.seeds.iter().cloned().chain(last.nodes()) {
-            if !nodes.iter().any(|node| *node.address() == address) {
+            if !nodes.iter().any(|node| node.address == address) {
                 nodes.push(Arc::new(last.at(address)));
             }
         }
@@ -67,18 +72,70 @@ impl Cluster {
     }
 }
 
+/// What a connection does only in a cluster.
+impl Connection {
+    /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
+    /// that to what is asked next, and nothing waits for it.
+    pub(super) fn ask_nodes(&mut self, within: Duration) -> Result<(), Error> {
+        let is_fresh = |at: Instant| at.elapsed() < NODES_LAST;
+        // All that can follow the primary: that changes with each replica that is added.
+        let needs_all = self.confirming.needs_all();
+        if !needs_all && self.asked_nodes.is_some_and(is_fresh) {
+            return Ok(());
+        }
+        let until = Instant::now() + within.min(self.wire.timeout);
+        self.drain_stale()?;
+        self.asked_nodes = Some(Instant::now());
+        self.wire.add(&cluster_nodes(), Expected::Nodes);
+        self.wire.send(until)
+    }
+
+    /// Takes in the nodes of the cluster. `connected` are the replicas if the nodes don't know any.
+    pub(super) fn note_nodes(&mut self, list: &Value, connected: Vec<String>) {
+        let nodes = Nodes::parse(&lossy_text(list), &self.wire.server.address);
+        let mut replicas = nodes.replicas;
+        if replicas.is_empty() {
+            replicas = connected;
+        }
+        if !replicas.is_empty() {
+            self.confirming.listed = Listed::in_shard(replicas, nodes.shard);
+        }
+        self.wire.server.note_nodes(nodes.others);
+    }
+
+    /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
+    /// answers no script that names them all; whether that was done.
+    pub fn keep(&mut self, call: &Call, within: Duration) -> Result<bool, Error> {
+        let until = Instant::now() + within;
+        // Each node knows the script only once it was sent, and it is short.
+        let command = call.command(false);
+        let answer = self.query_until(&command, until).or_else(|error| {
+            let redirect = error.redirect().filter(|_| error.is_migration());
+            let Some(redirect) = redirect else {
+                return Err(error);
+            };
+            let here = &self.wire.server;
+            let there = Arc::new(here.at(redirect.address(&here.address)));
+            let questions = [cmd("ASKING"), command];
+            let (_, mut answers) = Self::open(&there, left(until), &questions)?;
+            Ok(answers.pop().unwrap_or(Value::Nil))
+        })?;
+        Ok(answer == Value::Int(1))
+    }
+}
+
 impl Kind for Cluster {
     /// Connects to the node that serves the slot.
     fn open(&self, search: &Search) -> Result<Connection, Error> {
         let mut questions = vec![self.question.clone()];
-        if search.needs_all() {
+        if search.needs_all {
             questions.extend([cmd("ROLE"), cluster_nodes()]);
         }
         let last = &search.last;
         let slot = SlotSearch {
             questions,
             search,
-            usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
+            usable: self.seeds.iter().chain([&last.address]).cloned().collect(),
             was_reached: last.was_reached(),
         };
         let failed_before = self.failures.fetch_add(1, Ordering::Relaxed);
@@ -121,20 +178,20 @@ impl Kind for Cluster {
 /// - A node that names itself for keys that it doesn't have means another host with the same port, of which it says no
 ///   more (`cluster-preferred-endpoint-type unknown-endpoint`).
 /// - Over TLS, the certificate of a node that is named by a number usually has only its name.
-fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Instant) -> Error {
+fn with_host(error: Error, server: &Arc<Server>, until: Instant) -> Error {
     let Some(redirect) = error.redirect().cloned() else {
         return error;
     };
-    let is_itself = redirect.address(server.address()) == *server.address();
+    let is_itself = redirect.address(&server.address) == server.address;
     let lacks_name = server.scheme() == "rediss" && redirect.host.parse::<IpAddr>().is_ok();
     if !is_itself && !lacks_name {
         return error;
     }
     let slot = redirect.slot;
-    let listed = Connection::open(server, timeout, left(until), &[cluster_nodes()]);
+    let listed = Connection::open(server, left(until), &[cluster_nodes()]);
     let list = listed.map(|(_, answers)| answers.first().map(lossy_text).unwrap_or_default());
     let list = list.unwrap_or_default();
-    server.note_nodes(Nodes::parse(&list, server.address()).others);
+    server.note_nodes(Nodes::parse(&list, &server.address).others);
     match owner(&list, slot, lacks_name) {
         Some((host, port)) => error.because(Cause::Moved(Redirect { slot, host, port })),
         None if lacks_name => error,
@@ -161,10 +218,9 @@ struct SlotSearch<'a> {
 impl SlotSearch<'_> {
     /// Connects to a node, if it serves the slot.
     fn connect(&self, server: &Arc<Server>, within: Duration) -> Result<Connection, Error> {
-        let (timeout, until) = (self.search.timeout, Instant::now() + within);
-        let opened = Connection::open(server, timeout, within, &self.questions);
-        let (mut connection, answers) =
-            opened.map_err(|error| with_host(error, server, timeout, until))?;
+        let until = Instant::now() + within;
+        let opened = Connection::open(server, within, &self.questions);
+        let (mut connection, answers) = opened.map_err(|error| with_host(error, server, until))?;
         // Several servers that know nothing of each other would each grant the lock.
         let is_node = match connection.pushes.is_node {
             Some(is_node) => is_node,
@@ -197,17 +253,17 @@ impl SlotSearch<'_> {
                 Err(error) => error,
             };
             let named = error.redirect().filter(|_| hops.next().is_some());
-            let Some(named) = named.map(|it| it.address(server.address())) else {
+            let Some(named) = named.map(|it| it.address(&server.address)) else {
                 return Err(self.explained(error, &server, by.as_ref()));
             };
-            by = Some(server.address().clone());
+            by = Some(server.address.clone());
             server = Arc::new(server.at(named));
         }
     }
 
     /// Returns the error with its meaning, if `by` has named the node as the one that has the keys, or has listed it.
     fn explained(&self, error: Error, server: &Server, by: Option<&Address>) -> Error {
-        let is_new = !self.usable.contains(server.address());
+        let is_new = !self.usable.contains(&server.address);
         let is_silent = error.kind == ErrorKind::Unreachable;
         let is_tls = error.has_cause(Cause::Tls);
         let (kind, hint) = match by {

@@ -47,8 +47,6 @@ pub(super) struct Confirming {
     goal: Option<Goal>,
     /// How long the replicas may take for it.
     replicas_may_take: Duration,
-    /// Until when that call is to be answered.
-    answer_until: Option<Instant>,
     /// An answer that counts when it is.
     pending: Option<Pending>,
 }
@@ -78,7 +76,6 @@ impl Confirming {
         if let Goal::None(_) = goal {
             return;
         }
-        self.answer_until = Some(until);
         // Some of the time is needed for saying what is wrong.
         self.replicas_may_take = timeout.min(left(until) * 3 / 4);
         wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Written));
@@ -256,12 +253,6 @@ impl Confirming {
         });
         let message = format!("Redis at {} hasn't replicated the lock: {why}", wire.server);
         Error::new(ErrorKind::NotReplicated, message)
-    }
-
-    /// Until when the call is to be answered that waits for replicas.
-    pub(super) fn answer_until(&self) -> Instant {
-        let now = Instant::now();
-        self.answer_until.map_or(now, |until| until.max(now))
     }
 
     /// Whether all replicas that could follow the primary have to have it.

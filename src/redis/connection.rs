@@ -17,12 +17,8 @@ use redis::{Cmd, ServerErrorKind, Value, cmd};
 use super::call::Call;
 use super::confirming::Confirming;
 use super::error::{Error, ErrorKind};
-use super::left;
-use super::nodes::{Nodes, cluster_nodes};
 use super::pushes::{Pushes, Resp3};
 use super::refusal::is_turned_away;
-use super::replication::Listed;
-use super::reply::lossy_text;
 use super::server::{Part, Server};
 use super::stream::Stream;
 use super::wire::{Expected, LISTING, Push, Received, RequestId, Wire};
@@ -30,17 +26,14 @@ use super::wire::{Expected, LISTING, Push, Received, RequestId, Wire};
 /// How many calls of a list are sent at once; as many more may be under way.
 const PART: usize = 50;
 
-/// How long the nodes of a cluster are taken to be what they were.
-const NODES_LAST: Duration = Duration::from_secs(60);
-
 /// A connection to one server.
 pub struct Connection {
-    wire: Wire,
+    pub(super) wire: Wire,
     pub(super) confirming: Confirming,
     pub(super) pushes: Pushes,
     pub opened: Instant,
     /// When the nodes of the cluster were asked for.
-    asked_nodes: Option<Instant>,
+    pub(super) asked_nodes: Option<Instant>,
 }
 
 impl Connection {
@@ -51,7 +44,6 @@ impl Connection {
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
     pub(super) fn open(
         server: &Arc<Server>,
-        timeout: Duration,
         within: Duration,
         questions: &[Cmd],
     ) -> Result<(Self, Vec<Value>), Error> {
@@ -59,19 +51,18 @@ impl Connection {
         let until = opened + within;
         server.read_password()?;
         let stream = server.open(until)?;
-        Self::over(stream, server, opened, (timeout, until), questions)
+        Self::over(stream, server, (opened, until), questions)
     }
 
     /// Like [`Self::open`], over a stream to the server.
     pub(super) fn over(
         stream: Stream,
         server: &Arc<Server>,
-        opened: Instant,
-        (timeout, until): (Duration, Instant),
+        (opened, until): (Instant, Instant),
         questions: &[Cmd],
     ) -> Result<(Self, Vec<Value>), Error> {
         let mut connection = Self {
-            wire: Wire::new(stream, server, timeout),
+            wire: Wire::new(stream, server, until - opened),
             confirming: Confirming::default(),
             pushes: Pushes::default(),
             opened,
@@ -110,7 +101,7 @@ impl Connection {
         let login = self.wire.server.login();
         let steps = login.len();
         let mut numbers = self.add_commands(&login, Expected::Command);
-        if self.wire.server.part() == Part::Node {
+        if self.wire.server.part == Part::Node {
             // What it is, and what it can do for waiters.
             self.pushes.say_hello(&mut self.wire);
             self.wire.add(&cmd("ROLE"), Expected::Role);
@@ -120,7 +111,7 @@ impl Connection {
         let mut answers = Vec::new();
         for number in numbers {
             // All that a sentinel is asked behind the first question may be unknown to it (Redis 6.0), or not permitted.
-            let is_optional = self.wire.server.part() == Part::Sentinel && answers.len() > steps;
+            let is_optional = self.wire.server.part == Part::Sentinel && answers.len() > steps;
             let answer = self.answer(number, until)?;
             answers.push(match self.wire.unless_refused(answer) {
                 // Keys that it has moved already: until it has moved all of them it is the one to ask.
@@ -200,16 +191,16 @@ impl Connection {
         self.wire.called = None;
         // What is tracked was asked for before that.
         self.pushes.tracking = false;
-        let (script, until) = (call.script, self.confirming.answer_until());
+        let (script, until) = (call.script, self.wire.until());
         self.add_call(number, call, false);
         self.confirming
             .await_replicas(&mut self.wire, script, until);
-        self.wire.send(self.wire.until())
+        self.wire.send(until)
     }
 
     /// Before something is asked: whatever came in meanwhile, an answer isn't among it, as it would
     /// pass for the next one.
-    fn drain_stale(&mut self) -> Result<(), Error> {
+    pub(super) fn drain_stale(&mut self) -> Result<(), Error> {
         if self.wire.sent == 0 || !self.wire.expected.is_empty() {
             return Ok(());
         }
@@ -228,7 +219,7 @@ impl Connection {
         }
         self.drain_stale()?;
         self.pushes.subscribe(&mut self.wire, channel)?;
-        if self.wire.server.part() == Part::Node {
+        if self.wire.server.part == Part::Node {
             self.ask_nodes(self.wire.timeout)?;
         }
         Ok(())
@@ -305,44 +296,36 @@ impl Connection {
         expected: Option<Expected>,
         value: Value,
     ) -> Result<Option<Received>, Error> {
+        let Some(expected) = expected else {
+            self.wire.unless_refused(value)?;
+            return Err(self.wire.out_of_step("sent a reply without a request"));
+        };
         let wire = &mut self.wire;
         Ok(match (expected, value) {
-            (Some(Expected::Call(number, call, true)), Value::ServerError(error))
-                if error.kind() == Some(ServerErrorKind::NoScript) =>
-            {
-                self.call_with_text(number, call)?;
-                None
+            (Expected::Call(number, call, by_hash), value) => {
+                self.take_call_answer(number, call, by_hash, value)?
             }
-            (Some(Expected::Call(number, call, _)), value)
-                if !matches!(value, Value::ServerError(_)) =>
-            {
-                if let Some((_, at)) = wire.called.take_if(|(of, _)| *of == number) {
-                    wire.server.note_round_trip(at.elapsed());
-                }
-                let confirming = &mut self.confirming;
-                confirming.answered_call(wire, number, call.script, value)?
-            }
-            (Some(Expected::Command(number) | Expected::Question(number)), value) => {
+            (Expected::Command(number) | Expected::Question(number), value) => {
                 Some(wire.answered(number, None, value))
             }
-            (Some(Expected::Nodes), Value::ServerError(_)) | (Some(Expected::Optional), _) => None,
-            (Some(Expected::Role), answer) => {
+            (Expected::Nodes, Value::ServerError(_)) | (Expected::Optional, _) => None,
+            (Expected::Role, answer) => {
                 wire.server.note_role(&answer);
                 None
             }
-            (Some(Expected::Nodes), answer) => {
+            (Expected::Nodes, answer) => {
                 self.note_nodes(&answer, Vec::new());
                 None
             }
-            (Some(Expected::Replicas(about)), answer) => {
+            (Expected::Replicas(about), answer) => {
                 self.confirming.take_answer(wire, &about, &answer)?
             }
-            (Some(Expected::Value(values)), value) => self.value_push(&values, &value),
-            (Some(Expected::Hello), answer) => {
+            (Expected::Value(values), value) => self.value_push(&values, &value),
+            (Expected::Hello, answer) => {
                 self.pushes.hello(wire, &answer)?;
                 self.pushes.take_passed().map(Received::Push)
             }
-            (Some(Expected::Subscribed), Value::ServerError(error)) => {
+            (Expected::Subscribed, Value::ServerError(error)) => {
                 let error = wire.call_error(None, &error);
                 // On the node that the slot was moved to, it can.
                 if error.kind == ErrorKind::Moving {
@@ -350,23 +333,41 @@ impl Connection {
                 }
                 Some(Received::Push(Push::SubscribeDenied))
             }
-            (Some(Expected::Subscribed), _) => {
+            (Expected::Subscribed, _) => {
                 return Err(wire.out_of_step("did not answer a subscription"));
             }
-            // Also unasked.
-            (expected, Value::ServerError(error)) => {
-                return Err(wire.call_error(expected.as_ref(), &error));
-            }
-            (None | Some(Expected::Call(..)), _) => {
-                return Err(wire.out_of_step("sent a reply without a request"));
-            }
         })
+    }
+
+    fn take_call_answer(
+        &mut self,
+        number: RequestId,
+        call: Call,
+        by_hash: bool,
+        value: Value,
+    ) -> Result<Option<Received>, Error> {
+        let wire = &mut self.wire;
+        match value {
+            Value::ServerError(error)
+                if by_hash && error.kind() == Some(ServerErrorKind::NoScript) =>
+            {
+                self.call_with_text(number, call).map(|()| None)
+            }
+            Value::ServerError(error) => Err(wire.call_error(Some(&call), &error)),
+            value => {
+                if let Some((_, at)) = wire.called.take_if(|(of, _)| *of == number) {
+                    wire.server.note_round_trip(at.elapsed());
+                }
+                let confirming = &mut self.confirming;
+                confirming.answered_call(wire, number, call.script, value)
+            }
+        }
     }
 
     /// Takes in the beginning of a key's value, after which the key is tracked.
     fn value_push(&mut self, values: &[Vec<u8>], value: &Value) -> Option<Received> {
         // It was moved to another node, so it isn't tracked. The renewal says more.
-        if matches!(value, Value::ServerError(_)) && self.wire.server.part() == Part::Node {
+        if matches!(value, Value::ServerError(_)) && self.wire.server.part == Part::Node {
             self.pushes.tracking = false;
             return None;
         }
@@ -380,35 +381,6 @@ impl Connection {
         self.drain_stale()?;
         self.wire.add(&cmd("ROLE"), Expected::Role);
         self.wire.send(self.wire.until())
-    }
-
-    /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
-    /// that to what is asked next, and nothing waits for it.
-    pub(super) fn ask_nodes(&mut self, within: Duration) -> Result<(), Error> {
-        let is_fresh = |at: Instant| at.elapsed() < NODES_LAST;
-        // All that can follow the primary: that changes with each replica that is added.
-        let needs_all = self.confirming.needs_all();
-        if !needs_all && self.asked_nodes.is_some_and(is_fresh) {
-            return Ok(());
-        }
-        let until = Instant::now() + within.min(self.wire.timeout);
-        self.drain_stale()?;
-        self.asked_nodes = Some(Instant::now());
-        self.wire.add(&cluster_nodes(), Expected::Nodes);
-        self.wire.send(until)
-    }
-
-    /// Takes in the nodes of the cluster. `connected` are the replicas if the nodes don't know any.
-    pub(super) fn note_nodes(&mut self, list: &Value, connected: Vec<String>) {
-        let nodes = Nodes::parse(&lossy_text(list), self.wire.server.address());
-        let mut replicas = nodes.replicas;
-        if replicas.is_empty() {
-            replicas = connected;
-        }
-        if !replicas.is_empty() {
-            self.confirming.listed = Listed::in_shard(replicas, nodes.shard);
-        }
-        self.wire.server.note_nodes(nodes.others);
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
@@ -532,30 +504,6 @@ impl Connection {
             *left = left.saturating_sub(weigh(&item));
         }
         item
-    }
-
-    /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
-    /// answers no script that names them all; whether that was done.
-    pub fn keep(&mut self, call: &Call, within: Duration) -> Result<bool, Error> {
-        let until = Instant::now() + within;
-        // Each node knows the script only once it was sent, and it is short.
-        let command = call.command(false);
-        let answer = match self.query_until(&command, until) {
-            Err(error) => match error.redirect().filter(|_| error.is_migration()) {
-                Some(redirect) => {
-                    let there = redirect.address(self.wire.server.address());
-                    let server = Arc::new(self.wire.server.at(there));
-                    let left = left(until);
-                    let questions = [cmd("ASKING"), command];
-                    let (_, mut answers) =
-                        Self::open(&server, self.wire.timeout, left, &questions)?;
-                    answers.pop().unwrap_or(Value::Nil)
-                }
-                None => return Err(error),
-            },
-            answer => answer?,
-        };
-        Ok(answer == Value::Int(1))
     }
 
     /// Sends a plain command and waits for its answer.

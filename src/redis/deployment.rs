@@ -72,10 +72,9 @@ pub trait Kind: Send + Sync {
 pub struct Search {
     /// The server that was used last, or is tried first, with the credentials for all of them.
     pub(super) last: Arc<Server>,
-    /// The longest that each answer may take over the connection.
-    pub(super) timeout: Duration,
     pub(super) until: Instant,
-    pub(super) replication: Option<Replication>,
+    /// All replicas that could follow the primary must confirm.
+    pub(super) needs_all: bool,
 }
 
 impl Search {
@@ -84,19 +83,13 @@ impl Search {
         left(self.until)
     }
 
-    /// Returns true if all replicas that could follow the primary must confirm.
-    pub(super) fn needs_all(&self) -> bool {
-        let replication = self.replication;
-        replication.is_some_and(|replication| replication.quorum == Quorum::All)
-    }
-
     /// Connects to a server, in the time that is left.
     pub(super) fn connect(
         &self,
         server: &Arc<Server>,
         questions: &[Cmd],
     ) -> Result<(Connection, Vec<Value>), Error> {
-        Connection::open(server, self.timeout, self.left(), questions)
+        Connection::open(server, self.left(), questions)
     }
 }
 
@@ -137,15 +130,7 @@ impl Deployment {
             database,
             login,
         } = Url::parse(url).map_err(|why| bad(&why))?;
-        let prefix = match (&place, prefix) {
-            (Place::Cluster { .. }, Some(prefix)) if !is_in_one_slot(prefix) => {
-                return Err(Error::new(ErrorKind::Config, scattered(prefix)));
-            }
-            (_, Some(prefix)) => prefix.to_owned(),
-            (Place::Cluster { tag: Some(tag), .. }, None) => format!("{{{tag}}}:"),
-            (Place::Cluster { tag: None, .. }, None) => CLUSTER_PREFIX.to_owned(),
-            (Place::Server(_) | Place::Local | Place::Sentinels { .. }, None) => PREFIX.to_owned(),
-        };
+        let prefix = prefix_for(&place, prefix)?;
         let server = |place, login, database| {
             let (origin, tls) = (origin.clone(), tls.clone());
             Server::new(place, (login, database), origin, tls, timeout, &prefix)
@@ -232,24 +217,21 @@ impl Deployment {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
-    pub fn open(&self, timeout: Duration, within: Duration) -> Result<Connection, Error> {
-        let search = self.search(timeout, within);
-        self.opened(self.kind.open(&search)?)
+    pub fn open(&self, within: Duration) -> Result<Connection, Error> {
+        self.opened(self.kind.open(&self.search(within))?)
     }
 
     /// Like [`Self::open`], for a release. Needs no majority of the sentinels: a server that was replaced can't free another
     /// client's lock.
     pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
-        let search = self.search(within, within);
-        self.opened(self.kind.open_to_release(&search)?)
+        self.opened(self.kind.open_to_release(&self.search(within))?)
     }
 
-    fn search(&self, timeout: Duration, within: Duration) -> Search {
+    fn search(&self, within: Duration) -> Search {
         Search {
             last: self.server(),
-            timeout,
             until: Instant::now() + within,
-            replication: self.replication(),
+            needs_all: self.needs_all_replicas(),
         }
     }
 
@@ -271,6 +253,19 @@ impl fmt::Debug for Deployment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Deployment({})", self.server())
     }
+}
+
+/// Returns what all keys begin with.
+fn prefix_for(place: &Place, given: Option<&str>) -> Result<String, Error> {
+    Ok(match (place, given) {
+        (Place::Cluster { .. }, Some(prefix)) if !is_in_one_slot(prefix) => {
+            return Err(Error::new(ErrorKind::Config, scattered(prefix)));
+        }
+        (_, Some(prefix)) => prefix.to_owned(),
+        (Place::Cluster { tag: Some(tag), .. }, None) => format!("{{{tag}}}:"),
+        (Place::Cluster { tag: None, .. }, None) => CLUSTER_PREFIX.to_owned(),
+        (Place::Server(_) | Place::Local | Place::Sentinels { .. }, None) => PREFIX.to_owned(),
+    })
 }
 
 /// What is said of a prefix without a hash tag, with the line that puts it right.
@@ -363,7 +358,7 @@ mod tests {
         let timeout = Duration::from_secs(20);
         let deployment = Deployment::parse(&url, &origin, &tls, timeout, None).unwrap();
         let began = Instant::now();
-        let opened = deployment.open(timeout, Duration::from_secs(2));
+        let opened = deployment.open(Duration::from_secs(2));
         assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::Unreachable);
         assert!(began.elapsed() < Duration::from_secs(15));
         node.join().unwrap();

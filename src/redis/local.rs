@@ -247,8 +247,7 @@ impl Kind for Local {
             stream.map_err(|error| self.failed(&error))
         });
         let stream = stream.map_err(|error| error.with_origin(server.url_origin()))?;
-        let limits = (search.timeout, search.until);
-        let (connection, _) = Connection::over(stream, server, opened, limits, &[])?;
+        let (connection, _) = Connection::over(stream, server, (opened, search.until), &[])?;
         Ok(connection)
     }
 

@@ -92,7 +92,7 @@ impl Pushes {
     pub(super) fn hello(&mut self, wire: &mut Wire, answer: &Value) -> Result<(), Error> {
         // In RESP2 there are no maps.
         let spoken = matches!(answer, Value::Map(_));
-        if wire.server.part() == Part::Node {
+        if wire.server.part == Part::Node {
             let said = |name| field(answer, name);
             self.is_node = said("mode").map(|mode| mode == "cluster");
             let version = said("version").unwrap_or_default();

@@ -142,7 +142,9 @@ impl Goal {
         behind.sort();
         let in_words = |(position, address): (Option<u64>, &String)| match position {
             None if role.is_copying(address) => {
-                format!("replica {address} is still copying the primary's data")
+                format!(
+                    "replica {address} is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas"
+                )
             }
             None => format!("{address} isn't connected to the primary"),
             Some(at) => format!("{address} is {} bytes behind", offset - at),
@@ -176,82 +178,41 @@ impl Goal {
             return "no promotable replica is up".into();
         }
         if !self.is_each() && connected < number {
-            return format!(
-                "{number} {} to confirm it, and only {connected} {} connected",
-                replicas_have(number),
-                if connected == 1 { "is" } else { "are" },
-            );
+            return format!("only {connected} of {number} replicas are connected");
         }
         let missing = self.missing(offset.unwrap_or(role.offset), role);
-        let (lacking, confirmed) = if self.is_each() {
-            (missing.len(), number - missing.len())
+        let confirmed = if self.is_each() {
+            number - missing.len()
         } else {
             // More may have been written since, which those that have it don't have yet.
-            let confirmed = acknowledged as usize;
-            (number.saturating_sub(confirmed).max(1), confirmed)
+            (acknowledged as usize).min(number - 1)
         };
-        let within = duration::exact(Duration::from_millis(
-            u64::try_from(within.as_millis()).unwrap_or(u64::MAX),
-        ));
-        let which: Vec<String> = missing.into_iter().take(lacking).collect();
-        let which = if which.is_empty() {
-            String::new()
-        } else {
-            format!(
-                ": {}{}{}",
-                which.join(", "),
-                self.not_listed(role),
-                self.instead(role)
-            )
+        let which: Vec<String> = missing.into_iter().take(number - confirmed).collect();
+        let which = match &which[..] {
+            [] => String::new(),
+            which => format!(": {}{}", which.join(", "), self.unlisted(role)),
         };
-        let some = match confirmed {
-            0 => "none".into(),
-            some => some.to_string(),
-        };
+        let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        let within = duration::exact(Duration::from_millis(milliseconds));
         format!(
-            "{number} {} to confirm it, and {some} did within {within} (REDLOCK_SYNC_TIMEOUT){which}",
-            replicas_have(number)
+            "{confirmed} of {number} replicas confirmed it within {within} (REDLOCK_SYNC_TIMEOUT){which}"
         )
     }
 
-    /// What the user may choose while one copies its data.
-    fn instead(&self, role: &Role) -> &'static str {
-        let Self::Each(each) = self else {
-            return "";
-        };
-        if each.iter().any(|address| role.is_copying(address)) {
-            "; REDLOCK_SYNC=N would wait for any N replicas"
-        } else {
-            ""
-        }
-    }
-
-    /// One that has another address for its primary than for the list looks like one that isn't connected.
-    fn not_listed(&self, role: &Role) -> String {
+    /// Names a replica that is connected by another address than the list has, if a listed one isn't connected.
+    fn unlisted(&self, role: &Role) -> String {
         let Self::Each(each) = self else {
             return String::new();
         };
         let is_gone =
             |address: &String| role.position(address).is_none() && !role.is_copying(address);
-        let is_gone = each.iter().any(is_gone);
-        let is_listed = |(address, _): &&(String, u64)| each.contains(address);
-        match role.replicas.iter().find(|replica| !is_listed(replica)) {
-            Some((name, _)) if is_gone && name.starts_with(char::is_alphabetic) => format!(
-                " ({name} is connected but not listed; if it is the listed replica under its name, have the sentinels list names: `sentinel announce-hostnames yes`)"
-            ),
-            Some((address, _)) if is_gone => format!(
-                " ({address} is connected but not listed; if it is the listed replica under another address, set its replica-announce-ip to the listed address)"
-            ),
+        let mut connected = role.replicas.iter().map(|(address, _)| address);
+        match connected.find(|address| !each.contains(address)) {
+            Some(address) if each.iter().any(is_gone) => {
+                format!(" ({address} is connected but not listed: see `redlock doctor`)")
+            }
             _ => String::new(),
         }
-    }
-}
-
-fn replicas_have(number: usize) -> &'static str {
-    if number == 1 {
-        "replica has"
-    } else {
-        "replicas have"
     }
 }
 
@@ -373,14 +334,14 @@ mod tests {
                 1,
                 Some(&lags),
                 None,
-                "2 replicas have to confirm it, and 1 did within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 3 bytes behind",
+                "1 of 2 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 3 bytes behind",
             ),
             (
                 Goal::Number(3),
                 2,
                 Some(&lags),
                 None,
-                "3 replicas have to confirm it, and only 2 are connected",
+                "only 2 of 3 replicas are connected",
             ),
             (
                 Goal::Number(2),
@@ -394,21 +355,21 @@ mod tests {
                 2,
                 Some(&lags),
                 Some(9),
-                "2 replicas have to confirm it, and 1 did within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 2 bytes behind",
+                "1 of 2 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 2 bytes behind",
             ),
             (
                 each(&["c:1"]),
                 2,
                 Some(&lags),
                 Some(9),
-                "1 replica has to confirm it, and none did within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (a:1 is connected but not listed; if it is the listed replica under its name, have the sentinels list names: `sentinel announce-hostnames yes`)",
+                "0 of 1 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (a:1 is connected but not listed: see `redlock doctor`)",
             ),
             (
                 each(&["c:1"]),
                 0,
                 Some(&role(10, &[("10.0.0.1:1", 9)])),
                 Some(9),
-                "1 replica has to confirm it, and none did within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (10.0.0.1:1 is connected but not listed; if it is the listed replica under another address, set its replica-announce-ip to the listed address)",
+                "0 of 1 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (10.0.0.1:1 is connected but not listed: see `redlock doctor`)",
             ),
             (
                 each(&[]),
@@ -474,7 +435,7 @@ mod tests {
             "# Replication\r\nrole:master\r\nslave0:ip=a,port=1,state=online,offset=10,lag=0\r\nslave1:ip=c,port=1,state=wait_bgsave,offset=0,lag=0\r\nslave2:x\r\n",
         );
         let words = goal.in_words(1, Duration::from_secs(1), Some(&lacks), Some(10));
-        let expected = "2 replicas have to confirm it, and 1 did within 1s (REDLOCK_SYNC_TIMEOUT): replica c:1 is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas";
+        let expected = "1 of 2 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): replica c:1 is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas";
         assert_eq!(words, expected);
     }
 
@@ -482,7 +443,8 @@ mod tests {
     fn a_replica_that_only_lags_is_not_taken_for_one_under_another_address() {
         let lags = role(10, &[("a:1", 7), ("b:1", 10)]);
         let words = each(&["a:1"]).in_words(1, Duration::from_secs(1), Some(&lags), Some(10));
-        let expected = "1 replica has to confirm it, and none did within 1s (REDLOCK_SYNC_TIMEOUT): a:1 is 3 bytes behind";
+        let expected =
+            "0 of 1 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): a:1 is 3 bytes behind";
         assert_eq!(words, expected);
     }
 

@@ -67,8 +67,7 @@ impl Sentinels {
         }
         // Any answer will do. One sentinel alone has named the server, so it is shown no password.
         let server = Arc::new(search.last.at(failed).without_login());
-        let left = search.left();
-        let error = Connection::open(&server, left, left, &[cmd("PING")]).err()?;
+        let error = search.connect(&server, &[cmd("PING")]).err()?;
         let is_away = error.kind == ErrorKind::Unreachable;
         is_away.then(|| self.unreachable(&answer.by, &error, &server))
     }
@@ -150,7 +149,7 @@ impl Sentinels {
             return None;
         };
         let number: IpAddr = host.parse().ok()?;
-        let mut hosts = self.nodes.iter().filter_map(|node| match node.address() {
+        let mut hosts = self.nodes.iter().filter_map(|node| match &node.address {
             Address::Tcp { host, .. } if host.parse::<IpAddr>().is_err() => Some(host),
             _ => None,
         });
@@ -175,7 +174,7 @@ impl Sentinels {
         };
         let place = server.to_string();
         let host_in = |place: &str| place.rsplit_once(':').map(|(host, _)| host.to_owned());
-        let has_number = server.address().host().parse::<IpAddr>().is_ok();
+        let has_number = server.address.host().parse::<IpAddr>().is_ok();
         // Elsewhere it may be an address that only its own network has.
         let hint = if is_tls && has_number {
             "; or have the sentinels name hosts: `sentinel resolve-hostnames yes`, `sentinel announce-hostnames yes`, and replica-announce-ip NAME on each server"
@@ -198,12 +197,12 @@ impl Kind for Sentinels {
         if let Some(error) = self.is_still_away(search) {
             return Err(error);
         }
-        self.connect(self.agreed(search.needs_all(), search.left())?, search)
+        self.connect(self.agreed(search.needs_all, search.left())?, search)
     }
 
     /// If too few sentinels answer, connects to the last primary.
     fn open_to_release(&self, search: &Search) -> Result<Connection, Error> {
-        match self.agreed(search.needs_all(), search.left() / 2) {
+        match self.agreed(search.needs_all, search.left() / 2) {
             Err(_) if search.last.was_reached() => {
                 let opened = search.connect(&search.last, &[cmd("ROLE")]);
                 opened.map(|(connection, _)| connection)
@@ -218,7 +217,7 @@ impl Kind for Sentinels {
         let within = self.heard.patience().min(within / 2);
         let (is_moved, goal) = match self.agreed(connection.confirming.needs_all(), within) {
             Err(error) => (false, Goal::None(error.to_string())),
-            Ok(Agreed { address, .. }) if address != *connection.server().address() => {
+            Ok(Agreed { address, .. }) if address != connection.server().address => {
                 let why = format!("most sentinels name {address} as the primary");
                 (true, Goal::None(why))
             }

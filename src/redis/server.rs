@@ -44,11 +44,10 @@ pub enum Part {
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
 #[derive(Clone)]
 pub struct Server {
-    address: Address,
-    part: Part,
+    pub address: Address,
+    pub part: Part,
     pub database: i64,
-    pub username: Option<String>,
-    pub password: Option<String>,
+    pub login: Login,
     tls: TlsFiles,
     /// The longest that connecting, and each answer, may take.
     pub timeout: Duration,
@@ -93,8 +92,7 @@ impl Server {
             address,
             part,
             database,
-            username: login.username,
-            password: login.password,
+            login,
             tls,
             timeout,
             origin,
@@ -119,20 +117,11 @@ impl Server {
     /// The same server, without our credentials.
     pub fn without_login(self) -> Self {
         Self {
-            username: None,
-            password: None,
+            login: Login::default(),
             fresh_password: None,
             database: 0,
             ..self
         }
-    }
-
-    pub fn address(&self) -> &Address {
-        &self.address
-    }
-
-    pub fn part(&self) -> Part {
-        self.part
     }
 
     pub fn prefix(&self) -> &str {
@@ -150,7 +139,7 @@ impl Server {
     /// Whether there is a user in the URL, and no password anywhere. It may be the password itself, as of a
     /// `redis://PASSWORD@host`.
     pub fn has_only_user(&self) -> bool {
-        self.username.is_some() && !self.has_password()
+        self.login.username.is_some() && !self.has_password()
     }
 
     /// The user, as far as others may see it.
@@ -158,7 +147,7 @@ impl Server {
         if self.has_only_user() {
             return Some("***");
         }
-        self.username.as_deref()
+        self.login.username.as_deref()
     }
 
     /// Who we are there, in a sentence.
@@ -193,13 +182,13 @@ impl Server {
             return format!("{title} refused the user in the URL, which has no password; {next}");
         }
         let user = self.user();
-        let no_such_user = self.username.as_ref();
+        let no_such_user = self.login.username.as_ref();
         let no_such_user = no_such_user.map_or("", |_| ", or there is no such user");
         if let Some(password) = &self.fresh_password {
             let described = password.described();
             return format!("{title} refused {user}: {described} is wrong{no_such_user}");
         }
-        let next = match (&self.password, &self.username) {
+        let next = match (&self.login.password, &self.login.username) {
             (Some(_), _) if self.part == Part::Sentinel => {
                 "the password for the sentinels, which the URL sets, is wrong".to_owned()
             }
@@ -272,7 +261,7 @@ impl Server {
     /// Shares a password that is read for each connection, if there is one.
     pub(super) fn set_fresh_password(&mut self, password: Option<Arc<FreshPassword>>) {
         if password.is_some() {
-            self.password = None;
+            self.login.password = None;
             self.fresh_password = password;
         }
     }
@@ -282,29 +271,26 @@ impl Server {
     /// # Errors
     /// As [`FreshPassword::read`].
     pub(super) fn read_password(&self) -> Result<(), Error> {
-        match &self.fresh_password {
-            Some(password) => password.read(),
-            None => Ok(()),
-        }
+        self.fresh_password.iter().try_for_each(|it| it.read())
     }
 
     /// Returns the password for a new connection.
     fn password(&self) -> Option<Cow<'_, str>> {
         match &self.fresh_password {
             Some(password) => password.password().map(Cow::Owned),
-            None => self.password.as_deref().map(Cow::Borrowed),
+            None => self.login.password.as_deref().map(Cow::Borrowed),
         }
     }
 
     /// Returns true if a password is set, in the URL or elsewhere.
     fn has_password(&self) -> bool {
-        self.password.is_some() || self.fresh_password.is_some()
+        self.login.password.is_some() || self.fresh_password.is_some()
     }
 
     /// Returns the commands that log in and choose the database.
     pub(super) fn login(&self) -> Vec<Cmd> {
         let mut commands = Vec::new();
-        let (username, password) = (self.username.as_deref(), self.password());
+        let (username, password) = (self.login.username.as_deref(), self.password());
         // There are users without a password.
         if username.is_some() || password.is_some() {
             let auth = cmd("AUTH")
@@ -327,8 +313,8 @@ impl Server {
 
     /// How redis-cli reaches it. A user without a password may be the password itself, and isn't shown.
     pub fn redis_cli(&self) -> RedisCli {
-        let user = self.username.clone().filter(|_| self.has_password());
-        let asks = self.has_password() || self.username.is_some();
+        let user = self.login.username.clone().filter(|_| self.has_password());
+        let asks = self.has_password() || self.login.username.is_some();
         RedisCli::new(&self.address, &self.tls, user, asks)
     }
 

@@ -164,11 +164,7 @@ impl Wire {
     }
 
     /// The error for what a server answers to a request.
-    pub(super) fn call_error(&self, expected: Option<&Expected>, error: &ServerError) -> Error {
-        let call = match expected {
-            Some(Expected::Call(_, call, _)) => Some(call),
-            _ => None,
-        };
+    pub(super) fn call_error(&self, call: Option<&Call>, error: &ServerError) -> Error {
         let key = call.and_then(|call| call.keys.first()).map(Vec::as_slice);
         let script = call.map(|call| call.script.source);
         let is_about_password = matches!(error.code(), "NOAUTH" | "WRONGPASS");

@@ -277,7 +277,7 @@ fn answer(value: &Value) {
                 let known = from_server(error, &server, Some(key), Some(ACQUIRE.source));
                 assert_short(&known.to_string());
                 if let Some(redirect) = known.redirect() {
-                    assert_safe_line(&redirect.address(server.address()).to_string());
+                    assert_safe_line(&redirect.address(&server.address).to_string());
                 }
             }
         }
@@ -366,7 +366,7 @@ fn entries(bytes: &[u8]) {
     let read: String = serde_json::from_str(&escaped_json(&json)).expect("it stays JSON");
     assert_eq!(read, text);
     // Other servers' places come in such texts, too.
-    let address = any_server(Part::Node).address().clone();
+    let address = any_server(Part::Node).address.clone();
     let nodes = Nodes::parse(&text, &address);
     assert!(nodes.others.len() <= 16 && nodes.replicas.len() <= 1000);
     for address in &nodes.others {

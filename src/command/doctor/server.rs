@@ -160,12 +160,12 @@ impl Server<'_> {
     }
 
     fn is_about_tls(&self, error: &Error) -> bool {
-        self.locks.server().address().has_tls() && error.kind == ErrorKind::Config
+        self.locks.server().address.has_tls() && error.kind == ErrorKind::Config
     }
 
     fn tls(&self) -> Finding {
         let server = self.locks.server();
-        let address = server.address();
+        let address = &server.address;
         match &self.connected {
             _ if self.locks.send_open_password() => warn(
                 "the password crosses the network unencrypted: anyone on the path can read it",
@@ -576,7 +576,7 @@ impl Server<'_> {
         let message = message.trim_start_matches([':', ' ']);
         let message = message.strip_prefix("is not ready: ").unwrap_or(message);
         let (message, fix) = message.split_once("; ").unwrap_or((message, ""));
-        let is_socket = self.locks.server().address().is_socket();
+        let is_socket = self.locks.server().address.is_socket();
         let fix = match (error.kind, &error.cause) {
             (ErrorKind::Busy, _) => self.command(&["SCRIPT", "KILL"], None),
             (_, Some(Cause::MissingRules(rules))) => self.permit(rules),

@@ -46,7 +46,7 @@ pub(super) fn ask(
         questions.push(cmd("INFO").arg("sentinel").clone());
     }
     let began = Instant::now();
-    let (_, answers) = Connection::open(sentinel, within, within, &questions)?;
+    let (_, answers) = Connection::open(sentinel, within, &questions)?;
     let by = sentinel.to_string();
     let lacks = |what: &str| {
         let message = format!("the sentinel at {by} gave an answer without {what}");
@@ -71,7 +71,7 @@ pub(super) fn ask(
         _ if question.with_replicas => return Err(lacks("the replicas")),
         _ => Vec::new(),
     };
-    let tls = sentinel.address().has_tls();
+    let tls = sentinel.address.has_tls();
     let number = |name| said(name).and_then(|number| number.parse().ok());
     let report = answers.get(4).map(lossy_text).unwrap_or_default();
     let answer = Answer {

@@ -531,19 +531,18 @@ fn open_within(
     sentinels: &Sentinels,
     names_each: bool,
 ) -> Result<Connection, Error> {
-    let search = search(&server(1, Part::Primary), within, names_each);
-    let mut connection = sentinels.open(&search)?;
-    connection.confirming.replication = search.replication;
+    let mut connection = sentinels.open(&search(&server(1, Part::Primary), within, names_each))?;
+    let (quorum, timeout) = (Quorum::All, within);
+    let replication = Replication { quorum, timeout };
+    connection.confirming.replication = names_each.then_some(replication);
     Ok(connection)
 }
 
-fn search(last: &Arc<Server>, within: Duration, names_each: bool) -> Search {
-    let (quorum, timeout) = (Quorum::All, within);
+fn search(last: &Arc<Server>, within: Duration, needs_all: bool) -> Search {
     Search {
         last: Arc::clone(last),
-        timeout,
         until: Instant::now() + within,
-        replication: names_each.then_some(Replication { quorum, timeout }),
+        needs_all,
     }
 }
 
@@ -564,7 +563,7 @@ fn one_sentinel_that_still_names_the_old_primary_keeps_no_run_there() {
             let (sentinels, fakes) = three(new);
             tell(&fakes[behind..=behind], old);
             let mut connection = open(&sentinels, names_each).unwrap();
-            assert_eq!(port_of(connection.server().address()), new);
+            assert_eq!(port_of(&connection.server().address), new);
             // Nor does a renewal, whichever sentinel it asks.
             let mut moves = || sentinels.has_moved(&mut connection, LONG);
             assert_eq!([moves(), moves(), moves()], [false; 3]);
@@ -594,7 +593,7 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
     assert!(open_to_release(second).is_err());
     last.note_answer();
     let connection = open_to_release(second).unwrap();
-    assert_eq!(port_of(connection.server().address()), port);
+    assert_eq!(port_of(&connection.server().address), port);
     // A release goes to the next primary if most sentinels name that.
     let next = primary();
     for fake in &fakes {
@@ -602,7 +601,7 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
     }
     tell(&fakes[..2], next);
     let connection = open_to_release(LONG).unwrap();
-    assert_eq!(port_of(connection.server().address()), next);
+    assert_eq!(port_of(&connection.server().address), next);
 }
 
 #[test]
@@ -660,7 +659,7 @@ fn a_holder_follows_most_sentinels_to_the_next_primary() {
         tell(&fakes[..2], new);
         assert!(moves(&mut connection));
         let mut connection = open(&sentinels, names_each).unwrap();
-        assert_eq!(port_of(connection.server().address()), new);
+        assert_eq!(port_of(&connection.server().address), new);
         assert!(!moves(&mut connection));
     }
 }
