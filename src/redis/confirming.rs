@@ -109,6 +109,11 @@ impl Confirming {
         number
     }
 
+    /// Drops an answer that is held back: nobody waits for it any more.
+    pub(super) fn forget(&mut self) {
+        self.pending = None;
+    }
+
     /// Returns what replicas must have before the answer of a script is valid, if they must have anything.
     pub(super) fn replication_of(&self, script: &Script) -> Option<Replication> {
         self.replication.filter(|_| script.counts_when_replicated)

@@ -584,7 +584,9 @@ impl Connection {
         let wire = &mut self.wire;
         let number = self.confirming.await_release(wire, goal, until);
         let sent = wire.send(until);
-        sent.and_then(|()| self.answer(number, until)).is_ok()
+        let answer = sent.and_then(|()| self.answer(number, until));
+        self.confirming.forget();
+        answer.is_ok()
     }
 }
 

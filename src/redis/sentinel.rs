@@ -138,6 +138,7 @@ impl Sentinels {
             ));
         }
         *lock(&self.failed) = None;
+        role.iter().for_each(|role| server.note_role(role));
         connection.confirming.listed = Listed::for_a_round(Goal::Each(agreed.replicas));
         Ok(connection)
     }
