@@ -34,7 +34,7 @@ const HOPS: usize = 3;
 /// A node that is silent takes at most this part of the time, so that some is left for the others.
 const SHARE: usize = 4;
 
-/// How long the nodes of a cluster are taken to be what they were.
+/// Lifetime of a list of the cluster's nodes.
 const NODES_LAST: Duration = Duration::from_secs(60);
 
 /// The nodes of a URL, and what to ask them.
@@ -72,7 +72,7 @@ impl Cluster {
     }
 }
 
-/// What a connection does only in a cluster.
+/// Requests that a connection makes only in a cluster.
 impl Connection {
     /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
     /// that to what is asked next, and nothing waits for it.
@@ -224,7 +224,7 @@ impl SlotSearch<'_> {
         // Several servers that know nothing of each other would each grant the lock.
         let is_node = match connection.pushes.is_node {
             Some(is_node) => is_node,
-            // It is too old to say, or this user may not ask. Without a cluster it has no slots.
+            // The server is too old to say, or this user may not ask. Without a cluster, a server has no slots.
             None => match connection.query_until(cmd("CLUSTER").arg("KEYSLOT").arg("x"), until) {
                 Err(error) if error.kind == ErrorKind::Internal => false,
                 answer => answer.map(|_| true)?,

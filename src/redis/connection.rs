@@ -366,7 +366,7 @@ impl Connection {
 
     /// Takes in the beginning of a key's value, after which the key is tracked.
     fn value_push(&mut self, values: &[Vec<u8>], value: &Value) -> Option<Received> {
-        // It was moved to another node, so it isn't tracked. The renewal says more.
+        // The key was moved to another node, so it isn't tracked. The renewal says more.
         if matches!(value, Value::ServerError(_)) && self.wire.server.part == Part::Node {
             self.pushes.tracking = false;
             return None;

@@ -218,13 +218,15 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
     pub fn open(&self, within: Duration) -> Result<Connection, Error> {
-        self.opened(self.kind.open(&self.search(within))?)
+        let opened = self.kind.open(&self.search(within))?;
+        Ok(self.note(opened))
     }
 
     /// Like [`Self::open`], for a release. Needs no majority of the sentinels: a server that was replaced can't free another
     /// client's lock.
     pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
-        self.opened(self.kind.open_to_release(&self.search(within))?)
+        let opened = self.kind.open_to_release(&self.search(within))?;
+        Ok(self.note(opened))
     }
 
     fn search(&self, within: Duration) -> Search {
@@ -235,10 +237,10 @@ impl Deployment {
         }
     }
 
-    fn opened(&self, mut connection: Connection) -> Result<Connection, Error> {
+    fn note(&self, mut connection: Connection) -> Connection {
         *lock(&self.current) = Arc::clone(connection.server());
         connection.confirming.replication = self.replication();
-        Ok(connection)
+        connection
     }
 
     /// Returns true if a password for any of the servers crosses a network unencrypted.

@@ -110,7 +110,7 @@ impl Nodes {
                 && let Some((address, _)) = place.split_once('@')
             {
                 shard.insert(id);
-                // What only reads the stream has no port.
+                // A client that only reads the stream has no port.
                 if !is_down && !address.ends_with(":0") {
                     nodes.replicas.push(address.to_owned());
                 }

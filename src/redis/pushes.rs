@@ -38,7 +38,7 @@ pub(super) struct Pushes {
     pub(super) sharded: bool,
     /// The channel that was last asked for.
     pub(super) channel: Option<Vec<u8>>,
-    /// What came while an answer was waited for, and the caller hasn't heard of yet.
+    /// Pushes that came while redlock waited for an answer, and that the caller hasn't heard of yet.
     passed: Vec<Push>,
     /// The server was asked to notify us of keys that change.
     pub(super) tracking: bool,
@@ -77,7 +77,7 @@ impl Pushes {
             Resp3::Spoken => wire.add(&self.subscribe_command(), Expected::Subscribed),
             Resp3::Asked => {
                 wire.send(wire.until())?;
-                // What is sent from now on is held back until the answer.
+                // From now on requests are held back until the answer.
                 wire.is_held_back = true;
                 if before.is_none() {
                     wire.expected.push_back(Expected::Subscribed);

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redis::cmd;
+use redis::{Value, cmd};
 
 use self::answer::{Question, ask};
 pub use self::heard::Answer;
@@ -126,9 +126,11 @@ impl Sentinels {
             }
             opened => opened,
         };
-        let (mut connection, role) =
+        let (mut connection, answers) =
             opened.map_err(|error| self.unreachable(&agreed.by, &error, &server))?;
-        if role.first().and_then(Role::parse).is_none() {
+        let role = answers.first().unwrap_or(&Value::Nil);
+        connection.server().note_role(role);
+        if Role::parse(role).is_none() {
             return Err(Error::new(
                 ErrorKind::NoPrimary,
                 format!(
@@ -138,7 +140,6 @@ impl Sentinels {
             ));
         }
         *lock(&self.failed) = None;
-        role.iter().for_each(|role| server.note_role(role));
         connection.confirming.listed = Listed::for_a_round(Goal::Each(agreed.replicas));
         Ok(connection)
     }

@@ -63,7 +63,7 @@ pub struct Server {
     pub(super) past: Arc<Past>,
 }
 
-/// What this process has learned about an address.
+/// Knowledge of this process about an address.
 #[derive(Default)]
 pub(super) struct Past {
     /// The shortest time that the answer to a call has taken.

@@ -1,4 +1,4 @@
-//! One server, at the address in the URL.
+//! A single server, at the address in the URL.
 
 use std::time::Duration;
 

@@ -49,7 +49,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where a URL was given.
+/// Origin of a URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum UrlOrigin {
     #[default]

@@ -14,7 +14,7 @@ pub struct KnownReplica {
     pub priority: u32,
     /// Down for this sentinel, or never heard of.
     pub is_down: bool,
-    /// It was the primary before, has come back, and isn't demoted yet.
+    /// A former primary that has come back, and isn't demoted yet.
     pub is_former: bool,
 }
 
@@ -36,7 +36,7 @@ impl KnownReplica {
                 || flags
                     .split(',')
                     .any(|flag| flag == "s_down" || flag == "o_down"),
-            // It has followed no primary since this sentinel lists it. A replica that is just being promoted calls itself a
+            // The replica has followed no primary since this sentinel lists it. A replica that is just being promoted calls itself a
             // primary, too: that one is the last to do without.
             is_former: is_primary && matches!(&*host, "" | "?"),
         }
@@ -47,9 +47,9 @@ impl KnownReplica {
 /// those that a majority of all sentinels sees down, or has never heard of, or just back as the primary that they were. No
 /// sentinel promotes one that is down, nor one of the latter before others.
 pub(super) fn promotable_replicas(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
+    let mut promotable: Vec<String> = Vec::new();
     for replica in lists.iter().copied().flatten() {
-        // What only reads the stream has no port.
+        // A client that only reads the stream has no port.
         let is_server = !replica.address.ends_with(":0");
         let is_out = |other: &KnownReplica| {
             let is_last = || {
@@ -59,12 +59,12 @@ pub(super) fn promotable_replicas(lists: &[&[KnownReplica]], sentinels: usize) -
             other.address == replica.address && (other.is_down || other.is_former && is_last())
         };
         let out = lists.iter().filter(|list| list.iter().any(is_out)).count();
-        let is_known = found.contains(&replica.address);
+        let is_known = promotable.contains(&replica.address);
         if is_server && !is_known && replica.priority > 0 && out <= sentinels / 2 {
-            found.push(replica.address.clone());
+            promotable.push(replica.address.clone());
         }
     }
-    found
+    promotable
 }
 
 /// Whether sentinels promote this one before the other, which was the primary and has none of its data.
