@@ -14,8 +14,8 @@ use redis::{Cmd, Value, cmd};
 
 use super::call::Call;
 use super::connection::Connection;
-use super::deployment::{Kind, Search};
 use super::error::{Cause, Error, ErrorKind};
+use super::kind::{Kind, Search};
 use super::left;
 use super::nodes::{Nodes, Redirect, cluster_nodes, is_host};
 use super::replication::{Listed, Role};

@@ -20,8 +20,8 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{geteuid, gethostname};
 
 use super::connection::Connection;
-use super::deployment::{Kind, Search};
 use super::error::{Cause, Error, ErrorKind};
+use super::kind::{Kind, Search};
 use super::stream::{Stream, open_unix};
 use crate::reason::reason;
 use crate::sys;

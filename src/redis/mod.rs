@@ -24,6 +24,7 @@ mod confirming;
 pub mod connection;
 pub mod deployment;
 pub mod error;
+pub mod kind;
 pub mod local;
 pub mod nodes;
 pub mod password;

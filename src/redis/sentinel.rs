@@ -9,7 +9,7 @@
 
 mod answer;
 mod heard;
-mod poll;
+pub mod poll;
 pub mod replicas;
 
 use std::net::IpAddr;
@@ -23,10 +23,11 @@ use redis::{Value, cmd};
 use self::answer::{Question, ask};
 pub use self::heard::Answer;
 use self::heard::Heard;
+pub use self::poll::RollCall;
 use self::poll::{Agreed, Poll};
 use super::connection::Connection;
-use super::deployment::{Kind, Search};
 use super::error::{Cause, Error, ErrorKind};
+use super::kind::{Kind, Search};
 use super::replication::{Goal, Listed, Role};
 use super::resolve::resolve;
 use super::server::Server;
@@ -248,29 +249,6 @@ impl Kind for Sentinels {
             coming: self.ask_all(&question, within),
             until: Instant::now() + within,
         })
-    }
-}
-
-/// A question to all sentinels, with answers that are still coming in.
-pub struct RollCall {
-    /// Name of the primary.
-    pub primary: String,
-    sentinels: usize,
-    coming: Receiver<Result<Answer, Error>>,
-    until: Instant,
-}
-
-impl RollCall {
-    /// Waits until all have answered, or the time is over.
-    pub fn votes(&self) -> Vec<Result<Answer, Error>> {
-        let answers = (0..self.sentinels).map(|_| {
-            let answer = self.coming.recv_timeout(left(self.until));
-            answer.unwrap_or_else(|_| {
-                let message = "a sentinel gives no answer in time".to_owned();
-                Err(Error::new(ErrorKind::Unreachable, message).because(Cause::Silent))
-            })
-        });
-        answers.collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Error;
 use super::connection::Connection;
-use super::deployment::{Kind, Search};
+use super::kind::{Kind, Search};
 
 pub(super) struct Single;
 

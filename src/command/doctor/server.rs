@@ -164,20 +164,17 @@ impl Server<'_> {
     }
 
     fn tls(&self) -> Finding {
-        let server = self.locks.server();
-        let address = &server.address;
+        let at = self.locks.server().address.clone();
         match &self.connected {
             _ if self.locks.send_open_password() => warn(
                 "the password crosses the network unencrypted: anyone on the path can read it",
                 "connect by rediss:// to a TLS port of the server (docs/servers.md), or by a tunnel",
             ),
-            _ if address.is_socket() => moot("a socket of this host"),
-            _ if address.is_within_host() && !address.has_tls() => {
-                moot("not used within this host")
-            }
+            _ if at.is_socket() => moot("a socket of this host"),
+            _ if at.is_within_host() && !at.has_tls() => moot("not used within this host"),
             Err(error) if self.is_about_tls(error) => self.failure(error),
             Err(_) => unknown(NO_CONNECTION),
-            Ok(_) if address.has_tls() => ok(format!("certificate valid for {}", address.host())),
+            Ok(_) if at.has_tls() => ok(format!("certificate valid for {}", at.host())),
             Ok(_) => ok("unencrypted (rediss:// encrypts)"),
         }
     }

@@ -781,3 +781,20 @@ fn while_the_primary_is_dead_each_try_asks_one_sentinel() {
         assert!(open(&sentinels, names_each).is_ok());
     }
 }
+
+#[test]
+fn a_release_that_is_not_confirmed_in_time_fails_no_later_request() {
+    // The answers about the release come with the answer to the next request.
+    let role = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\nh\r\n$1\r\n1\r\n$1\r\n3\r\n";
+    let port = serve(move |words| match words[0].as_str() {
+        "PING" => format!("{role}:0\r\n{role}+PONG\r\n"),
+        _ => String::new(),
+    });
+    let (mut connection, _) = Connection::open(&server(port, Part::Only), LONG, &[]).unwrap();
+    let (quorum, timeout) = (Quorum::All, LONG);
+    connection.confirming.replication = Some(Replication { quorum, timeout });
+    let behind = Goal::Each(vec!["h:1".into()]);
+    connection.confirming.listed = Listed::for_a_round(behind);
+    assert!(!connection.is_followed(Duration::from_millis(50)));
+    assert!(connection.query(&cmd("PING")).is_ok());
+}
