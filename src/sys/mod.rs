@@ -19,7 +19,6 @@ mod signals;
 mod spawn;
 mod terminal;
 mod thread;
-mod timer;
 
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::fs::{self, File};
@@ -50,7 +49,6 @@ pub use self::signals::{Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill,
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 pub use self::terminal::TerminalModes;
 pub use self::thread::{USUAL_STACK, start_thread};
-pub use self::timer::{ClockTimer, since_boot};
 
 /// A file that is nowhere but in memory.
 pub fn memory_file() -> io::Result<File> {
