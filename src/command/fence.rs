@@ -19,7 +19,6 @@ use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::duration;
 use crate::supervise::environment;
-use crate::sys;
 
 /// How long to wait for FILE's lock. Each holds it for two writes to the disk, so that only one who
 /// has nothing to do with fences, or whose disk hangs, holds it for this long.
@@ -199,7 +198,7 @@ fn sync_directory(path: &Path, file: &File) -> io::Result<()> {
             if error.kind() == ErrorKind::PermissionDenied
                 || error.raw_os_error() == Some(libc::EINVAL) =>
         {
-            sys::sync_file_system(file)
+            Ok(nix::unistd::syncfs(file)?)
         }
         synced => synced,
     }

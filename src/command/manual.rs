@@ -1,10 +1,12 @@
 //! `redlock help`: the pages that packages install as files, for those who have the binary alone.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::Result;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::mistakes::print_help;
 use super::usage::BadUsage;
@@ -49,9 +51,10 @@ pub(super) fn pages() -> impl Iterator<Item = &'static str> {
 
 /// Becomes a program that reads this text from its standard input. Returns only if that fails.
 fn become_reader(words: &[&str], text: &str) {
-    let Ok(mut file) = sys::memory_file() else {
+    let Ok(file) = memfd_create(c"redlock", MFdFlags::MFD_CLOEXEC) else {
         return;
     };
+    let mut file = File::from(file);
     if file.write_all(text.as_bytes()).is_ok() && file.rewind().is_ok() {
         sys::set_default(libc::SIGPIPE);
         let _ = Command::new(words[0]).args(&words[1..]).stdin(file).exec();
