@@ -251,6 +251,27 @@ fn timeout_around_a_run_sends_its_command_one_term() {
     }
 }
 
+#[test]
+fn a_term_that_a_script_in_the_group_sends_to_redlock_alone_reaches_command() {
+    let redis = start();
+    // Like timeout(1), the script ignores the signal and then continues redlock, but COMMAND hasn't got the signal.
+    let sends = "trap '' TERM; read line; kill -TERM $!; kill -CONT $!; wait $!";
+    let script = format!("{UNDER_REDLOCK} ~/counter child TERM NUM60 & {sends}");
+    let mut terminal = on_terminal(&redis, &["sh", "-c", &script]);
+    let child = pid_in(&terminal.line("child ready"));
+    let redlock = redlocks_above(child)[0];
+    // Stopped, it takes both signals in at once.
+    send(redlock, libc::SIGSTOP);
+    wait_until("it is stopped", || is_stopped(redlock));
+    terminal.type_in("\n");
+    wait_until("it goes on", || !is_stopped(redlock));
+    settle(&mut terminal, child);
+    end(&mut terminal, child);
+    assert_eq!(terminal.count("child TERM"), 1, "{}", terminal.shown);
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
+    assert_nothing_left(&redis);
+}
+
 /// Sender of a signal.
 #[derive(Clone, Copy, Debug)]
 enum Sender {
