@@ -190,9 +190,9 @@ impl HeldLocks {
         if self.watchdog.as_mut().is_some_and(Watchdog::is_alive) {
             return;
         }
-        let started = self.renewer().and_then(|renewer| {
-            Watchdog::start(child, dead_by, by_renewal, |call| renewer.call(call))
-        });
+        let renewer = self.renewer();
+        let started =
+            renewer.and_then(|renewer| Watchdog::start(child, dead_by, by_renewal, renewer));
         self.watchdog = started.ok();
     }
 
