@@ -23,7 +23,8 @@ use crate::decide::session::{self, Action, Policy, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::supervise::process::ProcessFd;
-use crate::supervise::tree::{self, EndedScript, Execution, Process, Stat, Tree};
+use crate::supervise::procfs::{self, Execution, Process, Stat};
+use crate::supervise::tree::{self, EndedScript, Tree};
 use crate::sys;
 
 /// The process for which a lock is kept, and what it starts from then on.
@@ -62,7 +63,7 @@ impl Descendant {
         match (&self.descriptor, &self.process) {
             (Some(descriptor), _) => descriptor.has_ended(),
             (None, Some(process)) => !process.is_alive(),
-            (None, None) => !tree::is_there(Pid::from_raw(self.pid)),
+            (None, None) => !procfs::is_there(Pid::from_raw(self.pid)),
         }
     }
 
@@ -99,7 +100,7 @@ impl Target {
             instance,
             since: now(),
             session: Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.session),
-            ancestors: tree::ancestors(Pid::from_raw(pid)),
+            ancestors: procfs::ancestors(Pid::from_raw(pid)),
             tree: Tree::below(Pid::from_raw(pid)),
             execution: Execution::of(Pid::from_raw(pid)),
             descendants: Vec::new(),
@@ -131,7 +132,7 @@ impl Target {
         let mut found = Vec::new();
         let add = |pid: Pid| match Process::read(pid) {
             Some(process) => found.push((pid.as_raw(), Some(process))),
-            None if tree::is_there(pid) => found.push((pid.as_raw(), None)),
+            None if procfs::is_there(pid) => found.push((pid.as_raw(), None)),
             None => {}
         };
         self.tree.visit_below(&roots, until, add);
@@ -194,7 +195,7 @@ impl Target {
         let script = EndedScript {
             since: self.since,
             session: self.session,
-            earlier: self.tree.earlier(),
+            earlier: &self.tree.earlier,
             ancestors: self.ancestors.as_deref().unwrap_or_default(),
             // We have become an orphan ourselves.
             adopter: Pid::parent(),
@@ -334,7 +335,7 @@ pub fn leave_behind(
     let is_left = |looked: bool| !looked || !keeper.target.has_wholly_ended();
     // And so may what could not be looked at, and what that has started.
     let had_to_end = keeper.has_asked || keeper.killed.is_some() || policy.with_children;
-    let are_hidden = keeper.target.had_hidden || !tree::sees_all();
+    let are_hidden = keeper.target.had_hidden || !procfs::sees_all();
     if keeper.killed.is_some_and(is_left) || (had_to_end && are_hidden) {
         keeper.watch.holds.leave();
     }

@@ -7,6 +7,7 @@ mod holds;
 pub mod hook;
 pub mod keeper;
 pub mod process;
+pub mod procfs;
 mod renewer;
 pub mod run;
 mod survivors;

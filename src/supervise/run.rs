@@ -26,7 +26,7 @@ use crate::protocol::{self, Locks, Name, Who};
 use crate::report::{self, Verbosity, cancelled, lost};
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
-use crate::supervise::tree::Stat;
+use crate::supervise::procfs::Stat;
 use crate::supervise::watchdog::Watchdog;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes};
 use crate::systemd;

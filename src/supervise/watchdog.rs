@@ -23,8 +23,9 @@ use crate::clock::{Moment, Timer, now};
 use crate::signal::passed_on;
 use crate::supervise::child::Child;
 use crate::supervise::process::ProcessFd;
+use crate::supervise::procfs::Process;
 use crate::supervise::renewer::{OnRenewal, Renewer};
-use crate::supervise::tree::{self, Process};
+use crate::supervise::tree;
 use crate::sys::poll::{self, readable};
 use crate::sys::{self, SignalSet, WATCHDOG};
 

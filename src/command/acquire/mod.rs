@@ -29,7 +29,7 @@ use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::keeper::{self, Target};
 use crate::supervise::process;
-use crate::supervise::tree::{self, Stat};
+use crate::supervise::procfs::{self, Stat};
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::{self, poll};
 
@@ -111,7 +111,7 @@ fn acquire_and_print(
         return Ok(Ok(None));
     };
     let settings = acquisition.settings;
-    if !tree::sees_all() {
+    if !procfs::sees_all() {
         settings.verbosity.info(HIDDEN);
     }
     let policy = Policy {
@@ -146,8 +146,8 @@ fn target(pid: i32, options: &cli::Acquire, settings: &Settings) -> Result<Targe
             "process 1 never ends; give the pid of the process that needs the lock, such as $$",
         ));
     }
-    if !tree::has_own_proc() {
-        return Err(BadUsage(format!("--while-pid: {}", tree::FOREIGN_PROC)).into());
+    if !procfs::has_own_proc() {
+        return Err(BadUsage(format!("--while-pid: {}", procfs::FOREIGN_PROC)).into());
     }
     if pid == nix::unistd::getpid().as_raw() || is_substitution(pid, options.format) {
         return Err(unfit(
