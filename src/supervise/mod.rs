@@ -6,6 +6,7 @@ pub mod environment;
 mod holds;
 pub mod hook;
 pub mod keeper;
+mod messages;
 pub mod process;
 pub mod procfs;
 mod renewer;
