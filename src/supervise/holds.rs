@@ -196,13 +196,6 @@ impl HeldLocks {
         self.watchdog = started.ok();
     }
 
-    /// Returns whether this signal was sent to the watchdog as well, or is within this time. It then counts once, unless
-    /// another look will follow (`peek`).
-    pub fn has_watchdog_got(&mut self, signal: i32, within: Duration, peek: bool) -> bool {
-        let watchdog = self.watchdog.as_mut();
-        watchdog.is_some_and(|watchdog| watchdog.has_got(signal, within, peek))
-    }
-
     /// Takes in results of renewals and checks, and what went wrong between them. A lock that is gone is forgotten.
     pub fn news(&mut self) -> Vec<LockNews> {
         let of_renewer = self.renewer.as_mut().and_then(Renewer::completed);

@@ -232,7 +232,8 @@ impl Supervision<'_> {
         };
         let stop = self.watch.next_stop();
         let within = stop.map_or(within, |stop| within.min(stop.since(now())));
-        self.watch.holds.has_watchdog_got(signal, within, peek)
+        let watchdog = self.watch.holds.watchdog.as_mut();
+        watchdog.is_some_and(|watchdog| watchdog.has_got(signal, within, peek))
     }
 
     fn look_whether_stopped(&mut self) {

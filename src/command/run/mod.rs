@@ -34,7 +34,7 @@ use crate::stderr;
 use crate::supervise::HeldLocks;
 use crate::supervise::child;
 use crate::supervise::environment::{self, Environment};
-use crate::supervise::hook::{Forks, Hook, News};
+use crate::supervise::hook::{Hook, News};
 use crate::supervise::process;
 use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
 use crate::sys::poll::sleep;
@@ -277,7 +277,6 @@ impl Run<'_> {
             who: &request.who,
             fences,
             waited_ms: u64::try_from(waited_ms).unwrap_or(u64::MAX),
-            forks: Forks::default(),
         })
     }
 
