@@ -205,8 +205,7 @@ fn admit_all(
         }
     }
     let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
-    let locks: Vec<_> = holds.all.iter().map(|hold| hold.as_job_lock(who)).collect();
-    Ok(environment::of_job(&names, &locks, &around, 0, has_slots))
+    Ok(holds.environment(&names, &around, who, has_slots))
 }
 
 /// Returns the message that the hold of a run is over.

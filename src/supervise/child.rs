@@ -14,7 +14,7 @@ use crate::clock::{Moment, now};
 use crate::decide::job_control::StoppedBy;
 use crate::signal::SIGINT;
 use crate::supervise::procfs::{Process, Stat, is_alive};
-use crate::supervise::tree::{Evidence, IsMarked, Tree};
+use crate::supervise::tree::{Evidence, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 
 /// A child that was spawned, and may have been reaped.
@@ -87,8 +87,8 @@ pub struct Conditions {
     pub sigchld_ignored: bool,
     /// It must not start later than this.
     pub not_after: Option<Moment>,
-    /// By what environment all that it starts is known.
-    pub is_marked: Option<IsMarked>,
+    /// Ids of the locks, by which all that the child starts is known.
+    pub ids: Vec<String>,
 }
 
 /// What reaping found.
@@ -111,7 +111,7 @@ impl Child {
     pub fn spawn(
         command: &Prepared,
         variables: &[(&'static str, OsString)],
-        conditions: &Conditions,
+        conditions: Conditions,
     ) -> Result<Self, SpawnError> {
         let added = variables.iter().map(|(name, value)| variable(name, value));
         let added: Vec<CString> = added
@@ -140,7 +140,7 @@ impl Child {
         tree.evidence = Evidence {
             command: Some(pid),
             limit,
-            is_marked: conditions.is_marked.clone(),
+            ids: conditions.ids,
         };
         Ok(Self {
             pid,

@@ -14,7 +14,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
-use super::environment::{Origin, origin_of};
 use super::{Executor, HeldLocks, Step, Watch, needed};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
@@ -23,18 +22,16 @@ use crate::decide::session::{self, Action, Policy, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::supervise::process::ProcessFd;
-use crate::supervise::procfs::{self, Execution, Process, Stat};
-use crate::supervise::tree::{self, EndedScript, Tree};
+use crate::supervise::procfs::{self, Execution, Process};
+use crate::supervise::tree::Tree;
 use crate::sys;
 
 /// The process for which a lock is kept, and what it starts from then on.
 pub struct Target {
     pid: i32,
     process: ProcessFd,
-    instance: String,
-    /// Since when it counts what it starts, and in which session.
-    since: Moment,
-    session: i32,
+    /// Its identity, by which its descendants recognize it.
+    pub instance: String,
     /// What had started it; `None` where that can't be seen.
     ancestors: Option<Vec<Process>>,
     tree: Tree,
@@ -98,8 +95,6 @@ impl Target {
             pid,
             process,
             instance,
-            since: now(),
-            session: Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.session),
             ancestors: procfs::ancestors(Pid::from_raw(pid)),
             tree: Tree::below(Pid::from_raw(pid)),
             execution: Execution::of(Pid::from_raw(pid)),
@@ -113,11 +108,6 @@ impl Target {
     /// Its pid, and itself.
     pub fn process(&self) -> (i32, &ProcessFd) {
         (self.pid, &self.process)
-    }
-
-    /// Returns its identity, by which its descendants recognize it.
-    pub fn instance(&self) -> String {
-        self.instance.clone()
     }
 
     /// Remembers what descends from it and from what it has started, as far as that is found until then: when it
@@ -139,13 +129,11 @@ impl Target {
         self.add(found, until);
     }
 
-    /// Finds what it has started: its descendants, what has the lock's token (under this id) in its environment, and
-    /// what it has forked just before it ended, as far as that can be done in time. Whether all could be looked at.
-    fn find_marked(&mut self, id: &str, until: Option<Moment>) -> bool {
+    /// Finds what it has started: its descendants, what has the lock's token in its environment, and what it has forked just before it ended, as far as that can be done in time. Whether all could be looked at.
+    fn find_marked(&mut self, until: Option<Moment>) -> bool {
         self.remember(until);
         let in_time = || until.is_none_or(|until| now() < until);
-        let is_ours = |environment: &[u8]| origin_of(environment, id) == Origin::Ours;
-        let marked = self.tree.marked(is_ours, self.execution, in_time);
+        let marked = self.tree.marked(self.execution, in_time);
         let looked = marked.is_ok() && in_time();
         let marked = marked.unwrap_or_default().into_iter();
         let marked = marked.map(|process| (process.pid, Some(process))).collect();
@@ -191,16 +179,9 @@ impl Target {
 
     /// Finds a process that it has started, that has lost its parent and the lock's token since. It is only
     /// waited for, as in an interactive session it may be another job's.
-    fn find_orphan(&mut self, id: &str) {
-        let script = EndedScript {
-            since: self.since,
-            session: self.session,
-            earlier: &self.tree.earlier,
-            ancestors: self.ancestors.as_deref().unwrap_or_default(),
-            // We have become an orphan ourselves.
-            adopter: Pid::parent(),
-        };
-        if let Some(process) = tree::orphan_of(&script, |text| origin_of(text, id)) {
+    fn find_orphan(&mut self) {
+        let ancestors = self.ancestors.as_deref().unwrap_or_default();
+        if let Some(process) = self.tree.orphan_of_script(ancestors) {
             let suspect = self.descendant(process.pid, Some(process));
             self.suspects.push(suspect);
         }
@@ -220,14 +201,14 @@ impl Target {
 
     /// Asks it and its tree to terminate. To look at all processes may take longer on a busy machine than there
     /// is time until they have to be killed.
-    fn terminate(&mut self, id: &str, kill_at: Option<Moment>) {
+    fn terminate(&mut self, kill_at: Option<Moment>) {
         // A stopped process takes its SIGTERM only when it goes on.
         let signals = [sys::SIGTERM, sys::SIGCONT];
         // Its children have no parent when it has ended.
         self.remember(kill_at);
         self.signal_all(&signals);
         let before = self.identities();
-        self.find_marked(id, kill_at);
+        self.find_marked(kill_at);
         // What that has started in turn may have lost the token.
         self.remember(kill_at);
         let others = self.descendants.iter();
@@ -240,11 +221,11 @@ impl Target {
 
     /// Kills it and its tree. What is known of it is stopped first: it works no more, starts nothing, and what it has
     /// started keeps its parent until it is found. Whether all could be looked at.
-    fn kill(&mut self, id: &str) -> bool {
+    fn kill(&mut self) -> bool {
         self.signal_all(&[sys::SIGSTOP]);
         self.remember(None);
         self.signal_all(&[sys::SIGKILL]);
-        let looked = self.find_marked(id, None);
+        let looked = self.find_marked(None);
         self.signal_all(&[sys::SIGKILL]);
         looked
     }
@@ -309,11 +290,9 @@ pub fn leave_behind(
     let mut target = target;
     target.descriptors = sys::raise_file_limit().saturating_sub(OWN_DESCRIPTORS);
     // What an outer job holds has its token, and that job works under it as well.
-    let own = holds.all.first().filter(|hold| !hold.reentrant);
-    let id = own.map(|hold| hold.claim.id());
+    target.tree.evidence.ids = holds.ids();
     let mut keeper = Keeper {
         target,
-        id: id.unwrap_or_default(),
         policy,
         has_asked: false,
         killed: None,
@@ -344,8 +323,6 @@ pub fn leave_behind(
 
 struct Keeper<'a> {
     target: Target,
-    /// The lock's holder, as others call it; empty where that is an outer job.
-    id: String,
     policy: Policy,
     /// The script and its tree were asked to end.
     has_asked: bool,
@@ -371,7 +348,7 @@ impl Keeper<'_> {
         }
         let until = now() + GIVE_UP_WITHIN;
         while now() < until {
-            if self.target.kill(&self.id) && self.target.has_wholly_ended() {
+            if self.target.kill() && self.target.has_wholly_ended() {
                 return Exit::Lost;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -407,10 +384,10 @@ impl<'a> Executor<'a> for Keeper<'a> {
             Action::Terminate(_) => {
                 let kill_at = self.watch.next_stop();
                 self.has_asked = true;
-                self.target.terminate(&self.id, kill_at);
+                self.target.terminate(kill_at);
             }
             Action::Kill(_) | Action::KillRest => {
-                self.killed = Some(self.target.kill(&self.id));
+                self.killed = Some(self.target.kill());
             }
             Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
         }
@@ -434,9 +411,9 @@ impl<'a> Executor<'a> for Keeper<'a> {
         }
         // What ends may have started something else before.
         if self.target.has_wholly_ended() {
-            self.has_looked = self.target.find_marked(&self.id, None);
+            self.has_looked = self.target.find_marked(None);
             if self.policy.with_children {
-                self.target.find_orphan(&self.id);
+                self.target.find_orphan();
             }
         }
         if self.has_looked && self.target.has_wholly_ended() {

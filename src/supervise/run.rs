@@ -78,11 +78,11 @@ pub fn supervise(
         own_group: !terms.policy.on_terminal,
         sigchld_ignored: signals.sigchld_ignored,
         not_after: holds.lease().map(|lease| lease.deadline()),
-        is_marked: holds.is_marked(),
+        ids: holds.ids(),
     };
     let on_terminal = terms.policy.on_terminal;
     let modes = on_terminal.then(TerminalModes::read).flatten();
-    let child = Child::spawn(&work.prepared, &work.environment, &conditions)?;
+    let child = Child::spawn(&work.prepared, &work.environment, conditions)?;
     systemd::ready(&format!("running {}", report::describe_job(terms.who)));
     let began = now();
     let policy = Policy {

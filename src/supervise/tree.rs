@@ -10,13 +10,12 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use nix::unistd::{Pid, getsid};
 
 use crate::clock::{Moment, now};
-use crate::supervise::environment::{Origin, has_called_hook, is_of_hook, lock_hooks};
+use crate::supervise::environment::{Origin, has_called_hook, is_of_hook, lock_hooks, origin_of};
 use crate::supervise::procfs::{
     Execution, FIRST, MOST_ANCESTORS, Process, Stat, children, could_not_look, environment,
     has_own_proc, is_alive, is_of_our_user, is_there, limit_of, processes, seen_and_hidden,
@@ -36,7 +35,7 @@ pub struct Tree {
     /// What was started before this moment was there before, and may become ours as an orphan.
     since: Moment,
     /// The children that the root had by then: start times have a resolution of only 10 ms.
-    pub earlier: Vec<Process>,
+    earlier: Vec<Process>,
     /// Those of them that may not be looked at. Their numbers are theirs until they are reaped.
     earlier_hidden: Vec<Pid>,
     /// The members that the last looks have noted.
@@ -52,12 +51,9 @@ pub struct Evidence {
     pub command: Option<Pid>,
     /// The limit that [`sys::with_lower_limit`] has lowered for all that COMMAND starts.
     pub limit: Option<u64>,
-    /// Whether an environment is that of COMMAND, or of what it has started.
-    pub is_marked: Option<IsMarked>,
+    /// Ids of the locks that are in the environments of COMMAND and of what it starts.
+    pub ids: Vec<String>,
 }
-
-/// Whether an environment, as `NAME=value` texts that end with a zero byte, is that of a job.
-pub type IsMarked = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// The kernel gives the start of a process in ticks of this length, rounded down.
 const TICK: Duration = Duration::from_millis(10);
@@ -94,7 +90,7 @@ impl Tree {
         Self {
             root,
             is_ours: false,
-            session: getsid(None).map_or(0, Pid::as_raw),
+            session: getsid(Some(root)).map_or(0, Pid::as_raw),
             since,
             earlier: Vec::new(),
             earlier_hidden: Vec::new(),
@@ -239,14 +235,13 @@ impl Tree {
         all_rest
     }
 
-    /// All processes but keepers whose environment `is_marked`, and what was forked by this execution since (but not by
-    /// what it had forked before), as far as we may see, and as long as there is time.
+    /// Returns all processes except keepers whose environments have COMMAND's mark, and what was forked by this execution since
+    /// (but not by what it had forked before), as far as we may see, and as long as there is time.
     ///
     /// # Errors
     /// No descriptor or memory is left to look: there may be others.
     pub fn marked(
         &self,
-        is_marked: impl Fn(&[u8]) -> bool,
         by: Option<Execution>,
         in_time: impl Fn() -> bool,
     ) -> io::Result<Vec<Process>> {
@@ -269,7 +264,7 @@ impl Tree {
             match environment(stat.pid) {
                 // Others may write the same into the environments of their processes.
                 Ok(text)
-                    if (is_marked(&text) && is_of_our_user(stat.pid))
+                    if (self.has_mark(&text) && is_of_our_user(stat.pid))
                         || (is_fork(stat) && !is_of_earlier_fork(stat)) =>
                 {
                     found.push(stat.process());
@@ -308,8 +303,11 @@ impl Tree {
 
     /// Whether the environment of a process is that of COMMAND, or of what it has started.
     fn is_marked(&self, pid: Pid) -> bool {
-        let is_marked = self.evidence.is_marked.as_ref();
-        is_marked.is_some_and(|is_marked| environment(pid).is_ok_and(|text| is_marked(&text)))
+        environment(pid).is_ok_and(|text| self.has_mark(&text))
+    }
+
+    fn has_mark(&self, environment: &[u8]) -> bool {
+        origin_of(environment, &self.evidence.ids) == Origin::Ours
     }
 
     /// Whether orphans of others may become ours, too: the root has had children before.
@@ -326,6 +324,69 @@ impl Tree {
         self.found.contains(&process)
             || self.is_marked(pid)
             || self.evidence.limit.is_none_or(has_limit)
+    }
+
+    /// Finds a process that a script, the root of this tree which has ended, has started, and that was orphaned: by the lock's
+    /// token in its environment, or by the script's session. (A program like `env -i` clears the environment.) `ancestors`
+    /// had started the script: only these, and the first process, can have adopted orphans of its work. Returns `None` if
+    /// not all processes can be seen.
+    pub fn orphan_of_script(&self, ancestors: &[Process]) -> Option<Process> {
+        let (all, is_any_hidden) = seen_and_hidden().ok()?;
+        if is_any_hidden || !sees_all() {
+            return None;
+        }
+        // The keeper has become an orphan itself.
+        let adopter = Pid::parent();
+        let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
+        let is_earlier = |stat: &Stat| {
+            let process = stat.process();
+            self.earlier.contains(&process) || ancestors.contains(&process)
+        };
+        // The times of starts are rounded, so that one shortly before may seem to be after that.
+        let is_younger = |stat: &Stat| stat.started + TICK > self.since.since_boot();
+        let is_excluded = |stat: &Stat| is_earlier(stat) || !is_younger(stat);
+        let parent = |pid: &Pid| Some(find(*pid)?.parent);
+        let ourselves: Vec<Pid> = std::iter::successors(Some(Pid::this()), parent)
+            .take(MOST_ANCESTORS)
+            .collect();
+        // The kernel gives an orphan to the nearest ancestor that adopts orphans, or else to the first process.
+        let may_adopt = |stat: &Stat| stat.pid == FIRST || ancestors.contains(&stat.process());
+        let is_orphaned = |stat: &Stat| {
+            let mut child = *stat;
+            loop {
+                match find(child.parent) {
+                    None => return true,
+                    Some(parent) if may_adopt(parent) => {
+                        let adopts = [FIRST, adopter].contains(&parent.pid);
+                        return adopts || parent.session != child.session;
+                    }
+                    // What a keeper has below it works for redlock: a hook, say.
+                    Some(parent)
+                        if parent.is_keeper()
+                            || is_excluded(parent)
+                            || ourselves.contains(&parent.pid) =>
+                    {
+                        return false;
+                    }
+                    Some(parent) => child = *parent,
+                }
+            }
+        };
+        let is_redlocks = |stat: &Stat| stat.is_keeper() || stat.is_helper();
+        let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !is_redlocks(stat);
+        let origin = |text: Vec<u8>| origin_of(&text, &self.evidence.ids);
+        let is_work = |stat: &&Stat| match environment(stat.pid).map(origin) {
+            Ok(Origin::Ours) => true,
+            Ok(Origin::Unsaid) => {
+                !is_earlier(stat)
+                    && !ourselves.contains(&stat.pid)
+                    && stat.session == self.session
+                    && is_orphaned(stat)
+            }
+            Ok(Origin::OfOthers) | Err(_) => false,
+        };
+        let mut candidates = all.iter().filter(|stat| is_younger(stat) && works(stat));
+        candidates.find(is_work).map(Stat::process)
     }
 
     /// Whether a process below the root was there before.
@@ -346,77 +407,6 @@ pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Re
         drop(hooks);
         work(kept);
     })
-}
-
-/// What is known of a script that has ended.
-pub struct EndedScript<'a> {
-    /// A moment at which the script was alive, before it took the lock: all of its work is younger.
-    pub since: Moment,
-    pub session: i32,
-    /// Its children at that moment.
-    pub earlier: &'a [Process],
-    /// The processes that had started it: only these, and the first process, can have adopted orphans of its work.
-    pub ancestors: &'a [Process],
-    /// The process that has adopted this one.
-    pub adopter: Pid,
-}
-
-/// Finds a process that a script has started and that was orphaned: by the lock's token in its environment, or by the
-/// script's session. (A program like `env -i` clears the environment.) Returns `None` if not all processes can be seen.
-pub fn orphan_of(script: &EndedScript, origin: impl Fn(&[u8]) -> Origin) -> Option<Process> {
-    let (all, is_any_hidden) = seen_and_hidden().ok()?;
-    if is_any_hidden || !sees_all() {
-        return None;
-    }
-    let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
-    let is_earlier = |stat: &Stat| {
-        let mut earlier = script.earlier.iter().chain(script.ancestors);
-        earlier.any(|process| *process == stat.process())
-    };
-    // The times of starts are rounded, so that one shortly before may seem to be after that.
-    let is_younger = |stat: &Stat| stat.started + TICK > script.since.since_boot();
-    let is_excluded = |stat: &Stat| is_earlier(stat) || !is_younger(stat);
-    let parent = |pid: &Pid| Some(find(*pid)?.parent);
-    let ourselves: Vec<Pid> = std::iter::successors(Some(Pid::this()), parent)
-        .take(MOST_ANCESTORS)
-        .collect();
-    // The kernel gives an orphan to the nearest ancestor that adopts orphans, or else to the first process.
-    let may_adopt = |stat: &Stat| stat.pid == FIRST || script.ancestors.contains(&stat.process());
-    let is_orphaned = |stat: &Stat| {
-        let mut child = *stat;
-        loop {
-            match find(child.parent) {
-                None => return true,
-                Some(parent) if may_adopt(parent) => {
-                    let adopts = [FIRST, script.adopter].contains(&parent.pid);
-                    return adopts || parent.session != child.session;
-                }
-                // What a keeper has below it works for redlock: a hook, say.
-                Some(parent)
-                    if parent.is_keeper()
-                        || is_excluded(parent)
-                        || ourselves.contains(&parent.pid) =>
-                {
-                    return false;
-                }
-                Some(parent) => child = *parent,
-            }
-        }
-    };
-    let is_redlocks = |stat: &Stat| stat.is_keeper() || stat.is_helper();
-    let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !is_redlocks(stat);
-    let is_work = |stat: &&Stat| match environment(stat.pid).as_deref().map(&origin) {
-        Ok(Origin::Ours) => true,
-        Ok(Origin::Unsaid) => {
-            !is_earlier(stat)
-                && !ourselves.contains(&stat.pid)
-                && stat.session == script.session
-                && is_orphaned(stat)
-        }
-        Ok(Origin::OfOthers) | Err(_) => false,
-    };
-    let mut candidates = all.iter().filter(|stat| is_younger(stat) && works(stat));
-    candidates.find(is_work).map(Stat::process)
 }
 
 #[cfg(test)]

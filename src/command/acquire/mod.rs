@@ -53,7 +53,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let words = || process::command_line(pid).into_iter().map(Into::into);
     let who = Who {
         pid: pid.unsigned_abs(),
-        instance: target.as_ref().map(Target::instance),
+        instance: target.as_ref().map(|target| target.instance.clone()),
         ..own_job(&options.acquire, settings, words)
     };
     let settings = &settings.replicated()?;

@@ -31,7 +31,7 @@ use crate::protocol::{
 };
 use crate::report::{self, Verbosity};
 use crate::signal::{Signals, is_passed_up};
-use crate::supervise::environment::{self, Environment, JobHold, JobLock};
+use crate::supervise::environment::{self, Environment, JobHold};
 use crate::supervise::process::ProcessFd;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::poll;
@@ -301,10 +301,7 @@ impl<'a> Acquisition<'a> {
 
     /// What the work under the locks finds in its environment.
     pub fn environment(&self, holds: &HeldLocks, slots: bool) -> Environment {
-        let who = &self.request.who;
-        let locks: Vec<JobLock> = holds.all.iter().map(|hold| hold.as_job_lock(who)).collect();
-        let waited_ms = holds.waited_ms();
-        environment::of_job(&self.names, &locks, &self.inherited, waited_ms, slots)
+        holds.environment(&self.names, &self.inherited, &self.request.who, slots)
     }
 
     /// Releases all locks, at the end of a process or of its wait.
