@@ -308,7 +308,7 @@ impl Child {
                 .count()
         };
         // What is stopped forks no more, and what it has forked keeps its parent until it is found.
-        while let Ok(found) = self.tree.orphans(group) {
+        while let Ok((found, _)) = self.tree.scan(group, None, None) {
             signal_all(&found, sys::SIGSTOP);
             let is_all = found
                 .iter()

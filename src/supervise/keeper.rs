@@ -53,6 +53,8 @@ struct Descendant {
     process: Option<Process>,
     /// `None` where there is none left for it: then it is looked up by its pid.
     descriptor: Option<ProcessFd>,
+    /// It was asked to terminate.
+    is_asked: bool,
 }
 
 impl Descendant {
@@ -132,33 +134,28 @@ impl Target {
     /// Finds what it has started: its descendants, what has the lock's token in its environment, and what it has forked just before it ended, as far as that can be done in time. Whether all could be looked at.
     fn find_marked(&mut self, until: Option<Moment>) -> bool {
         self.remember(until);
-        let in_time = || until.is_none_or(|until| now() < until);
-        let marked = self.tree.marked(self.execution, in_time);
-        let looked = marked.is_ok() && in_time();
-        let marked = marked.unwrap_or_default().into_iter();
+        let scanned = self.tree.scan(None, self.execution, until);
+        let (marked, is_whole) = scanned.unwrap_or_default();
+        let marked = marked.into_iter();
         let marked = marked.map(|process| (process.pid, Some(process))).collect();
         self.add(marked, until);
-        looked
+        is_whole
     }
 
     /// Takes in what was found: pids, and what identifies them where they may be looked at.
     fn add(&mut self, found: Vec<(i32, Option<Process>)>, until: Option<Moment>) {
-        let before = self.identities();
+        let earlier = self.descendants.iter().map(|one| (one.pid, one.process));
+        let earlier: HashSet<(i32, Option<Process>)> = earlier.collect();
         for (pid, process) in found {
             if until.is_some_and(|until| now() >= until) {
                 return;
             }
-            if pid != self.pid && !before.contains(&(pid, process)) {
+            if pid != self.pid && !earlier.contains(&(pid, process)) {
                 self.had_hidden |= process.is_none();
                 let descendant = self.descendant(pid, process);
                 self.descendants.push(descendant);
             }
         }
-    }
-
-    fn identities(&self) -> HashSet<(i32, Option<Process>)> {
-        let found = self.descendants.iter();
-        found.map(|one| (one.pid, one.process)).collect()
     }
 
     fn descendant(&self, pid: i32, process: Option<Process>) -> Descendant {
@@ -174,6 +171,7 @@ impl Target {
             pid,
             process,
             descriptor,
+            is_asked: false,
         }
     }
 
@@ -188,46 +186,46 @@ impl Target {
     }
 
     /// Signals it and what was found of its tree.
-    fn signal_all(&self, signals: &[i32]) {
-        for &signal in signals {
-            let _ = self.process.signal(signal);
-        }
-        for descendant in &self.descendants {
-            for &signal in signals {
-                descendant.signal(signal);
-            }
-        }
+    fn signal_all(&self, signal: i32) {
+        let _ = self.process.signal(signal);
+        let descendants = self.descendants.iter();
+        descendants.for_each(|descendant| descendant.signal(signal));
     }
 
     /// Asks it and its tree to terminate. To look at all processes may take longer on a busy machine than there
     /// is time until they have to be killed.
     fn terminate(&mut self, kill_at: Option<Moment>) {
-        // A stopped process takes its SIGTERM only when it goes on.
-        let signals = [sys::SIGTERM, sys::SIGCONT];
         // Its children have no parent when it has ended.
         self.remember(kill_at);
-        self.signal_all(&signals);
-        let before = self.identities();
+        // A stopped process takes its SIGTERM only when it goes on.
+        for signal in [sys::SIGTERM, sys::SIGCONT] {
+            let _ = self.process.signal(signal);
+        }
+        self.ask_descendants();
         self.find_marked(kill_at);
         // What that has started in turn may have lost the token.
         self.remember(kill_at);
-        let others = self.descendants.iter();
-        for descendant in others.filter(|one| !before.contains(&(one.pid, one.process))) {
-            for signal in signals {
-                descendant.signal(signal);
-            }
+        self.ask_descendants();
+    }
+
+    /// Asks those descendants to terminate that weren't asked before.
+    fn ask_descendants(&mut self) {
+        for descendant in self.descendants.iter_mut().filter(|one| !one.is_asked) {
+            descendant.signal(sys::SIGTERM);
+            descendant.signal(sys::SIGCONT);
+            descendant.is_asked = true;
         }
     }
 
     /// Kills it and its tree. What is known of it is stopped first: it works no more, starts nothing, and what it has
     /// started keeps its parent until it is found. Whether all could be looked at.
     fn kill(&mut self) -> bool {
-        self.signal_all(&[sys::SIGSTOP]);
+        self.signal_all(sys::SIGSTOP);
         self.remember(None);
-        self.signal_all(&[sys::SIGKILL]);
-        let looked = self.find_marked(None);
-        self.signal_all(&[sys::SIGKILL]);
-        looked
+        self.signal_all(sys::SIGKILL);
+        let is_whole = self.find_marked(None);
+        self.signal_all(sys::SIGKILL);
+        is_whole
     }
 
     /// How it ended. Where the kernel doesn't say, it is taken to have ended well.
@@ -368,15 +366,6 @@ impl<'a> Executor<'a> for Keeper<'a> {
             Action::Forward(signal) => {
                 let _ = self.target.process.signal(signal);
             }
-            // For a process that gets signals from outside, and may say something.
-            Action::Suspend
-            | Action::TerminateOthers
-            | Action::ForwardOutside(_)
-            | Action::TerminateOthersThan(_)
-            | Action::ReportSilence { .. }
-            | Action::ReportAnswer
-            | Action::TellLost
-            | Action::NameSurvivors => {}
             Action::Warn => {
                 let _ = self.target.process.signal(SIGURG);
                 return ControlFlow::Break(Ok(Exit::Lost));
@@ -390,6 +379,8 @@ impl<'a> Executor<'a> for Keeper<'a> {
                 self.killed = Some(self.target.kill());
             }
             Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
+            // For a process that gets signals from outside, and may say something.
+            _ => {}
         }
         ControlFlow::Continue(())
     }

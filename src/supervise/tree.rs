@@ -192,35 +192,59 @@ impl Tree {
         left
     }
 
-    /// Returns what is left of our tree if its root is dead, as far as that is certain: what was noted before, what has
-    /// COMMAND's mark in its environment or is in the group that COMMAND has led, and what descends from these.
+    /// Finds what is certain to be of the tree even if its parent has ended: what was noted before, what has COMMAND's mark in
+    /// its environment, what is in this group that COMMAND has led, what was forked `by` this execution since (but not by what
+    /// it had forked before), and what descends from these. Returns that, and whether all could be looked at in time.
     ///
     /// # Errors
-    /// Not all processes can be looked at.
-    pub fn orphans(&self, group: Option<Pid>) -> io::Result<Vec<Process>> {
-        let mut all = processes()?;
-        let own = Pid::this();
-        all.retain(|stat| !stat.has_ended && !stat.is_keeper() && stat.pid != own);
-        all.retain(|stat| !self.was_there_before(stat.process()));
+    /// The processes can't be listed.
+    pub fn scan(
+        &self,
+        group: Option<Pid>,
+        by: Option<Execution>,
+        until: Option<Moment>,
+    ) -> io::Result<(Vec<Process>, bool)> {
+        let all = processes()?;
+        let by_pid: HashMap<Pid, &Stat> = all.iter().map(|stat| (stat.pid, stat)).collect();
         let is_of_group = |stat: &Stat| {
-            let group = group.is_some_and(|group| group.as_raw() == stat.group);
-            group && stat.session == self.session
+            group.map(Pid::as_raw) == Some(stat.group) && stat.session == self.session
         };
-        // Others may write the same into the environments of their processes.
-        let is_marked = |stat: &Stat| is_of_our_user(stat.pid) && self.is_marked(stat.pid);
-        let is_certain = |stat: &Stat| {
-            self.found.contains(&stat.process()) || is_of_group(stat) || is_marked(stat)
+        let is_fork = |stat: &Stat| stat.is_fork && by.is_some() && stat.execution == by;
+        let is_of_earlier_fork = |stat: &Stat| {
+            let parent = |stat: &&Stat| by_pid.get(&stat.parent).copied();
+            let mut line = std::iter::successors(Some(stat), parent);
+            line.any(|stat| is_fork(stat) && self.was_there_before(stat.process()))
         };
-        let (mut ours, mut others): (Vec<Stat>, Vec<Stat>) = all.into_iter().partition(is_certain);
+        let (mut ours, mut others, mut is_whole) = (Vec::new(), Vec::new(), true);
+        for stat in &all {
+            if until.is_some_and(|until| now() >= until) {
+                is_whole = false;
+                break;
+            }
+            if stat.has_ended || stat.is_keeper() || stat.pid == Pid::this() {
+                continue;
+            }
+            let text = environment(stat.pid);
+            is_whole &= !text.as_ref().is_err_and(could_not_look);
+            // Others may write the same into the environments of their processes.
+            let is_marked = text.as_ref().is_ok_and(|text| self.has_mark(text));
+            let is_marked = is_marked && is_of_our_user(stat.pid);
+            let is_new = !self.was_there_before(stat.process());
+            let is_certain = self.found.contains(&stat.process())
+                || is_of_group(stat)
+                || (text.is_ok() && is_fork(stat) && !is_of_earlier_fork(stat));
+            if is_marked || (is_new && is_certain) {
+                ours.push(stat);
+            } else if is_new {
+                others.push(stat);
+            }
+        }
         let mut next = 0;
         while let Some(parent) = ours.get(next).map(|stat| stat.pid) {
-            let (children, rest): (Vec<_>, Vec<_>) =
-                others.into_iter().partition(|stat| stat.parent == parent);
-            ours.extend(children);
-            others = rest;
+            ours.extend(others.extract_if(.., |stat| stat.parent == parent));
             next += 1;
         }
-        Ok(ours.iter().map(Stat::process).collect())
+        Ok((ours.into_iter().map(Stat::process).collect(), is_whole))
     }
 
     /// Returns true if all members but the root are stopped by a signal, except watchdogs.
@@ -233,48 +257,6 @@ impl Tree {
             };
         });
         all_rest
-    }
-
-    /// Returns all processes except keepers whose environments have COMMAND's mark, and what was forked by this execution since
-    /// (but not by what it had forked before), as far as we may see, and as long as there is time.
-    ///
-    /// # Errors
-    /// No descriptor or memory is left to look: there may be others.
-    pub fn marked(
-        &self,
-        by: Option<Execution>,
-        in_time: impl Fn() -> bool,
-    ) -> io::Result<Vec<Process>> {
-        let all = processes()?;
-        let by_pid: HashMap<Pid, &Stat> = all.iter().map(|stat| (stat.pid, stat)).collect();
-        let is_fork = |stat: &Stat| stat.is_fork && by.is_some() && stat.execution == by;
-        let is_of_earlier_fork = |stat: &Stat| {
-            let parent = |stat: &&Stat| by_pid.get(&stat.parent).copied();
-            let mut line = std::iter::successors(Some(stat), parent);
-            line.any(|stat| is_fork(stat) && self.was_there_before(stat.process()))
-        };
-        let mut found = Vec::new();
-        for stat in &all {
-            if !in_time() {
-                break;
-            }
-            if stat.has_ended || stat.is_keeper() || stat.pid == Pid::this() {
-                continue;
-            }
-            match environment(stat.pid) {
-                // Others may write the same into the environments of their processes.
-                Ok(text)
-                    if (self.has_mark(&text) && is_of_our_user(stat.pid))
-                        || (is_fork(stat) && !is_of_earlier_fork(stat)) =>
-                {
-                    found.push(stat.process());
-                }
-                Err(error) if could_not_look(&error) => return Err(error),
-                // It has ended, or we may not look into it.
-                Ok(_) | Err(_) => {}
-            }
-        }
-        Ok(found)
     }
 
     /// Returns whether a child of this parent, which is the root or a member, is part of the tree. Others were there before,

@@ -24,7 +24,7 @@ mod thread;
 use std::ffi::{CStr, c_int, c_long};
 use std::fs;
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -189,26 +189,19 @@ pub fn is_pending(signal: i32) -> bool {
 /// Reads one signal from a descriptor made by [`SignalSet::descriptor`], if there is one. (nix reads from its own type of
 /// descriptor only.)
 pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<ReceivedSignal>> {
-    let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
-    let size = size_of::<libc::signalfd_siginfo>();
-    // SAFETY: the kernel writes whole records only, and only into the size that is named.
-    unsafe {
-        let read = libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
-        if usize::try_from(read) == Ok(size) {
-            let info = info.assume_init();
-            return Ok(Some(ReceivedSignal {
-                signal: i32::try_from(info.ssi_signo).unwrap_or(0),
-                from_kernel: info.ssi_code == libc::SI_KERNEL,
-                sender: (info.ssi_code == libc::SI_USER)
-                    .then(|| Pid::from_raw(info.ssi_pid.cast_signed())),
-                reach: Reach::Unknown,
-            }));
-        }
-    }
-    match io::Error::last_os_error() {
-        error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        error => Err(error),
-    }
+    let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+    match nix::unistd::read(fd, &mut record) {
+        Err(Errno::EAGAIN) => return Ok(None),
+        read => read?,
+    };
+    // SAFETY: the kernel has written a whole record, and any bytes are valid numbers.
+    let info: libc::signalfd_siginfo = unsafe { std::mem::transmute(record) };
+    Ok(Some(ReceivedSignal {
+        signal: i32::try_from(info.ssi_signo).unwrap_or(0),
+        from_kernel: info.ssi_code == libc::SI_KERNEL,
+        sender: (info.ssi_code == libc::SI_USER).then(|| Pid::from_raw(info.ssi_pid.cast_signed())),
+        reach: Reach::Unknown,
+    }))
 }
 
 /// Opens a process, closed on exec; `None` when there is no such process.
@@ -230,14 +223,12 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
 
 /// Lets this process have as many descriptors as it may; how many that is.
 pub fn raise_file_limit() -> usize {
-    let raise = |resource| {
-        let (soft, hard) = getrlimit(resource)?;
-        Ok::<_, Errno>(setrlimit(resource, hard, hard).map_or(soft, |()| hard))
+    let resource = Resource::RLIMIT_NOFILE;
+    let Ok((soft, hard)) = getrlimit(resource) else {
+        return usize::MAX;
     };
-    raise(Resource::RLIMIT_NOFILE)
-        .ok()
-        .and_then(|limit| usize::try_from(limit).ok())
-        .unwrap_or(usize::MAX)
+    let limit = setrlimit(resource, hard, hard).map_or(soft, |()| hard);
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 /// Starts a child with a lower soft limit of file locks than this process has, and all that was there before: whatever the
