@@ -131,7 +131,8 @@ impl Target {
         self.add(found, until);
     }
 
-    /// Finds what it has started: its descendants, what has the lock's token in its environment, and what it has forked just before it ended, as far as that can be done in time. Whether all could be looked at.
+    /// Finds what it has started: its descendants, what has the lock's token in its environment, and what it has forked just
+    /// before it ended, as far as that can be done in time. Returns whether all could be looked at.
     fn find_marked(&mut self, until: Option<Moment>) -> bool {
         self.remember(until);
         let scanned = self.tree.scan(None, self.execution, until);
