@@ -281,8 +281,8 @@ impl Child {
     pub fn kill(&self) -> Refused {
         self.kill_group();
         // To look for all of a large tree takes longer than to kill what was found before.
-        let found = self.tree.found.iter();
-        for process in found.filter(|process| process.is_alive()) {
+        let members = self.tree.found.iter();
+        for process in members.filter(|process| process.is_alive()) {
             let _ = sys::kill(process.pid, sys::SIGKILL);
         }
         self.tree.stop_all();

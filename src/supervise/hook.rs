@@ -109,15 +109,15 @@ impl Hook<'_> {
         let others = sys::all_variables().into_iter().filter(is_others);
         let mut most = LONGEST_VARIABLE;
         // A variable that no program can have is truncated.
-        let told = loop {
-            let told = self.told(news, most);
-            if told.iter().all(|text| text.len() <= LONGEST_VARIABLE) {
-                break told;
+        let own = loop {
+            let own = self.told(news, most);
+            if own.iter().all(|text| text.len() <= LONGEST_VARIABLE) {
+                break own;
             }
             most /= 2;
         };
-        let told = told.into_iter().map(|text| Ok(CString::new(text)?));
-        others.map(|text| Ok(text.to_owned())).chain(told).collect()
+        let own = own.into_iter().map(|text| Ok(CString::new(text)?));
+        others.map(|text| Ok(text.to_owned())).chain(own).collect()
     }
 
     /// Returns the variables that tell the news, as `NAME=value` texts: unknown values are empty, and no part of a value is

@@ -53,7 +53,7 @@ struct Descendant {
     process: Option<Process>,
     /// `None` where there is none left for it: then it is looked up by its pid.
     descriptor: Option<ProcessFd>,
-    /// It was asked to terminate.
+    /// SIGTERM was sent.
     is_asked: bool,
 }
 
@@ -118,9 +118,13 @@ impl Target {
         self.descendants
             .retain(|descendant| !descendant.has_ended());
         let script = (!self.process.has_ended()).then_some(self.pid);
-        let found = self.descendants.iter().map(|descendant| descendant.pid);
+        let others = self.descendants.iter().map(|descendant| descendant.pid);
         // The number of what has ended may be another process's.
-        let roots: Vec<Pid> = script.into_iter().chain(found).map(Pid::from_raw).collect();
+        let roots: Vec<Pid> = script
+            .into_iter()
+            .chain(others)
+            .map(Pid::from_raw)
+            .collect();
         let mut found = Vec::new();
         let add = |pid: Pid| match Process::read(pid) {
             Some(process) => found.push((pid.as_raw(), Some(process))),

@@ -14,7 +14,7 @@ use crate::protocol::{self, Locks, Name, Who};
 use crate::report::{self, Verbosity, cancelled, lost};
 use crate::sys;
 
-/// How work is supervised, and what messages name.
+/// Conditions of a supervision, and names for its messages.
 pub struct Terms<'a> {
     /// Everything except what begins when the work does: its `--max-runtime`.
     pub policy: Policy,

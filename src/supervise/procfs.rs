@@ -15,8 +15,8 @@ use crate::sys;
 
 /// Whether a process is of the user that we are.
 pub fn is_of_our_user(pid: Pid) -> bool {
-    let found = fs::metadata(format!("/proc/{pid}"));
-    found.is_ok_and(|found| found.uid() == nix::unistd::geteuid().as_raw())
+    let metadata = fs::metadata(format!("/proc/{pid}"));
+    metadata.is_ok_and(|metadata| metadata.uid() == nix::unistd::geteuid().as_raw())
 }
 
 /// Returns the soft limit of file locks of a process.
@@ -42,8 +42,8 @@ fn has_our_program(pid: Pid) -> bool {
 
 /// Whether there is a process with this pid, also one that may not be looked at: only the kernel's word counts.
 pub fn is_there(pid: Pid) -> bool {
-    let asked = sys::kill(pid.as_raw(), 0);
-    asked
+    let permission = sys::kill(pid.as_raw(), 0);
+    permission
         .err()
         .is_none_or(|error| error.raw_os_error() != Some(libc::ESRCH))
 }
@@ -79,22 +79,22 @@ impl Process {
 /// Longest line of ancestors that is followed.
 pub const MOST_ANCESTORS: usize = 100;
 
-/// What has started a process, directly or not; `None` where not all of it can be seen. It only becomes less: what
-/// loses its parent is given to another one of these, or to the first process.
+/// Returns the ancestors of a process; `None` if not all of them can be seen. Later there are only fewer: the kernel gives an
+/// orphan to another ancestor, or to the first process.
 pub fn ancestors(of: Pid) -> Option<Vec<Process>> {
-    let mut found = Vec::new();
+    let mut line = Vec::new();
     let mut next = Stat::read(of)?.parent;
-    // One of another pid namespace has no number here.
+    // An ancestor in another pid namespace has no number here.
     while next.as_raw() != 0 {
         let stat = Stat::read(next)?;
-        found.push(stat.process());
+        line.push(stat.process());
         // However they change meanwhile.
-        if found.len() > MOST_ANCESTORS {
+        if line.len() > MOST_ANCESTORS {
             return None;
         }
         next = stat.parent;
     }
-    Some(found)
+    Some(line)
 }
 
 /// Returns whether a process has started this one, directly or not, as far as that can be seen.
@@ -115,12 +115,12 @@ pub fn children(of: Pid, of_main_thread: bool) -> Vec<Pid> {
     };
     let main = of.to_string();
     let counts = |thread: &fs::DirEntry| !of_main_thread || thread.file_name() == *main;
-    let mut found = Vec::new();
+    let mut pids = Vec::new();
     for thread in threads.flatten().filter(counts) {
         match fs::read_to_string(thread.path().join("children")) {
             Ok(list) => {
-                let pids = list.split_ascii_whitespace();
-                found.extend(pids.filter_map(|pid| pid.parse().ok().map(Pid::from_raw)));
+                let numbers = list.split_ascii_whitespace();
+                pids.extend(numbers.filter_map(|pid| pid.parse().ok().map(Pid::from_raw)));
             }
             // The thread has ended, or this kernel was built without that file.
             Err(_) if !thread.path().join("children").exists() && thread.path().exists() => {
@@ -133,10 +133,10 @@ pub fn children(of: Pid, of_main_thread: bool) -> Vec<Pid> {
             Err(_) => {}
         }
     }
-    found
+    pids
 }
 
-/// What the kernel tells everybody of a process.
+/// Facts that the kernel tells everybody of a process.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Stat {
@@ -148,18 +148,18 @@ pub struct Stat {
     pub session: i32,
     /// When it started, since boot, rounded down to ticks of 10 ms.
     pub started: Duration,
-    /// It has ended, and its parent has to reap it.
+    /// A zombie, which its parent must reap.
     pub has_ended: bool,
     /// A signal has stopped it.
     pub is_stopped: bool,
-    /// It waits for a device, uninterruptibly.
+    /// The process waits for a device, uninterruptibly.
     pub waits_for_device: bool,
     pub is_kernel_thread: bool,
     /// The process has the name of a watchdog.
     is_named_helper: bool,
     /// The process has the name of a helper: a lock's keeper, or one that starts a server or calls a hook.
     is_named_keeper: bool,
-    /// It was forked, and has executed nothing since: it works for the program that has forked it.
+    /// The process was forked, and has executed nothing since: it works for the program that has forked it.
     pub is_fork: bool,
     /// The program is timeout(1).
     pub is_timeout: bool,
@@ -167,7 +167,7 @@ pub struct Stat {
     pub execution: Option<Execution>,
     /// The set of signals that the process ignores, without real-time signals.
     ignored: u64,
-    /// How it ended, as wait(2) has it: 0 before that, and where we may not know.
+    /// End of the process, as wait(2) has it: 0 before that, and if we may not know.
     pub exit_code: i32,
 }
 
@@ -189,8 +189,8 @@ pub struct Execution([u64; 3]);
 const SAME_ADDRESSES: u64 = 0x0004_0000;
 
 impl Execution {
-    /// That of a process; `None` where others may look the same, or we may not know. So it is with what was forked
-    /// itself: all that its program has forked looks the same.
+    /// Returns the execution of a process; `None` if others may look the same, as all forks of a program do, or if we may not
+    /// know.
     pub fn of(pid: Pid) -> Option<Self> {
         let stat = Stat::read(pid)?;
         let is_random = read("/proc/sys/kernel/randomize_va_space")?.trim() != "0";
@@ -233,7 +233,7 @@ impl Stat {
         (1..32).contains(&signal) && self.ignored & (1 << (signal - 1)) != 0
     }
 
-    /// What identifies it later.
+    /// Returns the identity of the process.
     pub fn process(&self) -> Process {
         Process {
             pid: self.pid.as_raw(),
@@ -250,7 +250,7 @@ impl Stat {
         let field = |number: usize| fields.get(number - 3).copied();
         let ticks: u64 = field(22)?.parse().ok()?;
         let flags: u64 = field(9)?.parse().ok()?;
-        // It ends, and nothing of its program runs any more.
+        // The process ends, and nothing of its program runs any more.
         let has_no_memory = flags & KERNEL_THREAD == 0 && field(23)? == "0";
         let address = |number| field(number).and_then(|field| field.parse().ok());
         let places = [28, 48, 50].map(|number| address(number).unwrap_or(0));
@@ -295,7 +295,7 @@ pub fn could_not_look(error: &io::Error) -> bool {
     lacks.contains(&error.raw_os_error())
 }
 
-/// What is wrong where [`has_own_proc`] says so, and what to do.
+/// Message for a /proc that isn't this namespace's (see [`has_own_proc`]), with the remedy.
 pub const FOREIGN_PROC: &str = "/proc belongs to another pid namespace, so redlock can't find child processes; mount it anew (unshare --mount-proc)";
 
 /// Whether /proc has the processes that we see. In a new pid namespace it is still that of the outer one until it is
@@ -320,7 +320,7 @@ pub fn processes() -> io::Result<Vec<Stat>> {
     Ok(seen_and_hidden()?.0)
 }
 
-/// The same, and whether there is one into which we may not look.
+/// Like [`processes`]. Returns also whether there is a process into which we may not look.
 pub fn seen_and_hidden() -> io::Result<(Vec<Stat>, bool)> {
     if !has_own_proc() {
         return Err(io::ErrorKind::NotFound.into());

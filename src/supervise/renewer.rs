@@ -81,7 +81,9 @@ impl Renewer {
         let (orders, ordered) = channel::<Call>();
         let (report, completed) = channel();
         let thread = sys::start_thread("renewer", sys::USUAL_STACK, move || {
-            ordered.into_iter().for_each(|call| call());
+            for call in ordered {
+                call();
+            }
         })?;
         Ok(Self {
             orders: Some(orders),
@@ -102,7 +104,7 @@ impl Renewer {
         // A thread that is gone does nothing; the deadline takes care of that.
         let is_sent = self.call(Box::new(move || {
             if report.send(task.carry_out()).is_ok() {
-                // What the other thread doesn't hear of would count for nothing.
+                // An answer that the other thread doesn't hear of would count for nothing.
                 while wake.write(1).is_err() {
                     std::thread::sleep(WAKE_AGAIN);
                 }

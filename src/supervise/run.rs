@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::unistd::getpgrp;
+use nix::unistd::{Pid, getpgrp};
 
 use super::environment::Environment;
 pub use super::messages::Terms;
@@ -288,7 +288,7 @@ impl Supervision<'_> {
     }
 
     /// Reports which processes we may not signal, once.
-    fn note_refused(&mut self, refused: Refused) {
+    fn note_refused(&mut self, refused: &[Pid]) {
         if refused.is_empty() || std::mem::replace(&mut self.refused_named, true) {
             return;
         }
@@ -405,7 +405,7 @@ impl Supervision<'_> {
         let (refused, walk) = self.child.terminate(self.watch.next_stop(), reach);
         self.watch.session.walked(walk);
         self.announce(reason, "stopping the command");
-        self.note_refused(refused);
+        self.note_refused(&refused);
     }
 }
 
@@ -418,14 +418,14 @@ impl<'a> Executor<'a> for Supervision<'a> {
         match action {
             Action::Forward(signal) => {
                 self.job_control.passed_on(signal);
-                self.note_refused(self.child.forward(signal));
+                self.note_refused(&self.child.forward(signal));
             }
             Action::ForwardOutside(signal) => {
-                self.note_refused(self.child.forward_outside(signal));
+                self.note_refused(&self.child.forward_outside(signal));
             }
             Action::Suspend => {
                 let refused = needed(self.suspend())?;
-                self.note_refused(refused);
+                self.note_refused(&refused);
             }
             Action::Warn => {
                 if !self.messages.has_lost_one() {
@@ -448,11 +448,11 @@ impl<'a> Executor<'a> for Supervision<'a> {
                 self.terminate(reason, reach);
             }
             Action::TerminateOthersThan(reach) => self.terminate(StopReason::Signal, reach),
-            Action::TerminateOthers => self.note_refused(self.child.terminate_others()),
+            Action::TerminateOthers => self.note_refused(&self.child.terminate_others()),
             Action::Kill(reason) => {
                 let refused = self.child.kill();
                 self.announce(reason, "killing the command");
-                self.note_refused(refused);
+                self.note_refused(&refused);
             }
             Action::KillRest => {
                 let refused = self.child.kill();
@@ -462,7 +462,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
                 if is_late || !refused.is_empty() {
                     self.watch.holds.insist();
                 }
-                self.note_refused(refused);
+                self.note_refused(&refused);
             }
             Action::NameSurvivors => {
                 self.watch.holds.insist();

@@ -138,15 +138,15 @@ impl Tree {
     /// Notes all members but the root that are found until then and may be looked at: when their parents have ended, that
     /// may be hard. Returns whether there was time to find all.
     pub fn note(&mut self, until: Option<Moment>) -> bool {
-        let mut found = Vec::new();
-        let is_whole = self.visit(until, |pid| found.extend(Process::read(pid)));
-        let new: HashSet<Process> = found.iter().copied().collect();
+        let mut members = Vec::new();
+        let is_whole = self.visit(until, |pid| members.extend(Process::read(pid)));
+        let new: HashSet<Process> = members.iter().copied().collect();
         // If there was nothing before, all that becomes ours is of the tree.
         let may_be_missed = self.may_adopt_others();
         let is_kept = |process: &Process| !is_whole || (may_be_missed && process.is_alive());
         let earlier = self.found.drain(..);
-        found.extend(earlier.filter(|process| !new.contains(process) && is_kept(process)));
-        self.found = found;
+        members.extend(earlier.filter(|process| !new.contains(process) && is_kept(process)));
+        self.found = members;
         is_whole
     }
 
@@ -342,7 +342,7 @@ impl Tree {
                         let adopts = [FIRST, adopter].contains(&parent.pid);
                         return adopts || parent.session != child.session;
                     }
-                    // What a keeper has below it works for redlock: a hook, say.
+                    // All below a keeper works for redlock: a hook, say.
                     Some(parent)
                         if parent.is_keeper()
                             || is_excluded(parent)

@@ -330,7 +330,7 @@ pub fn fork_daemon(name: &CStr, words: &str, kept: &[BorrowedFd<'_>]) -> io::Res
     Ok(None)
 }
 
-/// Closes these descriptors, also where the kernel has no call for that, or a sandbox refuses it. (Neither nix nor musl has
+/// Closes these descriptors, even if the kernel has no call for that, or a sandbox refuses it. (Neither nix nor musl has
 /// the call.)
 ///
 /// # Safety
