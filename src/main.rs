@@ -90,10 +90,8 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     if std::env::var_os(command::COMPLETES).is_some() {
         let exit = command::complete(&words);
-        return exit
-            .unwrap_or_else(|error| command::fail(&error, &[], None))
-            .code()
-            .into();
+        let exit = exit.unwrap_or_else(|error| command::fail(&error, &[], None));
+        return exit.code().into();
     }
     let (exit, is_evaluated) = match typed::read_usual(&words) {
         Some(cli) => (perform(cli, &words), false),
@@ -113,13 +111,12 @@ fn main() -> ExitCode {
 fn by_clap(words: Vec<OsString>) -> (Exit, bool) {
     // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
     let mut typed = ManuallyDrop::new(Typed::new(words));
-    match typed.read() {
-        Ok(cli) => {
-            let is_evaluated = typed::is_evaluated(&cli);
-            (perform(cli, &typed.words), is_evaluated)
-        }
-        Err(error) => (command::usage(&error, &typed), typed.is_evaluated()),
-    }
+    let exit = match typed.read() {
+        Ok(cli) => perform(cli, &typed.words),
+        Err(error) => command::usage(&error, &typed)
+            .unwrap_or_else(|error| command::fail(&error, &[], None)),
+    };
+    (exit, typed.is_evaluated())
 }
 
 fn perform(cli: Cli, typed: &[OsString]) -> Exit {

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::{Arg, CommandFactory, FromArgMatches};
 
-use crate::cli::{Cli, Command, Format, Invocation};
+use crate::cli::Cli;
 
 pub use self::usual::read as read_usual;
 
@@ -130,15 +130,6 @@ impl Typed {
     }
 }
 
-/// Whether this is an acquire whose output is made for `eval`.
-pub fn is_evaluated(cli: &Cli) -> bool {
-    let command = cli
-        .chosen
-        .as_ref()
-        .map(|Invocation { command, .. }| command);
-    matches!(command, Some(Command::Acquire(options)) if options.format == Format::Env)
-}
-
 /// The value of an option that stands in its word: `5` of `--wait=5`, `-w5` and `-nw5`.
 pub fn attached<'a>(option: &Arg, word: &'a str) -> Option<&'a str> {
     if word.starts_with("--") {
@@ -220,6 +211,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Command, Format};
 
     fn typed(words: &[&str]) -> Typed {
         Typed::new(words.iter().map(Into::into).collect())
@@ -269,7 +261,9 @@ mod tests {
             let mut typed = typed(&words);
             assert_eq!(typed.is_evaluated(), evaluated, "{line}");
             if let Ok(cli) = typed.read() {
-                assert_eq!(is_evaluated(&cli), evaluated, "{line}");
+                let command = cli.chosen.map(|chosen| chosen.command);
+                let by_clap = matches!(command, Some(Command::Acquire(options)) if options.format == Format::Env);
+                assert_eq!(by_clap, evaluated, "{line}");
             }
         }
     }

@@ -3,10 +3,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::usage::is_private_url;
+use super::usage::{is_private_url, program_path};
 use crate::cli;
 use crate::decide::exit::Exit;
 use crate::protocol::Name;
@@ -306,20 +305,6 @@ fn shown_line(typed: &Typed) -> String {
         }
     });
     shown.collect::<Vec<String>>().join(" ")
-}
-
-/// Returns the path of a program that can be executed: the word itself if it has a slash, otherwise by $PATH.
-pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
-    let is_executable = |path: &PathBuf| {
-        let metadata = path.metadata();
-        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
-    };
-    if word.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(word)).filter(is_executable);
-    }
-    let directories = std::env::var_os("PATH").unwrap_or_default();
-    let mut paths = std::env::split_paths(&directories).map(|directory| directory.join(word));
-    paths.find(is_executable)
 }
 
 /// Returns true if this can be executed.

@@ -20,7 +20,7 @@ include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 /// Shows a page: on a terminal through man, or if that isn't installed, through the pager.
 pub fn help(options: &cli::Help) -> Result<Exit> {
     let Some(name) = options.page.as_deref() else {
-        return Ok(print_help(None, true));
+        return print_help(None, true);
     };
     // A command may have another name.
     let command = Typed::new(vec![name.into()]);

@@ -1,8 +1,11 @@
 //! The exit status of an error that ended a command, and names as they were typed. It knows no option; `mistakes`
 //! answers a line that clap refuses.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use anyhow::Result;
 
@@ -75,10 +78,6 @@ static UNREAD: [(&str, Cause, &str); 2] = [
     ),
 ];
 
-/// Replacement of a removed setting, in words.
-pub(super) const NO_PASSWORD_COMMAND: &str =
-    "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
-
 /// Returns the end of an error's message that names the variable that is set in vain, without its value.
 fn unread_variable(error: &Error) -> String {
     let mut all = UNREAD.iter();
@@ -90,6 +89,10 @@ fn unread_variable(error: &Error) -> String {
         format!("; {name} is set, but {instead}")
     })
 }
+
+/// Replacement of a removed setting, in words.
+pub(super) const NO_PASSWORD_COMMAND: &str =
+    "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
 
 /// Programs that get a server for this host, each with what installs the server, and what starts it then.
 const SERVERS: &str = "\
@@ -107,7 +110,7 @@ fn how_to_start(error: &Error) -> String {
     let rows = SERVERS
         .lines()
         .map(|row| row.split('|').collect::<Vec<_>>());
-    let mut servers = rows.filter(|row| is_installed(row[0]));
+    let mut servers = rows.filter(|row| program_path(OsStr::new(row[0])).is_some());
     if error.has_cause(Cause::NoServerProgram) {
         let install = servers.find(|row| !row[1].is_empty());
         return install.map_or(String::new(), |row| format!("; `{}` installs it", row[1]));
@@ -126,9 +129,18 @@ fn how_to_start(error: &Error) -> String {
     )
 }
 
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+/// Returns the path of a program that can be executed: the word itself if it has a slash, otherwise by $PATH.
+pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
+    let is_executable = |path: &PathBuf| {
+        let metadata = path.metadata();
+        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    if word.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(word)).filter(is_executable);
+    }
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    let mut paths = std::env::split_paths(&directories).map(|directory| directory.join(word));
+    paths.find(is_executable)
 }
 
 /// Reports an error that ended a command, of these words. `password_command` is where that removed setting is still set.

@@ -17,9 +17,8 @@ use nix::unistd::{getpid, getsid};
 use super::acquisition::{
     self, Acquisition, Reason, Requester, ended_by, outcome_of, random_fraction,
 };
-use super::corrections::program_path;
 use super::identity::own_job;
-use super::usage::{BadUsage, parse_names};
+use super::usage::{BadUsage, parse_names, program_path};
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, now};
 use crate::config::Settings;
