@@ -10,9 +10,9 @@ mod usual;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use clap::{Arg, CommandFactory, FromArgMatches};
+use clap::Arg;
 
-use crate::cli::Cli;
+use crate::cli::{self, Cli};
 
 pub use self::usual::read as read_usual;
 
@@ -48,7 +48,7 @@ impl Typed {
     /// Looks for the command in all words after `redlock`, and defines its arguments. Each run does this: clap reads
     /// with the same definitions.
     pub fn new(words: Vec<OsString>) -> Self {
-        let mut root = Cli::command();
+        let mut root = cli::command();
         let mut reader = Reader::of(&root);
         let command_at = words
             .iter()
@@ -67,8 +67,8 @@ impl Typed {
     /// What clap makes of the words.
     pub fn read(&mut self) -> Result<Cli, clap::Error> {
         let line = std::iter::once(OsString::from("redlock")).chain(self.words.iter().cloned());
-        let mut found = self.root.try_get_matches_from_mut(line)?;
-        Cli::from_arg_matches_mut(&mut found).map_err(|error| error.format(&mut self.root))
+        let found = self.root.try_get_matches_from_mut(line)?;
+        cli::read(found).map_err(|error| error.format(&mut self.root))
     }
 
     /// The command, where there is one of that name.
