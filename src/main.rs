@@ -82,7 +82,7 @@ use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command, Invocation};
-use crate::config::{BadConfig, Settings, Sources};
+use crate::config::{Settings, Sources};
 use crate::decide::exit::Exit;
 use crate::typed::Typed;
 
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     if std::env::var_os(command::COMPLETES).is_some() {
         let exit = command::complete(&words);
-        let exit = exit.unwrap_or_else(|error| command::fail(&error, &[], None));
+        let exit = exit.unwrap_or_else(|error| command::fail(&error, &[]));
         return exit.code().into();
     }
     let (exit, is_evaluated) = match typed::read_usual(&words) {
@@ -113,25 +113,18 @@ fn by_clap(words: Vec<OsString>) -> (Exit, bool) {
     let mut typed = ManuallyDrop::new(Typed::new(words));
     let exit = match typed.read() {
         Ok(cli) => perform(cli, &typed.words),
-        Err(error) => command::usage(&error, &typed)
-            .unwrap_or_else(|error| command::fail(&error, &[], None)),
+        Err(error) => {
+            command::usage(&error, &typed).unwrap_or_else(|error| command::fail(&error, &[]))
+        }
     };
     (exit, typed.is_evaluated())
 }
 
 fn perform(cli: Cli, typed: &[OsString]) -> Exit {
-    let sources = Sources::read();
-    let gone = sources.as_ref().map(Sources::password_command);
-    let gone = gone.unwrap_or_default();
-    let exit = dispatch(cli, typed, sources);
-    exit.unwrap_or_else(|error| command::fail(&error, typed, gone.as_deref()))
+    dispatch(cli, typed).unwrap_or_else(|error| command::fail(&error, typed))
 }
 
-fn dispatch(
-    cli: Cli,
-    typed: &[OsString],
-    sources: Result<Sources, BadConfig>,
-) -> anyhow::Result<Exit> {
+fn dispatch(cli: Cli, typed: &[OsString]) -> anyhow::Result<Exit> {
     if cli.version {
         return command::version(cli.common.verbose);
     }
@@ -144,7 +137,7 @@ fn dispatch(
     // doctor itself reports a file that it doesn't trust, and settings without effect.
     let is_doctor = matches!(command, Command::Doctor(_));
     let settings = || {
-        let sources = sources?;
+        let sources = Sources::read()?;
         if !is_doctor {
             sources.expect_trusted()?;
         }

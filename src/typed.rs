@@ -107,15 +107,12 @@ impl Typed {
     /// Whether this is an acquire whose output is made for `eval`, as far as a line that may be wrong says.
     pub fn is_evaluated(&self) -> bool {
         let is_other = |(word, kind): (&OsString, Word)| {
-            let word = word.to_str().unwrap_or_default();
-            let format = match kind {
-                Word::Value(option) if option.get_long() == Some("format") => word,
-                Word::Option(option) if option.get_long() == Some("format") => {
-                    attached(option, word).unwrap_or_default()
-                }
-                _ => return false,
+            let (Word::Value(option) | Word::Option(option)) = kind else {
+                return false;
             };
-            ["json", "token", "github"].contains(&format)
+            let word = word.to_str().unwrap_or_default();
+            let format = word.strip_prefix("--format=").unwrap_or(word);
+            option.get_long() == Some("format") && ["json", "token", "github"].contains(&format)
         };
         let kinds = self.kinds();
         // It isn't known whether an unknown option has a value, so that the command may be another word.

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::usage::{BadUsage, refuse};
+use super::usage::refuse;
 use crate::cli;
 use crate::clock::now;
 use crate::config::BadConfig;
@@ -91,7 +91,7 @@ fn from_environment() -> Result<u64> {
         }
         Err(_) => format!("$REDLOCK_FENCE is not a number: {text:?}"),
     };
-    Err(BadUsage(why).into())
+    refuse(Exit::Usage, why)
 }
 
 /// Opens the file, makes it where it isn't there, and waits for the lock on it.

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::mistakes::print_help;
-use super::usage::BadUsage;
+use super::usage::refuse;
 use crate::cli;
 use crate::decide::exit::Exit;
 use crate::pattern::nearest;
@@ -30,7 +30,7 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
         let meant = meant.map(|meant| format!("; did you mean {meant}?"));
         let pages = pages().collect::<Vec<_>>().join(", ");
         let meant = meant.unwrap_or(format!("; the pages are {pages}"));
-        return Err(BadUsage(format!("no page {name:?}{meant}")).into());
+        return refuse(Exit::Usage, format!("no page {name:?}{meant}"));
     };
     let text = report::plain(page);
     if io::stdout().is_terminal() && !report::is_dumb() {

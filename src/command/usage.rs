@@ -9,26 +9,15 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::config::BadConfig;
+use crate::config::{BadConfig, Sources};
 use crate::decide::exit::Exit;
 use crate::pattern::is_pattern;
 use crate::protocol::{Cause, Error, ErrorKind, Name};
 use crate::report;
 use crate::typed::Typed;
 
-/// Something that was typed wrong, but that clap can't see; status 64.
-#[derive(Debug)]
-pub(super) struct BadUsage(pub String);
-
-impl fmt::Display for BadUsage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadUsage {}
-
-/// A command didn't do what was asked: its status, and why.
+/// A command didn't do what was asked, or was typed wrong in a way that clap can't see: its status, and the line that says
+/// why. A signal needs no line.
 #[derive(Debug)]
 pub(super) struct Refusal(pub Exit, pub String);
 
@@ -52,7 +41,6 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
     }
     let kind = error.downcast_ref::<Error>().map(|error| error.kind);
     match kind {
-        _ if error.is::<BadUsage>() => Exit::Usage,
         _ if error.is::<BadConfig>() => Exit::Config,
         Some(ErrorKind::Config | ErrorKind::Replica) => Exit::Config,
         Some(ErrorKind::Refused) => Exit::Refused,
@@ -143,26 +131,23 @@ pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
     paths.find(is_executable)
 }
 
-/// Reports an error that ended a command, of these words. `password_command` is where that removed setting is still set.
-pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<&str>) -> Exit {
-    let exit = exit_for(error);
+/// Reports an error that ended a command, of these words.
+pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
+    let (exit, mut line) = (exit_for(error), format!("{error:#}"));
     if exit == Exit::Usage {
-        let typed = Typed::new(words.to_vec());
-        report::error(with_help(&format!("{error:#}"), typed.name()));
-    } else {
-        let mut line = format!("{error:#}");
-        let lock_error = error.downcast_ref::<Error>();
-        if let Some(error) = lock_error {
-            line += &how_to_start(error);
-            line += &unread_variable(error);
-        }
-        let is_denied = exit == Exit::Refused && lock_error.is_some();
-        if let Some(place) = password_command.filter(|_| is_denied) {
+        line = with_help(&line, Typed::new(words.to_vec()).name());
+    }
+    if let Some(error) = error.downcast_ref::<Error>() {
+        line = line + &how_to_start(error) + &unread_variable(error);
+        let sources = Sources::read().ok().filter(|_| exit == Exit::Refused);
+        if let Some(place) = sources.and_then(|sources| sources.password_command()) {
             line = format!("{line}; {place} isn't read: {NO_PASSWORD_COMMAND}");
         }
-        if lock_error.is_some_and(|error| error.doctor_knows_more) {
+        if error.doctor_knows_more {
             line += DOCTOR;
         }
+    }
+    if !line.is_empty() {
         report::error(line);
     }
     exit
@@ -187,7 +172,7 @@ pub(super) fn is_private_url(word: &str) -> bool {
 pub(super) fn refuse_url(text: &str) -> Result<()> {
     if is_private_url(text) {
         let line = "a URL stands where the lock's NAME belongs; give the URL of a Redis with --url";
-        return Err(BadUsage(line.into()).into());
+        return refuse(Exit::Usage, line.into());
     }
     Ok(())
 }
@@ -202,7 +187,7 @@ pub(super) fn name(text: &str) -> Result<Name> {
         } else {
             String::new()
         };
-        BadUsage(format!("{why}: {text:?}{hint}"))
+        Refusal(Exit::Usage, format!("{why}: {text:?}{hint}"))
     };
     Ok(text.parse().map_err(refused)?)
 }

@@ -20,7 +20,7 @@ pub(super) use self::recently::Past;
 use super::asked::Asked;
 use super::json::Array;
 use super::never_used::{known_names, similar};
-use super::usage::BadUsage;
+use super::usage::Refusal;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -282,7 +282,7 @@ impl History<'_> {
         if found.entries.is_empty() {
             let why = self.missing(&found)?.into_iter().next();
             let why = why.unwrap_or("no run has held the lock".into());
-            return Err(BadUsage(format!("nothing to draw: {why}")).into());
+            return Err(Refusal(Exit::Usage, format!("nothing to draw: {why}")).into());
         }
         let freezes = inspected.iter();
         let freezes = freezes.map(|lock| (&lock.name, &lock.record.freezes[..]));
@@ -303,7 +303,11 @@ fn refuse(found: &mut Found) -> Result<bool> {
     }
     let most = MAX_WEIGHT >> 20;
     let why = format!("this history is larger than {most} MiB");
-    Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into())
+    Err(Refusal(
+        Exit::Usage,
+        format!("{why}; name fewer locks, or give -n or --since"),
+    )
+    .into())
 }
 
 /// Returns the memory that an entry takes, in bytes.

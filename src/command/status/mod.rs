@@ -24,7 +24,7 @@ use super::history::calendar::Calendar;
 use super::history::{LOCAL, Past};
 use super::json::Array;
 use super::never_used::{is_unused, known_names, mistaken};
-use super::usage::BadUsage;
+use super::usage::refuse;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -94,7 +94,7 @@ impl View<'_> {
         // Without the =, the time would be the name of a lock.
         let mut names = self.options.names.iter();
         if let Some(name) = names.find(|name| cli::duration(name).is_ok()) {
-            return Err(BadUsage(format!("put --watch={name}")).into());
+            return refuse(Exit::Usage, format!("put --watch={name}"));
         }
         let clears = io::stdout().is_terminal() && !report::is_dumb();
         self.client.open()?;
@@ -124,7 +124,7 @@ impl View<'_> {
         if let Some(pattern) = self.asked.patterns.first() {
             let line =
                 format!("--no-success-for needs whole names, and \"{pattern}\" is a pattern");
-            return Err(BadUsage(line).into());
+            return refuse(Exit::Usage, line);
         }
         let locks = self.look_at(Which::InUse)?;
         self.warn();
