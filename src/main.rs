@@ -81,7 +81,7 @@ use std::ffi::OsString;
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command, Invocation};
+use crate::cli::{Cli, Command};
 use crate::config::{Settings, Sources};
 use crate::decide::exit::Exit;
 use crate::typed::Typed;
@@ -128,7 +128,7 @@ fn dispatch(cli: Cli, typed: &[OsString]) -> anyhow::Result<Exit> {
     if cli.version {
         return command::version(cli.common.verbose);
     }
-    let Some(Invocation { command, common }) = cli.chosen else {
+    let Some(command) = cli.command else {
         return Ok(command::no_command());
     };
     if let Some(exit) = command::mistyped(typed) {
@@ -141,11 +141,10 @@ fn dispatch(cli: Cli, typed: &[OsString]) -> anyhow::Result<Exit> {
         if !is_doctor {
             sources.expect_trusted()?;
         }
-        let common = common.or(cli.common);
-        if let Some(url) = &common.url {
+        if let Some(url) = &cli.common.url {
             command::remember_url(url);
         }
-        let settings = Settings::read(&common, &sources)?;
+        let settings = Settings::read(&cli.common, &sources)?;
         if !is_doctor {
             settings.warn();
         }

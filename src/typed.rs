@@ -67,8 +67,8 @@ impl Typed {
     /// What clap makes of the words.
     pub fn read(&mut self) -> Result<Cli, clap::Error> {
         let line = std::iter::once(OsString::from("redlock")).chain(self.words.iter().cloned());
-        let found = self.root.try_get_matches_from_mut(line)?;
-        cli::read(found).map_err(|error| error.format(&mut self.root))
+        let matches = self.root.try_get_matches_from_mut(line)?;
+        cli::read(matches).map_err(|error| error.format(&mut self.root))
     }
 
     /// The command, where there is one of that name.
@@ -258,8 +258,7 @@ mod tests {
             let mut typed = typed(&words);
             assert_eq!(typed.is_evaluated(), evaluated, "{line}");
             if let Ok(cli) = typed.read() {
-                let command = cli.chosen.map(|chosen| chosen.command);
-                let by_clap = matches!(command, Some(Command::Acquire(options)) if options.format == Format::Env);
+                let by_clap = matches!(cli.command, Some(Command::Acquire(options)) if options.format == Format::Env);
                 assert_eq!(by_clap, evaluated, "{line}");
             }
         }

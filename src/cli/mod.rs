@@ -70,7 +70,7 @@ More: redlock help [COMMAND | recipes | protocol]",
 )]
 pub struct Cli {
     #[arg(skip)]
-    pub chosen: Option<Invocation>,
+    pub command: Option<Command>,
 
     #[command(flatten)]
     pub common: Common,
@@ -120,13 +120,6 @@ pub fn documented() -> clap::Command {
     help::documented(command())
 }
 
-/// A command with the options that follow its name.
-#[derive(Debug)]
-pub struct Invocation {
-    pub command: Command,
-    pub common: Common,
-}
-
 /// Defines the commands: their arguments, name, and the first line of their help. The arguments of a
 /// command are defined only when it is used, as defining all of them would take a third of a short run;
 /// so would clap's global options, which it copies into each command.
@@ -145,26 +138,25 @@ macro_rules! commands {
                 })))*
         }
 
-        fn invocation(name: &str, found: &mut ArgMatches) -> Result<Invocation, clap::Error> {
-            names_come_first(found)?;
-            let command = match name {
-                $($name => Command::$command(Box::new($command::from_arg_matches_mut(found)?)),)*
-                _ => return Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
-            };
-            let common = Common::from_arg_matches_mut(found)?;
-            Ok(Invocation { command, common })
+        fn command_of(name: &str, found: &mut ArgMatches) -> Result<Command, clap::Error> {
+            match name {
+                $($name => Ok(Command::$command(Box::new($command::from_arg_matches_mut(found)?))),)*
+                _ => Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
+            }
         }
     };
 }
 
 /// Reads a command line that clap has matched.
 pub fn read(mut found: ArgMatches) -> Result<Cli, clap::Error> {
-    let chosen = found.remove_subcommand();
-    let chosen = chosen.map(|(name, mut found)| invocation(&name, &mut found));
-    Ok(Cli {
-        chosen: chosen.transpose()?,
-        ..Cli::from_arg_matches_mut(&mut found)?
-    })
+    let command = found.remove_subcommand();
+    let mut cli = Cli::from_arg_matches_mut(&mut found)?;
+    if let Some((name, mut found)) = command {
+        names_come_first(&found)?;
+        cli.command = Some(command_of(&name, &mut found)?);
+        cli.common = Common::from_arg_matches_mut(&mut found)?.or(cli.common);
+    }
+    Ok(cli)
 }
 
 /// What follows the script of -c would be its arguments elsewhere, and other locks here.
