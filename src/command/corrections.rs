@@ -12,11 +12,8 @@ use crate::protocol::Name;
 use crate::report::{self, quote};
 use crate::typed::{Typed, Word, attached};
 
-/// A mistake that shows in the words: what to say of it, and the words as they were probably meant.
-struct Correction {
-    said: String,
-    words: Vec<OsString>,
-}
+/// A mistake that shows in the words: what is wrong, and the words as they were probably meant.
+type Correction = (String, Vec<OsString>);
 
 /// All that is known of such mistakes; where several show, those in front are mended first.
 const CORRECTIONS: [fn(&Typed) -> Option<Correction>; 6] = [
@@ -33,11 +30,12 @@ pub(super) fn corrected(words: &[OsString]) -> Option<String> {
     let mut typed = Typed::new(words.to_vec());
     let mut said = None;
     for _ in CORRECTIONS {
-        let Some(found) = CORRECTIONS.iter().find_map(|correct| correct(&typed)) else {
+        let mut all = CORRECTIONS.iter();
+        let Some((what, words)) = all.find_map(|correct| correct(&typed)) else {
             break;
         };
-        said.get_or_insert(found.said);
-        typed = Typed::new(found.words);
+        said.get_or_insert(what);
+        typed = Typed::new(words);
     }
     said.map(|said| format!("{said}: redlock {}", shown_line(&typed)))
 }
@@ -84,14 +82,14 @@ fn typographic(typed: &Typed) -> Option<Correction> {
         (kinds[at] == Word::Plain).then_some((at, text))
     })?;
     let mut words = typed.words.clone();
-    let said = format!("{} has a typographic", shown_word(&words[at]));
+    let wrong = format!("{} has a typographic", shown_word(&words[at]));
     if text.starts_with(DASHES) {
         let name = text.trim_start_matches(DASHES);
         let long = name.split('=').next().unwrap_or(name);
         let is_long = name.is_empty() || typed.has_option(long);
         words[at] = format!("{}{name}", if is_long { "--" } else { "-" }).into();
-        let said = format!("{said} dash instead of a -");
-        return Some(Correction { said, words });
+        let wrong = format!("{wrong} dash instead of a -");
+        return Some((wrong, words));
     }
     // The shell has split what stands between them.
     let opens = |at: &usize| words[*at].to_string_lossy().contains(OPENING);
@@ -100,8 +98,8 @@ fn typographic(typed: &Typed) -> Option<Correction> {
     let is_quote = |c: char| OPENING.contains(&c) || c == CLOSING || c == '\u{2019}';
     let whole = whole.to_string_lossy().replace(is_quote, "");
     words.splice(first..=at, [whole.into()]);
-    let said = format!("{said} quote, which a shell treats as an ordinary character");
-    Some(Correction { said, words })
+    let wrong = format!("{wrong} quote, which a shell treats as an ordinary character");
+    Some((wrong, words))
 }
 
 /// A lock's name, or options of `run`, without the `run`.
@@ -114,14 +112,12 @@ fn run_missing(typed: &Typed) -> Option<Correction> {
     let words = with(&typed.words, begins, "run".into());
     // Where no -- says so, a program after the name does: `flock FILE cmd`.
     let has_program = || {
-        let found = dashes_missing(&Typed::new(words.clone()))?;
-        let dashes = found.words.iter().position(|word| word == "--")?;
-        Some(reads(&found.words) && is_program(found.words.get(dashes + 1)?))
+        let (_, words) = dashes_missing(&Typed::new(words.clone()))?;
+        let dashes = words.iter().position(|word| word == "--")?;
+        Some(reads(&words) && is_program(words.get(dashes + 1)?))
     };
-    (reads(&words) || has_program() == Some(true)).then(|| Correction {
-        said: "put run before the lock's name and its options".into(),
-        words,
-    })
+    let wrong = "put run before the lock's name and its options";
+    (reads(&words) || has_program() == Some(true)).then(|| (wrong.into(), words))
 }
 
 /// Whether a word is a duration with a unit, or the unit alone.
@@ -160,8 +156,8 @@ fn duration_in_parts(typed: &Typed) -> Option<Correction> {
         let mut words = typed.words.clone();
         let whole = text.to_owned() + &rest[..parts].concat();
         words.splice(at..=at + parts, [whole.into()]);
-        let said = "a duration is one word".into();
-        Some(Correction { said, words })
+        let wrong = "a duration is one word".into();
+        Some((wrong, words))
     })
 }
 
@@ -182,8 +178,8 @@ fn options_after_dashes(typed: &Typed) -> Option<Correction> {
         let program = kinds[at..].iter().position(|kind| *kind == Word::Plain)?;
         with(&meant.words, at + program, "--".into())
     };
-    let said = "redlock's own options go before the --".into();
-    Some(Correction { said, words })
+    let wrong = "redlock's own options go before the --".into();
+    Some((wrong, words))
 }
 
 /// A COMMAND without a lock.
@@ -211,10 +207,8 @@ fn name_missing(typed: &Typed) -> Option<Correction> {
     };
     let command = words.get(at + 1..).filter(|command| !command.is_empty())?;
     let name = lock_for(command).into();
-    Some(Correction {
-        said: "no lock NAME given; to use the command's name as the lock's name".into(),
-        words: with(&words, at, name),
-    })
+    let wrong = "no lock NAME given; to use the command's name as the lock's name";
+    Some((wrong.into(), with(&words, at, name)))
 }
 
 /// A name for the lock of a command: that of its program, or of the script that a shell is to run.
@@ -245,10 +239,8 @@ fn dashes_missing(typed: &Typed) -> Option<Correction> {
     let mut programs = others.iter().filter(|&&at| is_program(&typed.words[at]));
     let program = *programs.next().or(others.first())?;
     let is_strange = kinds[..program].contains(&Word::UnknownOption);
-    (!is_strange).then(|| Correction {
-        said: "put -- before the command".into(),
-        words: with(&typed.words, program, "--".into()),
-    })
+    let words = || with(&typed.words, program, "--".into());
+    (!is_strange).then(|| ("put -- before the command".into(), words()))
 }
 
 /// The words with another among them, at that place.

@@ -52,30 +52,20 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
 /// Where to read on, behind a message.
 const DOCTOR: &str = " (`redlock doctor` shows more)";
 
-/// Variables that redlock doesn't read, each with the cause of an error that it would have prevented, and what to do.
-static UNREAD: [(&str, Cause, &str); 2] = [
-    (
-        "REDIS_URL",
-        Cause::NoDefaultServer,
-        "redlock reads REDLOCK_URL",
-    ),
-    (
-        "REDLOCK_PASSWORD",
-        Cause::NoPassword,
-        "redlock reads REDLOCK_PASSWORD_FILE, the name of a file with the password",
-    ),
-];
-
 /// Returns the end of an error's message that names the variable that is set in vain, without its value.
 fn unread_variable(error: &Error) -> String {
-    let mut all = UNREAD.iter();
-    let unread = all.find(|(name, cause, _)| {
-        let is_set = std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        is_set && error.cause.as_ref() == Some(cause)
-    });
-    unread.map_or(String::new(), |(name, _, instead)| {
-        format!("; {name} is set, but {instead}")
-    })
+    let (name, instead) = match error.cause {
+        Some(Cause::NoDefaultServer) => ("REDIS_URL", "redlock reads REDLOCK_URL"),
+        Some(Cause::NoPassword) => (
+            "REDLOCK_PASSWORD",
+            "redlock reads REDLOCK_PASSWORD_FILE, the name of a file with the password",
+        ),
+        _ => return String::new(),
+    };
+    if std::env::var_os(name).is_none_or(|value| value.is_empty()) {
+        return String::new();
+    }
+    format!("; {name} is set, but {instead}")
 }
 
 /// Replacement of a removed setting, in words.
