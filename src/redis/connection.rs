@@ -428,28 +428,23 @@ impl Connection {
         let start = Instant::now();
         let (soon, until) = (start + soon.min(within), start + within);
         let is_late = |error: &Error| error.kind == ErrorKind::Unreachable && soon < until;
-        let Some(short) = short else {
-            let number = self.request(whole, until, None, false)?;
-            return match self.answer(number, soon) {
-                Err(error) if is_late(&error) => {
-                    is_slow();
-                    self.answer(number, until)
-                }
-                other => other,
-            };
+        let (first, mut whole) = match short {
+            Some(short) => (short, Some(whole)),
+            None => (whole, None),
         };
-        let first = self.request(short, until, None, true)?;
-        match self.answer(first, soon) {
-            Ok(Value::Int(0)) => self.call_until(whole, until),
-            Err(error) if is_late(&error) => {
-                let second = self.request(whole, until, None, false)?;
-                is_slow();
-                match self.answer(first, until)? {
-                    Value::Int(0) => self.answer(second, until),
-                    answer => Ok(answer),
-                }
-            }
-            other => other,
+        let number = self.request(first, until, None, whole.is_some())?;
+        let mut answer = self.answer(number, soon);
+        let mut second = None;
+        if answer.as_ref().is_err_and(is_late) {
+            let whole = whole.take();
+            second = whole.map(|whole| self.request(whole, until, None, false));
+            is_slow();
+            answer = self.answer(number, until);
+        }
+        match (answer?, second.transpose()?, whole) {
+            (Value::Int(0), Some(second), _) => self.answer(second, until),
+            (Value::Int(0), None, Some(whole)) => self.call_until(whole, until),
+            (answer, ..) => Ok(answer),
         }
     }
 
