@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use self::calendar::{Calendar, utc};
+use self::calendar::Calendar;
 use self::listing::write_entry;
 pub(super) use self::recently::Past;
 use super::asked::Asked;
@@ -28,7 +28,7 @@ use crate::duration::milliseconds;
 use crate::file;
 use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
 use crate::report::{self, format_duration, lines_of, print, width};
-use crate::sys::local_time;
+use crate::sys::{local_time, utc_time};
 
 /// Lines of the table, unless more are asked for.
 const LINES: usize = 20;
@@ -48,7 +48,7 @@ const PART: usize = 24 << 20;
 
 /// The calendar of this system's zone.
 pub(super) const LOCAL: Calendar =
-    Calendar(|seconds| local_time(seconds).unwrap_or_else(|| utc(seconds)));
+    Calendar(|seconds| local_time(seconds).or_else(|| utc_time(seconds)));
 
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
