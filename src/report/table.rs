@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::style::{Line, Style};
-use super::text::{columns, shorten, truncate};
+use super::text::{columns, truncate};
 
 /// A cell: safe for a terminal, and how it looks.
 pub type Cell<'a> = (Style, Cow<'a, str>);
@@ -20,13 +20,12 @@ pub enum Step {
     Cut(usize, usize, usize),
 }
 
-/// A column. It is cut at its end, unless it says otherwise.
+/// A column.
 #[derive(Clone, Debug, Default)]
 pub struct Column {
     /// The heading, and the width of the widest cell: in full, and brief.
     headings: [Cow<'static, str>; 2],
     natural: [usize; 2],
-    is_middle: bool,
     /// Form that is shown, and its width.
     form: usize,
     width: usize,
@@ -43,12 +42,6 @@ impl Column {
             headings: [full.into(), brief.into()],
             ..Self::default()
         }
-    }
-
-    /// Returns the column, cut in its middle, as both ends say something.
-    pub fn middle(self) -> Self {
-        let is_middle = true;
-        Self { is_middle, ..self }
     }
 }
 
@@ -152,9 +145,8 @@ impl Table {
             } else {
                 room.min(column.width)
             };
-            let cut = if column.is_middle { shorten } else { truncate };
             let (style, text) = cell(at, column.form == 1);
-            let text = cut(&text, width);
+            let text = truncate(&text, width);
             // The gap isn't coloured.
             line = line.and_spaces(start - used).and(style, &text);
             used = start + columns(&text);
@@ -191,8 +183,7 @@ mod tests {
 
     fn table() -> Table {
         let all = ["NAME", "WHO", "COMMAND"].map(Column::new);
-        let [name, who, command] = all;
-        Table::new(vec![name.middle(), who.middle(), command], &ROWS, cell)
+        Table::new(all.into(), &ROWS, cell)
     }
 
     fn row(table: &Table, row: &[&str; 3]) -> String {
@@ -218,16 +209,16 @@ mod tests {
             "deploy-production  runner@build-agent-17  ./deploy.sh --now",
             "deploy-production  runner@build-agent-17  ./deploy.sh --n…",
             // Once it is cut, it leaves room for the command.
-            "deploy-production  runner@bu…17  ./deploy.sh --n…",
-            "deploy-production  runner…17  ./deplo…",
+            "deploy-production  runner@buil…  ./deploy.sh --n…",
+            "deploy-production  runner@…  ./deplo…",
             "deploy-production  ./deploy.sh --now",
             "deploy-production  ./deplo…",
-            "deploy-…on  ./deplo…",
+            "deploy-pr…  ./deplo…",
         ] {
             assert_eq!(fitted(Some(columns(line))), (line.to_owned(), true));
         }
         assert_eq!(fitted(None), fitted(Some(59)));
-        assert_eq!(fitted(Some(9)), ("deploy…n".to_owned(), false));
+        assert_eq!(fitted(Some(9)), ("deploy-…".to_owned(), false));
     }
 
     #[test]

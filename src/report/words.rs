@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::text::{columns, ordinal, shorten, whole_seconds};
+use super::text::{columns, ordinal, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::duration::milliseconds;
 pub use crate::protocol::THIS_HOST_ONLY;
@@ -268,7 +268,7 @@ fn keeping(busy: &Busy, old: Duration, running: &str) -> Vec<(String, String)> {
             let asked = by.map(|by| format!(" ({})", escaped(&asked(by, now_ms))));
             let asked = asked.unwrap_or_default();
             let name = escaped(&client_name(who)).into_owned();
-            let name = shorten(&name, 20);
+            let name = truncate(&name, 20);
             vec![
                 (
                     format!("held by {whom}{running} for {held}{stop}{asked}"),
@@ -571,7 +571,7 @@ mod tests {
         let all = "waiting for \"deploy\", held by runner@fv-az1234-567.internal.cloudapp.net (pid 4121) for \
                    1m20s: ./deploy.sh --region eu-west-1; usually done in 2m40s, about 1m20s left; 2nd in line";
         assert_eq!(line(usize::MAX, Some(160)), all);
-        let short = "waiting for \"deploy\", held by runner@fv-az123….net for 1m20s; about 1m20s left; 2nd in line";
+        let short = "waiting for \"deploy\", held by runner@fv-az1234-56… for 1m20s; about 1m20s left; 2nd in line";
         assert_eq!(line(119, Some(160)), short);
         let shorter = "waiting for \"deploy\", held for 1m20s; about 1m20s left; 2nd in line";
         assert_eq!(line(79, Some(160)), shorter);

@@ -110,12 +110,12 @@ pub fn table(
         (Style::Plain, escaped(&text).into_owned().into())
     };
     let columns = [
-        Column::new("NAME").middle(),
+        Column::new("NAME"),
         Column::of("STARTED", format!("STARTED ({zone})")),
         Column::new("WAITED"),
         Column::new("RAN"),
         Column::new("END"),
-        Column::of("WHO", "HOST").middle(),
+        Column::of("WHO", "HOST"),
         Column::new("PID"),
         Column::new("COMMAND"),
     ];

@@ -5,11 +5,10 @@ use std::time::Duration;
 use crate::protocol::{Hold, Inspected, Key, Who};
 use crate::report::{
     Cell, Column, Line, Step, Style, Table, client_name, columns, describe_job_with, escaped,
-    format_duration, left_of_freeze, shorten, truncate, whole_seconds,
+    format_duration, left_of_freeze, truncate, whole_seconds,
 };
 
 const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "AGE", "ID", "COMMAND"];
-const NAME: usize = 0;
 const MODE: usize = 1;
 const WHO: usize = 2;
 const PID: usize = 3;
@@ -52,11 +51,7 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
     let on_terminal = width.is_some();
     let rows = locks.iter().flat_map(|lock| rows_of(lock, on_terminal));
     let rows: Vec<Row> = rows.collect();
-    let mut all = COLUMNS.map(Column::new);
-    for column in [NAME, WHO] {
-        all[column] = Column::new(COLUMNS[column]).middle();
-    }
-    let mut table = Table::new(all.to_vec(), &rows, Row::cell);
+    let mut table = Table::new(COLUMNS.map(Column::new).into(), &rows, Row::cell);
     let mut lines = Vec::new();
     let fits = table.fit(width, &STAGES);
     if fits {
@@ -99,7 +94,7 @@ impl Row {
         let head = head.and_spaces(GAP).and(self.style, mode);
         lines.push(head.and_spaces(GAP).and(Style::Plain, age));
         let room = width.saturating_sub(GAP);
-        for text in [shorten(who, room), truncate(command, room)] {
+        for text in [who, command].map(|text| truncate(text, room)) {
             if !text.is_empty() {
                 lines.push(Line::default().and_spaces(GAP).and(Style::Plain, &text));
             }
