@@ -105,7 +105,6 @@ pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock};
 pub use self::locks::{Access, Locks};
 pub use self::name::Name;
-pub use self::rehearsal::Rehearsed;
 pub use self::token::Token;
 pub use self::unconfirmed::Unconfirmed;
 pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Who};
