@@ -6,6 +6,8 @@ use std::net::Ipv6Addr;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
+use percent_encoding::percent_decode_str;
+
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -345,20 +347,9 @@ fn some(text: String) -> Option<String> {
 
 /// Returns a text without its escapes; a % that begins none stands for itself.
 fn decoded(text: &str, what: &str) -> Result<String, String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let digits = part.get(..2);
-        let digits = digits.filter(|it| it.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        match digits.map(|digits| u8::from_str_radix(digits, 16)) {
-            Some(Ok(byte)) => {
-                bytes.push(byte);
-                bytes.extend(&part.as_bytes()[2..]);
-            }
-            _ => bytes.extend([b"%", part.as_bytes()].concat()),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| format!("the {what} isn't UTF-8"))
+    let decoded = percent_decode_str(text).decode_utf8();
+    let decoded = decoded.map_err(|_| format!("the {what} isn't UTF-8"))?;
+    Ok(decoded.into_owned())
 }
 
 #[cfg(test)]
