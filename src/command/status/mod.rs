@@ -252,16 +252,7 @@ impl View<'_> {
             }
             return Ok(true);
         }
-        let lines = self.draw(&found);
-        // Many locks take much memory, also as lines.
-        drop(found);
-        let colors = report::has_colors();
-        for part in lines.chunks(PART) {
-            if !print(&painted(part, colors))? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        Ok(print(&painted(&self.draw(&found), report::has_colors()))?)
     }
 
     /// Draws locks for people.
@@ -317,9 +308,6 @@ fn unwritten(file: &Path, error: &io::Error) -> anyhow::Error {
         _ => anyhow!("can't write {path}: {}", reason(error)),
     }
 }
-
-/// Number of lines that are painted at once.
-const PART: usize = 100;
 
 fn painted(lines: &[Line], colors: bool) -> String {
     let lines = lines.iter();
