@@ -167,6 +167,20 @@ pub fn ordinal(number: u32) -> String {
     format!("{number}{ending}")
 }
 
+/// Returns `1 warning`, `2 warnings`.
+pub fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+/// Returns ` (and 3 more)`, or nothing.
+pub fn and_more(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    }
+}
+
 /// Returns a duration in whole seconds.
 pub fn whole_seconds(duration: Duration) -> String {
     duration::brief(Duration::from_secs(duration.as_secs()))

@@ -149,9 +149,3 @@ pub fn short(duration: Duration) -> String {
         _ => format!("{:.1} s", ms / 1000.0),
     }
 }
-
-/// Returns `1 warning`, `2 warnings`.
-pub fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
-}

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use super::finding::{
-    Finding, GROUPS, Level, count, counted, is_command, is_fit, short, undecided,
-};
+use super::finding::{Finding, GROUPS, Level, count, is_command, is_fit, short, undecided};
 use super::server::NO_CONNECTION;
-use crate::report::{Line, Style, Verbosity, escaped, format_duration, padded, wrapped};
+use crate::report::{Line, Style, Verbosity, counted, escaped, format_duration, padded, wrapped};
 
 /// A report.
 pub struct Page<'a> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::finding::{Finding, NO_SETTINGS, counted, fail, moot, named, ok, short, unknown, warn};
+use super::finding::{Finding, NO_SETTINGS, fail, moot, named, ok, short, unknown, warn};
 use super::info::Info;
 use super::trips;
 use crate::config::Settings;
@@ -16,7 +16,7 @@ use crate::protocol::{
     Cause, Client, Error, ErrorKind, Inspected, Key, Locks, Name, Quorum, RedisCli, RollCall,
     Transport, Vote, Who, left,
 };
-use crate::report::{busy_line, format_duration, typed};
+use crate::report::{busy_line, counted, format_duration, typed};
 
 /// Reason for a check that needs a connection, if there is none.
 pub const NO_CONNECTION: &str = "there is no connection";

@@ -27,7 +27,7 @@ use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::file;
 use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
-use crate::report::{self, format_duration, lines_of, print, width};
+use crate::report::{self, counted, format_duration, lines_of, print, width};
 use crate::sys::{local_time, utc_time};
 
 /// Lines of the table, unless more are asked for.
@@ -189,16 +189,17 @@ impl History<'_> {
         let mut notes = Vec::new();
         let (before, skips) = (found.before, found.skips);
         if before > 0 {
-            let plural = if before == 1 { "" } else { "s" };
-            notes.push(format!("{before} earlier line{plural}; -n all shows all"));
+            let lines = counted(before, "earlier line");
+            notes.push(format!("{lines}; -n all shows all"));
         }
         if skips > 0 && !self.options.skipped {
-            let (runs, them) = match skips {
-                1 => ("run", "it"),
-                _ => ("runs", "them"),
-            };
-            let line = format!("{skips} {runs} ended without the lock; --skipped shows {them}");
-            notes.push(line);
+            let (runs, them) = (
+                counted(skips, "run"),
+                if skips == 1 { "it" } else { "them" },
+            );
+            notes.push(format!(
+                "{runs} ended without the lock; --skipped shows {them}"
+            ));
         }
         notes.extend(self.missing(&found)?);
         if !text.is_empty() && !notes.is_empty() {
