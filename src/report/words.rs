@@ -387,11 +387,13 @@ fn waiting_line_within(
     if columns(&line) <= width {
         return line;
     }
-    let room = width.saturating_sub(columns(&start) + ", ".len() + columns(&brief));
-    if room < LEAST {
-        return start + &turn;
+    for (end, least) in [(full, ROOMY), (brief, LEAST)] {
+        let room = width.saturating_sub(columns(&start) + ", ".len() + columns(&end));
+        if room >= least {
+            return format!("{start}, {}{end}", truncate(&whom, room));
+        }
     }
-    format!("{start}, {}{brief}", truncate(&whom, room))
+    start + &turn
 }
 
 /// Returns `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
@@ -425,8 +427,9 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     format!("Redis {} ({lasting})", truncate(what, room))
 }
 
-/// Least of a description that says anything, in columns.
+/// Least of a description that says anything, and of one beside which the prospects are in full, in columns.
 const LEAST: usize = 15;
+const ROOMY: usize = 40;
 
 #[cfg(test)]
 mod tests {
