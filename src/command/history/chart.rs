@@ -88,7 +88,9 @@ pub fn svg(
         for host in lock.chunk_by(|a, b| a.who.host == b.who.host) {
             chart.label("host", &host[0].who.host);
             for lane in lanes(host) {
-                lane.into_iter().for_each(|entry| chart.run(entry));
+                for entry in lane {
+                    chart.run(entry);
+                }
                 chart.bottom += ROW;
             }
         }
@@ -208,8 +210,9 @@ impl Chart {
         for part in 0..PARTS {
             let ms = self.from_ms + length / PARTS * part;
             let (x, moment) = (self.x(ms), self.calendar.brief(ms, &zone));
-            axis += &format!("<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>\n");
-            axis += &text("dim", x, bottom + 16.0, &moment);
+            let line =
+                format!("<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>\n");
+            axis.extend([line, text("dim", x, bottom + 16.0, &moment)]);
         }
         let mut legend = String::new();
         for (number, (class, label)) in (0..).zip(LEGEND) {

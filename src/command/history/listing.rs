@@ -53,11 +53,11 @@ pub fn ended(entry: &HistoryEntry, brief: bool) -> String {
 }
 
 const NAME: usize = 0;
-const PID: usize = 6;
-const WHO: usize = 5;
 const WAITED: usize = 2;
 const RAN: usize = 3;
 const END: usize = 4;
+const WHO: usize = 5;
+const PID: usize = 6;
 const COMMAND: usize = 7;
 
 /// Width from which a terminal shows times, ends and clients in full.
@@ -67,21 +67,18 @@ const WIDE: usize = 100;
 fn row(entry: &HistoryEntry, now_ms: u64, calendar: Calendar, zone: Option<&str>) -> [String; 8] {
     let who = &entry.who;
     let ran = entry.hold.as_ref().map(|_| entry.ran(now_ms));
-    let guards = entry.hold.as_ref().map_or(0, |hold| hold.guards);
-    let (started, mut end, client) = match zone {
-        Some(zone) => {
-            let started = calendar.brief(entry.since_ms, zone);
-            let client = who.known_as.as_ref().unwrap_or(&who.host);
-            (started, ended(entry, true), client.clone())
-        }
-        None => {
-            let started = calendar.moment(entry.since_ms);
-            (started, ended(entry, false), client_name(who))
-        }
+    let (started, end, client) = if let Some(zone) = zone {
+        let started = calendar.brief(entry.since_ms, zone);
+        let client = who.known_as.as_ref().unwrap_or(&who.host);
+        (started, ended(entry, true), client.clone())
+    } else {
+        let guards = match entry.hold.as_ref().map_or(0, |hold| hold.guards) {
+            0 => String::new(),
+            many => format!(", {}", counted(many as usize, "guard")),
+        };
+        let end = ended(entry, false) + &guards;
+        (calendar.moment(entry.since_ms), end, client_name(who))
     };
-    if zone.is_none() && guards > 0 {
-        end += &format!(", {}", counted(guards as usize, "guard"));
-    }
     let cells = [
         entry.name.to_string(),
         started,

@@ -85,7 +85,7 @@ impl View<'_> {
                 exit = Exit::Older;
             }
         }
-        self.show(found)?;
+        self.show(&found)?;
         Ok(exit)
     }
 
@@ -109,7 +109,7 @@ impl View<'_> {
             }
             match found {
                 Ok(found) => {
-                    if !self.show(found)? {
+                    if !self.show(&found)? {
                         return Ok(Exit::Success);
                     }
                 }
@@ -232,7 +232,7 @@ impl View<'_> {
     }
 
     /// Prints locks once; false if the reader has gone away.
-    fn show(&self, found: Found) -> Result<bool> {
+    fn show(&self, found: &Found) -> Result<bool> {
         let locks = &found.locks;
         if self.options.names_only {
             let names = locks.iter().map(|lock| lock.name.as_str());
@@ -252,7 +252,7 @@ impl View<'_> {
             }
             return Ok(true);
         }
-        Ok(print(&painted(&self.draw(&found), report::has_colors()))?)
+        Ok(print(&painted(&self.draw(found), report::has_colors()))?)
     }
 
     /// Draws locks for people.

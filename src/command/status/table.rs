@@ -177,7 +177,8 @@ fn holding(view: (&Inspected, Option<usize>), hold: &Hold) -> Row {
     let client = (&holder.who, holder.since_ms, hold.id.as_str());
     let mut row = Row::about(view, (style, &mode), client, &note);
     if let Some(usual) = lock.usual.filter(|_| is_wide && holder.kept.is_none()) {
-        row.cells[AGE] += &format!(" (usually {})", format_duration(usual));
+        let usual = format!(" (usually {})", format_duration(usual));
+        row.cells[AGE] += &usual;
     }
     row
 }
