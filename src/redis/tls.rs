@@ -23,7 +23,7 @@ use rustls::{
     RootCertStore, SignatureScheme,
 };
 
-use super::error::{Cause, Error, ErrorKind, quoted};
+use super::error::{Cause, Error, ErrorKind};
 use super::ready;
 use super::stream::left;
 use crate::file;
@@ -306,8 +306,7 @@ impl Handshake<'_> {
                 "its certificate is of X.509 version 1, which has no subjectAltName; {anew}"
             ),
             Bad::Other(other) => {
-                let why = other.to_string();
-                let why = quoted(&why);
+                let why = in_words(&other.to_string());
                 format!("its certificate can't be used ({why}); issue it anew without that")
             }
             _ => "its certificate can't be used; issue it anew".into(),
@@ -346,14 +345,27 @@ impl Handshake<'_> {
             {
                 "the server doesn't accept redlock's certificate (REDLOCK_TLS_CERT); the server's log says why"
             }
-            alert => {
+            other => {
+                let alert = in_words(&format!("{other:?}"));
                 return format!(
-                    "the server ended the handshake (alert: {alert:?}); the server's log says why"
+                    "the server ended the handshake (alert: {alert}); the server's log says why"
                 );
             }
         };
         why.into()
     }
+}
+
+/// Returns the name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.
+fn in_words(name: &str) -> String {
+    let mut words = String::new();
+    for c in name.chars().filter(char::is_ascii_alphanumeric).take(80) {
+        if c.is_ascii_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.push(c.to_ascii_lowercase());
+    }
+    words
 }
 
 /// Returns the first names of a certificate: `DnsName("localhost")` and `IpAddress(127.0.0.1)` are `localhost, 127.0.0.1`.
