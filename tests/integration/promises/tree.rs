@@ -135,7 +135,7 @@ fn log(redis: &Redis) -> String {
 
 #[test]
 fn a_child_of_the_shell_before_is_not_stopped_with_command() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let command = r#"a -- sh -c 'perl -e "$1" | tee "$HOME/heard"' sh "$1""#;
     let run = logged(&redis, command);
     let heard = redis.dir.path().join("heard");
@@ -148,7 +148,6 @@ fn a_child_of_the_shell_before_is_not_stopped_with_command() {
     let log = log(&redis);
     assert!(log.starts_with("ready"), "{log}");
     assert!(!log.contains("killed"), "{log}");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -158,10 +157,9 @@ fn neither_a_timeout_nor_with_children_waits_for_a_child_of_the_shell_before() {
         ("--with-children a -- echo out", 0, "out.\n"),
         ("--with-children a -c 'echo out; kill -9 $$'", 137, "out.\n"),
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         logged(&redis, options).finish().assert_code(code);
         assert_eq!(log(&redis), all, "{options}");
-        assert_nothing_left(&redis);
     }
 }
 
@@ -232,7 +230,7 @@ fn an_orphan_of_the_command_is_its_work_beside_an_earlier_daemon_whatever_it_dro
 
 #[test]
 fn a_leftover_whose_parent_had_ended_before_is_noticed_when_it_ends() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // The shell has waited for its parent when it says its own pid.
     let orphan = r#"(perl -e "$1" "$2" & exit 0); echo command $$; exec sleep 50"#;
     let mut run = script(&redis, &["--ttl", "120s", "-k", "60s"], orphan, SLOW);
@@ -244,7 +242,6 @@ fn a_leftover_whose_parent_had_ended_before_is_noticed_when_it_ends() {
     // Or it would be noticed after a minute.
     run.finish().assert_code(143);
     assert!(is_gone(leftover));
-    assert_nothing_left(&redis);
 }
 
 /// The parent of a process.
@@ -343,7 +340,7 @@ fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
         }
     "#;
     for round in 1..=10 {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let witness = redis.dir.path().join("go");
         let command = r#"perl -e "$1" "$2" & exec sleep 50"#;
         let mut run = script(&redis, &["-k", "50ms"], command, chain);
@@ -354,13 +351,12 @@ fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
         let witness = Flock::lock(witness, FlockArg::LockExclusiveNonblock);
         assert!(witness.is_ok(), "a process has escaped, in round {round}");
         run.finish().assert_code(143);
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grace() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let own_session = r#"setsid perl -e "$1" & exec sleep 50"#;
     let orphan = r#"(setsid perl -e "$1" & exit 0); exec sleep 50"#;
     // As the shell's job control does it.
@@ -384,12 +380,11 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
         run.finish().assert_code(code);
         assert!(is_gone(descendant), "{detached} {is_stopped} {code}");
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_stopped_command_goes_on_to_take_its_term() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let arguments = words!("run --ttl 120s -k 60s a -- perl -e", CLEANER);
     let mut run = Running::start(&mut run(&redis, arguments));
     let command = pid_after("ready", &mut run);
@@ -397,7 +392,6 @@ fn a_stopped_command_goes_on_to_take_its_term() {
     run.signal(Signal::SIGTERM);
     run.expect_line("cleaned");
     run.finish().assert_code(0).assert_silent();
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -456,7 +450,7 @@ fn with_children_the_lock_is_held_until_the_last_descendant_has_ended() {
         format!("(cd / && setsid {AT_THE_GATE} & exit 0)"),
         format!("env -i HOME=\"$HOME\" setsid {AT_THE_GATE} &"),
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let mut gate = Gate::new(&redis);
         let command = format!("{how}\necho command $$; exit 3");
         let mut run = Running::start(&mut redis.run(&format!("{RENEWED_OFTEN} a"), &command));
@@ -469,7 +463,6 @@ fn with_children_the_lock_is_held_until_the_last_descendant_has_ended() {
         gate.open();
         run.finish().assert_code(3).assert_silent();
         assert!(is_gone(descendant), "{how}");
-        assert_nothing_left(&redis);
     }
 }
 
@@ -516,7 +509,7 @@ int main(int count, char **words) {
 
 #[test]
 fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let directory = redis.dir.path();
     fs::write(directory.join("headless.c"), HEADLESS).unwrap();
     let mut cc = Command::new("cc");
@@ -535,7 +528,6 @@ fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
     ends(&redis, "run -n a -- true").assert_code(75);
     gate.open();
     redis.await_free("a");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -625,20 +617,19 @@ fn leftovers_of_a_command_that_was_killed_are_asked_to_stop_before_the_lock_is_f
         r#"setsid perl -e "$1" & echo command $$; wait"#,
         r#"(setsid perl -e "$1" & exit 0); echo command $$; sleep 50"#,
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let mut run = script(&redis, &["--ttl", "60s", "-k", "30s"], how, CLEANER);
         let (command, leftover) = both(&mut run);
         send(command, libc::SIGKILL);
         run.expect_line("cleaned");
         run.finish().assert_code(137);
         assert!(is_gone(leftover), "{how}");
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn a_deaf_leftover_of_a_command_that_was_killed_is_killed_before_the_lock_is_free() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let how = r#"setsid perl -e "$1" & echo command $$; wait"#;
     let mut run = script(&redis, &["--ttl", "60s", "-k", "300ms"], how, DEAF);
     let (command, leftover) = both(&mut run);
@@ -646,7 +637,6 @@ fn a_deaf_leftover_of_a_command_that_was_killed_is_killed_before_the_lock_is_fre
     redis.await_free("a");
     assert!(!is_alive(leftover));
     run.finish().assert_code(128 + libc::SIGUSR1);
-    assert_nothing_left(&redis);
 }
 
 /// A script that holds the lock "a" with these options; `rest` follows.
@@ -663,7 +653,7 @@ fn with_children_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
         format!("{AT_THE_GATE} &"),
         format!("(setsid {AT_THE_GATE} & exit 0)"),
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let mut gate = Gate::new(&redis);
         // What was there before the lock doesn't keep it.
         let first = "sh -c 'echo $$; read end <before' >&2 & disown";
@@ -677,13 +667,12 @@ fn with_children_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
         gate.open();
         redis.await_free("a");
         assert!(!is_alive(descendant), "{how}");
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn without_with_children_what_a_script_leaves_at_its_end_is_left_alone() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let rest = format!("{AT_THE_GATE} & echo started");
     let mut script = keeping(&redis, "--ttl 60s", "", &rest);
@@ -692,7 +681,6 @@ fn without_with_children_what_a_script_leaves_at_its_end_is_left_alone() {
     redis.await_free("a");
     assert!(is_alive(at_the_gate(&redis)));
     gate.open();
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -701,7 +689,7 @@ fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_fr
         r#"perl -e "$1" & wait"#,
         r#"(setsid perl -e "$1" & exit 0); echo >fifo"#,
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let fifo = redis.dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut script = keeping(&redis, "--ttl 60s -k 30s", "", how);
@@ -712,7 +700,6 @@ fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_fr
         redis.await_free("a");
         assert!(!is_alive(leftover), "{how}");
         wait_until("the keeper is gone", || !is_alive(keeper));
-        assert_nothing_left(&redis);
     }
 }
 
@@ -738,7 +725,7 @@ fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Outcome> {
 
 #[test]
 fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // By that /proc, redlock's number is that of the script itself, and so all these are its children.
     let script = r#"
         sleep 60 &
@@ -757,7 +744,6 @@ fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
     };
     let expected = "ended with 143\n".to_owned() + &"137\n".repeat(6);
     assert_eq!(end.stdout, expected, "{}", end.stderr);
-    assert_nothing_left(&redis);
 }
 
 #[test]
