@@ -16,9 +16,22 @@ const SAYS_HELD: &str = r#"echo "$REDLOCK_HELD"; while [ ! -e "$HOME/end" ]; do 
 impl Holder {
     fn start(redis: &Redis, options: &[&str]) -> Self {
         let words = [&["run"], options, &["-c", SAYS_HELD]].concat();
-        let mut run = Running::start(&mut redis.redlock(&words));
+        Self::of(&mut redis.redlock(&words))
+    }
+
+    /// Starts a command whose first line says by what its lock can be guarded.
+    fn of(command: &mut Command) -> Self {
+        let mut run = Running::start(command);
         let held = run.line();
         Self { run, held }
+    }
+
+    /// A guard whose work takes its time, and has begun.
+    #[track_caller]
+    fn slow_guard(&self, redis: &Redis) -> Running {
+        let mut guard = self.guard(redis, &["-k", "60s"], TAKES_ITS_TIME);
+        guard.expect_line("started");
+        guard
     }
 
     /// A guard of its lock.
@@ -51,8 +64,7 @@ const TAKES_ITS_TIME: &str = r#"
 /// Starts a run with these options and names, and a guard that takes its time.
 fn guarded(redis: &Redis, options: &[&str]) -> (Holder, Running) {
     let holder = Holder::start(redis, options);
-    let mut guard = holder.guard(redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let guard = holder.slow_guard(redis);
     (holder, guard)
 }
 
@@ -184,8 +196,7 @@ fn a_guard_reads_the_locks_from_a_file_and_guards_those_that_are_named() {
     fs::write(&path, format!("{}\n", holder.held)).unwrap();
     let file = path.to_str().unwrap();
     let words = words!("guard --held {} b -- printenv REDLOCK_NAME", file);
-    let end = outcome(&mut redis.redlock(words));
-    end.assert_printed(0, "b\n");
+    outcome(&mut redis.redlock(words)).assert_printed(0, "b\n");
     let words = words!("guard --held {} c -- echo never", file);
     outcome(&mut redis.redlock(words)).assert_said(79, "this job doesn't hold \"c\"");
     holder.end(&redis);
@@ -407,11 +418,8 @@ fn a_script_that_has_acquired_the_lock_is_guarded_like_a_run() {
         while [ ! -e "$HOME/end" ]; do sleep 0.01; done
         redlock release
         while [ ! -e "$HOME/over" ]; do sleep 0.01; done"#;
-    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", script]));
-    let held = run.line();
-    let holder = Holder { run, held };
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let holder = Holder::of(&mut directly(&redis, &["sh", "-c", script]));
+    let mut guard = holder.slow_guard(&redis);
     let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
     Holder::let_end(&redis);
     guard.expect_line("asked");
@@ -468,11 +476,8 @@ fn a_run_waits_for_its_guards_through_requests_that_fail() {
 fn a_run_is_notified_of_the_end_of_its_last_guard() {
     let redis = Redis::left_empty();
     let script = r#"exec redlock run --ttl 120s a -c "$0" 2>&1"#;
-    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", script, SAYS_HELD]));
-    let held = run.line();
-    let mut holder = Holder { run, held };
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let mut holder = Holder::of(&mut directly(&redis, &["sh", "-c", script, SAYS_HELD]));
+    let mut guard = holder.slow_guard(&redis);
     leave_lock_to(&mut guard, &redis);
     // Said after a look; the next one would be five seconds later.
     let said = holder.run.line();
@@ -538,11 +543,8 @@ fn the_last_guard_of_a_lock_that_its_job_released_hands_it_on_past_a_thousand_de
     let mut gate = Gate::new(&redis);
     let script = r#"echo "$REDLOCK_HELD"; read go <"$HOME/gate"
         redlock release -q; echo released; read go <"$HOME/gate""#;
-    let mut run = Running::start(&mut redis.run("--ttl 120s a", script));
-    let held = run.line();
-    let holder = Holder { run, held };
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let holder = Holder::of(&mut redis.run("--ttl 120s a", script));
+    let mut guard = holder.slow_guard(&redis);
     let live = Gated::queued(&redis, &["a"]);
     gate.open();
     let mut run = holder.run;

@@ -39,19 +39,6 @@ fn keeper_of(script: i32) -> i32 {
     pids.find(is_keeper).expect("a keeper")
 }
 
-/// Waits until locks were renewed this often from now on, while the script works.
-#[track_caller]
-fn await_renewals(redis: &Redis, script: &mut Running, count: u64) {
-    let before = redis.calls("pexpire");
-    wait_until("it is renewed", || {
-        if let Some(status) = script.process.try_wait().unwrap() {
-            let history = ends(redis, "history a --json");
-            panic!("the script has ended: {status}; {}", history.stdout);
-        }
-        redis.calls("pexpire") >= before + count
-    });
-}
-
 /// Has no child that would outlive it.
 const WAIT: &str = "exec sleep 60";
 
@@ -61,7 +48,7 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     let mut gate = Gate::new(&redis);
     let mut script = holder(&redis, "--ttl 6s", "read go <gate");
     // Three renewals of two commands each.
-    await_renewals(&redis, &mut script, 5);
+    script.await_renewals(&redis, 5);
     ends(&redis, "run -n a -- true").assert_code(75);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let keeper = keeper(&script);
@@ -138,9 +125,7 @@ fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
 
 #[test]
 fn a_script_goes_on_beside_its_keeper_where_there_is_no_dev_null() {
-    if !is_permitted(&["unshare", "-m", "true"]) {
-        return;
-    }
+    return_unless!(is_permitted(&["unshare", "-m", "true"]));
     let redis = Redis::start();
     let text = "mount -t tmpfs none /dev && eval \"$(redlock acquire a --while-pid $$)\" && redlock extend";
     let mut command = directly(&redis, &["unshare", "-m", "bash", "-c", text]);
@@ -157,7 +142,7 @@ fn a_keeper_keeps_the_lock_of_a_stopped_script_and_after_its_connection_broke() 
         } else {
             redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
         }
-        await_renewals(&redis, &mut script, 5);
+        script.await_renewals(&redis, 5);
         let kept = redis.holder("a");
         assert_eq!(kept, Some(script.pid()), "{}", redis.describe_key("a"));
     }
@@ -173,7 +158,7 @@ fn a_keeper_survives_a_redis_that_restarts_with_its_data() {
     wait_until("the data is there", || {
         redis.cli(&["GET", "redlock:a"]) == token
     });
-    await_renewals(&redis, &mut script, 1);
+    script.await_renewals(&redis, 1);
     assert!(!script.has_ended());
     script.kill();
     redis.await_free("a");
@@ -263,7 +248,7 @@ fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() 
         );
         let pids = [script.line(), script.line()].map(|pid| pid.parse::<i32>().unwrap());
         // The next renewal is 4 s away.
-        await_renewals(&redis, &mut script, 1);
+        script.await_renewals(&redis, 1);
         let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
         redis.stall();
         let lease_ends = now() + Duration::from_millis(pttl);
@@ -343,7 +328,7 @@ fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_
         let mut script = holder(&redis, "", &format!("read go <gate; {rest}"));
         if rest == forks {
             // Then the next look at what it has started is 10 s away.
-            await_renewals(&redis, &mut script, 1);
+            script.await_renewals(&redis, 1);
         }
         gate.open();
         let child: i32 = script.line().parse().unwrap();
@@ -365,7 +350,7 @@ fn orphans_of_a_killed_script_get_sigterm_at_every_depth() {
     );
     let mut gate = Gate::new(&redis);
     let mut script = holder(&redis, "--ttl 30s", &rest);
-    await_renewals(&redis, &mut script, 1);
+    script.await_renewals(&redis, 1);
     gate.open();
     for _ in 0..4 {
         script.expect_line("ready");
@@ -512,7 +497,7 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
         wait_until("it waits", || redis.queue("a").len() == 1);
         first.end();
         assert!(script.line().starts_with("held"));
-        await_renewals(&redis, &mut script, 3);
+        script.await_renewals(&redis, 3);
         gate.open();
         script.finish().assert_code(0).assert_silent();
         redis.await_free("a");
@@ -603,7 +588,7 @@ fn each_of_several_locks_of_a_script_has_its_keeper() {
     let rest = "eval \"$(redlock acquire b --ttl 6s --while-pid $$)\"; redlock release a; echo one; exec sleep 60";
     let mut script = holder(&redis, "--ttl 6s", rest);
     script.expect_line("one");
-    await_renewals(&redis, &mut script, 5);
+    script.await_renewals(&redis, 5);
     assert_eq!(redis.cli(&["EXISTS", "redlock:a", "redlock:b"]), "1");
     script.kill();
     redis.await_free("b");
@@ -616,7 +601,7 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
     for first in ["exec <&-", "exec 2>&-", gone, "ulimit -n 16"] {
         let mut script = after(first, &redis, "--ttl 6s", WAIT);
         let keeper = keeper(&script);
-        await_renewals(&redis, &mut script, 3);
+        script.await_renewals(&redis, 3);
         drop(script);
         wait_until("the keeper is gone", || !is_alive(keeper));
     }
@@ -626,7 +611,7 @@ fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
 fn a_keeper_is_small() {
     let redis = Redis::start();
     let mut script = holder(&redis, "--ttl 6s", WAIT);
-    await_renewals(&redis, &mut script, 3);
+    script.await_renewals(&redis, 3);
     let status = fs::read_to_string(format!("/proc/{}/status", keeper(&script))).unwrap();
     // Without the program itself, which is of another size in each build; `make bench` looks at both.
     let (_, own) = status.split_once("RssAnon:").unwrap();
@@ -648,7 +633,7 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
     let started: Vec<i32> = pids.collect();
     script.expect_line("all");
     // Two renewals of two commands each: the keeper has looked for them with the first.
-    await_renewals(&redis, &mut script, 4);
+    script.await_renewals(&redis, 4);
     gate.open();
     redis.await_free("a");
     let left: Vec<i32> = started.into_iter().filter(|&pid| is_alive(pid)).collect();

@@ -8,26 +8,6 @@ fn job(redis: &Redis, script: &str) -> Running {
     Running::start(&mut directly(redis, &["sh", "-c", script]))
 }
 
-/// Waits for `count` renewals of a lock, the first of which may have begun before.
-#[track_caller]
-fn await_renewals(redis: &Redis, name: &str, count: u32) {
-    let key = format!("redlock:{name}");
-    for _ in 0..count {
-        let mut before = i64::MAX;
-        wait_until("it is renewed", || {
-            let left = redis.cli(&["PTTL", &key]).parse().unwrap();
-            left > std::mem::replace(&mut before, left)
-        });
-    }
-}
-
-/// All of them end well, and nothing is left.
-#[track_caller]
-fn all_succeed(redis: &Redis, jobs: impl IntoIterator<Item = Running>) {
-    all_end(jobs, 0);
-    assert_nothing_left(redis);
-}
-
 /// Asks Redis, from within a job.
 const CLI: &str = r#"cli() { redis-cli -s "$HOME/redis.sock" "$@"; }"#;
 
@@ -116,7 +96,7 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
     // It is never granted again, which would give it another fence.
     let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
     // For longer than a lease lasts.
-    await_renewals(&redis, "a", 4);
+    redis.await_renewals("a", 4);
     redis.cli(&["DEL", "redlock:b"]);
     let end = run.finish();
     end.assert_printed(0, &format!("ours since {fence}\nwaited\n"));
@@ -407,7 +387,7 @@ fn go(redis: &Redis, go: &str, name: &str, waiters: usize) {
 
 #[test]
 fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let crossing = link(&redis, "l", "x", "first");
     let slots = [(); 2].map(|()| link(&redis, "--slots 2 s", "l", "second"));
     let last = link(&redis, "x", "--slots 2 s", "third");
@@ -417,12 +397,12 @@ fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
     let end = last.finish_saying(75, "this job holds \"x\" and waits for \"s\"");
     let named = end.stderr.matches("holds \"l\" and waits for \"x\"");
     assert_eq!(named.count(), 1, "{end:?}");
-    all_succeed(&redis, [crossing].into_iter().chain(slots));
+    all_end([crossing].into_iter().chain(slots), 0);
 }
 
 #[test]
 fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // The others know that it waits, and look several times before it does.
     let proxy = Proxy::once(
         &redis,
@@ -438,7 +418,7 @@ fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
     go(&redis, "second", "c", 1);
     go(&redis, "third", "a", 1);
     third.finish().assert_code(75);
-    all_succeed(&redis, [first, second]);
+    all_end([first, second], 0);
 }
 
 #[test]
@@ -461,19 +441,19 @@ fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
 #[test]
 fn a_run_of_several_names_is_part_of_a_deadlock_by_each_that_it_holds() {
     for outer in ["", "redlock run z -- "] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let other = link(&redis, "b", "a", "go");
         let several = job(&redis, &format!("{outer}redlock run a b -- true"));
         wait_until("it waits", || redis.queue("b").len() == 1);
         go(&redis, "go", "a", 1);
         other.finish_saying(75, "deadlock");
-        all_succeed(&redis, [several]);
+        all_end([several], 0);
     }
 }
 
 #[test]
 fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let stuck = link(&redis, "--slots 3 s", "x", "first");
     let works = link(&redis, "--slots 3 s", "free", "end");
     let last = link(&redis, "x", "--slots 3 s", "last");
@@ -484,7 +464,7 @@ fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
     last.finish_saying(75, "deadlock");
     stuck.finish().assert_code(0);
     go(&redis, "end", "free", 0);
-    all_succeed(&redis, [works, alone]);
+    all_end([works, alone], 0);
 }
 
 /// Waits until a job that waits for "s" has looked for a deadlock, or has left the queue to so many others.
@@ -504,7 +484,7 @@ fn await_second_look(redis: &Redis, others: usize) {
 
 #[test]
 fn a_run_that_ignores_a_freeze_does_not_wait_for_those_that_the_freeze_keeps_out() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let stuck = link(&redis, "--slots 2 s", "x", "first");
     let works = link(&redis, "--slots 2 s", "free", "end");
     let kept_out = job(&redis, "redlock run -q s -- true");
@@ -517,12 +497,12 @@ fn a_run_that_ignores_a_freeze_does_not_wait_for_those_that_the_freeze_keeps_out
     go(&redis, "end", "free", 0);
     last.finish().assert_code(0);
     ends(&redis, "thaw -q s").assert_code(0);
-    all_succeed(&redis, [stuck, works, kept_out]);
+    all_end([stuck, works, kept_out], 0);
 }
 
 #[test]
 fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let stuck = link(&redis, "--shared s", "x", "first");
     let works = link(&redis, "--shared s", "free", "end");
     let last = link(&redis, "x", "--slots 2 s", "last");
@@ -530,7 +510,7 @@ fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
     go(&redis, "last", "s", 1);
     await_second_look(&redis, 0);
     go(&redis, "end", "free", 0);
-    all_succeed(&redis, [last, stuck, works]);
+    all_end([last, stuck, works], 0);
 }
 
 #[test]
@@ -547,7 +527,7 @@ fn the_wait_for_several_names_is_limited_as_a_whole() {
 
 #[test]
 fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let jobs = [("a", "b"), ("b", "a")].map(|(own, next)| link(&redis, own, next, "go"));
     // It holds something that no job wants.
     let third = link(&redis, "c", "a", "go");
@@ -557,7 +537,7 @@ fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
     let mut codes = jobs.map(|job| job.finish().code());
     codes.sort();
     assert_eq!(codes, [Some(0), Some(75)]);
-    all_succeed(&redis, [third, fourth]);
+    all_end([third, fourth], 0);
 }
 
 #[test]
@@ -662,7 +642,7 @@ fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others(
     let words = words!("-u {} run --ttl 10s a b -c", &url, script);
     let mut run = Running::start(&mut redis.redlock(words));
     run.expect_line("released");
-    await_renewals(&redis, "b", 1);
+    redis.await_renewals("b", 1);
     gate.open();
     run.finish().assert_exited(0).assert_silent();
 }
@@ -674,7 +654,7 @@ fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
     for lost in ["b", "a"] {
         outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
         // The second renewal begins after the loss.
-        await_renewals(&redis, "c", 2);
+        redis.await_renewals("c", 2);
     }
     ends(&redis, "run -n c -- true").assert_code(75);
     run.open();

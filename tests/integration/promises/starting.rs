@@ -76,11 +76,7 @@ fn when_the_renewing_thread_can_be_made_in_time_all_goes_on() {
     let mut gate = Gate::new(&redis);
     let arguments = words!("run --ttl 6s -k 100ms a -c", UNTIL_GATE);
     let mut run = Running::ready(&mut traced(&redis, no_thread, arguments));
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || {
-        assert!(!run.has_ended(), "it has ended");
-        redis.calls("pexpire") > renewals + 8
-    });
+    run.await_renewals(&redis, 9);
     gate.open();
     run.finish().assert_code(0).assert_silent();
 }
@@ -274,9 +270,7 @@ fn a_child_that_is_killed_before_it_executes_is_not_a_command_that_was_not_found
 
 #[test]
 fn command_may_be_the_first_of_a_pid_namespace_that_redlock_is_not_in() {
-    if !is_permitted(&["unshare", "--pid", "true"]) {
-        return;
-    }
+    return_unless!(is_permitted(&["unshare", "--pid", "true"]));
     let redis = Redis::left_empty();
     let unshare = |command: &[&str]| {
         let words = [&["unshare", "--pid", REDLOCK, "run", "a", "--"], command].concat();
@@ -308,9 +302,7 @@ pub fn inside(unshare: &Running) -> i32 {
 
 #[test]
 fn as_the_first_process_redlock_ends_by_a_term_while_it_connects() {
-    if !may_unshare() {
-        return;
-    }
+    return_unless!(may_unshare());
     let redis = Redis::start();
     let deaf = UnresponsiveServer::new();
     redis.stall();
@@ -355,9 +347,7 @@ fn an_acquire_that_cannot_say_its_token_is_refused() {
 #[test]
 fn the_first_process_is_kept_for_only_when_it_is_the_script_itself() {
     // Elsewhere it would be everybody's: a lost lock would stop the whole machine.
-    if !may_unshare() {
-        return;
-    }
+    return_unless!(may_unshare());
     let redis = Redis::left_empty();
     let script = "sh -c 'redlock acquire a --while-pid 1; echo $? >&2'; exit 0";
     let end = outcome(&mut first(&redis, &["sh", "-c", script]));
@@ -369,9 +359,7 @@ fn the_first_process_is_kept_for_only_when_it_is_the_script_itself() {
 
 #[test]
 fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
-    if !may_unshare() {
-        return;
-    }
+    return_unless!(may_unshare());
     let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let script = r#"trap 'redlock release' EXIT
@@ -396,11 +384,7 @@ fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     send(keeper(&script), libc::SIGTERM);
     script.expect_line("TERM");
     // More than a TTL later, and many times --kill-after, it still holds its lock.
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || {
-        assert!(!script.has_ended(), "the script was killed");
-        redis.calls("pexpire") > renewals + 8
-    });
+    script.await_renewals(&redis, 9);
     assert_eq!(redis.holder("a"), Some(script.pid()));
     gate.open();
     script.finish().assert_printed(0, "ready\nTERM\nend\n");

@@ -9,6 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::promises::blocked::assert_renewed;
 use crate::promises::keeper::keeper;
+use crate::promises::terminal::parent;
 use crate::support::prelude::*;
 use crate::support::proxy::Proxy;
 
@@ -77,16 +78,6 @@ impl Drop for Stopped {
     }
 }
 
-/// The pid in the next line, which starts with this word.
-#[track_caller]
-fn pid_after(word: &str, running: &mut Running) -> i32 {
-    let line = running.line();
-    let pid = line
-        .strip_prefix(word)
-        .and_then(|pid| pid.trim().parse().ok());
-    pid.unwrap_or_else(|| panic!("no {word:?} with a pid: {line:?}"))
-}
-
 /// The pids that COMMAND and a program of its say, in whatever order: `command` and `ready`.
 #[track_caller]
 fn both(running: &mut Running) -> (i32, i32) {
@@ -104,13 +95,6 @@ fn both(running: &mut Running) -> (i32, i32) {
 
 /// Options of a lock that is renewed every seven seconds, and of which a renewal may be 13 seconds late.
 const RENEWED_OFTEN: &str = "--ttl 22s -k 2s --with-children";
-
-/// Waits until the lock "a" was renewed twice: the first of these renewals may have been sent before. Each renewal of an
-/// exclusive lock extends two keys.
-#[track_caller]
-fn await_renewals(redis: &Redis) {
-    redis.await_calls("pexpire", 4);
-}
 
 /// A shell that becomes redlock while a logger of its own reads what redlock and COMMAND write; the
 /// logger writes what it has got into the file "log", when it has got all.
@@ -176,9 +160,7 @@ fn beside_a_daemon(redis: &Redis, options: &str, way: &str) -> Running {
 /// Waits until a process is redlock's child.
 #[track_caller]
 fn await_adoption(bystander: i32, run: &Running) {
-    wait_until("it is redlock's child", || {
-        parent(bystander) == Some(run.pid())
-    });
+    wait_until("it is redlock's child", || parent(bystander) == run.pid());
 }
 
 #[test]
@@ -193,9 +175,9 @@ fn a_process_that_an_earlier_daemon_starts_or_orphans_is_neither_killed_nor_wait
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
         let mut run = beside_a_daemon(&redis, options, way);
-        let command = pid_after("command", &mut run);
+        let command = run.pid_after("command");
         gate.open();
-        let bystander = pid_after("bystander", &mut run);
+        let bystander = run.pid_after("bystander");
         await_adoption(bystander, &run);
         match code {
             143 => run.signal(Signal::SIGTERM),
@@ -244,26 +226,6 @@ fn a_leftover_whose_parent_had_ended_before_is_noticed_when_it_ends() {
     assert!(is_gone(leftover));
 }
 
-/// The parent of a process.
-fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(1)?.parse().ok()
-}
-
-#[test]
-fn orphans_of_command_become_redlocks_children() {
-    let redis = Redis::start();
-    let daemon = r#"(setsid perl -e "$1" & exit 0); exec sleep 50"#;
-    let mut run = script(&redis, &["-k", "1s"], daemon, CLEANER);
-    let orphan = pid_after("ready", &mut run);
-    let redlock = run.pid();
-    wait_until("redlock is its parent", || parent(orphan) == Some(redlock));
-    run.signal(Signal::SIGTERM);
-    run.expect_line("cleaned");
-    run.finish().assert_code(143);
-}
-
 #[test]
 fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let redis = Redis::start();
@@ -289,16 +251,10 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let redlock = redis.holder("a").unwrap();
     send(redlock, libc::SIGTERM);
     run.expect_line("asked");
-    let has_read_all = || {
-        wait_until("it has read its signals", || {
-            let status = fs::read_to_string(format!("/proc/{redlock}/status")).unwrap();
-            status.contains("\nShdPnd:\t0000000000000000\n") && state(redlock) == Some('S')
-        });
-    };
     wait_until("COMMAND has ended", || !is_alive(group));
-    has_read_all();
+    await_signals_read(redlock);
     send(redlock, libc::SIGWINCH);
-    has_read_all();
+    await_signals_read(redlock);
     let_go(&redis);
     run.finish();
     let trace = fs::read_to_string(&trace).unwrap();
@@ -344,7 +300,7 @@ fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
         let witness = redis.dir.path().join("go");
         let command = r#"perl -e "$1" "$2" & exec sleep 50"#;
         let mut run = script(&redis, &["-k", "50ms"], command, chain);
-        pid_after("ready", &mut run);
+        run.pid_after("ready");
         run.signal(Signal::SIGTERM);
         wait_until("redlock ends", || run.has_ended());
         let witness = fs::File::open(witness).unwrap();
@@ -371,7 +327,7 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
         let limit: &[&str] = if code == 124 { &["-t", "6s"] } else { &[] };
         let options = [words!("--ttl 120s -k 60s"), limit].concat();
         let mut run = script(&redis, &options, detached, CLEANER);
-        let descendant = pid_after("ready", &mut run);
+        let descendant = run.pid_after("ready");
         let _stopped = is_stopped.then(|| Stopped::stop(descendant));
         if limit.is_empty() {
             run.signal(Signal::SIGTERM);
@@ -387,7 +343,7 @@ fn a_stopped_command_goes_on_to_take_its_term() {
     let redis = Redis::left_empty();
     let arguments = words!("run --ttl 120s -k 60s a -- perl -e", CLEANER);
     let mut run = Running::start(&mut run(&redis, arguments));
-    let command = pid_after("ready", &mut run);
+    let command = run.pid_after("ready");
     let _stopped = Stopped::stop(command);
     run.signal(Signal::SIGTERM);
     run.expect_line("cleaned");
@@ -403,11 +359,11 @@ fn a_process_that_a_daemon_of_a_killed_script_starts_on_sigterm_is_stopped() {
         daemon.replace('\'', r"'\''")
     );
     let mut running = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
-    let daemon = pid_after("ready", &mut running);
+    let daemon = running.pid_after("ready");
     // The keeper has looked for the daemon with the first of these.
     assert_renewed(&redis, 2);
     running.signal(Signal::SIGKILL);
-    let started = pid_after("started", &mut running);
+    let started = running.pid_after("started");
     redis.await_free("a");
     assert!(!is_alive(daemon) && !is_alive(started));
     running.finish();
@@ -422,7 +378,7 @@ fn a_process_that_a_script_starts_on_sigterm_is_killed_with_it() {
     let mut running = Running::ready(&mut directly(&redis, &["bash", "-c", script]));
     let keeper = keeper(&running);
     ends(&redis, "release --force a").assert_code(0);
-    let started = pid_after("started", &mut running);
+    let started = running.pid_after("started");
     wait_until("the keeper ends", || !is_alive(keeper));
     assert!(!is_alive(started));
     running.finish();
@@ -454,10 +410,10 @@ fn with_children_the_lock_is_held_until_the_last_descendant_has_ended() {
         let mut gate = Gate::new(&redis);
         let command = format!("{how}\necho command $$; exit 3");
         let mut run = Running::start(&mut redis.run(&format!("{RENEWED_OFTEN} a"), &command));
-        let command = pid_after("command", &mut run);
+        let command = run.pid_after("command");
         let descendant = at_the_gate(&redis);
         wait_until("COMMAND has ended", || !is_alive(command));
-        await_renewals(&redis);
+        redis.await_renewals("a", 2);
         ends(&redis, "run -n a -- true").assert_code(75);
         assert!(is_alive(descendant) && !run.has_ended(), "{how}");
         gate.open();
@@ -474,7 +430,7 @@ fn a_signal_that_stops_what_command_has_left_behind_makes_the_run_no_success() {
         let command = format!("setsid {AT_THE_GATE} &\necho command $$");
         let options = ["run", "--with-children", "--once", "today", "a", "-c"];
         let mut run = Running::start(&mut run(&redis, &[&options[..], &[&command]].concat()));
-        let command = pid_after("command", &mut run);
+        let command = run.pid_after("command");
         let descendant = at_the_gate(&redis);
         wait_until("COMMAND is reaped", || state(command).is_none());
         // A signal that comes before redlock has noted that was meant for COMMAND, too.
@@ -518,13 +474,13 @@ fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
     let mut gate = Gate::new(&redis);
     let rest = "./headless gate >/dev/null 2>&1 & echo started $!";
     let mut script = keeping(&redis, RENEWED_OFTEN, "", rest);
-    let headless = pid_after("started", &mut script);
+    let headless = script.pid_after("started");
     // So it looks once it has ended, too.
     wait_until("its first thread has ended", || {
         state(headless) == Some('Z')
     });
     wait_until("the script has ended", || script.has_ended());
-    await_renewals(&redis);
+    redis.await_renewals("a", 2);
     ends(&redis, "run -n a -- true").assert_code(75);
     gate.open();
     redis.await_free("a");
@@ -557,7 +513,7 @@ fn a_large_tree_is_dead_when_the_lease_ends() {
     // A busy machine needs the margin of a longer lease to kill so many.
     let options = ["-u", &url, "--ttl", "20s", "-k", "100ms"];
     let mut run = script(&redis, &options, r#"exec perl -e "$1" "$2""#, many);
-    pid_after("ready", &mut run);
+    run.pid_after("ready");
     // The lease that counts is of a renewal with all of them.
     redis.await_calls("pexpire", 1);
     proxy.vanish();
@@ -661,7 +617,7 @@ fn with_children_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
         let mut script = keeping(&redis, RENEWED_OFTEN, first, &how);
         let descendant = at_the_gate(&redis);
         wait_until("the script has ended", || script.has_ended());
-        await_renewals(&redis);
+        redis.await_renewals("a", 2);
         ends(&redis, "run -n a -- true").assert_code(75);
         assert!(is_alive(descendant), "{how}");
         gate.open();
@@ -693,7 +649,7 @@ fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_fr
         let fifo = redis.dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut script = keeping(&redis, "--ttl 60s -k 30s", "", how);
-        let leftover = pid_after("ready", &mut script);
+        let leftover = script.pid_after("ready");
         let keeper = keeper(&script);
         script.signal(Signal::SIGKILL);
         script.expect_line("cleaned");
@@ -739,9 +695,7 @@ fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
         kill -KILL $others
         for other in $others; do wait $other; echo $?; done
     "#;
-    let Some(end) = below_foreign_proc(&redis, script) else {
-        return;
-    };
+    let end = some_or_return!(below_foreign_proc(&redis, script));
     let expected = "ended with 143\n".to_owned() + &"137\n".repeat(6);
     assert_eq!(end.stdout, expected, "{}", end.stderr);
 }
@@ -754,9 +708,7 @@ fn below_a_proc_of_another_pid_namespace_no_keeper_is_left_and_no_words_of_other
     // process's by that /proc.
     let script = "redlock acquire a --while-pid $$; redlock run -q a -- echo free
         redlock acquire -q a >/dev/null; redlock status --json a";
-    let Some(end) = below_foreign_proc(&redis, script) else {
-        return;
-    };
+    let end = some_or_return!(below_foreign_proc(&redis, script));
     end.assert_says("/proc belongs to another pid namespace");
     let (refused, status) = end.stdout.split_once("free\n").expect("the lock is free");
     assert!(!refused.contains("REDLOCK_TOKEN="), "{end:?}");
@@ -783,9 +735,7 @@ fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_kept() {
         echo $?
         cat said >&2
     "#;
-    let Some(end) = below_foreign_proc(&redis, script) else {
-        return;
-    };
+    let end = some_or_return!(below_foreign_proc(&redis, script));
     assert_eq!(end.stdout, "75\n124\n75\n", "{}", end.stderr);
     end.assert_says("may still be running, and redlock can't see them");
 }

@@ -194,6 +194,19 @@ impl Redis {
         });
     }
 
+    /// Waits for `count` renewals of a lock, the first of which may have begun before: what is left of its lease grows.
+    #[track_caller]
+    pub fn await_renewals(&self, name: &str, count: u32) {
+        let key = format!("redlock:{name}");
+        for _ in 0..count {
+            let mut before = i64::MAX;
+            wait_until("it is renewed", || {
+                let left = self.cli(&["PTTL", &key]).parse().unwrap();
+                left > std::mem::replace(&mut before, left)
+            });
+        }
+    }
+
     /// Number of calls of scripts.
     pub fn scripts(&self) -> u64 {
         self.calls("evalsha") + self.calls("eval")
