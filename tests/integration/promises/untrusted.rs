@@ -847,6 +847,13 @@ fn assert_obeyed_by_no_agent(end: &Outcome) {
     assert!(!lines.any(is_command), "{end:?}");
 }
 
+/// Lines that show a lock, or a message about it, with its name in the place of NAME.
+const SHOWS_A_NAME: &str = "status NAME;status;status --json;status --json NAME;history --json;\
+    history --json NAME;history --json --skipped NAME;doctor --json NAME;status --names-only;history NAME;\
+    history;history --names-only;history --skipped NAME;history --svg - NAME;doctor NAME;\
+    -v run -n NAME -- true;-v run -w 50ms NAME -- true;stop NAME;release --force --reason NAME NAME;\
+    freeze --reason NAME NAME;thaw NAME";
+
 #[test]
 fn text_of_other_clients_is_no_command_to_a_ci_agent() {
     let redis = Redis::start();
@@ -868,29 +875,7 @@ fn text_of_other_clients_is_no_command_to_a_ci_agent() {
         redis.cli(&["RPUSH", &format!("{key}:history"), &forced]);
         let skipped = format!("9000 busy 7 {} {who}{who}", who.len());
         redis.cli(&["RPUSH", &format!("{key}:skips"), &skipped]);
-        for line in [
-            "status NAME",
-            "status",
-            "status --json",
-            "status --json NAME",
-            "history --json",
-            "history --json NAME",
-            "history --json --skipped NAME",
-            "doctor --json NAME",
-            "status --names-only",
-            "history NAME",
-            "history",
-            "history --names-only",
-            "history --skipped NAME",
-            "history --svg - NAME",
-            "doctor NAME",
-            "-v run -n NAME -- true",
-            "-v run -w 50ms NAME -- true",
-            "stop NAME",
-            "release --force --reason NAME NAME",
-            "freeze --reason NAME NAME",
-            "thaw NAME",
-        ] {
+        for line in SHOWS_A_NAME.split(';') {
             let end = outcome(&mut redis.redlock(&words(&line.replace("NAME", name), &[])));
             assert_obeyed_by_no_agent(&end);
             if line.contains("--json") {
@@ -998,6 +983,10 @@ pub fn plant(redis: &Redis, name: &str) {
     assert_eq!(redis.cli(&["SET", &key, "token", "PX", "600000"]), "OK");
 }
 
+/// Lines that name a lock which might be an option.
+const NAMES_A_LOCK: &str = "run -- {} true;acquire -- {};extend -- {};release --force -- {};stop -- {};\
+    status -- {};history -- {};freeze --reason x -- {};thaw -- {};doctor -- {}";
+
 #[test]
 fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
     let redis = Redis::start();
@@ -1028,18 +1017,7 @@ fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
     let keys = || redis.cli(&["KEYS", "*"]).lines().count();
     let before = keys();
     for name in names {
-        for line in [
-            "run -- {} true",
-            "acquire -- {}",
-            "extend -- {}",
-            "release --force -- {}",
-            "stop -- {}",
-            "status -- {}",
-            "history -- {}",
-            "freeze --reason x -- {}",
-            "thaw -- {}",
-            "doctor -- {}",
-        ] {
+        for line in NAMES_A_LOCK.split(';') {
             let end = outcome(&mut redis.redlock(&words(line, &[name])));
             assert_eq!(end.code(), Some(64), "{line} {end:?}");
             assert_eq!(end.stderr.lines().count(), 1, "{line} {end:?}");
