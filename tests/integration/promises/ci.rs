@@ -179,19 +179,6 @@ fn assert_gone(redis: &Redis, child: Option<i32>) {
 }
 
 #[test]
-fn a_job_that_is_cancelled_while_it_waits_leaves_nothing() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let waiter = queued(&redis, &["run", "a", "--", "true"]);
-    // The first signal is enough.
-    waiter.signal(Signal::SIGINT);
-    waiter.finish().assert_code(128 + 2);
-    assert_eq!(redis.queue("a"), [0; 0]);
-    holder.end();
-    assert_gone(&redis, None);
-}
-
-#[test]
 fn a_job_that_is_cancelled_while_it_starts_leaves_nothing() {
     let redis = Redis::start();
     for _ in 0..10 {
@@ -243,7 +230,7 @@ fn deploy(redis: &Redis, order: u32, options: &str) -> Running {
 fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_not() {
     let redis = Redis::left_empty();
     let late = || {
-        for wait in ["-w1m", "-n"] {
+        for wait in ["-w1m", "-n", "--cancel-in-progress"] {
             let end = deploy(&redis, 6, wait).finish();
             let says = "build 6 is older than build 7 of ";
             end.assert_said(75, says);
@@ -285,15 +272,6 @@ fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_t
         let ran: Vec<u32> = ran.lines().map(|line| line.parse().unwrap()).collect();
         assert!(ran.is_sorted() && ran.last() == Some(&12), "{ran:?}");
     }
-}
-
-#[test]
-fn a_late_old_run_stops_no_other() {
-    let redis = Redis::start();
-    let newer = Gated::start(&redis, &["-q", "--supersede", "--seq", "7", "a"]).ready();
-    let late = deploy(&redis, 6, "--cancel-in-progress");
-    late.finish().assert_code(75);
-    newer.end();
 }
 
 #[test]

@@ -225,68 +225,6 @@ fn a_stall_of_three_seconds_at_any_step_of_a_wait_is_survived() {
 }
 
 #[test]
-fn a_server_that_stands_still_for_three_seconds_after_a_hand_over_is_survived() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    let holder = Elsewhere::holding(&redis);
-    let proxy = Proxy::new(&redis);
-    let waiter = waiting(&redis, &proxy, &["--ttl", "30s"]);
-    // The grant comes through, and then nothing for three seconds.
-    let stalled = std::sync::Mutex::new(None);
-    proxy.set_hook(move |_| {
-        let mut began = stalled.lock().unwrap();
-        let began = began.get_or_insert_with(Instant::now);
-        Action::Stall(Duration::from_secs(3).saturating_sub(began.elapsed()))
-    });
-    holder.release();
-    finish_once_confirmed(&redis, &proxy, waiter).assert_code(0);
-}
-
-/// How many scripts a server is asked to run within a second.
-fn asked_in_a_second(redis: &Redis) -> u64 {
-    let before = redis.calls("evalsha");
-    let began = Instant::now();
-    wait_until("a second has passed", || {
-        began.elapsed() >= Duration::from_secs(1)
-    });
-    (redis.calls("evalsha") - before) * 1_000 / u64::try_from(began.elapsed().as_millis()).unwrap()
-}
-
-/// A frozen lock that two shared, one of which has died on another host.
-fn frozen_with_a_dead_member(redis: &Redis) -> Running {
-    ends(redis, "acquire --shared --ttl 60s a").assert_code(0);
-    let holders = "{redlock:a}:holders";
-    let other = redis.cli(&["ZRANGE", holders, "0", "0"]);
-    let living = Running::ready(&mut redis.run("--shared a", "echo ready; exec sleep 60"));
-    ends(redis, "freeze a --reason x").assert_code(0);
-    // The other's lease is over.
-    let over = (now().as_millis() - 1).to_string();
-    let changed = redis.cli(&["ZADD", holders, "XX", "CH", &over, &other]);
-    assert_eq!(changed, "1");
-    living
-}
-
-#[test]
-fn a_frozen_lock_with_a_dead_member_is_asked_for_now_and_then_however_one_waits() {
-    let redis = Redis::start();
-    let _living = frozen_with_a_dead_member(&redis);
-    let scripts = || redis.scripts();
-    for arguments in [
-        words!("run -q a -- true"),
-        words!("run -q --shared a -- true"),
-        words!("acquire -q a"),
-    ] {
-        let before = scripts();
-        let waiter = Running::start(&mut redis.redlock(arguments));
-        wait_until("it has asked", || scripts() > before);
-        let asked = asked_in_a_second(&redis);
-        // Each question may take two scripts; the member that lives renews.
-        assert!(asked <= 50, "{arguments:?}: {asked} scripts a second");
-        drop(waiter);
-    }
-}
-
-#[test]
 fn a_holder_whose_key_is_written_all_the_time_looks_at_it_now_and_then() {
     let redis = Redis::start();
     // The next renewal, which would notice it as well, is 40 seconds away.

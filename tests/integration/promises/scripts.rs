@@ -511,18 +511,3 @@ fn extend_names_the_present_holder_or_says_that_the_lock_is_free() {
     end.assert_says("holds it now")
         .assert_says("it is free, or another client holds it");
 }
-
-#[test]
-fn a_script_that_dies_while_its_acquire_waits_leaves_no_lock() {
-    for options in ["", "--while-pid $$"] {
-        let redis = Redis::left_empty();
-        let holder = Gated::start(&redis, &["a"]).ready();
-        let text = format!(r#"eval "$(redlock acquire a --ttl 10m {options})"; sleep 60"#);
-        let mut script = Running::start(&mut shell(&redis, "bash", &text));
-        wait_until("it waits", || !redis.queue("a").is_empty());
-        script.kill();
-        holder.end();
-        // Or this would be after ten minutes.
-        ends(&redis, "run -q -w 50s a -- true").assert_code(0);
-    }
-}

@@ -167,17 +167,6 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
 }
 
 #[test]
-fn on_a_full_server_a_holder_can_be_stopped() {
-    let redis = Redis::start();
-    let run = Gated::start(&redis, &["a"]).ready();
-    redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert!(redis.cli(&["SET", "x", "y"]).contains("OOM"));
-    ends(&redis, "stop a").assert_code(0);
-    run.run.finish().assert_exited(79);
-    assert!(!redis.is_held("a"));
-}
-
-#[test]
 fn a_lock_that_nobody_holds_can_neither_be_stopped_nor_forced_free() {
     let redis = Redis::start();
     answers(&redis, "stop a", 79, "lock \"a\" was never used");
@@ -408,20 +397,6 @@ fn a_waiter_that_finds_itself_stopped_while_its_grant_lasts_frees_the_lock_at_on
     let (waiter, id) = granted(&redis, &[]);
     ends(&redis, &format!("stop -n --id {id} --reason old a")).assert_code(0);
     goes_on_and_gives_up(&redis, waiter);
-}
-
-#[test]
-fn while_stop_waits_it_shows_for_whom() {
-    let redis = Redis::start();
-    let run = Gated::start(&redis, &["--ttl", "5m", "a"]).ready();
-    // It can't do what it is asked to.
-    run.run.suspend();
-    let mut terminal = on_terminal(&redis, "stop a");
-    terminal.wait_until("the line", |shown| shown.contains("s so far for "));
-    run.run.resume();
-    assert_eq!(terminal.finish().code(), Some(0));
-    assert_shown(&terminal, "\"a\" is free after ");
-    run.run.finish().assert_exited(79);
 }
 
 #[test]
