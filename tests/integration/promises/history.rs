@@ -398,17 +398,6 @@ fn a_name_without_a_history_is_said_so_and_isnt_drawn() {
     }
 }
 
-#[test]
-fn charts_show_who_waits_now() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let waiter = queued(&redis, &["run", "--reason", "second", "a", "--", "true"]);
-    let picture = ends(&redis, "history --svg - a").stdout;
-    assert!(picture.contains("second)\nwaiting since "), "{picture}");
-    holder.end();
-    waiter.finish().assert_code(0);
-}
-
 /// Fills a server with names, each with so many holds of long commands, one a second.
 fn fill(redis: &Redis, names: &str, holds: &str) {
     let script = r#"

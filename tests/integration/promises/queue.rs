@@ -385,26 +385,6 @@ fn user(redis: &Redis, name: &str, rules: &[&str]) -> String {
     format!("redis://{name}:secret@127.0.0.1:{}", redis.port)
 }
 
-#[test]
-fn where_messages_are_forbidden_a_waiter_looks_by_itself() {
-    for (name, rules) in [
-        ("deaf", &["-subscribe"]),
-        ("mute", &["-publish"]),
-        ("cut-off", &["resetchannels"]),
-    ] {
-        let redis = Redis::left_empty();
-        held_by_a_plain_client(&redis);
-        let url = user(&redis, name, rules);
-        let waiter = labelled(&redis, &["-u", &url], name);
-        if name != "mute" {
-            redis.await_calls("evalsha", 4);
-        }
-        redis.cli(&["DEL", "redlock:a"]);
-        all_succeed([waiter]);
-        assert_eq!(order(&redis), [name]);
-    }
-}
-
 /// Two waiters have their turns in their order, though the server has forgotten all and the second is back first.
 fn assert_turns_survive(forget: impl FnOnce(&mut Redis)) {
     let mut redis = Redis::left_empty();

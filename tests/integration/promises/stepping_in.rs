@@ -167,13 +167,16 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
 }
 
 #[test]
-fn a_lock_that_nobody_holds_can_neither_be_stopped_nor_forced_free() {
+fn a_lock_that_nobody_holds_can_neither_be_stopped_nor_released() {
     let redis = Redis::start();
     answers(&redis, "stop a", 79, "lock \"a\" was never used");
     answers(&redis, "release --force a", 79, "lock \"a\" was never used");
     outcome(&mut redis.run("a", "true")).assert_code(0);
     answers(&redis, "stop a", 79, "lock \"a\" is not held");
     answers(&redis, "release --force a", 79, "lock \"a\" is not held");
+    answers(&redis, "release a", 79, "lock \"a\" is not held");
+    answers(&redis, "release", 64, "no lock NAME given");
+    ends(&redis, "REDLOCK_TOKEN=mine release a").assert_code(79);
     redis.cli(&["HSET", "redlock:a", "field", "theirs"]);
     answers(&redis, "stop a", 79, "is not a lock");
 }

@@ -9,7 +9,7 @@ use crate::promises::terminal::{hand_on, pid_in};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy};
 
-/// The signals that [`COUNTER`] is asked for.
+/// Signals that [`COUNTER`] handles.
 const SIGNALS: &str = "HUP INT QUIT TERM USR1 USR2 WINCH CONT ALRM PIPE";
 
 /// redlock, with default signals.

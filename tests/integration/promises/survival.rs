@@ -181,20 +181,6 @@ fn a_run_that_redis_cannot_notify_sees_within_a_minute_that_it_was_stopped_whate
 }
 
 #[test]
-fn a_waiter_survives_a_restart_of_redis() {
-    let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    assert_eq!(redis.cli(words!("SET redlock:a theirs PX 60000")), "OK");
-    let waiter = Running::start(&mut redis.redlock(&["run", "a", "--", "true"]));
-    let listens = |redis: &Redis| redis.cli(&["PUBSUB", "CHANNELS"]).contains("{redlock:");
-    wait_until("it listens", || listens(&redis));
-    redis.kill();
-    redis.start_again();
-    wait_until("it listens again", || listens(&redis));
-    redis.cli(&["DEL", "redlock:a"]);
-    waiter.finish().assert_code(0);
-}
-
-#[test]
 fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
     let redis = Redis::start();
     load_scripts(&redis);

@@ -218,6 +218,7 @@ fn the_job_learns_how_long_it_waited() {
     holder.end();
     let waited = reported(&run.finish());
     assert!((some..=began.elapsed()).contains(&waited), "{waited:?}");
+    assert_eq!(redis.calls("publish"), 3, "one message a release");
 }
 
 #[test]
