@@ -176,7 +176,7 @@ fn a_cluster_is_78_and_the_prefix_and_the_node_are_named_that_make_it_work() {
     let redlock = "REDLOCK_PREFIX={redlock}: redlock";
     here.play(&format!(
         "0 {tagged}
-        0 {redlock} run -q --shared a -- {redlock} run -q b -- true
+        0 {redlock} run -q --shared a -- redlock run -q b -- true
         0 {redlock} freeze -q a --reason x
         0 {redlock} thaw -q a
         0 {redlock} acquire -q a --ttl 2s && {redlock} run -q a -- true
