@@ -5,7 +5,11 @@ use std::ops::Add;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use crate::sys::{self, ClockTimer};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{
+    ClockId as TimerClock, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags,
+};
+use nix::time::{ClockId, clock_gettime};
 
 /// A point in time on this machine: the time since boot, suspended time included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,25 +45,25 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// What the clock says now.
+/// Returns the present moment.
 pub fn now() -> Moment {
-    Moment(sys::since_boot())
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has CLOCK_BOOTTIME");
+    Moment(time.into())
 }
 
 /// A descriptor that becomes readable at a moment, also when that moment passed in suspend.
 #[derive(Debug)]
 pub struct Timer {
-    fd: ClockTimer,
+    fd: TimerFd,
     set_to: Option<Moment>,
 }
 
 impl Timer {
     /// A timer that isn't set.
     pub fn new() -> nix::Result<Self> {
-        Ok(Self {
-            fd: ClockTimer::new()?,
-            set_to: None,
-        })
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let fd = TimerFd::new(TimerClock::CLOCK_BOOTTIME, flags)?;
+        Ok(Self { fd, set_to: None })
     }
 
     /// Makes the timer go off at `at`, or never.
@@ -67,7 +71,14 @@ impl Timer {
         if self.set_to == at {
             return Ok(());
         }
-        self.fd.set(at.map(Moment::since_boot))?;
+        match at {
+            // An expiration of zero would disarm the timer.
+            Some(Moment(at)) => self.fd.set(
+                Expiration::OneShot(TimeSpec::from_duration(at.max(Duration::from_nanos(1)))),
+                TimerSetTimeFlags::TFD_TIMER_ABSTIME,
+            )?,
+            None => self.fd.unset()?,
+        }
         self.set_to = at;
         Ok(())
     }

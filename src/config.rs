@@ -101,24 +101,22 @@ impl Settings {
         };
         let history = sources.value("HISTORY_SIZE", number(0, 10_000))?;
         let prefix: Option<String> = sources.text("PREFIX");
-        let is_second =
-            |name, words| Ok::<_, BadConfig>(sources.value(name, one_of(words))? == Some(words[1]));
         Ok(Self {
             locks: Locks::new(access, prefix.as_deref(), history.unwrap_or(HISTORY))?,
             sync: sync(sources)?,
             verbosity: verbosity(options, sources)?,
-            hides_arguments: is_second("SHOW", ["full", "name"])?,
+            hides_arguments: sources.is_second("SHOW", ["full", "name"])?,
             who: sources.text("WHO"),
             hook: sources.text("HOOK"),
             ttl: sources.value("TTL", ttl)?.unwrap_or(TTL),
             kill_after: sources.value("KILL_AFTER", duration)?,
             max_runtime: sources.value("MAX_RUNTIME", duration)?,
-            on_unreachable: if is_second("ON_UNREACHABLE", ["fail", "run"])? {
+            on_unreachable: if sources.is_second("ON_UNREACHABLE", ["fail", "run"])? {
                 OnUnreachable::Run
             } else {
                 OnUnreachable::Fail
             },
-            only_warn: is_second("ON_LOST", ["stop", "warn"])?,
+            only_warn: sources.is_second("ON_LOST", ["stop", "warn"])?,
             jitter: sources.value("JITTER", duration)?.unwrap_or_default(),
             repair_ttl: sources.value("REPAIR_TTL", switch)?.unwrap_or_default(),
             reason: sources.value("REASON", not_empty)?,
@@ -140,25 +138,20 @@ impl Settings {
 
     /// Returns the replicas that must confirm a grant, if that is set.
     pub fn quorum(&self) -> Option<Quorum> {
-        self.sync
-            .as_ref()
-            .map(|(replication, _)| replication.quorum)
+        let (replication, _) = self.sync.as_ref()?;
+        Some(replication.quorum)
     }
 
-    /// Returns settings whose grants and renewals are valid only if the replicas of `REDLOCK_SYNC` have confirmed them.
+    /// Requires the replicas of `REDLOCK_SYNC` to confirm each grant and each renewal from now on.
     ///
     /// # Errors
     /// [`BadConfig`] if the server can't say which replicas there are.
-    pub fn replicated(&self) -> Result<Self> {
+    pub fn replicate(&self) -> Result<(), BadConfig> {
         let Some((replication, place)) = &self.sync else {
-            return Ok(self.clone());
+            return Ok(());
         };
-        let locks = self.locks.clone().replicated(*replication);
-        let locks = locks.map_err(|error| BadConfig(format!("{place}: {error}")))?;
-        Ok(Self {
-            locks,
-            ..self.clone()
-        })
+        let replicated = self.locks.replicate(*replication);
+        replicated.map_err(|error| BadConfig(format!("{place}: {error}")))
     }
 
     /// Names the settings that have no effect, and the secrets that every user of this host can read. A job leaves that to
@@ -247,14 +240,6 @@ fn switch(text: &str) -> Result<bool, String> {
         "0" | "false" | "no" => Ok(false),
         "1" | "true" | "yes" => Ok(true),
         _ => Err("must be 1 or 0".into()),
-    }
-}
-
-/// Reads one of two words.
-fn one_of(words: [&'static str; 2]) -> impl Fn(&str) -> Result<&'static str, String> {
-    move |text| {
-        let word = words.into_iter().find(|word| *word == text);
-        word.ok_or_else(|| format!("must be {} or {}", words[0], words[1]))
     }
 }
 

@@ -3,7 +3,8 @@
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 use std::thread;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, readlinkat, renameat};
 use nix::sys::stat::Mode;
-use nix::unistd::{self, UnlinkatFlags, geteuid, unlinkat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use crate::sys;
 
@@ -20,7 +21,7 @@ use crate::sys;
 const LARGEST: u64 = 4 << 20;
 
 /// Longest first line, in bytes: the kernel's limit for a variable of the environment.
-const LONGEST_LINE: usize = 128 << 10;
+const LONGEST_LINE: u64 = 128 << 10;
 
 /// Longest wait for a process that opens a pipe to write.
 const WRITER_COMES: Duration = Duration::from_secs(1);
@@ -87,21 +88,15 @@ pub fn read_or_input(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Reads the first line of standard input byte by byte: another process reads what follows it.
 fn first_line_of_input() -> io::Result<Vec<u8>> {
-    let input = io::stdin();
-    let (mut line, mut byte) = (Vec::new(), [0]);
-    loop {
-        match unistd::read(&input, &mut byte) {
-            Ok(0) => return Ok(line),
-            Ok(_) if byte[0] == b'\n' => return Ok(line),
-            Ok(_) if line.len() == LONGEST_LINE => {
-                let why = format!("its first line is longer than {} KiB", LONGEST_LINE >> 10);
-                return Err(io::Error::new(ErrorKind::FileTooLarge, why));
-            }
-            Ok(_) => line.push(byte[0]),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut line = Vec::new();
+    let input = BufReader::with_capacity(1, input);
+    input.take(LONGEST_LINE + 1).read_until(b'\n', &mut line)?;
+    if line.pop_if(|byte| *byte == b'\n').is_none() && line.len() as u64 > LONGEST_LINE {
+        let why = format!("its first line is longer than {} KiB", LONGEST_LINE >> 10);
+        return Err(io::Error::new(ErrorKind::FileTooLarge, why));
     }
+    Ok(line)
 }
 
 /// All of a file that is text.

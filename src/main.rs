@@ -81,8 +81,8 @@ use std::ffi::OsString;
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command, Invocation};
-use crate::config::{BadConfig, Settings, Sources};
+use crate::cli::{Cli, Command};
+use crate::config::{Settings, Sources};
 use crate::decide::exit::Exit;
 use crate::typed::Typed;
 
@@ -90,10 +90,8 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     if std::env::var_os(command::COMPLETES).is_some() {
         let exit = command::complete(&words);
-        return exit
-            .unwrap_or_else(|error| command::fail(&error, &[], None))
-            .code()
-            .into();
+        let exit = exit.unwrap_or_else(|error| command::fail(&error, &[]));
+        return exit.code().into();
     }
     let (exit, is_evaluated) = match typed::read_usual(&words) {
         Some(cli) => (perform(cli, &words), false),
@@ -113,32 +111,24 @@ fn main() -> ExitCode {
 fn by_clap(words: Vec<OsString>) -> (Exit, bool) {
     // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
     let mut typed = ManuallyDrop::new(Typed::new(words));
-    match typed.read() {
-        Ok(cli) => {
-            let is_evaluated = typed::is_evaluated(&cli);
-            (perform(cli, &typed.words), is_evaluated)
+    let exit = match typed.read() {
+        Ok(cli) => perform(cli, &typed.words),
+        Err(error) => {
+            command::usage(&error, &typed).unwrap_or_else(|error| command::fail(&error, &[]))
         }
-        Err(error) => (command::usage(&error, &typed), typed.is_evaluated()),
-    }
+    };
+    (exit, typed.is_evaluated())
 }
 
 fn perform(cli: Cli, typed: &[OsString]) -> Exit {
-    let sources = Sources::read();
-    let gone = sources.as_ref().map(Sources::password_command);
-    let gone = gone.unwrap_or_default();
-    let exit = dispatch(cli, typed, sources);
-    exit.unwrap_or_else(|error| command::fail(&error, typed, gone.as_deref()))
+    dispatch(cli, typed).unwrap_or_else(|error| command::fail(&error, typed))
 }
 
-fn dispatch(
-    cli: Cli,
-    typed: &[OsString],
-    sources: Result<Sources, BadConfig>,
-) -> anyhow::Result<Exit> {
+fn dispatch(cli: Cli, typed: &[OsString]) -> anyhow::Result<Exit> {
     if cli.version {
         return command::version(cli.common.verbose);
     }
-    let Some(Invocation { command, common }) = cli.chosen else {
+    let Some(command) = cli.command else {
         return Ok(command::no_command());
     };
     if let Some(exit) = command::mistyped(typed) {
@@ -147,15 +137,14 @@ fn dispatch(
     // doctor itself reports a file that it doesn't trust, and settings without effect.
     let is_doctor = matches!(command, Command::Doctor(_));
     let settings = || {
-        let sources = sources?;
+        let sources = Sources::read()?;
         if !is_doctor {
             sources.expect_trusted()?;
         }
-        let common = common.or(cli.common);
-        if let Some(url) = &common.url {
+        if let Some(url) = &cli.common.url {
             command::remember_url(url);
         }
-        let settings = Settings::read(&common, &sources)?;
+        let settings = Settings::read(&cli.common, &sources)?;
         if !is_doctor {
             settings.warn();
         }

@@ -10,9 +10,9 @@ mod usual;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use clap::{Arg, CommandFactory, FromArgMatches};
+use clap::Arg;
 
-use crate::cli::{Cli, Command, Format, Invocation};
+use crate::cli::{self, Cli};
 
 pub use self::usual::read as read_usual;
 
@@ -48,7 +48,7 @@ impl Typed {
     /// Looks for the command in all words after `redlock`, and defines its arguments. Each run does this: clap reads
     /// with the same definitions.
     pub fn new(words: Vec<OsString>) -> Self {
-        let mut root = Cli::command();
+        let mut root = cli::command();
         let mut reader = Reader::of(&root);
         let command_at = words
             .iter()
@@ -67,8 +67,8 @@ impl Typed {
     /// What clap makes of the words.
     pub fn read(&mut self) -> Result<Cli, clap::Error> {
         let line = std::iter::once(OsString::from("redlock")).chain(self.words.iter().cloned());
-        let mut found = self.root.try_get_matches_from_mut(line)?;
-        Cli::from_arg_matches_mut(&mut found).map_err(|error| error.format(&mut self.root))
+        let matches = self.root.try_get_matches_from_mut(line)?;
+        cli::read(matches).map_err(|error| error.format(&mut self.root))
     }
 
     /// The command, where there is one of that name.
@@ -107,15 +107,12 @@ impl Typed {
     /// Whether this is an acquire whose output is made for `eval`, as far as a line that may be wrong says.
     pub fn is_evaluated(&self) -> bool {
         let is_other = |(word, kind): (&OsString, Word)| {
-            let word = word.to_str().unwrap_or_default();
-            let format = match kind {
-                Word::Value(option) if option.get_long() == Some("format") => word,
-                Word::Option(option) if option.get_long() == Some("format") => {
-                    attached(option, word).unwrap_or_default()
-                }
-                _ => return false,
+            let (Word::Value(option) | Word::Option(option)) = kind else {
+                return false;
             };
-            ["json", "token", "github"].contains(&format)
+            let word = word.to_str().unwrap_or_default();
+            let format = word.strip_prefix("--format=").unwrap_or(word);
+            option.get_long() == Some("format") && ["json", "token", "github"].contains(&format)
         };
         let kinds = self.kinds();
         // It isn't known whether an unknown option has a value, so that the command may be another word.
@@ -128,15 +125,6 @@ impl Typed {
         };
         is_acquire && !self.words.iter().zip(kinds).any(is_other)
     }
-}
-
-/// Whether this is an acquire whose output is made for `eval`.
-pub fn is_evaluated(cli: &Cli) -> bool {
-    let command = cli
-        .chosen
-        .as_ref()
-        .map(|Invocation { command, .. }| command);
-    matches!(command, Some(Command::Acquire(options)) if options.format == Format::Env)
 }
 
 /// The value of an option that stands in its word: `5` of `--wait=5`, `-w5` and `-nw5`.
@@ -220,6 +208,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Command, Format};
 
     fn typed(words: &[&str]) -> Typed {
         Typed::new(words.iter().map(Into::into).collect())
@@ -269,7 +258,8 @@ mod tests {
             let mut typed = typed(&words);
             assert_eq!(typed.is_evaluated(), evaluated, "{line}");
             if let Ok(cli) = typed.read() {
-                assert_eq!(is_evaluated(&cli), evaluated, "{line}");
+                let by_clap = matches!(cli.command, Some(Command::Acquire(options)) if options.format == Format::Env);
+                assert_eq!(by_clap, evaluated, "{line}");
             }
         }
     }

@@ -24,12 +24,9 @@ pub const GROUPS: [&str; 9] = [
 /// A command line as help and man pages show it: with all options in each command, in their groups.
 pub(super) fn documented(mut all: clap::Command) -> clap::Command {
     all.build();
-    let names: Vec<String> = all
-        .get_subcommands()
-        .map(|command| command.get_name().to_owned())
-        .collect();
-    names.into_iter().enumerate().fold(all, |all, (at, name)| {
-        all.mut_subcommand(name, |command| in_groups(&command).display_order(at))
+    let mut places = 0..;
+    all.mut_subcommands(|command| {
+        in_groups(&command).display_order(places.next().unwrap_or_default())
     })
 }
 

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, FromArgMatches, ValueEnum};
 
 pub use self::help::{CONNECTION, short_help};
 pub use self::values::{LONGEST, REMEMBERED, duration, not_empty, number, positive_duration, ttl};
@@ -50,9 +50,8 @@ More:    redlock help [COMMAND | recipes | protocol]
 ";
 
 /// Run a command under a lock that all your hosts share
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(
-    name = "redlock",
     disable_version_flag = true,
     disable_help_subcommand = true,
     args_conflicts_with_subcommands = false,
@@ -70,8 +69,8 @@ More: redlock help [COMMAND | recipes | protocol]",
     max_term_width = 80
 )]
 pub struct Cli {
-    #[command(subcommand)]
-    pub chosen: Option<Invocation>,
+    #[arg(skip)]
+    pub command: Option<Command>,
 
     #[command(flatten)]
     pub common: Common,
@@ -103,30 +102,22 @@ pub struct Common {
 impl Common {
     /// Options after the subcommand override those before it.
     pub fn or(self, before: Self) -> Self {
-        let says = self.quiet || self.verbose;
-        let (quiet, verbose) = if says {
-            (self.quiet, self.verbose)
+        let last = if self.quiet || self.verbose {
+            &self
         } else {
-            (before.quiet, before.verbose)
+            &before
         };
         Self {
+            quiet: last.quiet,
+            verbose: last.verbose,
             url: self.url.or(before.url),
-            quiet,
-            verbose,
         }
     }
 }
 
 /// The command line as help and man pages show it.
 pub fn documented() -> clap::Command {
-    help::documented(Cli::command())
-}
-
-/// A command with the options that follow its name.
-#[derive(Debug)]
-pub struct Invocation {
-    pub command: Command,
-    pub common: Common,
+    help::documented(command())
 }
 
 /// Defines the commands: their arguments, name, and the first line of their help. The arguments of a
@@ -139,47 +130,33 @@ macro_rules! commands {
             $($command(Box<$command>),)*
         }
 
-        impl Subcommand for Invocation {
-            fn augment_subcommands(cli: clap::Command) -> clap::Command {
-                cli$(.subcommand(clap::Command::new($name).about($about)$(.alias($alias))*$(.$hide(true))?.defer(|command| {
+        /// Defines the command line.
+        pub fn command() -> clap::Command {
+            Cli::augment_args(clap::Command::new("redlock"))
+                $(.subcommand(clap::Command::new($name).about($about)$(.alias($alias))*$(.$hide(true))?.defer(|command| {
                     Common::augment_args($command::augment_args(command))
                 })))*
-            }
-
-            fn augment_subcommands_for_update(cli: clap::Command) -> clap::Command {
-                Self::augment_subcommands(cli)
-            }
-
-            fn has_subcommand(name: &str) -> bool {
-                [$($name, $($alias,)*)*].contains(&name)
-            }
         }
 
-        impl FromArgMatches for Invocation {
-            fn from_arg_matches(found: &ArgMatches) -> Result<Self, clap::Error> {
-                Self::from_arg_matches_mut(&mut found.clone())
-            }
-
-            fn from_arg_matches_mut(found: &mut ArgMatches) -> Result<Self, clap::Error> {
-                let (name, mut found) = found
-                    .remove_subcommand()
-                    .ok_or_else(|| clap::Error::new(ErrorKind::MissingSubcommand))?;
-                names_come_first(&found)?;
-                match &*name {
-                    $($name => Ok(Self {
-                        command: Command::$command(Box::new($command::from_arg_matches_mut(&mut found)?)),
-                        common: Common::from_arg_matches_mut(&mut found)?,
-                    }),)*
-                    _ => Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
-                }
-            }
-
-            fn update_from_arg_matches(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
-                *self = Self::from_arg_matches(found)?;
-                Ok(())
+        fn command_of(name: &str, found: &mut ArgMatches) -> Result<Command, clap::Error> {
+            match name {
+                $($name => Ok(Command::$command(Box::new($command::from_arg_matches_mut(found)?))),)*
+                _ => Err(clap::Error::new(ErrorKind::InvalidSubcommand)),
             }
         }
     };
+}
+
+/// Reads a command line that clap has matched.
+pub fn read(mut found: ArgMatches) -> Result<Cli, clap::Error> {
+    let command = found.remove_subcommand();
+    let mut cli = Cli::from_arg_matches_mut(&mut found)?;
+    if let Some((name, mut found)) = command {
+        names_come_first(&found)?;
+        cli.command = Some(command_of(&name, &mut found)?);
+        cli.common = Common::from_arg_matches_mut(&mut found)?.or(cli.common);
+    }
+    Ok(cli)
 }
 
 /// What follows the script of -c would be its arguments elsewhere, and other locks here.

@@ -3,21 +3,17 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::usage::is_private_url;
+use super::usage::{is_private_url, program_path};
 use crate::cli;
 use crate::decide::exit::Exit;
 use crate::protocol::Name;
 use crate::report::{self, quote};
 use crate::typed::{Typed, Word, attached};
 
-/// A mistake that shows in the words: what to say of it, and the words as they were probably meant.
-struct Correction {
-    said: String,
-    words: Vec<OsString>,
-}
+/// A mistake that shows in the words: what is wrong, and the words as they were probably meant.
+type Correction = (String, Vec<OsString>);
 
 /// All that is known of such mistakes; where several show, those in front are mended first.
 const CORRECTIONS: [fn(&Typed) -> Option<Correction>; 6] = [
@@ -34,11 +30,12 @@ pub(super) fn corrected(words: &[OsString]) -> Option<String> {
     let mut typed = Typed::new(words.to_vec());
     let mut said = None;
     for _ in CORRECTIONS {
-        let Some(found) = CORRECTIONS.iter().find_map(|correct| correct(&typed)) else {
+        let mut all = CORRECTIONS.iter();
+        let Some((what, words)) = all.find_map(|correct| correct(&typed)) else {
             break;
         };
-        said.get_or_insert(found.said);
-        typed = Typed::new(found.words);
+        said.get_or_insert(what);
+        typed = Typed::new(words);
     }
     said.map(|said| format!("{said}: redlock {}", shown_line(&typed)))
 }
@@ -85,14 +82,14 @@ fn typographic(typed: &Typed) -> Option<Correction> {
         (kinds[at] == Word::Plain).then_some((at, text))
     })?;
     let mut words = typed.words.clone();
-    let said = format!("{} has a typographic", shown_word(&words[at]));
+    let wrong = format!("{} has a typographic", shown_word(&words[at]));
     if text.starts_with(DASHES) {
         let name = text.trim_start_matches(DASHES);
         let long = name.split('=').next().unwrap_or(name);
         let is_long = name.is_empty() || typed.has_option(long);
         words[at] = format!("{}{name}", if is_long { "--" } else { "-" }).into();
-        let said = format!("{said} dash instead of a -");
-        return Some(Correction { said, words });
+        let wrong = format!("{wrong} dash instead of a -");
+        return Some((wrong, words));
     }
     // The shell has split what stands between them.
     let opens = |at: &usize| words[*at].to_string_lossy().contains(OPENING);
@@ -101,8 +98,8 @@ fn typographic(typed: &Typed) -> Option<Correction> {
     let is_quote = |c: char| OPENING.contains(&c) || c == CLOSING || c == '\u{2019}';
     let whole = whole.to_string_lossy().replace(is_quote, "");
     words.splice(first..=at, [whole.into()]);
-    let said = format!("{said} quote, which a shell treats as an ordinary character");
-    Some(Correction { said, words })
+    let wrong = format!("{wrong} quote, which a shell treats as an ordinary character");
+    Some((wrong, words))
 }
 
 /// A lock's name, or options of `run`, without the `run`.
@@ -115,14 +112,12 @@ fn run_missing(typed: &Typed) -> Option<Correction> {
     let words = with(&typed.words, begins, "run".into());
     // Where no -- says so, a program after the name does: `flock FILE cmd`.
     let has_program = || {
-        let found = dashes_missing(&Typed::new(words.clone()))?;
-        let dashes = found.words.iter().position(|word| word == "--")?;
-        Some(reads(&found.words) && is_program(found.words.get(dashes + 1)?))
+        let (_, words) = dashes_missing(&Typed::new(words.clone()))?;
+        let dashes = words.iter().position(|word| word == "--")?;
+        Some(reads(&words) && is_program(words.get(dashes + 1)?))
     };
-    (reads(&words) || has_program() == Some(true)).then(|| Correction {
-        said: "put run before the lock's name and its options".into(),
-        words,
-    })
+    let wrong = "put run before the lock's name and its options";
+    (reads(&words) || has_program() == Some(true)).then(|| (wrong.into(), words))
 }
 
 /// Whether a word is a duration with a unit, or the unit alone.
@@ -161,8 +156,8 @@ fn duration_in_parts(typed: &Typed) -> Option<Correction> {
         let mut words = typed.words.clone();
         let whole = text.to_owned() + &rest[..parts].concat();
         words.splice(at..=at + parts, [whole.into()]);
-        let said = "a duration is one word".into();
-        Some(Correction { said, words })
+        let wrong = "a duration is one word".into();
+        Some((wrong, words))
     })
 }
 
@@ -183,8 +178,8 @@ fn options_after_dashes(typed: &Typed) -> Option<Correction> {
         let program = kinds[at..].iter().position(|kind| *kind == Word::Plain)?;
         with(&meant.words, at + program, "--".into())
     };
-    let said = "redlock's own options go before the --".into();
-    Some(Correction { said, words })
+    let wrong = "redlock's own options go before the --".into();
+    Some((wrong, words))
 }
 
 /// A COMMAND without a lock.
@@ -212,10 +207,8 @@ fn name_missing(typed: &Typed) -> Option<Correction> {
     };
     let command = words.get(at + 1..).filter(|command| !command.is_empty())?;
     let name = lock_for(command).into();
-    Some(Correction {
-        said: "no lock NAME given; to use the command's name as the lock's name".into(),
-        words: with(&words, at, name),
-    })
+    let wrong = "no lock NAME given; to use the command's name as the lock's name";
+    Some((wrong.into(), with(&words, at, name)))
 }
 
 /// A name for the lock of a command: that of its program, or of the script that a shell is to run.
@@ -246,10 +239,8 @@ fn dashes_missing(typed: &Typed) -> Option<Correction> {
     let mut programs = others.iter().filter(|&&at| is_program(&typed.words[at]));
     let program = *programs.next().or(others.first())?;
     let is_strange = kinds[..program].contains(&Word::UnknownOption);
-    (!is_strange).then(|| Correction {
-        said: "put -- before the command".into(),
-        words: with(&typed.words, program, "--".into()),
-    })
+    let words = || with(&typed.words, program, "--".into());
+    (!is_strange).then(|| ("put -- before the command".into(), words()))
 }
 
 /// The words with another among them, at that place.
@@ -306,20 +297,6 @@ fn shown_line(typed: &Typed) -> String {
         }
     });
     shown.collect::<Vec<String>>().join(" ")
-}
-
-/// Returns the path of a program that can be executed: the word itself if it has a slash, otherwise by $PATH.
-pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
-    let is_executable = |path: &PathBuf| {
-        let metadata = path.metadata();
-        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
-    };
-    if word.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(word)).filter(is_executable);
-    }
-    let directories = std::env::var_os("PATH").unwrap_or_default();
-    let mut paths = std::env::split_paths(&directories).map(|directory| directory.join(word));
-    paths.find(is_executable)
 }
 
 /// Returns true if this can be executed.

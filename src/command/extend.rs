@@ -18,7 +18,7 @@ const NEGLIGIBLE: Duration = Duration::from_millis(20);
 
 /// Checks that the locks are this job's, and makes them last at least as long as was asked for.
 pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
-    let settings = &settings.replicated()?;
+    settings.replicate()?;
     let claims = match job::claims(&options.ours, settings)? {
         Ok(claims) => claims,
         Err(name) => {

@@ -12,14 +12,13 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::usage::{BadUsage, refuse};
+use super::usage::refuse;
 use crate::cli;
 use crate::clock::now;
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::duration;
 use crate::supervise::environment;
-use crate::sys;
 
 /// How long to wait for FILE's lock. Each holds it for two writes to the disk, so that only one who
 /// has nothing to do with fences, or whose disk hangs, holds it for this long.
@@ -91,7 +90,7 @@ fn from_environment() -> Result<u64> {
         }
         Err(_) => format!("$REDLOCK_FENCE is not a number: {text:?}"),
     };
-    Err(BadUsage(why).into())
+    refuse(Exit::Usage, why)
 }
 
 /// Opens the file, makes it where it isn't there, and waits for the lock on it.
@@ -199,7 +198,7 @@ fn sync_directory(path: &Path, file: &File) -> io::Result<()> {
             if error.kind() == ErrorKind::PermissionDenied
                 || error.raw_os_error() == Some(libc::EINVAL) =>
         {
-            sys::sync_file_system(file)
+            Ok(nix::unistd::syncfs(file)?)
         }
         synced => synced,
     }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::change::{change, with_last_words};
 use super::identity::own_request;
-use super::looks::{LOOK_EVERY, Look, Looks};
+use super::looks::{LOOK_EVERY, Looks};
 use super::never_used::{mistaken, refuse_mistaken};
 use super::usage::{parse_names, refuse};
 use crate::cli;
@@ -53,7 +53,7 @@ fn drain(names: &[Name], who: &Who, client: Client, settings: &Settings) -> Resu
     let mut looks = Looks::new(client, settings, names, now());
     loop {
         // The server was reached before, so it may come back.
-        let Look { at: looked, found } = looks.ask(Duration::MAX)?;
+        let (looked, found) = looks.ask(Duration::MAX)?;
         if let Some(why) = found.iter().find_map(|lock| ended(lock, who)) {
             return refuse(Exit::Lost, why);
         }

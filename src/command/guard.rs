@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::Result;
 use nix::unistd::{getpid, getsid};
 
-use super::acquisition;
+use super::acquisition::{self, expect_no};
 use super::identity::{own_identity, shortened};
 use super::job::{held_by_job, innermost};
 use super::run::cannot_run;
-use super::usage::{BadUsage, parse_names, refuse};
+use super::usage::{Refusal, parse_names, refuse};
 use crate::cli;
 use crate::clock::now;
 use crate::config::Settings;
@@ -33,7 +33,7 @@ use crate::variables::{HELD, VARIABLES};
 
 /// Runs COMMAND under locks of this job.
 pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
-    let settings = &settings.replicated()?;
+    settings.replicate()?;
     let held = options.held.as_deref().map(held_in).transpose()?;
     let wanted = wanted(options, held.as_deref())?;
     let around = held.unwrap_or_else(environment::inherited);
@@ -54,45 +54,38 @@ pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     let mut sources = EventSources::new(on_terminal)?;
     let mut holds = HeldLocks::none(settings.locks.client());
     let _unread = stderr::Guard::new();
-    if let Some(signal) = acquisition::open(&mut holds.client, &sources.signals)? {
-        return Ok(acquisition::ended_by(signal));
-    }
+    expect_no(acquisition::open(&mut holds.client, &sources.signals)?)?;
     let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
     let admitted = admit_all(&wanted, around, &who, given, settings, &mut holds);
-    let exit = match (admitted, sources.signals.next_ending()) {
-        // Whatever became of the admission.
-        (_, Ok(Some(signal))) => Ok(acquisition::ended_by(signal)),
-        (Err(error), _) => Err(error),
-        (Ok(_), Err(error)) => Err(error.into()),
-        (Ok(environment), Ok(None)) => {
-            let work = Work {
-                words,
-                prepared,
-                environment,
-                timeout: settings.max_runtime(options.max_runtime),
-            };
-            let terms = RunTerms {
-                policy: Policy {
-                    on_terminal,
-                    leads_session: getsid(None) == Ok(getpid()),
-                    with_children: options.with_children,
-                    kill_after: given.unwrap_or(KILL_AFTER),
-                    ..Policy::default()
-                },
-                wait_is_limited: true,
-                names: &names,
-                locks: &settings.locks,
-                who: &who,
-                verbosity: settings.verbosity,
-                hook: None,
-            };
-            let done = supervise(&terms, &work, &mut holds, &mut sources);
-            Ok(done.map_or_else(
-                |error| cannot_run(&work.words, &error),
-                |result| result.exit,
-            ))
-        }
-    };
+    // A signal ends the guard, whatever became of the admission.
+    let signal = sources.signals.next_ending().map_err(Into::into);
+    let exit = signal.and_then(expect_no).and(admitted).map(|environment| {
+        let work = Work {
+            words,
+            prepared,
+            environment,
+            timeout: settings.max_runtime(options.max_runtime),
+        };
+        let terms = RunTerms {
+            policy: Policy {
+                on_terminal,
+                leads_session: getsid(None) == Ok(getpid()),
+                with_children: options.with_children,
+                kill_after: given.unwrap_or(KILL_AFTER),
+                ..Policy::default()
+            },
+            wait_is_limited: true,
+            names: &names,
+            locks: &settings.locks,
+            who: &who,
+            verbosity: settings.verbosity,
+            hook: None,
+        };
+        supervise(&terms, &work, &mut holds, &mut sources).map_or_else(
+            |error| cannot_run(&work.words, &error),
+            |result| result.exit,
+        )
+    });
     leave_all(holds, settings, &sources.signals);
     exit
 }
@@ -106,14 +99,15 @@ fn held_in(path: &Path) -> Result<Vec<JobHold>> {
     };
     let text = file::read_or_input(path).map_err(|error| {
         let reason = reason(&error);
-        BadUsage(format!("--held: can't read {place}: {reason}"))
+        Refusal(Exit::Usage, format!("--held: can't read {place}: {reason}"))
     })?;
     let held = environment::parse_held(text.trim_ascii());
     // The text may contain a token.
     Ok(held.ok_or_else(|| {
-        BadUsage(format!(
-            "--held: {place} doesn't contain the value of {HELD}, which is NAME=TOKEN"
-        ))
+        Refusal(
+            Exit::Usage,
+            format!("--held: {place} doesn't contain the value of {HELD}, which is NAME=TOKEN"),
+        )
     })?)
 }
 
@@ -205,8 +199,7 @@ fn admit_all(
         }
     }
     let names: Vec<Name> = wanted.iter().map(|hold| hold.name.clone()).collect();
-    let locks: Vec<_> = holds.all.iter().map(|hold| hold.as_job_lock(who)).collect();
-    Ok(environment::of_job(&names, &locks, &around, 0, has_slots))
+    Ok(holds.environment(&names, &around, who, has_slots))
 }
 
 /// Returns the message that the hold of a run is over.

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::usage::{BadUsage, name};
+use super::usage::{Refusal, name, refuse};
 use crate::cli;
 use crate::config::Settings;
+use crate::decide::exit::Exit;
 use crate::file;
 use crate::protocol::{Claim, Name, Token};
 use crate::reason::reason;
@@ -25,7 +26,7 @@ pub(super) fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Result<
         None => of_run.clone(),
     };
     if names.is_empty() {
-        return Err(BadUsage(NO_NAME.into()).into());
+        return refuse(Exit::Usage, NO_NAME.into());
     }
     let names: Vec<Name> = names.into_iter().map(name).collect::<Result<_>>()?;
     let given = ours.token_file.as_deref().map(token_from).transpose()?;
@@ -47,9 +48,12 @@ pub(super) fn claims(ours: &cli::OwnLock, settings: &Settings) -> Result<Result<
 fn token_from(path: &Path) -> Result<Token> {
     let text = file::read_or_input(path).map_err(|error| {
         let (path, reason) = (path.display(), reason(&error));
-        BadUsage(format!("can't read the token file {path}: {reason}"))
+        Refusal(
+            Exit::Usage,
+            format!("can't read the token file {path}: {reason}"),
+        )
     })?;
-    Ok(Token::read(text).ok_or_else(|| BadUsage("the token file is empty".into()))?)
+    Ok(Token::read(text).ok_or_else(|| Refusal(Exit::Usage, "the token file is empty".into()))?)
 }
 
 /// Returns the locks that the environment names with their tokens, each once.

@@ -27,13 +27,6 @@ pub struct Looks<'a> {
     outage: Option<(Moment, Outage)>,
 }
 
-/// A look that was answered.
-pub struct Look {
-    /// When it was sent.
-    pub at: Moment,
-    pub found: Vec<Inspected>,
-}
-
 impl<'a> Looks<'a> {
     pub fn new(client: Client, settings: &'a Settings, names: &'a [Name], began: Moment) -> Self {
         Self {
@@ -46,8 +39,8 @@ impl<'a> Looks<'a> {
         }
     }
 
-    /// Returns the next answer. Keeps asking a server that may come back, until it has failed for as long as `patience`.
-    pub fn ask(&mut self, patience: Duration) -> Result<Look> {
+    /// Returns the next answer, after the time of its question. Keeps asking a server that may come back, until it has failed for as long as `patience`.
+    pub fn ask(&mut self, patience: Duration) -> Result<(Moment, Vec<Inspected>)> {
         loop {
             thread::sleep(self.pace.ask_at(now()).since(now()));
             let at = now();
@@ -57,7 +50,7 @@ impl<'a> Looks<'a> {
                     if outage.is_some_and(|(_, outage)| outage.was_shown()) {
                         self.settings.verbosity.answers_again();
                     }
-                    return Ok(Look { at, found });
+                    return Ok((at, found));
                 }
                 Err(error) => error,
             };

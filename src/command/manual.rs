@@ -1,13 +1,15 @@
 //! `redlock help`: the pages that packages install as files, for those who have the binary alone.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::Result;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::mistakes::print_help;
-use super::usage::BadUsage;
+use super::usage::refuse;
 use crate::cli;
 use crate::decide::exit::Exit;
 use crate::pattern::nearest;
@@ -20,7 +22,7 @@ include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 /// Shows a page: on a terminal through man, or if that isn't installed, through the pager.
 pub fn help(options: &cli::Help) -> Result<Exit> {
     let Some(name) = options.page.as_deref() else {
-        return Ok(print_help(None, true));
+        return print_help(None, true);
     };
     // A command may have another name.
     let command = Typed::new(vec![name.into()]);
@@ -30,7 +32,7 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
         let meant = meant.map(|meant| format!("; did you mean {meant}?"));
         let pages = pages().collect::<Vec<_>>().join(", ");
         let meant = meant.unwrap_or(format!("; the pages are {pages}"));
-        return Err(BadUsage(format!("no page {name:?}{meant}")).into());
+        return refuse(Exit::Usage, format!("no page {name:?}{meant}"));
     };
     let text = report::plain(page);
     if io::stdout().is_terminal() && !report::is_dumb() {
@@ -49,9 +51,10 @@ pub(super) fn pages() -> impl Iterator<Item = &'static str> {
 
 /// Becomes a program that reads this text from its standard input. Returns only if that fails.
 fn become_reader(words: &[&str], text: &str) {
-    let Ok(mut file) = sys::memory_file() else {
+    let Ok(file) = memfd_create(c"redlock", MFdFlags::MFD_CLOEXEC) else {
         return;
     };
+    let mut file = File::from(file);
     if file.write_all(text.as_bytes()).is_ok() && file.rewind().is_ok() {
         sys::set_default(libc::SIGPIPE);
         let _ = Command::new(words[0]).args(&words[1..]).stdin(file).exec();

@@ -4,6 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use anyhow::Result;
 use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
 
 use super::corrections::{corrected, reads, shown_word};
@@ -14,7 +15,7 @@ use crate::report;
 use crate::typed::{Typed, Word};
 
 /// Answers what clap didn't take for a command: help on stdout, a mistake in a line on stderr.
-pub fn usage(error: &clap::Error, typed: &Typed) -> Exit {
+pub fn usage(error: &clap::Error, typed: &Typed) -> Result<Exit> {
     let words = &typed.words;
     if error.kind() == ErrorKind::DisplayHelp {
         let mut before_dashes = words.iter().take_while(|word| *word != "--");
@@ -23,11 +24,11 @@ pub fn usage(error: &clap::Error, typed: &Typed) -> Exit {
     let at = typed.command_at.filter(|_| typed.command().is_none());
     match at.map(|at| (words[at].to_str(), &words[at + 1..])) {
         Some((Some("version"), rest)) if rest.iter().all(is_verbose) => {
-            super::version(words.iter().any(is_verbose)).unwrap_or(Exit::Internal)
+            super::version(words.iter().any(is_verbose))
         }
         _ => {
             report::error(mistake(error, typed));
-            Exit::Usage
+            Ok(Exit::Usage)
         }
     }
 }
@@ -37,37 +38,23 @@ fn is_verbose(word: &OsString) -> bool {
 }
 
 /// Prints the help of a command, or of redlock.
-pub(super) fn print_help(command: Option<&str>, at_length: bool) -> Exit {
-    if command.is_none() && !at_length {
-        return printed(cli::SHORT_HELP);
-    }
+pub(super) fn print_help(command: Option<&str>, at_length: bool) -> Result<Exit> {
     let mut all = cli::documented();
     let shown = match command {
         Some(name) => all.find_subcommand_mut(name).expect("it was found before"),
         None => &mut all,
     };
-    printed(&if at_length {
-        shown.render_long_help().to_string()
-    } else {
-        cli::short_help(shown)
-    })
+    report::print(&match command {
+        _ if at_length => shown.render_long_help().to_string(),
+        Some(_) => cli::short_help(shown),
+        None => cli::SHORT_HELP.to_owned(),
+    })?;
+    Ok(Exit::Success)
 }
-
-fn printed(text: &str) -> Exit {
-    match report::print(text) {
-        Ok(_) => Exit::Success,
-        Err(error) => {
-            report::error(error);
-            Exit::Internal
-        }
-    }
-}
-
-const NO_COMMAND: &str = "no command given; try `redlock run NAME -- COMMAND` or see redlock -h";
 
 /// The mistake of giving no command at all.
 pub fn no_command() -> Exit {
-    report::error(NO_COMMAND);
+    report::error("no command given; try `redlock run NAME -- COMMAND` or see redlock -h");
     Exit::Usage
 }
 
@@ -78,7 +65,6 @@ pub(super) fn mistake(error: &clap::Error, typed: &Typed) -> String {
         missing.iter().any(|what| what.starts_with('<'))
     };
     let line = match error.kind() {
-        ErrorKind::MissingSubcommand => Some(NO_COMMAND.into()),
         ErrorKind::InvalidSubcommand => wrong_command(error, typed),
         ErrorKind::UnknownArgument | ErrorKind::TooManyValues => corrected(&typed.words),
         ErrorKind::MissingRequiredArgument if lacks_words() => corrected(&typed.words),
@@ -122,117 +108,75 @@ fn first_line(error: &clap::Error) -> String {
     }
 }
 
-/// What people type for a command of another name.
-const OTHER_NAMES: &[(&[&str], &str)] = &[
-    (&["list", "show", "who", "info"], "redlock status"),
-    (&["why"], "redlock status NAME"),
-    (&["man", "manual"], "redlock help"),
-    (&["top", "watch"], "redlock status --watch"),
-    (&["expect"], "redlock status --no-success-for 26h NAME"),
-    (
-        &["force-unlock", "break", "free"],
-        "redlock release --force NAME",
-    ),
-    (&["lock"], "redlock run or redlock acquire"),
-    (&["exec"], "redlock run"),
-    (&["log", "logs"], "redlock history"),
-    (&["check", "renew", "refresh"], "redlock extend"),
-    (&["kill", "cancel", "abort"], "redlock stop"),
-    (&["pass"], "redlock guard --held -"),
-    (&["wait"], "redlock run -s NAME -- true"),
-    (&["local"], "redlock -u local: doctor"),
-    (&["pause", "cordon", "block"], "redlock freeze"),
-    (
-        &["resume", "unfreeze", "unpause", "uncordon", "unblock"],
-        "redlock thaw",
-    ),
-];
+/// Names that other programs have for a command, each with what to type instead.
+const OTHER_COMMANDS: &str = "\
+list show who info|redlock status
+why|redlock status NAME
+man manual|redlock help
+top watch|redlock status --watch
+expect|redlock status --no-success-for 26h NAME
+force-unlock break free|redlock release --force NAME
+lock|redlock run or redlock acquire
+exec|redlock run
+log logs|redlock history
+check renew refresh|redlock extend
+kill cancel abort|redlock stop
+pass|redlock guard --held -
+wait|redlock run -s NAME -- true
+local|redlock -u local: doctor
+pause cordon block|redlock freeze
+resume unfreeze unpause uncordon unblock|redlock thaw";
 
-/// Options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with what to do instead, or with the
-/// setting that replaces the option.
-const NOT_OURS: &[(&str, &str)] = &[
-    ("-o --close", "leave it out, as COMMAND inherits no lock"),
-    (
-        "-F --no-fork",
-        "leave it out, as redlock has to stay to renew the lock",
-    ),
-    ("--unlock", "use redlock release NAME"),
-    ("--command", "put -c SCRIPT"),
-    ("--fcntl", "leave it out, as redlock locks no file"),
-    (
-        "--pass",
-        "give a guard --held -, a run in a freeze --ignore-freeze, and a password REDLOCK_PASSWORD_FILE",
-    ),
-    (
-        "--password",
-        "set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line",
-    ),
-    ("--password-command", NO_PASSWORD_COMMAND),
-    ("--host --port", "put -u redis://HOST:PORT"),
-    (
-        "--priority --lifo",
-        "leave it out; waiters are served in order, so use --slots N or two locks",
-    ),
-    ("--name --lock", "put the lock's name without an option"),
-    (
-        "-x -e --exclusive",
-        "leave it out, as a lock has one holder at a time unless -s or --slots says otherwise",
-    ),
-    (
-        "--label",
-        "put --reason TEXT, or set REDLOCK_SHOW=name so that others see only the program's name",
-    ),
-    (
-        "--clock-skew",
-        "leave it out, as redlock expects 500ms wherever a replica may be promoted",
-    ),
-    (
-        "--restart-grace",
-        "set appendfsync always in Redis, so that a restart forgets no lock",
-    ),
-    (
-        "--join",
-        "put --once KEY, with the commit or the version as KEY",
-    ),
-    (
-        "--unless",
-        "test it under the lock: -c 'test -e done || make'",
-    ),
-    (
-        "--late",
-        "use redlock status --older-than, or stop COMMAND with -t",
-    ),
-    (
-        "--timeout",
-        "put -t TIME (--max-runtime) to limit COMMAND, or -w TIME to limit the wait of a run",
-    ),
-    ("--max-waiting", "put --max-queue N"),
-    ("--wait-tree", "put --with-children"),
-    ("--order", "put --seq N"),
-    ("--cancel-running", "put --cancel-in-progress"),
-    ("--timeline", "use redlock history --svg FILE"),
-    (
-        "--summary --by-host",
-        "use redlock history --json, and count with jq",
-    ),
-    ("--follow", "use watch -n1 redlock history"),
-    ("--utc", "put TZ=UTC before redlock"),
-    ("--connect-timeout", "REDLOCK_REDIS_TIMEOUT"),
-    ("--repair-ttl", "REDLOCK_REPAIR_TTL=1"),
-    (
-        "--prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout --history-size --on-lost --jitter --redis-timeout --who --show --hook",
-        SETTING,
-    ),
-];
+/// Options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with what to do instead: with `?` an
+/// option that the command may have, and with `REDLOCK_` the setting that replaces the option.
+const OTHER_OPTIONS: &str = "\
+-o --close|leave it out, as COMMAND inherits no lock
+-F --no-fork|leave it out, as redlock has to stay to renew the lock
+--unlock|use redlock release NAME
+--command|put -c SCRIPT
+--fcntl|leave it out, as redlock locks no file
+--pass|give a guard --held -, a run in a freeze --ignore-freeze, and a password REDLOCK_PASSWORD_FILE
+--password|set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line
+--host --port|put -u redis://HOST:PORT
+--priority --lifo|leave it out; waiters are served in order, so use --slots N or two locks
+--name --lock|put the lock's name without an option
+-x -e --exclusive|leave it out, as a lock has one holder at a time unless -s or --slots says otherwise
+--label|put --reason TEXT, or set REDLOCK_SHOW=name so that others see only the program's name
+--clock-skew|leave it out, as redlock expects 500ms wherever a replica may be promoted
+--restart-grace|set appendfsync always in Redis, so that a restart forgets no lock
+--join|put --once KEY, with the commit or the version as KEY
+--unless|test it under the lock: -c 'test -e done || make'
+--late|use redlock status --older-than, or stop COMMAND with -t
+--timeout|put -t TIME (--max-runtime) to limit COMMAND, or -w TIME to limit the wait of a run
+--max-waiting|put --max-queue N
+--wait-tree|put --with-children
+--order|put --seq N
+--cancel-running|put --cancel-in-progress
+--timeline|use redlock history --svg FILE
+--summary --by-host|use redlock history --json, and count with jq
+--follow|use watch -n1 redlock history
+--utc|put TZ=UTC before redlock
+-w --wait|?drain
+-f|?force
+--connect-timeout|REDLOCK_REDIS_TIMEOUT
+--repair-ttl|REDLOCK_REPAIR_TTL=1
+--prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout --history-size|REDLOCK_
+--on-lost --jitter --redis-timeout --who --show --hook|REDLOCK_";
 
 /// Replacement of an option by the setting of its name.
 const SETTING: &str = "REDLOCK_";
 
+/// Returns what one of the tables has for a word, if it has the word.
+fn instead(table: &'static str, word: &OsStr) -> Option<&'static str> {
+    let mut rows = table.lines().filter_map(|row| row.split_once('|'));
+    let (_, instead) = rows.find(|(words, _)| words.split(' ').any(|other| other == word))?;
+    Some(instead)
+}
+
 /// A word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
 fn wrong_command(error: &clap::Error, typed: &Typed) -> Option<String> {
     let word = typed.words.get(typed.command_at?)?;
-    let mut others = OTHER_NAMES.iter();
-    if let Some((_, meant)) = others.find(|(names, _)| names.iter().any(|name| word == name)) {
+    if let Some(meant) = instead(OTHER_COMMANDS, word) {
         let what = format!("no command {}; did you mean {meant}?", shown_word(word));
         return Some(with_help(&what, None));
     }
@@ -252,10 +196,18 @@ fn wrong_command(error: &clap::Error, typed: &Typed) -> Option<String> {
     corrected(&typed.words).filter(|_| !is_meant)
 }
 
-/// Returns the line that sets a setting to the value that was typed for its option. Returns other words as they are.
-fn setting_instead(instead: &str, option: &str, typed: &Typed) -> String {
+/// Returns the sentence for an option that redlock doesn't have, if it is another program's.
+fn other_option(option: &str, typed: &Typed) -> Option<String> {
+    let instead = match option {
+        "--password-command" => NO_PASSWORD_COMMAND,
+        _ => instead(OTHER_OPTIONS, OsStr::new(option))?,
+    };
+    if let Some(meant) = instead.strip_prefix('?') {
+        let has_meant = typed.has_option(meant);
+        return has_meant.then(|| format!("no option {option}; did you mean --{meant}?"));
+    }
     if !instead.starts_with(SETTING) {
-        return instead.to_owned();
+        return Some(format!("no option {option}: {instead}"));
     }
     let name = option.replace("--", "").replace('-', "_").to_uppercase();
     let name = if instead == SETTING { &name } else { "" };
@@ -268,7 +220,9 @@ fn setting_instead(instead: &str, option: &str, typed: &Typed) -> String {
     // A switch has its value in the table.
     let value = Some(format!("={}", shown_word(OsStr::new(&*value))));
     let value = value.filter(|_| !instead.contains('=')).unwrap_or_default();
-    format!("put {instead}{name}{value} in the environment or redlock.env")
+    Some(format!(
+        "no option {option}: put {instead}{name}{value} in the environment or redlock.env"
+    ))
 }
 
 /// What clap's line doesn't say, or says in terms of another tool.
@@ -278,17 +232,9 @@ fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
     let name = typed.name();
     match error.kind() {
         ErrorKind::UnknownArgument => {
-            let mut all = NOT_OURS.iter();
-            let other = all.find(|(names, _)| names.split(' ').any(|name| name == argument));
-            if let Some((_, instead)) = other {
-                let instead = setting_instead(instead, &argument, typed);
-                return Some(format!("no option {argument}: {instead}"));
-            }
-            if ["-w", "--wait"].contains(&&*argument) && typed.has_option("drain") {
-                return Some(format!("no option {argument}; did you mean --drain?"));
-            }
-            if argument == "-f" && typed.has_option("force") {
-                return Some("no option -f; did you mean --force?".into());
+            let other = other_option(&argument, typed);
+            if other.is_some() {
+                return other;
             }
             if name == Some("extend") && cli::positive_duration(&argument).is_ok() {
                 let line =
@@ -299,12 +245,9 @@ fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
             let instead = "acquire runs no command: put redlock run NAME -- COMMAND";
             runs.then(|| instead.into())
         }
-        ErrorKind::MissingRequiredArgument if argument.starts_with('<') => match name? {
-            "run" => {
-                Some("put a lock's name, --, and a command: redlock run NAME -- COMMAND".into())
-            }
-            _ => None,
-        },
+        ErrorKind::MissingRequiredArgument if argument.starts_with('<') && name == Some("run") => {
+            Some("put a lock's name, --, and a command: redlock run NAME -- COMMAND".into())
+        }
         ErrorKind::InvalidUtf8 => {
             let mut before_dashes = typed.words.iter().take_while(|word| *word != "--");
             let wrong = before_dashes.find(|word| word.to_str().is_none())?;

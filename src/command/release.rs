@@ -7,7 +7,7 @@ use super::identity::own_request;
 use super::job;
 use super::selection::{Selection, select};
 use super::stop::{held_by_other, is_watched, kept, look, refuse_selection};
-use super::usage::{BadUsage, name, refuse};
+use super::usage::{Refusal, name, refuse};
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -21,7 +21,7 @@ use crate::supervise::environment;
 pub fn release(options: &cli::Release, settings: &Settings) -> Result<Exit> {
     if options.force {
         let given = options.ours.name.clone().or_else(environment::names);
-        let name = name(&given.ok_or_else(|| BadUsage(job::NO_NAME.into()))?)?;
+        let name = name(&given.ok_or_else(|| Refusal(Exit::Usage, job::NO_NAME.into()))?)?;
         return force(&name, options, settings);
     }
     let claims = match job::claims(&options.ours, settings)? {

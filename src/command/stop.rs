@@ -214,9 +214,9 @@ fn wait_until_gone(
     loop {
         // The server was reached before, so it may come back.
         let looked = looks.ask(leases);
-        let mut looked = looked
+        let (looked, mut found) = looked
             .with_context(|| format!("asked {whom} to stop, but couldn't confirm that it did"))?;
-        let Some(found) = looked.found.pop() else {
+        let Some(found) = found.pop() else {
             continue;
         };
         let asked: Vec<&Hold> = still_held(&found, holds).collect();
@@ -235,9 +235,7 @@ fn wait_until_gone(
         let guards = if is_over { "the guards of " } else { "" };
         let line = |at: Moment| {
             let (name, lasting) = (&found.name, report::whole_seconds(at.since(began)));
-            let now_ms = found
-                .now_ms
-                .saturating_add(milliseconds(at.since(looked.at)));
+            let now_ms = found.now_ms.saturating_add(milliseconds(at.since(looked)));
             let seen = asked.first().filter(|hold| has_seen(hold, found.now_ms));
             let killed = seen.and_then(|hold| killed_in(hold, now_ms));
             let killed = killed.unwrap_or_default();
@@ -245,7 +243,7 @@ fn wait_until_gone(
                 "waited {lasting} so far for {guards}{whom} to stop and release lock \"{name}\"{killed}"
             )
         };
-        looks.wait_until(looked.at + LOOK_OFTEN, ("", None), line)?;
+        looks.wait_until(looked + LOOK_OFTEN, ("", None), line)?;
     }
 }
 

@@ -1,31 +1,23 @@
 //! The exit status of an error that ended a command, and names as they were typed. It knows no option; `mistakes`
 //! answers a line that clap refuses.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::config::BadConfig;
+use crate::config::{BadConfig, Sources};
 use crate::decide::exit::Exit;
 use crate::pattern::is_pattern;
 use crate::protocol::{Cause, Error, ErrorKind, Name};
 use crate::report;
 use crate::typed::Typed;
 
-/// Something that was typed wrong, but that clap can't see; status 64.
-#[derive(Debug)]
-pub(super) struct BadUsage(pub String);
-
-impl fmt::Display for BadUsage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadUsage {}
-
-/// A command didn't do what was asked: its status, and why.
+/// A command didn't do what was asked, or was typed wrong in a way that clap can't see: its status, and the line that says
+/// why. A signal needs no line.
 #[derive(Debug)]
 pub(super) struct Refusal(pub Exit, pub String);
 
@@ -49,7 +41,6 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
     }
     let kind = error.downcast_ref::<Error>().map(|error| error.kind);
     match kind {
-        _ if error.is::<BadUsage>() => Exit::Usage,
         _ if error.is::<BadConfig>() => Exit::Config,
         Some(ErrorKind::Config | ErrorKind::Replica) => Exit::Config,
         Some(ErrorKind::Refused) => Exit::Refused,
@@ -61,35 +52,25 @@ pub fn exit_for(error: &anyhow::Error) -> Exit {
 /// Where to read on, behind a message.
 const DOCTOR: &str = " (`redlock doctor` shows more)";
 
-/// Variables that redlock doesn't read, each with the cause of an error that it would have prevented, and what to do.
-static UNREAD: [(&str, Cause, &str); 2] = [
-    (
-        "REDIS_URL",
-        Cause::NoDefaultServer,
-        "redlock reads REDLOCK_URL",
-    ),
-    (
-        "REDLOCK_PASSWORD",
-        Cause::NoPassword,
-        "redlock reads REDLOCK_PASSWORD_FILE, the name of a file with the password",
-    ),
-];
+/// Returns the end of an error's message that names the variable that is set in vain, without its value.
+fn unread_variable(error: &Error) -> String {
+    let (name, instead) = match error.cause {
+        Some(Cause::NoDefaultServer) => ("REDIS_URL", "redlock reads REDLOCK_URL"),
+        Some(Cause::NoPassword) => (
+            "REDLOCK_PASSWORD",
+            "redlock reads REDLOCK_PASSWORD_FILE, the name of a file with the password",
+        ),
+        _ => return String::new(),
+    };
+    if std::env::var_os(name).is_none_or(|value| value.is_empty()) {
+        return String::new();
+    }
+    format!("; {name} is set, but {instead}")
+}
 
 /// Replacement of a removed setting, in words.
 pub(super) const NO_PASSWORD_COMMAND: &str =
     "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
-
-/// Returns the end of an error's message that names the variable that is set in vain, without its value.
-fn unread_variable(error: &Error) -> String {
-    let mut all = UNREAD.iter();
-    let unread = all.find(|(name, cause, _)| {
-        let is_set = std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        is_set && error.cause.as_ref() == Some(cause)
-    });
-    unread.map_or(String::new(), |(name, _, instead)| {
-        format!("; {name} is set, but {instead}")
-    })
-}
 
 /// Programs that get a server for this host, each with what installs the server, and what starts it then.
 const SERVERS: &str = "\
@@ -107,7 +88,7 @@ fn how_to_start(error: &Error) -> String {
     let rows = SERVERS
         .lines()
         .map(|row| row.split('|').collect::<Vec<_>>());
-    let mut servers = rows.filter(|row| is_installed(row[0]));
+    let mut servers = rows.filter(|row| program_path(OsStr::new(row[0])).is_some());
     if error.has_cause(Cause::NoServerProgram) {
         let install = servers.find(|row| !row[1].is_empty());
         return install.map_or(String::new(), |row| format!("; `{}` installs it", row[1]));
@@ -126,31 +107,37 @@ fn how_to_start(error: &Error) -> String {
     )
 }
 
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+/// Returns the path of a program that can be executed: the word itself if it has a slash, otherwise by $PATH.
+pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
+    let is_executable = |path: &PathBuf| {
+        let metadata = path.metadata();
+        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    if word.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(word)).filter(is_executable);
+    }
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    let mut paths = std::env::split_paths(&directories).map(|directory| directory.join(word));
+    paths.find(is_executable)
 }
 
-/// Reports an error that ended a command, of these words. `password_command` is where that removed setting is still set.
-pub fn fail(error: &anyhow::Error, words: &[OsString], password_command: Option<&str>) -> Exit {
-    let exit = exit_for(error);
+/// Reports an error that ended a command, of these words.
+pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
+    let (exit, mut line) = (exit_for(error), format!("{error:#}"));
     if exit == Exit::Usage {
-        let typed = Typed::new(words.to_vec());
-        report::error(with_help(&format!("{error:#}"), typed.name()));
-    } else {
-        let mut line = format!("{error:#}");
-        let lock_error = error.downcast_ref::<Error>();
-        if let Some(error) = lock_error {
-            line += &how_to_start(error);
-            line += &unread_variable(error);
-        }
-        let is_denied = exit == Exit::Refused && lock_error.is_some();
-        if let Some(place) = password_command.filter(|_| is_denied) {
+        line = with_help(&line, Typed::new(words.to_vec()).name());
+    }
+    if let Some(error) = error.downcast_ref::<Error>() {
+        line = line + &how_to_start(error) + &unread_variable(error);
+        let sources = Sources::read().ok().filter(|_| exit == Exit::Refused);
+        if let Some(place) = sources.and_then(|sources| sources.password_command()) {
             line = format!("{line}; {place} isn't read: {NO_PASSWORD_COMMAND}");
         }
-        if lock_error.is_some_and(|error| error.doctor_knows_more) {
+        if error.doctor_knows_more {
             line += DOCTOR;
         }
+    }
+    if !line.is_empty() {
         report::error(line);
     }
     exit
@@ -175,7 +162,7 @@ pub(super) fn is_private_url(word: &str) -> bool {
 pub(super) fn refuse_url(text: &str) -> Result<()> {
     if is_private_url(text) {
         let line = "a URL stands where the lock's NAME belongs; give the URL of a Redis with --url";
-        return Err(BadUsage(line.into()).into());
+        return refuse(Exit::Usage, line.into());
     }
     Ok(())
 }
@@ -190,7 +177,7 @@ pub(super) fn name(text: &str) -> Result<Name> {
         } else {
             String::new()
         };
-        BadUsage(format!("{why}: {text:?}{hint}"))
+        Refusal(Exit::Usage, format!("{why}: {text:?}{hint}"))
     };
     Ok(text.parse().map_err(refused)?)
 }

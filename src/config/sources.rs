@@ -197,6 +197,19 @@ impl Sources {
         value.transpose()
     }
 
+    /// Returns true if a setting is the second of two words, false if it is the first or isn't set.
+    ///
+    /// # Errors
+    /// [`BadConfig`] for another word.
+    pub fn is_second(&self, name: &str, [first, second]: [&str; 2]) -> Result<bool, BadConfig> {
+        let read = |text: &str| match text {
+            _ if text == first => Ok(false),
+            _ if text == second => Ok(true),
+            _ => Err(format!("must be {first} or {second}")),
+        };
+        Ok(self.value(name, read)?.unwrap_or_default())
+    }
+
     /// Returns a value that can be any text.
     pub fn text<T: FromStr>(&self, name: &str) -> Option<T> {
         debug_assert!(is_listed(SETTINGS, name), "{name}");

@@ -29,13 +29,13 @@ pub struct Exposure {
 
 impl fmt::Display for Exposure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fix = match (&self.command, &self.otherwise) {
-            (Some(command), Some(otherwise)) => format!("; run: {command}; or {otherwise}"),
-            (Some(command), None) => format!("; run: {command}"),
-            (None, Some(otherwise)) => format!("; {otherwise}"),
-            (None, None) => String::new(),
-        };
-        write!(f, "{}{fix}", self.what)
+        write!(f, "{}", self.what)?;
+        if let Some(command) = &self.command {
+            write!(f, "; run: {command}")?;
+        }
+        let or = if self.command.is_some() { "or " } else { "" };
+        let mut otherwise = self.otherwise.iter();
+        otherwise.try_for_each(|it| write!(f, "; {or}{it}"))
     }
 }
 

@@ -43,24 +43,17 @@ pub fn ttl_for_failover(
 ) -> Duration {
     let until_renewed = down_after + ELECTION + clock_skew;
     // COMMAND's grace is never more than half of the lease.
-    let ttl = (until_renewed + kill_after)
-        .saturating_mul(8)
-        .checked_div(5)
-        .unwrap_or_default()
-        .min(until_renewed.saturating_mul(8));
+    let ttl = (until_renewed + kill_after).saturating_mul(8) / 5;
+    let ttl = ttl.min(until_renewed.saturating_mul(8));
     Duration::from_secs(ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0))
 }
 
 /// The time we may count on, and when to do what about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// How long it is by each renewal.
-    ttl: Duration,
+    terms: Terms,
     /// How long it is now.
     length: Duration,
-    kill_after: Duration,
-    /// How much sooner it may end on another Redis host than on the one that gave it.
-    clock_skew: Duration,
     /// It was given to us by the server itself, and isn't confirmed yet.
     is_grant: bool,
     /// Another run renews it, and we follow that.
@@ -89,20 +82,13 @@ pub fn renewal_interval(ttl: Duration) -> Duration {
 impl Lease {
     /// A lease by a request sent at `sent`.
     pub fn new(sent: Moment, terms: Terms) -> Self {
-        let Terms {
-            ttl,
-            kill_after,
-            clock_skew,
-        } = terms;
         Self {
-            ttl,
-            length: ttl,
-            kill_after,
-            clock_skew,
+            terms,
+            length: terms.ttl,
             is_grant: false,
             is_shared: false,
             valid_from: sent,
-            renew_at: sent + (ttl / 3).min(FIRST_RENEWAL),
+            renew_at: sent + (terms.ttl / 3).min(FIRST_RENEWAL),
         }
     }
 
@@ -150,12 +136,12 @@ impl Lease {
 
     /// The length by each renewal.
     pub fn ttl(&self) -> Duration {
-        self.ttl
+        self.terms.ttl
     }
 
     /// How long it is by a renewal of ours, if there is any, and how much of that can be used.
     pub fn by_renewal(&self) -> Option<(Duration, Duration)> {
-        (!self.is_shared).then(|| (self.ttl, self.usable(self.ttl)))
+        (!self.is_shared).then(|| (self.terms.ttl, self.usable(self.terms.ttl)))
     }
 
     /// When to ask COMMAND to stop, so that its grace ends at the deadline.
@@ -199,22 +185,23 @@ impl Lease {
         // A COMMAND that runs under a mere grant is younger than that, and what it needs most is
         // time for the confirmation to succeed.
         let share = if self.is_grant { 20 } else { 2 };
-        let length = self.length.min(self.ttl);
-        self.kill_after
-            .min(length.saturating_sub(self.clock_skew) / share)
+        let length = self.length.min(self.terms.ttl);
+        self.terms
+            .kill_after
+            .min(length.saturating_sub(self.terms.clock_skew) / share)
     }
 
     /// The time between two renewals: that of any lease of this length, or half the time until COMMAND would be
     /// asked to stop where that is less, so that a renewal may always be late by as much.
     fn renewal_interval(&self) -> Duration {
         let patience = self.stop_at().since(self.valid_from);
-        renewal_interval(self.ttl).min(patience / 2)
+        renewal_interval(self.terms.ttl).min(patience / 2)
     }
 
     /// A renewal sent at `sent` succeeded. The next is due a step after this one was *due*, not
     /// after it was done: a slow server doesn't make the schedule drift.
     pub fn renewed(&mut self, sent: Moment) {
-        self.lengthen(sent, self.ttl);
+        self.lengthen(sent, self.terms.ttl);
         self.is_grant = false;
         let step = self.renewal_interval();
         self.renew_at = (self.renew_at + step).clamp(sent, sent + step);
@@ -230,7 +217,7 @@ impl Lease {
     /// longer than any renewal of ours makes it, as the work itself can extend it; else our renewals
     /// say as much, by our own clock alone.
     pub fn confirmed(&mut self, sent: Moment, left: Duration) {
-        if left > self.ttl {
+        if left > self.terms.ttl {
             self.lengthen(sent, left);
         }
     }
@@ -256,13 +243,17 @@ impl Lease {
     /// lease is over, and to die takes a process a moment, when all others want the processor too.
     fn usable(&self, length: Duration) -> Duration {
         let to_die = (length / 50).min(Duration::from_millis(200));
-        length.saturating_sub(self.clock_skew + drift(length) + to_die)
+        length.saturating_sub(self.terms.clock_skew + drift(length) + to_die)
     }
 
     /// A renewal failed at `now`: when to try again.
     pub fn renewal_failed(&mut self, now: Moment) {
         // A mere grant is over sooner than a lease is.
-        let length = if self.is_grant { self.length } else { self.ttl };
+        let length = if self.is_grant {
+            self.length
+        } else {
+            self.terms.ttl
+        };
         self.renew_at = now + retry_pause(length);
     }
 }

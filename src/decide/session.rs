@@ -105,30 +105,21 @@ pub enum StopReason {
 /// How far the run has come.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    Running,
-    /// COMMAND got an INT, which it may take for more than a request to end. If it ends before this
-    /// moment it was by that; later on it was another request.
-    Interrupted {
-        until: Moment,
-    },
+    /// COMMAND is at work. It may take an INT for more than a request to end: an end before `ends_by_int` is by the INT, and
+    /// a signal after that moment is another request.
+    Running { ends_by_int: Option<Moment> },
     /// COMMAND was asked to terminate.
-    Terminating {
-        reason: StopReason,
-        kill_at: Moment,
-    },
+    Terminating { reason: StopReason, kill_at: Moment },
     /// COMMAND was killed; what is left is killed again, as new processes may have been forked, up to
     /// a moment.
     Killed {
         reason: StopReason,
         again: Moment,
         until: Moment,
+        /// Something can't be killed: redlock tries again, less often, and keeps the lease for it.
+        is_stuck: bool,
         /// A person wants redlock to end, whatever is left.
         leaves: bool,
-    },
-    /// Something can't be killed: it is tried again, and the lease is kept for it.
-    Stuck {
-        reason: StopReason,
-        again: Moment,
     },
 }
 
@@ -177,6 +168,8 @@ pub struct Session {
     is_silent: bool,
     /// The hook was told that the lock is lost.
     loss_told: bool,
+    /// What to do about the event that is being taken in.
+    actions: Vec<Action>,
 }
 
 impl Session {
@@ -185,7 +178,7 @@ impl Session {
         Self {
             policy,
             is_lost: false,
-            phase: Phase::Running,
+            phase: Phase::Running { ends_by_int: None },
             asked: None,
             received: Vec::new(),
             refused: false,
@@ -196,6 +189,7 @@ impl Session {
             catches_up_until: None,
             is_silent: false,
             loss_told: false,
+            actions: Vec::new(),
         }
     }
 
@@ -218,50 +212,46 @@ impl Session {
     /// When to look at the clock again.
     pub fn due(&self, renewals: &Renewals) -> Option<Moment> {
         let again = match self.phase {
-            Phase::Running | Phase::Interrupted { .. } | Phase::Terminating { .. } => None,
-            Phase::Killed { again, .. } | Phase::Stuck { again, .. } => Some(again),
+            Phase::Running { .. } | Phase::Terminating { .. } => None,
+            Phase::Killed { again, .. } => Some(again),
         };
         let due = self.next_stop(renewals).into_iter().chain(again);
-        let silent_at = self.silent_at(renewals).filter(|_| !self.is_silent);
-        due.chain(silent_at).min()
+        due.chain(self.silent_at(renewals)).min()
     }
 
     /// Whether COMMAND is at work, and isn't being stopped.
     fn is_left_alone(&self) -> bool {
-        match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => self.ended.is_none(),
-            Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Stuck { .. } => false,
-        }
+        matches!(self.phase, Phase::Running { .. }) && self.ended.is_none()
     }
 
-    /// When it is to be reported that Redis doesn't answer, as far as is known now.
+    /// When to report that Redis doesn't answer, as far as is known now, unless the user knows.
     fn silent_at(&self, renewals: &Renewals) -> Option<Moment> {
         let lease = self.protection(renewals.lease());
-        let lease = lease.filter(|_| self.is_left_alone())?;
+        let lease = lease.filter(|_| self.is_left_alone() && !self.is_silent)?;
         let at = lease.silent_at(renewals.asks_since()?, self.renewal_deadline(&lease))?;
         Some(self.catches_up_until.map_or(at, |until| at.max(until)))
     }
 
     /// Reports once that Redis doesn't answer, and once that it does again.
-    fn report_silence(&mut self, renewals: &Renewals, now: Moment, actions: &mut Vec<Action>) {
+    fn report_silence(&mut self, renewals: &Renewals, now: Moment) {
         if self.is_silent && renewals.asks_since().is_none() {
             self.is_silent = false;
             if self.is_left_alone() {
-                actions.push(Action::ReportAnswer);
+                self.actions.push(Action::ReportAnswer);
             }
             return;
         }
         let (Some(lease), Some(at)) = (renewals.lease(), self.silent_at(renewals)) else {
             return;
         };
-        if self.is_silent || now < at {
+        if now < at {
             return;
         }
         if now.since(at) >= OVERSLEPT {
             self.catches_up_until = Some(now + OVERSLEPT);
         } else {
             self.is_silent = true;
-            actions.push(Action::ReportSilence {
+            self.actions.push(Action::ReportSilence {
                 lasting: lease.age(now),
                 stop_in: self.renewal_deadline(&lease).since(now),
             });
@@ -271,22 +261,21 @@ impl Session {
     /// When COMMAND has to be asked to stop, or, if it was asked, killed: nothing else may delay that.
     pub fn next_stop(&self, renewals: &Renewals) -> Option<Moment> {
         let lease = self.protection(renewals.lease());
-        match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => {
-                let by_lease = lease.map(|lease| self.renewal_deadline(&lease));
-                by_lease.into_iter().chain(self.policy.timeout_at).min()
-            }
+        let (by_lease, other) = match self.phase {
+            Phase::Running { .. } => (
+                lease.map(|lease| self.renewal_deadline(&lease)),
+                self.policy.timeout_at,
+            ),
             Phase::Terminating { kill_at, .. } => {
-                let by_lease = lease.map(|lease| self.kill_by(&lease));
-                by_lease.into_iter().chain([kill_at]).min()
+                (lease.map(|lease| self.kill_by(&lease)), Some(kill_at))
             }
-            Phase::Killed { .. } | Phase::Stuck { .. } => None,
-        }
+            Phase::Killed { .. } => return None,
+        };
+        by_lease.into_iter().chain(other).min()
     }
 
     /// Takes an event in, and says what to do.
     pub fn on_event(&mut self, event: Event, renewals: &Renewals, now: Moment) -> Vec<Action> {
-        let mut actions = Vec::new();
         let was_lost = self.is_lost;
         // We may look late, at an answer as well as at the clock.
         let lease = match event {
@@ -294,105 +283,102 @@ impl Session {
                 too_late: Some(before),
                 ..
             }) => {
-                self.check_deadlines(Some(before), now, &mut actions);
+                self.check_deadlines(Some(before), now);
                 renewals.lease()
             }
             Event::News(&LockNews::Lost { lease, .. }) => lease,
             _ => renewals.lease(),
         };
-        self.check_deadlines(lease, now, &mut actions);
+        self.check_deadlines(lease, now);
         let protection = self.protection(lease);
         match event {
-            Event::Signal(received) => self.on_signal(received, protection, now, &mut actions),
+            Event::Signal(received) => self.on_signal(received, protection, now),
             Event::News(LockNews::Cancelled(..) | LockNews::Over(_)) => {
                 let kill_at = now + self.grace(protection);
-                self.terminate(StopReason::Cancelled, kill_at, &mut actions);
+                self.terminate(StopReason::Cancelled, kill_at);
             }
             Event::News(LockNews::Lost { .. }) => match lease {
                 // Another one of several locks.
-                Some(_) if was_lost && self.policy.only_warn => actions.push(Action::Warn),
-                Some(before) => self.on_lost(before, now, &mut actions),
+                Some(_) if was_lost && self.policy.only_warn => self.actions.push(Action::Warn),
+                Some(before) => self.on_lost(before, now),
                 None => {}
             },
             // The lease tells the rest.
             Event::Tick
             | Event::News(LockNews::Held { .. } | LockNews::Released(_) | LockNews::Failed(_)) => {}
-            Event::Stopped => actions.push(Action::Suspend),
-            Event::Ended(status) => self.on_end(status, protection, now, &mut actions),
+            Event::Stopped => self.actions.push(Action::Suspend),
+            Event::Ended(status) => self.on_end(status, protection, now),
             Event::TreeEnded => {
                 self.tree_ended = true;
-                actions.push(Action::Finish(self.exit()));
+                self.actions.push(Action::Finish(self.exit()));
             }
         }
-        self.report_silence(renewals, now, &mut actions);
+        self.report_silence(renewals, now);
         if self.policy.has_hook && !self.loss_told && self.exit() == Exit::Lost {
             self.loss_told = true;
             // Nothing is done after the end.
             let is_end = |action: &Action| matches!(action, Action::Finish(_));
-            let at = actions.iter().position(is_end).unwrap_or(actions.len());
-            actions.insert(at, Action::TellLost);
+            let at = self
+                .actions
+                .iter()
+                .position(is_end)
+                .unwrap_or(self.actions.len());
+            self.actions.insert(at, Action::TellLost);
         }
-        actions
+        std::mem::take(&mut self.actions)
     }
 
-    fn check_deadlines(&mut self, lease: Option<Lease>, now: Moment, actions: &mut Vec<Action>) {
+    fn check_deadlines(&mut self, lease: Option<Lease>, now: Moment) {
         if let Some(lease) = self.protection(lease) {
             if now >= self.kill_by(&lease) && !self.policy.only_warn {
-                self.kill(StopReason::Lost, now, actions);
+                self.kill(StopReason::Lost, now);
             } else if now >= self.renewal_deadline(&lease) {
                 if self.policy.only_warn {
-                    self.on_lost(lease, now, actions);
+                    self.on_lost(lease, now);
                 } else {
-                    self.terminate(StopReason::Lost, self.kill_by(&lease), actions);
+                    self.terminate(StopReason::Lost, self.kill_by(&lease));
                 }
             }
         }
         let protection = self.protection(lease);
         if self.policy.timeout_at.is_some_and(|at| now >= at) {
             let kill_at = now + self.grace(protection);
-            self.terminate(StopReason::Timeout, kill_at, actions);
+            self.terminate(StopReason::Timeout, kill_at);
         }
-        match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => {}
-            Phase::Terminating { reason, kill_at } => {
-                if now >= kill_at {
-                    self.kill(reason, now, actions);
-                }
-            }
-            Phase::Killed {
-                reason,
-                again,
-                until,
-                leaves,
-            } => {
-                if now >= until && (leaves || self.has_nothing_to_keep(protection, now)) {
-                    actions.push(Action::Finish(self.exit()));
-                } else if now >= until {
-                    let again = now + KILL_TIMEOUT;
-                    self.phase = Phase::Stuck { reason, again };
-                    actions.extend([Action::KillRest, Action::NameSurvivors]);
-                } else if now >= again {
-                    // To look for the rest of a large tree takes time from those that are about to end.
-                    let again = now + KILL_PAUSE.max(self.walk);
-                    self.phase = Phase::Killed {
-                        reason,
-                        again,
-                        until,
-                        leaves,
-                    };
-                    actions.push(Action::KillRest);
-                }
-            }
-            Phase::Stuck { reason, again } => {
-                if self.has_nothing_to_keep(protection, now) {
-                    actions.push(Action::Finish(self.exit()));
-                } else if now >= again {
-                    let again = now + KILL_TIMEOUT;
-                    self.phase = Phase::Stuck { reason, again };
-                    actions.push(Action::KillRest);
-                }
-            }
+        self.check_kill(protection, now);
+    }
+
+    /// Kills COMMAND if its grace is over, and kills what is left of its tree again and again.
+    fn check_kill(&mut self, protection: Option<Lease>, now: Moment) {
+        if let Phase::Terminating { reason, kill_at } = self.phase
+            && now >= kill_at
+        {
+            self.kill(reason, now);
         }
+        let may_leave = self.has_nothing_to_keep(protection, now);
+        let Phase::Killed {
+            again,
+            until,
+            is_stuck,
+            leaves,
+            ..
+        } = &mut self.phase
+        else {
+            return;
+        };
+        let is_late = now >= *until;
+        if is_late && (*leaves || may_leave) {
+            return self.actions.push(Action::Finish(self.exit()));
+        }
+        let is_news = is_late && !std::mem::replace(is_stuck, is_late);
+        if is_news || now >= *again {
+            // To look for the rest of a large tree takes time from those that are about to end.
+            let walk = KILL_PAUSE.max(self.walk);
+            *again = now + if is_late { KILL_TIMEOUT } else { walk };
+            self.actions.push(Action::KillRest);
+        }
+        self.actions
+            .extend(is_news.then_some(Action::NameSurvivors));
     }
 
     /// Whether no lease is left that could be kept for what can't be killed. COMMAND itself is waited for, as long as
@@ -437,13 +423,7 @@ impl Session {
         }
     }
 
-    fn on_signal(
-        &mut self,
-        received: ReceivedSignal,
-        protection: Option<Lease>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn on_signal(&mut self, received: ReceivedSignal, protection: Option<Lease>, now: Moment) {
         let signal = received.signal;
         let typed = self.is_typed(received);
         let reach = if typed { Reach::Group } else { received.reach };
@@ -464,16 +444,20 @@ impl Session {
             }
             self.received.retain(|&(of, _)| of != signal);
             self.received.push((signal, now));
-            match &mut self.phase {
-                Phase::Killed { leaves, .. } => *leaves = true,
-                Phase::Stuck { .. } => return actions.push(Action::Finish(self.exit())),
-                Phase::Running | Phase::Interrupted { .. } | Phase::Terminating { .. } => {}
+            if let Phase::Killed {
+                is_stuck, leaves, ..
+            } = &mut self.phase
+            {
+                *leaves = true;
+                if *is_stuck {
+                    return self.actions.push(Action::Finish(self.exit()));
+                }
             }
         }
-        let is_over = matches!(self.phase, Phase::Interrupted { until } if now > until);
-        if is_over {
+        if let Phase::Running { ends_by_int } = &mut self.phase
+            && ends_by_int.take_if(|until| now > *until).is_some()
+        {
             // COMMAND has lived on.
-            self.phase = Phase::Running;
             self.asked = None;
         }
         let kill_at = now + self.grace(protection);
@@ -487,42 +471,37 @@ impl Session {
             SIGINT | SIGTERM if self.awaits_rest() => {
                 self.asked = Some(now);
                 self.rest_ended_by = Some(signal);
-                self.terminate_by(stop, StopReason::Signal, kill_at, actions);
-            }
-            // An everyday key of an interactive COMMAND.
-            SIGINT if typed => {
-                actions.extend(forward);
-                self.interrupt(kill_at);
+                self.terminate_by(stop, StopReason::Signal, kill_at);
             }
             SIGINT | SIGTERM => {
-                let first = *self.asked.get_or_insert(now);
-                if first != now && now.since(first) >= SAME_REQUEST {
-                    self.kill(self.reason(), now, actions);
-                } else if signal == SIGTERM {
-                    self.terminate_by(stop, StopReason::Signal, kill_at, actions);
+                // A typed INT is an everyday key of an interactive COMMAND.
+                let first = if typed {
+                    now
                 } else {
-                    actions.extend(forward);
-                    self.interrupt(kill_at);
+                    *self.asked.get_or_insert(now)
+                };
+                if now.since(first) >= SAME_REQUEST {
+                    self.kill(self.reason(), now);
+                } else if signal == SIGTERM {
+                    self.terminate_by(stop, StopReason::Signal, kill_at);
+                } else {
+                    self.actions.extend(forward);
+                    if let Phase::Running { ends_by_int } = &mut self.phase {
+                        *ends_by_int = Some(kill_at);
+                    }
                 }
             }
             SIGTSTP if has_group_got_it => {
-                actions.extend(forward.into_iter().chain([Action::Suspend]));
+                self.actions
+                    .extend(forward.into_iter().chain([Action::Suspend]));
             }
-            _ => actions.extend(forward),
-        }
-    }
-
-    /// COMMAND got an INT, and may end by it until this moment.
-    fn interrupt(&mut self, until: Moment) {
-        if let Phase::Running | Phase::Interrupted { .. } = self.phase {
-            self.phase = Phase::Interrupted { until };
+            _ => self.actions.extend(forward),
         }
     }
 
     /// Whether COMMAND has ended, and what it has started is waited for.
     fn awaits_rest(&self) -> bool {
-        let is_left_alone = matches!(self.phase, Phase::Running | Phase::Interrupted { .. });
-        self.ended.is_some() && is_left_alone
+        matches!(self.phase, Phase::Running { .. }) && self.ended.is_some()
     }
 
     /// Whether the terminal's driver sent it: then the whole foreground group has it, and so has our group.
@@ -536,85 +515,70 @@ impl Session {
         self.policy.on_terminal && received.from_kernel && to_the_group
     }
 
-    fn on_end(
-        &mut self,
-        status: ExitStatus,
-        protection: Option<Lease>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn on_end(&mut self, status: ExitStatus, protection: Option<Lease>, now: Moment) {
         self.ended = Some(status);
         let kill_at = now + self.grace(protection);
         match self.phase {
             // What it has started has the grace to end, too.
-            Phase::Interrupted { until } if now <= until => {
+            Phase::Running {
+                ends_by_int: Some(until),
+            } if now <= until => {
                 let reason = StopReason::Signal;
                 self.phase = Phase::Terminating { reason, kill_at };
-                actions.push(Action::TerminateOthers);
+                self.actions.push(Action::TerminateOthers);
             }
-            Phase::Running | Phase::Interrupted { .. } => {
+            Phase::Running { .. } => {
                 let was_killed = status.signal().is_some();
                 if was_killed && protection.is_some() {
-                    self.terminate(StopReason::Leftovers, kill_at, actions);
+                    self.terminate(StopReason::Leftovers, kill_at);
                 } else if !self.policy.with_children {
-                    actions.push(Action::Finish(self.exit()));
+                    self.actions.push(Action::Finish(self.exit()));
                 }
             }
-            Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Stuck { .. } => {}
+            Phase::Terminating { .. } | Phase::Killed { .. } => {}
         }
     }
 
     /// The lock is lost, of which this was the lease.
-    fn on_lost(&mut self, lease: Lease, now: Moment, actions: &mut Vec<Action>) {
+    fn on_lost(&mut self, lease: Lease, now: Moment) {
         if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
         if self.policy.only_warn {
-            actions.push(Action::Warn);
+            self.actions.push(Action::Warn);
         } else {
             let kill_at = self.kill_by(&lease).min(now + lease.grace());
-            self.terminate(StopReason::Lost, kill_at, actions);
+            self.terminate(StopReason::Lost, kill_at);
         }
     }
 
-    fn terminate(&mut self, reason: StopReason, kill_at: Moment, actions: &mut Vec<Action>) {
-        self.terminate_by(Action::Terminate(reason), reason, kill_at, actions);
+    fn terminate(&mut self, reason: StopReason, kill_at: Moment) {
+        self.terminate_by(Action::Terminate(reason), reason, kill_at);
     }
 
-    fn terminate_by(
-        &mut self,
-        action: Action,
-        reason: StopReason,
-        kill_at: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => {
+    fn terminate_by(&mut self, action: Action, reason: StopReason, kill_at: Moment) {
+        match &mut self.phase {
+            Phase::Running { .. } => {
                 self.phase = Phase::Terminating { reason, kill_at };
-                actions.push(action);
+                self.actions.push(action);
             }
             // Being stopped already; the earlier end counts, and a lost lock is the graver reason.
             Phase::Terminating {
                 reason: before,
                 kill_at: earlier,
             } => {
-                let reason = if reason == StopReason::Lost {
-                    reason
-                } else {
-                    before
-                };
-                self.phase = Phase::Terminating {
-                    reason,
-                    kill_at: earlier.min(kill_at),
-                };
+                if reason == StopReason::Lost {
+                    *before = reason;
+                }
+                *earlier = kill_at.min(*earlier);
             }
-            Phase::Killed { .. } | Phase::Stuck { .. } => {}
+            Phase::Killed { .. } => {}
         }
     }
 
     /// Whether COMMAND was killed.
     pub fn has_killed(&self) -> bool {
-        matches!(self.phase, Phase::Killed { .. } | Phase::Stuck { .. })
+        matches!(self.phase, Phase::Killed { .. })
     }
 
     /// Whether nothing that worked under the locks is left. After a kill, only the end of the whole tree shows that.
@@ -624,18 +588,21 @@ impl Session {
 
     /// Supervising fails, so COMMAND is killed.
     pub fn give_up(&mut self, now: Moment) {
-        self.kill(self.reason(), now, &mut Vec::new());
+        self.kill(self.reason(), now);
+        // Nobody carries out the rest.
+        self.actions.clear();
     }
 
-    fn kill(&mut self, reason: StopReason, now: Moment, actions: &mut Vec<Action>) {
+    fn kill(&mut self, reason: StopReason, now: Moment) {
         if !self.has_killed() {
             self.phase = Phase::Killed {
                 reason,
                 again: now + KILL_PAUSE,
                 until: now + KILL_TIMEOUT,
+                is_stuck: false,
                 leaves: false,
             };
-            actions.push(Action::Kill(reason));
+            self.actions.push(Action::Kill(reason));
         }
     }
 
@@ -647,10 +614,8 @@ impl Session {
     /// The reason for which COMMAND is stopped; a signal's, if it isn't.
     fn reason(&self) -> StopReason {
         match self.phase {
-            Phase::Running | Phase::Interrupted { .. } => StopReason::Signal,
-            Phase::Terminating { reason, .. }
-            | Phase::Killed { reason, .. }
-            | Phase::Stuck { reason, .. } => reason,
+            Phase::Running { .. } => StopReason::Signal,
+            Phase::Terminating { reason, .. } | Phase::Killed { reason, .. } => reason,
         }
     }
 
@@ -661,10 +626,10 @@ impl Session {
             StopReason::Lost => Exit::Lost,
             StopReason::Cancelled => Exit::Cancelled,
             StopReason::Timeout => Exit::Timeout,
-            StopReason::Signal | StopReason::Leftovers => match self.ended {
-                Some(status) => self.own_exit(status),
-                None => Exit::Internal,
-            },
+            StopReason::Signal | StopReason::Leftovers => {
+                let ended = self.ended.map(|status| self.own_exit(status));
+                ended.unwrap_or(Exit::Internal)
+            }
         }
     }
 

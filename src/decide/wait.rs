@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub use self::timing::{Outage, Pace, ProgressSchedule, WaitLimit, end_of};
-use self::timing::{heartbeat, is_fresh, is_near, next, poll_interval};
+use self::timing::{heartbeat, is_short, next, poll_interval};
 use crate::clock::Moment;
 use crate::decide::lease::{Lease, Terms, shortest_for};
 use crate::decide::renewals::LockNews;
@@ -80,7 +80,7 @@ pub enum Event {
 }
 
 /// What to do about it, in this order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Action {
     /// Stop ourselves, as the terminal wants it.
     Suspend,
@@ -103,7 +103,7 @@ pub enum Action {
 }
 
 /// How a wait ends.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum End {
     /// The lock is ours.
     Acquired(Taken),
@@ -229,6 +229,8 @@ pub struct Wait {
     progress: ProgressSchedule,
     /// The server is being tried again.
     outage: Option<Outage>,
+    /// What to do about the event that is being taken in.
+    actions: Vec<Action>,
 }
 
 impl Wait {
@@ -253,6 +255,7 @@ impl Wait {
             waiting_for: heartbeat(0) * HEARTBEATS,
             progress: ProgressSchedule::new(began, policy.single_line),
             outage: None,
+            actions: Vec::new(),
         }
     }
 
@@ -296,42 +299,41 @@ impl Wait {
 
     /// Takes an event in, and says what to do. `held` is the lease of what is held already.
     pub fn on_event(&mut self, event: Event, held: Option<Lease>, now: Moment) -> Vec<Action> {
-        let mut actions = Vec::new();
         if let Phase::Over = self.phase {
-            return actions;
+            return Vec::new();
         }
         match event {
-            Event::Tick => self.on_tick(held, now, &mut actions),
+            Event::Tick => self.on_tick(held, now),
             Event::Signal(signal) if ends_waiting(signal) => {
-                self.end(End::Interrupted(signal), &mut actions);
+                self.end(End::Interrupted(signal));
             }
-            Event::Signal(SIGTSTP) => actions.push(Action::Suspend),
+            Event::Signal(SIGTSTP) => self.actions.push(Action::Suspend),
             // Nothing works under a lease yet.
             Event::Signal(_) | Event::News(LockNews::Held { .. } | LockNews::Failed(_)) => {}
-            Event::Abandoned => self.end(End::Abandoned, &mut actions),
+            Event::Abandoned => self.end(End::Abandoned),
             // Without what is held already, the lock that is waited for is of no use.
-            Event::News(news) => self.end(End::HeldLockGone(news), &mut actions),
-            Event::Failed(error) => self.on_failure(error, now, &mut actions),
+            Event::News(news) => self.end(End::HeldLockGone(news)),
+            Event::Failed(error) => self.on_failure(error, now),
             Event::SubscribeDenied => {
                 if let Some(place) = &mut self.place {
                     place.polls = true;
                 }
-                self.ask_again(now, &mut actions);
+                self.ask_again(now);
             }
-            Event::Message => self.ask_again(now, &mut actions),
-            Event::Granted(grant) => self.on_grant(grant, now, &mut actions),
+            Event::Message => self.ask_again(now),
+            Event::Granted(grant) => self.on_grant(grant, now),
             Event::Searched(cycle) => {
                 if let Phase::Searching { asked } = self.phase {
                     self.count_searches(asked);
                     match cycle {
-                        Some(cycle) => self.end(End::Deadlock(cycle), &mut actions),
-                        None => self.send(asked, &mut actions),
+                        Some(cycle) => self.end(End::Deadlock(cycle)),
+                        None => self.send(asked),
                     }
                 }
             }
             Event::NotSearched => {
                 if let Phase::Searching { asked } = self.phase {
-                    self.send(asked, &mut actions);
+                    self.send(asked);
                 }
             }
             Event::Sent(sent, within) => {
@@ -348,61 +350,61 @@ impl Wait {
                     };
                 }
             }
-            Event::Answered(answer) => self.on_answer(answer, now, &mut actions),
+            Event::Answered(answer) => self.on_answer(answer, now),
         }
-        actions
+        std::mem::take(&mut self.actions)
     }
 
-    fn end(&mut self, end: End, actions: &mut Vec<Action>) {
+    fn end(&mut self, end: End) {
         self.unanswered = self.has_pending_request();
         self.phase = Phase::Over;
-        actions.push(Action::End(end));
+        self.actions.push(Action::End(end));
     }
 
     /// Looks at the clock: first whether what is held already is safe.
-    fn on_tick(&mut self, held: Option<Lease>, now: Moment, actions: &mut Vec<Action>) {
+    fn on_tick(&mut self, held: Option<Lease>, now: Moment) {
         if held.is_some_and(|lease| now >= lease.stop_at()) {
-            return self.end(End::NotRenewed, actions);
+            return self.end(End::NotRenewed);
         }
-        self.show_outage(now, actions);
+        self.show_outage(now);
         match &self.phase {
-            Phase::Pausing { until } if now >= *until => self.dispatch(now, actions),
-            Phase::Connecting { until } if now >= *until => self.ask(now, actions),
-            Phase::Asking { until, .. } if now >= *until => actions.push(Action::TimeOut),
+            Phase::Pausing { until } if now >= *until => self.dispatch(now),
+            Phase::Connecting { until } if now >= *until => self.ask(now),
+            Phase::Asking { until, .. } if now >= *until => self.actions.push(Action::TimeOut),
             Phase::Searching { .. } if self.last_answer().is_some_and(|last| now >= last) => {
-                actions.push(Action::TimeOut);
+                self.actions.push(Action::TimeOut);
             }
             Phase::Queued { until, .. } if now >= *until => {
-                self.ask_again(now, actions);
+                self.ask_again(now);
             }
-            Phase::Queued { .. } => self.show(now, actions),
+            Phase::Queued { .. } => self.show(now),
             _ => {}
         }
     }
 
     /// Asks for the lock, as soon as the pace allows it.
-    fn ask(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn ask(&mut self, now: Moment) {
         let until = self.pace.ask_at(now);
         if until > now {
             self.phase = Phase::Pausing { until };
         } else {
-            self.dispatch(now, actions);
+            self.dispatch(now);
         }
     }
 
-    fn dispatch(&mut self, asked: Moment, actions: &mut Vec<Action>) {
+    fn dispatch(&mut self, asked: Moment) {
         // If the job holds nothing, no other client waits for it.
         if self.policy.holds_others && asked >= self.began + SEARCH_AFTER[0] {
             self.phase = Phase::Searching { asked };
-            actions.push(Action::SearchDeadlock(self.waiting_for));
+            self.actions.push(Action::SearchDeadlock(self.waiting_for));
         } else {
-            self.send(asked, actions);
+            self.send(asked);
         }
     }
 
-    fn send(&mut self, asked: Moment, actions: &mut Vec<Action>) {
+    fn send(&mut self, asked: Moment) {
         self.phase = Phase::Sending { asked };
-        actions.push(Action::Ask(self.place));
+        self.actions.push(Action::Ask(self.place));
     }
 
     fn count_searches(&mut self, at: Moment) {
@@ -411,19 +413,14 @@ impl Wait {
     }
 
     /// Asks again, as something may have changed.
-    fn ask_again(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn ask_again(&mut self, now: Moment) {
         // What comes at another time is found out by the next question, or by this one.
         if let Phase::Queued { .. } = self.phase {
-            self.ask(now, actions);
+            self.ask(now);
         }
     }
 
-    fn on_answer(
-        &mut self,
-        answer: Result<Acquired, protocol::Error>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn on_answer(&mut self, answer: Result<Acquired, protocol::Error>, now: Moment) {
         let Phase::Asking { asked, sent, .. } = self.phase else {
             return;
         };
@@ -432,13 +429,21 @@ impl Wait {
         }
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => return self.retry_or_fail(error, asked, now, actions),
+            Err(error) => return self.retry_or_fail(error, asked, now),
         };
         self.phase = Phase::Over;
         let outage = self.outage.take();
         if outage.is_some_and(|outage| outage.was_shown()) {
-            actions.push(Action::ShowAnswer);
+            self.actions.push(Action::ShowAnswer);
         }
+        self.is_known = match &answer {
+            Acquired::Held { .. } | Acquired::Removed(_) => true,
+            Acquired::Crowded(_) | Acquired::Superseded(_) => self.unanswered,
+            // Without a place nothing of us is left there.
+            Acquired::RecentSuccess(_) | Acquired::Busy(_) => {
+                self.place.is_some() || self.unanswered
+            }
+        };
         match answer {
             Acquired::Held { fence, slot } => {
                 let lease = Lease::new(sent, self.policy.terms);
@@ -450,36 +455,25 @@ impl Wait {
                         waited: self.waited(now),
                         granted: None,
                     };
-                    return self.end(End::Acquired(taken), actions);
+                    return self.end(End::Acquired(taken));
                 }
                 // Asked again it is lengthened, if the server has become faster.
                 self.too_late += 1;
                 if self.too_late < MOST_TOO_LATE {
-                    self.ask(now, actions);
+                    self.ask(now);
                 } else {
-                    self.end(End::TooSlow, actions);
+                    self.end(End::TooSlow);
                 }
             }
-            Acquired::RecentSuccess(ago) => {
-                self.is_known = self.place.is_some() || self.unanswered;
-                self.end(End::RecentSuccess(ago), actions);
-            }
-            Acquired::Crowded(waiting) => {
-                self.is_known = self.unanswered;
-                self.end(End::Crowded(waiting), actions);
-            }
-            Acquired::Superseded(by) => {
-                self.is_known = self.unanswered;
-                self.end(End::Superseded(by), actions);
-            }
+            Acquired::RecentSuccess(ago) => self.end(End::RecentSuccess(ago)),
+            Acquired::Crowded(waiting) => self.end(End::Crowded(waiting)),
+            Acquired::Superseded(by) => self.end(End::Superseded(by)),
             // The lock may be granted to us, for somebody to get it from us at once.
-            Acquired::Removed(by) => self.end(End::Removed(by), actions),
+            Acquired::Removed(by) => self.end(End::Removed(by)),
             Acquired::Busy(busy) => {
-                // Without a place nothing of us is left there.
-                self.is_known = self.place.is_some() || self.unanswered;
                 self.contact = Contact::Answers;
                 self.was_busy = true;
-                self.remain_queued(Rc::new(busy), sent, now, actions);
+                self.remain_queued(Rc::new(busy), sent, now);
             }
         }
     }
@@ -494,14 +488,12 @@ impl Wait {
     }
 
     /// Waits for a busy lock in its queue.
-    fn remain_queued(
-        &mut self,
-        busy: Rc<Busy>,
-        sent: Moment,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let place = self.updated_place(&busy);
+    fn remain_queued(&mut self, busy: Rc<Busy>, sent: Moment, now: Moment) {
+        let known = self.place.unwrap_or_default();
+        let place = Place {
+            ticket: busy.ticket.or(known.ticket),
+            polls: known.polls || busy.polls,
+        };
         // Each call clears some of them away.
         let (ahead, left) = if busy.is_behind_dead {
             (0, Some(Duration::ZERO))
@@ -514,57 +506,44 @@ impl Wait {
             heartbeat(ahead)
         };
         let Some(at) = next(self.policy.limit, pause, ahead, left, now) else {
-            return self.end(End::Busy(busy), actions);
+            return self.end(End::Busy(busy));
         };
         let was_queued = self.place.replace(place).is_some();
         if !was_queued {
             // At once, now with a place in the queue.
-            return self.ask(now, actions);
+            return self.ask(now);
         }
         self.waiting_for = heartbeat(busy.ahead) * HEARTBEATS;
         // What the user is shown first is to be fresh.
         let first = self.progress.first().filter(|first| *first > now);
-        let looks = [self.search_due(), first];
+        let search = SEARCH_AFTER.get(self.searches);
+        let search = search.filter(|_| self.policy.holds_others);
+        let looks = [search.map(|after| self.began + *after), first];
         self.phase = Phase::Queued {
             busy,
             sent,
             heard: now,
             until: looks.into_iter().flatten().fold(at, Moment::min),
         };
-        self.show(now, actions);
+        self.show(now);
     }
 
-    /// Our place in the queue, as the server has it.
-    fn updated_place(&self, busy: &Busy) -> Place {
-        let place = self.place.unwrap_or_default();
-        Place {
-            ticket: busy.ticket.or(place.ticket),
-            polls: place.polls || busy.polls,
-        }
-    }
-
-    /// When one of the first looks for a deadlock is due.
-    fn search_due(&self) -> Option<Moment> {
-        let after = SEARCH_AFTER.get(self.searches)?;
-        self.policy.holds_others.then_some(self.began + *after)
-    }
-
-    fn show(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn show(&mut self, now: Moment) {
         if let Phase::Queued { busy, heard, .. } = &self.phase
             && let frozen = busy.blocked_since()
             && self.progress.is_due_for(&busy.id, frozen, now)
         {
-            actions.push(Action::Show {
+            self.actions.push(Action::Show {
                 busy: Rc::clone(busy),
                 age: now.since(*heard),
             });
         }
     }
 
-    fn on_grant(&mut self, grant: Grant, now: Moment, actions: &mut Vec<Action>) {
+    fn on_grant(&mut self, grant: Grant, now: Moment) {
         match self.start_on_grant(grant, now) {
-            Some(taken) => self.end(End::Acquired(taken), actions),
-            None => self.ask_again(now, actions),
+            Some(taken) => self.end(End::Acquired(taken)),
+            None => self.ask_again(now),
         }
     }
 
@@ -580,7 +559,7 @@ impl Wait {
         // Far away the confirmation comes first: its answer might come when the grant is over. And
         // what others may have read of our wait has to be taken back.
         let is_allowed = self.policy.starts_on_grant && self.searches == 0;
-        if !is_allowed || !is_near(heard.since(*sent)) {
+        if !is_allowed || !is_short(heard.since(*sent)) {
             return None;
         }
         // A server whose clock went back says nothing about how long ago that was.
@@ -589,7 +568,7 @@ impl Wait {
         if later > now.since(*sent).mul_f64(1.01) + ROUNDING {
             return None;
         }
-        if !is_fresh(now.since(*sent + later)) {
+        if !is_short(now.since(*sent + later)) {
             return None;
         }
         let terms = self.policy.terms;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use redis::Value;
 
 use super::scripts::{
-    self, ago, array, count, flag, frozen, holder, left, milliseconds, number, slot, some_text,
+    self, ago, array, count, entry, flag, left, milliseconds, number, slot, some_text,
     unexpected_reply,
 };
-use super::who::{Frozen, Holder, Who};
+use super::who::{Frozen, Holder, Limit, Who};
 use crate::redis::error::Error;
 
 /// The answer to [`super::Claim::acquire`].
@@ -32,7 +32,7 @@ pub enum Acquired {
 }
 
 /// Another holder has the lock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Busy {
     /// The server's clock, in milliseconds since 1970.
     pub now_ms: u64,
@@ -87,6 +87,14 @@ pub enum LeaseState {
     Lost(Loss),
 }
 
+/// A hold that another run has, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Reentry {
+    pub fence: u64,
+    pub limit: Limit,
+    pub slot: u32,
+}
+
 /// How a lock was lost, as far as Redis knows.
 #[derive(Clone, Debug, Default)]
 pub struct Loss {
@@ -129,7 +137,7 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             left,
             holders,
             id,
-            entry,
+            holder,
             freeze,
             repaired,
             is_behind_dead,
@@ -145,20 +153,23 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             left: milliseconds(left)?,
             holders: count(holders)?,
             id: some_text(id)?.map_or(Ok(String::new()), |_| scripts::id(id))?,
-            holder: holder(entry)?,
-            frozen: frozen(freeze)?,
+            holder: entry(holder, Holder::parse)?,
+            frozen: entry(freeze, Frozen::parse)?,
             repaired: flag(repaired)?,
             is_behind_dead: flag(is_behind_dead)?,
-            stopping: scripts::who(stopping)?,
+            stopping: entry(stopping, Who::parse)?,
         }),
         [Value::Int(3), since] => Acquired::RecentSuccess(ago(since)?.unwrap_or_default()),
-        [Value::Int(2), by] => {
-            Acquired::Superseded(Box::new(scripts::who(by)?.unwrap_or_default()))
-        }
+        [Value::Int(2), by] => Acquired::Superseded(someone(by)?),
         [Value::Int(5), waiting] => Acquired::Crowded(count(waiting)?),
-        [Value::Int(4), by] => Acquired::Removed(Box::new(scripts::who(by)?.unwrap_or_default())),
+        [Value::Int(4), by] => Acquired::Removed(someone(by)?),
         _ => return Err(unexpected_reply(&fields)),
     })
+}
+
+/// Reads the client that did something; its entry may not be readable.
+fn someone(by: &Value) -> Result<Box<Who>, Error> {
+    Ok(Box::new(entry(by, Who::parse)?.unwrap_or_default()))
 }
 
 /// Reads the answer to [`super::Claim::release`].
@@ -170,14 +181,41 @@ pub fn released(answer: Value) -> Result<Released, Error> {
             for_guards: flag(for_guards)?,
         }),
         [Value::Int(2)] => Ok(Released::Before),
-        [Value::Int(0), by, entry] => Ok(Released::NotOurs(loss(by, entry)?)),
+        [Value::Int(0), by, holder] => Ok(Released::NotOurs(loss(by, holder)?)),
         other => Err(unexpected_reply(other)),
     }
 }
 
 /// Reads the answer to [`super::Claim::renew_all`].
 pub fn renewed(answer: Value) -> Result<LeaseState, Error> {
-    lease_state(&array(answer)?)
+    Ok(renewed_hold(&array(answer)?)?.0)
+}
+
+/// Reads the answer to a renewal; the hold is there if the lock is still ours.
+pub(super) fn renewed_hold(fields: &[Value]) -> Result<(LeaseState, Option<Reentry>), Error> {
+    match fields {
+        [Value::Int(1), more, fence, limit, place, by] => {
+            let hold = reentry(fence, limit, place)?;
+            Ok((held(more, by)?, Some(hold)))
+        }
+        other => Ok((not_ours(other)?, None)),
+    }
+}
+
+pub(super) fn reentry(fence: &Value, limit: &Value, place: &Value) -> Result<Reentry, Error> {
+    Ok(Reentry {
+        fence: number(fence)?,
+        limit: Limit::of(count(limit)?),
+        slot: slot(place)?,
+    })
+}
+
+/// Reads what is left of a lease, and the newer run that wants this one to end. A notice that can't be read is ignored.
+fn held(more: &Value, by: &Value) -> Result<LeaseState, Error> {
+    Ok(LeaseState::Held {
+        left: left(more)?,
+        cancelled_by: entry(by, Who::parse)?.map(Box::new),
+    })
 }
 
 /// Reads the answer to a renewal by the short script; `None`: the whole one is to be asked. The number is that which was
@@ -193,30 +231,10 @@ pub fn prolonged(answer: &Value, ttl: Duration) -> Result<Option<LeaseState>, Er
     }
 }
 
-pub(super) fn lease_state(fields: &[Value]) -> Result<LeaseState, Error> {
-    match fields {
-        [Value::Int(1), more, fence, limit, place, by] => {
-            number(fence)?;
-            count(limit)?;
-            slot(place)?;
-            Ok(LeaseState::Held {
-                left: left(more)?,
-                cancelled_by: scripts::who(by)?.map(Box::new),
-            })
-        }
-        other => not_ours(other),
-    }
-}
-
 /// Reads the answer to [`super::Claim::check_all`].
 pub fn checked(answer: Value) -> Result<LeaseState, Error> {
-    let fields = array(answer)?;
-    match fields.as_slice() {
-        // A notice that can't be read is ignored.
-        [Value::Int(1), more @ Value::Int(_), by] => Ok(LeaseState::Held {
-            left: left(more)?,
-            cancelled_by: scripts::who(by)?.map(Box::new),
-        }),
+    match array(answer)?.as_slice() {
+        [Value::Int(1), more @ Value::Int(_), by] => held(more, by),
         other => not_ours(other),
     }
 }
@@ -225,14 +243,14 @@ pub fn checked(answer: Value) -> Result<LeaseState, Error> {
 pub(super) fn not_ours(fields: &[Value]) -> Result<LeaseState, Error> {
     match fields {
         [Value::Int(2)] => Ok(LeaseState::Released),
-        [Value::Int(0), by, entry] => Ok(LeaseState::Lost(loss(by, entry)?)),
+        [Value::Int(0), by, holder] => Ok(LeaseState::Lost(loss(by, holder)?)),
         other => Err(unexpected_reply(other)),
     }
 }
 
-pub(super) fn loss(by: &Value, entry: &Value) -> Result<Loss, Error> {
+fn loss(by: &Value, holder: &Value) -> Result<Loss, Error> {
     Ok(Loss {
-        forced_by: scripts::who(by)?,
-        holder: scripts::holder(entry)?,
+        forced_by: entry(by, Who::parse)?,
+        holder: entry(holder, Holder::parse)?,
     })
 }

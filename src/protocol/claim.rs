@@ -12,14 +12,12 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::answer::{LeaseState, Released, checked, not_ours, prolonged, released, renewed};
+use super::answer::{LeaseState, Reentry, Released};
+use super::answer::{checked, prolonged, released, renewed, renewed_hold};
 use super::client::{Client, Looked};
 use super::history::HoldOutcome;
 use super::lock::Lock;
-use super::scripts::{
-    ACQUIRE, CHECK, FREE, KEEP, PROLONG, RELEASE, RENEW, SHARED_VALUES, TAKE, count, left, number,
-    slot,
-};
+use super::scripts::{ACQUIRE, CHECK, FREE, KEEP, PROLONG, RELEASE, RENEW, SHARED_VALUES, TAKE};
 use super::token::Token;
 use super::who::{Limit, Who};
 use crate::redis::call::Call;
@@ -88,14 +86,6 @@ pub struct Needs {
     pub replicated: bool,
 }
 
-/// What [`Claim::reenter`] found.
-#[derive(Clone, Copy, Debug)]
-pub struct Reentry {
-    pub fence: u64,
-    pub limit: Limit,
-    pub slot: u32,
-}
-
 /// How a lock, or a place in its queue, is released.
 #[derive(Clone, Debug)]
 pub enum ReleaseMode {
@@ -133,7 +123,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 const LONGEST_PROLONGED: Duration = Duration::from_secs(24 * 3600);
 
 /// How often a release is repeated at most, each time to remove some dead waiters.
-pub(super) const DEAD_CALLS: u32 = 1000;
+const DEAD_CALLS: u32 = 1000;
+
+/// Answer to a release that is done, if another call removes more dead waiters.
+pub(super) const MORE_DEAD: Value = Value::Int(4);
 
 /// The pause before the next try to release a lock.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -169,7 +162,8 @@ impl Claim {
     /// Subscribes to the channel on which this claim is notified of its turn, with the next
     /// [`Self::acquire`]: so no message can fall between that one's answer and the subscription.
     pub fn subscribe(&self, client: &mut Client) -> Result<(), Error> {
-        client.subscribe(&self.lock.channel_of(&self.id()))
+        let channel = self.lock.channel_of(&self.id());
+        client.with_connection(|connection, _| connection.subscribe(&channel))
     }
 
     /// Asks for the lock, or for a place in its queue. The answer comes in as
@@ -204,28 +198,20 @@ impl Claim {
             Some(Place { polls: false, .. }) => "listen",
         };
         let ticket = place.and_then(|place| place.ticket);
-        let Request {
-            ref who,
-            ttl,
-            limit,
-            queue,
-            once_per,
-            ref once_key,
-            repair_ttl,
-        } = *request;
-        let once = once_key.as_ref().map(|key| format!("={key}"));
+        let queue = &request.queue;
+        let once = request.once_key.as_ref().map(|key| format!("={key}"));
         let or_empty = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
         let mut args = vec![
             self.token.as_bytes().to_vec(),
-            ms(ttl).into(),
-            limit.number().to_string().into(),
-            who.to_json(),
+            ms(request.ttl).into(),
+            request.limit.number().to_string().into(),
+            request.who.to_json(),
             how.into(),
             or_empty(ticket).into(),
             (queue.supersede as u8).to_string().into(),
             or_empty(queue.number).into(),
-            once.unwrap_or_else(|| ms(once_per)).into(),
-            u8::from(repair_ttl).to_string().into(),
+            once.unwrap_or_else(|| ms(request.once_per)).into(),
+            u8::from(request.repair_ttl).to_string().into(),
         ];
         // Arguments that this run doesn't need are left out at the end.
         let rare = [
@@ -308,14 +294,12 @@ impl Claim {
         ttl: Duration,
         within: Duration,
     ) -> Result<(LeaseState, bool), Error> {
-        let (key, now, over) = (&self.lock.keys.lock, Instant::now(), connection.opened);
+        let (key, now) = (&self.lock.keys.lock, Instant::now());
         let mut values = vec![self.token.as_bytes().to_vec()];
         values.extend(SHARED_VALUES.map(<[u8]>::to_vec));
         let may_prolong = ttl <= LONGEST_PROLONGED && !connection.is_replicated();
         let mut known = looked.take().filter(|looked| {
-            may_prolong
-                && (&looked.token, looked.over) == (&self.token, over)
-                && now.duration_since(looked.at) < LOOK_AGAIN
+            may_prolong && looked.token == self.token && now.duration_since(looked.at) < LOOK_AGAIN
         });
         if let Some(known_plain) = known.as_mut().filter(|known| known.is_plain) {
             let call = self.prolonging(ttl);
@@ -331,7 +315,6 @@ impl Claim {
         let state = renewed(answer)?;
         let found = || Looked {
             token: self.token.clone(),
-            over,
             at: now,
             is_plain: true,
         };
@@ -378,17 +361,8 @@ impl Claim {
     /// Renews what another run took, to use it as well; `None` when it isn't held (any more).
     pub fn reenter(&self, client: &mut Client, ttl: Duration) -> Result<Option<Reentry>, Error> {
         client.follow_locks();
-        client.call(self.renewal(ttl, false), |fields| {
-            if let [Value::Int(1), more, fence, limit, place, _] = fields {
-                left(more)?;
-                return Ok(Some(Reentry {
-                    fence: number(fence)?,
-                    limit: Limit::of(count(limit)?),
-                    slot: slot(place)?,
-                }));
-            }
-            not_ours(fields).map(|_| None)
-        })
+        let (_, hold) = client.call(self.renewal(ttl, false), renewed_hold)?;
+        Ok(hold)
     }
 
     /// Whether several claims, whose leases are `ttl` long by each renewal, are still ours, in one
@@ -436,22 +410,14 @@ impl Claim {
         let (released, is_known) = client.with_connection(|connection, within| {
             let short = (!is_hurried && self.frees(mode)).then(|| call.of(&FREE));
             let answer = connection.release(short, call, SLOW_ANSWER, is_slow, within)?;
-            let is_last = !leaves_dead_waiters(&answer);
+            let is_last = answer != Value::Array(vec![MORE_DEAD]);
             let released = is_last.then(|| released(answer)).transpose()?;
             Ok((released, and_then(connection, within)))
         })?;
         if let Some(released) = released {
             return Ok((released, is_known));
         }
-        // It is released. Where that fails, the living ones remove more of the dead ones themselves.
-        for _ in 0..DEAD_CALLS {
-            let is_more = client.call(self.release_call(mode), |fields| {
-                Ok(fields == [Value::Int(4)])
-            });
-            if !matches!(is_more, Ok(true)) {
-                break;
-            }
-        }
+        remove_dead_waiters(client, || self.release_call(mode));
         Ok((Released::Now, is_known))
     }
 
@@ -542,10 +508,11 @@ impl Claim {
             }
             let (answer, patience) = match tried {
                 Ok((released, true)) => return Ok((acknowledged.unwrap_or(released), true)),
-                Ok((Released::NotOurs(loss), false)) => (Ok(Released::NotOurs(loss)), patience),
-                // The next primary may not know the hold.
                 Ok((released, false)) => {
-                    acknowledged.get_or_insert(released.clone());
+                    // The next primary may not know the hold.
+                    if !matches!(released, Released::NotOurs(_)) {
+                        acknowledged.get_or_insert(released.clone());
+                    }
                     (Ok(released), patience)
                 }
                 Err(_) if std::mem::take(&mut may_be_broken) => {
@@ -583,9 +550,11 @@ pub(super) fn takes(request: &Request, place: Option<&Place>, needs: Needs) -> b
         && request.ttl <= LONGEST_PROLONGED
 }
 
-/// Whether the answer to a release says that it is done, and that another call removes more dead waiters.
-fn leaves_dead_waiters(answer: &Value) -> bool {
-    matches!(answer, Value::Array(fields) if fields.as_slice() == [Value::Int(4)])
+/// Repeats a call that is done and removes some dead waiters each time. If that fails, the living ones remove more of them.
+pub(super) fn remove_dead_waiters(client: &mut Client, call: impl Fn() -> Call) {
+    let mut calls = 0..DEAD_CALLS;
+    let mut is_more = || client.call(call(), |fields| Ok(fields == [MORE_DEAD]));
+    while calls.next().is_some() && matches!(is_more(), Ok(true)) {}
 }
 
 /// A duration as an argument.

@@ -37,11 +37,9 @@ pub struct Client {
     whole: Option<Call>,
 }
 
-/// What the renewals of a lock over a connection have found.
+/// Result of the renewals of a lock over a connection.
 pub(super) struct Looked {
     pub token: Token,
-    /// When the connection was opened, by which it is known.
-    pub over: Instant,
     pub at: Instant,
     /// There was nothing to do but to extend the lease, so that the short script may do for the next ones.
     pub is_plain: bool,
@@ -121,13 +119,14 @@ impl Client {
         let started = Instant::now();
         let timeout = self.timeout();
         let within = timeout.saturating_sub(soon);
-        match self.connect(soon.min(timeout)) {
+        match self.deployment.open(soon.min(timeout)) {
             Ok(connection) => self.connection = Some(connection),
             Err(error) if within.is_zero() || started.elapsed() < soon => return Err(error),
             Err(_) => {
                 let mut client = self.another();
                 return Ok(Some(move || {
-                    client.connection = Some(client.connect(within)?);
+                    let opened = client.deployment.open(within)?;
+                    client.connection = Some(opened);
                     Ok(client)
                 }));
             }
@@ -135,19 +134,15 @@ impl Client {
         Ok(None)
     }
 
-    fn connect(&self, within: Duration) -> Result<Connection, Error> {
-        self.deployment.open(self.timeout(), within)
-    }
-
     /// The connection; a fresh one where there is none. One copy of this for all requests: a short
     /// run pays for each page of code.
     #[inline(never)]
     fn connection(&mut self) -> Result<&mut Connection, Error> {
+        let timeout = self.timeout();
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.connect(self.timeout())?,
+            None => self.deployment.open(timeout)?,
         };
-        let timeout = self.timeout();
         let connection = self.connection.insert(connection);
         // It may have been opened while there was another limit.
         connection.limit_to(timeout);
@@ -166,7 +161,7 @@ impl Client {
 
     /// Whether another server may take over from the one that has the locks.
     pub(super) fn may_fail_over(&self) -> bool {
-        self.deployment.may_fail_over()
+        self.deployment.kind.may_fail_over()
     }
 
     /// Whether it was found among several servers, and has answered this process.
@@ -183,10 +178,8 @@ impl Client {
     /// The error for a replica, where something was to be changed.
     pub fn refuse_replica(&self) -> Result<(), Error> {
         let server = self.server();
-        if server.is_replica() {
-            return Err(server.replica_error());
-        }
-        Ok(())
+        let error = server.is_replica().then(|| server.replica_error());
+        error.map_or(Ok(()), Err)
     }
 
     /// Whether a waiter's messages come over the channels of a hash slot.
@@ -198,13 +191,15 @@ impl Client {
     /// Gives the connection up; the next request makes a fresh one.
     pub fn disconnect(&mut self) {
         self.connection = None;
+        self.looked = None;
     }
 
     /// Goes on where the locks are now, if another server has them since the connection was opened: gives
     /// that up, so that the next request opens one there. Where it can't be found out, nothing changes.
     pub fn follow_locks(&mut self) {
         let timeout = self.timeout();
-        let moved = |connection: &mut Connection| self.deployment.have_moved(connection, timeout);
+        let moved =
+            |connection: &mut Connection| self.deployment.kind.has_moved(connection, timeout);
         if self.connection.as_mut().is_some_and(moved) {
             self.disconnect();
         }
@@ -316,11 +311,6 @@ impl Client {
         self.send(short)
     }
 
-    /// Listens to a channel from the next call on, unless that is done.
-    pub(super) fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
-        self.connection()?.subscribe(channel)
-    }
-
     /// Asks something and waits for the answer, over the connection that there is, or a fresh one;
     /// `request` gets that and how long each answer may take. Where that fails, the answer may still
     /// come, so the connection is given up.
@@ -377,11 +367,6 @@ impl Client {
         self.with_connection(|connection, within| {
             connection.query_each(commands, within.min(left(until)))
         })
-    }
-
-    /// Sends commands over a separate connection, without waiting for replies.
-    pub(super) fn send_without_reply(&self, commands: &[Cmd], until: Instant) {
-        let _ = self.server().send_without_reply(commands, until);
     }
 
     /// Returns the error for a refusal, of a script's call or a plain command.

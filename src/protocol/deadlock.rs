@@ -10,13 +10,15 @@
 //! the second, so what is found twice was there all at once between the two.
 
 use std::collections::HashMap;
+use std::slice;
 use std::time::Duration;
 
+use redis::Value;
+
 use super::client::Client;
-use super::inspect::{Inspected, Waiting};
+use super::inspect::{Hold, Inspected, Waiting};
 use super::locks::Locks;
-use super::name::Name;
-use super::name::blocked_key;
+use super::name::{Name, blocked_key};
 use super::scripts::lossy_text;
 use super::who::{Limit, Who};
 use crate::redis::connection::Connection;
@@ -46,6 +48,9 @@ pub struct CycleMember {
 
 /// Since when a member waits, by the server's clock, and its id: no two are equal.
 type Began = (u64, String);
+
+/// Since when a waiter waits that can't go on, and the members of the cycle between the waiter and the searching job.
+type Stuck = (Began, Vec<CycleMember>);
 
 fn began(waiting: &Waiting) -> Began {
     (waiting.waiter.since_ms, waiting.id.clone())
@@ -87,31 +92,24 @@ impl WaitEdge {
                 return Ok(None);
             };
             let second = self.search(connection)?;
-            let Some((members, me)) = second.filter(|second| *second == first) else {
-                return Ok(None);
-            };
-            let youngest = members.iter().all(|other| other.began < me);
-            Ok(youngest.then_some(members))
+            let lasting = second.filter(|second| *second == first);
+            let youngest = lasting.filter(|(me, members)| {
+                let mut others = members.iter();
+                others.all(|other| other.began < *me)
+            });
+            Ok(youngest.map(|(_, members)| members))
         })
     }
 
-    /// All members of a cycle through this job but itself, and when it began to wait.
-    fn search(
-        &self,
-        connection: &mut Connection,
-    ) -> Result<Option<(Vec<CycleMember>, Began)>, Error> {
+    /// All members of a cycle through this job except itself, and when it began to wait.
+    fn search(&self, connection: &mut Connection) -> Result<Option<Stuck>, Error> {
         let mut search = CycleSearch {
             locks: &self.locks,
             own_holds: &self.holds,
             connection,
-            seen: vec![self.id.clone()],
-            stuck: HashMap::new(),
+            waiters: HashMap::from([(self.id.clone(), None)]),
         };
-        let Some((lock, me)) = search.waiting(&self.wants, &self.id)? else {
-            return Ok(None);
-        };
-        let members = search.follow_lock(&lock, &me)?;
-        Ok(members.map(|members| (members, began(&me))))
+        search.follow_waiter(&self.wants, &self.id)
     }
 }
 
@@ -120,37 +118,33 @@ struct CycleSearch<'a> {
     /// The holds of the searching job.
     own_holds: &'a [String],
     connection: &'a mut Connection,
-    /// The waiters that were met.
-    seen: Vec<String>,
-    /// Those of them that can't go on: since when they wait, and the members behind them. Several paths may lead to one.
-    stuck: HashMap<String, (Began, Vec<CycleMember>)>,
+    /// The waiters so far, by their ids. Several paths may lead to one. `None`: it can go on, or is being followed.
+    waiters: HashMap<String, Option<Stuck>>,
 }
 
 impl CycleSearch<'_> {
-    /// The lock, and the waiter in its queue, if it really is there, and alive.
-    fn waiting(&mut self, name: &Name, id: &str) -> Result<Option<(Inspected, Waiting)>, Error> {
-        let found = self
-            .locks
-            .inspect_over(self.connection, std::slice::from_ref(name), 0)?;
-        let Some(lock) = found.into_iter().next() else {
+    /// Follows a waiter if it really is in the queue of this lock, and alive.
+    fn follow_waiter(&mut self, name: &Name, id: &str) -> Result<Option<Stuck>, Error> {
+        let locks = self.locks;
+        let inspected = locks.inspect_over(self.connection, slice::from_ref(name))?;
+        let waiting = inspected.iter().find_map(|lock| {
+            let me = lock.waiters.iter().find(|other| other.id == id)?;
+            Some((lock, me))
+        });
+        let Some((lock, me)) = waiting else {
             return Ok(None);
         };
-        let Some(waiting) = lock.waiters.iter().find(|other| other.id == id).cloned() else {
-            return Ok(None);
-        };
-        if waiting.waiter.listens {
-            let mut publish = redis::cmd(if waiting.waiter.is_sharded {
-                "SPUBLISH"
-            } else {
-                "PUBLISH"
-            });
-            let channel = self.locks.lock(name.clone()).channel_of(id);
+        if me.waiter.listens {
+            let sharded = me.waiter.is_sharded;
+            let mut publish = redis::cmd(if sharded { "SPUBLISH" } else { "PUBLISH" });
+            let channel = locks.lock(name.clone()).channel_of(id);
             publish.arg(channel).arg(PRESENCE_CHECK);
-            if self.connection.query(&publish)? == redis::Value::Int(0) {
+            if self.connection.query(&publish)? == Value::Int(0) {
                 return Ok(None);
             }
         }
-        Ok(Some((lock, waiting)))
+        let members = self.follow_lock(lock, me)?;
+        Ok(members.map(|members| (began(me), members)))
     }
 
     /// The clients between a waiter and its turn, if all of them wait for the searching job;
@@ -173,8 +167,7 @@ impl CycleSearch<'_> {
             let stuck = if self.own_holds.contains(&hold.id) {
                 Some(Vec::new())
             } else {
-                let who = hold.holder.as_ref().map(|holder| holder.who.clone());
-                self.follow_holder(&lock.name, &hold.id, &who.unwrap_or_default())?
+                self.follow_holder(&lock.name, hold)?
             };
             match stuck {
                 Some(stuck) if needs_all => return Ok(Some(stuck)),
@@ -197,45 +190,37 @@ impl CycleSearch<'_> {
     fn follow_holder(
         &mut self,
         holds: &Name,
-        hold: &str,
-        who: &Who,
+        hold: &Hold,
     ) -> Result<Option<Vec<CycleMember>>, Error> {
         let mut get = redis::cmd("GET");
-        get.arg(blocked_key(&self.locks.prefix, hold));
+        get.arg(blocked_key(&self.locks.prefix, &hold.id));
         let note = match self.connection.query(&get) {
             Ok(note) => lossy_text(&note),
             // A key of another type is not a note of ours.
             Err(error) if error.kind == ErrorKind::Config => return Ok(None),
             Err(error) => return Err(error),
         };
-        let Some((id, wants)) = note.split_once(' ') else {
+        let wanted = note
+            .split_once(' ')
+            .and_then(|(id, wants)| Some((id, wants.parse::<Name>().ok()?)));
+        let Some((id, wants)) = wanted else {
             return Ok(None);
         };
-        let Ok(wants) = wants.parse::<Name>() else {
-            return Ok(None);
-        };
-        if !self.stuck.contains_key(id) {
-            if self.seen.iter().any(|seen| seen == id) || self.seen.len() > MAX_CHAIN {
-                return Ok(None);
-            }
-            self.seen.push(id.to_owned());
-            let Some((lock, waiting)) = self.waiting(&wants, id)? else {
-                return Ok(None);
-            };
-            let Some(rest) = self.follow_lock(&lock, &waiting)? else {
-                return Ok(None);
-            };
-            self.stuck.insert(id.to_owned(), (began(&waiting), rest));
+        if !self.waiters.contains_key(id) && self.waiters.len() <= MAX_CHAIN {
+            self.waiters.insert(id.to_owned(), None);
+            let stuck = self.follow_waiter(&wants, id)?;
+            self.waiters.insert(id.to_owned(), stuck);
         }
-        let Some((began, rest)) = self.stuck.get(id).cloned() else {
-            return Ok(None);
-        };
-        let first = CycleMember {
-            holds: holds.clone(),
-            wants,
-            who: who.clone(),
-            began,
-        };
-        Ok(Some([vec![first], rest].concat()))
+        let stuck = self.waiters.get(id).cloned().flatten();
+        Ok(stuck.map(|(began, rest)| {
+            let holder = hold.holder.as_ref();
+            let first = CycleMember {
+                holds: holds.clone(),
+                wants,
+                who: holder.map_or(Who::default(), |holder| holder.who.clone()),
+                began,
+            };
+            [vec![first], rest].concat()
+        }))
     }
 }

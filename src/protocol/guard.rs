@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{LeaseState, not_ours};
-use super::claim::{Claim, DEAD_CALLS, Reentry};
+use super::answer::{LeaseState, Reentry, not_ours, reentry};
+use super::claim::{Claim, MORE_DEAD, remove_dead_waiters};
 use super::client::Client;
-use super::scripts::{
-    self, GUARD, LEAVE, array, count, left, lossy_text, number, slot, unexpected_reply,
-};
+use super::scripts::{self, GUARD, LEAVE, array, entry, left, unexpected_reply};
 use super::token::random_bits;
-use super::who::{Limit, Who};
+use super::who::{Who, words};
 use crate::redis::call::Call;
 use crate::redis::error::{Error, ErrorKind};
 
@@ -66,14 +64,10 @@ impl Guard {
 
     /// Asks to guard the hold. Repeats a request whose answer was lost: that admits no second guard.
     pub fn admit(&self, client: &mut Client) -> Result<Admitted, Error> {
-        let ask = |client: &mut Client| client.call(self.extension(), admitted);
-        let asked = ask(client).or_else(|error| {
-            if error.kind != ErrorKind::Unreachable {
-                return Err(error);
-            }
-            client.disconnect();
-            ask(client)
-        });
+        let mut asked = client.call(self.extension(), admitted);
+        if matches!(&asked, Err(error) if error.kind == ErrorKind::Unreachable) {
+            asked = client.call(self.extension(), admitted);
+        }
         if asked.is_err() {
             // It may have been admitted all the same.
             let _ = self.leave(client);
@@ -122,17 +116,13 @@ impl Guard {
     /// The work is over. Safe to repeat; where it fails, the lease ends by itself.
     pub fn leave(&self, client: &mut Client) -> Result<(), Error> {
         client.open_to_release()?;
-        let mut leaves_dead_waiters = || {
-            client.call(self.leave_call(), |fields| match fields {
-                [Value::Int(1)] => Ok(false),
-                [Value::Int(4)] => Ok(true),
-                other => Err(unexpected_reply(other)),
-            })
-        };
-        if leaves_dead_waiters()? {
-            // It has left. Where that fails, the living ones remove more of the dead ones themselves.
-            let mut calls = 0..DEAD_CALLS;
-            while calls.next().is_some() && matches!(leaves_dead_waiters(), Ok(true)) {}
+        let is_more = client.call(self.leave_call(), |fields| match fields {
+            [Value::Int(1)] => Ok(false),
+            [MORE_DEAD] => Ok(true),
+            other => Err(unexpected_reply(other)),
+        })?;
+        if is_more {
+            remove_dead_waiters(client, || self.leave_call());
         }
         Ok(())
     }
@@ -147,14 +137,10 @@ impl Guard {
 fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
     match fields {
         [Value::Int(1), more, ttl, fence, limit, place, by] => Ok(Admitted::Guards(Guarded {
-            hold: Reentry {
-                fence: number(fence)?,
-                limit: Limit::of(count(limit)?),
-                slot: slot(place)?,
-            },
+            hold: reentry(fence, limit, place)?,
             left: left(more)?,
             ttl: left(ttl)?,
-            cancelled_by: scripts::who(by)?.map(Box::new),
+            cancelled_by: entry(by, Who::parse)?.map(Box::new),
         })),
         [Value::Int(3)] => Ok(Admitted::TooMany),
         other => not_ours(other).map(Admitted::NotHeld),
@@ -186,14 +172,12 @@ pub struct GuardEntry {
 impl GuardEntry {
     /// Reads `"<until> <id of the hold> <since> <who as JSON>"`; `None` for anything else.
     pub(super) fn parse(entry: &[u8]) -> Option<Self> {
-        let text = lossy_text(&Value::BulkString(entry.to_vec()));
-        let mut parts = text.splitn(4, ' ');
-        let until_ms = parts.next()?.parse().ok()?;
-        parts.next().filter(|id| scripts::is_id(id))?;
+        let ([until, id, since], who) = words(entry)?;
+        scripts::is_id(id).then_some(())?;
         Some(Self {
-            since_ms: parts.next()?.parse().ok()?,
-            until_ms,
-            who: Who::parse(parts.next()?.as_bytes())?,
+            since_ms: since.parse().ok()?,
+            until_ms: until.parse().ok()?,
+            who,
         })
     }
 }

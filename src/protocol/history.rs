@@ -186,9 +186,6 @@ impl HoldOutcome {
 /// Number of the newest holds that the usual length is taken from.
 pub(super) const NEWEST: usize = 10;
 
-/// Like [`NEWEST`], for many locks: a server with a thousand shall answer at once.
-pub(super) const NEWEST_OF_MANY: usize = 5;
-
 /// Least number of successes that make a usual length.
 const ENOUGH: usize = 3;
 

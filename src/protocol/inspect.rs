@@ -9,13 +9,13 @@ use redis::Value;
 use super::answer::Busy;
 use super::client::Client;
 use super::guard::GuardEntry;
-use super::history::{NEWEST, NEWEST_OF_MANY, usual_of};
+use super::history::{NEWEST, usual_of};
 use super::lock::Lock;
 use super::locks::Locks;
 use super::name::{Name, index_key};
 use super::scripts::{
-    self, INSPECT, array, cursor, frozen, holder, in_parts, lossy_text, milliseconds, number,
-    some_text, unexpected_reply, waiter,
+    self, INSPECT, array, cursor, entry, in_parts, lossy_text, milliseconds, number, some_text,
+    unexpected_reply,
 };
 use super::who::{Frozen, Holder, Limit, Waiter, Who};
 use crate::redis::call::Call;
@@ -161,16 +161,13 @@ impl Inspected {
         Some(Busy {
             now_ms: self.now_ms,
             ahead: count(self.waiters.len()),
-            ticket: None,
-            polls: false,
             left: first.left,
             holders: count(self.holds().len()),
             id: first.id.clone(),
             holder: first.holder.clone(),
             frozen: self.frozen.clone(),
-            repaired: false,
-            is_behind_dead: false,
             stopping: first.stopping.clone(),
+            ..Busy::default()
         })
     }
 
@@ -201,37 +198,29 @@ impl Inspected {
 
     /// What it takes up in memory, in bytes.
     fn weight(&self) -> usize {
-        let holds = self.holds();
-        let guards = || holds.iter().flat_map(|hold| &hold.guards);
-        let holders = holds.iter().filter_map(|hold| hold.holder.as_ref());
-        let clients = holders.map(|holder| &holder.who);
-        let clients = clients.chain(holds.iter().filter_map(|hold| hold.stopping.as_ref()));
-        let clients = clients.chain(guards().map(|guard| &guard.who));
-        let clients = clients.chain(self.waiters.iter().map(|waiting| &waiting.waiter.who));
-        let clients = clients.chain(self.frozen.iter().map(|frozen| &frozen.who));
-        let lists = size_of_val(holds) + size_of_val(self.waiters.as_slice());
-        let ids = (holds.len() + self.waiters.len()) * LONGEST_ID;
-        size_of::<Self>()
-            + self.name.as_str().len()
-            + lists
-            + ids
-            + guards().count() * size_of::<GuardEntry>()
-            + clients.map(Who::weight).sum::<usize>()
+        let of_hold = |hold: &Hold| {
+            let guards = hold.guards.iter();
+            let guards = guards.map(|guard| size_of::<GuardEntry>() + guard.who.weight());
+            let clients = hold.holder.iter().map(|holder| &holder.who);
+            let clients = clients.chain(&hold.stopping).map(Who::weight);
+            size_of::<Hold>() + LONGEST_ID + guards.chain(clients).sum::<usize>()
+        };
+        let of_waiter = |it: &Waiting| size_of::<Waiting>() + LONGEST_ID + it.waiter.who.weight();
+        let holds = self.holds().iter().map(of_hold);
+        let waiters = self.waiters.iter().map(of_waiter);
+        let frozen = self.frozen.iter().map(|frozen| frozen.who.weight());
+        let lists: usize = holds.chain(waiters).chain(frozen).sum();
+        size_of::<Self>() + self.name.as_str().len() + lists
     }
 }
 
 /// The longest id, in bytes.
 const LONGEST_ID: usize = 40;
 
-/// How many locks are many.
-const MANY: usize = 100;
-
 impl Locks {
     /// Looks at locks, and at how long a hold of each usually lasts. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
-        let is_many = names.len() > MANY;
-        let newest = if is_many { NEWEST_OF_MANY } else { NEWEST };
-        client.with_connection(|connection, _| self.inspect_over(connection, names, newest))
+        client.with_connection(|connection, _| self.inspect_over(connection, names))
     }
 
     /// Like [`Self::inspect`], for one lock.
@@ -244,11 +233,10 @@ impl Locks {
         &self,
         connection: &mut Connection,
         names: &[Name],
-        newest: usize,
     ) -> Result<Vec<Inspected>, Error> {
-        let calls = names.iter();
         let first_page = FIRST_PAGE.map(<[u8]>::to_vec);
-        let calls = calls.map(|name| self.inspect_call(name, newest, &first_page));
+        let calls = names.iter();
+        let calls = calls.map(|name| self.inspect_call(name, &first_page));
         let mut names = names.iter().cloned();
         let firsts = connection.list(
             calls.collect(),
@@ -272,7 +260,7 @@ impl Locks {
             let Some(page) = &next else {
                 return Ok(Some(()));
             };
-            let call = self.inspect_call(&lock.name, 0, page);
+            let call = self.inspect_call(&lock.name, page);
             let read = |answer| inspected(lock.name.clone(), answer);
             let mut answers = connection.list(vec![call], read, |_| 0)?;
             let (more, after) = answers.pop().ok_or_else(|| unexpected_reply(&[]))?;
@@ -284,23 +272,21 @@ impl Locks {
             Ok(None)
         })?;
         // A client that moved meanwhile may be on several pages.
-        let mut met = BTreeSet::new();
+        let (mut holders, mut waiters) = (BTreeSet::new(), BTreeSet::new());
         if let Key::Held(holds) = &mut lock.key {
-            holds.retain(|hold| is_whole || met.insert(hold.id.clone()));
+            holds.retain(|hold| is_whole || holders.insert(hold.id.clone()));
             holds.sort_by_key(|hold| hold.left.unwrap_or(Duration::MAX));
         }
-        met.clear();
-        let waiters = &mut lock.waiters;
-        waiters.retain(|waiting| is_whole || met.insert(waiting.id.clone()));
+        let is_new = |waiting: &Waiting| is_whole || waiters.insert(waiting.id.clone());
+        lock.waiters.retain(is_new);
         Ok(lock)
     }
 
-    /// The call that looks at a page of a lock, and at how long this many of its newest holds lasted.
-    fn inspect_call(&self, name: &Name, newest: usize, page: &Page) -> Call {
-        let mut call = self
-            .lock(name.clone())
-            .call_with_guards(&INSPECT, Vec::new());
-        call.args = vec![newest.to_string().into()];
+    /// Returns the call that reads a page of a lock, and how long its newest holds lasted.
+    fn inspect_call(&self, name: &Name, page: &Page) -> Call {
+        let lock = self.lock(name.clone());
+        let mut call = lock.call_with_guards(&INSPECT, Vec::new());
+        call.args = vec![NEWEST.to_string().into()];
         call.args.extend_from_slice(page);
         call
     }
@@ -316,13 +302,11 @@ impl Locks {
     /// The names of locks, sorted.
     pub fn names(&self, client: &mut Client, which: Which) -> Result<Vec<Name>, Error> {
         let mut names = client.with_connection(|connection, _| {
-            let since = match which {
-                Which::InUse => {
-                    let [seconds, _] = fields(connection.query(&redis::cmd("TIME"))?)?;
-                    number(&seconds)?.saturating_mul(1000).to_string()
-                }
-                Which::All => "-inf".to_owned(),
-            };
+            let mut since = "-inf".to_owned();
+            if which == Which::InUse {
+                let [seconds, _] = fields(connection.query(&redis::cmd("TIME"))?)?;
+                since = number(&seconds)?.saturating_mul(1000).to_string();
+            }
             self.names_since(connection, since)
         })?;
         names.sort();
@@ -382,7 +366,7 @@ const MOST_NAMES: usize = 1_000_000;
 fn living(guards: Value) -> Result<Vec<GuardEntry>, Error> {
     let mut living = Vec::new();
     for guard in array(guards)? {
-        living.extend(some_text(&guard)?.and_then(GuardEntry::parse));
+        living.extend(entry(&guard, GuardEntry::parse)?);
     }
     living.sort_by_key(|guard| guard.since_ms);
     Ok(living)
@@ -419,20 +403,20 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Option<
     let next = [cursor(&holders)?, cursor(&waiters)?];
     let key = match lossy_text(&kind).as_str() {
         "none" => Key::Free,
-        "string" => Key::Held(all(held, |[id, left, entry, guards, stopping]| {
+        "string" => Key::Held(all(held, |[id, left, holder, guards, stopping]| {
             Ok(Some(Hold {
                 id: scripts::id(&id)?,
                 left: milliseconds(&left)?,
-                holder: holder(&entry)?,
+                holder: entry(&holder, Holder::parse)?,
                 guards: living(guards)?,
-                stopping: scripts::who(&stopping)?,
+                stopping: entry(&stopping, Who::parse)?,
             }))
         })?),
         other => Key::NotALock(quoted(other).into_owned()),
     };
-    let waiters = all(waiting, |[id, entry]| {
+    let waiters = all(waiting, |[id, waiter]| {
         let id = scripts::id(&id)?;
-        Ok(waiter(&entry)?.map(|waiter| Waiting { id, waiter }))
+        Ok(entry(&waiter, Waiter::parse)?.map(|waiter| Waiting { id, waiter }))
     })?;
     let lasted = array(lasted)?;
     let lasted = lasted
@@ -443,7 +427,7 @@ pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Option<
         fence: known_number(&fence)?,
         now_ms: number(&now_ms)?,
         key,
-        frozen: frozen(&freeze)?,
+        frozen: entry(&freeze, Frozen::parse)?,
         waiters,
         usual: usual_of(lasted.collect::<Result<_, _>>()?),
         record: record(remembered)?,

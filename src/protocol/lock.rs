@@ -7,8 +7,7 @@ use redis::Value;
 use super::client::Client;
 use super::name::{Keys, Name};
 use super::scripts::{
-    self, FORCE, FREEZE, STOP, Script, THAW, count, cursor, holder, in_parts, unexpected_reply,
-    waiter,
+    self, FORCE, FREEZE, STOP, Script, THAW, count, cursor, entry, in_parts, unexpected_reply,
 };
 use super::who::{Holder, Waiter, Who};
 use crate::redis::call::Call;
@@ -64,9 +63,9 @@ impl Lock {
             ];
             client.call(self.call(&FORCE, args), |fields| {
                 Ok(Some(match fields {
-                    [Value::Int(1), entry, many, others] => {
+                    [Value::Int(1), holder, many, others] => {
                         freed = freed.saturating_add(count(many)?);
-                        last = holder(entry)?.or(last.take());
+                        last = entry(holder, Holder::parse)?.or(last.take());
                         (among_holders, in_queue) = start();
                         if count(others)? > 0 {
                             return Ok(None);
@@ -76,10 +75,10 @@ impl Lock {
                     // The last of them have ended by themselves.
                     [Value::Int(0)] if freed > 0 => freed_from(last.take(), freed),
                     [Value::Int(0)] => Forced::WasFree,
-                    [Value::Int(2), id, entry] => {
-                        Forced::HeldByOther(scripts::id(id)?, holder(entry)?)
+                    [Value::Int(2), id, holder] => {
+                        Forced::HeldByOther(scripts::id(id)?, entry(holder, Holder::parse)?)
                     }
-                    [Value::Int(3), entry] => Forced::WaiterRemoved(waiter(entry)?),
+                    [Value::Int(3), waiter] => Forced::WaiterRemoved(entry(waiter, Waiter::parse)?),
                     [Value::Int(4), holders, queue] => {
                         (among_holders, in_queue) = (cursor(holders)?, cursor(queue)?);
                         return Ok(None);
@@ -116,10 +115,10 @@ impl Lock {
     ) -> Result<FreezeReply, Error> {
         let args = vec![long.as_millis().to_string().into(), who.to_json()];
         client.call(self.call(&FREEZE, args), |fields| match fields {
-            [holders, entry, before] => Ok(FreezeReply {
+            [holders, holder, before] => Ok(FreezeReply {
                 holders: count(holders)?,
-                holder: holder(entry)?,
-                before: scripts::who(before)?,
+                holder: entry(holder, Holder::parse)?,
+                before: entry(before, Who::parse)?,
             }),
             other => Err(unexpected_reply(other)),
         })
@@ -128,7 +127,7 @@ impl Lock {
     /// Admits holders again; returns the client that had frozen it, if it was frozen.
     pub fn thaw(&self, client: &mut Client) -> Result<Option<Who>, Error> {
         client.call(self.call(&THAW, Vec::new()), |fields| match fields {
-            [Value::Int(1), who] => Ok(Some(scripts::who(who)?.unwrap_or_default())),
+            [Value::Int(1), who] => Ok(Some(entry(who, Who::parse)?.unwrap_or_default())),
             [Value::Int(0)] => Ok(None),
             other => Err(unexpected_reply(other)),
         })

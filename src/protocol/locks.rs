@@ -8,16 +8,17 @@ use std::time::Duration;
 use super::client::Client;
 use super::lock::Lock;
 use super::name::{Keys, Name};
-use super::scripts::{CLUSTER_COMMANDS, COMMANDS};
+use super::scripts::COMMANDS;
 use crate::redis::deployment::Deployment;
 use crate::redis::error::Error;
 use crate::redis::nodes::Nodes;
 use crate::redis::redis_cli::RedisCli;
 use crate::redis::replication::Replication;
-use crate::redis::sentinel::{RollCall, Sentinels};
-use crate::redis::server::{Part, Server, UrlOrigin};
+use crate::redis::sentinel::RollCall;
+use crate::redis::server::Server;
 use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::tls::TlsFiles;
+use crate::redis::url::UrlOrigin;
 
 /// Largest difference between the clocks of servers that take over from each other; NTP keeps them much closer.
 const CLOCK_SKEW: Duration = Duration::from_millis(500);
@@ -56,7 +57,7 @@ impl Locks {
     pub fn new(access: Access, prefix: Option<&str>, history: u32) -> Result<Self, Error> {
         let (url, origin, tls) = (access.url, &access.origin, &access.tls);
         let mut deployment = Deployment::parse(url, origin, tls, access.timeout, prefix)?;
-        let stays = access.url_first && deployment.server().password.is_some();
+        let stays = access.url_first && deployment.server().login.password.is_some();
         if let Some(path) = access.password_file.filter(|_| !stays) {
             deployment.set_password_file(path);
         }
@@ -68,13 +69,12 @@ impl Locks {
         })
     }
 
-    /// The same locks; a grant and a renewal count only when they are replicated.
+    /// Requires replicas to confirm each grant and each renewal from now on, also by clones of these locks.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] where it isn't known which replicas there are.
-    pub fn replicated(self, replication: Replication) -> Result<Self, Error> {
-        self.deployment.replicate(replication)?;
-        Ok(self)
+    /// [`super::ErrorKind::Config`] if it isn't known which replicas there are.
+    pub fn replicate(&self, replication: Replication) -> Result<(), Error> {
+        self.deployment.replicate(replication)
     }
 
     /// Whether a grant and a renewal have to be replicated before they count.
@@ -98,7 +98,7 @@ impl Locks {
 
     /// Returns the socket of a server of this host that redlock starts.
     pub fn local_socket(&self) -> Option<PathBuf> {
-        self.deployment.local_socket()
+        self.deployment.kind.local_socket()
     }
 
     /// Returns the server that was used last, or is tried first.
@@ -114,7 +114,7 @@ impl Locks {
     /// Returns the server's address, unless it is a socket or a loopback address.
     pub fn remote_address(&self) -> Option<String> {
         let server = self.server();
-        (!server.transport().is_within_host()).then(|| server.to_string())
+        (!server.address.is_within_host()).then(|| server.to_string())
     }
 
     /// Returns true if a password crosses a network unencrypted.
@@ -129,9 +129,8 @@ impl Locks {
 
     /// Returns the ACL rules for all commands that a job runs on this kind of server.
     pub fn acl_commands(&self) -> Vec<&'static str> {
-        let is_node = self.server().part() == Part::Node;
-        let more = is_node.then_some(CLUSTER_COMMANDS);
-        let rules = COMMANDS.split(' ').chain(more.unwrap_or("").split(' '));
+        let more = self.deployment.kind.more_rules();
+        let rules = COMMANDS.split(' ').chain(more.split(' '));
         rules.filter(|rule| !rule.is_empty()).collect()
     }
 
@@ -144,27 +143,25 @@ impl Locks {
         hash_tag(&self.prefix).map(|tag| hash_slot(tag.as_bytes()))
     }
 
-    /// Asks all sentinels for the primary, if the URL has sentinels.
-    pub fn call_sentinels(&self, within: Duration) -> Option<RollCall> {
-        let sentinels = self.deployment.sentinels()?;
-        Some(sentinels.call(within))
+    /// Asks all witnesses which server has the locks, if there are any.
+    pub fn roll_call(&self, within: Duration) -> Option<RollCall> {
+        self.deployment.kind.roll_call(within)
     }
 
-    /// Returns the command lines of redis-cli for each sentinel of the URL.
-    pub fn sentinel_clis(&self) -> Vec<RedisCli> {
-        let sentinels = self.deployment.sentinels().into_iter();
-        let nodes = sentinels.flat_map(Sentinels::nodes);
-        nodes.map(|node| node.redis_cli()).collect()
+    /// Returns the command lines of redis-cli for each witness.
+    pub fn witness_clis(&self) -> Vec<RedisCli> {
+        let witnesses = self.deployment.kind.witnesses().iter();
+        witnesses.map(|it| it.redis_cli()).collect()
     }
 
     /// Returns the replicas of a node that are up, by its reply to `CLUSTER NODES`.
     pub fn listed_replicas(&self, nodes: &str) -> Vec<String> {
-        Nodes::parse(nodes, self.server().address()).replicas()
+        Nodes::parse(nodes, &self.server().address).replicas
     }
 
     /// Whether another server may take over from the one that granted a lock, with a clock of its own.
     pub fn may_fail_over(&self) -> bool {
-        self.deployment.may_fail_over()
+        self.deployment.kind.may_fail_over()
     }
 
     /// Returns how far apart the clocks may be of the servers that decide when a lock expires: 0 if it is always the same.
@@ -185,7 +182,7 @@ impl Locks {
 
     /// How long a primary is silent until another server takes over, as far as that was said when a client connected.
     pub fn down_after(&self) -> Option<Duration> {
-        self.deployment.down_after()
+        self.deployment.kind.down_after()
     }
 
     /// A client that connects with the first request.

@@ -94,8 +94,8 @@ mod who;
 #[path = "../../tests/model/mod.rs"]
 mod model;
 
-pub use self::answer::{Acquired, Busy, LeaseState, Loss, Released};
-pub use self::claim::{Claim, Place, QueueOptions, Reentry, ReleaseMode, Request, Supersede};
+pub use self::answer::{Acquired, Busy, LeaseState, Loss, Reentry, Released};
+pub use self::claim::{Claim, Place, QueueOptions, ReleaseMode, Request, Supersede};
 pub use self::client::{Client, Incoming, left};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
@@ -105,7 +105,6 @@ pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock};
 pub use self::locks::{Access, Locks};
 pub use self::name::Name;
-pub use self::rehearsal::Rehearsed;
 pub use self::token::Token;
 pub use self::unconfirmed::Unconfirmed;
 pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Who};
@@ -114,7 +113,6 @@ pub use crate::redis::local::{THIS_HOST_ONLY, is_server as is_local_server};
 pub use crate::redis::redis_cli::RedisCli;
 pub use crate::redis::replication::{Quorum, Replication};
 pub use crate::redis::sentinel::{Answer as Vote, RollCall};
-pub use crate::redis::server::UrlOrigin;
 pub use crate::redis::tls::TlsFiles;
-pub use crate::redis::transport::Transport;
+pub use crate::redis::url::UrlOrigin;
 pub use crate::redis::url::passwords;

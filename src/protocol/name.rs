@@ -44,14 +44,12 @@ impl std::str::FromStr for Name {
         if name.trim_start_matches(['"', '\'', '\\']).starts_with('-') {
             return Err("a lock's name can't begin with -, nor with quotes or backslashes before a -: other programs would take it for an option; put another character first".into());
         }
-        let mut open = 0_i32;
-        for c in name.chars() {
-            open += i32::from(c == '{') - i32::from(c == '}');
-            if open < 0 {
-                break;
-            }
-        }
-        if open != 0 {
+        let open = name.chars().try_fold(0_u32, |open, c| match c {
+            '{' => Some(open + 1),
+            '}' => open.checked_sub(1),
+            _ => Some(open),
+        });
+        if open != Some(0) {
             return Err("the braces in a lock's name must be balanced".into());
         }
         Ok(Self(name.to_owned()))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::who::{Frozen, Holder, SLOTS, Waiter, Who};
+use super::who::SLOTS;
 pub use crate::redis::call::Script;
 use crate::redis::error::{Error, ErrorKind};
 pub(super) use crate::redis::reply::{
@@ -30,9 +30,6 @@ pub const COMMANDS: &str = "+evalsha +eval +get +set +getrange +unlink +exists +
     +time +hget +hmget +hset +hdel +hscan +zadd +zrem +zrange +zrank +zscan +zscore +zcard \
     +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +publish +subscribe +hello \
     +client|tracking +client|caching +role +info +wait +select";
-
-/// More commands that a job needs on a node of a cluster.
-pub const CLUSTER_COMMANDS: &str = "+ssubscribe +spublish +cluster|nodes +asking";
 
 /// In how many parts a script does its work at most: a server that never comes to an end lies.
 const MOST_PARTS: u32 = 10_000;
@@ -93,22 +90,12 @@ pub(super) fn ago(value: &Value) -> Result<Option<Duration>, Error> {
     }
 }
 
-/// The client that did something, if its entry can be read.
-pub(super) fn who(value: &Value) -> Result<Option<Who>, Error> {
-    Ok(some_text(value)?.and_then(Who::parse))
-}
-
-/// The entry of a holder; `None` where there is none, and for one that isn't ours.
-pub(super) fn holder(value: &Value) -> Result<Option<Holder>, Error> {
-    Ok(some_text(value)?.and_then(Holder::parse))
-}
-
-pub(super) fn frozen(value: &Value) -> Result<Option<Frozen>, Error> {
-    Ok(some_text(value)?.and_then(Frozen::parse))
-}
-
-pub(super) fn waiter(value: &Value) -> Result<Option<Waiter>, Error> {
-    Ok(some_text(value)?.and_then(Waiter::parse))
+/// Returns what `parse` reads from an entry; `None` without an entry, and for one that isn't ours.
+pub(super) fn entry<T>(
+    value: &Value,
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> Result<Option<T>, Error> {
+    Ok(some_text(value)?.and_then(parse))
 }
 
 #[cfg(test)]
@@ -117,6 +104,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use super::super::who::{Frozen, Holder, Waiter, Who};
     use super::*;
 
     fn text(text: &str) -> Value {
@@ -135,7 +123,7 @@ mod tests {
         };
         let known = words(COMMANDS);
         assert_eq!(known, words(rules));
-        for rule in CLUSTER_COMMANDS.split(' ') {
+        for rule in crate::redis::cluster::RULES.split(' ') {
             assert!(rest.contains(rule), "{rule}");
         }
         let files = ["src/protocol", "src/protocol/lib"].map(|path| fs::read_dir(path).unwrap());
@@ -220,8 +208,12 @@ mod tests {
     #[test]
     fn entries_are_read_where_they_are_and_are_ours() {
         let run = r#"{"host":"h","user":"u","pid":1,"command":["c"]}"#;
-        for (entry, is_one) in [(text(run), true), (Value::Nil, false), (text("x"), false)] {
-            assert_eq!(who(&entry).unwrap().is_some(), is_one);
+        let who = |value: &Value| entry(value, Who::parse);
+        let holder = |value: &Value| entry(value, Holder::parse);
+        let frozen = |value: &Value| entry(value, Frozen::parse);
+        let waiter = |value: &Value| entry(value, Waiter::parse);
+        for (value, is_one) in [(text(run), true), (Value::Nil, false), (text("x"), false)] {
+            assert_eq!(who(&value).unwrap().is_some(), is_one);
         }
         let held = text(&format!("12 1000 1 1 0 held {run}"));
         assert_eq!(holder(&held).unwrap().unwrap().fence, 12);

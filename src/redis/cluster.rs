@@ -10,23 +10,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, cmd};
+use redis::{Cmd, Value, cmd};
 
+use super::call::Call;
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
+use super::kind::{Kind, Search};
 use super::left;
 use super::nodes::{Nodes, Redirect, cluster_nodes, is_host};
-use super::replication::{Replicas, Role};
+use super::replication::{Listed, Role};
 use super::reply::lossy_text;
 use super::server::Server;
 use super::slot::key_of_prefix;
 use super::url::Address;
+use super::wire::Expected;
+
+/// The ACL rules that a job needs on a node beside the usual ones.
+pub const RULES: &str = "+ssubscribe +spublish +cluster|nodes +asking";
 
 /// Limit of nodes that name yet another node, one after the other.
 const HOPS: usize = 3;
 
 /// A node that is silent takes at most this part of the time, so that some is left for the others.
 const SHARE: usize = 4;
+
+/// Lifetime of a list of the cluster's nodes.
+const NODES_LAST: Duration = Duration::from_secs(60);
 
 /// The nodes of a URL, and what to ask them.
 pub(super) struct Cluster {
@@ -36,9 +45,6 @@ pub(super) struct Cluster {
     /// Number of searches that have failed since one succeeded.
     failures: AtomicUsize,
 }
-
-/// A connection, and the replicas of its node that count, if that matters.
-pub(super) type Opened = (Connection, Arc<Replicas>);
 
 impl Cluster {
     /// The cluster of these nodes, for the keys below a prefix.
@@ -52,54 +58,11 @@ impl Cluster {
         }
     }
 
-    /// Connects to the node that serves the slot; `last` is the one that was used last, with the credentials
-    /// for all. `names_each` if it matters which replicas the node has.
-    pub(super) fn open(
-        &self,
-        last: &Arc<Server>,
-        timeout: Duration,
-        within: Duration,
-        names_each: bool,
-    ) -> Result<Opened, Error> {
-        let mut questions = vec![self.question.clone()];
-        if names_each {
-            questions.extend([cmd("ROLE"), cluster_nodes()]);
-        }
-        let until = Instant::now() + within;
-        let search = SlotSearch {
-            questions,
-            timeout,
-            until,
-            usable: self.seeds.iter().chain([last.address()]).cloned().collect(),
-            was_reached: last.was_reached(),
-        };
-        let failed_before = self.failures.fetch_add(1, Ordering::Relaxed);
-        let nodes = self.nodes(last, failed_before);
-        let mut errors = Vec::new();
-        for (number, node) in nodes.iter().enumerate() {
-            let share = SHARE.min(nodes.len() - number);
-            let share = left(until) / u32::try_from(share).unwrap_or(1);
-            match search.follow(node, share) {
-                Ok(opened) => {
-                    self.failures.store(0, Ordering::Relaxed);
-                    return Ok(opened);
-                }
-                Err(error) => errors.push(error),
-            }
-            // While a node is being replaced, each that answers knows as much as all of them.
-            let is_answer = |error: &Error| error.kind != ErrorKind::Unreachable;
-            if left(until).is_zero() || failed_before > 0 && errors.last().is_some_and(is_answer) {
-                break;
-            }
-        }
-        Err(most_telling(errors, last))
-    }
-
     /// Returns the nodes to ask: the one that was used last and all others, from another one on after each failure.
     fn nodes(&self, last: &Arc<Server>, failures: usize) -> Vec<Arc<Server>> {
         let mut nodes = vec![Arc::clone(last)];
         for address in self.seeds.iter().cloned().chain(last.nodes()) {
-            if !nodes.iter().any(|node| *node.address() == address) {
+            if !nodes.iter().any(|node| node.address == address) {
                 nodes.push(Arc::new(last.at(address)));
             }
         }
@@ -109,43 +72,105 @@ impl Cluster {
     }
 }
 
-/// Connects to a node, if it serves the slot.
-fn connect(
-    server: &Arc<Server>,
-    questions: &[Cmd],
-    timeout: Duration,
-    within: Duration,
-) -> Result<Opened, Error> {
-    let until = Instant::now() + within;
-    let opened = Connection::open(server, timeout, within, questions);
-    let (mut connection, answers) =
-        opened.map_err(|error| with_host(error, server, timeout, until))?;
-    // Several servers that know nothing of each other would each grant the lock.
-    let is_node = match connection.is_node() {
-        Some(is_node) => is_node,
-        // It is too old to say, or this user may not ask. Without a cluster it has no slots.
-        None => match connection.query_until(cmd("CLUSTER").arg("KEYSLOT").arg("x"), until) {
-            Err(error) if error.kind == ErrorKind::Internal => false,
-            answer => answer.map(|_| true)?,
-        },
-    };
-    if !is_node {
-        let message =
-            format!("Redis at {server} isn't a node of a Redis Cluster; use redis://{server}");
-        return Err(Error::new(ErrorKind::Config, message));
-    }
-    let replicas = Arc::<Replicas>::default();
-    if let [_, role, nodes] = answers.as_slice() {
-        let nodes = Nodes::parse(&lossy_text(nodes), server.address());
-        // Just after a failover the nodes don't know yet which of them follow it.
-        let mut counted = nodes.replicas();
-        if counted.is_empty() {
-            counted = Role::parse(role).unwrap_or_default().addresses();
+/// Requests that a connection makes only in a cluster.
+impl Connection {
+    /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
+    /// that to what is asked next, and nothing waits for it.
+    pub(super) fn ask_nodes(&mut self, within: Duration) -> Result<(), Error> {
+        let is_fresh = |at: Instant| at.elapsed() < NODES_LAST;
+        // All that can follow the primary: that changes with each replica that is added.
+        let needs_all = self.confirming.needs_all();
+        if !needs_all && self.asked_nodes.is_some_and(is_fresh) {
+            return Ok(());
         }
-        replicas.replace(counted, nodes.shard);
-        server.note_nodes(nodes.others);
+        let until = Instant::now() + within.min(self.wire.timeout);
+        self.drain_stale()?;
+        self.asked_nodes = Some(Instant::now());
+        self.wire.add(&cluster_nodes(), Expected::Nodes);
+        self.wire.send(until)
     }
-    Ok((connection, replicas))
+
+    /// Takes in the nodes of the cluster. `connected` are the replicas if the nodes don't know any.
+    pub(super) fn note_nodes(&mut self, list: &Value, connected: Vec<String>) {
+        let nodes = Nodes::parse(&lossy_text(list), &self.wire.server.address);
+        let mut replicas = nodes.replicas;
+        if replicas.is_empty() {
+            replicas = connected;
+        }
+        if !replicas.is_empty() {
+            self.confirming.listed = Listed::in_shard(replicas, nodes.shard);
+        }
+        self.wire.server.note_nodes(nodes.others);
+    }
+
+    /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
+    /// answers no script that names them all; whether that was done.
+    pub fn keep(&mut self, call: &Call, within: Duration) -> Result<bool, Error> {
+        let until = Instant::now() + within;
+        // Each node knows the script only once it was sent, and it is short.
+        let command = call.command(false);
+        let answer = self.query_until(&command, until).or_else(|error| {
+            let redirect = error.redirect().filter(|_| error.is_migration());
+            let Some(redirect) = redirect else {
+                return Err(error);
+            };
+            let here = &self.wire.server;
+            let there = Arc::new(here.at(redirect.address(&here.address)));
+            let questions = [cmd("ASKING"), command];
+            let (_, mut answers) = Self::open(&there, left(until), &questions)?;
+            Ok(answers.pop().unwrap_or(Value::Nil))
+        })?;
+        Ok(answer == Value::Int(1))
+    }
+}
+
+impl Kind for Cluster {
+    /// Connects to the node that serves the slot.
+    fn open(&self, search: &Search) -> Result<Connection, Error> {
+        let mut questions = vec![self.question.clone()];
+        if search.needs_all {
+            questions.extend([cmd("ROLE"), cluster_nodes()]);
+        }
+        let last = &search.last;
+        let slot = SlotSearch {
+            questions,
+            search,
+            usable: self.seeds.iter().chain([&last.address]).cloned().collect(),
+            was_reached: last.was_reached(),
+        };
+        let failed_before = self.failures.fetch_add(1, Ordering::Relaxed);
+        let nodes = self.nodes(last, failed_before);
+        let mut errors = Vec::new();
+        for (number, node) in nodes.iter().enumerate() {
+            let share = SHARE.min(nodes.len() - number);
+            let share = search.left() / u32::try_from(share).unwrap_or(1);
+            match slot.follow(node, share) {
+                Ok(connection) => {
+                    self.failures.store(0, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(error) => errors.push(error),
+            }
+            // While a node is being replaced, each that answers knows as much as all of them.
+            let is_answer = |error: &Error| error.kind != ErrorKind::Unreachable;
+            if search.left().is_zero() || failed_before > 0 && errors.last().is_some_and(is_answer)
+            {
+                break;
+            }
+        }
+        Err(most_telling(errors, last))
+    }
+
+    /// Asks for the nodes, for the next connection. A node that doesn't have the slot says so to any request, and a connection
+    /// that has failed fails again.
+    fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool {
+        let _ = connection.ask_nodes(within);
+        false
+    }
+
+    fn more_rules(&self) -> &'static str {
+        RULES
+    }
 }
 
 /// Returns the same error, which leads to a better address if the list of the nodes has one:
@@ -153,20 +178,20 @@ fn connect(
 /// - A node that names itself for keys that it doesn't have means another host with the same port, of which it says no
 ///   more (`cluster-preferred-endpoint-type unknown-endpoint`).
 /// - Over TLS, the certificate of a node that is named by a number usually has only its name.
-fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Instant) -> Error {
+fn with_host(error: Error, server: &Arc<Server>, until: Instant) -> Error {
     let Some(redirect) = error.redirect().cloned() else {
         return error;
     };
-    let is_itself = redirect.address(server.address()) == *server.address();
+    let is_itself = redirect.address(&server.address) == server.address;
     let lacks_name = server.scheme() == "rediss" && redirect.host.parse::<IpAddr>().is_ok();
     if !is_itself && !lacks_name {
         return error;
     }
     let slot = redirect.slot;
-    let listed = Connection::open(server, timeout, left(until), &[cluster_nodes()]);
+    let listed = Connection::open(server, left(until), &[cluster_nodes()]);
     let list = listed.map(|(_, answers)| answers.first().map(lossy_text).unwrap_or_default());
     let list = list.unwrap_or_default();
-    server.note_nodes(Nodes::parse(&list, server.address()).others);
+    server.note_nodes(Nodes::parse(&list, &server.address).others);
     match owner(&list, slot, lacks_name) {
         Some((host, port)) => error.because(Cause::Moved(Redirect { slot, host, port })),
         None if lacks_name => error,
@@ -180,40 +205,65 @@ fn with_host(error: Error, server: &Arc<Server>, timeout: Duration, until: Insta
 }
 
 /// A search for the node that serves the slot.
-struct SlotSearch {
+struct SlotSearch<'a> {
+    search: &'a Search,
     /// The first questions to each node: whether it serves the slot; and which replicas it has, if that matters.
     questions: Vec<Cmd>,
-    timeout: Duration,
-    until: Instant,
     /// Addresses that are known to be right: those of the URL, and that of the last connection.
     usable: Vec<Address>,
-    /// A run has reached the cluster before, so that a wrong address isn't final.
+    /// This process has reached the cluster before, so that a wrong address isn't final.
     was_reached: bool,
 }
 
-impl SlotSearch {
+impl SlotSearch<'_> {
+    /// Connects to a node, if it serves the slot.
+    fn connect(&self, server: &Arc<Server>, within: Duration) -> Result<Connection, Error> {
+        let until = Instant::now() + within;
+        let opened = Connection::open(server, within, &self.questions);
+        let (mut connection, answers) = opened.map_err(|error| with_host(error, server, until))?;
+        // Several servers that know nothing of each other would each grant the lock.
+        let is_node = match connection.pushes.is_node {
+            Some(is_node) => is_node,
+            // The server is too old to say, or this user may not ask. Without a cluster, a server has no slots.
+            None => match connection.query_until(cmd("CLUSTER").arg("KEYSLOT").arg("x"), until) {
+                Err(error) if error.kind == ErrorKind::Internal => false,
+                answer => answer.map(|_| true)?,
+            },
+        };
+        if !is_node {
+            let message =
+                format!("Redis at {server} isn't a node of a Redis Cluster; use redis://{server}");
+            return Err(Error::new(ErrorKind::Config, message));
+        }
+        if let [_, role, nodes] = answers.as_slice() {
+            // Just after a failover the nodes don't know yet which of them follow it.
+            let connected = Role::parse(role).unwrap_or_default().addresses();
+            connection.note_nodes(nodes, connected);
+        }
+        Ok(connection)
+    }
+
     /// Asks a node, and then the one that it names, and so on.
-    fn follow(&self, from: &Arc<Server>, share: Duration) -> Result<Opened, Error> {
+    fn follow(&self, from: &Arc<Server>, share: Duration) -> Result<Connection, Error> {
         let (mut server, mut by) = (Arc::clone(from), None);
         let mut hops = 0..HOPS;
         loop {
-            let within = share.min(left(self.until));
-            let error = match connect(&server, &self.questions, self.timeout, within) {
-                Ok(opened) => return Ok(opened),
+            let error = match self.connect(&server, share.min(self.search.left())) {
+                Ok(connection) => return Ok(connection),
                 Err(error) => error,
             };
             let named = error.redirect().filter(|_| hops.next().is_some());
-            let Some(named) = named.map(|it| it.address(server.address())) else {
+            let Some(named) = named.map(|it| it.address(&server.address)) else {
                 return Err(self.explained(error, &server, by.as_ref()));
             };
-            by = Some(server.address().clone());
+            by = Some(server.address.clone());
             server = Arc::new(server.at(named));
         }
     }
 
     /// Returns the error with its meaning, if `by` has named the node as the one that has the keys, or has listed it.
     fn explained(&self, error: Error, server: &Server, by: Option<&Address>) -> Error {
-        let is_new = !self.usable.contains(server.address());
+        let is_new = !self.usable.contains(&server.address);
         let is_silent = error.kind == ErrorKind::Unreachable;
         let is_tls = error.has_cause(Cause::Tls);
         let (kind, hint) = match by {

@@ -4,36 +4,34 @@
 //! back until that one is answered. A release counts at once. Under `REDLOCK_SYNC=all` redlock asks afterwards whether it
 //! outlives a failover: each replica that could follow the primary must have it.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Value, cmd};
+use redis::{Value, cmd};
 
 use super::call::Script;
 use super::error::{Error, ErrorKind};
 use super::left;
-use super::replication::{Goal, Quorum, Replicas, Replication, Role};
+use super::replication::{Goal, Listed, Quorum, Replication, Role};
 use super::reply::{count, lossy_text};
-use super::url::Address;
 use super::wire::{AboutReplicas, Expected, Received, RequestId, Wire};
 
 /// The pause between two looks at how far each replica has come.
-pub(super) const POLL_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// Time for replicas to confirm a release, before redlock looks for the locks again.
-pub(super) const FOLLOWED: Duration = Duration::from_millis(250);
+const FOLLOWED: Duration = Duration::from_millis(250);
 
-/// The answer to a call that the replicas have to have, too.
+/// An answer that is held back until the replicas have what it is about.
 struct Pending {
     number: RequestId,
-    script: &'static Script,
+    script: Option<&'static Script>,
     value: Value,
     goal: Goal,
-    /// How far the primary was after it.
+    /// Offset of the primary after the write.
     offset: Option<u64>,
-    /// How many replicas have it.
+    /// Number of replicas that have it.
     acknowledged: u32,
-    /// How far each of them is, where it is being asked why one isn't connected.
+    /// Offsets of the replicas, while redlock asks why one isn't connected.
     role: Option<Role>,
     since: Instant,
 }
@@ -42,13 +40,13 @@ struct Pending {
 #[derive(Default)]
 pub(super) struct Confirming {
     /// What has to be replicated before it counts.
-    pub(super) replication: Option<(Replication, Arc<Replicas>)>,
+    pub(super) replication: Option<Replication>,
+    /// The replicas that could follow the primary.
+    pub(super) listed: Listed,
     /// What the last call waits for that does so.
     goal: Option<Goal>,
     /// How long the replicas may take for it.
     replicas_may_take: Duration,
-    /// Until when that call is to be answered.
-    answer_until: Option<Instant>,
     /// An answer that counts when it is.
     pending: Option<Pending>,
 }
@@ -56,61 +54,69 @@ pub(super) struct Confirming {
 impl Confirming {
     /// How long replicas may take, if they have to have something.
     pub(super) fn replicas_timeout(&self) -> Duration {
-        let timeout = |(of, _): &(Replication, _)| of.timeout;
-        self.replication.as_ref().map(timeout).unwrap_or_default()
+        self.replication.map(|of| of.timeout).unwrap_or_default()
     }
 
-    /// Adds to a call of a script the question whether the replicas have what it wrote, where that matters.
+    /// Adds to a call of a script the question whether the replicas have what it wrote, if that matters.
     pub(super) fn await_replicas(
         &mut self,
         wire: &mut Wire,
         script: &'static Script,
-        bytes: &mut Vec<u8>,
         until: Instant,
     ) {
-        match self.replication_of(script) {
-            None => {}
-            Some((replication, replicas)) => {
-                let timeout = replication.timeout;
-                let goal = replicas.goal(replication.quorum, wire.server.address());
-                self.goal = Some(goal.clone());
-                if let Goal::None(_) = goal {
-                    return;
-                }
-                // Some of the time is needed for saying what is wrong.
-                let within = timeout.min(left(until) * 3 / 4);
-                self.answer_until = Some(until);
-                self.replicas_may_take = within;
-                let (number, about) = (goal.number(), AboutReplicas::Acknowledged);
-                if goal.is_each() {
-                    Self::ask_role(wire, AboutReplicas::Written, bytes);
-                    Self::ask_replicas(wire, number, within, about, bytes);
-                    Self::ask_role(wire, AboutReplicas::Positions, bytes);
-                } else {
-                    Self::ask_replicas(wire, number, within, about, bytes);
-                }
-            }
+        if let Some(Replication { quorum, timeout }) = self.replication_of(script) {
+            let goal = self.listed.goal(quorum);
+            self.goal = Some(goal.clone());
+            self.ask(wire, &goal, timeout, until);
         }
     }
 
-    fn ask_role(wire: &mut Wire, about: AboutReplicas, bytes: &mut Vec<u8>) {
-        wire.add(bytes, &cmd("ROLE"), Expected::Replicas(about));
+    /// Adds the question whether the replicas have what was written before, and how far each of them is.
+    fn ask(&mut self, wire: &mut Wire, goal: &Goal, timeout: Duration, until: Instant) {
+        if let Goal::None(_) = goal {
+            return;
+        }
+        // Some of the time is needed for saying what is wrong.
+        self.replicas_may_take = timeout.min(left(until) * 3 / 4);
+        wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Written));
+        Self::ask_again(wire, goal.number(), self.replicas_may_take);
     }
 
-    fn ask_replicas(
+    fn ask_again(wire: &mut Wire, replicas: u32, within: Duration) {
+        let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        let mut wait = cmd("WAIT");
+        wait.arg(replicas).arg(milliseconds.max(1));
+        wire.add(&wait, Expected::Replicas(AboutReplicas::Acknowledged));
+        wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Positions));
+    }
+
+    /// Returns what replicas must have a release, if any must: each of those that were listed last.
+    pub(super) fn goal_of_release(&self) -> Option<Goal> {
+        self.needs_all().then(|| self.listed.last_goal().clone())
+    }
+
+    /// Adds the question whether replicas have a release that was answered. Returns the number of the answer, which is an error
+    /// if they don't.
+    pub(super) fn await_release(
+        &mut self,
         wire: &mut Wire,
-        number: u32,
-        within: Duration,
-        about: AboutReplicas,
-        bytes: &mut Vec<u8>,
-    ) {
-        wire.add(bytes, &wait(number, within), Expected::Replicas(about));
+        goal: Goal,
+        until: Instant,
+    ) -> RequestId {
+        self.ask(wire, &goal, FOLLOWED, until);
+        let number = wire.next_request();
+        self.hold_back(number, None, Value::Okay, goal);
+        number
+    }
+
+    /// Drops an answer that is held back: nobody waits for it any more.
+    pub(super) fn forget(&mut self) {
+        self.pending = None;
     }
 
     /// Returns what replicas must have before the answer of a script is valid, if they must have anything.
-    pub(super) fn replication_of(&self, script: &Script) -> Option<&(Replication, Arc<Replicas>)> {
-        let replication = self.replication.as_ref();
-        replication.filter(|_| script.counts_when_replicated)
+    pub(super) fn replication_of(&self, script: &Script) -> Option<Replication> {
+        self.replication.filter(|_| script.counts_when_replicated)
     }
 
     /// The answer to a call: that a lock is ours counts when the replicas have it.
@@ -134,19 +140,29 @@ impl Confirming {
                 Err(Error::new(ErrorKind::NotReplicated, message))
             }
             Some(goal) => {
-                self.pending = Some(Pending {
-                    number,
-                    script,
-                    value,
-                    goal,
-                    offset: None,
-                    acknowledged: 0,
-                    role: None,
-                    since: Instant::now(),
-                });
+                self.hold_back(number, Some(script), value, goal);
                 Ok(None)
             }
         }
+    }
+
+    fn hold_back(
+        &mut self,
+        number: RequestId,
+        script: Option<&'static Script>,
+        value: Value,
+        goal: Goal,
+    ) {
+        self.pending = Some(Pending {
+            number,
+            script,
+            value,
+            goal,
+            offset: None,
+            acknowledged: 0,
+            role: None,
+            since: Instant::now(),
+        });
     }
 
     /// Takes in an answer about replicas. Returns the answer that was held back, if they have it now.
@@ -173,29 +189,21 @@ impl Confirming {
         Ok(None)
     }
 
-    /// So many replicas have it.
+    /// Takes in the number of replicas that have it; which those are matters only for [`Goal::Each`].
     fn acknowledged(&mut self, wire: &mut Wire, answer: &Value) -> Result<Option<Received>, Error> {
         let replicas = count(answer)?;
         let Some(pending) = &mut self.pending else {
             return Ok(None);
         };
         pending.acknowledged = replicas;
-        if pending.goal.is_each() {
-            return Ok(None);
-        }
-        if replicas >= pending.goal.number() {
-            return Ok(self.counts(wire));
-        }
-        // To say which of them lag.
-        let positions = Expected::Replicas(AboutReplicas::Positions);
-        wire.ask(&cmd("ROLE"), positions)?;
-        Ok(None)
+        let is_enough = !pending.goal.is_each() && replicas >= pending.goal.number();
+        Ok(is_enough.then(|| self.deliver(wire)).flatten())
     }
 
-    /// The answer that was held back.
-    fn counts(&mut self, wire: &mut Wire) -> Option<Received> {
+    /// Returns the answer that was held back.
+    fn deliver(&mut self, wire: &mut Wire) -> Option<Received> {
         let of = self.pending.take()?;
-        Some(wire.answered(of.number, Some(of.script), of.value))
+        Some(wire.answered(of.number, of.script, of.value))
     }
 
     /// How far each replica has come.
@@ -212,17 +220,12 @@ impl Confirming {
         };
         if let Some(offset) = pending.offset {
             if pending.goal.is_reached(offset, &role) {
-                return Ok(self.counts(wire));
+                return Ok(self.deliver(wire));
             }
             if pending.goal.is_each() && pending.since.elapsed() < self.replicas_may_take {
                 // Asked for more than there are, they all tell how far they are.
-                let more = u32::try_from(role.replicas.len()).unwrap_or(u32::MAX);
-                let (more, about) = (more.saturating_add(1), AboutReplicas::Acknowledged);
-                let mut bytes = Vec::new();
-                Self::ask_replicas(wire, more, POLL_EVERY, about, &mut bytes);
-                Self::ask_role(wire, AboutReplicas::Positions, &mut bytes);
-                wire.write(&bytes, wire.until())?;
-                return Ok(None);
+                Self::ask_again(wire, u32::MAX, POLL_EVERY);
+                return wire.send(wire.until()).map(|()| None);
             }
         }
         if !pending.goal.lacks_one(&role) {
@@ -230,8 +233,8 @@ impl Confirming {
         }
         pending.role = Some(role);
         let copying = Expected::Replicas(AboutReplicas::Copying);
-        wire.ask(cmd("INFO").arg("replication"), copying)?;
-        Ok(None)
+        wire.add(cmd("INFO").arg("replication"), copying);
+        wire.send(wire.until()).map(|()| None)
     }
 
     /// Why one of the replicas isn't connected, where the server lets us know: it may copy the data first.
@@ -257,28 +260,8 @@ impl Confirming {
         Error::new(ErrorKind::NotReplicated, message)
     }
 
-    /// Until when the call is to be answered that waits for replicas.
-    pub(super) fn answer_until(&self) -> Instant {
-        let now = Instant::now();
-        self.answer_until.map_or(now, |until| until.max(now))
-    }
-
-    /// Returns what replicas must have a release, if any must: each of those that were listed last, as for a renewal.
-    pub(super) fn goal_of_release(&self, at: &Address) -> Option<Goal> {
-        let (_, replicas) = self.replication.as_ref().filter(|_| self.needs_all())?;
-        Some(replicas.last_goal(at))
-    }
-
     /// Whether all replicas that could follow the primary have to have it.
     pub(super) fn needs_all(&self) -> bool {
-        matches!(&self.replication, Some((of, _)) if of.quorum == Quorum::All)
+        self.replication.is_some_and(|of| of.quorum == Quorum::All)
     }
-}
-
-/// Returns the command that waits for replicas.
-pub(super) fn wait(replicas: u32, within: Duration) -> Cmd {
-    let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-    let mut wait = cmd("WAIT");
-    wait.arg(replicas).arg(milliseconds.max(1));
-    wait
 }

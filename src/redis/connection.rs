@@ -15,31 +15,24 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::call::Call;
-use super::confirming::{Confirming, FOLLOWED, POLL_EVERY, wait};
+use super::confirming::Confirming;
 use super::error::{Error, ErrorKind};
-use super::left;
-use super::nodes::{Nodes, cluster_nodes};
 use super::pushes::{Pushes, Resp3};
-use super::refusal::{from_server, is_turned_away};
-use super::replication::{Replicas, Replication, Role};
-use super::reply::lossy_text;
+use super::refusal::is_turned_away;
 use super::server::{Part, Server};
-use super::wire::{Expected, LISTING, Push, Received, ReplyLimit, RequestId, Wire};
+use super::stream::Stream;
+use super::wire::{Expected, LISTING, Push, Received, RequestId, Wire};
 
 /// How many calls of a list are sent at once; as many more may be under way.
 const PART: usize = 50;
 
-/// How long the nodes of a cluster are taken to be what they were.
-const NODES_LAST: Duration = Duration::from_secs(60);
-
 /// A connection to one server.
 pub struct Connection {
-    wire: Wire,
-    confirming: Confirming,
-    pushes: Pushes,
-    pub opened: Instant,
+    pub(super) wire: Wire,
+    pub(super) confirming: Confirming,
+    pub(super) pushes: Pushes,
     /// When the nodes of the cluster were asked for.
-    asked_nodes: Option<Instant>,
+    pub(super) asked_nodes: Option<Instant>,
 }
 
 impl Connection {
@@ -50,18 +43,26 @@ impl Connection {
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
     pub(super) fn open(
         server: &Arc<Server>,
-        timeout: Duration,
         within: Duration,
         questions: &[Cmd],
     ) -> Result<(Self, Vec<Value>), Error> {
-        let opened = Instant::now();
-        let until = opened + within;
+        let until = Instant::now() + within;
         server.read_password()?;
+        let stream = server.open(until)?;
+        Self::over(stream, server, (within, until), questions)
+    }
+
+    /// Like [`Self::open`], over a stream to the server.
+    pub(super) fn over(
+        stream: Stream,
+        server: &Arc<Server>,
+        (within, until): (Duration, Instant),
+        questions: &[Cmd],
+    ) -> Result<(Self, Vec<Value>), Error> {
         let mut connection = Self {
-            wire: Wire::open(server, timeout, until)?,
+            wire: Wire::new(stream, server, within),
             confirming: Confirming::default(),
             pushes: Pushes::default(),
-            opened,
             asked_nodes: None,
         };
         let answers = connection.log_in(questions, until);
@@ -92,47 +93,45 @@ impl Connection {
         self.confirming.replication.is_some()
     }
 
-    /// Logs in, chooses the database and asks what is to be known first, in one round trip, and in none
-    /// where nothing is needed.
+    /// Logs in, chooses the database and asks these questions, in one round trip, or none if there is nothing to send.
     fn log_in(&mut self, questions: &[Cmd], until: Instant) -> Result<Vec<Value>, Error> {
-        let mut bytes = Vec::new();
         let login = self.wire.server.login();
         let steps = login.len();
-        let mut numbers = Vec::new();
-        for command in &login {
-            let number = self.wire.add_request(&mut bytes, command, Expected::Plain);
-            numbers.push(number);
-        }
-        if self.wire.server.part() == Part::Node {
+        let mut numbers = self.add_commands(&login, Expected::Command);
+        if self.wire.server.part == Part::Node {
             // What it is, and what it can do for waiters.
-            self.pushes.say_hello(&mut self.wire, &mut bytes);
-            self.wire.add(&mut bytes, &cmd("ROLE"), Expected::Role);
+            self.pushes.say_hello(&mut self.wire);
+            self.wire.add(&cmd("ROLE"), Expected::Role);
         }
-        for question in questions {
-            let number = self.wire.add_request(&mut bytes, question, Expected::Plain);
-            numbers.push(number);
-        }
-        if bytes.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.wire.write(&bytes, until)?;
-        let mut found = Vec::new();
+        numbers.extend(self.add_commands(questions, Expected::Command));
+        self.wire.send(until)?;
+        let mut answers = Vec::new();
         for number in numbers {
             // All that a sentinel is asked behind the first question may be unknown to it (Redis 6.0), or not permitted.
-            let is_optional = self.wire.server.part() == Part::Sentinel && found.len() > steps;
-            found.push(match self.answer(number, until) {
+            let is_optional = self.wire.server.part == Part::Sentinel && answers.len() > steps;
+            let answer = self.answer(number, until)?;
+            answers.push(match self.wire.unless_refused(answer) {
                 // Keys that it has moved already: until it has moved all of them it is the one to ask.
                 Err(error) if error.is_migration() => Value::Nil,
                 Err(error) if is_optional && !error.kind.is_unreachable() => Value::Nil,
                 answer => answer?,
             });
         }
-        Ok(found.split_off(steps))
+        Ok(answers.split_off(steps))
     }
 
-    /// Whether the server is a node of a cluster, as far as it has said.
-    pub(super) fn is_node(&self) -> Option<bool> {
-        self.pushes.is_node
+    /// Adds plain commands to what is sent next, and returns the numbers of their answers.
+    fn add_commands(
+        &mut self,
+        commands: &[Cmd],
+        expected: impl Fn(RequestId) -> Expected,
+    ) -> Vec<RequestId> {
+        let commands = commands.iter().map(|command| {
+            let number = self.wire.next_request();
+            self.wire.add(command, expected(number));
+            number
+        });
+        commands.collect()
     }
 
     /// Whether a waiter's channel is one of its hash slot.
@@ -155,18 +154,22 @@ impl Connection {
         by_hash: bool,
     ) -> Result<RequestId, Error> {
         self.drain_stale()?;
-        let mut bytes = Vec::new();
-        let (command, script) = (call.command(by_hash), call.script);
-        let expected = |number| Expected::Call(number, call, by_hash);
-        let number = self.wire.add_request(&mut bytes, &command, expected);
+        let (number, script) = (self.wire.next_request(), call.script);
+        self.add_call(number, call, by_hash);
         if let Some((key, values)) = tracked {
-            Pushes::track_changed(&mut self.wire, &mut bytes, key, values);
+            Pushes::track_changed(&mut self.wire, key, values);
         }
-        self.confirming
-            .await_replicas(&mut self.wire, script, &mut bytes, until);
-        self.wire.write(&bytes, until)?;
-        self.wire.note_call();
+        let wire = &mut self.wire;
+        self.confirming.await_replicas(wire, script, until);
+        wire.send(until)?;
+        wire.called = Some((number, Instant::now()));
         Ok(number)
+    }
+
+    fn add_call(&mut self, number: RequestId, call: Call, by_hash: bool) {
+        let command = call.command(by_hash);
+        self.wire
+            .add(&command, Expected::Call(number, call, by_hash));
     }
 
     /// Calls a script again that the server doesn't know. Nothing was done. Where something else was sent
@@ -181,27 +184,25 @@ impl Connection {
         if !self.wire.expected.iter().all(is_about_it) {
             return Ok(());
         }
-        self.wire.forget_call();
+        // The call takes more than one way there and back.
+        self.wire.called = None;
         // What is tracked was asked for before that.
         self.pushes.tracking = false;
-        let mut bytes = Vec::new();
-        let (command, script) = (call.command(false), call.script);
-        let expected = Expected::Call(number, call, false);
-        self.wire.add(&mut bytes, &command, expected);
-        let answer_until = self.confirming.answer_until();
+        let (script, until) = (call.script, self.wire.until());
+        self.add_call(number, call, false);
         self.confirming
-            .await_replicas(&mut self.wire, script, &mut bytes, answer_until);
-        self.wire.write(&bytes, self.wire.until())
+            .await_replicas(&mut self.wire, script, until);
+        self.wire.send(until)
     }
 
     /// Before something is asked: whatever came in meanwhile, an answer isn't among it, as it would
     /// pass for the next one.
-    fn drain_stale(&mut self) -> Result<(), Error> {
+    pub(super) fn drain_stale(&mut self) -> Result<(), Error> {
         if self.wire.sent == 0 || !self.wire.expected.is_empty() {
             return Ok(());
         }
         while let Some(received) = self.next_incoming()? {
-            self.pushes.remember_push(&received);
+            self.pushes.remember(received);
         }
         Ok(())
     }
@@ -210,15 +211,12 @@ impl Connection {
     /// next on: that waits here until it is known that the server can.
     /// Where that was asked before, it is not asked again.
     pub fn subscribe(&mut self, channel: &[u8]) -> Result<(), Error> {
-        if self.pushes.subscribed.as_deref() == Some(channel) {
+        if self.pushes.channel.as_deref() == Some(channel) {
             return Ok(());
         }
-        if self.pushes.is_to_say_hello(&self.wire.server) {
-            self.drain_stale()?;
-        }
-        self.pushes.ask_to_subscribe(&mut self.wire, channel)?;
-        self.pushes.subscribed = Some(channel.to_vec());
-        if self.wire.server.part() == Part::Node {
+        self.drain_stale()?;
+        self.pushes.subscribe(&mut self.wire, channel)?;
+        if self.wire.server.part == Part::Node {
             self.ask_nodes(self.wire.timeout)?;
         }
         Ok(())
@@ -259,10 +257,10 @@ impl Connection {
     /// descriptor: bytes may have been read ahead. However much comes, there is `None` after
     /// a bounded number of bytes, and the descriptor says that there is more.
     pub fn receive(&mut self) -> Result<Option<Received>, Error> {
-        if let Some(push) = self.pushes.take_remembered() {
-            return Ok(Some(Received::Push(push)));
+        match self.pushes.take_passed() {
+            Some(push) => Ok(Some(Received::Push(push))),
+            None => self.next_incoming(),
         }
-        self.next_incoming()
     }
 
     /// What came in, if anything has.
@@ -289,118 +287,97 @@ impl Connection {
         }
     }
 
-    /// Takes in an answer; what of it is for who asked.
+    /// Takes in an answer. Returns the part of it that is for the caller who asked.
     fn take_answer(
         &mut self,
         expected: Option<Expected>,
         value: Value,
     ) -> Result<Option<Received>, Error> {
+        let Some(expected) = expected else {
+            self.wire.unless_refused(value)?;
+            return Err(self.wire.out_of_step("sent a reply without a request"));
+        };
+        let wire = &mut self.wire;
         Ok(match (expected, value) {
-            (Some(Expected::Call(number, call, true)), Value::ServerError(error))
-                if error.kind() == Some(ServerErrorKind::NoScript) =>
-            {
-                self.call_with_text(number, call)?;
+            (Expected::Call(number, call, by_hash), value) => {
+                self.take_call_answer(number, call, by_hash, value)?
+            }
+            (Expected::Command(number) | Expected::Question(number), value) => {
+                Some(wire.answered(number, None, value))
+            }
+            (Expected::Nodes, Value::ServerError(_)) | (Expected::Optional, _) => None,
+            (Expected::Role, answer) => {
+                wire.server.note_role(&answer);
                 None
             }
-            (Some(Expected::Role | Expected::Nodes), Value::ServerError(_))
-            | (Some(Expected::Optional), _) => None,
-            (Some(Expected::Replicas(about)), answer) => {
-                let wire = &mut self.wire;
+            (Expected::Nodes, answer) => {
+                self.note_nodes(&answer, Vec::new());
+                None
+            }
+            (Expected::Replicas(about), answer) => {
                 self.confirming.take_answer(wire, &about, &answer)?
             }
-            (Some(Expected::Nodes), answer) => {
-                self.nodes(&answer);
-                None
+            (Expected::Value(values), value) => self.value_push(&values, &value),
+            (Expected::Hello, answer) => {
+                self.pushes.hello(wire, &answer)?;
+                self.pushes.take_passed().map(Received::Push)
             }
-            // It was moved to another node, so it isn't tracked. The renewal says more.
-            (Some(Expected::Value(_)), Value::ServerError(_))
-                if self.wire.server.part() == Part::Node =>
-            {
-                self.pushes.tracking = false;
-                None
-            }
-            // Another client has changed it between the renewal and this.
-            (Some(Expected::Value(values)), value) => {
-                let is_same = matches!(value, Value::BulkString(value) if values.contains(&value));
-                (!is_same).then_some(Received::Push(Push::KeyChanged))
-            }
-            (Some(Expected::Hello), answer) => {
-                self.pushes.hello(&mut self.wire, &answer)?;
-                self.pushes.take_remembered().map(Received::Push)
-            }
-            (Some(Expected::Subscribed), Value::ServerError(error)) => {
-                let error = from_server(&error, &self.wire.server, None, None);
+            (Expected::Subscribed, Value::ServerError(error)) => {
+                let error = wire.call_error(None, &error);
                 // On the node that the slot was moved to, it can.
                 if error.kind == ErrorKind::Moving {
                     return Err(error);
                 }
                 Some(Received::Push(Push::SubscribeDenied))
             }
-            (Some(Expected::Subscribed), _) => {
-                return Err(self.wire.out_of_step("did not answer a subscription"));
-            }
-            (Some(Expected::Any(number)), value) => Some(self.wire.answered(number, None, value)),
-            // Also unasked.
-            (expected, Value::ServerError(error)) => {
-                return Err(self.wire.call_error(expected.as_ref(), &error));
-            }
-            (Some(Expected::Role), answer) => {
-                self.role(&answer);
-                None
-            }
-            (Some(Expected::Call(number, call, _)), value) => {
-                self.wire.note_round_trip(number);
-                let wire = &mut self.wire;
-                self.confirming
-                    .answered_call(wire, number, call.script, value)?
-            }
-            (Some(Expected::Plain(number)), value) => Some(self.wire.answered(number, None, value)),
-            (None, _) => {
-                return Err(self.wire.out_of_step("sent a reply without a request"));
+            (Expected::Subscribed, _) => {
+                return Err(wire.out_of_step("did not answer a subscription"));
             }
         })
     }
 
-    /// Asks the server whether it is a replica, with what is sent next.
-    pub fn ask_role(&mut self) -> Result<(), Error> {
-        self.drain_stale()?;
-        self.wire.ask(&cmd("ROLE"), Expected::Role)
-    }
-
-    /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
-    /// that to what is asked next, and nothing waits for it.
-    pub(super) fn ask_nodes(&mut self, within: Duration) -> Result<(), Error> {
-        let is_fresh = |at: Instant| at.elapsed() < NODES_LAST;
-        // All that can follow the primary: that changes with each replica that is added.
-        let needs_all = self.confirming.needs_all();
-        if !needs_all && self.asked_nodes.is_some_and(is_fresh) {
-            return Ok(());
-        }
-        let until = Instant::now() + within.min(self.wire.timeout);
-        self.drain_stale()?;
-        self.asked_nodes = Some(Instant::now());
-        let mut bytes = Vec::new();
-        self.wire.add(&mut bytes, &cluster_nodes(), Expected::Nodes);
-        self.wire.write(&bytes, until)
-    }
-
-    fn nodes(&self, answer: &Value) {
-        let nodes = Nodes::parse(&lossy_text(answer), self.wire.server.address());
-        if let Some((_, replicas)) = &self.confirming.replication {
-            let listed = nodes.replicas();
-            if !listed.is_empty() {
-                replicas.replace(listed, nodes.shard);
+    fn take_call_answer(
+        &mut self,
+        number: RequestId,
+        call: Call,
+        by_hash: bool,
+        value: Value,
+    ) -> Result<Option<Received>, Error> {
+        let wire = &mut self.wire;
+        match value {
+            Value::ServerError(error)
+                if by_hash && error.kind() == Some(ServerErrorKind::NoScript) =>
+            {
+                self.call_with_text(number, call).map(|()| None)
+            }
+            Value::ServerError(error) => Err(wire.call_error(Some(&call), &error)),
+            value => {
+                if let Some((_, at)) = wire.called.take_if(|(of, _)| *of == number) {
+                    wire.server.note_round_trip(at.elapsed());
+                }
+                let confirming = &mut self.confirming;
+                confirming.answered_call(wire, number, call.script, value)
             }
         }
-        self.wire.server.note_nodes(nodes.others);
     }
 
-    fn role(&self, answer: &Value) {
-        if let Value::Array(fields) = answer
-            && let Some(role) = fields.first()
-        {
-            self.wire.server.note_replica(lossy_text(role) == "slave");
+    /// Takes in the beginning of a key's value, after which the key is tracked.
+    fn value_push(&mut self, values: &[Vec<u8>], value: &Value) -> Option<Received> {
+        // The key was moved to another node, so it isn't tracked. The renewal says more.
+        if matches!(value, Value::ServerError(_)) && self.wire.server.part == Part::Node {
+            self.pushes.tracking = false;
+            return None;
         }
+        // Otherwise another client has changed it between the renewal and this.
+        let is_same = matches!(value, Value::BulkString(value) if values.contains(value));
+        (!is_same).then_some(Received::Push(Push::KeyChanged))
+    }
+
+    /// Asks the server whether it is a replica. The answer comes in before that to what is asked next.
+    pub fn ask_role(&mut self) -> Result<(), Error> {
+        self.drain_stale()?;
+        self.wire.add(&cmd("ROLE"), Expected::Role);
+        self.wire.send(self.wire.until())
     }
 
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
@@ -427,29 +404,26 @@ impl Connection {
     ) -> Result<Value, Error> {
         let start = Instant::now();
         let (soon, until) = (start + soon.min(within), start + within);
-        let is_late = |error: &Error| error.kind == ErrorKind::Unreachable && soon < until;
-        let Some(short) = short else {
-            let number = self.request(whole, until, None, false)?;
-            return match self.answer(number, soon) {
-                Err(error) if is_late(&error) => {
-                    is_slow();
-                    self.answer(number, until)
-                }
-                other => other,
-            };
+        let (first, mut second) = match short {
+            Some(short) => (short, Some(whole)),
+            None => (whole, None),
         };
-        let first = self.request(short, until, None, true)?;
-        match self.answer(first, soon) {
-            Ok(Value::Int(0)) => self.call_until(whole, until),
-            Err(error) if is_late(&error) => {
-                let second = self.request(whole, until, None, false)?;
-                is_slow();
-                match self.answer(first, until)? {
-                    Value::Int(0) => self.answer(second, until),
-                    answer => Ok(answer),
+        let first = self.request(first, until, None, second.is_some())?;
+        let mut sent = None;
+        let answer = match self.answer(first, soon) {
+            Err(error) if error.kind == ErrorKind::Unreachable && soon < until => {
+                if let Some(second) = second.take() {
+                    sent = Some(self.request(second, until, None, false)?);
                 }
+                is_slow();
+                self.answer(first, until)?
             }
-            other => other,
+            answer => answer?,
+        };
+        match (answer, second, sent) {
+            (Value::Int(0), Some(second), _) => self.call_until(second, until),
+            (Value::Int(0), _, Some(sent)) => self.answer(sent, until),
+            (answer, ..) => Ok(answer),
         }
     }
 
@@ -458,34 +432,24 @@ impl Connection {
         &mut self,
         calls: Vec<Call>,
         within: Duration,
-        mut read: impl FnMut(Value) -> Result<T, Error>,
+        read: impl FnMut(Value) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
         let until = Instant::now() + within;
-        self.call_each(calls, || until, |_, value| read(value))
+        self.call_each(calls, || until, read, |_| 0)
     }
 
-    /// The same for answers that may be long: each may take the server's timeout, and what is read of all of them together
-    /// may weigh as much as a listing: that is kept, not the answers.
+    /// Like [`Self::pipeline`], for answers that may be long: each may take the server's timeout, and what is read of all of
+    /// them together may weigh as much as a listing: that is kept, not the answers.
     pub fn list<T>(
         &mut self,
         calls: Vec<Call>,
-        mut read: impl FnMut(Value) -> Result<T, Error>,
+        read: impl FnMut(Value) -> Result<T, Error>,
         weigh: impl Fn(&T) -> usize,
     ) -> Result<Vec<T>, Error> {
         let within = self.wire.timeout;
-        let mut left = LISTING;
-        self.wire.reply_limit = ReplyLimit::Listing(left);
-        let items = self.call_each(
-            calls,
-            || Instant::now() + within,
-            |wire, value| {
-                let item = read(value)?;
-                left = left.saturating_sub(weigh(&item));
-                wire.reply_limit = ReplyLimit::Listing(left);
-                Ok(item)
-            },
-        );
-        self.wire.reply_limit = ReplyLimit::Usual;
+        self.wire.listing = Some(LISTING);
+        let items = self.call_each(calls, || Instant::now() + within, read, weigh);
+        self.wire.listing = None;
         items
     }
 
@@ -494,16 +458,17 @@ impl Connection {
         &mut self,
         calls: Vec<Call>,
         until: impl Fn() -> Instant,
-        mut read: impl FnMut(&mut Wire, Value) -> Result<T, Error>,
+        mut read: impl FnMut(Value) -> Result<T, Error>,
+        weigh: impl Fn(&T) -> usize,
     ) -> Result<Vec<T>, Error> {
-        let mut results = Vec::new();
         let mut calls = calls.into_iter();
+        let mut items = Vec::new();
         // The first call is sent alone, to make sure that the server knows the script. Replicas confirm one call at a time.
         for call in calls.by_ref() {
-            let waits = self.confirming.replication_of(call.script).is_some();
-            let value = self.call_until(call, until())?;
-            results.push(read(&mut self.wire, value)?);
-            if !waits {
+            let is_alone = self.confirming.replication_of(call.script).is_some();
+            let answer = self.call_until(call, until())?;
+            items.push(self.weighed(read(answer)?, &weigh));
+            if !is_alone {
                 break;
             }
         }
@@ -511,49 +476,31 @@ impl Connection {
         // one before are read.
         let mut before = Vec::new();
         loop {
-            let mut bytes = Vec::new();
             let mut numbers = Vec::new();
             for call in calls.by_ref().take(PART) {
+                let number = self.wire.next_request();
                 // Not sent again if the server doesn't know the script.
                 let command = call.command(true);
-                let expected = |number| Expected::Call(number, call, false);
-                numbers.push(self.wire.add_request(&mut bytes, &command, expected));
+                self.wire.add(&command, Expected::Call(number, call, false));
+                numbers.push(number);
             }
-            if !bytes.is_empty() {
-                self.wire.write(&bytes, until())?;
-            }
+            self.wire.send(until())?;
             for number in std::mem::replace(&mut before, numbers) {
-                let value = self.answer(number, until())?;
-                results.push(read(&mut self.wire, value)?);
+                let answer = self.answer(number, until())?;
+                items.push(self.weighed(read(answer)?, &weigh));
             }
             if before.is_empty() {
-                return Ok(results);
+                return Ok(items);
             }
         }
     }
 
-    /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
-    /// answers no script that names them all; whether that was done.
-    pub fn keep(&mut self, call: &Call, within: Duration) -> Result<bool, Error> {
-        let until = Instant::now() + within;
-        // Each node knows the script only once it was sent, and it is short.
-        let command = call.command(false);
-        let answer = match self.query_until(&command, until) {
-            Err(error) => match error.redirect().filter(|_| error.is_migration()) {
-                Some(redirect) => {
-                    let there = redirect.address(self.wire.server.address());
-                    let server = Arc::new(self.wire.server.at(there));
-                    let left = left(until);
-                    let questions = [cmd("ASKING"), command];
-                    let (_, mut answers) =
-                        Self::open(&server, self.wire.timeout, left, &questions)?;
-                    answers.pop().unwrap_or(Value::Nil)
-                }
-                None => return Err(error),
-            },
-            answer => answer?,
-        };
-        Ok(answer == Value::Int(1))
+    /// Returns an item of a listing, after which that may weigh less.
+    fn weighed<T>(&mut self, item: T, weigh: impl Fn(&T) -> usize) -> T {
+        if let Some(left) = &mut self.wire.listing {
+            *left = left.saturating_sub(weigh(&item));
+        }
+        item
     }
 
     /// Sends a plain command and waits for its answer.
@@ -562,31 +509,34 @@ impl Connection {
     }
 
     pub(super) fn query_until(&mut self, command: &Cmd, until: Instant) -> Result<Value, Error> {
-        self.drain_stale()?;
-        let mut bytes = Vec::new();
-        let number = self.wire.add_request(&mut bytes, command, Expected::Plain);
-        self.wire.write(&bytes, until)?;
-        self.answer(number, until)
+        let commands = std::slice::from_ref(command);
+        let mut answers = self.ask_each(commands, Expected::Command, until)?;
+        let answer = answers.pop().unwrap_or(Value::Nil);
+        self.wire.unless_refused(answer)
     }
 
     /// The same for an answer that may be long.
     pub fn query_list(&mut self, command: &Cmd) -> Result<Value, Error> {
-        self.wire.reply_limit = ReplyLimit::Listing(LISTING);
+        self.wire.listing = Some(LISTING);
         let answer = self.query(command);
-        self.wire.reply_limit = ReplyLimit::Usual;
+        self.wire.listing = None;
         answer
     }
 
-    /// Sends plain commands at once and waits for all answers, in which an error is an answer, too.
+    /// Sends plain questions at once and waits for all answers, in which an error is an answer, too.
     pub fn query_each(&mut self, commands: &[Cmd], within: Duration) -> Result<Vec<Value>, Error> {
-        let until = Instant::now() + within;
+        self.ask_each(commands, Expected::Question, Instant::now() + within)
+    }
+
+    fn ask_each(
+        &mut self,
+        commands: &[Cmd],
+        expected: impl Fn(RequestId) -> Expected,
+        until: Instant,
+    ) -> Result<Vec<Value>, Error> {
         self.drain_stale()?;
-        let mut bytes = Vec::new();
-        let mut numbers = Vec::new();
-        for command in commands {
-            numbers.push(self.wire.add_request(&mut bytes, command, Expected::Any));
-        }
-        self.wire.write(&bytes, until)?;
+        let numbers = self.add_commands(commands, expected);
+        self.wire.send(until)?;
         let answers = numbers.into_iter();
         answers.map(|number| self.answer(number, until)).collect()
     }
@@ -607,15 +557,10 @@ impl Connection {
                 }) if answered == number => {
                     return Ok(value);
                 }
-                Some(received) => self.pushes.remember_push(&received),
+                Some(received) => self.pushes.remember(received),
                 None => self.wire.wait_for_more(until)?,
             }
         }
-    }
-
-    /// From now on a grant and a renewal count only when these replicas have them.
-    pub fn replicate(&mut self, replication: Replication, replicas: Arc<Replicas>) {
-        self.confirming.replication = Some((replication, replicas));
     }
 
     /// How long replicas may take, if they have to have something.
@@ -626,27 +571,19 @@ impl Connection {
     /// Returns true if the release that was answered last outlives a failover, as far as `REDLOCK_SYNC=all` says that it
     /// must: each replica that could follow the primary has it.
     pub fn is_followed(&mut self, within: Duration) -> bool {
-        let Some(goal) = self.confirming.goal_of_release(self.server().address()) else {
+        let Some(goal) = self.confirming.goal_of_release() else {
             return true;
         };
-        let until = Instant::now() + within.min(FOLLOWED);
-        let (mut offset, mut waits) = (None, wait(goal.number(), FOLLOWED));
-        loop {
-            let questions = [cmd("ROLE"), waits, cmd("ROLE")];
-            let answers = self.query_each(&questions, within).unwrap_or_default();
-            let role = |at: usize| Role::parse(answers.get(at)?);
-            let (Some(before), Some(after)) = (role(0), role(2)) else {
-                return false;
-            };
-            if goal.is_reached(*offset.get_or_insert(before.offset), &after) {
-                return true;
-            }
-            if Instant::now() >= until {
-                return false;
-            }
-            // Asked for more than there are, they all tell how far they are.
-            waits = wait(u32::MAX, POLL_EVERY);
+        let until = Instant::now() + within;
+        if goal.number() == 0 || self.drain_stale().is_err() {
+            return false;
         }
+        let wire = &mut self.wire;
+        let number = self.confirming.await_release(wire, goal, until);
+        let sent = wire.send(until);
+        let answer = sent.and_then(|()| self.answer(number, until));
+        self.confirming.forget();
+        answer.is_ok()
     }
 }
 

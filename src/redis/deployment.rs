@@ -6,33 +6,29 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::cluster::Cluster;
 use super::connection::Connection;
+use super::kind::{Kind, Search};
 use super::local::Local;
 use super::password::FreshPassword;
 use super::replication::{Quorum, Replication};
 use super::sentinel::Sentinels;
-use super::server::{Part, Server, UrlOrigin};
+use super::server::{Part, Server};
+use super::single::Single;
 use super::slot::is_in_one_slot;
 use super::tls::TlsFiles;
-use super::url::{Address, Place, Url};
+use super::url::{Address, Place, Url, UrlOrigin};
 use super::{Error, ErrorKind, lock};
 
 /// The servers behind one URL.
 pub struct Deployment {
-    kind: Kind,
+    pub kind: Box<dyn Kind>,
     /// The one that was used last, or is tried first.
     current: Mutex<Arc<Server>>,
     /// The replicas that must confirm a grant or a renewal, if any must.
     replication: OnceLock<Replication>,
-}
-
-enum Kind {
-    Single,
-    Sentinels(Sentinels),
-    Cluster(Cluster),
 }
 
 /// What all keys begin with, unless the user wants something else.
@@ -63,25 +59,17 @@ impl Deployment {
             database,
             login,
         } = Url::parse(url).map_err(|why| bad(&why))?;
-        let prefix = match (&place, prefix) {
-            (Place::Cluster { .. }, Some(prefix)) if !is_in_one_slot(prefix) => {
-                return Err(Error::new(ErrorKind::Config, scattered(prefix)));
-            }
-            (_, Some(prefix)) => prefix.to_owned(),
-            (Place::Cluster { tag: Some(tag), .. }, None) => format!("{{{tag}}}:"),
-            (Place::Cluster { tag: None, .. }, None) => CLUSTER_PREFIX.to_owned(),
-            (Place::Server(_) | Place::Local | Place::Sentinels { .. }, None) => PREFIX.to_owned(),
-        };
+        let prefix = prefix_for(&place, prefix)?;
         let server = |place, login, database| {
             let (origin, tls) = (origin.clone(), tls.clone());
             Server::new(place, (login, database), origin, tls, timeout, &prefix)
         };
-        let mut local = None;
-        let (kind, first, part) = match place {
-            Place::Server(address) => (Kind::Single, Some(address), Part::Only),
+        let (kind, first, part): (Box<dyn Kind>, _, _) = match place {
+            Place::Server(address) => (Box::new(Single), Some(address), Part::Only),
             Place::Local => {
-                let socket = local.insert(Local::new()?).socket();
-                (Kind::Single, Some(Address::Unix(socket)), Part::Only)
+                let local = Local::new()?;
+                let socket = Address::Unix(local.socket());
+                (Box::new(local), Some(socket), Part::Only)
             }
             Place::Sentinels {
                 nodes,
@@ -90,37 +78,33 @@ impl Deployment {
                 password_file,
             } => {
                 let password = password_file.map(|path| Arc::new(FreshPassword::new(path)));
-                let sentinel = |address| {
-                    let mut sentinel = server((address, Part::Sentinel), theirs.clone(), 0);
+                let sentinel = |address: &Address| {
+                    let place = (address.clone(), Part::Sentinel);
+                    let mut sentinel = server(place, theirs.clone(), 0);
                     sentinel.set_fresh_password(password.clone());
                     Arc::new(sentinel)
                 };
-                let first = nodes.first().cloned();
-                let sentinels = Sentinels::new(nodes.into_iter().map(sentinel).collect(), primary);
-                (Kind::Sentinels(sentinels), first, Part::Primary)
+                let sentinels = nodes.iter().map(sentinel).collect();
+                let sentinels = Sentinels::new(sentinels, primary);
+                (Box::new(sentinels), nodes.into_iter().next(), Part::Primary)
             }
             Place::Cluster { nodes, .. } => {
                 let first = nodes.first().cloned();
-                (
-                    Kind::Cluster(Cluster::new(nodes, &prefix)),
-                    first,
-                    Part::Node,
-                )
+                (Box::new(Cluster::new(nodes, &prefix)), first, Part::Node)
             }
         };
         let first = first.ok_or_else(|| bad("no host"))?;
-        let mut current = server((first, part), login, database);
-        current.local = local.map(Arc::new);
+        let current = Mutex::new(Arc::new(server((first, part), login, database)));
         Ok(Self {
             kind,
-            current: Mutex::new(Arc::new(current)),
+            current,
             replication: OnceLock::new(),
         })
     }
 
     /// Uses the password in this file, in place of the URL's. The server of this host has none: it is another one's.
     pub fn set_password_file(&mut self, path: PathBuf) {
-        if self.local_socket().is_some() {
+        if self.kind.local_socket().is_some() {
             return;
         }
         if let Some(server) = Arc::get_mut(&mut lock(&self.current)) {
@@ -134,7 +118,7 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Config`] if it isn't known which replicas there are.
     pub fn replicate(&self, replication: Replication) -> Result<(), Error> {
-        if replication.quorum == Quorum::All && !self.may_fail_over() {
+        if replication.quorum == Quorum::All && !self.kind.may_fail_over() {
             let message = "all needs the list of promotable replicas from Sentinel or Redis Cluster (redis-sentinel://, redis-cluster://); with the URL of one server, set a number, such as 1";
             return Err(Error::new(ErrorKind::Config, message.into()));
         }
@@ -158,99 +142,41 @@ impl Deployment {
         Arc::clone(&lock(&self.current))
     }
 
-    /// Returns the socket of a server of this host that redlock starts.
-    pub fn local_socket(&self) -> Option<PathBuf> {
-        self.server().local_socket()
-    }
-
-    /// Whether another server may take over from the one that has the locks.
-    pub fn may_fail_over(&self) -> bool {
-        !matches!(self.kind, Kind::Single)
-    }
-
-    /// How long a primary is silent until another server takes over, as far as that was said.
-    pub fn down_after(&self) -> Option<Duration> {
-        self.sentinels().and_then(Sentinels::down_after)
-    }
-
     /// Connects to the server that has the locks, and authenticates, all `within` a time.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::NotNow`], [`ErrorKind::Refused`] or [`ErrorKind::Config`].
-    pub fn open(&self, timeout: Duration, within: Duration) -> Result<Connection, Error> {
-        self.find(timeout, within, false)
+    pub fn open(&self, within: Duration) -> Result<Connection, Error> {
+        let opened = self.kind.open(&self.search(within))?;
+        Ok(self.note(opened))
     }
 
     /// Like [`Self::open`], for a release. Needs no majority of the sentinels: a server that was replaced can't free another
     /// client's lock.
     pub fn open_to_release(&self, within: Duration) -> Result<Connection, Error> {
-        self.find(within, within, true)
+        let opened = self.kind.open_to_release(&self.search(within))?;
+        Ok(self.note(opened))
     }
 
-    fn find(
-        &self,
-        timeout: Duration,
-        within: Duration,
-        is_to_release: bool,
-    ) -> Result<Connection, Error> {
-        let (server, names_each) = (self.server(), self.needs_all_replicas());
-        let (mut connection, replicas) = match &self.kind {
-            Kind::Single => {
-                let (connection, _) = Connection::open(&server, timeout, within, &[])?;
-                (connection, Arc::default())
-            }
-            Kind::Sentinels(sentinels) => {
-                let open = if is_to_release {
-                    Sentinels::open_to_release
-                } else {
-                    Sentinels::open
-                };
-                let connection = open(sentinels, &server, timeout, within, names_each)?;
-                (connection, sentinels.replicas())
-            }
-            Kind::Cluster(cluster) => cluster.open(&server, timeout, within, names_each)?,
-        };
-        if self.may_fail_over() {
-            *lock(&self.current) = Arc::clone(connection.server());
+    fn search(&self, within: Duration) -> Search {
+        Search {
+            last: self.server(),
+            until: Instant::now() + within,
+            needs_all: self.needs_all_replicas(),
         }
-        if let Some(replication) = self.replication() {
-            connection.replicate(replication, replicas);
-        }
-        Ok(connection)
     }
 
-    /// The sentinels that are asked for the primary, if any are.
-    pub fn sentinels(&self) -> Option<&Sentinels> {
-        match &self.kind {
-            Kind::Single | Kind::Cluster(_) => None,
-            Kind::Sentinels(sentinels) => Some(sentinels),
-        }
+    fn note(&self, mut connection: Connection) -> Connection {
+        *lock(&self.current) = Arc::clone(connection.server());
+        connection.confirming.replication = self.replication();
+        connection
     }
 
     /// Returns true if a password for any of the servers crosses a network unencrypted.
     pub fn sends_open_password(&self) -> bool {
-        let sentinels = self.sentinels().map(Sentinels::nodes).unwrap_or_default();
         let primary = self.server();
-        let mut servers = sentinels.iter().chain([&primary]);
+        let mut servers = self.kind.witnesses().iter().chain([&primary]);
         servers.any(|server| server.sends_open_password())
-    }
-
-    /// Whether the locks may have moved away from a server, as far as can be found out `within` a time;
-    /// then the next connection goes to where they are.
-    pub fn have_moved(&self, connection: &mut Connection, within: Duration) -> bool {
-        match &self.kind {
-            Kind::Single => false,
-            Kind::Sentinels(sentinels) => {
-                let names_each = self.needs_all_replicas();
-                sentinels.name_another_primary(connection.server(), within, names_each)
-            }
-            Kind::Cluster(_) => {
-                // The answer is for the next connection. A node that doesn't have the slot says so to any
-                // request, and a connection that has failed fails again.
-                let _ = connection.ask_nodes(within);
-                false
-            }
-        }
     }
 }
 
@@ -258,6 +184,19 @@ impl fmt::Debug for Deployment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Deployment({})", self.server())
     }
+}
+
+/// Returns what all keys begin with.
+fn prefix_for(place: &Place, given: Option<&str>) -> Result<String, Error> {
+    Ok(match (place, given) {
+        (Place::Cluster { .. }, Some(prefix)) if !is_in_one_slot(prefix) => {
+            return Err(Error::new(ErrorKind::Config, scattered(prefix)));
+        }
+        (_, Some(prefix)) => prefix.to_owned(),
+        (Place::Cluster { tag: Some(tag), .. }, None) => format!("{{{tag}}}:"),
+        (Place::Cluster { tag: None, .. }, None) => CLUSTER_PREFIX.to_owned(),
+        (Place::Server(_) | Place::Local | Place::Sentinels { .. }, None) => PREFIX.to_owned(),
+    })
 }
 
 /// What is said of a prefix without a hash tag, with the line that puts it right.
@@ -350,7 +289,7 @@ mod tests {
         let timeout = Duration::from_secs(20);
         let deployment = Deployment::parse(&url, &origin, &tls, timeout, None).unwrap();
         let began = Instant::now();
-        let opened = deployment.open(timeout, Duration::from_secs(2));
+        let opened = deployment.open(Duration::from_secs(2));
         assert_eq!(opened.map(drop).unwrap_err().kind, ErrorKind::Unreachable);
         assert!(began.elapsed() < Duration::from_secs(15));
         node.join().unwrap();

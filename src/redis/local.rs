@@ -19,8 +19,10 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::waitpid;
 use nix::unistd::{geteuid, gethostname};
 
+use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
-use super::stream::open_unix;
+use super::kind::{Kind, Search};
+use super::stream::{Stream, open_unix};
 use crate::reason::reason;
 use crate::sys;
 
@@ -76,7 +78,7 @@ impl Local {
     }
 
     /// Connects to the server, and starts it if it isn't running.
-    pub(super) fn open(&self, until: Instant) -> Result<UnixStream, Error> {
+    fn reach(&self, until: Instant) -> Result<UnixStream, Error> {
         self.expect_private()?;
         match self.connect(until) {
             Err(error) if is_absent(&error) => self.start(until),
@@ -234,6 +236,32 @@ impl Local {
             "can't use the server for `local:` in {directory}: {}",
             reason(error)
         ))
+    }
+}
+
+impl Kind for Local {
+    fn open(&self, search: &Search) -> Result<Connection, Error> {
+        let server = &search.last;
+        let within = search.until.saturating_duration_since(Instant::now());
+        let stream = self.reach(search.until).and_then(|stream| {
+            let stream = Stream::from_unix(stream);
+            stream.map_err(|error| self.failed(&error))
+        });
+        let stream = stream.map_err(|error| error.with_origin(server.url_origin()))?;
+        let (connection, _) = Connection::over(stream, server, (within, search.until), &[])?;
+        Ok(connection)
+    }
+
+    fn has_moved(&self, _: &mut Connection, _: Duration) -> bool {
+        false
+    }
+
+    fn may_fail_over(&self) -> bool {
+        false
+    }
+
+    fn local_socket(&self) -> Option<PathBuf> {
+        Some(self.socket())
     }
 }
 

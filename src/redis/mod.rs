@@ -1,14 +1,22 @@
-//! How a server is reached: its URL and address, the bytes on the wire, sentinels, clusters and replicas. What is said
-//! about locks is the `protocol`'s; this room names no script and no lock.
+//! Connections to servers: URLs and addresses, the bytes on the wire, sentinels, clusters and replicas. This module knows no
+//! script and no lock.
 //!
-//! Of the redis crate it uses the words alone (`Cmd`, `Value`, `ServerError`), and never its connection: that one has no
-//! descriptor to poll, no limit on a reply, and no reset of a request that was abandoned. A bare `redis::` is the crate
-//! in this whole program, and `crate::redis` is this room.
+//! The redis crate is the vocabulary and the packing (`Cmd`, `Value`, `ServerError`, `PushKind`). The socket, its deadlines
+//! and the reading of replies are redlock's own, because the crate's connection:
+//!
+//! - costs 241 to 297 µs a run, 12 % of a short one, and 397 KB of the binary;
+//! - has no descriptor to poll together with signals and timers;
+//! - has no deadline for a whole reply, no limit on its size, and no reset of an abandoned request.
+//!
+//! The crate's parser asks what the processor can do before its first byte, which takes 82 µs on a virtual machine. `resp`
+//! takes 3.6 µs, and leaves errors and rare kinds of replies to the parser. In this program a bare `redis::` is the crate, and
+//! `crate::redis` is this module.
 //!
 //! From the ground up: `error` and `url` are plain data, `nodes` and `slot` pure rules, `resp` and `reply` read what
-//! comes in. A `server` is one address with its credentials, and `local` starts that of this host; `refusal` says in words what it refuses. A `connection`
-//! talks to one server over its `wire`; `sentinel` and `cluster` find the server to connect to, and a `deployment` is
-//! what one URL stands for.
+//! comes in, and `refusal` explains a refusal. A `server` is one address with its credentials. A `connection` talks to one
+//! server over its `wire`, which has one way to send and one queue of expected answers. Each kind of server finds the one to
+//! connect to: `single`, `sentinel`, `cluster`, and `local`, which starts the server of this host. A `deployment` is what
+//! one URL stands for, of whichever kind.
 
 pub mod call;
 pub mod cluster;
@@ -16,6 +24,7 @@ mod confirming;
 pub mod connection;
 pub mod deployment;
 pub mod error;
+pub mod kind;
 pub mod local;
 pub mod nodes;
 pub mod password;
@@ -25,13 +34,14 @@ pub mod redis_cli;
 pub mod refusal;
 pub mod replication;
 pub mod reply;
+mod resolve;
 pub mod resp;
 pub mod sentinel;
 pub mod server;
+mod single;
 pub mod slot;
 pub mod stream;
 pub mod tls;
-pub mod transport;
 pub mod url;
 pub mod wire;
 

@@ -1,4 +1,4 @@
-//! The nodes of a cluster, as one node reports them, and the replicas that could be promoted. Pure.
+//! The nodes of a cluster, as one node reports them. Pure.
 
 use std::collections::BTreeSet;
 
@@ -73,8 +73,8 @@ fn sibling(of: &Address, host: &str, port: u16) -> Address {
 pub struct Nodes {
     /// Where they are, those first that could take its slots over.
     pub others: Vec<Address>,
-    /// Its own replicas.
-    replicas: Vec<KnownReplica>,
+    /// Its own replicas that are up, as most primaries say, and may be promoted: `host:port`.
+    pub replicas: Vec<String>,
     /// Number of nodes that could have its slots, up or down: the node, its replicas, and a primary that it may have replaced
     /// with those that still follow that one.
     pub shard: usize,
@@ -105,14 +105,15 @@ impl Nodes {
             }
             let is_down = has("fail");
             let is_replica = Some(primary) == own;
-            if is_replica && let Some((address, _)) = place.split_once('@') {
-                shard.extend(Some(id).filter(|_| !has("nofailover")));
-                nodes.replicas.push(KnownReplica {
-                    address: address.to_owned(),
-                    priority: if has("nofailover") { 0 } else { PRIORITY },
-                    is_down,
-                    is_former: false,
-                });
+            if is_replica
+                && !has("nofailover")
+                && let Some((address, _)) = place.split_once('@')
+            {
+                shard.insert(id);
+                // A client that only reads the stream has no port.
+                if !is_down && !address.ends_with(":0") {
+                    nodes.replicas.push(address.to_owned());
+                }
             }
             match is_replica {
                 _ if is_down => {}
@@ -123,14 +124,9 @@ impl Nodes {
         nodes.shard = shard.len();
         nodes.others.append(&mut rest);
         nodes.others.truncate(MAX_NODES);
-        // Each is compared with all others, and an answer has room for a hundred thousand.
+        // An answer has room for a hundred thousand.
         nodes.replicas.truncate(MOST_REPLICAS);
         nodes
-    }
-
-    /// The replicas that count for `REDLOCK_SYNC=all`. That one is down is what most primaries say.
-    pub fn replicas(&self) -> Vec<String> {
-        promotable_replicas(&[self.replicas.as_slice()], 1)
     }
 }
 
@@ -159,52 +155,6 @@ fn addresses(place: &str, at: &Address) -> Vec<Address> {
         .filter(|host| !host.is_empty() && is_host(host))
         .map(|host| sibling(at, host, port))
         .collect()
-}
-
-/// A replica, as a sentinel, or a node of a cluster, knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownReplica {
-    /// `host:port`.
-    pub address: String,
-    /// Sentinels promote one with a smaller number first, and one with 0 never.
-    pub priority: u32,
-    /// Down for this sentinel or node, or never heard of.
-    pub is_down: bool,
-    /// It was the primary before, has come back, and isn't demoted yet.
-    pub is_former: bool,
-}
-
-/// The priority of a replica that says nothing else.
-pub const PRIORITY: u32 = 100;
-
-/// The replicas that count, by the lists of several sentinels: all but those that are never to follow the primary, and
-/// those that a majority of all sentinels sees down, or has never heard of, or just back as the primary that they were. No
-/// sentinel promotes one that is down, nor one of the latter before others.
-pub fn promotable_replicas(lists: &[&[KnownReplica]], sentinels: usize) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for replica in lists.iter().copied().flatten() {
-        // What only reads the stream has no port.
-        let is_server = !replica.address.ends_with(":0");
-        let is_out = |other: &KnownReplica| {
-            let is_last = || {
-                let mut others = lists.iter().copied().flatten();
-                others.any(|before| is_before(before, other))
-            };
-            other.address == replica.address && (other.is_down || other.is_former && is_last())
-        };
-        let out = lists.iter().filter(|list| list.iter().any(is_out)).count();
-        let is_known = found.contains(&replica.address);
-        if is_server && !is_known && replica.priority > 0 && out <= sentinels / 2 {
-            found.push(replica.address.clone());
-        }
-    }
-    found
-}
-
-/// Whether sentinels promote this one before the other, which was the primary and has none of its data.
-fn is_before(one: &KnownReplica, former: &KnownReplica) -> bool {
-    let may_be_promoted = !one.is_down && !one.is_former && one.priority > 0;
-    one.address != former.address && may_be_promoted && one.priority <= former.priority
 }
 
 #[cfg(test)]
@@ -250,6 +200,7 @@ cc 10.0.0.3:7003@17003,redis-3,shard-id=1 slave aa 0 0 1 connected
 dd 10.0.0.4:7004@17004 slave,fail aa 0 0 1 connected
 ee 10.0.0.5:7005@17005 slave,fail? bb 0 0 1 connected
 ff :0@0 slave,noaddr bb 0 0 1 disconnected
+hh 10.0.0.8:0@0 slave bb 0 0 1 connected
 gg
 ";
         let nodes = Nodes::parse(list, &tcp("h", 7001));
@@ -262,7 +213,7 @@ gg
                 tcp("10.0.0.5", 7005),
             ]
         );
-        assert_eq!(nodes.replicas(), ["10.0.0.3:7003"]);
+        assert_eq!(nodes.replicas, ["10.0.0.3:7003"]);
     }
 
     #[test]
@@ -301,6 +252,14 @@ gg
                 ],
                 2,
             ),
+            // A primary that isn't down was replaced by nobody.
+            (
+                &[
+                    "pp h:5@2 master,noaddr - 0 0 1 connected",
+                    "qq h:6@2 slave pp 0 0 1 connected",
+                ],
+                1,
+            ),
             // A new primary, and its replica, wait for slots.
             (
                 &[
@@ -324,6 +283,6 @@ gg
             .chain((0..60_000).map(replica))
             .collect();
         let nodes = Nodes::parse(&list, &tcp("h", 7001));
-        assert_eq!(nodes.replicas().len(), MOST_REPLICAS);
+        assert_eq!(nodes.replicas.len(), MOST_REPLICAS);
     }
 }

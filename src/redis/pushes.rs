@@ -1,11 +1,13 @@
 //! What a server pushes: messages on a channel, and that a key has changed. It does so where it speaks RESP3; with RESP2 a
 //! subscription changes what the connection may be used for, and its messages look like answers.
 
+use std::sync::atomic::Ordering;
+
 use redis::{Cmd, PushKind, Value, cmd};
 
 use super::error::{Error, ErrorKind};
 use super::reply::{field, lossy_text};
-use super::server::{Part, Server};
+use super::server::Part;
 use super::wire::{Expected, Push, Received, Wire};
 
 /// The version of Redis from which on channels can belong to hash slots.
@@ -27,7 +29,6 @@ pub(super) enum Resp3 {
 }
 
 /// What a server may push over a connection, and what it has pushed that the caller hasn't heard of.
-#[allow(clippy::struct_excessive_bools)] // Each is one fact.
 #[derive(Default)]
 pub(super) struct Pushes {
     pub(super) resp3: Resp3,
@@ -35,69 +36,63 @@ pub(super) struct Pushes {
     pub(super) is_node: Option<bool>,
     /// Channels belong to hash slots here, and a message stays on the slot's node.
     pub(super) sharded: bool,
-    /// The channel to listen to, once it is known that the server speaks RESP3.
-    channel: Option<Vec<u8>>,
     /// The channel that was last asked for.
-    pub(super) subscribed: Option<Vec<u8>>,
-    /// A subscription isn't possible, which the caller hasn't been notified of yet.
-    denied: bool,
-    /// An invalidation came while an answer was waited for.
-    key_changed: bool,
-    /// A message came while an answer was waited for: what it said can be asked.
-    message_passed: bool,
+    pub(super) channel: Option<Vec<u8>>,
+    /// Pushes that came while redlock waited for an answer, and that the caller hasn't heard of yet.
+    passed: Vec<Push>,
     /// The server was asked to notify us of keys that change.
     pub(super) tracking: bool,
 }
 
 impl Pushes {
-    /// What was pushed while an answer was waited for, one at a time.
-    pub(super) fn take_remembered(&mut self) -> Option<Push> {
-        if std::mem::take(&mut self.key_changed) {
-            return Some(Push::KeyChanged);
-        }
-        if std::mem::take(&mut self.denied) {
-            return Some(Push::SubscribeDenied);
-        }
-        std::mem::take(&mut self.message_passed).then_some(Push::MessageMissed)
+    /// Returns a push that came while an answer was waited for.
+    pub(super) fn take_passed(&mut self) -> Option<Push> {
+        self.passed.pop()
     }
 
-    /// Returns true if RESP3 must be asked for before anything is pushed.
-    pub(super) fn is_to_say_hello(&self, server: &Server) -> bool {
-        self.resp3 == Resp3::Unasked && !server.closes_on_hello()
+    /// Remembers a push that came while an answer was waited for. The content of a message can be asked.
+    pub(super) fn remember(&mut self, received: Received) {
+        let push = match received {
+            Received::Push(Push::Message(_)) => Push::MessageMissed,
+            Received::Push(Push::Subscribed) | Received::Answer { .. } => return,
+            Received::Push(other) => other,
+        };
+        if !self.passed.contains(&push) {
+            self.passed.push(push);
+        }
+    }
+
+    fn deny(&mut self) {
+        self.remember(Received::Push(Push::SubscribeDenied));
     }
 
     /// Listens to a channel, as soon as it is known that the server speaks RESP3.
-    pub(super) fn ask_to_subscribe(
-        &mut self,
-        wire: &mut Wire,
-        channel: &[u8],
-    ) -> Result<(), Error> {
-        if self.is_to_say_hello(&wire.server) {
-            let mut bytes = Vec::new();
-            self.say_hello(wire, &mut bytes);
-            wire.write(&bytes, wire.until())?;
-        }
+    ///
+    /// # Errors
+    /// If RESP3 can't be asked for.
+    pub(super) fn subscribe(&mut self, wire: &mut Wire, channel: &[u8]) -> Result<(), Error> {
+        let before = self.channel.replace(channel.to_vec());
+        self.say_hello(wire);
         match self.resp3 {
-            Resp3::Spoken => {
-                return wire.ask(&self.subscribe_command(channel), Expected::Subscribed);
-            }
-            // What is sent from now on is held back until the answer.
+            Resp3::Spoken => wire.add(&self.subscribe_command(), Expected::Subscribed),
             Resp3::Asked => {
-                wire.hold_back();
-                if self.channel.replace(channel.to_vec()).is_none() {
+                wire.send(wire.until())?;
+                // From now on requests are held back until the answer.
+                wire.is_held_back = true;
+                if before.is_none() {
                     wire.expected.push_back(Expected::Subscribed);
                 }
             }
-            Resp3::Unasked | Resp3::Unknown => self.denied = true,
+            Resp3::Unasked | Resp3::Unknown => self.deny(),
         }
-        Ok(())
+        wire.send(wire.until())
     }
 
     /// What comes of it that RESP3 was asked for.
     pub(super) fn hello(&mut self, wire: &mut Wire, answer: &Value) -> Result<(), Error> {
         // In RESP2 there are no maps.
         let spoken = matches!(answer, Value::Map(_));
-        if wire.server.part() == Part::Node {
+        if wire.server.part == Part::Node {
             let said = |name| field(answer, name);
             self.is_node = said("mode").map(|mode| mode == "cluster");
             let version = said("version").unwrap_or_default();
@@ -112,21 +107,19 @@ impl Pushes {
         } else {
             Resp3::Unknown
         };
-        let Some(channel) = self.channel.take() else {
+        if !std::mem::take(&mut wire.is_held_back) {
             return Ok(());
-        };
-        let mut bytes = Vec::new();
+        }
         if spoken {
-            bytes = self.subscribe_command(&channel).get_packed_command();
+            wire.put_first(&self.subscribe_command());
         } else {
-            self.denied = true;
+            self.deny();
             let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
             if let Some(at) = wire.expected.iter().position(subscribed) {
                 wire.expected.remove(at);
             }
         }
-        bytes.append(&mut wire.take_held_back());
-        wire.write(&bytes, wire.until())
+        wire.send(wire.until())
     }
 
     /// What the server pushes, if it is of interest.
@@ -162,29 +155,22 @@ impl Pushes {
         })
     }
 
-    /// Remembers what was pushed while an answer was waited for.
-    pub(super) fn remember_push(&mut self, received: &Received) {
-        match received {
-            Received::Push(Push::KeyChanged) => self.key_changed = true,
-            Received::Push(Push::SubscribeDenied) => self.denied = true,
-            Received::Push(Push::Message(_) | Push::MessageMissed) => self.message_passed = true,
-            Received::Push(Push::Subscribed) | Received::Answer { .. } => {}
+    /// Asks for RESP3 with what is sent next, unless that was done, or the server is known to close the connection then.
+    pub(super) fn say_hello(&mut self, wire: &mut Wire) {
+        let closes = &wire.server.past.closes_on_hello;
+        if self.resp3 == Resp3::Unasked && !closes.load(Ordering::Relaxed) {
+            wire.add(cmd("HELLO").arg(3), Expected::Hello);
+            self.resp3 = Resp3::Asked;
         }
     }
 
-    /// Asks for RESP3.
-    pub(super) fn say_hello(&mut self, wire: &mut Wire, bytes: &mut Vec<u8>) {
-        wire.add(bytes, cmd("HELLO").arg(3), Expected::Hello);
-        self.resp3 = Resp3::Asked;
-    }
-
-    fn subscribe_command(&self, channel: &[u8]) -> Cmd {
+    fn subscribe_command(&self) -> Cmd {
         let name = if self.sharded {
             "SSUBSCRIBE"
         } else {
             "SUBSCRIBE"
         };
-        cmd(name).arg(channel).clone()
+        cmd(name).arg(&self.channel).clone()
     }
 
     /// Has the server notify us when another client changes one of these keys for the next time (client
@@ -196,41 +182,33 @@ impl Pushes {
         wire: &mut Wire,
         keys: impl Iterator<Item = &'a [u8]>,
     ) -> Result<(), Error> {
-        let mut bytes = Vec::new();
-        if self.is_to_say_hello(&wire.server) {
-            self.say_hello(wire, &mut bytes);
-        }
+        self.say_hello(wire);
         if matches!(self.resp3, Resp3::Unasked | Resp3::Unknown) {
             return Ok(());
         }
         if !std::mem::replace(&mut self.tracking, true) {
             let words = ["TRACKING", "ON", "OPTIN", "NOLOOP"];
-            wire.add(&mut bytes, cmd("CLIENT").arg(&words), Expected::Optional);
+            wire.add(cmd("CLIENT").arg(&words), Expected::Optional);
         }
         for key in keys {
-            Self::track_next(wire, &mut bytes);
-            wire.add(&mut bytes, cmd("EXISTS").arg(key), Expected::Optional);
+            Self::track_next(wire);
+            wire.add(cmd("EXISTS").arg(key), Expected::Optional);
         }
-        wire.write(&bytes, wire.until())
+        wire.send(wire.until())
     }
 
     /// Asks the server to notify redlock of the key that the next command reads.
-    fn track_next(wire: &mut Wire, bytes: &mut Vec<u8>) {
+    fn track_next(wire: &mut Wire) {
         let caching = ["CACHING", "YES"];
-        wire.add(bytes, cmd("CLIENT").arg(&caching), Expected::Optional);
+        wire.add(cmd("CLIENT").arg(&caching), Expected::Optional);
     }
 
     /// Tracks a key that the command before changes, and that has one of these values then.
-    pub(super) fn track_changed(
-        wire: &mut Wire,
-        bytes: &mut Vec<u8>,
-        key: &[u8],
-        values: Vec<Vec<u8>>,
-    ) {
-        Self::track_next(wire, bytes);
+    pub(super) fn track_changed(wire: &mut Wire, key: &[u8], values: Vec<Vec<u8>>) {
+        Self::track_next(wire);
         // Not all of it: it may be anything by now.
         let end = values.iter().map(Vec::len).max().unwrap_or_default();
         let beginning = cmd("GETRANGE").arg(key).arg(0).arg(end).clone();
-        wire.add(bytes, &beginning, Expected::Value(values));
+        wire.add(&beginning, Expected::Value(values));
     }
 }

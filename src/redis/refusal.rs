@@ -93,7 +93,7 @@ fn refused(code: &str, said: &str, server: &Server) -> Option<Error> {
     // A server answers the second to a request with more than ten parts.
     let needs_password = code == "NOAUTH" || said.contains("unauthenticated");
     let has_none = said.contains("AUTH") && said.contains("without any password");
-    let is_sentinel = server.part() == Part::Sentinel;
+    let is_sentinel = server.part == Part::Sentinel;
     let message = match code {
         "WRONGPASS" => server.wrong_password(),
         _ if needs_password && server.has_only_user() => server.wrong_password(),
@@ -144,7 +144,7 @@ fn behind_proxy(said: &str, server: &Server) -> Option<Error> {
 
 /// Returns the error of a cluster's node for keys that it doesn't have, or doesn't have all of.
 fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
-    if server.part() != Part::Node {
+    if server.part != Part::Node {
         return None;
     }
     let code = match code {
@@ -190,7 +190,7 @@ fn moving(code: &str, details: &str, server: &Server) -> Option<Error> {
 /// Returns the error for a server, or a database, that can't hold locks as it is used.
 fn wrong_server(code: &str, details: &str, server: &Server) -> Option<Error> {
     let is_demoted = code == "UNBLOCKED" || details.starts_with("WAIT cannot be used with replica");
-    if is_demoted && matches!(server.part(), Part::Primary | Part::Node) {
+    if is_demoted && matches!(server.part, Part::Primary | Part::Node) {
         // A failover, while the server waited for its replicas. The request may have been carried out.
         let message = format!(
             "a failover demoted Redis at {server} before its replicas had confirmed the lock; try again after the failover"
@@ -254,7 +254,7 @@ fn missing_command(said: &str, server: &Server, script: Option<&str>) -> Option<
     }
     let names = commands(said, script).join(" or ").to_uppercase();
     let message = match names.as_str() {
-        _ if server.part() == Part::Sentinel => format!(
+        _ if server.part == Part::Sentinel => format!(
             "{server} isn't a sentinel; a sentinel's port is usually 26379, and a server's own URL begins with redis://"
         ),
         // A run that takes a sentinel for a server sends these first.
@@ -325,7 +325,7 @@ fn cluster_line(server: &Server, task: &str) -> String {
 
 /// Returns a server's address. A socket has none for a cluster.
 fn place(server: &Server) -> String {
-    match server.address() {
+    match &server.address {
         Address::Tcp { .. } => server.to_string(),
         Address::Unix(_) => "HOST:PORT".into(),
     }

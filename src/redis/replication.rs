@@ -4,14 +4,11 @@
 //! `WAIT` tells how many replicas have what was written, not which; where that matters, `ROLE` before and
 //! after it tells how far the primary was, and how far each of them is.
 
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::lock;
 use super::reply::lossy_text;
-use super::url::Address;
 use crate::duration;
 
 /// The replicas that have to have it.
@@ -30,78 +27,59 @@ pub struct Replication {
     pub timeout: Duration,
 }
 
-/// The replicas that could follow the primary, as they were listed last.
-#[derive(Debug, Default)]
-pub struct Replicas(Mutex<Listed>);
+/// Lifetime of a list that redlock gets again for each grant and each renewal: for connecting, and for what may be
+/// sent behind that. A replica that is added later could follow the primary without what is confirmed by that list.
+const ROUND: Duration = Duration::from_secs(5);
 
+/// The replicas that could follow the primary at the other end of a connection, as they were listed last.
 #[derive(Debug)]
-enum Listed {
-    /// `host:port` of each that is up, and the number of nodes of the shard.
-    Each(Vec<String>, usize),
-    /// The same, of the primary at this address, and for what is sent until then.
-    Until(Vec<String>, Address, Instant),
-    /// They couldn't be listed, or not as those of the primary; why.
-    Not(String),
+pub struct Listed {
+    goal: Goal,
+    /// End of the list's lifetime, unless that is the next list.
+    until: Option<Instant>,
 }
 
 impl Default for Listed {
     fn default() -> Self {
-        Self::Each(Vec::new(), 0)
+        let (goal, until) = (Goal::Each(Vec::new()), None);
+        Self { goal, until }
     }
 }
 
-/// How long a list counts that is asked for anew with each grant and each renewal: for connecting, and for what may be
-/// sent behind that. A replica that is added later could follow the primary without what is confirmed by that list.
-const ROUND: Duration = Duration::from_secs(5);
-
-impl Replicas {
-    fn listed(&self) -> MutexGuard<'_, Listed> {
-        lock(&self.0)
+impl Listed {
+    /// Lists the replicas of a shard that are up, of as many nodes.
+    pub fn in_shard(replicas: Vec<String>, shard: usize) -> Self {
+        // Two parts of a shard, each with a primary, can't both have more than half of it.
+        let goal = if !replicas.is_empty() && replicas.len() < shard / 2 {
+            Goal::None(format!(
+                "only {} of the {shard} nodes that could have its hash slot are up, and more than half of them must have the lock; start the others, or remove those that are gone for good (CLUSTER FORGET)",
+                replicas.len() + 1
+            ))
+        } else {
+            Goal::Each(replicas)
+        };
+        Self { goal, until: None }
     }
 
-    /// Replaces the list by the replicas of a shard that are up, of as many nodes, until the next list.
-    pub fn replace(&self, replicas: Vec<String>, shard: usize) {
-        *self.listed() = Listed::Each(replicas, shard);
+    /// Sets a goal for what is sent next.
+    pub(super) fn for_a_round(goal: Goal) -> Self {
+        let until = Some(Instant::now() + ROUND);
+        Self { goal, until }
     }
 
-    /// Those of the primary at this address, for what is asked of it next.
-    pub(super) fn replace_for_a_round(&self, replicas: Vec<String>, of: &Address) {
-        *self.listed() = Listed::Until(replicas, of.clone(), Instant::now() + ROUND);
+    /// Returns the goal of the last list, however old it is.
+    pub(super) fn last_goal(&self) -> &Goal {
+        &self.goal
     }
 
-    /// From now on nothing counts, and why.
-    pub(super) fn forget(&self, why: String) {
-        *self.listed() = Listed::Not(why);
-    }
-
-    /// Returns the replicas that were listed last for the primary at this address, however long ago.
-    pub(super) fn last_goal(&self, at: &Address) -> Goal {
-        match &*self.listed() {
-            Listed::Until(replicas, of, _) if of == at => Goal::Each(replicas.clone()),
-            Listed::Each(replicas, _) => Goal::Each(replicas.clone()),
-            Listed::Until(..) | Listed::Not(_) => Goal::None(String::new()),
-        }
-    }
-
-    /// What to wait for, over a connection to this address.
-    pub fn goal(&self, quorum: Quorum, at: &Address) -> Goal {
-        if let Quorum::AtLeast(number) = quorum {
-            return Goal::Number(number);
-        }
-        match &*self.listed() {
-            // Two parts of a shard, each with a primary, can't both have more than half of it.
-            Listed::Each(replicas, shard) if !replicas.is_empty() && replicas.len() < shard / 2 => {
-                Goal::None(format!(
-                    "only {} of the {shard} nodes that could have its hash slot are up, and more than half of them must have the lock; start the others, or remove those that are gone for good (CLUSTER FORGET)",
-                    replicas.len() + 1
-                ))
+    /// Returns the goal of what is sent now.
+    pub fn goal(&self, quorum: Quorum) -> Goal {
+        match quorum {
+            Quorum::AtLeast(number) => Goal::Number(number),
+            Quorum::All if self.until.is_some_and(|until| Instant::now() >= until) => {
+                Goal::None("it didn't list its replicas in time".into())
             }
-            Listed::Each(replicas, _) => Goal::Each(replicas.clone()),
-            Listed::Until(replicas, of, until) if of == at && Instant::now() < *until => {
-                Goal::Each(replicas.clone())
-            }
-            Listed::Until(..) => Goal::None("it didn't list its replicas in time".into()),
-            Listed::Not(why) => Goal::None(why.clone()),
+            Quorum::All => self.goal.clone(),
         }
     }
 }
@@ -164,7 +142,9 @@ impl Goal {
         behind.sort();
         let in_words = |(position, address): (Option<u64>, &String)| match position {
             None if role.is_copying(address) => {
-                format!("replica {address} is still copying the primary's data")
+                format!(
+                    "replica {address} is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas"
+                )
             }
             None => format!("{address} isn't connected to the primary"),
             Some(at) => format!("{address} is {} bytes behind", offset - at),
@@ -198,82 +178,41 @@ impl Goal {
             return "no promotable replica is up".into();
         }
         if !self.is_each() && connected < number {
-            return format!(
-                "{number} {} to confirm it, and only {connected} {} connected",
-                replicas_have(number),
-                if connected == 1 { "is" } else { "are" },
-            );
+            return format!("only {connected} of {number} replicas are connected");
         }
         let missing = self.missing(offset.unwrap_or(role.offset), role);
-        let (lacking, confirmed) = if self.is_each() {
-            (missing.len(), number - missing.len())
+        let confirmed = if self.is_each() {
+            number - missing.len()
         } else {
             // More may have been written since, which those that have it don't have yet.
-            let confirmed = acknowledged as usize;
-            (number.saturating_sub(confirmed).max(1), confirmed)
+            (acknowledged as usize).min(number - 1)
         };
-        let within = duration::exact(Duration::from_millis(
-            u64::try_from(within.as_millis()).unwrap_or(u64::MAX),
-        ));
-        let which: Vec<String> = missing.into_iter().take(lacking).collect();
-        let which = if which.is_empty() {
-            String::new()
-        } else {
-            format!(
-                ": {}{}{}",
-                which.join(", "),
-                self.not_listed(role),
-                self.instead(role)
-            )
+        let which: Vec<String> = missing.into_iter().take(number - confirmed).collect();
+        let which = match &which[..] {
+            [] => String::new(),
+            which => format!(": {}{}", which.join(", "), self.unlisted(role)),
         };
-        let some = match confirmed {
-            0 => "none".into(),
-            some => some.to_string(),
-        };
+        let milliseconds = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        let within = duration::exact(Duration::from_millis(milliseconds));
         format!(
-            "{number} {} to confirm it, and {some} did within {within} (REDLOCK_SYNC_TIMEOUT){which}",
-            replicas_have(number)
+            "{confirmed} of {number} replicas confirmed it within {within} (REDLOCK_SYNC_TIMEOUT){which}"
         )
     }
 
-    /// What the user may choose while one copies its data.
-    fn instead(&self, role: &Role) -> &'static str {
-        let Self::Each(each) = self else {
-            return "";
-        };
-        if each.iter().any(|address| role.is_copying(address)) {
-            "; REDLOCK_SYNC=N would wait for any N replicas"
-        } else {
-            ""
-        }
-    }
-
-    /// One that has another address for its primary than for the list looks like one that isn't connected.
-    fn not_listed(&self, role: &Role) -> String {
+    /// Names a replica that is connected by another address than the list has, if a listed one isn't connected.
+    fn unlisted(&self, role: &Role) -> String {
         let Self::Each(each) = self else {
             return String::new();
         };
         let is_gone =
             |address: &String| role.position(address).is_none() && !role.is_copying(address);
-        let is_gone = each.iter().any(is_gone);
-        let is_listed = |(address, _): &&(String, u64)| each.contains(address);
-        match role.replicas.iter().find(|replica| !is_listed(replica)) {
-            Some((name, _)) if is_gone && name.starts_with(char::is_alphabetic) => format!(
-                " ({name} is connected but not listed; if it is the listed replica under its name, have the sentinels list names: `sentinel announce-hostnames yes`)"
-            ),
-            Some((address, _)) if is_gone => format!(
-                " ({address} is connected but not listed; if it is the listed replica under another address, set its replica-announce-ip to the listed address)"
-            ),
+        let mut connected = role.replicas.iter().map(|(address, _)| address);
+        match connected.find(|address| !each.contains(address)) {
+            Some(address) if each.iter().any(is_gone) => {
+                format!(" ({address} is connected but not listed: see `redlock doctor`)")
+            }
             _ => String::new(),
         }
-    }
-}
-
-fn replicas_have(number: usize) -> &'static str {
-    if number == 1 {
-        "replica has"
-    } else {
-        "replicas have"
     }
 }
 
@@ -395,14 +334,14 @@ mod tests {
                 1,
                 Some(&lags),
                 None,
-                "2 replicas have to confirm it, and 1 did within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 3 bytes behind",
+                "1 of 2 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 3 bytes behind",
             ),
             (
                 Goal::Number(3),
                 2,
                 Some(&lags),
                 None,
-                "3 replicas have to confirm it, and only 2 are connected",
+                "only 2 of 3 replicas are connected",
             ),
             (
                 Goal::Number(2),
@@ -416,21 +355,21 @@ mod tests {
                 2,
                 Some(&lags),
                 Some(9),
-                "2 replicas have to confirm it, and 1 did within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 2 bytes behind",
+                "1 of 2 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): b:1 is 2 bytes behind",
             ),
             (
                 each(&["c:1"]),
                 2,
                 Some(&lags),
                 Some(9),
-                "1 replica has to confirm it, and none did within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (a:1 is connected but not listed; if it is the listed replica under its name, have the sentinels list names: `sentinel announce-hostnames yes`)",
+                "0 of 1 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (a:1 is connected but not listed: see `redlock doctor`)",
             ),
             (
                 each(&["c:1"]),
                 0,
                 Some(&role(10, &[("10.0.0.1:1", 9)])),
                 Some(9),
-                "1 replica has to confirm it, and none did within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (10.0.0.1:1 is connected but not listed; if it is the listed replica under another address, set its replica-announce-ip to the listed address)",
+                "0 of 1 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): c:1 isn't connected to the primary (10.0.0.1:1 is connected but not listed: see `redlock doctor`)",
             ),
             (
                 each(&[]),
@@ -453,37 +392,29 @@ mod tests {
 
     #[test]
     fn all_means_the_replicas_that_were_listed_last() {
-        let replicas = Replicas::default();
-        let at = |host: &str| Address::Tcp {
-            host: host.into(),
-            port: 1,
-            tls: false,
-        };
-        let goal = |quorum| replicas.goal(quorum, &at("p"));
-        assert_eq!(goal(Quorum::All), each(&[]));
+        assert_eq!(Listed::default().goal(Quorum::All), each(&[]));
         let two = || vec!["a:1".into(), "b:1".into()];
         for shard in [4, 6] {
-            replicas.replace(two(), shard);
-            let is_half = matches!(goal(Quorum::All), Goal::None(_));
+            let listed = Listed::in_shard(two(), shard);
+            let is_half = matches!(listed.goal(Quorum::All), Goal::None(_));
             assert_eq!(is_half, shard > 5, "{shard}");
-            assert_eq!(goal(Quorum::AtLeast(1)), Goal::Number(1));
+            assert_eq!(listed.goal(Quorum::AtLeast(1)), Goal::Number(1));
         }
-        replicas.replace(two(), 3);
-        let all = goal(Quorum::All);
+        let listed = Listed::in_shard(two(), 3);
+        let all = listed.goal(Quorum::All);
         assert_eq!(all, each(&["a:1", "b:1"]));
         assert_eq!((all.number(), all.is_each()), (2, true));
-        let one = goal(Quorum::AtLeast(1));
+        let one = listed.goal(Quorum::AtLeast(1));
         assert_eq!(one, Goal::Number(1));
         assert_eq!((one.number(), one.is_each()), (1, false));
-        // A list of one primary's is none of another's, and none for ever.
-        replicas.replace_for_a_round(vec!["a:1".into()], &at("p"));
-        assert_eq!(goal(Quorum::All), each(&["a:1"]));
-        replicas.replace_for_a_round(vec!["a:1".into()], &at("other"));
-        assert!(matches!(goal(Quorum::All), Goal::None(_)));
-        *replicas.listed() = Listed::Until(vec!["a:1".into()], at("p"), Instant::now());
-        assert!(matches!(goal(Quorum::All), Goal::None(_)));
-        replicas.forget("nobody knows".into());
-        let none = goal(Quorum::All);
+        // A list of sentinels isn't valid for ever.
+        let mut listed = Listed::for_a_round(each(&["a:1"]));
+        assert_eq!(listed.goal(Quorum::All), each(&["a:1"]));
+        listed.until = Some(Instant::now());
+        assert!(matches!(listed.goal(Quorum::All), Goal::None(_)));
+        assert_eq!(*listed.last_goal(), each(&["a:1"]));
+        let listed = Listed::for_a_round(Goal::None("nobody knows".into()));
+        let none = listed.goal(Quorum::All);
         assert!(!none.is_reached(10, &role(10, &[("a:1", 10)])));
         let words = none.in_words(0, Duration::ZERO, Some(&role(10, &[])), Some(10));
         assert_eq!(words, "nobody knows");
@@ -504,7 +435,7 @@ mod tests {
             "# Replication\r\nrole:master\r\nslave0:ip=a,port=1,state=online,offset=10,lag=0\r\nslave1:ip=c,port=1,state=wait_bgsave,offset=0,lag=0\r\nslave2:x\r\n",
         );
         let words = goal.in_words(1, Duration::from_secs(1), Some(&lacks), Some(10));
-        let expected = "2 replicas have to confirm it, and 1 did within 1s (REDLOCK_SYNC_TIMEOUT): replica c:1 is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas";
+        let expected = "1 of 2 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): replica c:1 is still copying the primary's data; REDLOCK_SYNC=N would wait for any N replicas";
         assert_eq!(words, expected);
     }
 
@@ -512,7 +443,8 @@ mod tests {
     fn a_replica_that_only_lags_is_not_taken_for_one_under_another_address() {
         let lags = role(10, &[("a:1", 7), ("b:1", 10)]);
         let words = each(&["a:1"]).in_words(1, Duration::from_secs(1), Some(&lags), Some(10));
-        let expected = "1 replica has to confirm it, and none did within 1s (REDLOCK_SYNC_TIMEOUT): a:1 is 3 bytes behind";
+        let expected =
+            "0 of 1 replicas confirmed it within 1s (REDLOCK_SYNC_TIMEOUT): a:1 is 3 bytes behind";
         assert_eq!(words, expected);
     }
 

@@ -7,9 +7,10 @@
 //! `REDLOCK_SYNC=all` counts the sentinels, too, that the URL doesn't name: their majority also says which replicas there
 //! are, and is needed for each grant and each renewal.
 
-pub mod answer;
+mod answer;
 mod heard;
-mod poll;
+pub mod poll;
+pub mod replicas;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,16 +18,19 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redis::cmd;
+use redis::{Value, cmd};
 
 use self::answer::{Question, ask};
 pub use self::heard::Answer;
 use self::heard::Heard;
+pub use self::poll::RollCall;
 use self::poll::{Agreed, Poll};
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
-use super::replication::{Replicas, Role};
-use super::server::{Server, resolve};
+use super::kind::{Kind, Search};
+use super::replication::{Goal, Listed, Role};
+use super::resolve::resolve;
+use super::server::Server;
 use super::url::Address;
 use super::{in_thread, left, lock};
 
@@ -40,7 +44,6 @@ pub struct Sentinels {
     /// Where the primary should have been, when it couldn't be reached last.
     failed: Mutex<Option<Address>>,
     heard: Arc<Heard>,
-    replicas: Arc<Replicas>,
 }
 
 impl Sentinels {
@@ -52,84 +55,27 @@ impl Sentinels {
         }
     }
 
-    pub fn nodes(&self) -> &[Arc<Server>] {
-        &self.nodes
-    }
-
-    /// How long a primary is silent until the slowest of the sentinels that were asked takes it for dead.
-    pub(super) fn down_after(&self) -> Option<Duration> {
-        self.heard.down_after()
-    }
-
-    /// The replicas that count, as they were listed last.
-    pub(super) fn replicas(&self) -> Arc<Replicas> {
-        Arc::clone(&self.replicas)
-    }
-
-    /// Connects to the primary; `like` has the credentials for it. `names_each` if it matters which replicas it has.
-    pub(super) fn open(
-        &self,
-        like: &Arc<Server>,
-        timeout: Duration,
-        within: Duration,
-        names_each: bool,
-    ) -> Result<Connection, Error> {
-        let until = Instant::now() + within;
-        if let Some(error) = self.is_still_away(like, until) {
-            return Err(error);
-        }
-        let mut poll = self.poll(names_each, left(until));
-        match poll.wait() {
-            Some(agreed) => self.connect(&agreed, like, timeout, until),
-            None => Err(poll.error(&self.primary)),
-        }
-    }
-
-    /// Connects to the primary for a release, and to the last one if too few sentinels answer: a server that was replaced
-    /// can't free another client's lock.
-    pub(super) fn open_to_release(
-        &self,
-        last: &Arc<Server>,
-        timeout: Duration,
-        within: Duration,
-        names_each: bool,
-    ) -> Result<Connection, Error> {
-        let until = Instant::now() + within;
-        let mut poll = self.poll(names_each, within / 2);
-        match poll.wait() {
-            Some(agreed) => self.connect(&agreed, last, timeout, until),
-            None if last.was_reached() => {
-                let role = [cmd("ROLE")];
-                let (connection, _) = Connection::open(last, timeout, left(until), &role)?;
-                Ok(connection)
-            }
-            None => Err(poll.error(&self.primary)),
-        }
-    }
-
-    /// Why there is no primary yet, where that is known without asking all: many may wait for a primary, and its sentinels
-    /// have to replace it meanwhile.
-    fn is_still_away(&self, like: &Server, until: Instant) -> Option<Error> {
+    /// Returns the error for a primary that is known to be away without asking all sentinels: many clients may wait for a
+    /// primary, and its sentinels must replace it meanwhile.
+    fn is_still_away(&self, search: &Search) -> Option<Error> {
         let failed = lock(&self.failed).clone()?;
-        let answer = match self.ask_next(left(until).min(self.heard.patience())) {
+        let answer = match self.ask_next(search.left().min(self.heard.patience())) {
             Ok(answer) => answer,
-            Err(error) => return left(until).is_zero().then_some(error),
+            Err(error) => return search.left().is_zero().then_some(error),
         };
         if answer.address != failed {
             return None;
         }
-        // Anything that it answers will do: one alone has named it, so it is shown no password.
-        let server = Arc::new(like.at(failed).without_login());
-        let asked = Connection::open(&server, left(until), left(until), &[cmd("PING")]);
-        let error = asked
-            .err()
-            .filter(|error| error.kind == ErrorKind::Unreachable)?;
-        Some(self.unreachable(&answer.by, server.address(), &error, server.was_reached()))
+        // Any answer will do. One sentinel alone has named the server, so it is shown no password.
+        let server = Arc::new(search.last.at(failed).without_login());
+        let error = search.connect(&server, &[cmd("PING")]).err()?;
+        let is_away = error.kind == ErrorKind::Unreachable;
+        is_away.then(|| self.unreachable(&answer.by, &error, &server))
     }
 
-    /// Asks all sentinels at once for the primary, with `names_each` also for its replicas.
-    fn poll(&self, names_each: bool, within: Duration) -> Poll {
-        Poll {
+    /// Asks all sentinels at once for the primary, with `names_each` also for its replicas, and returns the answer of most.
+    fn agreed(&self, names_each: bool, within: Duration) -> Result<Agreed, Error> {
+        let mut poll = Poll {
             names_each,
             coming: self.ask_all(&self.question(names_each), within),
             until: Instant::now() + within,
@@ -137,7 +83,8 @@ impl Sentinels {
             asked: self.nodes.len(),
             answers: Vec::new(),
             silent: Vec::new(),
-        }
+        };
+        poll.wait().ok_or_else(|| poll.error(&self.primary))
     }
 
     fn question(&self, with_replicas: bool) -> Question {
@@ -166,55 +113,35 @@ impl Sentinels {
         receiver
     }
 
-    /// Asks all sentinels for the primary, for a report on each.
-    pub fn call(&self, within: Duration) -> RollCall {
-        let question = Question {
-            for_report: true,
-            ..self.question(true)
-        };
-        RollCall {
-            primary: self.primary.clone(),
-            sentinels: self.nodes.len(),
-            coming: self.ask_all(&question, within),
-            until: Instant::now() + within,
-        }
-    }
-
-    /// Connects to what sentinels take for the primary, if it agrees.
-    fn connect(
-        &self,
-        agreed: &Agreed,
-        like: &Server,
-        timeout: Duration,
-        until: Instant,
-    ) -> Result<Connection, Error> {
-        let Agreed { by, address, .. } = agreed;
-        let name = &self.primary;
-        let server = Arc::new(like.at(address.clone()));
-        *lock(&self.failed) = Some(address.clone());
-        let open =
-            |server: &Arc<Server>| Connection::open(server, timeout, left(until), &[cmd("ROLE")]);
+    /// Connects to the server that sentinels take for the primary, if it agrees.
+    fn connect(&self, agreed: Agreed, search: &Search) -> Result<Connection, Error> {
+        let server = Arc::new(search.last.at(agreed.address.clone()));
+        *lock(&self.failed) = Some(agreed.address.clone());
+        let open = |server: &Arc<Server>| search.connect(server, &[cmd("ROLE")]);
         let opened = match open(&server) {
-            Err(error) if error.has_cause(Cause::Tls) => match self.named(address, until) {
-                Some(named) => open(&Arc::new(like.at(named))),
-                None => Err(error),
-            },
+            Err(error) if error.has_cause(Cause::Tls) => {
+                match self.named(&agreed.address, search.until) {
+                    Some(named) => open(&Arc::new(search.last.at(named))),
+                    None => Err(error),
+                }
+            }
             opened => opened,
         };
-        let was_reached = like.was_reached();
-        let (connection, role) =
-            opened.map_err(|error| self.unreachable(by, address, &error, was_reached))?;
-        if role.first().and_then(Role::parse).is_none() {
+        let (mut connection, answers) =
+            opened.map_err(|error| self.unreachable(&agreed.by, &error, &server))?;
+        let role = answers.first().unwrap_or(&Value::Nil);
+        connection.server().note_role(role);
+        if Role::parse(role).is_none() {
             return Err(Error::new(
                 ErrorKind::NoPrimary,
                 format!(
-                    "the sentinel at {by} names {address} as the primary \"{name}\", but that server reports itself a replica; try again when the failover is over"
+                    "the sentinel at {} names {server} as the primary \"{}\", but that server reports itself a replica; try again when the failover is over",
+                    agreed.by, self.primary
                 ),
             ));
         }
         *lock(&self.failed) = None;
-        let listed = agreed.replicas.clone();
-        self.replicas.replace_for_a_round(listed, address);
+        connection.confirming.listed = Listed::for_a_round(Goal::Each(agreed.replicas));
         Ok(connection)
     }
 
@@ -225,7 +152,7 @@ impl Sentinels {
             return None;
         };
         let number: IpAddr = host.parse().ok()?;
-        let mut hosts = self.nodes.iter().filter_map(|node| match node.address() {
+        let mut hosts = self.nodes.iter().filter_map(|node| match &node.address {
             Address::Tcp { host, .. } if host.parse::<IpAddr>().is_err() => Some(host),
             _ => None,
         });
@@ -241,18 +168,20 @@ impl Sentinels {
 
     /// Returns the error for a primary that can't be reached. An address that sentinels announce may be replaced by a better one,
     /// so it is never final for a run that had reached Redis before.
-    fn unreachable(&self, by: &str, address: &Address, error: &Error, was_reached: bool) -> Error {
+    fn unreachable(&self, by: &str, error: &Error, server: &Server) -> Error {
+        let is_tls = error.has_cause(Cause::Tls);
         let kind = match error.kind {
             ErrorKind::Unreachable => ErrorKind::NoPrimary,
-            ErrorKind::Config if was_reached && error.has_cause(Cause::Tls) => ErrorKind::NoPrimary,
+            ErrorKind::Config if is_tls && server.was_reached() => ErrorKind::NoPrimary,
             other => other,
         };
-        let has_number =
-            matches!(address, Address::Tcp { host, .. } if host.parse::<IpAddr>().is_ok());
+        let place = server.to_string();
+        let host_in = |place: &str| place.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let has_number = server.address.host().parse::<IpAddr>().is_ok();
         // Elsewhere it may be an address that only its own network has.
-        let hint = if error.has_cause(Cause::Tls) && has_number {
+        let hint = if is_tls && has_number {
             "; or have the sentinels name hosts: `sentinel resolve-hostnames yes`, `sentinel announce-hostnames yes`, and replica-announce-ip NAME on each server"
-        } else if kind == ErrorKind::NoPrimary && !by.starts_with(&host_of(address)) {
+        } else if kind == ErrorKind::NoPrimary && host_in(by) != host_in(&place) {
             "; if this host can't reach that address, set replica-announce-ip on that server"
         } else {
             ""
@@ -264,60 +193,63 @@ impl Sentinels {
         )
         .because(error.cause.clone())
     }
+}
 
-    /// Asks all sentinels. Returns true if most of them name another primary than this server. Under `REDLOCK_SYNC=all` the
-    /// next grant and renewal there are valid only if most of them name this one.
-    pub(super) fn name_another_primary(
-        &self,
-        than: &Server,
-        within: Duration,
-        names_each: bool,
-    ) -> bool {
-        let within = self.heard.patience().min(within / 2);
-        let mut poll = self.poll(names_each, within);
-        let Some(agreed) = poll.wait() else {
-            self.replicas.forget(poll.error(&self.primary).to_string());
-            return false;
-        };
-        let address = &agreed.address;
-        if address == than.address() {
-            self.replicas.replace_for_a_round(agreed.replicas, address);
-            return false;
+impl Kind for Sentinels {
+    fn open(&self, search: &Search) -> Result<Connection, Error> {
+        if let Some(error) = self.is_still_away(search) {
+            return Err(error);
         }
-        let why = format!("most sentinels name {address} as the primary");
-        self.replicas.forget(why);
-        true
+        self.connect(self.agreed(search.needs_all, search.left())?, search)
     }
-}
 
-/// A question to all sentinels, with answers that are still coming in.
-pub struct RollCall {
-    /// Name of the primary.
-    pub primary: String,
-    sentinels: usize,
-    coming: Receiver<Result<Answer, Error>>,
-    until: Instant,
-}
-
-impl RollCall {
-    /// Waits until all have answered, or the time is over.
-    pub fn votes(&self) -> Vec<Result<Answer, Error>> {
-        let answers = (0..self.sentinels).map(|_| {
-            let answer = self.coming.recv_timeout(left(self.until));
-            answer.unwrap_or_else(|_| {
-                let message = "a sentinel gives no answer in time".to_owned();
-                Err(Error::new(ErrorKind::Unreachable, message).because(Cause::Silent))
-            })
-        });
-        answers.collect()
+    /// If too few sentinels answer, connects to the last primary.
+    fn open_to_release(&self, search: &Search) -> Result<Connection, Error> {
+        match self.agreed(search.needs_all, search.left() / 2) {
+            Err(_) if search.last.was_reached() => {
+                let opened = search.connect(&search.last, &[cmd("ROLE")]);
+                opened.map(|(connection, _)| connection)
+            }
+            agreed => self.connect(agreed?, search),
+        }
     }
-}
 
-/// How the addresses on a host begin.
-fn host_of(address: &Address) -> String {
-    let address = address.to_string();
-    let end = address.rfind(':').map_or(address.len(), |colon| colon + 1);
-    address[..end].to_owned()
+    /// Asks all sentinels. Under `REDLOCK_SYNC=all` the next grant and renewal over this connection are valid only if most of
+    /// them name its server.
+    fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool {
+        let within = self.heard.patience().min(within / 2);
+        let (is_moved, goal) = match self.agreed(connection.confirming.needs_all(), within) {
+            Err(error) => (false, Goal::None(error.to_string())),
+            Ok(Agreed { address, .. }) if address != connection.server().address => {
+                let why = format!("most sentinels name {address} as the primary");
+                (true, Goal::None(why))
+            }
+            Ok(agreed) => (false, Goal::Each(agreed.replicas)),
+        };
+        connection.confirming.listed = Listed::for_a_round(goal);
+        is_moved
+    }
+
+    fn down_after(&self) -> Option<Duration> {
+        self.heard.down_after()
+    }
+
+    fn witnesses(&self) -> &[Arc<Server>] {
+        &self.nodes
+    }
+
+    fn roll_call(&self, within: Duration) -> Option<RollCall> {
+        let question = Question {
+            for_report: true,
+            ..self.question(true)
+        };
+        Some(RollCall {
+            primary: self.primary.clone(),
+            sentinels: self.nodes.len(),
+            coming: self.ask_all(&question, within),
+            until: Instant::now() + within,
+        })
+    }
 }
 
 #[cfg(test)]

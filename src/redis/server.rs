@@ -5,54 +5,28 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, cmd};
+use redis::{Cmd, Value, cmd};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
-use socket2::{SockRef, TcpKeepalive};
 
 use super::error::{Cause, Error, ErrorKind};
-use super::local::Local;
+use super::lock;
 use super::password::FreshPassword;
 use super::redis_cli::RedisCli;
-use super::stream::{Stream, left, open_unix};
+use super::reply::lossy_text;
+use super::resolve::resolve;
+use super::stream::{Stream, left, open_tcp, open_unix};
 use super::tls::{self, TlsFiles};
-use super::transport::Transport;
-use super::url::{Address, Login};
-use super::{in_thread, lock};
+use super::url::{Address, Login, UrlOrigin};
 use crate::reason::reason;
-use crate::sys::look_up;
-
-/// Where a URL was given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum UrlOrigin {
-    #[default]
-    Option,
-    Environment,
-    /// In this file, at this line.
-    File(PathBuf, usize),
-    /// Nowhere.
-    Default,
-}
-
-impl fmt::Display for UrlOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Option => f.write_str("--url"),
-            Self::Environment => f.write_str("$REDLOCK_URL"),
-            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
-            Self::Default => f.write_str("the default"),
-        }
-    }
-}
 
 /// What a server is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,23 +41,13 @@ pub enum Part {
     Node,
 }
 
-/// Load balancers and NATs forget idle connections after 4 to 15 minutes without notice. These probes keep the connections
-/// alive, and end those that are forgotten.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(30))
-    .with_interval(Duration::from_secs(10))
-    .with_retries(3);
-
 /// A server and our credentials there. Its `Display` and `Debug` never show a password.
 #[derive(Clone)]
 pub struct Server {
-    address: Address,
-    part: Part,
-    /// It is the server of this host, which is started where it doesn't run.
-    pub(super) local: Option<Arc<Local>>,
+    pub address: Address,
+    pub part: Part,
     pub database: i64,
-    pub username: Option<String>,
-    pub password: Option<String>,
+    pub login: Login,
     tls: TlsFiles,
     /// The longest that connecting, and each answer, may take.
     pub timeout: Duration,
@@ -96,29 +60,21 @@ pub struct Server {
     reached: Arc<AtomicBool>,
     /// Other nodes of the same cluster, as far as one of them has said.
     nodes: Arc<Mutex<Vec<Address>>>,
-    /// The experience with this address.
-    past: Arc<Past>,
-    /// The traits that the server has shown since its address was last found.
-    traits: Arc<Traits>,
+    pub(super) past: Arc<Past>,
 }
 
-/// The experience with an address, which lasts when the address is found again.
+/// Knowledge of this process about an address.
 #[derive(Default)]
-struct Past {
-    /// The shortest time that the answer to a call has taken, in microseconds; 0: none has come.
-    round_trip: AtomicU64,
+pub(super) struct Past {
+    /// The shortest time that the answer to a call has taken.
+    round_trip: Mutex<Option<Duration>>,
     /// Address of the last connection over TCP.
     last_address: Mutex<Option<SocketAddr>>,
-}
-
-/// Traits that a server has shown.
-#[derive(Default)]
-struct Traits {
-    /// It said that it is a replica.
+    /// The server said that it is a replica.
     is_replica: AtomicBool,
-    /// It closes the connection when it is asked for RESP3.
-    closes_on_hello: AtomicBool,
-    /// It has asked for a certificate, and there is none.
+    /// The server closes the connection when it is asked for RESP3, as some proxies do. So it is asked once.
+    pub(super) closes_on_hello: AtomicBool,
+    /// The server has asked for a certificate, and there is none.
     lacks_own: Arc<AtomicBool>,
 }
 
@@ -135,10 +91,8 @@ impl Server {
         Self {
             address,
             part,
-            local: None,
             database,
-            username: login.username,
-            password: login.password,
+            login,
             tls,
             timeout,
             origin,
@@ -147,24 +101,14 @@ impl Server {
             reached: Arc::default(),
             nodes: Arc::default(),
             past: Arc::default(),
-            traits: Arc::default(),
         }
-    }
-
-    /// Returns the socket of a server of this host that redlock starts.
-    pub fn local_socket(&self) -> Option<PathBuf> {
-        self.local.as_ref().map(|local| local.socket())
     }
 
     /// Another server of the same URL, with the same credentials.
     pub(super) fn at(&self, address: Address) -> Self {
-        let mut server = Self {
-            traits: Arc::default(),
-            ..self.clone()
-        };
+        let mut server = self.clone();
         if address != self.address {
             server.past = Arc::default();
-            server.local = None;
             server.address = address;
         }
         server
@@ -173,20 +117,11 @@ impl Server {
     /// The same server, without our credentials.
     pub fn without_login(self) -> Self {
         Self {
-            username: None,
-            password: None,
+            login: Login::default(),
             fresh_password: None,
             database: 0,
             ..self
         }
-    }
-
-    pub fn address(&self) -> &Address {
-        &self.address
-    }
-
-    pub fn part(&self) -> Part {
-        self.part
     }
 
     pub fn prefix(&self) -> &str {
@@ -204,7 +139,7 @@ impl Server {
     /// Whether there is a user in the URL, and no password anywhere. It may be the password itself, as of a
     /// `redis://PASSWORD@host`.
     pub fn has_only_user(&self) -> bool {
-        self.username.is_some() && !self.has_password()
+        self.login.username.is_some() && !self.has_password()
     }
 
     /// The user, as far as others may see it.
@@ -212,7 +147,7 @@ impl Server {
         if self.has_only_user() {
             return Some("***");
         }
-        self.username.as_deref()
+        self.login.username.as_deref()
     }
 
     /// Who we are there, in a sentence.
@@ -247,13 +182,13 @@ impl Server {
             return format!("{title} refused the user in the URL, which has no password; {next}");
         }
         let user = self.user();
-        let no_such_user = self.username.as_ref();
+        let no_such_user = self.login.username.as_ref();
         let no_such_user = no_such_user.map_or("", |_| ", or there is no such user");
         if let Some(password) = &self.fresh_password {
             let described = password.described();
             return format!("{title} refused {user}: {described} is wrong{no_such_user}");
         }
-        let next = match (&self.password, &self.username) {
+        let next = match (&self.login.password, &self.login.username) {
             (Some(_), _) if self.part == Part::Sentinel => {
                 "the password for the sentinels, which the URL sets, is wrong".to_owned()
             }
@@ -268,10 +203,7 @@ impl Server {
 
     /// It has answered a question of ours.
     pub(super) fn note_answer(&self) {
-        // Read first: it is written once.
-        if !self.was_reached() {
-            self.reached.store(true, Ordering::Relaxed);
-        }
+        self.reached.store(true, Ordering::Relaxed);
     }
 
     /// Whether it has answered this process.
@@ -281,16 +213,13 @@ impl Server {
 
     /// The answer to a call took this long.
     pub(super) fn note_round_trip(&self, took: Duration) {
-        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-        let before = self.past.round_trip.load(Ordering::Relaxed);
-        if before == 0 || took < before {
-            self.past.round_trip.store(took, Ordering::Relaxed);
-        }
+        let mut shortest = lock(&self.past.round_trip);
+        *shortest = Some(shortest.map_or(took, |before| before.min(took)));
     }
 
-    /// The shortest time that the answer to a call has taken: that of a way there and back. Zero where none has come.
+    /// Returns the shortest time that the answer to a call has taken: that of a way there and back. Zero if none has come.
     pub fn round_trip(&self) -> Duration {
-        Duration::from_micros(self.past.round_trip.load(Ordering::Relaxed))
+        lock(&self.past.round_trip).unwrap_or_default()
     }
 
     /// The other nodes of its cluster are at these addresses.
@@ -303,8 +232,12 @@ impl Server {
         lock(&self.nodes).clone()
     }
 
-    pub(super) fn note_replica(&self, is_replica: bool) {
-        self.traits.is_replica.store(is_replica, Ordering::Relaxed);
+    /// Notes the role by which the server answers `ROLE`.
+    pub(super) fn note_role(&self, answer: &Value) {
+        if let Some(role) = answer.as_sequence().and_then(<[Value]>::first) {
+            let is_replica = lossy_text(role) == "slave";
+            self.past.is_replica.store(is_replica, Ordering::Relaxed);
+        }
     }
 
     pub fn replica_error(&self) -> Error {
@@ -322,23 +255,13 @@ impl Server {
 
     /// Whether it said that it is a replica.
     pub fn is_replica(&self) -> bool {
-        self.traits.is_replica.load(Ordering::Relaxed)
-    }
-
-    /// Some proxies close the connection when they are asked for RESP3, so they are asked once.
-    pub(super) fn note_that_it_closes_on_hello(&self) {
-        self.traits.closes_on_hello.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it isn't to be asked for RESP3 again.
-    pub(super) fn closes_on_hello(&self) -> bool {
-        self.traits.closes_on_hello.load(Ordering::Relaxed)
+        self.past.is_replica.load(Ordering::Relaxed)
     }
 
     /// Shares a password that is read for each connection, if there is one.
     pub(super) fn set_fresh_password(&mut self, password: Option<Arc<FreshPassword>>) {
         if password.is_some() {
-            self.password = None;
+            self.login.password = None;
             self.fresh_password = password;
         }
     }
@@ -348,29 +271,26 @@ impl Server {
     /// # Errors
     /// As [`FreshPassword::read`].
     pub(super) fn read_password(&self) -> Result<(), Error> {
-        match &self.fresh_password {
-            Some(password) => password.read(),
-            None => Ok(()),
-        }
+        self.fresh_password.iter().try_for_each(|it| it.read())
     }
 
     /// Returns the password for a new connection.
     fn password(&self) -> Option<Cow<'_, str>> {
         match &self.fresh_password {
             Some(password) => password.password().map(Cow::Owned),
-            None => self.password.as_deref().map(Cow::Borrowed),
+            None => self.login.password.as_deref().map(Cow::Borrowed),
         }
     }
 
     /// Returns true if a password is set, in the URL or elsewhere.
     fn has_password(&self) -> bool {
-        self.password.is_some() || self.fresh_password.is_some()
+        self.login.password.is_some() || self.fresh_password.is_some()
     }
 
     /// Returns the commands that log in and choose the database.
     pub(super) fn login(&self) -> Vec<Cmd> {
         let mut commands = Vec::new();
-        let (username, password) = (self.username.as_deref(), self.password());
+        let (username, password) = (self.login.username.as_deref(), self.password());
         // There are users without a password.
         if username.is_some() || password.is_some() {
             let auth = cmd("AUTH")
@@ -385,21 +305,16 @@ impl Server {
         commands
     }
 
-    /// How it is reached.
-    pub fn transport(&self) -> Transport {
-        Transport::of(&self.address)
-    }
-
     /// Returns true if a password crosses a network unencrypted.
     pub(super) fn sends_open_password(&self) -> bool {
-        let is_open = self.transport() == Transport::Plain { is_loopback: false };
-        is_open && self.has_password()
+        let is_encrypted = self.address.has_tls() || self.address.is_within_host();
+        !is_encrypted && self.has_password()
     }
 
     /// How redis-cli reaches it. A user without a password may be the password itself, and isn't shown.
     pub fn redis_cli(&self) -> RedisCli {
-        let user = self.username.clone().filter(|_| self.has_password());
-        let asks = self.has_password() || self.username.is_some();
+        let user = self.login.username.clone().filter(|_| self.has_password());
+        let asks = self.has_password() || self.login.username.is_some();
         RedisCli::new(&self.address, &self.tls, user, asks)
     }
 
@@ -407,16 +322,8 @@ impl Server {
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         match &self.address {
             Address::Unix(path) => {
-                let opened = match &self.local {
-                    Some(local) => local
-                        .open(until)
-                        .map_err(|error| error.with_origin(self.url_origin())),
-                    None => open_unix(path, until).map_err(|error| self.no_socket(path, &error)),
-                };
-                let unix = opened?;
-                unix.set_nonblocking(true)
-                    .map_err(|error| self.unreachable_error(&error))?;
-                Ok(Stream::Plain(unix.into()))
+                let opened = open_unix(path, until).and_then(Stream::from_unix);
+                opened.map_err(|error| self.no_socket(path, &error))
             }
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;
@@ -446,40 +353,24 @@ impl Server {
     /// may fail, or name other addresses, while a job needs its lock renewed there.
     fn open_tcp(&self, host: &str, port: u16, until: Instant) -> Result<TcpStream, Error> {
         let last = *lock(&self.past.last_address);
-        let resolved = match (last, left(until)) {
-            (Some(_), Ok(left)) => {
-                resolve(host, port, until.checked_sub(left / 2).unwrap_or(until))
-            }
-            _ => resolve(host, port, until),
+        let resolved = match last {
+            Some(_) => resolve(host, port, Instant::now() + super::left(until) / 2),
+            None => resolve(host, port, until),
         };
-        let mut failure = match &resolved {
-            Ok(_) => self.unreachable_because("the name has no address"),
-            Err(error) => self.unknown_host(host, error),
+        let addresses = match (&resolved, last) {
+            // A name that has moved names another server, which alone may grant a lock.
+            (Ok(addresses), _) => addresses,
+            (Err(_), Some(last)) => &vec![last],
+            (Err(error), None) => return Err(self.unknown_host(host, error)),
         };
-        let is_resolved = resolved.is_ok();
-        // A name that has moved names another server, which alone may grant a lock.
-        let addresses = resolved.unwrap_or_else(|_| last.into_iter().collect());
-        let mut more = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-        for address in addresses {
-            // Each gets its share of what is left, so that one that is silent leaves time for the others.
-            let left = left(until).map_err(|error| self.unreachable_error(&error))?;
-            let share = left / more;
-            more -= 1;
-            match TcpStream::connect_timeout(&address, share) {
-                Ok(tcp) => {
-                    // Our messages are small and each waits for its answer.
-                    tcp.set_nodelay(true)
-                        .and_then(|()| SockRef::from(&tcp).set_tcp_keepalive(&KEEPALIVE))
-                        .and_then(|()| tcp.set_nonblocking(true))
-                        .map_err(|error| self.unreachable_error(&error))?;
-                    *lock(&self.past.last_address) = Some(address);
-                    return Ok(tcp);
-                }
-                Err(error) if is_resolved => failure = self.unreachable_error(&error),
-                Err(_) => {}
+        match (open_tcp(addresses, until), &resolved) {
+            (Ok((tcp, address)), _) => {
+                *lock(&self.past.last_address) = Some(address);
+                Ok(tcp)
             }
+            (Err(error), Ok(_)) => Err(self.unreachable_error(&error)),
+            (Err(_), Err(error)) => Err(self.unknown_host(host, error)),
         }
-        Err(failure)
     }
 
     fn encrypt(
@@ -488,7 +379,7 @@ impl Server {
         host: &str,
         until: Instant,
     ) -> Result<StreamOwned<ClientConnection, TcpStream>, Error> {
-        let config = self.tls.client_config(&self.traits.lacks_own)?;
+        let config = self.tls.client_config(&self.past.lacks_own)?;
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| wrong_url(format!("\"{host}\" is not a valid certificate name")))?;
         let mut tls = ClientConnection::new(Arc::new(config), name)
@@ -532,9 +423,10 @@ impl Server {
 
     /// Returns `rediss` if this server is reached over TLS, otherwise `redis`: schemes of URLs begin so.
     pub fn scheme(&self) -> &'static str {
-        match self.address {
-            Address::Tcp { tls: true, .. } => "rediss",
-            Address::Tcp { tls: false, .. } | Address::Unix(_) => "redis",
+        if self.address.has_tls() {
+            "rediss"
+        } else {
+            "redis"
         }
     }
 
@@ -627,13 +519,9 @@ impl Server {
     }
 
     fn handshake(&self) -> tls::Handshake<'_> {
-        let host = match &self.address {
-            Address::Tcp { host, .. } => host,
-            Address::Unix(_) => "",
-        };
         tls::Handshake {
-            host,
-            lacks_own: self.traits.lacks_own.load(Ordering::Relaxed),
+            host: self.address.host(),
+            lacks_own: self.past.lacks_own.load(Ordering::Relaxed),
             has_own: self.tls.cert.is_some(),
         }
     }
@@ -724,74 +612,6 @@ impl Server {
 /// Returns an error of the URL, or of the files that it needs.
 fn wrong_url(message: String) -> Error {
     Error::new(ErrorKind::Config, message)
-}
-
-/// Returns the addresses of a host. The C library has no time limit of its own, so each lookup has a thread that may outlive
-/// this. Some name servers fail, or are silent, if asked for IPv6 addresses, and musl then finds none at all: so each family
-/// is also looked up alone, if both together fail or take a while.
-pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![(address, port).into()]);
-    }
-    let (answer, answers) = mpsc::channel();
-    let pause = left(until)? / 8;
-    let mut families = [libc::AF_UNSPEC, libc::AF_INET, libc::AF_INET6].into_iter();
-    let (mut pending, mut failure) = (0, io::ErrorKind::TimedOut.into());
-    // IPv6 addresses alone don't count as long as IPv4 addresses may come.
-    let mut fallback = None;
-    loop {
-        let family = families.next();
-        if let Some(family) = family {
-            let host = host.to_owned();
-            let started = in_thread(&answer, move || {
-                let is_first = family == libc::AF_UNSPEC;
-                let listed = is_first.then(|| in_hosts_file(&host, port)).flatten();
-                let result = listed.map_or_else(|| look_up(&host, port, family), Ok);
-                (family, result)
-            });
-            match started {
-                Ok(()) => pending += 1,
-                Err(error) => failure = error,
-            }
-        }
-        let mut within = left(until)?;
-        if family.is_some() || fallback.is_some() {
-            within = within.min(pause);
-        }
-        if pending > 0 {
-            match answers.recv_timeout(within) {
-                Ok((libc::AF_INET6, Ok(addresses))) => {
-                    pending -= 1;
-                    fallback = Some(addresses);
-                }
-                Ok((_, Ok(addresses))) => return Ok(addresses),
-                Ok((_, Err(error))) => {
-                    pending -= 1;
-                    failure = error;
-                }
-                Err(_) if families.len() == 0 && fallback.is_some() => pending = 0,
-                Err(_) => {}
-            }
-        }
-        if pending == 0 && families.len() == 0 {
-            return fallback.ok_or(failure);
-        }
-    }
-}
-
-/// Returns the addresses of a host in `/etc/hosts`, if it is there: musl finds only names in the same case.
-fn in_hosts_file(host: &str, port: u16) -> Option<Vec<SocketAddr>> {
-    let file = BufReader::new(File::open("/etc/hosts").ok()?);
-    let of_host = |line: Vec<u8>| {
-        let line = String::from_utf8_lossy(&line);
-        let mut words = line.split('#').next()?.split_whitespace();
-        let address: IpAddr = words.next()?.parse().ok()?;
-        let is_named = words.any(|name| name.eq_ignore_ascii_case(host));
-        is_named.then(|| (address, port).into())
-    };
-    let lines = file.split(b'\n').map_while(Result::ok);
-    let addresses: Vec<SocketAddr> = lines.filter_map(of_host).collect();
-    (!addresses.is_empty()).then_some(addresses)
 }
 
 /// What a server said that speaks something else, as far as it has come.

@@ -1,16 +1,23 @@
 //! A byte stream to a server, over TCP, TLS or a socket file, that can be waited for.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConnection, StreamOwned};
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::ready;
+
+/// Load balancers and NATs forget idle connections after 4 to 15 minutes without notice. These probes keep the connections
+/// alive, and end those that are forgotten.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(30))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(3);
 
 /// A connected, non-blocking byte stream.
 pub(super) enum Stream {
@@ -19,6 +26,11 @@ pub(super) enum Stream {
 }
 
 impl Stream {
+    pub(super) fn from_unix(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self::Plain(stream.into()))
+    }
+
     /// What was read from the socket already, but not by us: only TLS reads whole records.
     pub(super) fn read_ahead(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -109,4 +121,27 @@ pub(super) fn open_unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
     socket.set_write_timeout(Some(left(until)?))?;
     socket.connect(&SockAddr::unix(path)?)?;
     Ok(socket.into())
+}
+
+/// Connects to the first of these addresses that answers.
+pub(super) fn open_tcp(
+    addresses: &[SocketAddr],
+    until: Instant,
+) -> io::Result<(TcpStream, SocketAddr)> {
+    let mut failure = io::ErrorKind::AddrNotAvailable.into();
+    for (address, more) in addresses.iter().zip((1..=addresses.len()).rev()) {
+        // Each gets its share of the time that is left, so that a silent one leaves time for the others.
+        let share = left(until)? / u32::try_from(more).unwrap_or(u32::MAX);
+        match TcpStream::connect_timeout(address, share) {
+            Ok(tcp) => {
+                // Our messages are small and each waits for its answer.
+                tcp.set_nodelay(true)?;
+                SockRef::from(&tcp).set_tcp_keepalive(&KEEPALIVE)?;
+                tcp.set_nonblocking(true)?;
+                return Ok((tcp, *address));
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }

@@ -2,9 +2,11 @@
 //! part may turn out to be a piece of a password.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
+
+use percent_encoding::percent_decode_str;
 
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,12 +15,61 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+impl Address {
+    /// Returns the host as a URL names it; empty for a socket.
+    pub fn host(&self) -> &str {
+        match self {
+            Self::Tcp { host, .. } => host,
+            Self::Unix(_) => "",
+        }
+    }
+
+    /// Returns true if connections are encrypted.
+    pub fn has_tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true, .. })
+    }
+
+    pub fn is_socket(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+
+    /// Returns true if only this host reaches the server by this address.
+    pub fn is_within_host(&self) -> bool {
+        let host = self.host();
+        let is_loopback = |ip: IpAddr| ip.is_loopback();
+        self.is_socket() || host == "localhost" || host.parse().is_ok_and(is_loopback)
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
             Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Origin of a URL.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum UrlOrigin {
+    #[default]
+    Option,
+    Environment,
+    /// In this file, at this line.
+    File(PathBuf, usize),
+    /// Nowhere.
+    Default,
+}
+
+impl fmt::Display for UrlOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Option => f.write_str("--url"),
+            Self::Environment => f.write_str("$REDLOCK_URL"),
+            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Default => f.write_str("the default"),
         }
     }
 }
@@ -345,20 +396,9 @@ fn some(text: String) -> Option<String> {
 
 /// Returns a text without its escapes; a % that begins none stands for itself.
 fn decoded(text: &str, what: &str) -> Result<String, String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let digits = part.get(..2);
-        let digits = digits.filter(|it| it.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        match digits.map(|digits| u8::from_str_radix(digits, 16)) {
-            Some(Ok(byte)) => {
-                bytes.push(byte);
-                bytes.extend(&part.as_bytes()[2..]);
-            }
-            _ => bytes.extend([b"%", part.as_bytes()].concat()),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| format!("the {what} isn't UTF-8"))
+    let decoded = percent_decode_str(text).decode_utf8();
+    let decoded = decoded.map_err(|_| format!("the {what} isn't UTF-8"))?;
+    Ok(decoded.into_owned())
 }
 
 #[cfg(test)]

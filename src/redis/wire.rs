@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ServerError, Value};
@@ -57,21 +58,21 @@ pub(super) enum AboutReplicas {
     Copying,
 }
 
-/// Request that an answer still to come belongs to.
+/// An answer that is still to come, by what it answers.
 pub(super) enum Expected {
     /// A call, and whether it is sent again, with its text, if the server doesn't know the script.
     Call(RequestId, Call, bool),
-    /// A command whose answer is wanted as it is.
-    Plain(RequestId),
-    /// Like `Plain`, but also for an error.
-    Any(RequestId),
+    /// A command that must not arrive late, if nobody waits for its answer any more.
+    Command(RequestId),
+    /// A question, which may arrive late: if it writes anything, its last part removes that.
+    Question(RequestId),
     /// The change to RESP3.
     Hello,
     /// An optional request: tracking.
     Optional,
     /// Role of the server, if the user may ask for it.
     Role,
-    /// An answer about replicas.
+    /// A question about replicas.
     Replicas(AboutReplicas),
     /// The beginning of a key, which should contain one of these values.
     Value(Vec<Vec<u8>>),
@@ -95,7 +96,7 @@ pub enum Received {
 }
 
 /// What the server pushes, or what is known without a word from it.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Push {
     /// The subscription is confirmed.
     Subscribed,
@@ -109,29 +110,23 @@ pub enum Push {
     KeyChanged,
 }
 
-/// What the next reply may weigh.
-#[derive(Clone, Copy)]
-pub(super) enum ReplyLimit {
-    Usual,
-    /// It is one of a listing, which may weigh this much more.
-    Listing(usize),
-}
-
 /// The bytes to and from one server, and the answers that they are to bring.
 pub(super) struct Wire {
     stream: Stream,
     pub(super) replies: Replies,
     /// How much was read since the caller was last at its clock.
     bytes_this_turn: usize,
-    pub(super) reply_limit: ReplyLimit,
+    /// Bytes that the replies of a listing may still weigh together; `None` for any other reply.
+    pub(super) listing: Option<usize>,
     pub(super) expected: VecDeque<Expected>,
+    /// Number of requests.
     pub(super) sent: RequestId,
-    /// When something was last written.
-    written: Instant,
-    /// The last call, and when it was sent.
-    called: Option<(RequestId, Instant)>,
-    /// What is to be sent once that is permitted; `None`: at once.
-    held_back: Option<Vec<u8>>,
+    /// The bytes of requests that weren't sent yet.
+    unsent: Vec<u8>,
+    /// Nothing is sent until this is false again.
+    pub(super) is_held_back: bool,
+    /// The last call, and when it was sent, until the answer.
+    pub(super) called: Option<(RequestId, Instant)>,
     /// Something that was asked was answered.
     has_answered: bool,
     /// A script was answered: we were permitted to call it.
@@ -144,28 +139,23 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Opens the way to a server, all `until` then.
-    pub(super) fn open(
-        server: &Arc<Server>,
-        timeout: Duration,
-        until: Instant,
-    ) -> Result<Self, Error> {
-        Ok(Self {
-            stream: server.open(until)?,
+    pub(super) fn new(stream: Stream, server: &Arc<Server>, timeout: Duration) -> Self {
+        Self {
+            stream,
             replies: Replies::default(),
             bytes_this_turn: 0,
-            reply_limit: ReplyLimit::Usual,
+            listing: None,
             expected: VecDeque::new(),
             sent: 0,
-            written: Instant::now(),
+            unsent: Vec::new(),
+            is_held_back: false,
             called: None,
-            held_back: None,
             has_answered: false,
             is_proven: false,
             broken: None,
             server: Arc::clone(server),
             timeout,
-        })
+        }
     }
 
     /// Whether an answer of this kind is still to come.
@@ -173,22 +163,8 @@ impl Wire {
         self.expected.iter().any(is_it)
     }
 
-    /// Holds back what is sent from now on.
-    pub(super) fn hold_back(&mut self) {
-        self.held_back.get_or_insert_default();
-    }
-
-    /// What was held back; what is sent from now on isn't.
-    pub(super) fn take_held_back(&mut self) -> Vec<u8> {
-        self.held_back.take().unwrap_or_default()
-    }
-
     /// The error for what a server answers to a request.
-    pub(super) fn call_error(&self, expected: Option<&Expected>, error: &ServerError) -> Error {
-        let call = match expected {
-            Some(Expected::Call(_, call, _)) => Some(call),
-            _ => None,
-        };
+    pub(super) fn call_error(&self, call: Option<&Call>, error: &ServerError) -> Error {
         let key = call.and_then(|call| call.keys.first()).map(Vec::as_slice);
         let script = call.map(|call| call.script.source);
         let is_about_password = matches!(error.code(), "NOAUTH" | "WRONGPASS");
@@ -198,6 +174,14 @@ impl Wire {
             self.softened_by_fresh_password(error)
         } else {
             error
+        }
+    }
+
+    /// Returns the answer to a plain command, or the error that it is.
+    pub(super) fn unless_refused(&self, answer: Value) -> Result<Value, Error> {
+        match answer {
+            Value::ServerError(error) => Err(self.call_error(None, &error)),
+            answer => Ok(answer),
         }
     }
 
@@ -211,32 +195,37 @@ impl Wire {
         error
     }
 
-    /// Adds a command to what is written next, and notes the answer that it will bring.
-    pub(super) fn add(&mut self, bytes: &mut Vec<u8>, command: &Cmd, expected: Expected) {
-        command.write_packed_command(bytes);
-        self.expected.push_back(expected);
-    }
-
-    /// Adds a command whose answer is for the caller; returns the number of the request.
-    pub(super) fn add_request(
-        &mut self,
-        bytes: &mut Vec<u8>,
-        command: &Cmd,
-        expected: impl FnOnce(RequestId) -> Expected,
-    ) -> RequestId {
+    /// Returns the number of the next request.
+    pub(super) fn next_request(&mut self) -> RequestId {
         self.sent += 1;
-        self.add(bytes, command, expected(self.sent));
         self.sent
     }
 
-    /// Sends a command, and notes the answer that it will bring.
-    pub(super) fn ask(&mut self, command: &Cmd, expected: Expected) -> Result<(), Error> {
-        let mut bytes = Vec::new();
-        self.add(&mut bytes, command, expected);
-        self.write(&bytes, self.until())
+    /// Adds a command to what is sent next, and the answer that it will bring to those that are to come.
+    pub(super) fn add(&mut self, command: &Cmd, expected: Expected) {
+        command.write_packed_command(&mut self.unsent);
+        self.expected.push_back(expected);
     }
 
-    /// When what is sent now has to be through.
+    /// Adds a command in front of all that wasn't sent yet.
+    pub(super) fn put_first(&mut self, command: &Cmd) {
+        self.unsent.splice(..0, command.get_packed_command());
+    }
+
+    /// Sends what was added, in one write, until this moment at the latest.
+    pub(super) fn send(&mut self, until: Instant) -> Result<(), Error> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        if self.is_held_back || self.unsent.is_empty() {
+            return Ok(());
+        }
+        let sent = self.stream.send(&self.unsent, until);
+        self.unsent.clear();
+        sent.map_err(|error| self.parting_error().unwrap_or_else(|| self.closed(&error)))
+    }
+
+    /// Returns the end of the time for what is sent now.
     pub(super) fn until(&self) -> Instant {
         Instant::now() + self.timeout
     }
@@ -283,15 +272,13 @@ impl Wire {
             Broken::Noise(noise) => {
                 self.abandoned_error(&format!("it does not speak the Redis protocol: {noise:?}"))
             }
-            Broken::TooLarge => match self.reply_limit {
-                ReplyLimit::Usual => {
-                    self.abandoned_error(&format!("an answer was larger than {} MiB", USUAL >> 20))
-                }
-                ReplyLimit::Listing(_) => self.abandoned_error(&format!(
-                    "the data of these locks is larger than {} MiB; name fewer locks",
-                    LISTING >> 20
-                )),
-            },
+            Broken::TooLarge if self.listing.is_some() => self.abandoned_error(&format!(
+                "the data of these locks is larger than {} MiB; name fewer locks",
+                LISTING >> 20
+            )),
+            Broken::TooLarge => {
+                self.abandoned_error(&format!("an answer was larger than {} MiB", USUAL >> 20))
+            }
             Broken::TooDeep => self.abandoned_error("an answer was nested too deep"),
         }
     }
@@ -302,11 +289,7 @@ impl Wire {
             return Err(error.clone());
         }
         loop {
-            let limit = match self.reply_limit {
-                ReplyLimit::Usual => USUAL,
-                ReplyLimit::Listing(left) => left,
-            };
-            let reply = self.replies.next(limit);
+            let reply = self.replies.next(self.listing.unwrap_or(USUAL));
             if let Some(reply) = reply.map_err(|broken| self.broken_error(&broken))? {
                 self.server.note_answer();
                 return Ok(Some(reply));
@@ -341,7 +324,10 @@ impl Wire {
         // A server that went away did so for another reason.
         let expects_hello = self.expects(|expected| matches!(expected, Expected::Hello));
         if expects_hello && self.has_answered {
-            self.server.note_that_it_closes_on_hello();
+            self.server
+                .past
+                .closes_on_hello
+                .store(true, Ordering::Relaxed);
         }
         if !self.server.was_reached() && (self.begins_as_tls() || self.server.expects_tls(PROBE)) {
             return self.server.speaks_tls();
@@ -366,35 +352,6 @@ impl Wire {
         Err(self.server.silent_error())
     }
 
-    pub(super) fn write(&mut self, bytes: &[u8], until: Instant) -> Result<(), Error> {
-        if let Some(error) = &self.broken {
-            return Err(error.clone());
-        }
-        if let Some(held_back) = &mut self.held_back {
-            held_back.extend_from_slice(bytes);
-            return Ok(());
-        }
-        let sent = self.stream.send(bytes, until);
-        self.written = Instant::now();
-        sent.map_err(|error| self.parting_error().unwrap_or_else(|| self.closed(&error)))
-    }
-
-    /// The request that was written last is a call, whose answer tells how far away the server is.
-    pub(super) fn note_call(&mut self) {
-        self.called = Some((self.sent, self.written));
-    }
-
-    /// The call takes more than one way there and back.
-    pub(super) fn forget_call(&mut self) {
-        self.called = None;
-    }
-
-    pub(super) fn note_round_trip(&mut self, answered: RequestId) {
-        if let Some((_, at)) = self.called.take_if(|(of, _)| *of == answered) {
-            self.server.note_round_trip(at.elapsed());
-        }
-    }
-
     /// What a server said before it closed the connection, that has let in nothing of ours: that it is
     /// in protected mode, say.
     fn parting_error(&mut self) -> Option<Error> {
@@ -402,9 +359,7 @@ impl Wire {
             return None;
         }
         match self.next_reply() {
-            Ok(Some(Value::ServerError(error))) => {
-                Some(from_server(&error, &self.server, None, None))
-            }
+            Ok(Some(Value::ServerError(error))) => Some(self.call_error(None, &error)),
             _ => None,
         }
     }
@@ -413,9 +368,8 @@ impl Wire {
     fn must_reset(&self) -> bool {
         let must_not_come_late = |expected: &Expected| match expected {
             Expected::Call(_, call, _) => Some(!call.script.may_arrive_late),
-            Expected::Plain(_) => Some(true),
-            // If such a question writes anything, its last part removes that.
-            Expected::Any(_)
+            Expected::Command(_) => Some(true),
+            Expected::Question(_)
             | Expected::Hello
             | Expected::Optional
             | Expected::Role

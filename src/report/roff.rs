@@ -1,26 +1,27 @@
 //! The manual as plain text, for hosts without man(1). It knows the requests that the pages of redlock use. Pure.
 
-use std::fmt::Write as _;
-
-use super::text::{columns, padded, wrapped};
+use super::text::{columns, wrapped};
 
 /// Width of the text, and of an indent.
 const WIDTH: usize = 78;
 const INDENT: usize = 7;
 
-/// Text that stands for a sequence of roff.
-const SEQUENCES: [(&str, &str); 11] = [
+/// Texts that stand for sequences of roff. The backslash is the last, as it would begin another sequence.
+const SEQUENCES: [(&str, &str); 14] = [
     ("\\(bu", "•"),
     ("\\(aq", "'"),
-    ("\\*(Aq", "'"),
     ("\\(lq", "“"),
     ("\\(rq", "”"),
     ("\\(dq", "\""),
+    ("\\*(Aq", "'"),
     ("\\-", "-"),
     ("\\~", "\u{a0}"),
     ("\\&", ""),
+    ("\\fB", ""),
+    ("\\fI", ""),
+    ("\\fR", ""),
+    ("\\fP", ""),
     ("\\e", "\\"),
-    ("\\ ", "\u{a0}"),
 ];
 
 /// A page so far.
@@ -32,8 +33,8 @@ struct Page {
     /// Indents of a part within its section, and of the paragraph below its tag.
     nested: usize,
     hang: usize,
-    /// The tag of the next paragraph.
-    tag: Option<String>,
+    /// The paragraph begins with its tag.
+    is_tagged: bool,
     is_tag_next: bool,
     is_verbatim: bool,
 }
@@ -44,7 +45,7 @@ pub fn plain(page: &str) -> String {
     for line in page.lines() {
         match line.strip_prefix('.') {
             Some(request) => plain.request(request),
-            None => plain.add(unescaped(line)),
+            None => plain.add(&unescaped(line)),
         }
     }
     plain.end_paragraph();
@@ -54,23 +55,25 @@ pub fn plain(page: &str) -> String {
 impl Page {
     fn request(&mut self, request: &str) {
         let (name, rest) = request.split_once(' ').unwrap_or((request, ""));
+        let text = unescaped(rest);
         match name {
             "SH" | "SS" => {
                 self.begin_paragraph(0);
                 self.nested = 0;
-                let indent = if name == "SS" { "   " } else { "" };
-                let _ = writeln!(self.text, "{indent}{}", arguments(rest).join(" "));
+                self.line(if name == "SS" { 3 } else { 0 }, &text);
             }
             "PP" | "sp" => self.begin_paragraph(0),
             "TP" => {
                 self.begin_paragraph(INDENT);
                 self.is_tag_next = true;
             }
+            "IP" if text.is_empty() => self.begin_paragraph(INDENT),
             "IP" => {
-                let arguments = arguments(rest);
-                let width = arguments.get(1).and_then(|width| width.parse().ok());
-                self.begin_paragraph(width.unwrap_or(INDENT));
-                self.tag = arguments.into_iter().next();
+                // The width of the tag follows it.
+                let tag = text.split(' ').next().unwrap_or_default();
+                self.begin_paragraph(columns(tag) + 1);
+                self.is_tagged = true;
+                tag.clone_into(&mut self.words);
             }
             "RS" | "RE" => {
                 self.end_paragraph();
@@ -83,28 +86,39 @@ impl Page {
                 self.is_verbatim = matches!(name, "nf" | "EX");
             }
             "br" => self.end_paragraph(),
-            "B" | "I" => self.add(arguments(rest).join(" ")),
-            "BR" | "BI" => self.add(arguments(rest).concat()),
+            "B" | "I" => self.add(&text),
+            "BR" | "BI" => {
+                // The parts stand together. Spaces within quotes stay.
+                let quoted = (0..).zip(text.split('"'));
+                let parts = quoted.map(|(at, part)| match at % 2 {
+                    0 => part.replace(' ', ""),
+                    _ => part.to_owned(),
+                });
+                self.add(&parts.collect::<String>());
+            }
             // The title, and how man is to break lines.
             _ => {}
         }
     }
 
     /// Adds a line of text.
-    fn add(&mut self, line: String) {
+    fn add(&mut self, line: &str) {
         if std::mem::take(&mut self.is_tag_next) {
-            self.tag = Some(line);
+            self.line(INDENT + self.nested, line);
         } else if self.is_verbatim {
-            let indent = INDENT + self.nested + self.hang;
-            self.text += format!("{:indent$}{line}", "").trim_end();
-            self.text.push('\n');
+            self.line(INDENT + self.nested + self.hang, line);
         } else if line.is_empty() {
-            let hang = self.hang;
-            self.begin_paragraph(hang);
+            self.begin_paragraph(self.hang);
         } else {
             self.words += if self.words.is_empty() { "" } else { " " };
-            self.words += &line;
+            self.words += line;
         }
+    }
+
+    /// Writes a line.
+    fn line(&mut self, indent: usize, line: &str) {
+        self.text += format!("{:indent$}{line}", "").trim_end();
+        self.text.push('\n');
     }
 
     fn begin_paragraph(&mut self, hang: usize) {
@@ -117,50 +131,25 @@ impl Page {
         let words = std::mem::take(&mut self.words);
         let base = INDENT + self.nested;
         let indent = base + self.hang;
-        let mut start = " ".repeat(indent);
-        if let Some(tag) = self.tag.take() {
-            if columns(&tag) < self.hang && !words.is_empty() {
-                start = format!("{:base$}{}", "", padded(&tag, self.hang));
-            } else {
-                let _ = writeln!(self.text, "{:base$}{tag}", "");
-            }
-        }
+        let mut start = if std::mem::take(&mut self.is_tagged) {
+            base
+        } else {
+            indent
+        };
         if words.is_empty() {
             return;
         }
-        for line in wrapped(&words, Some(WIDTH.saturating_sub(indent))) {
-            let _ = writeln!(self.text, "{start}{line}");
-            start = " ".repeat(indent);
+        for line in wrapped(&words, Some(WIDTH - indent)) {
+            self.line(start, line);
+            start = indent;
         }
     }
 }
 
-/// Returns the arguments of a request; those with spaces stand in quotes.
-fn arguments(mut rest: &str) -> Vec<String> {
-    let mut all = Vec::new();
-    while !rest.is_empty() {
-        let (argument, after) = match rest.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
-            None => rest.split_once(' ').unwrap_or((rest, "")),
-        };
-        all.push(unescaped(argument));
-        rest = after.trim_start();
-    }
-    all
-}
-
 /// Returns a text without fonts and sequences.
-fn unescaped(mut rest: &str) -> String {
-    let mut text = String::new();
-    while let Some(at) = rest.find('\\') {
-        text += &rest[..at];
-        rest = &rest[at..];
-        let known = SEQUENCES
-            .iter()
-            .find(|(sequence, _)| rest.starts_with(sequence));
-        let (length, meaning) = known.map_or((3, ""), |(sequence, text)| (sequence.len(), *text));
-        text += meaning;
-        rest = rest.get(length..).unwrap_or_default();
-    }
-    text + rest
+fn unescaped(text: &str) -> String {
+    let sequences = SEQUENCES.iter();
+    sequences.fold(text.to_owned(), |text, (sequence, meaning)| {
+        text.replace(sequence, meaning)
+    })
 }

@@ -1,61 +1,25 @@
 //! The one table: columns that give way, in an order that its user states, until the table fits the terminal. Widths
 //! are those of the terminal, not characters. Pure: it never asks how wide the terminal is.
 
-use std::borrow::Cow;
-
 use super::style::{Line, Style};
-use super::text::{columns, shorten, truncate};
-
-/// A cell: safe for a terminal, and how it looks.
-pub type Cell<'a> = (Style, Cow<'a, str>);
+use super::text::{columns, truncate};
 
 /// Way of a table to become narrower. Columns are known by their numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// The column is left out.
     Hide(usize),
-    /// The column shows the brief form of its heading and cells.
-    Brief(usize),
     /// The column is no wider than the last number, and cut as far as it must be: down to the first one.
     Cut(usize, usize, usize),
-}
-
-/// A column. It is cut at its end, unless it says otherwise.
-#[derive(Clone, Debug, Default)]
-pub struct Column {
-    /// The heading, and the width of the widest cell: in full, and brief.
-    headings: [Cow<'static, str>; 2],
-    natural: [usize; 2],
-    is_middle: bool,
-    /// Form that is shown, and its width.
-    form: usize,
-    width: usize,
-}
-
-impl Column {
-    pub fn new(heading: &'static str) -> Self {
-        Self::of(heading, heading)
-    }
-
-    /// Returns a column with a heading of its own for its brief form.
-    pub fn of(full: &'static str, brief: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            headings: [full.into(), brief.into()],
-            ..Self::default()
-        }
-    }
-
-    /// Returns the column, cut in its middle, as both ends say something.
-    pub fn middle(self) -> Self {
-        let is_middle = true;
-        Self { is_middle, ..self }
-    }
 }
 
 /// The columns of a table, for a width.
 #[derive(Clone, Debug)]
 pub struct Table {
-    columns: Vec<Column>,
+    headings: Vec<String>,
+    /// Widths of the widest cells, and of the columns as they are laid out.
+    natural: Vec<usize>,
+    widths: Vec<usize>,
     shown: Vec<usize>,
     /// Columns that may be cut, their least widths and their most, in the order in which they are cut.
     cuts: Vec<(usize, usize, usize)>,
@@ -66,62 +30,57 @@ pub struct Table {
 const GAP: usize = 2;
 
 impl Table {
-    /// Returns columns that are wide enough for these rows. `cell`: that of a row and column, in full or brief.
-    pub fn new<'a, R>(
-        mut columns: Vec<Column>,
-        rows: &'a [R],
-        cell: impl Fn(&'a R, usize, bool) -> Cell<'a>,
-    ) -> Self {
-        for (at, column) in columns.iter_mut().enumerate() {
-            for form in [0, 1] {
-                let cells = rows.iter().map(|row| cell(row, at, form == 1).1);
-                let texts = cells.chain([column.headings[form].clone()]);
-                let widest = texts.map(|text| super::columns(&text)).max();
-                column.natural[form] = widest.unwrap_or(0);
+    /// Returns columns that are wide enough for these rows, whose cells are safe for a terminal.
+    pub fn new<'a>(headings: &[&str], rows: impl IntoIterator<Item = &'a [String]>) -> Self {
+        let mut natural: Vec<usize> = headings.iter().map(|heading| columns(heading)).collect();
+        for row in rows {
+            for (width, cell) in natural.iter_mut().zip(row) {
+                *width = columns(cell).max(*width);
             }
         }
         Self {
-            shown: (0..columns.len()).collect(),
-            columns,
+            headings: headings.iter().map(|&heading| heading.into()).collect(),
+            shown: (0..headings.len()).collect(),
+            widths: natural.clone(),
+            natural,
             cuts: Vec::new(),
             width: usize::MAX,
         }
     }
 
-    /// Takes one stage after the other until the table fits a terminal of this width, if there is one; false if it
+    /// Takes one step after the other until the table fits a terminal of this width, if there is one; false if it
     /// doesn't even after the last.
-    pub fn fit(&mut self, width: Option<usize>, stages: &[&[Step]]) -> bool {
+    pub fn fit(&mut self, width: Option<usize>, steps: &[Step]) -> bool {
         self.width = width.unwrap_or(usize::MAX);
-        stages.iter().any(|stage| {
-            stage.iter().for_each(|step| self.take(*step));
-            self.fits()
-        })
+        let mut steps = steps.iter();
+        while !self.fits() {
+            match steps.next() {
+                Some(Step::Hide(column)) => self.hide(*column),
+                Some(&Step::Cut(column, least, most)) => self.cuts.push((column, least, most)),
+                None => return false,
+            }
+        }
+        true
     }
 
-    fn take(&mut self, step: Step) {
-        match step {
-            Step::Hide(column) => self.shown.retain(|shown| *shown != column),
-            Step::Brief(column) => self.columns[column].form = 1,
-            Step::Cut(column, least, most) => self.cuts.push((column, least, most)),
-        }
+    pub fn hide(&mut self, column: usize) {
+        self.shown.retain(|shown| *shown != column);
     }
 
     /// Lays the columns out. Returns true if they fit.
     fn fits(&mut self) -> bool {
-        for column in &mut self.columns {
-            column.width = column.natural[column.form];
-        }
+        self.widths.clone_from(&self.natural);
         // A column that is left out gives no room.
         let cuts = self.cuts.iter().filter(|cut| self.shown.contains(&cut.0));
         for &(at, _, most) in cuts.clone() {
-            self.columns[at].width = most.min(self.columns[at].width);
+            self.widths[at] = most.min(self.widths[at]);
         }
-        let widths = self.shown.iter().map(|at| self.columns[*at].width + GAP);
+        let widths = self.shown.iter().map(|at| self.widths[*at] + GAP);
         let taken = widths.sum::<usize>().saturating_sub(GAP);
         let mut lacking = taken.saturating_sub(self.width);
         for &(at, least, _) in cuts {
-            let by = lacking.min(self.columns[at].width.saturating_sub(least));
-            self.columns[at].width -= by;
+            let by = lacking.min(self.widths[at].saturating_sub(least));
+            self.widths[at] -= by;
             lacking -= by;
         }
         lacking == 0
@@ -129,19 +88,15 @@ impl Table {
 
     /// Returns the line of headings.
     pub fn heading(&self) -> Line {
-        self.line(|column, brief| {
-            let heading = &self.columns[column].headings[usize::from(brief)];
-            (Style::Dim, heading.as_ref().into())
-        })
+        self.line(&self.headings, |_| Style::Dim)
     }
 
-    /// Returns the line of a row.
-    pub fn line<'a>(&self, cell: impl Fn(usize, bool) -> Cell<'a>) -> Line {
+    /// Returns the line of a row. `style`: the look of a column.
+    pub fn line(&self, cells: &[String], style: impl Fn(usize) -> Style) -> Line {
         let mut line = Line::default();
         // Where the column begins, and how far the line goes.
         let (mut start, mut used) = (0, 0);
         for &at in &self.shown {
-            let column = &self.columns[at];
             let room = self.width.saturating_sub(start);
             if room == 0 {
                 break;
@@ -150,15 +105,13 @@ impl Table {
             let width = if is_last {
                 room
             } else {
-                room.min(column.width)
+                room.min(self.widths[at])
             };
-            let cut = if column.is_middle { shorten } else { truncate };
-            let (style, text) = cell(at, column.form == 1);
-            let text = cut(&text, width);
+            let text = truncate(&cells[at], width);
             // The gap isn't coloured.
-            line = line.and_spaces(start - used).and(style, &text);
+            line = line.and_spaces(start - used).and(style(at), &text);
             used = start + columns(&text);
-            start += column.width + GAP;
+            start += self.widths[at] + GAP;
         }
         line
     }
@@ -168,83 +121,73 @@ impl Table {
 mod tests {
     use super::*;
 
-    const LONG: [&str; 3] = [
-        "deploy-production",
-        "runner@build-agent-17",
-        "./deploy.sh --now",
-    ];
-    const ROWS: [[&str; 3]; 2] = [LONG, ["東京", "ci@h", "x"]];
-
-    fn cell<'a>(row: &'a [&'a str; 3], column: usize, brief: bool) -> Cell<'a> {
-        let text = row[column];
-        let text = if brief && text.is_ascii() {
-            &text[..1]
-        } else {
-            text
-        };
-        (Style::Plain, text.into())
-    }
-
+    const HEADINGS: [&str; 3] = ["NAME", "WHO", "COMMAND"];
     const NAME: usize = 0;
     const WHO: usize = 1;
     const COMMAND: usize = 2;
 
-    fn table() -> Table {
-        let all = ["NAME", "WHO", "COMMAND"].map(Column::new);
-        let [name, who, command] = all;
-        Table::new(vec![name.middle(), who.middle(), command], &ROWS, cell)
+    fn rows() -> [[String; 3]; 2] {
+        let long = [
+            "deploy-production",
+            "runner@build-agent-17",
+            "./deploy.sh --now",
+        ];
+        [long, ["東京", "ci@h", "x"]].map(|row| row.map(str::to_owned))
     }
 
-    fn row(table: &Table, row: &[&str; 3]) -> String {
-        let line = table.line(|column, brief| cell(row, column, brief));
-        line.painted(false)
+    fn table() -> Table {
+        Table::new(&HEADINGS, rows().iter().map(|row| &row[..]))
+    }
+
+    fn row(table: &Table, row: &[String]) -> String {
+        table.line(row, |_| Style::Plain).painted(false)
     }
 
     #[test]
-    fn columns_give_way_in_the_order_of_the_stages() {
+    fn columns_give_way_in_the_order_of_the_steps() {
         const ANY: usize = usize::MAX;
-        let stages: [&[Step]; 4] = [
-            &[Step::Cut(COMMAND, 8, ANY)],
-            &[Step::Cut(WHO, 8, 12)],
-            &[Step::Hide(WHO)],
-            &[Step::Cut(NAME, 8, ANY)],
+        let steps = [
+            Step::Cut(COMMAND, 8, ANY),
+            Step::Cut(WHO, 8, 12),
+            Step::Hide(WHO),
+            Step::Cut(NAME, 8, ANY),
         ];
         let fitted = |width| {
             let mut table = table();
-            let fits = table.fit(width, &stages);
-            (row(&table, &ROWS[0]), fits)
+            let fits = table.fit(width, &steps);
+            (row(&table, &rows()[0]), fits)
         };
         for line in [
             "deploy-production  runner@build-agent-17  ./deploy.sh --now",
             "deploy-production  runner@build-agent-17  ./deploy.sh --n…",
             // Once it is cut, it leaves room for the command.
-            "deploy-production  runner@bu…17  ./deploy.sh --n…",
-            "deploy-production  runner…17  ./deplo…",
+            "deploy-production  runner@buil…  ./deploy.sh --n…",
+            "deploy-production  runner@…  ./deplo…",
             "deploy-production  ./deploy.sh --now",
             "deploy-production  ./deplo…",
-            "deploy-…on  ./deplo…",
+            "deploy-pr…  ./deplo…",
         ] {
             assert_eq!(fitted(Some(columns(line))), (line.to_owned(), true));
         }
         assert_eq!(fitted(None), fitted(Some(59)));
-        assert_eq!(fitted(Some(9)), ("deploy…n".to_owned(), false));
+        assert_eq!(fitted(Some(9)), ("deploy-…".to_owned(), false));
     }
 
     #[test]
     fn a_column_that_is_left_out_gives_no_room_when_it_is_cut() {
         let mut table = table();
-        let stages: [&[Step]; 2] = [&[Step::Hide(NAME)], &[Step::Cut(NAME, 1, 99)]];
-        assert!(!table.fit(Some(39), &stages));
-        assert!(table.fit(Some(40), &stages));
+        let steps = [Step::Hide(NAME), Step::Cut(NAME, 1, 99)];
+        assert!(!table.fit(Some(39), &steps));
+        assert!(table.fit(Some(40), &steps));
     }
 
     #[test]
     fn wide_characters_stand_in_columns() {
         let mut table = table();
-        assert!(table.fit(None, &[&[]]));
+        assert!(table.fit(None, &[]));
         let heading = table.heading().painted(false);
         let at = heading.find("WHO").unwrap();
-        let wide = row(&table, &ROWS[1]);
+        let wide = row(&table, &rows()[1]);
         assert_eq!(columns(&wide[..wide.find("ci@h").unwrap()]), at);
     }
 }

@@ -26,17 +26,6 @@ pub fn truncate(text: &str, width: usize) -> Cow<'_, str> {
     cut.into()
 }
 
-/// Returns the text, cut to this many columns in its middle: of a user and a host both ends say something.
-pub fn shorten(text: &str, width: usize) -> Cow<'_, str> {
-    if columns(text) <= width {
-        return text.into();
-    }
-    let room = width.saturating_sub(1);
-    let end = end_of(text, room / 4);
-    let start = start_of(text, room - columns(end));
-    format!("{start}…{end}").into()
-}
-
 /// Returns the text in parts that fit into a width, broken between words; a word that is too long is a part of
 /// its own.
 pub fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
@@ -71,23 +60,6 @@ fn start_of(text: &str, width: usize) -> &str {
     }
     // What joins a character to the next one joins nothing here.
     start.trim_end_matches('\u{200d}')
-}
-
-/// Returns as much of the end of a text as fits into this many columns.
-fn end_of(text: &str, width: usize) -> &str {
-    let mut taken = 0;
-    let start = text.char_indices().rev().find(|(_, c)| {
-        taken += c.width().unwrap_or(0);
-        taken > width
-    });
-    let mut end = &text[start.map_or(0, |(at, c)| at + c.len_utf8())..];
-    while columns(end) > width {
-        let mut chars = end.chars();
-        chars.next();
-        end = chars.as_str();
-    }
-    // A combining character belongs to the one that was cut off.
-    end.trim_start_matches(|c: char| c.width() == Some(0))
 }
 
 /// Returns the text, and spaces up to this many columns.
@@ -195,6 +167,20 @@ pub fn ordinal(number: u32) -> String {
     format!("{number}{ending}")
 }
 
+/// Returns `1 warning`, `2 warnings`.
+pub fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+/// Returns ` (and 3 more)`, or nothing.
+pub fn and_more(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    }
+}
+
 /// Returns a duration in whole seconds.
 pub fn whole_seconds(duration: Duration) -> String {
     duration::brief(Duration::from_secs(duration.as_secs()))
@@ -256,17 +242,10 @@ mod tests {
         // A digit and the sign that makes it a picture.
         let pictures = "5\u{fe0f}".repeat(9);
         assert_eq!(truncate(&pictures, 5), "5\u{fe0f}5\u{fe0f}…");
-        assert_eq!(columns(&shorten(&pictures, 10)), 9);
-    }
-
-    #[test]
-    fn a_user_and_a_host_are_cut_in_the_middle() {
-        let long = "runner@fv-az1234-567.internal.cloudapp.net";
-        assert_eq!(shorten(long, 24), "runner@fv-az1234-5…p.net");
-        assert_eq!(shorten("ci@ci-7", 7), "ci@ci-7");
         for width in 1..40 {
-            assert_eq!(columns(&shorten(long, width)), width);
-            assert!(columns(&shorten("東京東京東京東京@東京東京e\u{301}e\u{301}", width)) <= width);
+            for text in ["東京東京東京東京@東京東京e\u{301}e\u{301}", &pictures] {
+                assert!(columns(&truncate(text, width)) <= width);
+            }
         }
     }
 

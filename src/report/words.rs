@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::text::{columns, ordinal, shorten, whole_seconds};
+use super::text::{columns, ordinal, whole_seconds};
 use super::{PREFIX, command_line, escaped, format_duration, line_width, truncate};
 use crate::duration::milliseconds;
 pub use crate::protocol::THIS_HOST_ONLY;
@@ -203,14 +203,13 @@ pub fn typed_for(words: &[&str], names: &[Name]) -> String {
 /// Returns `lock "deploy" at 10.0.0.5:6379 is held by ci@ci-7 (pid 4121), running for 1m12s: ./deploy.sh (release-1.2)`.
 /// `at`: the server, as [`at_server`] names it.
 pub fn busy_line(name: &Name, at: &str, busy: &Busy) -> String {
-    let (whom, what) = keeping(busy, Duration::ZERO, ", running").swap_remove(0);
-    let what = enclosed(": ", &what, "");
+    let whom = keeping(busy, Duration::ZERO, ", running");
     let note = match (&busy.frozen, busy.ahead) {
         (Some(_), _) => format!("; `{}` undoes it", typed(&["thaw"], name)),
         (None, ahead @ 1..) if busy.holders == 0 => format!("; {ahead} ahead"),
         _ => String::new(),
     };
-    format!("lock \"{name}\"{at} is {whom}{what}{note}")
+    format!("lock \"{name}\"{at} is {whom}{note}")
 }
 
 /// Returns how much time is left of a freeze: `29d left`.
@@ -219,87 +218,56 @@ pub fn left_of_freeze(frozen: &Frozen, now_ms: u64) -> String {
     format!("{} left", format_duration(left))
 }
 
-/// Returns who keeps the lock from others, and what for, in words that are safe for a terminal; then shorter forms.
-/// The answer is `old`, and `running` stands before the age of a hold.
-fn keeping(busy: &Busy, old: Duration, running: &str) -> Vec<(String, String)> {
+/// Returns who keeps the lock from others, and what for, in words that are safe for a terminal. The answer is `old`, and
+/// `running` stands before the age of a hold.
+fn keeping(busy: &Busy, old: Duration, running: &str) -> String {
     let now_ms = busy.now_ms.saturating_add(milliseconds(old));
     let whom = holder_and_others(busy.holder.as_ref(), busy.holders);
-    let whom = escaped(&whom);
     if let Some(frozen) = &busy.frozen {
-        let still = match busy.holders {
-            0 => String::new(),
-            _ => format!(", still held by {whom}"),
-        };
-        return freezing(frozen, now_ms, &still);
+        let (left, by) = (left_of_freeze(frozen, now_ms), client_in_words(&frozen.who));
+        let holder = if busy.holders == 0 { "" } else { &whom };
+        let holder = enclosed(", still held by ", holder, "");
+        let reason = reason_of(&frozen.who);
+        return escaped(&format!("frozen ({left}) by {by}{holder}{reason}")).into_owned();
     }
-    let left = busy
-        .left
-        .map(|left| format_duration(left.saturating_sub(old)));
+    let left = busy.left.map(|left| left.saturating_sub(old));
+    let left = left.map(format_duration);
     let expiry = match &left {
         Some(left) => format!("expires in {left}"),
         None => "it has no expiry (REDLOCK_REPAIR_TTL=1 gives it one)".into(),
     };
     let left = left.unwrap_or_default();
-    let only = |form: String| vec![(form, String::new())];
     let kept = busy.holder.as_ref().and_then(|holder| holder.kept);
-    match (&busy.holder, kept) {
-        _ if busy.holders == 0 => only("being handed over".into()),
-        (None, _) => only(format!("held by {whom}; {expiry}")),
-        (_, Some(Kept::ForGuards)) => only(format!(
-            "kept until the guards of {whom} have ended, for at most {left}"
-        )),
-        (_, Some(Kept::AtLeast)) => only(format!(
-            "kept for {left} more after {whom} has ended (--hold-at-least)"
-        )),
-        (Some(holder), None) if holder.who.instance.is_none() => vec![
-            (
-                format!("held by {whom}; not renewed, {expiry}"),
-                purpose(&holder.who),
-            ),
-            (format!("held; {expiry}"), String::new()),
-        ],
-        (Some(holder), None) => {
-            let who = &holder.who;
-            let held = Duration::from_millis(now_ms.saturating_sub(holder.since_ms));
-            let held = format_duration(held);
-            let by = busy.stopping.as_ref();
-            let stop = by.map(|by| format!(", stopping{}", killed_in(by, who, now_ms)));
-            let stop = stop.unwrap_or_default();
-            let asked = by.map(|by| format!(" ({})", escaped(&asked(by, now_ms))));
-            let asked = asked.unwrap_or_default();
-            let name = escaped(&client_name(who)).into_owned();
-            let name = shorten(&name, 20);
-            vec![
-                (
-                    format!("held by {whom}{running} for {held}{stop}{asked}"),
-                    purpose(who),
-                ),
-                (format!("held by {name} for {held}{stop}"), String::new()),
-                (format!("held for {held}{stop}"), String::new()),
-            ]
+    let words = match (&busy.holder, kept) {
+        _ if busy.holders == 0 => "being handed over".into(),
+        (None, _) => format!("held by {whom}; {expiry}"),
+        (_, Some(Kept::ForGuards)) => {
+            format!("kept until the guards of {whom} have ended, for at most {left}")
         }
-    }
+        (_, Some(Kept::AtLeast)) => {
+            format!("kept for {left} more after {whom} has ended (--hold-at-least)")
+        }
+        (Some(holder), None) if holder.who.instance.is_none() => {
+            let purpose = purpose(&holder.who);
+            format!("held by {whom}; not renewed, {expiry}{purpose}")
+        }
+        (Some(Holder { who, since_ms, .. }), None) => {
+            let held = Duration::from_millis(now_ms.saturating_sub(*since_ms));
+            let (held, purpose) = (format_duration(held), purpose(who));
+            let stop = busy.stopping.as_ref();
+            let stop = stop.map(|by| format!(", {}", stopping(by, who, now_ms)));
+            let stop = stop.unwrap_or_default();
+            format!("held by {whom}{running} for {held}{stop}{purpose}")
+        }
+    };
+    escaped(&words).into_owned()
 }
 
-/// Returns the forms of [`keeping`] for a freeze.
-fn freezing(frozen: &Frozen, now_ms: u64, still: &str) -> Vec<(String, String)> {
-    let left = left_of_freeze(frozen, now_ms);
-    let by = client_in_words(&frozen.who);
-    let full = format!("frozen by {}, {left}{still}", escaped(&by));
-    let reason = safe(frozen.who.reason.as_deref().unwrap_or_default());
-    let brief = format!("frozen, {left}");
-    vec![
-        (full, reason.clone()),
-        (brief.clone(), reason),
-        (brief, String::new()),
-    ]
-}
-
-/// Returns what a client holds a lock for: its command, why, and where to read on.
+/// Returns what a client holds a lock for: `: ./deploy.sh (release-1.2, https://ci/7)`.
 fn purpose(who: &Who) -> String {
     let command = command_line(&who.command);
     let purpose = quoted(&command).into_owned() + &why(who);
-    escaped(&purpose).trim_start().to_owned()
+    enclosed(": ", purpose.trim_start(), "")
 }
 
 /// Warning that no URL is set: another host's runs without one use another server.
@@ -369,8 +337,7 @@ fn rounded_up(left: Duration) -> String {
 }
 
 /// Returns `waiting for "deploy", held by ci@ci-7 (pid 4121) for 3m20s: ./deploy.sh (release-1.2); usually done
-/// in 4m, about 40s left; 2nd in line`. The answer is `old`. On a terminal, a command that doesn't fit is cut, then the
-/// holder.
+/// in 4m, about 40s left; 2nd in line`. The answer is `old`. On a terminal, the description of the holder is cut.
 pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: &Outlook) -> String {
     waiting_line_within(line_width(), name, busy, old, outlook)
 }
@@ -415,16 +382,15 @@ fn waiting_line_within(
         brief = enclosed("; ", &about_left(usual, running), "") + &turn;
     }
     let width = width.saturating_sub(columns(PREFIX));
-    let forms = keeping(busy, old, "");
-    let ends = std::iter::once(&full).chain(std::iter::repeat(&brief));
-    for ((whom, what), end) in forms.iter().zip(ends) {
-        for at in [outlook.at.as_str(), ""] {
-            let line = format!("{start}{at}, {whom}");
-            let taken = columns(&line) + columns(end);
-            let room = width.saturating_sub(taken + ": ".len());
-            if taken <= width && room >= columns(what).min(LEAST) {
-                return line + &enclosed(": ", &truncate(what, room), "") + end;
-            }
+    let whom = keeping(busy, old, "");
+    let line = format!("{start}{}, {whom}{full}", outlook.at);
+    if columns(&line) <= width {
+        return line;
+    }
+    for (end, least) in [(full, ROOMY), (brief, LEAST)] {
+        let room = width.saturating_sub(columns(&start) + ", ".len() + columns(&end));
+        if room >= least {
+            return format!("{start}, {}{end}", truncate(&whom, room));
         }
     }
     start + &turn
@@ -461,8 +427,9 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     format!("Redis {} ({lasting})", truncate(what, room))
 }
 
-/// Least of a command that says anything, in columns.
-const LEAST: usize = 10;
+/// Least of a description that says anything, and of one beside which the prospects are in full, in columns.
+const LEAST: usize = 15;
+const ROOMY: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -571,16 +538,16 @@ mod tests {
         let all = "waiting for \"deploy\", held by runner@fv-az1234-567.internal.cloudapp.net (pid 4121) for \
                    1m20s: ./deploy.sh --region eu-west-1; usually done in 2m40s, about 1m20s left; 2nd in line";
         assert_eq!(line(usize::MAX, Some(160)), all);
-        let short = "waiting for \"deploy\", held by runner@fv-az123….net for 1m20s; about 1m20s left; 2nd in line";
+        let short = "waiting for \"deploy\", held by runner@fv-az1234-567.internal.cloudapp.net (pid …; about 1m20s left; 2nd in line";
         assert_eq!(line(119, Some(160)), short);
-        let shorter = "waiting for \"deploy\", held for 1m20s; about 1m20s left; 2nd in line";
+        let shorter = "waiting for \"deploy\", held by runner@f…; about 1m20s left; 2nd in line";
         assert_eq!(line(79, Some(160)), shorter);
         assert_eq!(line(39, Some(160)), "waiting for \"deploy\"; 2nd in line");
         // It takes a little longer than usual.
         assert!(line(usize::MAX, Some(70)).ends_with("; usually done in 1m10s; 2nd in line"));
         // It takes much longer.
         assert!(line(usize::MAX, Some(60)).ends_with("; over its usual 1m; 2nd in line"));
-        let shorter = "waiting for \"deploy\", held for 1m20s; 2nd in line";
+        let shorter = "waiting for \"deploy\", held by runner@fv-az1234-…; 2nd in line";
         assert_eq!(line(70, Some(60)), shorter);
         assert_eq!(line(50, Some(60)), "waiting for \"deploy\"; 2nd in line");
         assert!(line(usize::MAX, None).ends_with("eu-west-1; 2nd in line"));
@@ -643,13 +610,13 @@ mod tests {
         };
         let second = Duration::from_secs(1);
         let line = |width| waiting_line_within(width, &deploy(), &busy, second, &outlook);
-        let all = "waiting for \"deploy\", frozen by root@ops-1 (pid 4121), 16m35s left: switching to green; 2nd in line";
+        let all = "waiting for \"deploy\", frozen (16m35s left) by root@ops-1 (pid 4121): switching to green; 2nd in line";
         assert_eq!(line(columns(PREFIX) + columns(all)), all);
-        let short = "waiting for \"deploy\", frozen, 16m35s left: switching to …; 2nd in line";
+        let short = "waiting for \"deploy\", frozen (16m35s left) by root@ops-1…; 2nd in line";
         assert_eq!(line(79), short);
-        let shorter = "waiting for \"deploy\", frozen, 16m35s left; 2nd in line";
+        let shorter = "waiting for \"deploy\", frozen (16m35s lef…; 2nd in line";
         assert_eq!(line(63), shorter);
-        let refusal = "lock \"deploy\" is frozen by root@ops-1 (pid 4121), 16m36s left: switching to green; `redlock thaw deploy` undoes it";
+        let refusal = "lock \"deploy\" is frozen (16m36s left) by root@ops-1 (pid 4121): switching to green; `redlock thaw deploy` undoes it";
         assert_eq!(busy_line(&deploy(), "", &busy), refusal);
     }
 }

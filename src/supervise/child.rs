@@ -13,7 +13,8 @@ use nix::unistd::{Pid, getpgid};
 use crate::clock::{Moment, now};
 use crate::decide::job_control::StoppedBy;
 use crate::signal::SIGINT;
-use crate::supervise::tree::{self, Evidence, IsMarked, Process, Stat, Tree};
+use crate::supervise::procfs::{Process, Stat, is_alive};
+use crate::supervise::tree::{Evidence, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 
 /// A child that was spawned, and may have been reaped.
@@ -26,8 +27,6 @@ pub struct Child {
     /// From then on its number, and that of its group, may be another process's.
     reaped: bool,
     tree: Tree,
-    /// All that was found when it was last looked for.
-    found: Vec<Process>,
     /// How long it takes to find all, as far as is known.
     walk: Duration,
 }
@@ -88,8 +87,8 @@ pub struct Conditions {
     pub sigchld_ignored: bool,
     /// It must not start later than this.
     pub not_after: Option<Moment>,
-    /// By what environment all that it starts is known.
-    pub is_marked: Option<IsMarked>,
+    /// Ids of the locks, by which all that the child starts is known.
+    pub ids: Vec<String>,
 }
 
 /// What reaping found.
@@ -112,7 +111,7 @@ impl Child {
     pub fn spawn(
         command: &Prepared,
         variables: &[(&'static str, OsString)],
-        conditions: &Conditions,
+        conditions: Conditions,
     ) -> Result<Self, SpawnError> {
         let added = variables.iter().map(|(name, value)| variable(name, value));
         let added: Vec<CString> = added
@@ -138,17 +137,16 @@ impl Child {
             (sys::spawn(&spec), None)
         };
         let pid = Pid::from_raw(pid?);
-        tree.know(Evidence {
+        tree.evidence = Evidence {
             command: Some(pid),
             limit,
-            is_marked: conditions.is_marked.clone(),
-        });
+            ids: conditions.ids,
+        };
         Ok(Self {
             pid,
             own_group: conditions.own_group,
             reaped: false,
             tree,
-            found: Vec::new(),
             walk: Duration::ZERO,
         })
     }
@@ -161,7 +159,7 @@ impl Child {
     /// left of its tree when it has ended.
     pub fn forward(&self, signal: i32) -> Refused {
         if self.reaped {
-            return self.signal_tree(None, |_| signal);
+            return self.signal_tree(&[], None, |_| signal);
         }
         // A COMMAND that shares our group may have made one of its own since, as timeout(1) does.
         let to = if self.own_group || self.group() == Some(self.pid) {
@@ -186,7 +184,8 @@ impl Child {
     /// of its tree elsewhere.
     pub fn forward_outside(&self, signal: i32) -> Refused {
         if self.reaped {
-            self.signal_tree(None, |pid| if is_in_our_group(pid) { 0 } else { signal })
+            let outside = |pid| if is_in_our_group(pid) { 0 } else { signal };
+            self.signal_tree(&[], None, outside)
         } else if self.is_outside() {
             self.forward(signal)
         } else {
@@ -227,26 +226,13 @@ impl Child {
         self.tree.is_stopped()
     }
 
-    /// Looks for the child and all its tree until then, and remembers what is found, besides what was known where there is
-    /// no time to find all. How long it takes to find all, as far as is known.
+    /// Looks for the child and all its tree until then. Returns how long it takes to find all, as far as is known.
     pub fn look(&mut self, until: Option<Moment>) -> Duration {
         let began = now();
-        let (found, is_whole) = self.tree.note(until);
+        let is_whole = self.tree.note(until);
         let took = now().since(began);
-        if is_whole {
-            self.found = found;
-            self.walk = took;
-        } else {
-            self.remember(found);
-            self.walk = self.walk.max(took);
-        }
+        self.walk = if is_whole { took } else { self.walk.max(took) };
         self.walk
-    }
-
-    fn remember(&mut self, more: Vec<Process>) {
-        let known: HashSet<Process> = self.found.iter().copied().collect();
-        let new = more.into_iter().filter(|process| !known.contains(process));
-        self.found.extend(new);
     }
 
     /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed, except those
@@ -255,52 +241,24 @@ impl Child {
     pub fn terminate(&mut self, kill_at: Option<Moment>, reach: Reach) -> (Refused, Duration) {
         // Found before the first of them ends: its children have no parent for a moment.
         let walk = self.look(kill_at);
-        let before = &self.found;
         let has_group = self.own_group && !self.reaped;
         if has_group && reach != Reach::All {
             // A process that is forked meanwhile gets what its group gets.
             let _ = sys::kill(-self.pid.as_raw(), sys::SIGTERM);
         }
-        let signal = |pid: Pid| {
+        let asks = |pid: Pid| {
             // For these it is enough to know whether we may signal them.
             let has_got_it = reach == Reach::All
                 || (has_group && getpgid(Some(pid)) == Ok(self.pid))
                 || (reach == Reach::Group && is_in_our_group(pid));
             if has_got_it { 0 } else { sys::SIGTERM }
         };
-        let mut not_permitted = Vec::new();
-        let mut send = |pid: Pid, signal: i32| {
-            not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal)));
-        };
-        if !self.reaped {
-            send(self.pid, signal(self.pid));
-        }
-        let in_time = |_: &&Process| kill_at.is_none_or(|kill_at| now() < kill_at);
-        let others = before
-            .iter()
-            .filter(|process| process.pid != self.pid.as_raw());
-        let others = others.take_while(in_time);
-        for process in others.filter(|process| process.is_alive()) {
-            let pid = Pid::from_raw(process.pid);
-            send(pid, signal(pid));
-        }
-        // What was forked meanwhile.
-        let signalled: HashSet<i32> = before.iter().map(|process| process.pid).collect();
-        self.tree.visit(kill_at, |pid| {
-            if pid != self.pid && !signalled.contains(&pid.as_raw()) {
-                send(pid, signal(pid));
-            }
-        });
         let wakes = |pid: Pid| {
             let is_stopped = Stat::read(pid).is_some_and(|stat| stat.is_stopped);
             if is_stopped { sys::SIGCONT } else { 0 }
         };
-        not_permitted.extend(self.signal_tree(kill_at, wakes));
-        let others = before.iter().take_while(in_time);
-        for process in others.filter(|process| process.is_alive()) {
-            let pid = Pid::from_raw(process.pid);
-            let _ = sys::kill(process.pid, wakes(pid));
-        }
+        let mut not_permitted = self.signal_tree(&self.tree.found, kill_at, asks);
+        not_permitted.extend(self.signal_tree(&self.tree.found, kill_at, wakes));
         not_permitted.sort();
         not_permitted.dedup();
         (not_permitted, walk)
@@ -309,7 +267,7 @@ impl Child {
     /// Asks those of the tree to terminate that did not take the INT of the child's group: they are of
     /// another one, or ignore it.
     pub fn terminate_others(&self) -> Refused {
-        self.signal_tree(None, |pid| {
+        self.signal_tree(&[], None, |pid| {
             let ignores_it = || Stat::read(pid).is_some_and(|stat| stat.ignores(SIGINT));
             // That group is ours, or the one that the child has led.
             let is_of_it = || getpgid(Some(pid)) == Ok(self.pid) || is_in_our_group(pid);
@@ -323,11 +281,12 @@ impl Child {
     pub fn kill(&self) -> Refused {
         self.kill_group();
         // To look for all of a large tree takes longer than to kill what was found before.
-        for process in self.found.iter().filter(|process| process.is_alive()) {
+        let members = self.tree.found.iter();
+        for process in members.filter(|process| process.is_alive()) {
             let _ = sys::kill(process.pid, sys::SIGKILL);
         }
         self.tree.stop_all();
-        self.signal_tree(None, |_| sys::SIGKILL)
+        self.signal_tree(&[], None, |_| sys::SIGKILL)
     }
 
     /// Kills the child's process group, where it has its own: the kernel lets nothing of it escape.
@@ -349,18 +308,17 @@ impl Child {
                 .count()
         };
         // What is stopped forks no more, and what it has forked keeps its parent until it is found.
-        let mut known = self.found.clone();
-        while let Ok(found) = self.tree.orphans(&known, group) {
+        while let Ok((found, _)) = self.tree.scan(group, None, None) {
             signal_all(&found, sys::SIGSTOP);
-            let is_all = found.iter().all(|process| known.contains(process));
-            known = found;
+            let is_all = found
+                .iter()
+                .all(|process| self.tree.found.contains(process));
+            self.tree.found = found;
             if is_all {
                 break;
             }
         }
-        let killed = signal_all(&known, sys::SIGKILL);
-        self.found = known;
-        killed
+        signal_all(&self.tree.found, sys::SIGKILL)
     }
 
     /// Another process has reaped it.
@@ -373,22 +331,31 @@ impl Child {
         self.tree.left()
     }
 
-    /// Sends the child and each of its tree that is found until then the signal that it is to get; 0 only asks
-    /// whether we may.
-    fn signal_tree(&self, until: Option<Moment>, signal: impl Fn(Pid) -> i32) -> Refused {
+    /// Sends the child, these `earlier` members of its tree, and each member that is found until then the signal that it is to
+    /// get; 0 only asks whether we may.
+    fn signal_tree(
+        &self,
+        earlier: &[Process],
+        until: Option<Moment>,
+        signal: impl Fn(Pid) -> i32,
+    ) -> Refused {
+        let mut reached = HashSet::new();
         let mut not_permitted = Vec::new();
         let mut send = |pid: Pid| {
-            not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal(pid))));
+            if reached.insert(pid) {
+                not_permitted.extend(refused(pid, &sys::kill(pid.as_raw(), signal(pid))));
+            }
         };
         // Before the others, which may take a while to find.
         if !self.reaped {
             send(self.pid);
         }
-        self.tree.visit(until, |pid| {
-            if self.reaped || pid != self.pid {
-                send(pid);
-            }
-        });
+        let in_time = |_: &&Process| until.is_none_or(|until| now() < until);
+        let earlier = earlier.iter().take_while(in_time);
+        for process in earlier.filter(|process| process.is_alive()) {
+            send(Pid::from_raw(process.pid));
+        }
+        self.tree.visit(until, send);
         not_permitted
     }
 
@@ -424,7 +391,7 @@ fn is_in_our_group(pid: Pid) -> bool {
 fn refused(pid: Pid, sent: &io::Result<()>) -> Option<Pid> {
     let error = sent.as_ref().err()?;
     let may_not = error.raw_os_error() == Some(libc::EPERM);
-    (may_not && tree::is_alive(pid)).then_some(pid)
+    (may_not && is_alive(pid)).then_some(pid)
 }
 
 /// The paths at which a program may be found, as execvp(3) looks for it.

@@ -1,12 +1,12 @@
 //! The variables by which a job knows its locks: a run and an acquire write them, and the commands of
 //! the job read them.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::protocol::{Claim, Name, Token};
-use crate::variables::{FENCE, HELD, JSON, NAME, SLOT, TOKEN, WAITED_MS};
+use crate::protocol::{Name, Token};
+use crate::variables::{FENCE, HELD, JSON, NAME, TOKEN};
 
 /// Variables for what works under the locks.
 pub type Environment = Vec<(&'static str, OsString)>;
@@ -37,68 +37,6 @@ impl JobHold {
     }
 }
 
-/// A lock of a job.
-pub struct JobLock<'a> {
-    pub claim: &'a Claim,
-    pub fence: u64,
-    pub slot: u32,
-    /// A run around this one holds it.
-    pub reentrant: bool,
-    /// A run of another process, and not the process that the lock was acquired for now.
-    pub is_of_others: bool,
-}
-
-/// What a job finds in its environment. Of several locks: lists, in the order of the `names`.
-/// `inherited` is what the runs around this one hold; `slots`: the job learns its slots.
-pub fn of_job(
-    names: &[Name],
-    locks: &[JobLock],
-    inherited: &[JobHold],
-    waited_ms: u128,
-    slots: bool,
-) -> Environment {
-    let of_each = |value: &dyn Fn(&JobLock) -> OsString| -> OsString {
-        let in_order = names.iter().filter_map(|name| {
-            let lock = |lock: &&JobLock| lock.claim.lock().name() == name;
-            locks.iter().find(lock)
-        });
-        let values: Vec<OsString> = in_order.map(value).collect();
-        values.join(OsStr::new(" "))
-    };
-    let token = |lock: &JobLock| OsString::from_vec(lock.claim.token().as_bytes().to_vec());
-    // An earlier hold is over if its lock was acquired again.
-    let is_over = |hold: &&JobHold| {
-        let mut new = locks.iter().filter(|lock| !lock.reentrant);
-        new.any(|lock| lock.claim.lock().name() == &hold.name)
-    };
-    let is_reentered = |hold: &JobHold| {
-        let mut reentered = locks.iter().filter(|lock| lock.is_of_others);
-        reentered.any(|lock| lock.claim.token() == &hold.token)
-    };
-    let around = inherited.iter().filter(|hold| !is_over(hold));
-    let around = around.map(|hold| {
-        entry(
-            &hold.name,
-            &hold.token,
-            hold.is_reentered || is_reentered(hold),
-        )
-    });
-    let own = locks.iter().filter(|lock| !lock.reentrant);
-    let own = own.map(|lock| entry(lock.claim.lock().name(), lock.claim.token(), false));
-    let held: Vec<OsString> = around.chain(own).collect();
-    let mut environment = vec![
-        (NAME, list_of(names)),
-        (TOKEN, of_each(&token)),
-        (FENCE, of_each(&|lock| lock.fence.to_string().into())),
-        (WAITED_MS, waited_ms.to_string().into()),
-        (HELD, held.join(OsStr::new(" "))),
-    ];
-    if slots {
-        environment.push((SLOT, of_each(&|lock| lock.slot.to_string().into())));
-    }
-    environment
-}
-
 /// What a job finds that runs without its locks. What the runs around this one hold stays true.
 pub fn unlocked(names: &[Name]) -> Environment {
     let held = std::env::var_os(HELD).map(|held| (HELD, held));
@@ -112,7 +50,7 @@ pub fn list_of(names: &[Name]) -> OsString {
 }
 
 /// Returns `NAME=TOKEN`, or `NAME~TOKEN` for a lock that is reentered.
-fn entry(name: &Name, token: &Token, is_reentered: bool) -> OsString {
+pub fn entry(name: &Name, token: &Token, is_reentered: bool) -> OsString {
     let separator = if is_reentered { b"~" } else { b"=" };
     OsString::from_vec([name.as_str().as_bytes(), separator, token.as_bytes()].concat())
 }
@@ -154,9 +92,9 @@ pub fn is_reentered(name: &Name, token: &Token) -> bool {
     held.any(|hold| hold.is_reentered && hold.is_of(name, token))
 }
 
-/// What the environment of a process, as `NAME=value` texts that end with a zero byte, says about
-/// the hold with this id.
-pub fn origin_of(environment: &[u8], id: &str) -> Origin {
+/// Returns what the environment of a process, as `NAME=value` texts that end with a zero byte, says about the holds with
+/// these ids.
+pub fn origin_of(environment: &[u8], ids: &[String]) -> Origin {
     let mut variables = environment.split(|&byte| byte == 0);
     let held = variables.find_map(|variable| {
         let value = variable.strip_prefix(HELD.as_bytes())?;
@@ -165,7 +103,7 @@ pub fn origin_of(environment: &[u8], id: &str) -> Origin {
     let held = read_held(held.unwrap_or_default());
     if held.is_empty() {
         Origin::Unsaid
-    } else if held.iter().any(|hold| hold.token.id() == id) {
+    } else if held.iter().any(|hold| ids.contains(&hold.token.id())) {
         Origin::Ours
     } else {
         Origin::OfOthers
@@ -225,59 +163,4 @@ pub fn is_of_hook(environment: &[u8]) -> bool {
     let told = lock_hooks();
     let mut variables = environment.split(|&byte| byte == 0);
     variables.any(|variable| is_line(variable) && told.iter().any(|line| line == variable))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::{Access, Locks};
-
-    fn lock(name: &str, token: &str) -> Claim {
-        let access = Access {
-            url: "redis://h",
-            ..Access::default()
-        };
-        let locks = Locks::new(access, Some("p:"), 0).unwrap();
-        let token = Token::read(token.into()).unwrap();
-        Claim::resume(locks.lock(name.parse().unwrap()), token)
-    }
-
-    #[test]
-    fn what_is_written_for_a_job_is_read_by_it() {
-        let (a, b) = (lock("a=b~", "t1:h:1"), lock("c~d=e", "t2:h:1"));
-        let names = [b.lock().name().clone(), a.lock().name().clone()];
-        let locks = [(&a, 7, false), (&b, 8, true)].map(|(claim, fence, reentrant)| JobLock {
-            claim,
-            fence,
-            slot: 1,
-            reentrant,
-            is_of_others: reentrant,
-        });
-        let job_hold = |claim: &Claim, is_reentered| JobHold {
-            name: claim.lock().name().clone(),
-            token: claim.token().clone(),
-            is_reentered,
-        };
-        let inherited = [job_hold(&b, false)];
-        let environment = of_job(&names, &locks, &inherited, 12, false);
-        let value = |name: &str| {
-            let found = environment.iter().find(|(other, _)| *other == name);
-            found.map(|(_, value)| value.to_str().unwrap())
-        };
-        assert_eq!(value(NAME), Some("c~d=e a=b~"));
-        assert_eq!(value(TOKEN), Some("t2:h:1 t1:h:1"));
-        assert_eq!(value(FENCE), Some("8 7"));
-        assert_eq!(value(WAITED_MS), Some("12"));
-        assert_eq!(value(SLOT), None);
-        assert_eq!(value(HELD), Some("c~d=e~t2:h:1 a=b~=t1:h:1"));
-        let held = read_held(value(HELD).unwrap().as_bytes());
-        assert_eq!(held, [job_hold(&b, true), job_hold(&a, false)]);
-        // A run within that one hands on what it doesn't use itself.
-        let inner = of_job(&names[1..], &[], &held, 0, false);
-        assert_eq!(inner[4].1.to_str(), value(HELD));
-        let process = format!("X=1\0{HELD}={}\0", value(HELD).unwrap());
-        assert_eq!(origin_of(process.as_bytes(), &a.id()), Origin::Ours);
-        assert_eq!(origin_of(process.as_bytes(), "c0ffee"), Origin::OfOthers);
-        assert_eq!(origin_of(b"X=1\0", &a.id()), Origin::Unsaid);
-    }
 }

@@ -1,19 +1,20 @@
 //! The holds of a run: its locks, their common lease, and the renewer that extends it.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use super::environment::{JobLock, Origin, origin_of};
+use super::environment::{Environment, JobHold, entry, list_of};
 use crate::clock::{Moment, now};
 use crate::decide::lease::Lease;
 use crate::decide::renewals::{LockNews, Renewals, Task};
-use crate::protocol::{Claim, Client, Error, Guard, Incoming, Who};
+use crate::protocol::{Claim, Client, Error, Guard, Incoming, Name, Who};
 use crate::supervise::child::Child;
 use crate::supervise::renewer::{Completed, Held, RenewalTask, Renewer};
-use crate::supervise::tree::IsMarked;
 use crate::supervise::watchdog::Watchdog;
+use crate::variables::{FENCE, HELD, NAME, SLOT, TOKEN, WAITED_MS};
 
 /// Each step of a task that is carried out without a thread of its own may take this part of the time until the work
 /// has to be dead: for connecting and for two answers, and once more for each.
@@ -30,19 +31,6 @@ pub struct HeldLock {
     pub guard: Option<Guard>,
     /// How long it was waited for; zero when it was free.
     pub waited: Duration,
-}
-
-impl HeldLock {
-    /// As its job finds it.
-    pub fn as_job_lock(&self, who: &Who) -> JobLock<'_> {
-        JobLock {
-            claim: &self.claim,
-            fence: self.fence,
-            slot: self.slot,
-            reentrant: self.reentrant,
-            is_of_others: self.reentrant && !self.claim.token().is_of(who),
-        }
-    }
 }
 
 /// All locks of a run, in the order in which they were taken. Whoever has them releases all of them, or leaves them.
@@ -93,15 +81,57 @@ impl HeldLocks {
         self.renewals.add_grant(lasting);
     }
 
-    /// Whether an environment has the token of one of these locks, but for those that an outer run holds: its work has
-    /// theirs, too.
-    pub fn is_marked(&self) -> Option<IsMarked> {
+    /// Returns the ids of these locks, by which an environment shows that it is of their work. The work of an outer run has
+    /// the ids of its locks, too.
+    pub fn ids(&self) -> Vec<String> {
         let own = self.all.iter().filter(|hold| !hold.reentrant);
-        let ids: Vec<String> = own.map(|hold| hold.claim.id()).collect();
-        let is_ours = |environment: &[u8], id: &String| origin_of(environment, id) == Origin::Ours;
-        (!ids.is_empty()).then(|| -> IsMarked {
-            Arc::new(move |environment| ids.iter().any(|id| is_ours(environment, id)))
-        })
+        own.map(|hold| hold.claim.id()).collect()
+    }
+
+    /// Returns the variables for a job of this client: of several locks lists, in the order of the `names`. `inherited`: the
+    /// holds of the runs around this one. `slots`: the job learns its slots.
+    pub fn environment(
+        &self,
+        names: &[Name],
+        inherited: &[JobHold],
+        who: &Who,
+        slots: bool,
+    ) -> Environment {
+        let of_each = |value: &dyn Fn(&HeldLock) -> OsString| -> OsString {
+            let in_order = names.iter().filter_map(|name| {
+                let mut all = self.all.iter();
+                all.find(|hold| hold.claim.lock().name() == name)
+            });
+            let values: Vec<OsString> = in_order.map(value).collect();
+            values.join(OsStr::new(" "))
+        };
+        let token = |hold: &HeldLock| OsString::from_vec(hold.claim.token().as_bytes().to_vec());
+        let own = || self.all.iter().filter(|hold| !hold.reentrant);
+        // An earlier hold is over if its lock was acquired again.
+        let is_over = |hold: &&JobHold| own().any(|new| new.claim.lock().name() == &hold.name);
+        // A lock of a run of another process, and not of the process that the lock was acquired for now.
+        let is_reentered = |hold: &JobHold| {
+            let mut reentered = self.all.iter().filter(|lock| lock.reentrant);
+            !hold.token.is_of(who) && reentered.any(|lock| lock.claim.token() == &hold.token)
+        };
+        let around = inherited.iter().filter(|hold| !is_over(hold));
+        let around = around.map(|hold| {
+            let is_reentered = hold.is_reentered || is_reentered(hold);
+            entry(&hold.name, &hold.token, is_reentered)
+        });
+        let own = own().map(|hold| entry(hold.claim.lock().name(), hold.claim.token(), false));
+        let held: Vec<OsString> = around.chain(own).collect();
+        let mut environment = vec![
+            (NAME, list_of(names)),
+            (TOKEN, of_each(&token)),
+            (FENCE, of_each(&|hold| hold.fence.to_string().into())),
+            (WAITED_MS, self.waited_ms().to_string().into()),
+            (HELD, held.join(OsStr::new(" "))),
+        ];
+        if slots {
+            environment.push((SLOT, of_each(&|hold| hold.slot.to_string().into())));
+        }
+        environment
     }
 
     /// How long all of them were waited for, in milliseconds; 0 only if all were free.
@@ -190,17 +220,10 @@ impl HeldLocks {
         if self.watchdog.as_mut().is_some_and(Watchdog::is_alive) {
             return;
         }
-        let started = self.renewer().and_then(|renewer| {
-            Watchdog::start(child, dead_by, by_renewal, |call| renewer.call(call))
-        });
+        let renewer = self.renewer();
+        let started =
+            renewer.and_then(|renewer| Watchdog::start(child, dead_by, by_renewal, renewer));
         self.watchdog = started.ok();
-    }
-
-    /// Returns whether this signal was sent to the watchdog as well, or is within this time. It then counts once, unless
-    /// another look will follow (`peek`).
-    pub fn has_watchdog_got(&mut self, signal: i32, within: Duration, peek: bool) -> bool {
-        let watchdog = self.watchdog.as_mut();
-        watchdog.is_some_and(|watchdog| watchdog.has_got(signal, within, peek))
     }
 
     /// Takes in results of renewals and checks, and what went wrong between them. A lock that is gone is forgotten.
@@ -277,6 +300,7 @@ mod tests {
     use super::*;
     use crate::decide::lease::{Terms, try_timeout};
     use crate::protocol::{Access, Locks, Token};
+    use crate::supervise::environment::{Origin, origin_of, read_held};
 
     fn locks() -> Locks {
         let access = Access {
@@ -287,9 +311,13 @@ mod tests {
     }
 
     fn hold(name: &str) -> HeldLock {
+        hold_with(name, "t:h:1")
+    }
+
+    fn hold_with(name: &str, token: &str) -> HeldLock {
         let lock = locks().lock(name.parse().unwrap());
         HeldLock {
-            claim: Claim::resume(lock, Token::read("t:h:1".into()).unwrap()),
+            claim: Claim::resume(lock, Token::read(token.into()).unwrap()),
             fence: 1,
             slot: 1,
             reentrant: true,
@@ -304,6 +332,54 @@ mod tests {
             kill_after: Duration::ZERO,
             clock_skew: Duration::ZERO,
         }
+    }
+
+    #[test]
+    fn what_is_written_for_a_job_is_read_by_it() {
+        let mut holds = HeldLocks::none(locks().client());
+        for (name, token, fence, reentrant) in
+            [("a=b~", "t1:h:1", 7, false), ("c~d=e", "t2:h:1", 8, true)]
+        {
+            holds.all.push(HeldLock {
+                fence,
+                reentrant,
+                waited: Duration::from_millis(6),
+                ..hold_with(name, token)
+            });
+        }
+        let [a, b] = [0, 1].map(|at| holds.all[at].claim.clone());
+        let names = [b.lock().name().clone(), a.lock().name().clone()];
+        let job_hold = |claim: &Claim, is_reentered| JobHold {
+            name: claim.lock().name().clone(),
+            token: claim.token().clone(),
+            is_reentered,
+        };
+        let who = Who::default();
+        let environment = holds.environment(&names, &[job_hold(&b, false)], &who, false);
+        let value = |name: &str| {
+            let mut pairs = environment.iter();
+            let pair = pairs.find(|(other, _)| *other == name);
+            pair.map(|(_, value)| value.to_str().unwrap())
+        };
+        assert_eq!(value(NAME), Some("c~d=e a=b~"));
+        assert_eq!(value(TOKEN), Some("t2:h:1 t1:h:1"));
+        assert_eq!(value(FENCE), Some("8 7"));
+        assert_eq!(value(WAITED_MS), Some("12"));
+        assert_eq!(value(SLOT), None);
+        assert_eq!(value(HELD), Some("c~d=e~t2:h:1 a=b~=t1:h:1"));
+        let held = read_held(value(HELD).unwrap().as_bytes());
+        assert_eq!(held, [job_hold(&b, true), job_hold(&a, false)]);
+        // A run within that one hands on what it doesn't use itself.
+        let nothing = HeldLocks::none(locks().client());
+        let inner = nothing.environment(&names[1..], &held, &who, false);
+        assert_eq!(inner[4].1.to_str(), value(HELD));
+        let process = format!("X=1\0{HELD}={}\0", value(HELD).unwrap());
+        assert_eq!(holds.ids(), [a.id()]);
+        assert_eq!(origin_of(process.as_bytes(), &holds.ids()), Origin::Ours);
+        let other = ["c0ffee".to_owned()];
+        assert_eq!(origin_of(process.as_bytes(), &other), Origin::OfOthers);
+        assert_eq!(origin_of(b"X=1\0", &holds.ids()), Origin::Unsaid);
+        holds.leave();
     }
 
     #[test]

@@ -6,15 +6,11 @@
 //!
 //! A run calls it at most once for each event, so that few of them are there at a time.
 
-use std::cell::RefCell;
-use std::ffi::{CString, OsString};
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl::set_pdeathsig;
@@ -37,9 +33,8 @@ use crate::variables::{BY, COMMAND, EVENT, FENCE, JSON, NAME, RAN_MS, REASON, ST
 /// How long the script may take, with all that it starts: time for a few tries of a request.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The first pause before what is left is killed again, and the longest: each is twice as long as the one before.
-const KILL_AGAIN: Duration = Duration::from_millis(10);
-const KILL_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
+/// Longest pause before what is left after that is killed again.
+const KILL_AGAIN: Duration = Duration::from_millis(200);
 
 /// Longest variable that the kernel passes to a program, with its name and without its zero byte.
 const LONGEST_VARIABLE: usize = 128 * 1024 - 1;
@@ -59,20 +54,6 @@ pub struct Hook<'a> {
     pub fences: Vec<u64>,
     /// How long the locks were waited for, in milliseconds.
     pub waited_ms: u64,
-    pub forks: Forks,
-}
-
-/// The threads that fork. Whoever has them waits until they have done that, so that the end of the process doesn't
-/// prevent it.
-#[derive(Default)]
-pub struct Forks(RefCell<Vec<JoinHandle<()>>>);
-
-impl Drop for Forks {
-    fn drop(&mut self) {
-        for forking in self.0.borrow_mut().drain(..) {
-            let _ = forking.join();
-        }
-    }
 }
 
 /// What has happened.
@@ -107,7 +88,7 @@ impl Hook<'_> {
         }
     }
 
-    /// Calls the script, without waiting for anything. Its exit status is written to `result`.
+    /// Calls the script, and waits for nothing but a fork. Its exit status is written to `result`.
     fn call(&self, news: &News, result: File) -> io::Result<()> {
         let script = CString::new(self.script)?;
         let words = [c"sh".into(), c"-c".into(), c"--".into(), script];
@@ -118,7 +99,7 @@ impl Hook<'_> {
             let work = |result: File| attend(result, &words, &variables);
             let _ = tree::fork_apart(sys::HOOK, result, work);
         })?;
-        self.forks.0.borrow_mut().push(forking);
+        let _ = forking.join();
         Ok(())
     }
 
@@ -126,29 +107,22 @@ impl Hook<'_> {
     fn environment(&self, news: &News) -> io::Result<Vec<CString>> {
         let is_others = |text: &&std::ffi::CStr| !text.to_bytes().starts_with(OURS);
         let others = sys::all_variables().into_iter().filter(is_others);
-        let told = self.told(news).into_iter().map(|(name, value)| {
-            let value = OsString::from(value).into_vec();
-            Ok(CString::new([name.as_bytes(), b"=", &value].concat())?)
-        });
-        others.map(|text| Ok(text.to_owned())).chain(told).collect()
-    }
-
-    /// The variables that tell the news. What isn't known is empty. A variable that no program can have is truncated.
-    fn told(&self, news: &News) -> Vec<(&'static str, String)> {
         let mut most = LONGEST_VARIABLE;
-        loop {
-            let told = self.told_within(news, most);
-            let fits =
-                |(name, value): &(&str, String)| name.len() + 1 + value.len() <= LONGEST_VARIABLE;
-            if told.iter().all(fits) {
-                return told;
+        // A variable that no program can have is truncated.
+        let own = loop {
+            let own = self.told(news, most);
+            if own.iter().all(|text| text.len() <= LONGEST_VARIABLE) {
+                break own;
             }
             most /= 2;
-        }
+        };
+        let own = own.into_iter().map(|text| Ok(CString::new(text)?));
+        others.map(|text| Ok(text.to_owned())).chain(own).collect()
     }
 
-    /// The same, with no text longer than `most` bytes.
-    fn told_within(&self, news: &News, most: usize) -> Vec<(&'static str, String)> {
+    /// Returns the variables that tell the news, as `NAME=value` texts: unknown values are empty, and no part of a value is
+    /// longer than `most` bytes.
+    fn told(&self, news: &News, most: usize) -> [String; 10] {
         let cut = |text: String| truncated(text, most);
         let names = cut(list_of(self.names).to_string_lossy().into_owned());
         let fences = &self.fences[..self.fences.len().min(most / NUMBER)];
@@ -176,7 +150,7 @@ impl Hook<'_> {
             "command": &command,
             "who": who,
         });
-        vec![
+        [
             (EVENT, news.event.to_owned()),
             (NAME, names),
             (FENCE, fences_as_text.join(" ")),
@@ -188,6 +162,7 @@ impl Hook<'_> {
             (COMMAND, command),
             (JSON, report::escaped_json(&json.to_string()).into_owned()),
         ]
+        .map(|(name, value)| format!("{name}={value}"))
     }
 }
 
@@ -221,7 +196,6 @@ impl HookTest {
             who,
             fences: Vec::new(),
             waited_ms: 0,
-            forks: Forks::default(),
         };
         let news = News {
             event: "test",
@@ -272,47 +246,27 @@ fn attend(mut result: File, words: &[CString], variables: &[CString]) {
     let Ok(script) = started else {
         return;
     };
-    let mut note_end = |pid, status: ExitStatus| {
-        if pid == script.as_raw() {
-            let by_signal = || status.signal().map_or(0, |signal| 128 + signal);
-            let code = status.code().unwrap_or_else(by_signal);
-            let _ = result.write_all(&[u8::try_from(code).unwrap_or(u8::MAX)]);
-        }
-    };
     loop {
         while let Ok(Some(_)) = sys::next_signal(&ends) {}
-        if has_all_ended(&mut note_end) {
-            return;
+        // Until nothing is left: it would become a child of redlock.
+        let Ok(ended) = sys::reap() else { return };
+        if let Some((pid, status)) = ended {
+            if pid == script.as_raw() {
+                let by_signal = || status.signal().map_or(0, |signal| 128 + signal);
+                let code = status.code().unwrap_or_else(by_signal);
+                let _ = result.write_all(&[u8::try_from(code).unwrap_or(u8::MAX)]);
+            }
+            continue;
         }
-        let left = until.since(now());
+        let mut left = until.since(now());
         if left.is_zero() {
-            break kill_all(&tree, &mut note_end);
+            tree.stop_all();
+            tree.visit(None, |pid| {
+                let _ = sys::kill(pid.as_raw(), sys::SIGKILL);
+            });
+            left = KILL_AGAIN;
         }
         let _ = poll::wait(&mut [readable(ends.as_fd())], Some(left));
-    }
-}
-
-/// Reaps what has ended; whether nothing is left.
-fn has_all_ended(note_end: &mut dyn FnMut(i32, ExitStatus)) -> bool {
-    loop {
-        match sys::reap() {
-            Ok(Some((pid, status))) => note_end(pid, status),
-            Ok(None) => return false,
-            Err(_) => return true,
-        }
-    }
-}
-
-/// Kills all that the script has started, until nothing is left: it would become a child of redlock.
-fn kill_all(tree: &Tree, note_end: &mut dyn FnMut(i32, ExitStatus)) {
-    let mut pause = KILL_AGAIN;
-    while !has_all_ended(note_end) {
-        tree.stop_all();
-        tree.visit(None, |pid| {
-            let _ = sys::kill(pid.as_raw(), sys::SIGKILL);
-        });
-        std::thread::sleep(pause);
-        pause = KILL_AT_LEAST_EVERY.min(2 * pause);
     }
 }
 
@@ -339,17 +293,17 @@ mod tests {
             who: &who,
             fences: vec![7, 9],
             waited_ms: 1,
-            forks: Forks::default(),
         };
-        let told = hook.told(&News {
+        let news = News {
             event: "ended",
             ran: Some(Duration::from_secs(2)),
             exit: Some(Exit::Command(3)),
             by: None,
-        });
+        };
+        let variables = hook.told(&news, LONGEST_VARIABLE);
         let value = |name: &str| {
-            let found = told.iter().find(|(other, _)| *other == name);
-            found.map(|(_, value)| value.as_str()).unwrap()
+            let mut pairs = variables.iter().filter_map(|text| text.split_once('='));
+            pairs.find(|(other, _)| *other == name).unwrap().1
         };
         for (name, expected) in [
             (EVENT, "ended"),
@@ -386,14 +340,9 @@ mod tests {
             who: &who,
             fences: Vec::new(),
             waited_ms: 0,
-            forks: Forks::default(),
         };
-        let told = hook.told(&News::default());
-        let known = hook.environment(&News::default()).unwrap();
-        let ours = known
-            .iter()
-            .filter(|text| text.to_bytes().starts_with(OURS));
-        assert_eq!(ours.count(), told.len());
-        assert_eq!(told.len(), 10);
+        let variables = hook.environment(&News::default()).unwrap();
+        let texts = variables.iter().map(|text| text.to_bytes());
+        assert_eq!(texts.filter(|text| text.starts_with(OURS)).count(), 10);
     }
 }

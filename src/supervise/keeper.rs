@@ -14,7 +14,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::unistd::Pid;
 
-use super::environment::{Origin, origin_of};
 use super::{Executor, HeldLocks, Step, Watch, needed};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
@@ -23,17 +22,16 @@ use crate::decide::session::{self, Action, Policy, Session};
 use crate::signal::{SIGTERM, SIGURG, Signals};
 use crate::stderr;
 use crate::supervise::process::ProcessFd;
-use crate::supervise::tree::{self, EndedScript, Execution, Process, Stat, Tree};
+use crate::supervise::procfs::{self, Execution, Process};
+use crate::supervise::tree::Tree;
 use crate::sys;
 
 /// The process for which a lock is kept, and what it starts from then on.
 pub struct Target {
     pid: i32,
     process: ProcessFd,
-    instance: String,
-    /// Since when it counts what it starts, and in which session.
-    since: Moment,
-    session: i32,
+    /// Its identity, by which its descendants recognize it.
+    pub instance: String,
     /// What had started it; `None` where that can't be seen.
     ancestors: Option<Vec<Process>>,
     tree: Tree,
@@ -55,6 +53,8 @@ struct Descendant {
     process: Option<Process>,
     /// `None` where there is none left for it: then it is looked up by its pid.
     descriptor: Option<ProcessFd>,
+    /// SIGTERM was sent.
+    is_asked: bool,
 }
 
 impl Descendant {
@@ -62,7 +62,7 @@ impl Descendant {
         match (&self.descriptor, &self.process) {
             (Some(descriptor), _) => descriptor.has_ended(),
             (None, Some(process)) => !process.is_alive(),
-            (None, None) => !tree::is_there(Pid::from_raw(self.pid)),
+            (None, None) => !procfs::is_there(Pid::from_raw(self.pid)),
         }
     }
 
@@ -97,9 +97,7 @@ impl Target {
             pid,
             process,
             instance,
-            since: now(),
-            session: Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.session),
-            ancestors: tree::ancestors(Pid::from_raw(pid)),
+            ancestors: procfs::ancestors(Pid::from_raw(pid)),
             tree: Tree::below(Pid::from_raw(pid)),
             execution: Execution::of(Pid::from_raw(pid)),
             descendants: Vec::new(),
@@ -114,62 +112,55 @@ impl Target {
         (self.pid, &self.process)
     }
 
-    /// Returns its identity, by which its descendants recognize it.
-    pub fn instance(&self) -> String {
-        self.instance.clone()
-    }
-
     /// Remembers what descends from it and from what it has started, as far as that is found until then: when it
     /// has ended, that may be hard to find.
     fn remember(&mut self, until: Option<Moment>) {
         self.descendants
             .retain(|descendant| !descendant.has_ended());
         let script = (!self.process.has_ended()).then_some(self.pid);
-        let found = self.descendants.iter().map(|descendant| descendant.pid);
+        let others = self.descendants.iter().map(|descendant| descendant.pid);
         // The number of what has ended may be another process's.
-        let roots: Vec<Pid> = script.into_iter().chain(found).map(Pid::from_raw).collect();
+        let roots: Vec<Pid> = script
+            .into_iter()
+            .chain(others)
+            .map(Pid::from_raw)
+            .collect();
         let mut found = Vec::new();
         let add = |pid: Pid| match Process::read(pid) {
             Some(process) => found.push((pid.as_raw(), Some(process))),
-            None if tree::is_there(pid) => found.push((pid.as_raw(), None)),
+            None if procfs::is_there(pid) => found.push((pid.as_raw(), None)),
             None => {}
         };
         self.tree.visit_below(&roots, until, add);
         self.add(found, until);
     }
 
-    /// Finds what it has started: its descendants, what has the lock's token (under this id) in its environment, and
-    /// what it has forked just before it ended, as far as that can be done in time. Whether all could be looked at.
-    fn find_marked(&mut self, id: &str, until: Option<Moment>) -> bool {
+    /// Finds what it has started: its descendants, what has the lock's token in its environment, and what it has forked just
+    /// before it ended, as far as that can be done in time. Returns whether all could be looked at.
+    fn find_marked(&mut self, until: Option<Moment>) -> bool {
         self.remember(until);
-        let in_time = || until.is_none_or(|until| now() < until);
-        let is_ours = |environment: &[u8]| origin_of(environment, id) == Origin::Ours;
-        let marked = self.tree.marked(is_ours, self.execution, in_time);
-        let looked = marked.is_ok() && in_time();
-        let marked = marked.unwrap_or_default().into_iter();
+        let scanned = self.tree.scan(None, self.execution, until);
+        let (marked, is_whole) = scanned.unwrap_or_default();
+        let marked = marked.into_iter();
         let marked = marked.map(|process| (process.pid, Some(process))).collect();
         self.add(marked, until);
-        looked
+        is_whole
     }
 
     /// Takes in what was found: pids, and what identifies them where they may be looked at.
     fn add(&mut self, found: Vec<(i32, Option<Process>)>, until: Option<Moment>) {
-        let before = self.identities();
+        let earlier = self.descendants.iter().map(|one| (one.pid, one.process));
+        let earlier: HashSet<(i32, Option<Process>)> = earlier.collect();
         for (pid, process) in found {
             if until.is_some_and(|until| now() >= until) {
                 return;
             }
-            if pid != self.pid && !before.contains(&(pid, process)) {
+            if pid != self.pid && !earlier.contains(&(pid, process)) {
                 self.had_hidden |= process.is_none();
                 let descendant = self.descendant(pid, process);
                 self.descendants.push(descendant);
             }
         }
-    }
-
-    fn identities(&self) -> HashSet<(i32, Option<Process>)> {
-        let found = self.descendants.iter();
-        found.map(|one| (one.pid, one.process)).collect()
     }
 
     fn descendant(&self, pid: i32, process: Option<Process>) -> Descendant {
@@ -185,67 +176,61 @@ impl Target {
             pid,
             process,
             descriptor,
+            is_asked: false,
         }
     }
 
     /// Finds a process that it has started, that has lost its parent and the lock's token since. It is only
     /// waited for, as in an interactive session it may be another job's.
-    fn find_orphan(&mut self, id: &str) {
-        let script = EndedScript {
-            since: self.since,
-            session: self.session,
-            earlier: self.tree.earlier(),
-            ancestors: self.ancestors.as_deref().unwrap_or_default(),
-            // We have become an orphan ourselves.
-            adopter: Pid::parent(),
-        };
-        if let Some(process) = tree::orphan_of(&script, |text| origin_of(text, id)) {
+    fn find_orphan(&mut self) {
+        let ancestors = self.ancestors.as_deref().unwrap_or_default();
+        if let Some(process) = self.tree.orphan_of_script(ancestors) {
             let suspect = self.descendant(process.pid, Some(process));
             self.suspects.push(suspect);
         }
     }
 
     /// Signals it and what was found of its tree.
-    fn signal_all(&self, signals: &[i32]) {
-        for &signal in signals {
-            let _ = self.process.signal(signal);
-        }
-        for descendant in &self.descendants {
-            for &signal in signals {
-                descendant.signal(signal);
-            }
-        }
+    fn signal_all(&self, signal: i32) {
+        let _ = self.process.signal(signal);
+        let descendants = self.descendants.iter();
+        descendants.for_each(|descendant| descendant.signal(signal));
     }
 
     /// Asks it and its tree to terminate. To look at all processes may take longer on a busy machine than there
     /// is time until they have to be killed.
-    fn terminate(&mut self, id: &str, kill_at: Option<Moment>) {
-        // A stopped process takes its SIGTERM only when it goes on.
-        let signals = [sys::SIGTERM, sys::SIGCONT];
+    fn terminate(&mut self, kill_at: Option<Moment>) {
         // Its children have no parent when it has ended.
         self.remember(kill_at);
-        self.signal_all(&signals);
-        let before = self.identities();
-        self.find_marked(id, kill_at);
+        // A stopped process takes its SIGTERM only when it goes on.
+        for signal in [sys::SIGTERM, sys::SIGCONT] {
+            let _ = self.process.signal(signal);
+        }
+        self.ask_descendants();
+        self.find_marked(kill_at);
         // What that has started in turn may have lost the token.
         self.remember(kill_at);
-        let others = self.descendants.iter();
-        for descendant in others.filter(|one| !before.contains(&(one.pid, one.process))) {
-            for signal in signals {
-                descendant.signal(signal);
-            }
+        self.ask_descendants();
+    }
+
+    /// Asks those descendants to terminate that weren't asked before.
+    fn ask_descendants(&mut self) {
+        for descendant in self.descendants.iter_mut().filter(|one| !one.is_asked) {
+            descendant.signal(sys::SIGTERM);
+            descendant.signal(sys::SIGCONT);
+            descendant.is_asked = true;
         }
     }
 
     /// Kills it and its tree. What is known of it is stopped first: it works no more, starts nothing, and what it has
     /// started keeps its parent until it is found. Whether all could be looked at.
-    fn kill(&mut self, id: &str) -> bool {
-        self.signal_all(&[sys::SIGSTOP]);
+    fn kill(&mut self) -> bool {
+        self.signal_all(sys::SIGSTOP);
         self.remember(None);
-        self.signal_all(&[sys::SIGKILL]);
-        let looked = self.find_marked(id, None);
-        self.signal_all(&[sys::SIGKILL]);
-        looked
+        self.signal_all(sys::SIGKILL);
+        let is_whole = self.find_marked(None);
+        self.signal_all(sys::SIGKILL);
+        is_whole
     }
 
     /// How it ended. Where the kernel doesn't say, it is taken to have ended well.
@@ -308,11 +293,9 @@ pub fn leave_behind(
     let mut target = target;
     target.descriptors = sys::raise_file_limit().saturating_sub(OWN_DESCRIPTORS);
     // What an outer job holds has its token, and that job works under it as well.
-    let own = holds.all.first().filter(|hold| !hold.reentrant);
-    let id = own.map(|hold| hold.claim.id());
+    target.tree.evidence.ids = holds.ids();
     let mut keeper = Keeper {
         target,
-        id: id.unwrap_or_default(),
         policy,
         has_asked: false,
         killed: None,
@@ -334,7 +317,7 @@ pub fn leave_behind(
     let is_left = |looked: bool| !looked || !keeper.target.has_wholly_ended();
     // And so may what could not be looked at, and what that has started.
     let had_to_end = keeper.has_asked || keeper.killed.is_some() || policy.with_children;
-    let are_hidden = keeper.target.had_hidden || !tree::sees_all();
+    let are_hidden = keeper.target.had_hidden || !procfs::sees_all();
     if keeper.killed.is_some_and(is_left) || (had_to_end && are_hidden) {
         keeper.watch.holds.leave();
     }
@@ -343,8 +326,6 @@ pub fn leave_behind(
 
 struct Keeper<'a> {
     target: Target,
-    /// The lock's holder, as others call it; empty where that is an outer job.
-    id: String,
     policy: Policy,
     /// The script and its tree were asked to end.
     has_asked: bool,
@@ -370,7 +351,7 @@ impl Keeper<'_> {
         }
         let until = now() + GIVE_UP_WITHIN;
         while now() < until {
-            if self.target.kill(&self.id) && self.target.has_wholly_ended() {
+            if self.target.kill() && self.target.has_wholly_ended() {
                 return Exit::Lost;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -390,15 +371,6 @@ impl<'a> Executor<'a> for Keeper<'a> {
             Action::Forward(signal) => {
                 let _ = self.target.process.signal(signal);
             }
-            // For a process that gets signals from outside, and may say something.
-            Action::Suspend
-            | Action::TerminateOthers
-            | Action::ForwardOutside(_)
-            | Action::TerminateOthersThan(_)
-            | Action::ReportSilence { .. }
-            | Action::ReportAnswer
-            | Action::TellLost
-            | Action::NameSurvivors => {}
             Action::Warn => {
                 let _ = self.target.process.signal(SIGURG);
                 return ControlFlow::Break(Ok(Exit::Lost));
@@ -406,12 +378,14 @@ impl<'a> Executor<'a> for Keeper<'a> {
             Action::Terminate(_) => {
                 let kill_at = self.watch.next_stop();
                 self.has_asked = true;
-                self.target.terminate(&self.id, kill_at);
+                self.target.terminate(kill_at);
             }
             Action::Kill(_) | Action::KillRest => {
-                self.killed = Some(self.target.kill(&self.id));
+                self.killed = Some(self.target.kill());
             }
             Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
+            // For a process that gets signals from outside, and may say something.
+            _ => {}
         }
         ControlFlow::Continue(())
     }
@@ -433,9 +407,9 @@ impl<'a> Executor<'a> for Keeper<'a> {
         }
         // What ends may have started something else before.
         if self.target.has_wholly_ended() {
-            self.has_looked = self.target.find_marked(&self.id, None);
+            self.has_looked = self.target.find_marked(None);
             if self.policy.with_children {
-                self.target.find_orphan(&self.id);
+                self.target.find_orphan();
             }
         }
         if self.has_looked && self.target.has_wholly_ended() {

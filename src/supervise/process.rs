@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::unistd::Pid;
 
 use crate::clock::{Moment, now};
-use crate::supervise::tree::{self, Stat, read};
+use crate::supervise::procfs::{self, Stat, read};
 use crate::sys::{self, poll};
 
 /// Returns this process's identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>`; `None` if the kernel
@@ -33,7 +33,7 @@ fn identity(pid: impl fmt::Display) -> Option<String> {
 
 /// The command line of a process; empty where it can't be known.
 pub fn command_line(pid: i32) -> Vec<String> {
-    if !tree::has_own_proc() {
+    if !procfs::has_own_proc() {
         return Vec::new();
     }
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -106,7 +106,7 @@ pub fn ancestor(instance: &str) -> Option<i32> {
     let pid = Pid::from_raw(pid);
     // A later process with the same pid is another one.
     let is_same = || Stat::read(pid).is_some_and(|stat| stat.started <= alive.since_boot());
-    (tree::is_ancestor(pid) && is_same()).then_some(pid.as_raw())
+    (procfs::is_ancestor(pid) && is_same()).then_some(pid.as_raw())
 }
 
 /// A process of this host.

@@ -40,13 +40,6 @@ pub enum Held {
     Guarded(Vec<Guard>),
 }
 
-/// What the thread is to do.
-enum Order {
-    Task(RenewalTask),
-    /// Something that has to be done in it.
-    Call(Call),
-}
-
 /// Something that has to be done in the renewer's thread.
 pub type Call = Box<dyn FnOnce() + Send>;
 
@@ -70,7 +63,8 @@ const SLOW_ANSWER: Duration = Duration::from_millis(500);
 /// A running renewer.
 pub struct Renewer {
     /// `None` only when the thread is to end.
-    orders: Option<Sender<Order>>,
+    orders: Option<Sender<Call>>,
+    report: Sender<Completed>,
     completed: Receiver<Completed>,
     wake: Arc<EventFd>,
     /// How long the job may take that is being done; `None`: none is.
@@ -84,29 +78,16 @@ impl Renewer {
     pub fn start() -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags)?);
-        let (orders, ordered) = channel::<Order>();
+        let (orders, ordered) = channel::<Call>();
         let (report, completed) = channel();
-        let waker = Arc::clone(&wake);
         let thread = sys::start_thread("renewer", sys::USUAL_STACK, move || {
-            while let Ok(order) = ordered.recv() {
-                let job = match order {
-                    Order::Task(job) => job,
-                    Order::Call(call) => {
-                        call();
-                        continue;
-                    }
-                };
-                if report.send(job.carry_out()).is_err() {
-                    break;
-                }
-                // What the other thread doesn't hear of would count for nothing.
-                while waker.write(1).is_err() {
-                    std::thread::sleep(WAKE_AGAIN);
-                }
+            for call in ordered {
+                call();
             }
         })?;
         Ok(Self {
             orders: Some(orders),
+            report,
             completed,
             wake,
             busy: None,
@@ -119,19 +100,23 @@ impl Renewer {
         // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
         // thread that waits for a task doesn't give up just before it is done.
         let patience = task.client.longest(3) + Duration::from_millis(200);
+        let (report, wake) = (self.report.clone(), Arc::clone(&self.wake));
         // A thread that is gone does nothing; the deadline takes care of that.
-        let sent = self.order(Order::Task(task));
-        self.busy = sent.then_some(patience);
+        let is_sent = self.call(Box::new(move || {
+            if report.send(task.carry_out()).is_ok() {
+                // An answer that the other thread doesn't hear of would count for nothing.
+                while wake.write(1).is_err() {
+                    std::thread::sleep(WAKE_AGAIN);
+                }
+            }
+        }));
+        self.busy = is_sent.then_some(patience);
     }
 
-    /// Has something done by the thread, before the next task.
-    pub fn call(&self, call: Call) {
-        self.order(Order::Call(call));
-    }
-
-    fn order(&self, order: Order) -> bool {
+    /// Has something done by the thread, before the next task. Returns false if the thread is gone.
+    pub fn call(&self, call: Call) -> bool {
         let orders = self.orders.as_ref();
-        orders.is_some_and(|orders| orders.send(order).is_ok())
+        orders.is_some_and(|orders| orders.send(call).is_ok())
     }
 
     /// What was done, if it is.

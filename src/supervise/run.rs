@@ -10,23 +10,21 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::signal::Signal;
-use nix::unistd::getpgrp;
+use nix::unistd::{Pid, getpgrp};
 
 use super::environment::Environment;
-use super::hook::{Hook, News};
+pub use super::messages::Terms;
+use super::messages::{self, Messages};
 use super::{Executor, HeldLocks, Step, Watch, needed, survivors};
 use crate::clock::{Moment, Timer, now};
 use crate::decide::exit::Exit;
 use crate::decide::job_control::JobControl;
 use crate::decide::renewals::LockNews;
 use crate::decide::session::{self, Action, Policy, Session, StopReason};
-use crate::duration;
-use crate::protocol::{self, Locks, Name, Who};
-use crate::report::{self, Verbosity, cancelled, lost};
+use crate::report;
 use crate::signal::{SIGCHLD, SIGCONT, SIGTSTP, Signals, ends_waiting, is_passed_up};
 use crate::supervise::child::{Child, Conditions, Prepared, Reaped, Refused};
-use crate::supervise::tree::Stat;
+use crate::supervise::procfs::Stat;
 use crate::supervise::watchdog::Watchdog;
 use crate::sys::{self, Reach, ReceivedSignal, SpawnError, TerminalModes};
 use crate::systemd;
@@ -67,19 +65,6 @@ impl EventSources {
     }
 }
 
-/// How work is watched over, and what messages name.
-pub struct Terms<'a> {
-    /// Everything except what begins when the work does: its `--max-runtime`.
-    pub policy: Policy,
-    /// The wait for the locks has a limit.
-    pub wait_is_limited: bool,
-    pub names: &'a [Name],
-    pub locks: &'a Locks,
-    pub who: &'a Who,
-    pub verbosity: Verbosity,
-    pub hook: Option<&'a Hook<'a>>,
-}
-
 /// Starts work and does what the session decides until it has ended. What can't be reaped may still be at work: its locks
 /// are left to their leases.
 pub fn supervise(
@@ -93,11 +78,11 @@ pub fn supervise(
         own_group: !terms.policy.on_terminal,
         sigchld_ignored: signals.sigchld_ignored,
         not_after: holds.lease().map(|lease| lease.deadline()),
-        is_marked: holds.is_marked(),
+        ids: holds.ids(),
     };
     let on_terminal = terms.policy.on_terminal;
     let modes = on_terminal.then(TerminalModes::read).flatten();
-    let child = Child::spawn(&work.prepared, &work.environment, &conditions)?;
+    let child = Child::spawn(&work.prepared, &work.environment, conditions)?;
     systemd::ready(&format!("running {}", report::describe_job(terms.who)));
     let began = now();
     let policy = Policy {
@@ -108,16 +93,14 @@ pub fn supervise(
     let mut supervision = Supervision {
         terms,
         work,
+        messages: Messages::new(terms),
         child,
         watch: Watch {
             session: Session::new(policy),
             holds,
             signals,
         },
-        trouble: None,
-        said_not_replicated: false,
-        after_silence: None,
-        refused: Vec::new(),
+        refused_named: false,
         survivors_named: false,
         killed_by: None,
         more_to_reap: false,
@@ -130,7 +113,7 @@ pub fn supervise(
     };
     // Without a lock nothing was acquired.
     if !supervision.watch.holds.all.is_empty() {
-        supervision.tell("acquired");
+        supervision.messages.tell("acquired", None);
     }
     let exit = match supervision.run(timer) {
         Ok(exit) => exit,
@@ -162,21 +145,6 @@ impl WorkResult {
 /// Time before the end of a lease from which work that was killed, and still lives, keeps its lock.
 const INSIST_BEFORE: Duration = Duration::from_millis(100);
 
-/// Says that a signal of another process or of the kernel killed COMMAND, unless a shell would be silent, too: cron mails
-/// only what is printed.
-fn report_foreign_kill(number: i32) {
-    let name = match Signal::try_from(number) {
-        Ok(Signal::SIGINT | Signal::SIGPIPE) => return,
-        Ok(signal) => signal.as_str().to_owned(),
-        Err(_) => format!("signal {number}"),
-    };
-    let hint = match number {
-        sys::SIGKILL => "; redlock didn't send it: see dmesg if memory may have run out",
-        _ => "",
-    };
-    report::error(format_args!("the command was killed by {name}{hint}"));
-}
-
 /// Returns true if timeout(1) in redlock's group has sent a signal to that whole group: it ignores the signal, which
 /// reaches it as well, and then continues the group. Any other sender of the group, such as a script that runs `kill $!`,
 /// may have meant redlock alone: COMMAND gets the signal twice rather than never.
@@ -197,17 +165,12 @@ fn was_sent_to_group(received: &ReceivedSignal) -> bool {
 struct Supervision<'a> {
     terms: &'a Terms<'a>,
     work: &'a Work,
+    messages: Messages<'a>,
     child: Child,
     watch: Watch<'a>,
-    /// What went wrong with the locks last.
-    trouble: Option<LockNews>,
-    /// It was said that renewals aren't replicated, and so don't count.
-    said_not_replicated: bool,
-    /// What is to be said when Redis answers again, as it was said that it doesn't.
-    after_silence: Option<&'static str>,
-    /// Processes that we may not signal; said once.
-    refused: Refused,
-    /// It was said what can't be killed.
+    /// The user knows that there are processes which redlock may not signal.
+    refused_named: bool,
+    /// The user knows what can't be killed.
     survivors_named: bool,
     /// The signal that has ended COMMAND.
     killed_by: Option<i32>,
@@ -269,7 +232,8 @@ impl Supervision<'_> {
         };
         let stop = self.watch.next_stop();
         let within = stop.map_or(within, |stop| within.min(stop.since(now())));
-        self.watch.holds.has_watchdog_got(signal, within, peek)
+        let watchdog = self.watch.holds.watchdog.as_mut();
+        watchdog.is_some_and(|watchdog| watchdog.has_got(signal, within, peek))
     }
 
     fn look_whether_stopped(&mut self) {
@@ -314,57 +278,6 @@ impl Supervision<'_> {
         ControlFlow::Continue(())
     }
 
-    fn note_renewal(&mut self) {
-        // An answer that came while redlock stood still may be too old, too.
-        let is_over = self.watch.next_stop().is_some_and(|stop| now() >= stop);
-        self.has_overslept &= is_over;
-        self.woke_late &= is_over;
-        if std::mem::take(&mut self.said_not_replicated) {
-            self.terms.verbosity.info("replicas confirm renewals again");
-        } else {
-            self.terms.verbosity.verbose("lease renewed");
-        }
-        // A lock that was lost, or that another run wants, stays so.
-        if let Some(LockNews::Failed(_)) = self.trouble {
-            self.trouble = None;
-        }
-    }
-
-    fn note_failure(&mut self, error: &protocol::Error) {
-        let verbosity = self.terms.verbosity;
-        let is_replicated = error.kind != protocol::ErrorKind::NotReplicated;
-        if is_replicated || std::mem::replace(&mut self.said_not_replicated, true) {
-            verbosity.verbose(format_args!("renewal failed: {error}"));
-        } else {
-            verbosity.info(format_args!(
-                "replicas didn't confirm a renewal; the command will be stopped unless a later one is confirmed: {error}"
-            ));
-        }
-        self.trouble = Some(LockNews::Failed(error.clone()));
-    }
-
-    /// Reports what can't be killed, and why, and that the lock is kept for it.
-    fn name_survivors(&mut self) {
-        let left = self.child.left();
-        let is_one = left.len() == 1;
-        let what = match (self.watch.holds.all.is_empty(), is_one) {
-            (true, true) => "redlock waits until it has ended",
-            (true, false) => "redlock waits until they have ended",
-            (false, true) => "the lock is kept until it has ended",
-            (false, false) => "the lock is kept until they have ended",
-        };
-        let those = if is_one {
-            "that process"
-        } else {
-            "those processes"
-        };
-        report::error(format_args!(
-            "{}; {what}; interrupt redlock again to leave {those} running",
-            survivors::described(&left)
-        ));
-        self.survivors_named = true;
-    }
-
     /// Looks for all that works under the locks: when parents have ended, their children are harder to find.
     fn look_at_work(&mut self) {
         // The renewal is under way meanwhile, and its answer has to be heard in time.
@@ -375,15 +288,14 @@ impl Supervision<'_> {
     }
 
     /// Reports which processes we may not signal, once.
-    fn note_refused(&mut self, refused: Refused) {
-        if refused.is_empty() || !self.refused.is_empty() {
+    fn note_refused(&mut self, refused: &[Pid]) {
+        if refused.is_empty() || std::mem::replace(&mut self.refused_named, true) {
             return;
         }
         report::error(format_args!(
             "redlock isn't permitted to signal {} (the command itself, or started by it)",
             survivors::numbers(refused.iter().copied())
         ));
-        self.refused = refused;
         self.watch.session.was_refused();
     }
 
@@ -392,7 +304,7 @@ impl Supervision<'_> {
         self.watch.session.give_up(now());
         let until = now() + GIVE_UP_WITHIN;
         let mut exit = Exit::Internal;
-        loop {
+        while now() < until {
             let _ = self.child.kill();
             match self.child.reap() {
                 Ok(Some(Reaped::Tree)) => {
@@ -407,7 +319,6 @@ impl Supervision<'_> {
                         exit = self.watch.session.exit();
                     }
                 }
-                Ok(None) | Err(_) if now() >= until => break,
                 Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -448,95 +359,23 @@ impl Supervision<'_> {
             && Some(number) != self.signal
             && !(self.watch.session.has_killed() && number == sys::SIGKILL)
         {
-            report_foreign_kill(number);
+            messages::report_foreign_kill(number);
         }
         WorkResult {
             exit,
             ran: now().since(self.began),
-            by: self.terms.hook.and_then(|_| self.by()),
+            by: self.terms.hook.and_then(|_| self.messages.by()),
         }
-    }
-
-    /// Tells the hook, if there is one.
-    fn tell(&self, event: &'static str) {
-        let Some(hook) = self.terms.hook else { return };
-        let has_begun = event != "acquired";
-        hook.tell(
-            &News {
-                event,
-                ran: has_begun.then(|| now().since(self.began)),
-                exit: None,
-                by: self.by(),
-            },
-            self.terms.verbosity,
-        );
-    }
-
-    /// Who has taken the lock, or wants the run to end, where that is known.
-    fn by(&self) -> Option<String> {
-        match self.trouble.as_ref()? {
-            LockNews::Lost { loss, .. } => {
-                let holder = loss.holder.as_ref().map(|holder| &holder.who);
-                let by = loss.forced_by.as_ref().or(holder);
-                by.map(report::client_in_words)
-            }
-            LockNews::Cancelled(_, by) => Some(report::client_in_words(by)),
-            LockNews::Held { .. }
-            | LockNews::Failed(_)
-            | LockNews::Released(_)
-            | LockNews::Over(_) => None,
-        }
-    }
-
-    /// Reports that Redis has given no answer, or no good one, for so long.
-    fn report_silence(&mut self, lasting: Duration, stop_in: Duration) {
-        // That was said already.
-        if self.said_not_replicated {
-            return;
-        }
-        let [lasting, left] = [lasting, stop_in].map(report::format_duration);
-        let locks = match self.terms.names {
-            [name] => format!("lock \"{name}\""),
-            _ => "its locks".into(),
-        };
-        let so = if self.terms.policy.only_warn {
-            format!("{locks} may be lost")
-        } else {
-            format!("the command is stopped, as {locks} may be lost")
-        };
-        let (line, after) = match &self.trouble {
-            Some(LockNews::Failed(error)) if !error.kind.is_unreachable() => (
-                format!(
-                    "no renewal has succeeded for {lasting}; if none does within {left}, {so}: {error}"
-                ),
-                "renewals succeed again",
-            ),
-            _ => (
-                format!("Redis hasn't answered for {lasting}; if it doesn't within {left}, {so}"),
-                "Redis answers again",
-            ),
-        };
-        self.terms.verbosity.info(line);
-        self.after_silence = Some(after);
     }
 
     fn announce(&self, reason: StopReason, what: &str) {
         match reason {
             StopReason::Lost | StopReason::Cancelled => {
-                report::error(format_args!("{}; {what}", self.loss_message()));
+                report::error(format_args!("{}; {what}", self.loss()));
             }
             StopReason::Timeout => {
-                let timeout = self.work.timeout.unwrap_or_default();
-                // A user of flock may have meant the wait.
-                let hint = if self.terms.wait_is_limited {
-                    ""
-                } else {
-                    " (--wait limits the wait for the lock)"
-                };
-                report::error(format_args!(
-                    "ran longer than --max-runtime {}{hint}; {what}",
-                    duration::exact(timeout)
-                ));
+                let max_runtime = self.work.timeout.unwrap_or_default();
+                self.messages.report_timeout(max_runtime, what);
             }
             StopReason::Signal => self.terms.verbosity.verbose(what),
             StopReason::Leftovers => {
@@ -548,33 +387,25 @@ impl Supervision<'_> {
         }
     }
 
-    /// What happened to the lock, in words.
-    fn loss_message(&self) -> String {
-        let what = match self.terms.names {
-            [name] => format!("lock \"{name}\" was"),
-            _ => "the locks were".into(),
+    /// Returns what happened to the lock, in words.
+    fn loss(&self) -> String {
+        // Also if redlock asks by now: a renewal was due, too.
+        let silence = if self.has_overslept || self.woke_late {
+            "redlock or this machine was suspended".into()
+        } else if self.watch.holds.renewals.is_under_way() {
+            format!("no answer from Redis at {}", self.terms.locks)
+        } else {
+            "Redis answered too late".into()
         };
-        match &self.trouble {
-            Some(LockNews::Lost { name, loss, .. }) => lost(name, loss),
-            Some(LockNews::Cancelled(name, by)) => cancelled(name, by),
-            Some(LockNews::Over(name)) => {
-                format!("the run that held lock \"{name}\" is over")
-            }
-            Some(LockNews::Failed(error)) => {
-                format!("{what} not renewed in time: {error}")
-            }
-            Some(LockNews::Held { .. } | LockNews::Released(_)) | None => {
-                // Also if it asks by now: a renewal was due, too.
-                let why = if self.has_overslept || self.woke_late {
-                    "redlock or this machine was suspended".into()
-                } else if self.watch.holds.renewals.is_under_way() {
-                    format!("no answer from Redis at {}", self.terms.locks)
-                } else {
-                    "Redis answered too late".into()
-                };
-                format!("{what} not renewed in time: {why}")
-            }
-        }
+        self.messages.loss(&silence)
+    }
+
+    /// Asks COMMAND's tree to terminate, except what a signal of this reach has reached.
+    fn terminate(&mut self, reason: StopReason, reach: Reach) {
+        let (refused, walk) = self.child.terminate(self.watch.next_stop(), reach);
+        self.watch.session.walked(walk);
+        self.announce(reason, "stopping the command");
+        self.note_refused(&refused);
     }
 }
 
@@ -584,23 +415,26 @@ impl<'a> Executor<'a> for Supervision<'a> {
     }
 
     fn perform(&mut self, action: Action) -> Step {
-        let refused = match action {
+        match action {
             Action::Forward(signal) => {
                 self.job_control.passed_on(signal);
-                self.child.forward(signal)
+                self.note_refused(&self.child.forward(signal));
             }
-            Action::ForwardOutside(signal) => self.child.forward_outside(signal),
-            Action::Suspend => needed(self.suspend())?,
+            Action::ForwardOutside(signal) => {
+                self.note_refused(&self.child.forward_outside(signal));
+            }
+            Action::Suspend => {
+                let refused = needed(self.suspend())?;
+                self.note_refused(&refused);
+            }
             Action::Warn => {
-                // Of several locks the others are still renewed where one was taken away.
-                if !matches!(self.trouble, Some(LockNews::Lost { .. })) {
+                if !self.messages.has_lost_one() {
                     self.watch.holds.renewals.give_up();
                 }
-                let loss = self.loss_message();
                 report::error(format_args!(
-                    "{loss}; the command continues without the lock"
+                    "{}; the command continues without the lock",
+                    self.loss()
                 ));
-                Refused::new()
             }
             Action::Terminate(reason) => {
                 // What has killed COMMAND may have reached the rest, and reaches redlock later.
@@ -611,22 +445,14 @@ impl<'a> Executor<'a> for Supervision<'a> {
                     Some(signal) if self.has_reached_all(signal, true) => Reach::All,
                     Some(_) | None => Reach::Unknown,
                 };
-                let (refused, walk) = self.child.terminate(self.watch.next_stop(), reach);
-                self.watch.session.walked(walk);
-                self.announce(reason, "stopping the command");
-                refused
+                self.terminate(reason, reach);
             }
-            Action::TerminateOthersThan(reach) => {
-                let (refused, walk) = self.child.terminate(self.watch.next_stop(), reach);
-                self.watch.session.walked(walk);
-                self.announce(StopReason::Signal, "stopping the command");
-                refused
-            }
-            Action::TerminateOthers => self.child.terminate_others(),
+            Action::TerminateOthersThan(reach) => self.terminate(StopReason::Signal, reach),
+            Action::TerminateOthers => self.note_refused(&self.child.terminate_others()),
             Action::Kill(reason) => {
                 let refused = self.child.kill();
                 self.announce(reason, "killing the command");
-                refused
+                self.note_refused(&refused);
             }
             Action::KillRest => {
                 let refused = self.child.kill();
@@ -636,30 +462,21 @@ impl<'a> Executor<'a> for Supervision<'a> {
                 if is_late || !refused.is_empty() {
                     self.watch.holds.insist();
                 }
-                refused
+                self.note_refused(&refused);
             }
             Action::NameSurvivors => {
                 self.watch.holds.insist();
-                self.name_survivors();
-                Refused::new()
+                let keeps_lock = !self.watch.holds.all.is_empty();
+                messages::name_survivors(&self.child.left(), keeps_lock);
+                self.survivors_named = true;
             }
             Action::ReportSilence { lasting, stop_in } => {
-                self.report_silence(lasting, stop_in);
-                Refused::new()
+                self.messages.report_silence(lasting, stop_in);
             }
-            Action::ReportAnswer => {
-                if let Some(line) = self.after_silence.take() {
-                    self.terms.verbosity.info(line);
-                }
-                Refused::new()
-            }
-            Action::TellLost => {
-                self.tell("lost");
-                Refused::new()
-            }
+            Action::ReportAnswer => self.messages.report_answer(),
+            Action::TellLost => self.messages.tell("lost", Some(now().since(self.began))),
             Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
-        };
-        self.note_refused(refused);
+        }
         ControlFlow::Continue(())
     }
 
@@ -726,24 +543,16 @@ impl<'a> Executor<'a> for Supervision<'a> {
 
     /// Notes what matters for messages first.
     fn on_news(&mut self, news: &LockNews) -> Step {
-        let verbosity = self.terms.verbosity;
-        match news {
-            LockNews::Held {
-                is_renewed: true, ..
-            } => self.note_renewal(),
-            LockNews::Held { .. } => {}
-            // A request that timed out while redlock stood still says nothing about Redis.
-            LockNews::Failed(error) if self.has_overslept => {
-                verbosity.verbose(format_args!("renewal failed: {error}"));
-            }
-            LockNews::Failed(error) => self.note_failure(error),
-            LockNews::Released(name) => {
-                verbosity.verbose(format_args!("the command released lock \"{name}\""));
-            }
-            LockNews::Lost { .. } | LockNews::Cancelled(..) | LockNews::Over(_) => {
-                self.trouble = Some(news.clone());
-            }
+        if let LockNews::Held {
+            is_renewed: true, ..
+        } = news
+        {
+            // An answer that came while redlock stood still may be too old, too.
+            let is_over = self.watch.next_stop().is_some_and(|stop| now() >= stop);
+            self.has_overslept &= is_over;
+            self.woke_late &= is_over;
         }
+        self.messages.note(news, self.has_overslept);
         self.apply(session::Event::News(news))
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::unistd::{Pid, Uid, User};
 
-use crate::supervise::tree::{self, Stat};
+use crate::supervise::procfs::{self, Stat};
 use crate::sys;
 
 /// How many are described.
@@ -35,7 +35,7 @@ fn describe(pid: Pid) -> String {
 
 /// Its program and its user, where they may be known.
 fn about(pid: Pid) -> Option<String> {
-    let program = tree::read(&format!("/proc/{pid}/comm"))?;
+    let program = procfs::read(&format!("/proc/{pid}/comm"))?;
     let uid = Uid::from_raw(fs::metadata(format!("/proc/{pid}")).ok()?.uid());
     let user = User::from_uid(uid).ok().flatten();
     let user = user.map_or_else(|| format!("user {uid}"), |user| user.name);

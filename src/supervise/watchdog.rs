@@ -23,8 +23,9 @@ use crate::clock::{Moment, Timer, now};
 use crate::signal::passed_on;
 use crate::supervise::child::Child;
 use crate::supervise::process::ProcessFd;
-use crate::supervise::renewer::{Call, OnRenewal};
-use crate::supervise::tree::{self, Process};
+use crate::supervise::procfs::Process;
+use crate::supervise::renewer::{OnRenewal, Renewer};
+use crate::supervise::tree;
 use crate::sys::poll::{self, readable};
 use crate::sys::{self, SignalSet, WATCHDOG};
 
@@ -44,78 +45,48 @@ const STARTS_WITHIN: Duration = Duration::from_millis(50);
 /// A signal for every process reaches redlock and the watchdog within this time, one after the other.
 const ONE_STOP: Duration = Duration::from_secs(5);
 
-/// What it is told.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
-    /// COMMAND has ended, or is no longer to be killed.
-    Dismissed,
-    /// COMMAND was reaped: its number, and that of its group, may be another's.
-    Reaped,
-    /// By when COMMAND has to be dead, as far as the main thread knows; `None`: there is no lease that ends.
-    DeadBy(Option<Moment>),
-    /// By when COMMAND has to be dead, whatever was renewed, as a lock is lost.
-    Lost(Moment),
-    /// A renewal has succeeded, so that COMMAND needn't be dead before this, though the main thread hasn't heard of it.
-    Renewed(Moment),
-}
+/// A word for the watchdog with its moment; or a signal of the watchdog's, and when that came.
+type Message = (i32, Moment);
 
-/// A word in the pipe: its kind, and nanoseconds since boot; or a signal of the watchdog's, and when that came. The kernel
-/// writes and reads so little as a whole.
-type Message = [u64; 2];
+/// COMMAND has ended, or is no longer to be killed.
+const DISMISSED: i32 = 0;
+/// COMMAND was reaped: its number, and that of its group, may be another's.
+const REAPED: i32 = 1;
+/// By when COMMAND has to be dead, as far as the main thread knows.
+const DEAD_BY: i32 = 2;
+/// By when COMMAND has to be dead, whatever was renewed, as a lock is lost.
+const LOST: i32 = 3;
+/// A renewal has succeeded, so that COMMAND needn't be dead before this, though the main thread hasn't heard of it.
+const RENEWED: i32 = 4;
 
-fn since_boot(at: Moment) -> u64 {
-    u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX)
-}
+/// The moment of a word without one, and the last moment of COMMAND if no lease ends.
+const NEVER: Moment = Moment::at(Duration::from_nanos(u64::MAX));
 
-fn write(message: Message, mut pipe: &File) -> io::Result<()> {
-    pipe.write_all(&message.map(u64::to_ne_bytes).concat())
+/// Sends a message, as its number and nanoseconds since boot. The kernel writes and reads so little as a whole. A watchdog
+/// that doesn't read has been stopped, too.
+fn write((number, at): Message, mut pipe: &File) -> io::Result<()> {
+    let at = u64::try_from(at.since_boot().as_nanos()).unwrap_or(u64::MAX);
+    let number = u64::from(number.unsigned_abs());
+    pipe.write_all(&[number, at].map(u64::to_ne_bytes).concat())
 }
 
 /// Returns the next message; `None` after the end of the other process.
 fn read(mut pipe: &File) -> io::Result<Option<Message>> {
-    let mut bytes = [0; size_of::<Message>()];
-    let read = pipe.read(&mut bytes)?;
-    let (first, second) = bytes.split_at(size_of::<u64>());
-    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
-    Ok((read != 0).then(|| [number(first), number(second)]))
-}
-
-impl Word {
-    fn message(self) -> Message {
-        match self {
-            Self::Dismissed => [0, 0],
-            Self::Reaped => [1, 0],
-            Self::DeadBy(None) => [2, 0],
-            Self::DeadBy(Some(at)) => [3, since_boot(at)],
-            Self::Lost(dead_by) => [4, since_boot(dead_by)],
-            Self::Renewed(dead_by) => [5, since_boot(dead_by)],
-        }
-    }
-
-    fn of([kind, at]: Message) -> Option<Self> {
-        let at = Moment::at(Duration::from_nanos(at));
-        match kind {
-            0 => Some(Self::Dismissed),
-            1 => Some(Self::Reaped),
-            2 => Some(Self::DeadBy(None)),
-            3 => Some(Self::DeadBy(Some(at))),
-            4 => Some(Self::Lost(at)),
-            5 => Some(Self::Renewed(at)),
-            _ => None,
-        }
-    }
-
-    /// Whether it was written. A watchdog that doesn't read has been stopped, too.
-    fn write(self, pipe: &File) -> bool {
-        write(self.message(), pipe).is_ok()
-    }
+    let mut numbers = [[0; size_of::<u64>()]; 2];
+    let length = pipe.read(numbers.as_flattened_mut())?;
+    let [number, at] = numbers.map(u64::from_ne_bytes);
+    let message = (
+        i32::try_from(number).unwrap_or(0),
+        Moment::at(Duration::from_nanos(at)),
+    );
+    Ok((length != 0).then_some(message))
 }
 
 /// The watchdog, as redlock knows it.
 pub struct Watchdog {
     pipe: Arc<File>,
-    /// What the main thread told it last.
-    told: Word,
+    /// The last word of the main thread.
+    told: Message,
     /// For how long COMMAND may work by a renewal, from when that is sent; `None`: no renewal counts.
     by_renewal: Option<Duration>,
     /// Signals that it has got, and when.
@@ -127,12 +98,12 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Has one forked that kills this child, whose number is its own until this returns, and which has to be dead by then.
-    /// `in_thread` has that done in the thread that renews.
+    /// The thread that renews does that.
     pub fn start(
         child: &Child,
         dead_by: Option<Moment>,
         by_renewal: Option<Duration>,
-        in_thread: impl FnOnce(Call),
+        renewer: &Renewer,
     ) -> io::Result<Self> {
         let ends = UnixStream::pair()?;
         let file = |end: UnixStream| -> io::Result<File> {
@@ -145,18 +116,18 @@ impl Watchdog {
             child: child.clone(),
             command: Process::read(child.pid()),
             descriptor: None,
-            dead_by,
-            renewed: None,
+            by_main: dead_by.unwrap_or(NEVER),
+            by_renewal: None,
             looked: None,
         };
-        in_thread(Box::new(move || {
+        renewer.call(Box::new(move || {
             if let Ok(pid) = tree::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
                 let _ = announce.send(pid);
             }
         }));
         Ok(Self {
             pipe: Arc::new(pipe),
-            told: Word::DeadBy(dead_by),
+            told: (DEAD_BY, dead_by.unwrap_or(NEVER)),
             by_renewal,
             signals: Vec::new(),
             number,
@@ -168,29 +139,29 @@ impl Watchdog {
     pub fn tell(&mut self, dead_by: Option<Moment>, by_renewal: Option<Duration>) {
         self.by_renewal = by_renewal;
         let word = match dead_by {
-            Some(at) if by_renewal.is_none() => Word::Lost(at),
-            _ => Word::DeadBy(dead_by),
+            Some(at) if by_renewal.is_none() => (LOST, at),
+            _ => (DEAD_BY, dead_by.unwrap_or(NEVER)),
         };
-        if word != self.told && word.write(&self.pipe) {
+        if word != self.told && write(word, &self.pipe).is_ok() {
             self.told = word;
         }
     }
 
     /// COMMAND was reaped.
     pub fn tell_reaped(&self) {
-        Word::Reaped.write(&self.pipe);
+        let _ = write((REAPED, NEVER), &self.pipe);
     }
 
     /// It is to kill nothing any more.
     pub fn dismiss(&self) {
-        Word::Dismissed.write(&self.pipe);
+        let _ = write((DISMISSED, NEVER), &self.pipe);
     }
 
     /// Returns the call by which another thread tells it that a renewal has succeeded; `None` if no renewal counts.
     pub fn tells_renewal(&self) -> Option<OnRenewal> {
         let (pipe, lasting) = (Arc::clone(&self.pipe), self.by_renewal?);
         Some(Box::new(move |sent| {
-            Word::Renewed(sent + lasting).write(&pipe);
+            let _ = write((RENEWED, sent + lasting), &pipe);
         }))
     }
 
@@ -200,10 +171,8 @@ impl Watchdog {
         let until = now() + within;
         loop {
             match read(&self.pipe) {
-                Ok(Some([number, at])) => {
-                    let number = i32::try_from(number).unwrap_or(0);
-                    let at = Moment::at(Duration::from_nanos(at));
-                    self.signals.push((number, at));
+                Ok(Some(message)) => {
+                    self.signals.push(message);
                     continue;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -253,9 +222,9 @@ struct Watch {
     /// It can be killed by that without a look at what may keep us waiting: its number, /proc.
     descriptor: Option<ProcessFd>,
     /// By when it has to be dead, by the main thread.
-    dead_by: Option<Moment>,
-    /// By when it has to be dead, by a later renewal.
-    renewed: Option<Moment>,
+    by_main: Moment,
+    /// By when it has to be dead, by the last renewal.
+    by_renewal: Option<Moment>,
     /// When it last looked for COMMAND's tree.
     looked: Option<Moment>,
 }
@@ -301,18 +270,17 @@ impl Watch {
                 self.child.kill();
             }
             let due = if is_late {
-                Some(now() + LOOK)
+                now() + LOOK
             } else {
                 self.dead_by()
             };
-            if timer.set(due).is_err() {
+            if timer.set(Some(due)).is_err() {
                 return;
             }
             let sources = [pipe.as_fd(), timer.as_fd(), signals.as_fd()];
             let _ = poll::wait(&mut sources.map(readable), None);
             while let Ok(Some(received)) = sys::next_signal(&signals) {
-                let number = u64::try_from(received.signal).unwrap_or(0);
-                let _ = write([number, since_boot(now())], pipe);
+                let _ = write((received.signal, now()), pipe);
             }
         }
     }
@@ -323,14 +291,13 @@ impl Watch {
         if self.is_late() || self.looked.is_some_and(|at| began < at + LOOK_AGAIN) {
             return;
         }
-        let until = began + LOOK_FOR;
-        self.child
-            .look(Some(self.dead_by().map_or(until, |at| at.min(until))));
+        let until = self.dead_by().min(began + LOOK_FOR);
+        self.child.look(Some(until));
         self.looked = Some(now());
     }
 
     fn is_late(&self) -> bool {
-        self.dead_by().is_some_and(|at| now() >= at)
+        now() >= self.dead_by()
     }
 
     /// Opens COMMAND, if it is there still: another process may have its number by now.
@@ -355,21 +322,16 @@ impl Watch {
         loop {
             match read(pipe) {
                 Ok(None) => return Told::End,
-                Ok(Some(message)) => match Word::of(message) {
-                    Some(Word::Dismissed) => return Told::Dismissed,
-                    Some(Word::Reaped) => self.child.was_reaped(),
-                    Some(Word::DeadBy(dead_by)) => {
-                        self.dead_by = dead_by;
-                        told = Told::Something;
+                Ok(Some((DISMISSED, _))) => return Told::Dismissed,
+                Ok(Some((REAPED, _))) => self.child.was_reaped(),
+                Ok(Some((RENEWED, dead_by))) => self.by_renewal = Some(dead_by),
+                Ok(Some((word, dead_by))) => {
+                    self.by_main = dead_by;
+                    if word == LOST {
+                        self.by_renewal = None;
                     }
-                    Some(Word::Lost(dead_by)) => {
-                        self.dead_by = Some(dead_by);
-                        self.renewed = None;
-                        told = Told::Something;
-                    }
-                    Some(Word::Renewed(dead_by)) => self.renewed = Some(dead_by),
-                    None => {}
-                },
+                    told = Told::Something;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return told,
                 Err(_) => {}
             }
@@ -377,9 +339,9 @@ impl Watch {
     }
 
     /// By when COMMAND has to be dead. A renewal only makes that later.
-    fn dead_by(&self) -> Option<Moment> {
-        let by_main = self.dead_by?;
-        Some(self.renewed.map_or(by_main, |renewed| by_main.max(renewed)))
+    fn dead_by(&self) -> Moment {
+        self.by_renewal
+            .map_or(self.by_main, |at| at.max(self.by_main))
     }
 
     /// Whether redlock has reaped COMMAND: then its number, and that of its group, may be another's.

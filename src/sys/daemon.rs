@@ -6,16 +6,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, execve};
+use rustix::process::setpriority_process;
 
-use super::{LAST_SIGNAL, SignalSet, set_default};
+use super::{LAST_SIGNAL, SignalSet, checked, set_default};
 
 /// Locks an open file as flock(2) does, unless it is locked; whether it was. The lock ends when the last copy of this
 /// descriptor is closed, in whichever process, and not before.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
-        Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(error)) => Err(error),
+        locked => Ok(locked.map(|()| true)?),
     }
 }
 
@@ -32,11 +32,8 @@ pub fn become_program(
         set_default(signal);
     }
     let _ = SignalSet::ALL.unblock();
-    // SAFETY: the call touches no memory. nix has none for it.
-    unsafe {
-        // Whoever needs it first may be in less of a hurry than others.
-        libc::setpriority(libc::PRIO_PROCESS, 0, 0);
-    }
+    // Whoever needs the program first may be in less of a hurry than others.
+    let _ = setpriority_process(None, 0);
     let _ = dup2_stdin(input);
     let _ = dup2_stdout(output);
     let _ = dup2_stderr(output);
@@ -44,26 +41,17 @@ pub fn become_program(
     error.into()
 }
 
-/// The user of the process at the other end of a socket file. (nix has this call only together with all others of sockets.)
+/// Returns the user of the process at the other end of a socket. (nix has this call only together with all others of sockets,
+/// and a peer in another pid namespace has the number 0, which rustix can't return.)
 pub fn peer_user(socket: impl AsFd) -> io::Result<u32> {
-    let mut found = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let socket = socket.as_fd().as_raw_fd();
     let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or_default();
-    // SAFETY: the structure is ours to write to, and of this size.
-    let asked = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut found).cast(),
-            &raw mut size,
-        )
-    };
-    match asked {
-        0 => Ok(found.uid),
-        _ => Err(io::Error::last_os_error()),
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: zero is a valid value of the structure, which is ours to write to, and of this size.
+    unsafe {
+        let mut peer: libc::ucred = std::mem::zeroed();
+        let place = (&raw mut peer).cast();
+        let result = libc::getsockopt(socket, level, option, place, &raw mut size);
+        checked(result.into()).map(|_| peer.uid)
     }
 }

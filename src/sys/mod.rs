@@ -1,4 +1,5 @@
-//! The only unsafe code: what neither the standard library nor nix has a safe call for.
+//! The only unsafe code: calls that neither the standard library nor nix nor rustix offers safely. Each raw call names the
+//! reason.
 //!
 //! Signals are plain numbers here, because nix's `Signal` has no real-time signals and redlock
 //! passes those on as well.
@@ -19,12 +20,11 @@ mod signals;
 mod spawn;
 mod terminal;
 mod thread;
-mod timer;
 
-use std::ffi::{CStr, c_int, c_long, c_void};
-use std::fs::{self, File};
+use std::ffi::{CStr, c_int, c_long};
+use std::fs;
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -33,34 +33,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid};
+use rustix::process::{PidfdFlags, pidfd_open};
 
 pub use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 
 pub use self::daemon::{become_program, peer_user, try_lock};
 pub use self::environment::{all_variables, name_and_value, variables};
-pub use self::local::{CivilTime, local_time, utc_time};
+pub use self::local::{local_time, utc_time};
 pub use self::lookup::look_up;
 pub use self::signals::{Reach, ReceivedSignal, SignalSet, die_by, exit_at, kill, stop_by};
 pub use self::spawn::{SpawnError, SpawnSpec, spawn};
 pub use self::terminal::TerminalModes;
 pub use self::thread::{USUAL_STACK, start_thread};
-pub use self::timer::{ClockTimer, since_boot};
-
-/// A file that is nowhere but in memory.
-pub fn memory_file() -> io::Result<File> {
-    Ok(memfd_create(c"redlock", MFdFlags::MFD_CLOEXEC)?.into())
-}
-
-/// Has all that was written to the file system of a file outlive a crash of the machine.
-pub fn sync_file_system(file: &File) -> io::Result<()> {
-    Ok(nix::unistd::syncfs(file)?)
-}
 
 /// How we were started, looked at before Rust's runtime ignores SIGPIPE and opens the standard
 /// streams that are closed, and before the C library unblocks its own signals.
@@ -75,21 +64,10 @@ static STREAM_WAS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3
 static BEFORE_MAIN: extern "C" fn() = {
     extern "C" fn before_main() {
         SIGPIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
-        let mut mask = 0_u64;
-        // SAFETY: without a new mask nothing is changed, and the kernel's mask has 8 bytes.
-        unsafe {
-            let none = ptr::null::<c_void>();
-            libc::syscall(
-                libc::SYS_rt_sigprocmask,
-                libc::SIG_BLOCK,
-                none,
-                &raw mut mask,
-                8,
-            );
-        }
-        MASK_AT_START.store(mask, Ordering::Relaxed);
+        let mask = SignalSet(0).change_mask(libc::SIG_BLOCK);
+        MASK_AT_START.store(mask.map_or(0, |mask| mask.0), Ordering::Relaxed);
         for (stream, was_closed) in (0..).zip(&STREAM_WAS_CLOSED) {
-            // SAFETY: asking for flags touches no memory.
+            // SAFETY: asking for flags touches no memory. (nix takes open descriptors only.)
             let is_closed = unsafe { libc::fcntl(stream, libc::F_GETFD) } == -1;
             was_closed.store(is_closed, Ordering::Relaxed);
         }
@@ -108,7 +86,7 @@ const SET_SIZE: usize = size_of::<u64>();
 /// The last signal there is.
 pub const LAST_SIGNAL: i32 = 64;
 
-/// Asks for the action of a signal, or sets it.
+/// Asks for the action of a signal, or sets it. (nix and the C library refuse the signals 32 to 34.)
 fn signal_action(signal: i32, new: Option<&KernelAction>) -> KernelAction {
     let mut old: KernelAction = [0; 4];
     let new = new.map_or(ptr::null(), ptr::from_ref);
@@ -152,7 +130,8 @@ pub fn ignore(signal: i32) {
 }
 
 impl SignalSet {
-    /// Changes the mask of this thread; what it was before.
+    /// Changes the mask of this thread; what it was before. (nix's sets have no real-time signals, and the C library leaves
+    /// its own signals out.)
     fn change_mask(self, how: c_int) -> io::Result<Self> {
         let mut before = Self(0);
         // SAFETY: both sets are valid, and of the size that is named.
@@ -168,7 +147,7 @@ impl SignalSet {
         checked(result).map(|_| before)
     }
 
-    /// A non-blocking descriptor from which these signals can be read, closed on exec.
+    /// A non-blocking descriptor from which these signals can be read, closed on exec. (nix: as for the mask.)
     pub fn descriptor(self) -> io::Result<OwnedFd> {
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: -1 asks for a new descriptor, which nothing else owns.
@@ -199,7 +178,7 @@ fn checked(result: c_long) -> io::Result<c_long> {
     }
 }
 
-/// Whether a blocked signal has arrived and was not taken yet.
+/// Whether a blocked signal has arrived and was not taken yet. (nix has no call for that.)
 pub fn is_pending(signal: i32) -> bool {
     let mut pending = SignalSet(0);
     // SAFETY: the set is valid, and of the size that is named.
@@ -207,76 +186,49 @@ pub fn is_pending(signal: i32) -> bool {
     asked == 0 && pending.0 & SignalSet::of(&[signal]).0 != 0
 }
 
-/// Reads one signal from a descriptor made by [`SignalSet::descriptor`], if there is one.
+/// Reads one signal from a descriptor made by [`SignalSet::descriptor`], if there is one. (nix reads from its own type of
+/// descriptor only.)
 pub fn next_signal(fd: &OwnedFd) -> io::Result<Option<ReceivedSignal>> {
-    let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
-    let size = size_of::<libc::signalfd_siginfo>();
-    // SAFETY: the kernel writes whole records only, and only into the size that is named.
-    unsafe {
-        let read = libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
-        if usize::try_from(read) == Ok(size) {
-            let info = info.assume_init();
-            return Ok(Some(ReceivedSignal {
-                signal: i32::try_from(info.ssi_signo).unwrap_or(0),
-                from_kernel: info.ssi_code == libc::SI_KERNEL,
-                sender: (info.ssi_code == libc::SI_USER)
-                    .then(|| Pid::from_raw(info.ssi_pid.cast_signed())),
-                reach: Reach::Unknown,
-            }));
-        }
-    }
-    match io::Error::last_os_error() {
-        error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        error => Err(error),
-    }
-}
-
-/// A descriptor of a process, closed on exec; `None` when there is no such process. (nix has no calls for these.)
-pub fn pidfd(pid: i32) -> io::Result<Option<OwnedFd>> {
-    // SAFETY: the call touches no memory; the descriptor is new, and nothing else owns it.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if let Ok(fd) = i32::try_from(fd)
-        && fd >= 0
-    {
-        // SAFETY: as above.
-        return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
-    }
-    match io::Error::last_os_error() {
-        error if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
-        error => Err(error),
-    }
-}
-
-/// Sends a signal to the process of a descriptor.
-pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
-    let info = ptr::null::<libc::siginfo_t>();
-    // SAFETY: without further information the kernel makes its own, as for kill(2).
-    let sent = unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            process.as_raw_fd(),
-            signal,
-            info,
-            0,
-        )
+    let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+    match nix::unistd::read(fd, &mut record) {
+        Err(Errno::EAGAIN) => return Ok(None),
+        read => read?,
     };
-    if sent == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    // SAFETY: the kernel has written a whole record, and any bytes are valid numbers.
+    let info: libc::signalfd_siginfo = unsafe { std::mem::transmute(record) };
+    Ok(Some(ReceivedSignal {
+        signal: i32::try_from(info.ssi_signo).unwrap_or(0),
+        from_kernel: info.ssi_code == libc::SI_KERNEL,
+        sender: (info.ssi_code == libc::SI_USER).then(|| Pid::from_raw(info.ssi_pid.cast_signed())),
+        reach: Reach::Unknown,
+    }))
+}
+
+/// Opens a process, closed on exec; `None` when there is no such process.
+pub fn pidfd(pid: i32) -> io::Result<Option<OwnedFd>> {
+    let pid = rustix::process::Pid::from_raw(pid.max(0));
+    match pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        None | Some(Err(rustix::io::Errno::SRCH)) => Ok(None),
+        Some(process) => Ok(Some(process?)),
     }
+}
+
+/// Sends a signal to the process of a descriptor. (rustix can't send 0, which only checks for the permission.)
+pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let (process, info) = (process.as_raw_fd(), ptr::null::<libc::siginfo_t>());
+    // SAFETY: without further information the kernel makes its own, as for kill(2).
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process, signal, info, 0) };
+    checked(sent).map(drop)
 }
 
 /// Lets this process have as many descriptors as it may; how many that is.
 pub fn raise_file_limit() -> usize {
-    let raise = |resource| {
-        let (soft, hard) = getrlimit(resource)?;
-        Ok::<_, Errno>(setrlimit(resource, hard, hard).map_or(soft, |()| hard))
+    let resource = Resource::RLIMIT_NOFILE;
+    let Ok((soft, hard)) = getrlimit(resource) else {
+        return usize::MAX;
     };
-    raise(Resource::RLIMIT_NOFILE)
-        .ok()
-        .and_then(|limit| usize::try_from(limit).ok())
-        .unwrap_or(usize::MAX)
+    let limit = setrlimit(resource, hard, hard).map_or(soft, |()| hard);
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 /// Starts a child with a lower soft limit of file locks than this process has, and all that was there before: whatever the
@@ -378,7 +330,8 @@ pub fn fork_daemon(name: &CStr, words: &str, kept: &[BorrowedFd<'_>]) -> io::Res
     Ok(None)
 }
 
-/// Closes these descriptors, also where the kernel has no call for that, or a sandbox refuses it.
+/// Closes these descriptors, even if the kernel has no call for that, or a sandbox refuses it. (Neither nix nor musl has
+/// the call.)
 ///
 /// # Safety
 /// None of them may be used afterwards.
@@ -429,7 +382,8 @@ pub const HOOK: &CStr = c"rl-hook";
 /// Name of a process that starts the server of this host.
 pub const LOCAL_SERVER: &CStr = c"rl-local";
 
-/// Returns the inode of this process's pid namespace, which tells it from others; `None` before Linux 6.11.
+/// Returns the inode of this process's pid namespace, which tells it from others; `None` before Linux 6.11. (No crate has
+/// the request.)
 pub fn pid_namespace() -> Option<u64> {
     const PIDFD_GET_PID_NAMESPACE: libc::Ioctl = 0xff05;
     let pidfd = pidfd(Pid::this().as_raw()).ok()??;
@@ -482,7 +436,7 @@ pub fn adopt_orphans() -> io::Result<()> {
 }
 
 /// How a process ended by whose descriptor it was known; `None` where the kernel doesn't say: the
-/// process has not been reaped yet, or this is Linux before 6.15.
+/// process has not been reaped yet, or this is Linux before 6.15. (No crate has the request.)
 pub fn exit_status(process: BorrowedFd<'_>) -> Option<ExitStatus> {
     /// The part of the kernel's `struct pidfd_info` that was there from the start.
     #[repr(C)]
@@ -516,17 +470,13 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<ExitStatus> {
 }
 
 /// Switches to the policy `SCHED_BATCH`, so that an answer to this process doesn't take the processor from another one.
-/// COMMAND must not inherit it.
+/// COMMAND must not inherit it. (nix has no call for that, and musl's always fails.)
 pub fn yield_cpu() {
     // SAFETY: the structure is valid, and zero is the only priority that this policy has.
     unsafe {
-        let parameters: libc::sched_param = std::mem::zeroed();
-        libc::syscall(
-            libc::SYS_sched_setscheduler,
-            0,
-            libc::SCHED_BATCH,
-            &raw const parameters,
-        );
+        let priority: libc::sched_param = std::mem::zeroed();
+        let (call, policy) = (libc::SYS_sched_setscheduler, libc::SCHED_BATCH);
+        libc::syscall(call, 0, policy, &raw const priority);
     }
 }
 

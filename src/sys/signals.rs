@@ -6,7 +6,7 @@ use std::io;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::Pid;
 
-use super::set_default;
+use super::{checked, set_default};
 
 /// A set of signals, all that the kernel has among them.
 #[derive(Clone, Copy)]
@@ -60,16 +60,14 @@ pub enum Reach {
     All,
 }
 
-/// Sends a signal to a process, or with a negative number to a process group.
+/// Sends a signal to a process, or with a negative number to a process group. (nix can't send real-time signals.)
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill touches no memory of ours.
-    match unsafe { libc::kill(pid, signal) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let result = unsafe { libc::kill(pid, signal) };
+    checked(result.into()).map(drop)
 }
 
-/// Has a signal end this process with the status 128+N.
+/// Has a signal end this process with the status 128+N. (A handler is unsafe in nix, too.)
 pub fn exit_at(signal: i32) {
     extern "C" fn exit(signal: c_int) {
         // SAFETY: the call may be made in a signal handler, and nothing follows.

@@ -1,9 +1,9 @@
 //! Starting a program in a child.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::io;
+use std::io::{self, PipeReader, Read};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -87,7 +87,7 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
     let pid_digits: Vec<*mut u8> = pid_digits.collect();
     let mut shell_arguments = vec![c"sh".as_ptr(), ptr::null()];
     shell_arguments.extend(arguments.iter().skip(1));
-    let (errors, reported) = pipe().map_err(SpawnError::NoProcess)?;
+    let (errors, reported) = io::pipe().map_err(SpawnError::NoProcess)?;
     let mut child = ChildArgs {
         candidates: &candidates,
         arguments: &arguments,
@@ -114,7 +114,7 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
         return Err(SpawnError::NoProcess(io::Error::last_os_error()));
     }
     drop(reported);
-    match read_error(&errors) {
+    match read_error(errors) {
         None => Ok(pid),
         Some(error) => {
             // SAFETY: the child has ended and is ours to reap.
@@ -130,33 +130,11 @@ pub fn spawn(spec: &SpawnSpec) -> Result<i32, SpawnError> {
     }
 }
 
-/// A pipe whose ends are closed on exec: to read from, to write to.
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for both descriptors, which are new and which nothing else owns.
-    unsafe {
-        match libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) {
-            0 => Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-/// What the child has reported before it ended; `None` when it executed a program, or was killed.
-fn read_error(errors: &OwnedFd) -> Option<io::Error> {
-    let mut error: c_int = 0;
-    loop {
-        // SAFETY: the kernel writes at most as many bytes as the number has.
-        let read = unsafe {
-            let size = size_of::<c_int>();
-            libc::read(errors.as_raw_fd(), (&raw mut error).cast(), size)
-        };
-        match read {
-            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            ..=0 => return None,
-            _ => return Some(io::Error::from_raw_os_error(error)),
-        }
-    }
+/// Returns what the child has reported before it ended; `None` when it executed a program, or was killed.
+fn read_error(mut errors: PipeReader) -> Option<io::Error> {
+    let mut error = [0; size_of::<c_int>()];
+    errors.read_exact(&mut error).ok()?;
+    Some(io::Error::from_raw_os_error(c_int::from_ne_bytes(error)))
 }
 
 /// Texts as the kernel takes a list of them.

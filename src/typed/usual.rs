@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 
-use crate::cli::{AcquireOptions, Cli, Command, Common, Invocation, Run, WaitOptions};
+use crate::cli::{AcquireOptions, Cli, Command, Common, Run, WaitOptions};
 
 /// What the words after `redlock` mean, if they are such a line.
 pub fn read(words: &[OsString]) -> Option<Cli> {
@@ -43,11 +43,8 @@ pub fn read(words: &[OsString]) -> Option<Cli> {
         return None;
     }
     Some(Cli {
-        chosen: Some(Invocation {
-            command: Command::Run(Box::new(by_default(names, command, no_wait))),
-            common: of_run,
-        }),
-        common,
+        command: Some(Command::Run(Box::new(by_default(names, command, no_wait)))),
+        common: of_run.or(common),
         version: false,
     })
 }

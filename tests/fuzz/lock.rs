@@ -19,7 +19,7 @@ use crate::redis::refusal::from_server;
 use crate::redis::replication::Role;
 use crate::redis::reply::field;
 use crate::redis::resp::Replies;
-use crate::redis::sentinel::answer::known_replica;
+use crate::redis::sentinel::replicas::KnownReplica;
 use crate::redis::server::{Part, Server};
 use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::url::{Address, Login, Url};
@@ -266,7 +266,7 @@ fn answer(value: &Value) {
     assert_explained(checked(value.clone()));
     assert_explained(inspected(any_name(), value.clone()));
     assert_explained(history::parse(10, &any_name(), value.clone()));
-    let _ = (field(value, "ip"), known_replica(value));
+    let _ = (field(value, "ip"), KnownReplica::parse(value));
     let _ = (field(value, "mode"), Role::parse(value));
     match value {
         Value::ServerError(error) => {
@@ -277,7 +277,7 @@ fn answer(value: &Value) {
                 let known = from_server(error, &server, Some(key), Some(ACQUIRE.source));
                 assert_short(&known.to_string());
                 if let Some(redirect) = known.redirect() {
-                    assert_safe_line(&redirect.address(server.address()).to_string());
+                    assert_safe_line(&redirect.address(&server.address).to_string());
                 }
             }
         }
@@ -366,9 +366,9 @@ fn entries(bytes: &[u8]) {
     let read: String = serde_json::from_str(&escaped_json(&json)).expect("it stays JSON");
     assert_eq!(read, text);
     // Other servers' places come in such texts, too.
-    let address = any_server(Part::Node).address().clone();
+    let address = any_server(Part::Node).address.clone();
     let nodes = Nodes::parse(&text, &address);
-    assert!(nodes.others.len() <= 16 && nodes.replicas().len() <= 1000);
+    assert!(nodes.others.len() <= 16 && nodes.replicas.len() <= 1000);
     for address in &nodes.others {
         assert_safe_line(&address.to_string());
     }

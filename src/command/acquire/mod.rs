@@ -12,11 +12,11 @@ use anyhow::{Context, Result, bail};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::acquisition::{self, Acquisition, Reason, Requester, outcome_of};
+use super::acquisition::{self, Acquisition, Requester, expect_no, outcome_of};
 use super::identity::own_job;
-use super::usage::{BadUsage, parse_names};
+use super::usage::{Refusal, parse_names, refuse};
 use crate::cli::{self, Format};
-use crate::clock::{Timer, now};
+use crate::clock::now;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Terms, try_timeout};
@@ -29,7 +29,8 @@ use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::keeper::{self, Target};
 use crate::supervise::process;
-use crate::supervise::tree::{self, Stat};
+use crate::supervise::procfs::{self, Stat};
+use crate::supervise::run::EventSources;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::{self, poll};
 
@@ -37,9 +38,11 @@ use crate::sys::{self, poll};
 pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let names = parse_names(std::slice::from_ref(&options.name))?;
     if sys::stream_was_closed(1) {
-        return Err(
-            BadUsage("standard output is closed: nobody could read the token".into()).into(),
-        );
+        return Err(Refusal(
+            Exit::Usage,
+            "standard output is closed: nobody could read the token".into(),
+        )
+        .into());
     }
     let target = options
         .while_pid
@@ -53,50 +56,59 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let words = || process::command_line(pid).into_iter().map(Into::into);
     let who = Who {
         pid: pid.unsigned_abs(),
-        instance: target.as_ref().map(Target::instance),
+        instance: target.as_ref().map(|target| target.instance.clone()),
         ..own_job(&options.acquire, settings, words)
     };
-    let settings = &settings.replicated()?;
+    settings.replicate()?;
     let mut acquisition =
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     let mut holds = HeldLocks::none(settings.locks.client());
     // Before all else: if this process is terminated here, the shell still has to learn of it.
-    let signals = Signals::take(on_terminal()).context("can't take signals")?;
-    let guard = stderr::Guard::new();
+    let mut sources = EventSources::new(on_terminal())?;
+    let _unread = stderr::Guard::new();
     // Where that can't be found out, they are handed on, as they were handed to us.
     let _ = acquisition.forget_released();
-    let end = acquire_and_print(&acquisition, &mut holds, options, target, &signals);
+    let end = acquire_and_print(&acquisition, &mut holds, options, target, &mut sources);
     match &end {
-        Ok(Ok(None)) => holds.leave(),
-        Ok(Ok(Some(exit))) => acquisition.release_at_end(holds, &after_keeping(*exit), None),
-        _ => acquisition.release_at_end(holds, &ReleaseMode::UNUSED, Some(&signals)),
+        Ok(None) => holds.leave(),
+        Ok(Some(exit)) => acquisition
+            .farewell(&after_keeping(*exit), None)
+            .release_all(holds),
+        Err(_) => {
+            acquisition
+                .farewell(&ReleaseMode::UNUSED, Some(&sources.signals))
+                .release_all(holds);
+        }
     }
-    drop(guard);
-    let acquired = end?.map(|_| Exit::Success);
-    Ok(acquired.unwrap_or_else(|reason| acquisition.not_acquired(&reason)))
+    end.map(|_| Exit::Success)
 }
 
 /// Acquires the lock, prints what later steps need, and leaves a keeper behind if there is a process to keep the lock for.
-/// Returns in the keeper, too, when that process has ended, and how. Returns a [`Reason`] if the lock isn't ours.
+/// Returns in the keeper, too, when that process has ended, and how.
+///
+/// # Errors
+/// A [`Refusal`], or a failure.
 fn acquire_and_print(
     acquisition: &Acquisition,
     holds: &mut HeldLocks,
     options: &cli::Acquire,
     target: Option<Target>,
-    signals: &Signals,
-) -> Result<Result<Option<Exit>, Reason>> {
+    sources: &mut EventSources,
+) -> Result<Option<Exit>> {
     let stdout = std::io::stdout();
     let requester = Requester {
         process: target.as_ref().map(Target::process),
         output: Some(stdout.as_fd()),
     };
-    if let Some(reason) = acquire_lock(acquisition, holds, requester, signals)? {
-        return Ok(Err(reason));
+    let started = now();
+    let opened = acquisition::open(&mut holds.client, &sources.signals);
+    acquisition.acquire_all(started, opened, holds, requester, sources)?;
+    // A keeper's first renewal does that.
+    if target.is_none() && holds.client.is_replicated() {
+        show_as_held(holds, acquisition.request.ttl);
     }
     let text = text(options, acquisition, holds);
-    if let Some(reason) = wait_for_reader(requester, signals, holds)? {
-        return Ok(Err(reason));
-    }
+    wait_for_reader(requester, &sources.signals, holds)?;
     if options.format == Format::Github {
         holds
             .all
@@ -108,10 +120,10 @@ fn acquire_and_print(
         bail!("nobody reads standard output any more");
     }
     let Some(target) = target else {
-        return Ok(Ok(None));
+        return Ok(None);
     };
     let settings = acquisition.settings;
-    if !tree::sees_all() {
+    if !procfs::sees_all() {
         settings.verbosity.info(HIDDEN);
     }
     let policy = Policy {
@@ -121,7 +133,7 @@ fn acquire_and_print(
         kill_after: acquisition.terms.kill_after,
         ..Policy::default()
     };
-    keeper::leave_behind(target, policy, holds, signals).map(Ok)
+    keeper::leave_behind(target, policy, holds, &sources.signals)
 }
 
 /// Said of a keeper that may not find all that its script has started.
@@ -140,14 +152,17 @@ fn after_keeping(exit: Exit) -> ReleaseMode {
 
 /// The process to keep the lock for.
 fn target(pid: i32, options: &cli::Acquire, settings: &Settings) -> Result<Target> {
-    let unfit = |why: &str| BadUsage(format!("--while-pid {pid}: {why}")).into();
+    let unfit = |why: &str| Refusal(Exit::Usage, format!("--while-pid {pid}: {why}")).into();
     if pid == 1 && nix::unistd::getppid().as_raw() != pid {
         return Err(unfit(
             "process 1 never ends; give the pid of the process that needs the lock, such as $$",
         ));
     }
-    if !tree::has_own_proc() {
-        return Err(BadUsage(format!("--while-pid: {}", tree::FOREIGN_PROC)).into());
+    if !procfs::has_own_proc() {
+        return refuse(
+            Exit::Usage,
+            format!("--while-pid: {}", procfs::FOREIGN_PROC),
+        );
     }
     if pid == nix::unistd::getpid().as_raw() || is_substitution(pid, options.format) {
         return Err(unfit(
@@ -174,34 +189,6 @@ fn is_substitution(pid: i32, format: cli::Format) -> bool {
         && ours == output(&pid.to_string())
 }
 
-/// Acquires the lock, reacting to signals meanwhile; the reason, if it isn't ours.
-fn acquire_lock(
-    acquisition: &Acquisition,
-    holds: &mut HeldLocks,
-    requester: Requester<'_>,
-    signals: &Signals,
-) -> Result<Option<Reason>> {
-    let started = now();
-    let mut timer = Timer::new().context("can't make a timer")?;
-    match acquisition::open(&mut holds.client, signals) {
-        Ok(None) => {}
-        Ok(Some(signal)) => return Ok(Some(Reason::Interrupted(signal))),
-        Err(error) => acquisition.first_failure(error)?,
-    }
-    let outcome = acquisition.acquire_all(started, holds, requester, signals, &mut timer);
-    if let Some(why) = outcome? {
-        return Ok(Some(why));
-    }
-    if let Some(signal) = signals.next_ending()? {
-        return Ok(Some(Reason::Interrupted(signal)));
-    }
-    // A keeper's first renewal does that.
-    if requester.process.is_none() && holds.client.is_replicated() {
-        show_as_held(holds, acquisition.request.ttl);
-    }
-    Ok(None)
-}
-
 /// Has `status` show us as a holder: the replicas have the grant by now. Where that fails, it shows a grant that isn't
 /// confirmed.
 fn show_as_held(holds: &mut HeldLocks, ttl: Duration) {
@@ -211,22 +198,18 @@ fn show_as_held(holds: &mut HeldLocks, ttl: Duration) {
     holds.client.lift_limit();
 }
 
-/// Waits until standard output accepts the little that is to be printed; the reason to give up, if a
-/// signal comes or the lease ends before that. An error, if nobody needs the lock any more.
-fn wait_for_reader(
-    requester: Requester<'_>,
-    signals: &Signals,
-    holds: &HeldLocks,
-) -> Result<Option<Reason>> {
+/// Waits until standard output accepts the little that is to be printed.
+///
+/// # Errors
+/// A [`Refusal`] if a signal comes or the lease ends before that, or nobody needs the lock any more.
+fn wait_for_reader(requester: Requester<'_>, signals: &Signals, holds: &HeldLocks) -> Result<()> {
     let stdout = std::io::stdout();
     loop {
-        if let Some(gone) = requester.gone() {
-            return Err(gone);
-        }
+        requester.check()?;
         let left = holds.lease().map(|lease| lease.deadline().since(now()));
         if left.is_some_and(|left| left.is_zero()) {
             let line = "the lock expired before anybody read its token from standard output";
-            return Ok(Some(Reason::Lost(line.into())));
+            return refuse(Exit::Lost, line.into());
         }
         let process = requester.process.map(|(_, process)| process.as_fd());
         let mut fds = vec![
@@ -235,11 +218,9 @@ fn wait_for_reader(
         ];
         fds.extend(process.map(poll::readable));
         poll::wait(&mut fds, left).context("can't wait for standard output")?;
-        if let Some(signal) = signals.next_ending()? {
-            return Ok(Some(Reason::Interrupted(signal)));
-        }
+        expect_no(signals.next_ending()?)?;
         if poll::was_ready(&fds[0]) {
-            return Ok(None);
+            return Ok(());
         }
     }
 }

@@ -1,23 +1,13 @@
 //! A wait that is part of a deadlock: the note that other runs read, and the message.
 
-use std::time::Duration;
-
 use super::background::Background;
 use super::{Acquisition, HeldLocks};
 use crate::protocol::{Claim, Client, CycleMember, Error, Name, WaitEdge};
 use crate::report;
 
-/// The cycle that the wait has to break, if there is one.
-type Found = Result<Option<Vec<CycleMember>>, Error>;
-
-/// A search that is under way: it asks the server several questions. It gives the client back.
-pub(super) type Search = Background<(Client, Found)>;
-
-/// Publishes a wait, for this long, and looks for a deadlock.
-pub(super) fn look(edge: &WaitEdge, client: &mut Client, lasting: Duration) -> Found {
-    edge.publish(client, lasting)?;
-    edge.look(client)
-}
+/// A search that is under way: it asks the server several questions. It gives the client back, and the cycle that the wait
+/// has to break, if there is one.
+pub(super) type Search = Background<(Client, Result<Option<Vec<CycleMember>>, Error>)>;
 
 /// The wait for what `claim` wants, by a job that holds what it inherited and what is held.
 pub(super) fn edge(acquisition: &Acquisition, held: &HeldLocks, claim: &Claim) -> WaitEdge {

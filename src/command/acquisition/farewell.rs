@@ -1,5 +1,6 @@
 //! Releases what a run or a wait has taken, and waits for guards.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -42,24 +43,23 @@ type Answer = Result<(Released, bool), Error>;
 type Guarded = Vec<(Claim, Moment)>;
 
 /// The release of what an acquisition has taken, in one way.
-pub(super) struct Farewell<'a> {
-    pub acquisition: &'a Acquisition<'a>,
-    pub mode: &'a ReleaseMode,
+pub struct Farewell<'a> {
+    pub(super) acquisition: &'a Acquisition<'a>,
+    pub(super) mode: &'a ReleaseMode,
     /// Signals, which end the process at once while a server is slow.
-    pub signals: Option<&'a Signals>,
+    pub(super) signals: Option<&'a Signals>,
 }
 
 impl Farewell<'_> {
     /// Releases all locks, the last first. A failure is a line on stderr and nothing else: the lock expires after its TTL.
-    pub fn release_all(&self, holds: &mut HeldLocks) {
-        let guarded = self.release_each(holds);
+    pub fn release_all(&self, mut holds: HeldLocks) {
+        let guarded = self.release_each(&mut holds);
         let mut is_failing = false;
         for (claim, over_by) in &guarded {
             if !self.await_guards(claim, *over_by, &mut holds.client, &mut is_failing) {
                 break;
             }
         }
-        holds.client.lift_limit();
     }
 
     /// Releases each lock, with retries if another server may take over. Returns the locks that are kept for their guards. An
@@ -83,19 +83,24 @@ impl Farewell<'_> {
             let claim = hold.claim;
             let asked_at = now();
             let released = self.release(&claim, &mut holds.client, until);
-            let kept_for = match &released {
-                Ok((Released::Kept { left, for_guards }, _)) => for_guards.then_some(*left),
-                Ok(_) | Err(_) => None,
-            };
-            self.report(claim.lock().name(), released);
-            guarded.extend(kept_for.map(|left| (claim, asked_at + left)));
+            self.report(claim.lock().name(), &released);
+            if let Ok((
+                Released::Kept {
+                    left,
+                    for_guards: true,
+                },
+                _,
+            )) = released
+            {
+                guarded.push((claim, asked_at + left));
+            }
         }
         self.collect_again();
         guarded
     }
 
     /// Reports a release, and for how long the lock may be held after one that failed.
-    fn report(&self, name: &Name, released: Answer) {
+    fn report(&self, name: &Name, released: &Answer) {
         let verbosity = self.acquisition.settings.verbosity;
         let ttl = report::format_duration(self.acquisition.terms.ttl);
         if let Ok((_, false)) = released {
@@ -103,22 +108,24 @@ impl Farewell<'_> {
                 "some replicas haven't confirmed the release of lock \"{name}\"; if one of these is promoted, the lock counts as held again until it expires, within {ttl}"
             ));
         }
-        match released.map(|(released, _)| released) {
+        match released.as_ref().map(|(released, _)| released) {
             Ok(Released::Now) => {
                 verbosity.verbose(format_args!("lock \"{name}\" released"));
             }
             // A message comes if that lasts.
-            Ok(Released::Kept { for_guards, .. }) if for_guards => {}
+            Ok(Released::Kept {
+                for_guards: true, ..
+            }) => {}
             Ok(Released::Kept { left, .. }) => verbosity.verbose(format_args!(
                 "lock \"{name}\" is kept for another {}",
-                report::format_duration(left)
+                report::format_duration(*left)
             )),
             Ok(Released::Before) => verbosity.verbose(format_args!(
                 "the command had already released lock \"{name}\""
             )),
             Ok(Released::NotOurs(loss)) => report::error(format_args!(
                 "{}; redlock noticed that only at the release",
-                lost(name, &loss)
+                lost(name, loss)
             )),
             Err(error) => report::error(format_args!(
                 "can't release lock \"{name}\"; it expires within {ttl}: {error}"
@@ -218,7 +225,10 @@ impl Farewell<'_> {
             {
                 return true;
             }
-            if !self.pause(until, Some(client)) {
+            let fds = client.fds().chain(self.signals.map(AsFd::as_fd));
+            let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
+            let slept = poll::wait(&mut fds, Some(until.since(now())));
+            if slept.is_err() || self.is_to_end() {
                 return false;
             }
             let skipped = client.skip_incoming();
@@ -226,15 +236,6 @@ impl Farewell<'_> {
                 return true;
             }
         }
-    }
-
-    /// Waits until something comes over a connection, or until a moment. Returns false if a signal ended that.
-    fn pause(&self, until: Moment, client: Option<&Client>) -> bool {
-        let fds = client.into_iter().flat_map(Client::fds);
-        let fds = fds.chain(self.signals.map(AsFd::as_fd));
-        let mut fds: Vec<PollFd> = fds.map(poll::readable).collect();
-        let slept = poll::wait(&mut fds, Some(until.since(now())));
-        slept.is_ok() && !self.is_to_end()
     }
 
     /// Returns true if a signal has come that asks us to end.
@@ -256,14 +257,16 @@ impl Farewell<'_> {
 
     /// From now on a signal ends us at once.
     fn let_through(&self) {
-        if let Some(Err(error)) = self.signals.map(Signals::let_through) {
-            self.acquisition.settings.verbosity.verbose(error);
-        }
+        self.note(self.signals.map(Signals::let_through));
     }
 
     /// Handles signals in the main loop again.
     fn collect_again(&self) {
-        if let Some(Err(error)) = self.signals.map(Signals::collect_again) {
+        self.note(self.signals.map(Signals::collect_again));
+    }
+
+    fn note(&self, changed: Option<io::Result<()>>) {
+        if let Some(Err(error)) = changed {
             self.acquisition.settings.verbosity.verbose(error);
         }
     }

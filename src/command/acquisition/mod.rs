@@ -12,27 +12,28 @@ use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail};
 
 use self::attempt::Attempt;
 use self::background::in_background;
-use self::farewell::Farewell;
-pub use self::farewell::{TO_SEND, left_to_end};
-use super::usage::BadUsage;
+pub use self::farewell::{Farewell, TO_SEND, left_to_end};
+use super::usage::refuse;
 use crate::cli;
-use crate::clock::{Moment, Timer, now};
+use crate::clock::{Moment, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms, shortest_for};
-use crate::duration::exact;
+use crate::duration::{exact, milliseconds};
 use crate::protocol::{
     self, Claim, Client, ErrorKind, KILL_AFTER, LeaseState, Limit, Lock, Name, QueueOptions,
     Reentry, ReleaseMode, Request, Supersede, Who,
 };
-use crate::report::{self, Verbosity};
+use crate::report::Verbosity;
 use crate::signal::{Signals, is_passed_up};
-use crate::supervise::environment::{self, Environment, JobHold, JobLock};
+use crate::supervise::environment::{self, Environment, JobHold};
+use crate::supervise::hook::News;
 use crate::supervise::process::ProcessFd;
+use crate::supervise::run::EventSources;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::poll;
 
@@ -54,6 +55,8 @@ pub struct Acquisition<'a> {
     pub silence: Option<Duration>,
     /// The locks that outer runs hold.
     pub inherited: Vec<JobHold>,
+    /// News for a hook, once the lock has stayed busy, or another run has made this one give up.
+    pub busy: Cell<Option<News>>,
     /// By when all is to be over, after a wait that has ended as the server is silent.
     ends_by: Cell<Option<Moment>>,
 }
@@ -68,36 +71,28 @@ pub struct Requester<'a> {
 }
 
 impl Requester<'_> {
-    /// Why the locks aren't needed any more, if that is so.
-    pub fn gone(&self) -> Option<anyhow::Error> {
+    /// Fails if the locks aren't needed any more.
+    pub fn check(&self) -> Result<()> {
         if let Some((pid, process)) = self.process
             && process.has_ended()
         {
             let line =
                 format!("--while-pid {pid}: that process ended before the lock was acquired");
-            return Some(BadUsage(line).into());
+            return refuse(Exit::Usage, line);
         }
-        let is_broken = poll::is_ready(poll::broken(self.output?), Duration::ZERO);
-        is_broken.then(|| anyhow!("nobody reads standard output any more"))
+        let is_broken = |output| poll::is_ready(poll::broken(output), Duration::ZERO);
+        if self.output.is_some_and(is_broken) {
+            bail!("nobody reads standard output any more");
+        }
+        Ok(())
     }
-}
-
-/// Why a lock was not acquired.
-pub enum Reason {
-    /// It stayed busy, or another run made us give up; the message, and by whom, as far as is known.
-    Busy(String, Option<String>),
-    /// A run has succeeded, recently enough; the message.
-    Skipped(String),
-    /// Another lock that we held was lost meanwhile; the message.
-    Lost(String),
-    Interrupted(i32),
 }
 
 impl<'a> Acquisition<'a> {
     /// From the options common to run and acquire.
     ///
     /// # Errors
-    /// [`BadUsage`] for a TTL that is too short for the clock skew.
+    /// A [`Refusal`] for a TTL that is too short for the clock skew.
     pub fn new(
         settings: &'a Settings,
         names: Vec<Name>,
@@ -110,10 +105,10 @@ impl<'a> Acquisition<'a> {
         let least = shortest_for(clock_skew);
         if ttl < least {
             let [ttl, least] = [ttl, least].map(exact);
-            return Err(BadUsage(format!(
+            let line = format!(
                 "--ttl {ttl} is too short if a replica may be promoted; use --ttl {least} or more"
-            ))
-            .into());
+            );
+            return refuse(Exit::Usage, line);
         }
         let kill_after = usable_kill_after(
             kill_after.or(settings.kill_after),
@@ -123,10 +118,8 @@ impl<'a> Acquisition<'a> {
         );
         let request = Request {
             who: Who {
-                ttl: u64::try_from(ttl.as_millis()).ok(),
-                skew: u64::try_from(clock_skew.as_millis())
-                    .ok()
-                    .filter(|ms| *ms > 0),
+                ttl: Some(milliseconds(ttl)),
+                skew: Some(milliseconds(clock_skew)).filter(|ms| *ms > 0),
                 kill_after: Who::unusual_grace(kill_after),
                 ignores_freeze: options.ignore_freeze,
                 ..who
@@ -163,6 +156,7 @@ impl<'a> Acquisition<'a> {
             starts_on_grant: false,
             silence: None,
             inherited: environment::inherited(),
+            busy: Cell::new(None),
             ends_by: Cell::new(None),
         })
     }
@@ -176,66 +170,45 @@ impl<'a> Acquisition<'a> {
 
     /// Returns the error of a first connection, unless the wait for the lock covers it, as it does for a server that says
     /// that it will be ready.
-    pub fn first_failure(&self, error: protocol::Error) -> Result<(), protocol::Error> {
+    fn first_failure(&self, error: protocol::Error) -> Result<(), protocol::Error> {
         let kind = error.kind;
         if kind.is_worth_waiting() || (self.awaits_server() && kind.may_pass()) {
             return Ok(());
         }
         let options = self.wait_options;
-        // A server of this host alone is started by whoever needs it, so that a wait doesn't help.
-        let is_local = self.settings.locks.are_local();
         let may_wait = options.wait.is_none() && !options.no_wait && self.silence.is_none();
-        let may_wait = may_wait && !is_local;
+        // A server of this host alone is started by whoever needs it, so that a wait doesn't help.
+        let may_wait = may_wait && !self.settings.locks.are_local();
         Err(match kind {
             ErrorKind::Unreachable if may_wait => error.with_next("`--wait 30s` would wait for it"),
             _ => error,
         })
     }
 
-    /// Acquires one lock after the other, in an order that is the same for all jobs. Returns why not all of them are ours, if
-    /// that is so. `started` is when the wait began.
+    /// Acquires one lock after the other, in an order that is the same for all jobs. `started` is when the wait began, with an
+    /// attempt to connect.
+    ///
+    /// # Errors
+    /// A [`Refusal`] if not all of them are this run's, without a line if a signal ends it. Or a failure.
     pub fn acquire_all(
         &self,
         started: Moment,
+        opened: Result<Option<i32>, protocol::Error>,
         holds: &mut HeldLocks,
         requester: Requester<'_>,
-        signals: &Signals,
-        timer: &mut Timer,
-    ) -> Result<Option<Reason>> {
+        EventSources { signals, timer }: &mut EventSources,
+    ) -> Result<()> {
+        expect_no(opened.or_else(|error| self.first_failure(error).map(|()| None))?)?;
         let mut sorted: Vec<&Name> = self.names.iter().collect();
         sorted.sort();
         for name in sorted {
             let lock = self.settings.locks.lock(name.clone());
-            if self.reenter(&lock, holds)? {
-                continue;
-            }
-            let claim = Claim::new(lock, &self.request.who)?;
-            let attempt = Attempt::new(self, claim, holds, started, requester, signals, timer);
-            if let Some(reason) = attempt.run()? {
-                return Ok(Some(reason));
+            if !self.reenter(&lock, holds)? {
+                let claim = Claim::new(lock, &self.request.who)?;
+                Attempt::new(self, claim, holds, started, requester, signals, timer).run()?;
             }
         }
-        Ok(None)
-    }
-
-    /// Reports why no lock was acquired, where that is worth a line; returns the status for it.
-    pub fn not_acquired(&self, reason: &Reason) -> Exit {
-        let status = self.wait_options.conflict_exit_code;
-        match reason {
-            Reason::Busy(line, _) => {
-                self.settings.verbosity.info(line);
-                Exit::Busy(status.unwrap_or(cli::BUSY))
-            }
-            Reason::Skipped(line) => {
-                self.settings.verbosity.info(line);
-                Exit::Busy(status.unwrap_or(0))
-            }
-            Reason::Lost(line) => {
-                report::error(line);
-                Exit::Lost
-            }
-            Reason::Interrupted(signal) => ended_by(*signal),
-        }
+        expect_no(signals.next_ending()?)
     }
 
     /// Forgets inherited locks that are over, once they are many: a shell that acquires and releases hands on all
@@ -278,11 +251,12 @@ impl<'a> Acquisition<'a> {
             return Ok(false);
         };
         if theirs > limit {
-            return Err(BadUsage(format!(
+            let line = format!(
                 "this job already holds lock \"{name}\" {}, so it can't also acquire it {1}; have the outer run acquire it {1}, or use another name",
-                theirs.adverb(), limit.adverb()
-            ))
-            .into());
+                theirs.adverb(),
+                limit.adverb()
+            );
+            return refuse(Exit::Usage, line);
         }
         let line = format_args!("lock \"{name}\" is already held by this job");
         self.settings.verbosity.verbose(line);
@@ -301,30 +275,30 @@ impl<'a> Acquisition<'a> {
 
     /// What the work under the locks finds in its environment.
     pub fn environment(&self, holds: &HeldLocks, slots: bool) -> Environment {
-        let who = &self.request.who;
-        let locks: Vec<JobLock> = holds.all.iter().map(|hold| hold.as_job_lock(who)).collect();
-        let waited_ms = holds.waited_ms();
-        environment::of_job(&self.names, &locks, &self.inherited, waited_ms, slots)
+        holds.environment(&self.names, &self.inherited, &self.request.who, slots)
     }
 
-    /// Releases all locks, at the end of a process or of its wait.
-    pub fn release_at_end(
-        &self,
-        mut holds: HeldLocks,
-        mode: &ReleaseMode,
-        signals: Option<&Signals>,
-    ) {
-        let farewell = Farewell {
+    /// The release of what was taken, at the end of a process or of its wait.
+    pub fn farewell<'b>(
+        &'b self,
+        mode: &'b ReleaseMode,
+        signals: Option<&'b Signals>,
+    ) -> Farewell<'b> {
+        Farewell {
             acquisition: self,
             mode,
             signals,
-        };
-        farewell.release_all(&mut holds);
+        }
     }
 }
 
+/// Fails if there is a signal that ends this process before any work was started.
+pub fn expect_no(signal: Option<i32>) -> Result<()> {
+    signal.map_or(Ok(()), |signal| refuse(ended_by(signal), String::new()))
+}
+
 /// The end by a signal before any work was started.
-pub fn ended_by(signal: i32) -> Exit {
+fn ended_by(signal: i32) -> Exit {
     if is_passed_up(signal) {
         Exit::Interrupted(signal)
     } else {

@@ -1,5 +1,7 @@
 //! Results of checks: a level, the evidence, and the fix of a problem. Pure.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -135,4 +137,15 @@ pub fn undecided(findings: &[Finding]) -> Vec<&'static str> {
 /// Returns true if no check failed, and all deciding ones could be done.
 pub fn is_fit(findings: &[Finding]) -> bool {
     count(findings, Level::Fail) == 0 && undecided(findings).is_empty()
+}
+
+/// Returns a time as short as a table has it: `0.02 ms`, `0.3 ms`, `12 ms`, `1.4 s`.
+pub fn short(duration: Duration) -> String {
+    let ms = duration.as_secs_f64() * 1000.0;
+    match ms {
+        ..0.1 => format!("{ms:.2} ms"),
+        ..10.0 => format!("{ms:.1} ms"),
+        ..1000.0 => format!("{ms:.0} ms"),
+        _ => format!("{:.1} s", ms / 1000.0),
+    }
 }

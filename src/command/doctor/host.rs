@@ -11,7 +11,7 @@ use crate::reason::reason;
 use crate::report::THIS_HOST_ONLY;
 use crate::shell::quote;
 use crate::supervise::hook::HookTest;
-use crate::supervise::tree;
+use crate::supervise::procfs;
 use crate::sys;
 
 /// Checks all of it. `hook` is a test that was started before.
@@ -46,12 +46,12 @@ fn pidfd() -> Finding {
 }
 
 fn proc() -> Finding {
-    if !tree::has_own_proc() {
+    if !procfs::has_own_proc() {
         warn(
             "/proc belongs to another pid namespace: redlock can stop only a command's process group",
             "mount -t proc proc /proc  # in redlock's mount namespace; unshare --mount-proc does that",
         )
-    } else if tree::read("/proc/1/stat").is_none() {
+    } else if procfs::read("/proc/1/stat").is_none() {
         warn(
             "/proc hides the processes of other users (hidepid): redlock can't see what such a process (sudo) starts, so it keeps the lock until that process has ended",
             "mount -o remount,hidepid=0 /proc  # as root; or run redlock as root, or in the group that gid= names",

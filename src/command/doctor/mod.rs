@@ -1,13 +1,15 @@
 //! `redlock doctor`: checks whether this Redis is fit to hold locks, whether this user may use it, and whether this host
 //! is ready for runs.
 //!
-//! `server` asks on one connection and judges the answers; `host` checks this machine; `page` draws the report.
+//! `server` asks on one connection and judges the answers, `trips` the times that they take; `host` checks this machine;
+//! `page` draws the report.
 
 mod finding;
 mod host;
 mod info;
 mod page;
 mod server;
+mod trips;
 
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::finding::{Finding, GROUPS, Level, count, is_command, is_fit, undecided};
-use super::server::{NO_CONNECTION, counted, short};
-use crate::report::{Line, Style, Verbosity, escaped, format_duration, padded, wrapped};
+use super::finding::{Finding, GROUPS, Level, count, is_command, is_fit, short, undecided};
+use super::server::NO_CONNECTION;
+use crate::report::{Line, Style, Verbosity, counted, escaped, format_duration, padded, wrapped};
 
 /// A report.
 pub struct Page<'a> {
@@ -81,7 +81,7 @@ impl Page<'_> {
                 NO_CONNECTION => "all else, which needs a connection".to_owned(),
                 why => format!("{}: {why}", checks.join(", ")),
             };
-            self.add_text(&text, GAP, Line::default().and_spaces(GAP), lines);
+            self.add_text(&text, Line::default().and_spaces(GAP), lines);
         }
     }
 
@@ -94,24 +94,24 @@ impl Page<'_> {
         let start = Line::default().and_spaces(GAP);
         let start = start.and(style, &padded(level, LEVEL));
         let start = start.and(Style::Plain, &padded(finding.check, NAME));
-        let indent = GAP + LEVEL + NAME;
-        self.add_text(&finding.message, indent, start, lines);
-        let start = Line::default().and_spaces(indent);
+        self.add_text(&finding.message, start, lines);
+        let start = Line::default().and_spaces(GAP + LEVEL + NAME);
         // The origin of the URL belongs to the finding: after an arrow it would read as a step to take.
         if let Some(origin) = finding.facts.get("origin").and_then(|it| it.as_str()) {
-            self.add_text(origin, indent, start.clone(), lines);
+            self.add_text(origin, start.clone(), lines);
         }
         let arrow = start.and(Style::Dim, "→ ");
         match &finding.fix {
             // A command stays on one line, so that it can be copied.
             Some(line) if is_command(line) => lines.push(arrow.and(Style::Plain, &escaped(line))),
-            Some(text) => self.add_text(text, indent + GAP, arrow, lines),
+            Some(text) => self.add_text(text, arrow, lines),
             None => {}
         }
     }
 
     /// Adds a text after `start`, broken at the end of the terminal.
-    fn add_text(&self, text: &str, indent: usize, mut start: Line, lines: &mut Vec<Line>) {
+    fn add_text(&self, text: &str, mut start: Line, lines: &mut Vec<Line>) {
+        let indent = start.columns();
         let room = self.width.map(|width| width.saturating_sub(indent));
         for part in wrapped(&escaped(text), room) {
             lines.push(start.and(Style::Plain, part));

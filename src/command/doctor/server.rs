@@ -4,35 +4,25 @@
 //! new connection.
 
 use std::iter::repeat;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::finding::{Finding, NO_SETTINGS, fail, moot, named, ok, unknown, warn};
+use super::finding::{Finding, NO_SETTINGS, fail, moot, named, ok, short, unknown, warn};
 use super::info::Info;
+use super::trips;
 use crate::config::Settings;
-use crate::decide::lease::renewal_interval;
 use crate::protocol::{
-    Cause, Client, Error, ErrorKind, Inspected, Key, Locks, Name, Quorum, RedisCli, Rehearsed,
-    RollCall, Transport, Vote, Who, left,
+    Cause, Client, Error, ErrorKind, Inspected, Key, Locks, Name, Quorum, RedisCli, RollCall, Vote,
+    Who, left,
 };
-use crate::report::{busy_line, format_duration, typed};
+use crate::report::{busy_line, counted, format_duration, typed};
 
 /// Reason for a check that needs a connection, if there is none.
 pub const NO_CONNECTION: &str = "there is no connection";
 
 /// Longest wait for a sentinel.
 const SENTINEL_WITHIN: Duration = Duration::from_millis(700);
-
-/// Most round trips that are measured, and the time for them.
-const ROUND_TRIPS: usize = 40;
-const ROUND_TRIPS_WITHIN: Duration = Duration::from_millis(250);
-
-/// Renewals should take less than this part of the time between them.
-const SLOW: u32 = 10;
-
-/// Difference of clocks above which people can't compare times.
-const CLOCKS_APART: Duration = Duration::from_secs(10);
 
 /// Longest `repl-timeout` with which a replica soon follows again after a cut, in seconds.
 const REPL_TIMEOUT: u64 = 10;
@@ -77,7 +67,7 @@ pub fn examine(
         let unknown = unknown(NO_SETTINGS);
         return (locks.to_string(), named("connection", [unknown]).collect());
     }
-    let roll_call = locks.call_sentinels(SENTINEL_WITHIN);
+    let roll_call = locks.roll_call(SENTINEL_WITHIN);
     let mut client = locks.client();
     let connected = connect(locks, &mut client, until);
     let mut server = Server {
@@ -97,17 +87,15 @@ pub fn examine(
         findings: Vec::new(),
     };
     let sentinels = roll_call.map(|all| server.sentinels(&all.primary, all.votes()));
-    let first = [server.connection(), server.tls()]
-        .into_iter()
-        .chain(sentinels);
-    server
-        .findings
-        .extend(named("connection tls sentinels", first));
+    let first = server.connection_and_tls().into_iter().chain(sentinels);
+    server.findings = named("connection tls sentinels", first).collect();
     server.check(
         "server role replicas cluster eviction persistence",
         Server::by_info,
     );
-    server.check("latency clocks", |it| it.by_trips(ttl));
+    server.check("latency clocks", |it| {
+        trips::examine(ttl, it.until, || it.ask(&["TIME"]))
+    });
     server.check("writes scripts messages", |it| it.by_rehearsal(who));
     if let Some(name) = name {
         server.check("name", |it| it.name(name));
@@ -146,37 +134,41 @@ impl Server<'_> {
         self.findings.extend(named(checks, repeat(unknown(why))));
     }
 
-    fn connection(&self) -> Finding {
-        match &self.connected {
+    /// Judges the connection and its encryption.
+    fn connection_and_tls(&self) -> [Finding; 2] {
+        let server = self.locks.server();
+        let (address, has_tls) = (&server.address, server.address.has_tls());
+        let (connection, tls) = match &self.connected {
             Ok(took) => {
                 let user = self.locks.user().map(|user| format!(" as user \"{user}\""));
                 let user = user.unwrap_or_default();
                 let message = format!("connected{user}, and answered in {}", short(*took));
-                ok(message).with(json!({"took_us": took.as_micros()}))
+                let tls = if has_tls {
+                    format!("certificate valid for {}", address.host())
+                } else {
+                    "unencrypted (rediss:// encrypts)".into()
+                };
+                let facts = json!({"took_us": took.as_micros()});
+                (ok(message).with(facts), ok(tls))
             }
-            Err(error) if self.is_about_tls(error) => unknown(NO_CONNECTION),
-            Err(error) => self.failure(error),
-        }
-    }
-
-    fn is_about_tls(&self, error: &Error) -> bool {
-        matches!(self.locks.server().transport(), Transport::Tls { .. })
-            && error.kind == ErrorKind::Config
-    }
-
-    fn tls(&self) -> Finding {
-        match (self.locks.server().transport(), &self.connected) {
-            _ if self.locks.send_open_password() => warn(
+            Err(error) if has_tls && error.kind == ErrorKind::Config => {
+                (unknown(NO_CONNECTION), self.failure(error))
+            }
+            Err(error) => (self.failure(error), unknown(NO_CONNECTION)),
+        };
+        let tls = if self.locks.send_open_password() {
+            warn(
                 "the password crosses the network unencrypted: anyone on the path can read it",
                 "connect by rediss:// to a TLS port of the server (docs/servers.md), or by a tunnel",
-            ),
-            (Transport::Socket, _) => moot("a socket of this host"),
-            (Transport::Plain { is_loopback: true }, _) => moot("not used within this host"),
-            (_, Err(error)) if self.is_about_tls(error) => self.failure(error),
-            (_, Err(_)) => unknown(NO_CONNECTION),
-            (Transport::Tls { host }, Ok(_)) => ok(format!("certificate valid for {host}")),
-            (Transport::Plain { .. }, Ok(_)) => ok("unencrypted (rediss:// encrypts)"),
-        }
+            )
+        } else if address.is_socket() {
+            moot("a socket of this host")
+        } else if address.is_within_host() && !has_tls {
+            moot("not used within this host")
+        } else {
+            tls
+        };
+        [connection, tls]
     }
 
     /// Judges whether the sentinels agree on the primary, and can replace it.
@@ -209,7 +201,7 @@ impl Server<'_> {
         } else if let Some(Vote { by, .. }) = self.votes.iter().find(is_low) {
             let loss = format!("{by} has a quorum below {most}: a minority may start a failover");
             let set = ["SENTINEL", "SET", name, "quorum", &most.to_string()];
-            let fix = RedisCli::admin_line(&self.locks.sentinel_clis(), &[&set], None);
+            let fix = RedisCli::admin_line(&self.locks.witness_clis(), &[&set], None);
             warn(loss, fix)
         } else if let Some(Vote { by, .. }) = self.votes.iter().find(|it| it.is_tilted) {
             let loss = format!("{by} is in TILT mode, as its clock jumped: no failover begins");
@@ -368,7 +360,7 @@ impl Server<'_> {
             RedisCli::admin_line(&at, &[&host, &port, &again], note)
         } else {
             let set = ["SENTINEL", "CONFIG", "SET", "announce-hostnames", "yes"];
-            RedisCli::admin_line(&self.locks.sentinel_clis(), &[&set], None)
+            RedisCli::admin_line(&self.locks.witness_clis(), &[&set], None)
         };
         let message = format!("{other} is connected, but {missing} is listed: no run starts");
         Some(fail(message, fix))
@@ -440,50 +432,27 @@ impl Server<'_> {
         }
     }
 
-    /// Measures the latency and the difference of the clocks, by asking for the time again and again.
-    fn by_trips(&mut self, ttl: Duration) -> Result<[Finding; 2], Error> {
-        let end = self.until.min(Instant::now() + ROUND_TRIPS_WITHIN);
-        let mut trips = Vec::new();
-        while trips.len() < ROUND_TRIPS && (trips.is_empty() || Instant::now() < end) {
-            let (began, now) = (Instant::now(), SystemTime::now());
-            match self.ask(&["TIME"]) {
-                Ok(time) => trips.push((began.elapsed(), now, time)),
-                Err(error) if trips.is_empty() => return Err(error),
-                Err(_) => break,
-            }
-        }
-        // The shortest round trip knows best.
-        trips.sort_by_key(|(took, ..)| *took);
-        let (took, now, time) = &trips[0];
-        let clock = clock(*took, *now, time);
-        let times: Vec<Duration> = trips.iter().map(|(took, ..)| *took).collect();
-        Ok([latency(&times, ttl), clock])
-    }
-
     fn by_rehearsal(&mut self, who: &Who) -> Result<[Finding; 3], Error> {
         let rehearsed = self.locks.rehearse(&mut self.client, who, self.until)?;
-        let Some(error) = &rehearsed.failure else {
-            let (calls, took) = (counted(rehearsed.calls, "call"), short(rehearsed.took));
-            let message = format!("acquired, waited, handed over, released: {calls} in {took}");
-            let scripts = ok(message).with(json!({"took_us": rehearsed.took.as_micros()}));
-            return Ok([ok("accepted"), scripts, self.messages(&rehearsed)]);
-        };
-        let (failure, skipped) = (self.failure(error), unknown("something above failed"));
-        Ok(match error.kind {
-            ErrorKind::NotNow | ErrorKind::Replica => [failure, skipped.clone(), skipped],
-            _ => [skipped.clone(), failure, skipped],
-        })
-    }
-
-    fn messages(&self, rehearsed: &Rehearsed) -> Finding {
-        let finding = match &rehearsed.silence {
+        if let Some(error) = &rehearsed.failure {
+            let (failure, skipped) = (self.failure(error), unknown("something above failed"));
+            return Ok(match error.kind {
+                ErrorKind::NotNow | ErrorKind::Replica => [failure, skipped.clone(), skipped],
+                _ => [skipped.clone(), failure, skipped],
+            });
+        }
+        let (calls, took) = (counted(rehearsed.calls, "call"), short(rehearsed.took));
+        let message = format!("acquired, waited, handed over, released: {calls} in {took}");
+        let scripts = ok(message).with(json!({"took_us": rehearsed.took.as_micros()}));
+        let messages = match &rehearsed.silence {
             None => ok("Redis notifies a waiter of its turn"),
             Some(error) => {
                 let (message, fix) = self.parts(error);
                 warn(format!("waiters poll four times a second: {message}"), fix)
             }
         };
-        finding.with(json!({"polls": rehearsed.silence.is_some()}))
+        let polls = json!({"polls": rehearsed.silence.is_some()});
+        Ok([ok("accepted"), scripts, messages.with(polls)])
     }
 
     fn name(&mut self, name: &Name) -> Result<[Finding; 1], Error> {
@@ -520,11 +489,8 @@ impl Server<'_> {
 
     /// Returns the commands that change a setting of the server and its replicas, now and for their next start.
     fn config_set(&self, name: &str, value: &str) -> String {
-        let replicas = self.listed.iter().map(|it| self.redis_cli.at(it));
-        let all: Vec<_> = [self.redis_cli.clone()]
-            .into_iter()
-            .chain(replicas)
-            .collect();
+        let mut all = vec![self.redis_cli.clone()];
+        all.extend(self.listed.iter().map(|it| self.redis_cli.at(it)));
         let set = ["CONFIG", "SET", name, value];
         match self.info.text("config_file") {
             Some(_) => RedisCli::admin_line(&all, &[&set, &["CONFIG", "REWRITE"]], None),
@@ -573,7 +539,7 @@ impl Server<'_> {
         let message = message.trim_start_matches([':', ' ']);
         let message = message.strip_prefix("is not ready: ").unwrap_or(message);
         let (message, fix) = message.split_once("; ").unwrap_or((message, ""));
-        let is_socket = self.locks.server().transport() == Transport::Socket;
+        let is_socket = self.locks.server().address.is_socket();
         let fix = match (error.kind, &error.cause) {
             (ErrorKind::Busy, _) => self.command(&["SCRIPT", "KILL"], None),
             (_, Some(Cause::MissingRules(rules))) => self.permit(rules),
@@ -584,70 +550,8 @@ impl Server<'_> {
     }
 }
 
-/// Judges round trips, the shortest first.
-fn latency(times: &[Duration], ttl: Duration) -> Finding {
-    let at = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
-    let (p50, p99, max) = (at(50), at(99), at(100));
-    let [median, tail, slowest] = [p50, p99, max].map(short);
-    let renewal = renewal_interval(ttl);
-    let rest = format!(
-        "max {slowest}; one renewal every {}",
-        format_duration(renewal)
-    );
-    let message = format!("p50 {median}, p99 {tail}, {rest}");
-    let longer = Duration::from_secs((max * 3 * SLOW).as_secs() + 1);
-    let fix = format!("a longer TTL: --ttl {}", format_duration(longer));
-    let finding = if max >= renewal {
-        fail(message, fix)
-    } else if p99 >= renewal / SLOW {
-        warn(message, fix)
-    } else {
-        ok(message)
-    };
-    let [p50, p99, max] = [p50, p99, max].map(|it| it.as_micros());
-    finding.with(json!({"p50_us": p50, "p99_us": p99, "max_us": max}))
-}
-
-/// Judges the server's clock by its reply to a TIME that was sent at `now`.
-fn clock(took: Duration, now: SystemTime, time: &[String]) -> Finding {
-    let part = |at: usize| time.get(at).and_then(|part| part.parse().ok()).unwrap_or(0);
-    let theirs = Duration::from_secs(part(0)) + Duration::from_micros(part(1));
-    let ours = now.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2;
-    let apart = theirs.abs_diff(ours);
-    let message = format!(
-        "{} between the server's clock and this host's",
-        short(apart)
-    );
-    let finding = if apart >= CLOCKS_APART {
-        let message = format!("{message}; status and history show the server's time");
-        warn(message, "synchronise the hosts' clocks (NTP)")
-    } else {
-        ok(message)
-    };
-    let us = i64::try_from(apart.as_micros()).unwrap_or(i64::MAX);
-    finding.with(json!({"server_ahead_us": if theirs < ours { -us } else { us }}))
-}
-
-/// Returns a time as short as a table has it: `0.02 ms`, `0.3 ms`, `12 ms`, `1.4 s`.
-pub fn short(duration: Duration) -> String {
-    let ms = duration.as_secs_f64() * 1000.0;
-    match ms {
-        ..0.1 => format!("{ms:.2} ms"),
-        ..10.0 => format!("{ms:.1} ms"),
-        ..1000.0 => format!("{ms:.0} ms"),
-        _ => format!("{:.1} s", ms / 1000.0),
-    }
-}
-
-/// Returns `1 warning`, `2 warnings`.
-pub fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Level;
     use super::*;
     use crate::protocol::Access;
 
@@ -720,23 +624,5 @@ mod tests {
         let full = "maxmemory_policy:noeviction maxmemory:100 used_memory:90";
         assert!(evicts(full).starts_with("Warn: noeviction; 90% of maxmemory"));
         assert!(evicts(&full.replace("90", "89")).starts_with("Ok: "));
-    }
-
-    #[test]
-    fn latency_and_clocks_are_judged_by_their_round_trips() {
-        let ms = Duration::from_millis;
-        for (slowest, level) in [(99, Level::Ok), (100, Level::Warn), (1000, Level::Fail)] {
-            let times = [ms(1), ms(slowest)];
-            assert_eq!(latency(&times, ms(3000)).level, level, "{slowest}");
-        }
-        let now = UNIX_EPOCH + ms(1_000_000);
-        for (seconds, level) in [
-            ("1000", Level::Ok),
-            ("1010", Level::Warn),
-            ("989", Level::Warn),
-        ] {
-            let time = [seconds.to_owned(), "1000".to_owned()];
-            assert_eq!(clock(ms(2), now, &time).level, level, "{seconds}");
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! The history as a picture (SVG): time from left to right, rows for each host. Pure.
+//! The history as a picture (SVG): time from left to right, rows for each lock and host. Pure.
 
 use std::time::Duration;
 
@@ -14,51 +14,43 @@ use crate::report::{
 /// A lock and the times when it was frozen: from when until when, in milliseconds since 1970.
 pub type Freezes<'a> = (&'a Name, &'a [(u64, u64)]);
 
-/// Stripes of a freeze, as not all readers see the colours.
-const ICE: &str = "<defs><pattern id=\"ice\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\" \
-patternTransform=\"rotate(45)\"><rect width=\"8\" height=\"8\" fill=\"#ddf4ff\"/><rect width=\"3\" height=\"8\" \
-fill=\"#80ccff\"/></pattern></defs>";
-
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
 const LABEL: f64 = 190.0;
-const LANE: f64 = 22.0;
-const BAR: f64 = 18.0;
-const HEADING: f64 = 28.0;
+const ROW: f64 = 22.0;
 const MARGIN: f64 = 20.0;
-const TOP: f64 = 72.0;
+const TOP: f64 = 50.0;
 
-/// Most times on the axis, or one less: their labels must not touch.
-const TICKS: u64 = 10;
+/// Parts of the time axis, each with the moment at which it begins.
+const PARTS: u64 = 5;
 
-/// Most characters of a host's name, and the width of one in a bar, roughly: they may come from any font.
-const HOST: usize = 21;
-const CHARACTER: f64 = 6.6;
-
-/// Mark of what ended badly: not all readers see the colours.
-const FAILED: char = '\u{2717}';
+/// Most characters of a name and of the text in a bar, which ends with the bar.
+const NAME: usize = 24;
+const TEXT: usize = 150;
 
 /// Style with a background of its own, so that the picture is readable wherever it is shown.
 const STYLE: &str = "\
 text{font:13px system-ui,'DejaVu Sans',sans-serif;fill:#1f2328}\
-.dim{fill:#59636e}.title{font-size:17px;font-weight:600}.lock{font-weight:600}\
-.bar{font-size:11px;fill:#fff}.waiting+.bar{fill:#3d2e00}\
-.tick{font-size:12px;fill:#59636e;text-anchor:middle}\
-line{stroke:#d1d9e0}.row{fill:#f6f8fa}\
-.waiting,.ok,.running,.failed{stroke:#fff;stroke-width:.7}\
-.frozen{fill:url(#ice)}\
-.waiting{fill:#eac54f}.ok{fill:#1a7f37}.running{fill:#0969da}.failed{fill:#cf222e}";
+.lock,.title{font-weight:600}.dim{font-size:12px;fill:#59636e}line{stroke:#d1d9e0}\
+svg svg text{font-size:11px;fill:#fff}svg .waiting text{fill:#3d2e00}\
+.waiting{fill:#eac54f}.ok{fill:#1a7f37}.running{fill:#0969da}.failed{fill:#cf222e}.frozen{fill:#6e7781}";
 
-/// A picture that is being drawn. The layers lie above each other in this order.
+/// Classes of bars, in the order of the legend. A mark and the rows of freezes help readers who don't see the colours.
+const LEGEND: [(&str, &str); 5] = [
+    ("waiting", "waiting"),
+    ("running", "running"),
+    ("ok", "ended well"),
+    ("failed", "\u{2717} ended badly"),
+    ("frozen", "frozen"),
+];
+
+/// A picture that is being drawn.
 struct Chart {
     /// Begin and end, in milliseconds since 1970; never the same.
     from_ms: u64,
     to_ms: u64,
     calendar: Calendar,
-    /// Bands behind the hosts.
-    bands: String,
-    ice: String,
-    bars: String,
+    rows: String,
     /// Lower end of the rows.
     bottom: f64,
 }
@@ -84,32 +76,26 @@ pub fn svg(
         from_ms,
         to_ms: now_ms.max(from_ms + 1),
         calendar,
-        bands: String::new(),
-        ice: String::new(),
-        bars: String::new(),
+        rows: String::new(),
         bottom: TOP,
     };
-    let locks: Vec<_> = entries.chunk_by(|a, b| a.name == b.name).collect();
-    for lock in &locks {
+    for lock in entries.chunk_by(|a, b| a.name == b.name) {
         let name = &lock[0].name;
-        if locks.len() > 1 {
-            let heading = truncate(name.as_str(), 110);
-            chart.bars += &text("lock", MARGIN, chart.bottom + 18.0, &heading);
-            chart.bottom += HEADING;
-        }
-        let top = chart.bottom;
-        for (number, host) in lock.chunk_by(|a, b| a.who.host == b.who.host).enumerate() {
-            chart.host(host, number % 2 == 0);
-        }
-        for (_, own) in freezes.iter().filter(|(other, _)| *other == name) {
-            chart.frozen(own, top);
+        chart.label("lock", name.as_str());
+        chart.bottom += ROW;
+        let own = freezes.iter().filter(|(other, _)| *other == name);
+        chart.frozen(own.flat_map(|(_, times)| times.iter().copied()));
+        for host in lock.chunk_by(|a, b| a.who.host == b.who.host) {
+            chart.label("host", &host[0].who.host);
+            for lane in lanes(host) {
+                for entry in lane {
+                    chart.run(entry);
+                }
+                chart.bottom += ROW;
+            }
         }
     }
-    let title = match locks[..] {
-        [lock] => format!("Lock {}", lock[0].name),
-        _ => format!("{} locks", locks.len()),
-    };
-    chart.picture(&title, not_drawn)
+    chart.picture(not_drawn)
 }
 
 /// Returns when a run began to wait.
@@ -133,39 +119,30 @@ fn lanes<'a>(host: &[&'a HistoryEntry]) -> Vec<Vec<&'a HistoryEntry>> {
 }
 
 impl Chart {
-    /// Adds the rows of a host. `has_band`: every second one, to tell them apart.
-    fn host(&mut self, host: &[&HistoryEntry], has_band: bool) {
-        let top = self.bottom;
-        let name = truncate(&host[0].who.host, HOST);
-        self.bars += &text("host", MARGIN, top + 18.0, &name);
-        for lane in lanes(host) {
-            for entry in lane {
-                self.bars += &self.bar(entry, self.bottom + 4.0);
-            }
-            self.bottom += LANE;
-        }
-        self.bottom += 4.0;
-        if has_band {
-            let place = [MARGIN / 2.0, top, WIDTH - MARGIN, self.bottom - top];
-            self.bands += &(rect("row", place, 0) + "\n");
-        }
+    /// Adds the name of the next row.
+    fn label(&mut self, class: &str, name: &str) {
+        self.rows += &text(class, MARGIN, self.bottom + 15.0, &truncate(name, NAME));
     }
 
-    /// Adds the freezes of a lock whose rows begin at `top`, as far as the picture shows their time.
-    fn frozen(&mut self, freezes: &[(u64, u64)], top: f64) {
-        for &(since, until) in freezes {
-            if until > self.from_ms && since < self.to_ms {
-                let [from, to] = [since, until].map(|ms| self.calendar.moment(ms));
-                let (x, width) = self.span(since, until);
-                let ice = rect("frozen", [x, top, width, self.bottom - top], 0);
-                let title = format!("<title>frozen from {from} to {to}</title>");
-                self.ice.extend(["<g>", &title, &ice, "</g>\n"]);
-            }
+    /// Adds a row with the freezes of a lock, as far as the picture shows their time.
+    fn frozen(&mut self, freezes: impl Iterator<Item = (u64, u64)>) {
+        let is_shown = |it: &(u64, u64)| it.1 > self.from_ms && it.0 < self.to_ms;
+        let freezes: Vec<_> = freezes.filter(is_shown).collect();
+        if freezes.is_empty() {
+            return;
         }
+        self.label("dim", "frozen");
+        for (since, until) in freezes {
+            let [from, to] = [since, until].map(|ms| self.calendar.moment(ms));
+            let about = format!("frozen from {from} to {to}");
+            let bar = self.bar("frozen", (since, until), "frozen");
+            self.rows += &group(&about, &bar, None);
+        }
+        self.bottom += ROW;
     }
 
-    /// Returns a run: how long it waited, and how long it ran.
-    fn bar(&self, entry: &HistoryEntry, y: f64) -> String {
+    /// Adds a run: how long it waited, and how long it ran.
+    fn run(&mut self, entry: &HistoryEntry) {
         let who = &entry.who;
         let since = self.calendar.moment(entry.since_ms);
         let ran = format_duration(entry.ran(self.to_ms));
@@ -173,9 +150,9 @@ impl Chart {
         let job = job.unwrap_or_else(|| command_line(&who.command));
         let (class, label, about) = if let Some(hold) = &entry.hold {
             let (class, mark) = match entry.outcome {
-                HoldOutcome::Running => ("running", String::new()),
-                outcome if outcome.is_success() => ("ok", String::new()),
-                _ => ("failed", format!("{FAILED} ")),
+                HoldOutcome::Running => ("running", ""),
+                outcome if outcome.is_success() => ("ok", ""),
+                _ => ("failed", "\u{2717} "),
             };
             let (fence, waited) = (hold.fence, format_duration(entry.waited));
             let end = ended(entry, false);
@@ -186,40 +163,26 @@ impl Chart {
             ("waiting", format!("{job}, waiting {ran}"), about)
         };
         let about = format!("{}: {}\n{about}", client_in_words(who), describe_job(who));
-        let mut bar = format!("<g><title>{}</title>", safe(&about));
+        let mut bars = String::new();
         let queued_at = queued_at(entry);
         if queued_at < entry.since_ms {
-            bar += &self.part("waiting", (queued_at, entry.since_ms), y, "");
+            bars = self.bar("waiting", (queued_at, entry.since_ms), "");
         }
         // By the server's clock it may have ended before it began, as that can be set.
         let until = entry.ended_ms.unwrap_or(self.to_ms).max(entry.since_ms);
-        bar += &(self.part(class, (entry.since_ms, until), y, &label) + "</g>");
-        let is_link = |url: &&String| {
-            let url = url.to_ascii_lowercase();
-            url.starts_with("https://") || url.starts_with("http://")
-        };
-        match who.url.as_ref().filter(is_link) {
-            Some(url) => format!("<a href=\"{}\">{bar}</a>\n", safe(url)),
-            None => bar + "\n",
-        }
+        bars += &self.bar(class, (entry.since_ms, until), &label);
+        self.rows += &group(&about, &bars, who.url.as_deref());
     }
 
-    /// Returns a part of a bar, with a label if that has room.
-    fn part(&self, class: &str, (from, to): (u64, u64), y: f64, label: &str) -> String {
-        let (x, width) = self.span(from, to);
-        let radius = if width < 6.0 { 0 } else { 2 };
-        let part = rect(class, [x, y, width, BAR], radius);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let room = ((width - 10.0) / CHARACTER).max(0.0) as usize;
-        let mut label = escaped(label);
-        // A few letters say nothing, but the mark does.
-        if room < 6 && label.starts_with(FAILED) {
-            label = FAILED.to_string().into();
-        }
-        if label.is_empty() || room < label.chars().count().min(6) {
-            return part;
-        }
-        part + &text("bar", x + 5.0, y + 13.0, &truncate(&label, room))
+    /// Returns a bar, which is visible however short it is, with its text: a picture in the picture cuts that.
+    fn bar(&self, class: &str, (from, to): (u64, u64), label: &str) -> String {
+        let (x, y) = (self.x(from), self.bottom + 1.0);
+        let width = (self.x(to) - x).max(2.0);
+        let label = text("bar", 5.0, 14.0, &truncate(label, TEXT));
+        format!(
+            "<svg class=\"{class}\" x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"20\">\
+             <rect width=\"100%\" height=\"100%\"/>{label}</svg>"
+        )
     }
 
     /// Returns the place of a moment on the time axis.
@@ -231,78 +194,53 @@ impl Chart {
         LABEL + share * (WIDTH - LABEL - MARGIN)
     }
 
-    /// Returns the place and the width of a time, which is visible however short it is.
-    fn span(&self, from_ms: u64, to_ms: u64) -> (f64, f64) {
-        let x = self.x(from_ms);
-        (x, (self.x(to_ms) - x).max(2.0))
-    }
-
     /// Returns the whole picture.
-    fn picture(self, title: &str, not_drawn: usize) -> String {
-        let bottom = self.bottom;
-        let height = bottom + 66.0;
-        let span = format_duration(Duration::from_millis(self.to_ms - self.from_ms));
-        let ends = [self.from_ms, self.to_ms];
-        let [from, to] = ends.map(|ms| self.calendar.moment(ms));
-        let mut zones = ends.map(|ms| self.calendar.zone(ms)).to_vec();
-        zones.dedup();
+    fn picture(self, not_drawn: usize) -> String {
+        let (bottom, height) = (self.bottom, self.bottom + 56.0);
+        let length = self.to_ms - self.from_ms;
+        let [from, to] = [self.from_ms, self.to_ms].map(|ms| self.calendar.moment(ms));
         let more = match not_drawn {
             0 => String::new(),
             more => format!("; {more} more wait"),
         };
-        let time = format!("{from} to {to} ({span}){more}");
-        let (mut lines, mut labels) = (String::new(), String::new());
-        for (ms, label) in self.calendar.ticks(self.from_ms, self.to_ms, TICKS) {
-            let x = self.x(ms);
-            let line = format!("<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>");
-            lines += &(line + "\n");
-            labels += &text("tick", x, bottom + 18.0, &label);
+        let span = format_duration(Duration::from_millis(length));
+        let title = format!("{from} to {to} ({span}){more}");
+        let zone = self.calendar.zone(self.to_ms);
+        let mut axis = text("dim", MARGIN, bottom + 16.0, &format!("times in {zone}"));
+        for part in 0..PARTS {
+            let ms = self.from_ms + length / PARTS * part;
+            let (x, moment) = (self.x(ms), self.calendar.brief(ms, &zone));
+            let line =
+                format!("<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>\n");
+            axis.extend([line, text("dim", x, bottom + 16.0, &moment)]);
         }
-        let zone = format!("times in {}", zones.join("/"));
-        [
-            format!(
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\n\
-                 <title>{}</title>\n<style>{STYLE}</style>\n{ICE}\n\
-                 <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n",
-                safe(title)
-            ),
-            text("title", MARGIN, 32.0, &truncate(title, 90)),
-            text("dim", MARGIN, 54.0, &time),
-            self.bands,
-            self.ice,
-            lines,
-            self.bars,
-            labels,
-            text("dim", MARGIN, bottom + 18.0, &zone),
-            legend(bottom + 40.0),
-            "</svg>\n".into(),
-        ]
-        .concat()
+        let mut legend = String::new();
+        for (number, (class, label)) in (0..).zip(LEGEND) {
+            let x = LABEL + 120.0 * f64::from(number);
+            legend += &text(class, x, bottom + 42.0, "\u{25a0}");
+            legend += &text("dim", x + 16.0, bottom + 42.0, label);
+        }
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\n\
+             <title>redlock history</title>\n<style>{STYLE}</style>\n\
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n{}{axis}{}{legend}</svg>\n",
+            text("title", MARGIN, 32.0, &title),
+            self.rows,
+        )
     }
 }
 
-fn legend(y: f64) -> String {
-    let mut x = LABEL;
-    let mut legend = String::new();
-    for (class, label) in [
-        ("waiting", "waiting"),
-        ("running", "running"),
-        ("ok", "ended well"),
-        ("failed", "\u{2717} ended badly"),
-        ("frozen", "frozen"),
-    ] {
-        legend += &(rect(class, [x, y, 12.0, 12.0], 2) + "\n");
-        legend += &text("dim", x + 18.0, y + 11.0, label);
-        x += 120.0;
+/// Returns bars with what a pointer over them shows, and with the link to their job.
+fn group(about: &str, bars: &str, url: Option<&str>) -> String {
+    let group = format!("<g><title>{}</title>{bars}</g>", safe(about));
+    let is_link = |url: &&str| {
+        let url = url.to_ascii_lowercase();
+        url.starts_with("https://") || url.starts_with("http://")
+    };
+    match url.filter(is_link) {
+        Some(url) => format!("<a href=\"{}\">{group}</a>\n", safe(url)),
+        None => group + "\n",
     }
-    legend
-}
-
-/// Returns a rectangle with corners of this radius.
-fn rect(class: &str, [x, y, width, height]: [f64; 4], radius: u8) -> String {
-    format!(
-        "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"{height}\" rx=\"{radius}\"/>"
-    )
 }
 
 fn text(class: &str, x: f64, y: f64, text: &str) -> String {

@@ -8,8 +8,8 @@ use super::super::json::Object;
 use super::calendar::Calendar;
 use crate::protocol::{HistoryEntry, HoldOutcome, Limit, SkipReason, Who};
 use crate::report::{
-    Cell, Column, Step, Style, Table, client_and_reason, client_in_words, client_name,
-    describe_job, escaped, format_duration,
+    Step, Style, Table, client_and_reason, client_in_words, client_name, counted, describe_job,
+    escaped, format_duration,
 };
 
 /// Returns how a run ended, in words; `brief`: in one or two.
@@ -52,17 +52,7 @@ pub fn ended(entry: &HistoryEntry, brief: bool) -> String {
     }
 }
 
-/// Returns the number of guards that a hold has had, if it has had any.
-fn guards(entry: &HistoryEntry) -> String {
-    match entry.hold.as_ref().map_or(0, |hold| hold.guards) {
-        0 => String::new(),
-        1 => ", 1 guard".into(),
-        more => format!(", {more} guards"),
-    }
-}
-
 const NAME: usize = 0;
-const STARTED: usize = 1;
 const WAITED: usize = 2;
 const RAN: usize = 3;
 const END: usize = 4;
@@ -70,28 +60,36 @@ const WHO: usize = 5;
 const PID: usize = 6;
 const COMMAND: usize = 7;
 
-/// Returns the text of a cell. `zone`: the one that the heading of brief times names.
-fn text_of(
-    entry: &HistoryEntry,
-    column: usize,
-    brief: bool,
-    (now_ms, calendar, zone): (u64, Calendar, &str),
-) -> String {
+/// Width from which a terminal shows times, ends and clients in full.
+const WIDE: usize = 100;
+
+/// Returns the cells of a row. `zone`: if cells are brief, the one that the heading of times names.
+fn row(entry: &HistoryEntry, now_ms: u64, calendar: Calendar, zone: Option<&str>) -> [String; 8] {
     let who = &entry.who;
-    match column {
-        NAME => entry.name.to_string(),
-        STARTED if brief => calendar.brief(entry.since_ms, zone),
-        STARTED => calendar.moment(entry.since_ms),
-        WAITED => format_duration(entry.waited),
-        RAN if entry.hold.is_none() => "-".into(),
-        RAN => format_duration(entry.ran(now_ms)),
-        END if brief => ended(entry, true),
-        END => ended(entry, false) + &guards(entry),
-        WHO if brief && who.known_as.is_none() => who.host.clone(),
-        WHO => client_name(who),
-        PID => who.pid.to_string(),
-        _ => describe_job(who),
-    }
+    let ran = entry.hold.as_ref().map(|_| entry.ran(now_ms));
+    let (started, end, client) = if let Some(zone) = zone {
+        let started = calendar.brief(entry.since_ms, zone);
+        let client = who.known_as.as_ref().unwrap_or(&who.host);
+        (started, ended(entry, true), client.clone())
+    } else {
+        let guards = match entry.hold.as_ref().map_or(0, |hold| hold.guards) {
+            0 => String::new(),
+            many => format!(", {}", counted(many as usize, "guard")),
+        };
+        let end = ended(entry, false) + &guards;
+        (calendar.moment(entry.since_ms), end, client_name(who))
+    };
+    let cells = [
+        entry.name.to_string(),
+        started,
+        format_duration(entry.waited),
+        ran.map_or("-".into(), format_duration),
+        end,
+        client,
+        who.pid.to_string(),
+        describe_job(who),
+    ];
+    cells.map(|cell| escaped(&cell).into_owned())
 }
 
 /// Returns a table with a line for each entry, for a terminal of this width or a file; without the name if one lock was
@@ -104,41 +102,36 @@ pub fn table(
     is_of_one: bool,
 ) -> String {
     let last = entries.last().map_or(now_ms, |entry| entry.since_ms);
-    let zone = calendar.zone(last);
-    let cell = |entry: &HistoryEntry, column, brief| -> Cell {
-        let text = text_of(entry, column, brief, (now_ms, calendar, &zone));
-        (Style::Plain, escaped(&text).into_owned().into())
-    };
-    let columns = [
-        Column::new("NAME").middle(),
-        Column::of("STARTED", format!("STARTED ({zone})")),
-        Column::new("WAITED"),
-        Column::new("RAN"),
-        Column::new("END"),
-        Column::of("WHO", "HOST").middle(),
-        Column::new("PID"),
-        Column::new("COMMAND"),
+    let zone = width.filter(|width| *width < WIDE);
+    let zone = zone.map(|_| calendar.zone(last));
+    let rows = entries.iter();
+    let rows = rows.map(|entry| row(entry, now_ms, calendar, zone.as_deref()));
+    let rows: Vec<[String; 8]> = rows.collect();
+    let brief = zone.map(|zone| (format!("STARTED ({zone})"), "HOST"));
+    let (started, who) = brief.unwrap_or(("STARTED".into(), "WHO"));
+    let headings = [
+        "NAME", &started, "WAITED", "RAN", "END", who, "PID", "COMMAND",
     ];
-    let mut table = Table::new(columns.into(), entries, cell);
+    let mut table = Table::new(&headings, rows.iter().map(|row| &row[..]));
+    if is_of_one {
+        table.hide(NAME);
+    }
     let command = width.map_or(20, |width| 20.min(width / 4));
     // The column that is least missed goes first, and the name, which is typed next, last.
-    let stages: [&[Step]; 12] = [
-        if is_of_one { &[Step::Hide(NAME)] } else { &[] },
-        &[Step::Cut(COMMAND, command, usize::MAX)],
-        &[Step::Hide(PID)],
-        &[Step::Brief(STARTED), Step::Brief(END)],
-        &[Step::Cut(WHO, 16, 16)],
-        &[Step::Brief(WHO)],
-        &[Step::Hide(WAITED)],
-        &[Step::Cut(WHO, 8, 16), Step::Cut(END, 8, usize::MAX)],
-        &[Step::Hide(WHO)],
-        &[Step::Hide(RAN)],
-        &[Step::Cut(COMMAND, 8.min(command), usize::MAX)],
-        &[Step::Cut(NAME, 8, usize::MAX)],
+    let steps = [
+        Step::Cut(COMMAND, command, usize::MAX),
+        Step::Hide(PID),
+        Step::Cut(WHO, 16, usize::MAX),
+        Step::Hide(WAITED),
+        Step::Cut(WHO, 8, 16),
+        Step::Cut(END, 8, usize::MAX),
+        Step::Hide(WHO),
+        Step::Hide(RAN),
+        Step::Cut(COMMAND, 8.min(command), usize::MAX),
+        Step::Cut(NAME, 8, usize::MAX),
     ];
-    table.fit(width, &stages);
-    let lines = entries.iter();
-    let lines = lines.map(|entry| table.line(|column, brief| cell(entry, column, brief)));
+    table.fit(width, &steps);
+    let lines = rows.iter().map(|row| table.line(row, |_| Style::Plain));
     let lines = std::iter::once(table.heading()).chain(lines);
     lines.map(|line| line.painted(false) + "\n").collect()
 }

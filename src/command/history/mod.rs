@@ -14,21 +14,21 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use self::calendar::{Calendar, utc};
+use self::calendar::Calendar;
 use self::listing::write_entry;
 pub(super) use self::recently::Past;
 use super::asked::Asked;
 use super::json::Array;
 use super::never_used::{known_names, similar};
-use super::usage::BadUsage;
+use super::usage::Refusal;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::file;
 use crate::protocol::{Client, HistoryEntry, LockHistory, Name, Which};
-use crate::report::{self, format_duration, lines_of, print, width};
-use crate::sys::local_time;
+use crate::report::{self, counted, format_duration, lines_of, print, width};
+use crate::sys::{local_time, utc_time};
 
 /// Lines of the table, unless more are asked for.
 const LINES: usize = 20;
@@ -48,7 +48,7 @@ const PART: usize = 24 << 20;
 
 /// The calendar of this system's zone.
 pub(super) const LOCAL: Calendar =
-    Calendar(|seconds| local_time(seconds).unwrap_or_else(|| utc(seconds)));
+    Calendar(|seconds| local_time(seconds).or_else(|| utc_time(seconds)));
 
 /// Shows what is remembered of locks.
 pub fn history(options: &cli::History, settings: &Settings) -> Result<Exit> {
@@ -189,16 +189,17 @@ impl History<'_> {
         let mut notes = Vec::new();
         let (before, skips) = (found.before, found.skips);
         if before > 0 {
-            let plural = if before == 1 { "" } else { "s" };
-            notes.push(format!("{before} earlier line{plural}; -n all shows all"));
+            let lines = counted(before, "earlier line");
+            notes.push(format!("{lines}; -n all shows all"));
         }
         if skips > 0 && !self.options.skipped {
-            let (runs, them) = match skips {
-                1 => ("run", "it"),
-                _ => ("runs", "them"),
-            };
-            let line = format!("{skips} {runs} ended without the lock; --skipped shows {them}");
-            notes.push(line);
+            let (runs, them) = (
+                counted(skips, "run"),
+                if skips == 1 { "it" } else { "them" },
+            );
+            notes.push(format!(
+                "{runs} ended without the lock; --skipped shows {them}"
+            ));
         }
         notes.extend(self.missing(&found)?);
         if !text.is_empty() && !notes.is_empty() {
@@ -282,7 +283,7 @@ impl History<'_> {
         if found.entries.is_empty() {
             let why = self.missing(&found)?.into_iter().next();
             let why = why.unwrap_or("no run has held the lock".into());
-            return Err(BadUsage(format!("nothing to draw: {why}")).into());
+            return Err(Refusal(Exit::Usage, format!("nothing to draw: {why}")).into());
         }
         let freezes = inspected.iter();
         let freezes = freezes.map(|lock| (&lock.name, &lock.record.freezes[..]));
@@ -303,7 +304,11 @@ fn refuse(found: &mut Found) -> Result<bool> {
     }
     let most = MAX_WEIGHT >> 20;
     let why = format!("this history is larger than {most} MiB");
-    Err(BadUsage(format!("{why}; name fewer locks, or give -n or --since")).into())
+    Err(Refusal(
+        Exit::Usage,
+        format!("{why}; name fewer locks, or give -n or --since"),
+    )
+    .into())
 }
 
 /// Returns the memory that an entry takes, in bytes.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::calendar::Calendar;
 use super::listing::ended;
 use crate::protocol::{HistoryEntry, HoldOutcome, Inspected, LockHistory, Name};
-use crate::report::{client_name, escaped, format_duration, reason_of};
+use crate::report::{and_more, client_name, escaped, format_duration, reason_of};
 
 /// Most events that are shown.
 const MOST: usize = 5;
@@ -53,10 +53,7 @@ fn end(alike: &[HistoryEntry]) -> Option<String> {
     let (who, after) = (client_name(&last.who), format_duration(last.ran(0)));
     Some(match (last.outcome, &last.by) {
         (HoldOutcome::Skipped(_), _) => {
-            let others = match others.len() {
-                0 => String::new(),
-                more => format!(" (and {more} more)"),
-            };
+            let others = and_more(others.len());
             format!("{who} {}{others}", ended(last, false))
         }
         (outcome, Some(by)) => {

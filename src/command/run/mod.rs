@@ -14,12 +14,9 @@ use std::time::Duration;
 use anyhow::Result;
 use nix::unistd::{getpid, getsid};
 
-use super::acquisition::{
-    self, Acquisition, Reason, Requester, ended_by, outcome_of, random_fraction,
-};
-use super::corrections::program_path;
+use super::acquisition::{self, Acquisition, Requester, expect_no, outcome_of, random_fraction};
 use super::identity::own_job;
-use super::usage::{BadUsage, parse_names};
+use super::usage::{parse_names, program_path, refuse};
 use crate::cli::{self, OnUnreachable};
 use crate::clock::{Moment, now};
 use crate::config::Settings;
@@ -29,29 +26,25 @@ use crate::decide::session::Policy;
 use crate::protocol::{self, ReleaseMode, Who};
 use crate::reason::reason;
 use crate::report::{self, quote};
-use crate::signal::on_terminal;
+use crate::signal::{Signals, on_terminal};
 use crate::stderr;
 use crate::supervise::HeldLocks;
 use crate::supervise::child;
 use crate::supervise::environment::{self, Environment};
-use crate::supervise::hook::{Forks, Hook, News};
+use crate::supervise::hook::{Hook, News};
 use crate::supervise::process;
 use crate::supervise::run::{EventSources, Terms, Work, WorkResult, supervise};
-use crate::sys::poll::sleep;
-use crate::sys::{self, SpawnError};
+use crate::sys::{self, SpawnError, poll};
 use crate::variables::{EVENT, VARIABLES};
 
 /// Runs COMMAND under the locks.
 pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
     let names = parse_names(&options.names)?;
-    let for_one_name = [
-        (options.once_per.is_some(), "--once-per"),
-        (options.once.is_some(), "--once"),
-    ];
-    for (is_given, option) in for_one_name {
-        if is_given && names.len() > 1 {
-            return Err(BadUsage(format!("{option} takes one NAME")).into());
-        }
+    let once = options.once.as_ref().map(|_| "--once");
+    if let Some(option) = once.or(options.once_per.map(|_| "--once-per"))
+        && names.len() > 1
+    {
+        return refuse(Exit::Usage, format!("{option} takes one NAME"));
     }
     let command = match options.shell.clone() {
         Some(script) => vec!["sh".into(), "-c".into(), script],
@@ -72,7 +65,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         once: options.once.clone(),
         ..own_job(&options.acquire, settings, words)
     };
-    let settings = &settings.replicated()?;
+    settings.replicate()?;
     let prepared = match child::Prepared::new(&command, &VARIABLES) {
         Ok(prepared) => prepared,
         Err(error) => return Ok(cannot_run(&command, &SpawnError::CannotExecute(error))),
@@ -277,7 +270,6 @@ impl Run<'_> {
             who: &request.who,
             fences,
             waited_ms: u64::try_from(waited_ms).unwrap_or(u64::MAX),
-            forks: Forks::default(),
         })
     }
 
@@ -290,28 +282,22 @@ impl Run<'_> {
         // without a handler don't terminate PID 1.
         let is_early = std::process::id() == 1 || !settings.jitter.is_zero();
         let early = is_early.then(|| EventSources::new(self.on_terminal));
-        let mut early = early.transpose()?;
-        if let Some(sources) = &mut early {
+        let early = early.transpose()?;
+        if let Some(sources) = &early {
             let pause = settings.jitter.mul_f64(random_fraction());
-            if let Some(signal) = sleep_until(now() + pause, sources)? {
-                return Ok(ended_by(signal));
-            }
+            expect_no(sleep_until(now() + pause, &sources.signals)?)?;
         }
         let started = now();
         let opened = match &early {
             Some(sources) => acquisition::open(&mut holds.client, &sources.signals),
             None => holds.client.open().map(|()| None),
         };
-        if let Ok(Some(signal)) = opened {
-            return Ok(ended_by(signal));
-        }
         let mut sources = early.map_or_else(|| EventSources::new(self.on_terminal), Ok)?;
-        let guard = stderr::Guard::new();
-        let acquired = opened
-            .or_else(|error| acquisition.first_failure(error).map(|()| None))
-            .map_err(Into::into)
-            .and_then(|_| self.acquire(started, &mut holds, &mut sources));
-        let Some(reason) = acquired.transpose() else {
+        let _unread = stderr::Guard::new();
+        let requester = Requester::default();
+        let acquired =
+            acquisition.acquire_all(started, opened, &mut holds, requester, &mut sources);
+        let Err(error) = acquired.and_then(|()| self.expect_time_to_start(&holds)) else {
             self.say_short_ttl();
             let slots = self.options.acquire.slots.is_some();
             work.environment = acquisition.environment(&holds, slots);
@@ -319,66 +305,35 @@ impl Run<'_> {
             return Ok(self.run_command(&work, holds, &mut sources, waited_ms));
         };
         let was_answered = holds.answered;
-        acquisition.release_at_end(holds, &ReleaseMode::UNUSED, Some(&sources.signals));
-        match reason {
-            Ok(reason) => {
-                drop(guard);
-                Ok(self.end_without_lock(reason, started))
+        acquisition
+            .farewell(&ReleaseMode::UNUSED, Some(&sources.signals))
+            .release_all(holds);
+        if was_answered || !self.may_run_unlocked(&error) {
+            let waited_ms = now().since(started).as_millis();
+            if let Some(news) = acquisition.busy.take()
+                && let Some(hook) = self.hook(Vec::new(), waited_ms)
+            {
+                hook.tell(&news, settings.verbosity);
             }
-            Err(error) if was_answered || !self.may_run_unlocked(&error) => Err(error),
-            Err(error) => {
-                let line = format_args!("{error:#}; running without a lock");
-                settings.verbosity.info(line);
-                work.environment = environment::unlocked(&acquisition.names);
-                let none = HeldLocks::none(settings.locks.client());
-                let waited_ms = now().since(started).as_millis();
-                Ok(self.run_command(&work, none, &mut sources, waited_ms))
-            }
+            return Err(error);
         }
+        let line = format_args!("{error:#}; running without a lock");
+        settings.verbosity.info(line);
+        work.environment = environment::unlocked(&acquisition.names);
+        let none = HeldLocks::none(settings.locks.client());
+        let waited_ms = now().since(started).as_millis();
+        Ok(self.run_command(&work, none, &mut sources, waited_ms))
     }
 
-    /// Acquires the locks. Returns why COMMAND isn't to be started, if that is so: also a signal that has come meanwhile, or
-    /// a lease that is about to expire (after a suspend, for example).
-    fn acquire(
-        &self,
-        started: Moment,
-        holds: &mut HeldLocks,
-        sources: &mut EventSources,
-    ) -> Result<Option<Reason>> {
-        let acquisition = &self.acquisition;
-        let (EventSources { signals, timer }, requester) = (sources, Requester::default());
-        let reason = acquisition.acquire_all(started, holds, requester, signals, timer)?;
-        if reason.is_some() {
-            return Ok(reason);
+    /// Fails if COMMAND isn't to be started as a lease is about to expire (after a suspend, for example).
+    fn expect_time_to_start(&self, holds: &HeldLocks) -> Result<()> {
+        if holds.lease().is_none_or(|lease| now() < lease.stop_at()) {
+            return Ok(());
         }
-        if let Some(signal) = signals.next_ending()? {
-            return Ok(Some(Reason::Interrupted(signal)));
-        }
-        let is_over = holds.lease().is_some_and(|lease| now() >= lease.stop_at());
-        Ok(is_over.then(|| {
-            let names = environment::list_of(&acquisition.names);
-            let names = names.display();
-            Reason::Lost(format!(
-                "command not started: the lease of {names} was about to expire"
-            ))
-        }))
-    }
-
-    /// Reports why COMMAND isn't run.
-    fn end_without_lock(&self, reason: Reason, started: Moment) -> Exit {
-        let exit = self.acquisition.not_acquired(&reason);
-        if let Reason::Busy(_, by) = reason
-            && let Some(hook) = self.hook(Vec::new(), now().since(started).as_millis())
-        {
-            let news = News {
-                event: "busy",
-                exit: Some(exit),
-                by,
-                ..News::default()
-            };
-            hook.tell(&news, self.acquisition.settings.verbosity);
-        }
-        exit
+        let names = environment::list_of(&self.acquisition.names);
+        let names = names.display();
+        let line = format!("command not started: the lease of {names} was about to expire");
+        refuse(Exit::Lost, line)
     }
 
     /// Runs COMMAND under these locks, or without any, and releases them after that.
@@ -429,7 +384,9 @@ impl Run<'_> {
         if hook.is_none() {
             sys::yield_cpu();
         }
-        acquisition.release_at_end(holds, &mode, Some(&sources.signals));
+        acquisition
+            .farewell(&mode, Some(&sources.signals))
+            .release_all(holds);
         if let Some(hook) = &hook {
             let news = News {
                 event: "ended",
@@ -472,15 +429,12 @@ impl Run<'_> {
     }
 }
 
-/// Sleeps until a moment; a signal that ends it.
-fn sleep_until(moment: Moment, sources: &mut EventSources) -> Result<Option<i32>> {
+/// Sleeps until a moment. Returns the signal that ended the sleep, if one did.
+fn sleep_until(moment: Moment, signals: &Signals) -> Result<Option<i32>> {
     while now() < moment {
-        sources.timer.set(Some(moment))?;
-        sleep(
-            [Some(sources.signals.as_fd()), Some(sources.timer.as_fd())],
-            None,
-        )?;
-        if let Some(signal) = sources.signals.next_ending()? {
+        let mut fds = [poll::readable(signals.as_fd())];
+        poll::wait(&mut fds, Some(moment.since(now())))?;
+        if let Some(signal) = signals.next_ending()? {
             return Ok(Some(signal));
         }
     }

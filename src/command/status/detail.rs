@@ -7,7 +7,7 @@ use super::super::never_used::{is_unused, similar};
 use super::table::{GRANTED, NOT_CONFIRMED, overdue};
 use crate::protocol::{Hold, Holder, Inspected, Kept, Key, Name, Who};
 use crate::report::{
-    Line, Style, client_in_words, command_line, describe_job_with, escaped, expectation,
+    Line, Style, and_more, client_in_words, command_line, describe_job_with, escaped, expectation,
     format_duration, left_of_freeze, padded, quote, reason_of, stopping, truncate, typed, wrapped,
 };
 
@@ -250,10 +250,7 @@ impl Screen<'_> {
             self.field("stop", Style::Yellow, &stopping(by, who, lock.now_ms));
         }
         if let Some((guard, others)) = hold.guards.split_first() {
-            let more = match others.len() {
-                0 => String::new(),
-                more => format!(" (and {more} more)"),
-            };
+            let more = and_more(others.len());
             self.client("guard", Style::Plain, &guard.who, guard.since_ms, &more);
         }
     }

@@ -24,7 +24,7 @@ use super::history::calendar::Calendar;
 use super::history::{LOCAL, Past};
 use super::json::Array;
 use super::never_used::{is_unused, known_names, mistaken};
-use super::usage::BadUsage;
+use super::usage::refuse;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -85,7 +85,7 @@ impl View<'_> {
                 exit = Exit::Older;
             }
         }
-        self.show(found)?;
+        self.show(&found)?;
         Ok(exit)
     }
 
@@ -94,7 +94,7 @@ impl View<'_> {
         // Without the =, the time would be the name of a lock.
         let mut names = self.options.names.iter();
         if let Some(name) = names.find(|name| cli::duration(name).is_ok()) {
-            return Err(BadUsage(format!("put --watch={name}")).into());
+            return refuse(Exit::Usage, format!("put --watch={name}"));
         }
         let clears = io::stdout().is_terminal() && !report::is_dumb();
         self.client.open()?;
@@ -109,7 +109,7 @@ impl View<'_> {
             }
             match found {
                 Ok(found) => {
-                    if !self.show(found)? {
+                    if !self.show(&found)? {
                         return Ok(Exit::Success);
                     }
                 }
@@ -124,7 +124,7 @@ impl View<'_> {
         if let Some(pattern) = self.asked.patterns.first() {
             let line =
                 format!("--no-success-for needs whole names, and \"{pattern}\" is a pattern");
-            return Err(BadUsage(line).into());
+            return refuse(Exit::Usage, line);
         }
         let locks = self.look_at(Which::InUse)?;
         self.warn();
@@ -232,7 +232,7 @@ impl View<'_> {
     }
 
     /// Prints locks once; false if the reader has gone away.
-    fn show(&self, found: Found) -> Result<bool> {
+    fn show(&self, found: &Found) -> Result<bool> {
         let locks = &found.locks;
         if self.options.names_only {
             let names = locks.iter().map(|lock| lock.name.as_str());
@@ -252,16 +252,7 @@ impl View<'_> {
             }
             return Ok(true);
         }
-        let lines = self.draw(&found);
-        // Many locks take much memory, also as lines.
-        drop(found);
-        let colors = report::has_colors();
-        for part in lines.chunks(PART) {
-            if !print(&painted(part, colors))? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        Ok(print(&painted(&self.draw(found), report::has_colors()))?)
     }
 
     /// Draws locks for people.
@@ -317,9 +308,6 @@ fn unwritten(file: &Path, error: &io::Error) -> anyhow::Error {
         _ => anyhow!("can't write {path}: {}", reason(error)),
     }
 }
-
-/// Number of lines that are painted at once.
-const PART: usize = 100;
 
 fn painted(lines: &[Line], colors: bool) -> String {
     let lines = lines.iter();

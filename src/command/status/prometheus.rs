@@ -15,11 +15,9 @@ const METRICS: [Metric; 8] = [
     (
         "redlock_held_seconds",
         "For how long the oldest holder has held the lock; 0 if it is free.",
-        |lock| {
-            let is_held = lock.holders().next().is_some();
-            lock.held_for()
-                .or((!is_held).then_some(Duration::ZERO))
-                .map(seconds)
+        |lock| match lock.holders().next() {
+            Some(_) => lock.held_for().map(seconds),
+            None => Some(0.0),
         },
     ),
     (
@@ -41,19 +39,16 @@ const METRICS: [Metric; 8] = [
         "redlock_guards",
         "How many guards work elsewhere under the lock.",
         |lock| {
-            Some(count(
-                lock.holds().iter().map(|hold| hold.guards.len()).sum(),
-            ))
+            let guards = lock.holds().iter().map(|hold| hold.guards.len());
+            Some(count(guards.sum()))
         },
     ),
     (
         "redlock_last_renewal_seconds",
         "How long ago the lease was renewed; of several leases, the one renewed least recently.",
         |lock| {
-            lock.holders()
-                .filter_map(Hold::renewed_ago)
-                .max()
-                .map(seconds)
+            let ago = lock.holders().filter_map(Hold::renewed_ago);
+            ago.max().map(seconds)
         },
     ),
     (

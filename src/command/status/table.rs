@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, Key, Who};
 use crate::report::{
-    Cell, Column, Line, Step, Style, Table, client_name, columns, describe_job_with, escaped,
-    format_duration, left_of_freeze, shorten, truncate, whole_seconds,
+    Line, Step, Style, Table, client_name, columns, describe_job_with, escaped, format_duration,
+    left_of_freeze, truncate, whole_seconds,
 };
 
 const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "AGE", "ID", "COMMAND"];
-const NAME: usize = 0;
 const MODE: usize = 1;
 const WHO: usize = 2;
 const PID: usize = 3;
@@ -18,16 +17,17 @@ const ID: usize = 5;
 const COMMAND: usize = 6;
 
 /// Steps to fit a terminal: the least useful goes first, and a name is never cut.
-const STAGES: [&[Step]; 8] = [
-    &[Step::Cut(COMMAND, 20, usize::MAX)],
-    &[Step::Hide(ID)],
-    &[Step::Hide(PID)],
-    &[Step::Cut(WHO, 24, 28)],
-    &[Step::Brief(MODE)],
-    &[Step::Cut(WHO, 16, 28)],
-    &[Step::Brief(AGE)],
-    &[Step::Cut(COMMAND, 8, usize::MAX)],
+const STEPS: [Step; 6] = [
+    Step::Cut(COMMAND, 20, usize::MAX),
+    Step::Hide(ID),
+    Step::Hide(PID),
+    Step::Cut(WHO, 24, 28),
+    Step::Cut(WHO, 16, 28),
+    Step::Cut(COMMAND, 8, usize::MAX),
 ];
+
+/// Width from which a terminal shows modes and ages in full.
+const WIDE: usize = 100;
 
 /// Spaces between the parts of a line without a table.
 const GAP: usize = 2;
@@ -41,31 +41,27 @@ pub const NOT_CONFIRMED: &str = "not confirmed yet";
 struct Row {
     cells: [String; 7],
     style: Style,
-    /// The usual age, behind the age where there is room.
-    usual: String,
     /// The link to the job, on a line of its own on a terminal.
     link: Option<String>,
 }
 
 /// Draws some locks for a terminal of this width, or for a file.
 pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
-    let on_terminal = width.is_some();
-    let rows = locks.iter().flat_map(|lock| rows_of(lock, on_terminal));
+    let rows = locks.iter().flat_map(|lock| rows_of(lock, width));
     let rows: Vec<Row> = rows.collect();
-    let mut all = COLUMNS.map(Column::new);
-    for column in [NAME, WHO] {
-        all[column] = Column::new(COLUMNS[column]).middle();
-    }
-    let mut table = Table::new(all.to_vec(), &rows, Row::cell);
+    let mut table = Table::new(&COLUMNS, rows.iter().map(|row| &row.cells[..]));
     let mut lines = Vec::new();
-    let fits = table.fit(width, &STAGES);
+    let fits = table.fit(width, &STEPS);
     if fits {
         lines.push(table.heading());
     }
     for row in &rows {
         match width {
             Some(width) if !fits => lines.extend(row.stacked(width)),
-            _ => lines.push(table.line(|column, brief| row.cell(column, brief))),
+            _ => lines.push(table.line(&row.cells, |column| match column {
+                MODE => row.style,
+                _ => Style::Plain,
+            })),
         }
         let link = row.link.as_ref();
         lines.extend(link.map(|link| Line::of(Style::Plain, format!("{:GAP$}{link}", ""))));
@@ -74,18 +70,6 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
 }
 
 impl Row {
-    fn cell(&self, column: usize, brief: bool) -> Cell<'_> {
-        let text = self.cells[column].as_str();
-        match column {
-            MODE if brief => (self.style, text.trim_start_matches("renewal ").into()),
-            MODE => (self.style, text.into()),
-            AGE if !brief && !self.usual.is_empty() => {
-                (Style::Plain, format!("{text}{}", self.usual).into())
-            }
-            _ => (Style::Plain, text.into()),
-        }
-    }
-
     /// Returns the row as a few lines, for a terminal that has no room for a table. A name that doesn't fit beside the
     /// mode and the age has a line of its own, which the terminal breaks.
     fn stacked(&self, width: usize) -> Vec<Line> {
@@ -99,7 +83,7 @@ impl Row {
         let head = head.and_spaces(GAP).and(self.style, mode);
         lines.push(head.and_spaces(GAP).and(Style::Plain, age));
         let room = width.saturating_sub(GAP);
-        for text in [shorten(who, room), truncate(command, room)] {
+        for text in [who, command].map(|text| truncate(text, room)) {
             if !text.is_empty() {
                 lines.push(Line::default().and_spaces(GAP).and(Style::Plain, &text));
             }
@@ -118,7 +102,7 @@ impl Row {
 
     /// A row about a client since a moment of the server's clock. `note`: what the other columns don't say.
     fn about(
-        (lock, on_terminal): (&Inspected, bool),
+        (lock, width): (&Inspected, Option<usize>),
         (style, mode): (Style, &str),
         (who, since_ms, id): (&Who, u64, &str),
         note: &str,
@@ -128,16 +112,16 @@ impl Row {
         row.cells[PID] = who.pid.to_string();
         row.cells[AGE] = format_duration(lock.since(since_ms));
         row.cells[ID] = id.into();
-        row.cells[COMMAND] = describe_job_with(who, note, !on_terminal);
-        let link = who.url.as_deref().filter(|_| on_terminal);
+        row.cells[COMMAND] = describe_job_with(who, note, width.is_none());
+        let link = who.url.as_deref().filter(|_| width.is_some());
         row.link = link.map(|link| escaped(link).into_owned());
         row
     }
 }
 
 /// Returns the rows of one lock: its freeze, its holders, then its waiters.
-fn rows_of(lock: &Inspected, on_terminal: bool) -> Vec<Row> {
-    let view = (lock, on_terminal);
+fn rows_of(lock: &Inspected, width: Option<usize>) -> Vec<Row> {
+    let view = (lock, width);
     let mut rows: Vec<Row> = Vec::new();
     if let Some(frozen) = &lock.frozen {
         let left = left_of_freeze(frozen, lock.now_ms);
@@ -166,8 +150,9 @@ fn rows_of(lock: &Inspected, on_terminal: bool) -> Vec<Row> {
     rows
 }
 
-fn holding(view: (&Inspected, bool), hold: &Hold) -> Row {
-    let (lock, _) = view;
+fn holding(view: (&Inspected, Option<usize>), hold: &Hold) -> Row {
+    let (lock, width) = view;
+    let is_wide = width.is_none_or(|width| width >= WIDE);
     let note = match hold.left {
         None => "no expiry; REDLOCK_REPAIR_TTL=1 gives it one".into(),
         Some(left) if hold.holder.is_none() || hold.is_of_script() => {
@@ -184,14 +169,16 @@ fn holding(view: (&Inspected, bool), hold: &Hold) -> Row {
     let (style, mode) = match (hold.overdue(), holder.limit.as_slots()) {
         _ if holder.kept.is_some() => (Style::Plain, "kept".into()),
         _ if hold.stopping.is_some() => (Style::Yellow, "stopping".into()),
-        (Some(by), _) => (Style::Red, overdue(by)),
+        (Some(by), _) if is_wide => (Style::Red, overdue(by)),
+        (Some(by), _) => (Style::Red, format!("{} overdue", whole_seconds(by))),
         (None, Some(slots)) => (Style::Plain, format!("slot {}/{slots}", holder.slot)),
         (None, None) => (Style::Plain, holder.limit.mode().into()),
     };
     let client = (&holder.who, holder.since_ms, hold.id.as_str());
     let mut row = Row::about(view, (style, &mode), client, &note);
-    if let Some(usual) = lock.usual.filter(|_| holder.kept.is_none()) {
-        row.usual = format!(" (usually {})", format_duration(usual));
+    if let Some(usual) = lock.usual.filter(|_| is_wide && holder.kept.is_none()) {
+        let usual = format!(" (usually {})", format_duration(usual));
+        row.cells[AGE] += &usual;
     }
     row
 }

@@ -8,27 +8,22 @@ use crate::clock::Moment;
 use crate::protocol::{self, ErrorKind};
 
 impl Wait {
-    pub(super) fn on_failure(
-        &mut self,
-        error: protocol::Error,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn on_failure(&mut self, error: protocol::Error, now: Moment) {
         match self.phase {
             Phase::Searching { asked } => {
                 // Others may have read it all the same.
                 self.count_searches(asked);
-                self.retry_or_fail(error, asked, now, actions);
+                self.retry_or_fail(error, asked, now);
             }
             Phase::Sending { asked } | Phase::Asking { asked, .. } => {
-                self.retry_or_fail(error, asked, now, actions);
+                self.retry_or_fail(error, asked, now);
             }
             Phase::Queued { .. } => {
-                actions.push(Action::Disconnect(error));
-                self.ask_again(now, actions);
+                self.actions.push(Action::Disconnect(error));
+                self.ask_again(now);
             }
             Phase::Pausing { .. } | Phase::Connecting { .. } => {
-                actions.push(Action::Disconnect(error));
+                self.actions.push(Action::Disconnect(error));
             }
             Phase::Over => {}
         }
@@ -36,38 +31,32 @@ impl Wait {
 
     /// The server was asked and didn't answer, or can't do it now. One that has never answered isn't
     /// waited for; one that has, or of which others know, or that says that it will be ready, is, for as long as a busy lock.
-    pub(super) fn retry_or_fail(
-        &mut self,
-        error: protocol::Error,
-        asked: Moment,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn retry_or_fail(&mut self, error: protocol::Error, asked: Moment, now: Moment) {
         self.unanswered |= matches!(self.phase, Phase::Asking { .. });
         let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
         // One that has waited goes on waiting; after a failover the list of the replicas takes a while to settle.
         let is_first = self.place.is_none() && !matches!(self.contact, Contact::Fails { .. });
         let lacks_replicas = kind == ErrorKind::NotReplicated;
         if lacks_replicas && is_first && !self.policy.awaits_replicas {
-            return self.end(End::Failed(error), actions);
+            return self.end(End::Failed(error));
         }
         let (since, times) = match self.contact {
             Contact::Unreached if !kind.is_worth_waiting() => {
-                return self.end(End::Failed(error), actions);
+                return self.end(End::Failed(error));
             }
             Contact::Unreached | Contact::Answers => (asked, 1),
             Contact::Fails { since, times } => (since, times.saturating_add(1)),
         };
         let end = self.tries_until(kind, since);
         if !kind.may_pass() || end.is_some_and(|end| now >= end) {
-            return self.end(End::Failed(error), actions);
+            return self.end(End::Failed(error));
         }
         self.contact = Contact::Fails { since, times };
-        actions.push(Action::Disconnect(error));
+        self.actions.push(Action::Disconnect(error));
         let single_line = self.policy.single_line;
         let new = || Outage::new(kind, since, single_line);
         self.outage.get_or_insert_with(new).becomes(kind, now);
-        self.show_outage(now, actions);
+        self.show_outage(now);
         // The first time at once, where the server itself says where to ask.
         let pause = if goes_elsewhere && times == 1 {
             Duration::ZERO
@@ -100,8 +89,9 @@ impl Wait {
         limit.into_iter().chain(silence).min()
     }
 
-    pub(super) fn show_outage(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn show_outage(&mut self, now: Moment) {
         let shown = self.outage.as_mut().and_then(|outage| outage.shown(now));
-        actions.extend(shown.map(|(kind, lasting)| Action::ShowOutage { kind, lasting }));
+        self.actions
+            .extend(shown.map(|(kind, lasting)| Action::ShowOutage { kind, lasting }));
     }
 }

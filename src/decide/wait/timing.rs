@@ -87,16 +87,11 @@ pub fn reconnect(failures: u32, jitter: f64, longest: Duration) -> Duration {
     pause.min(longest).mul_f64(0.5 + jitter / 2.0)
 }
 
-/// Whether work may start on a grant, with its confirmation under way, if a question and its answer took
-/// this long: the confirmation must have been answered long before a short lease ends.
-pub fn is_near(round_trip: Duration) -> bool {
-    round_trip <= Duration::from_millis(100)
-}
-
-/// Whether work may start on a grant that was given at most this long ago. A waiter that was suspended since then confirms it
-/// first: a person may have taken the lock from it meanwhile.
-pub fn is_fresh(age: Duration) -> bool {
-    age <= Duration::from_millis(100)
+/// Returns true if a time is short enough for work to start on a grant. A question and its answer must take no longer: the
+/// confirmation, which is under way, must have been answered long before a short lease ends. Nor must the grant be older:
+/// a waiter that was suspended confirms it first, because a person may have taken the lock from it meanwhile.
+pub fn is_short(time: Duration) -> bool {
+    time <= Duration::from_millis(100)
 }
 
 /// The least time between two questions, over any longer time.
@@ -314,8 +309,8 @@ mod tests {
 
     #[test]
     fn work_starts_on_a_grant_where_its_confirmation_is_answered_soon() {
-        assert!(is_near(MS * 100));
-        assert!(!is_near(MS * 101));
+        assert!(is_short(MS * 100));
+        assert!(!is_short(MS * 101));
     }
 
     #[test]

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use redis::{Value, cmd};
 
 use super::super::connection::Connection;
-use super::super::nodes::{KnownReplica, PRIORITY};
-use super::super::replication::address;
 use super::super::reply::{field, lossy_text};
 use super::super::server::Server;
 use super::super::url::Address;
 use super::super::{Error, ErrorKind};
 use super::heard::{Answer, Heard};
+use super::replicas::KnownReplica;
 
 /// What a sentinel is asked.
 #[derive(Clone)]
@@ -47,7 +46,7 @@ pub(super) fn ask(
         questions.push(cmd("INFO").arg("sentinel").clone());
     }
     let began = Instant::now();
-    let (_, answers) = Connection::open(sentinel, within, within, &questions)?;
+    let (_, answers) = Connection::open(sentinel, within, &questions)?;
     let by = sentinel.to_string();
     let lacks = |what: &str| {
         let message = format!("the sentinel at {by} gave an answer without {what}");
@@ -67,12 +66,12 @@ pub(super) fn ask(
         return Err(lacks("an address"));
     };
     let replicas = match answers.get(3) {
-        Some(Value::Array(replicas)) => replicas.iter().map(known_replica).collect(),
+        Some(Value::Array(replicas)) => replicas.iter().map(KnownReplica::parse).collect(),
         // No list is not an empty one.
         _ if question.with_replicas => return Err(lacks("the replicas")),
         _ => Vec::new(),
     };
-    let tls = matches!(sentinel.address(), Address::Tcp { tls: true, .. });
+    let tls = sentinel.address.has_tls();
     let number = |name| said(name).and_then(|number| number.parse().ok());
     let report = answers.get(4).map(lossy_text).unwrap_or_default();
     let answer = Answer {
@@ -92,23 +91,4 @@ pub(super) fn ask(
     };
     question.heard.note(&answer, began.elapsed());
     Ok(answer)
-}
-
-pub fn known_replica(value: &Value) -> KnownReplica {
-    let text = |name| field(value, name).unwrap_or_default();
-    let (flags, host) = (text("flags"), text("master-host"));
-    let is_primary = text("role-reported") == "master";
-    KnownReplica {
-        address: address(&text("ip"), &text("port")),
-        priority: text("slave-priority").parse().unwrap_or(PRIORITY),
-        // This sentinel has had no INFO of a replica without a primary (`info-refresh` 0) since it lists that, as of a former
-        // primary that is dead. Such a replica is promoted only after the sentinel has heard of it.
-        is_down: !is_primary && host == "?"
-            || flags
-                .split(',')
-                .any(|flag| flag == "s_down" || flag == "o_down"),
-        // It has followed no primary since this sentinel lists it. A replica that is just being promoted calls itself a
-        // primary, too: that one is the last to do without.
-        is_former: is_primary && matches!(&*host, "" | "?"),
-    }
 }

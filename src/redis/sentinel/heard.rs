@@ -1,12 +1,12 @@
 //! The answers of a URL's sentinels up to now.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::super::lock;
-use super::super::nodes::KnownReplica;
 use super::super::url::Address;
+use super::replicas::KnownReplica;
 
 /// A sentinel's answer.
 #[derive(Clone, Debug)]
@@ -35,46 +35,45 @@ pub(super) const LEAST: Duration = Duration::from_millis(250);
 /// How many times what its last answer took: for connecting and asking, that is as many round trips as twice that.
 const TIMES: u32 = 2;
 
-/// The last answer of each.
+/// The last answer of each sentinel, by its name in the URL.
 #[derive(Default)]
-pub(super) struct Heard(Mutex<All>);
+pub(super) struct Heard(Mutex<BTreeMap<String, Last>>);
 
 #[derive(Default)]
-struct All {
-    /// Time after which each takes a silent primary for dead, and that of its answer, by its name in the URL.
-    last: BTreeMap<String, (Option<Duration>, Duration)>,
-    /// The most sentinels that one of them has known, itself included: one that is reset forgets the others.
+struct Last {
+    down_after: Option<Duration>,
+    /// The time of the answer.
+    took: Duration,
+    /// The most sentinels that it has known, itself included: one that is reset forgets the others.
     sentinels: usize,
 }
 
 impl Heard {
-    fn all(&self) -> MutexGuard<'_, All> {
-        lock(&self.0)
-    }
-
     /// Notes the answer of a sentinel, and how long connecting and asking took.
     pub(super) fn note(&self, answer: &Answer, took: Duration) {
-        let mut all = self.all();
-        all.sentinels = all.sentinels.max(answer.sentinels);
-        let last = (answer.down_after, took);
-        all.last.insert(answer.by.clone(), last);
+        let mut all = lock(&self.0);
+        let last = all.entry(answer.by.clone()).or_default();
+        (last.down_after, last.took) = (answer.down_after, took);
+        last.sentinels = last.sentinels.max(answer.sentinels);
     }
 
-    /// The most sentinels that one of them has known.
+    /// Returns the most sentinels that one of them has known.
     pub(super) fn sentinels(&self) -> usize {
-        self.all().sentinels
+        self.most(|last| Some(last.sentinels)).unwrap_or(0)
     }
 
-    /// The longest that one of them waits for a silent primary.
+    /// Returns the longest that one of them waits for a silent primary.
     pub(super) fn down_after(&self) -> Option<Duration> {
-        let all = self.all();
-        all.last.values().filter_map(|(after, _)| *after).max()
+        self.most(|last| last.down_after)
     }
 
-    /// Longest time for any of them.
+    /// Returns the longest time for an answer of any of them.
     pub(super) fn patience(&self) -> Duration {
-        let all = self.all();
-        let longest = all.last.values().map(|(_, took)| *took * TIMES).max();
+        let longest = self.most(|last| Some(last.took * TIMES));
         longest.unwrap_or_default().max(LEAST)
+    }
+
+    fn most<T: Ord>(&self, of: impl Fn(&Last) -> Option<T>) -> Option<T> {
+        lock(&self.0).values().filter_map(of).max()
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use super::super::nodes::promotable_replicas;
+use super::super::error::{Cause, Error, ErrorKind};
+use super::super::left;
 use super::super::url::Address;
-use super::super::{Error, ErrorKind, left};
 use super::heard::Answer;
+use super::replicas::promotable_replicas;
 
 /// The answer of most sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,5 +158,28 @@ impl Poll {
                 format!("none of the {} sentinels answers in time", self.asked),
             ),
         }
+    }
+}
+
+/// A question to all sentinels, with answers that are still coming in.
+pub struct RollCall {
+    /// Name of the primary.
+    pub primary: String,
+    pub(super) sentinels: usize,
+    pub(super) coming: Receiver<Result<Answer, Error>>,
+    pub(super) until: Instant,
+}
+
+impl RollCall {
+    /// Waits until all have answered, or the time is over.
+    pub fn votes(&self) -> Vec<Result<Answer, Error>> {
+        let answers = (0..self.sentinels).map(|_| {
+            let answer = self.coming.recv_timeout(left(self.until));
+            answer.unwrap_or_else(|_| {
+                let message = "a sentinel gives no answer in time".to_owned();
+                Err(Error::new(ErrorKind::Unreachable, message).because(Cause::Silent))
+            })
+        });
+        answers.collect()
     }
 }

@@ -3,14 +3,13 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use super::super::nodes::{KnownReplica, PRIORITY, promotable_replicas};
-use super::answer::known_replica;
+use super::replicas::{KnownReplica, PRIORITY, promotable_replicas};
 use super::*;
 use crate::protocol::{Access, Claim, HoldOutcome, Locks, ReleaseMode, Released, Token};
-use crate::redis::replication::{Goal, Quorum, Replication};
-use crate::redis::server::{Part, UrlOrigin};
+use crate::redis::replication::{Quorum, Replication};
+use crate::redis::server::Part;
 use crate::redis::tls::TlsFiles;
-use crate::redis::url::Login;
+use crate::redis::url::{Login, UrlOrigin};
 
 fn tcp(host: &str, port: u16) -> Address {
     Address::Tcp {
@@ -265,7 +264,7 @@ fn a_former_primary_counts_as_a_replica_when_it_follows() {
     let listed = |role: &str, host: &str| {
         let fields = format!("ip old port 1 role-reported {role} master-host {host}");
         let text = |field: &str| redis::Value::BulkString(field.into());
-        known_replica(&redis::Value::Array(fields.split(' ').map(text).collect()))
+        KnownReplica::parse(&redis::Value::Array(fields.split(' ').map(text).collect()))
     };
     let counts = |role: &str, host: &str| {
         let list = [replica("other:1"), listed(role, host)];
@@ -287,6 +286,27 @@ fn a_former_primary_counts_as_a_replica_when_it_follows() {
     // One sentinel alone that sees it so leaves it in.
     let lists = [[listed("master", "?")], [listed("slave", "new")]];
     assert_eq!(promotable_replicas(&[&lists[0], &lists[1]], 3), ["old:1"]);
+}
+
+#[test]
+fn a_former_primary_counts_if_no_other_replica_may_be_promoted_before_it() {
+    let former = |address| KnownReplica {
+        is_former: true,
+        ..replica(address)
+    };
+    let never = KnownReplica {
+        priority: 0,
+        ..replica("other:1")
+    };
+    for (other, expected) in [
+        (replica("other:1"), &["other:1"][..]),
+        (down("other:1"), &["old:1"]),
+        (never, &["old:1"]),
+        (former("other:1"), &["other:1", "old:1"]),
+    ] {
+        let list = [other, former("old:1")];
+        assert_eq!(promotable_replicas(&[&list, &list], 3), expected);
+    }
 }
 
 #[test]
@@ -532,14 +552,19 @@ fn open_within(
     sentinels: &Sentinels,
     names_each: bool,
 ) -> Result<Connection, Error> {
-    let like = server(1, Part::Primary);
-    sentinels.open(&like, within, within, names_each)
+    let mut connection = sentinels.open(&search(&server(1, Part::Primary), within, names_each))?;
+    let (quorum, timeout) = (Quorum::All, within);
+    let replication = Replication { quorum, timeout };
+    connection.confirming.replication = names_each.then_some(replication);
+    Ok(connection)
 }
 
-/// What a grant over this connection waits for under `REDLOCK_SYNC=all`.
-fn goal(sentinels: &Sentinels, connection: &Connection) -> Goal {
-    let at = connection.server().address();
-    sentinels.replicas().goal(Quorum::All, at)
+fn search(last: &Arc<Server>, within: Duration, needs_all: bool) -> Search {
+    Search {
+        last: Arc::clone(last),
+        until: Instant::now() + within,
+        needs_all,
+    }
 }
 
 #[test]
@@ -558,10 +583,10 @@ fn one_sentinel_that_still_names_the_old_primary_keeps_no_run_there() {
         for behind in 0..3 {
             let (sentinels, fakes) = three(new);
             tell(&fakes[behind..=behind], old);
-            let connection = open(&sentinels, names_each).unwrap();
-            assert_eq!(port_of(connection.server().address()), new);
+            let mut connection = open(&sentinels, names_each).unwrap();
+            assert_eq!(port_of(&connection.server().address), new);
             // Nor does a renewal, whichever sentinel it asks.
-            let moves = || sentinels.name_another_primary(connection.server(), LONG, names_each);
+            let mut moves = || sentinels.has_moved(&mut connection, LONG);
             assert_eq!([moves(), moves(), moves()], [false; 3]);
         }
     }
@@ -577,7 +602,7 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
     let last = server(port, Part::Primary);
     let second = Duration::from_secs(1);
     for names_each in [ANY, ALL] {
-        let error = sentinels.open(&last, second, second, names_each);
+        let error = sentinels.open(&search(&last, second, names_each));
         let error = error.map(drop).unwrap_err();
         assert_eq!(error.kind, ErrorKind::NoPrimary);
         let words = error.to_string();
@@ -585,54 +610,55 @@ fn while_most_sentinels_are_down_no_run_begins_and_a_release_gets_to_the_last_pr
         assert!(words.starts_with(start), "{words}");
     }
     // A server that this process hasn't reached may be any.
-    assert!(
-        sentinels
-            .open_to_release(&last, second, second, ANY)
-            .is_err()
-    );
+    let open_to_release = |within| sentinels.open_to_release(&search(&last, within, ANY));
+    assert!(open_to_release(second).is_err());
     last.note_answer();
-    let connection = sentinels
-        .open_to_release(&last, second, second, ANY)
-        .unwrap();
-    assert_eq!(port_of(connection.server().address()), port);
+    let connection = open_to_release(second).unwrap();
+    assert_eq!(port_of(&connection.server().address), port);
     // A release goes to the next primary if most sentinels name that.
     let next = primary();
     for fake in &fakes {
         lock(&fake.says).is_silent = false;
     }
     tell(&fakes[..2], next);
-    let connection = sentinels.open_to_release(&last, LONG, LONG, ANY).unwrap();
-    assert_eq!(port_of(connection.server().address()), next);
+    let connection = open_to_release(LONG).unwrap();
+    assert_eq!(port_of(&connection.server().address), next);
 }
 
 #[test]
 fn under_sync_all_most_sentinels_name_the_primary_and_its_replicas_for_each_round() {
     let (sentinels, fakes) = three(primary());
-    let connection = open(&sentinels, ALL).unwrap();
+    let mut connection = open(&sentinels, ALL).unwrap();
     let both = ["127.0.0.1:7", "127.0.0.1:8"].map(String::from);
-    assert_eq!(goal(&sentinels, &connection), Goal::Each(both.into()));
+    assert_eq!(
+        connection.confirming.listed.goal(Quorum::All),
+        Goal::Each(both.into())
+    );
     // One that is added, by a single one of them.
     lock(&fakes[1].says).replicas = vec!["9"];
-    assert!(!sentinels.name_another_primary(connection.server(), LONG, ALL));
-    let Goal::Each(listed) = goal(&sentinels, &connection) else {
+    assert!(!sentinels.has_moved(&mut connection, LONG));
+    let Goal::Each(listed) = connection.confirming.listed.goal(Quorum::All) else {
         panic!("they are listed");
     };
     // By the first two to answer, or by others.
     assert!(listed.len() >= 2, "{listed:?}");
     // Once two name another one, nothing counts here.
     tell(&fakes[1..], primary());
-    assert!(sentinels.name_another_primary(connection.server(), LONG, ALL));
-    assert!(!matches!(goal(&sentinels, &connection), Goal::Each(_)));
+    assert!(sentinels.has_moved(&mut connection, LONG));
+    assert!(!matches!(
+        connection.confirming.listed.goal(Quorum::All),
+        Goal::Each(_)
+    ));
 }
 
 #[test]
 fn under_sync_all_nothing_counts_while_most_sentinels_are_silent() {
     let (sentinels, fakes) = three(primary());
-    let connection = open(&sentinels, ALL).unwrap();
+    let mut connection = open(&sentinels, ALL).unwrap();
     slow_down(&fakes[1..], LONG);
     let second = Duration::from_secs(1);
-    assert!(!sentinels.name_another_primary(connection.server(), second, ALL));
-    let Goal::None(why) = goal(&sentinels, &connection) else {
+    assert!(!sentinels.has_moved(&mut connection, second));
+    let Goal::None(why) = connection.confirming.listed.goal(Quorum::All) else {
         panic!("nothing counts");
     };
     assert!(why.contains("REDLOCK_SYNC=all needs 2"), "{why}");
@@ -645,19 +671,17 @@ fn a_holder_follows_most_sentinels_to_the_next_primary() {
     let (old, new) = (primary(), primary());
     for names_each in [ANY, ALL] {
         let (sentinels, fakes) = three(old);
-        let connection = open(&sentinels, names_each).unwrap();
-        let moves = |connection: &Connection| {
-            sentinels.name_another_primary(connection.server(), LONG, names_each)
-        };
-        assert!(!moves(&connection));
+        let mut connection = open(&sentinels, names_each).unwrap();
+        let moves = |connection: &mut Connection| sentinels.has_moved(connection, LONG);
+        assert!(!moves(&mut connection));
         // The one that replaces it says so first.
         tell(&fakes[..1], new);
-        assert!(!moves(&connection));
+        assert!(!moves(&mut connection));
         tell(&fakes[..2], new);
-        assert!(moves(&connection));
-        let connection = open(&sentinels, names_each).unwrap();
-        assert_eq!(port_of(connection.server().address()), new);
-        assert!(!moves(&connection));
+        assert!(moves(&mut connection));
+        let mut connection = open(&sentinels, names_each).unwrap();
+        assert_eq!(port_of(&connection.server().address), new);
+        assert!(!moves(&mut connection));
     }
 }
 
@@ -685,10 +709,10 @@ fn released_while_replaced(
         }
     });
     tell(&fakes, old);
-    let (mut locks, claim) = locks(&fakes);
+    let (locks, claim) = locks(&fakes);
     if let Some(quorum) = quorum {
         let timeout = LONG;
-        locks = locks.replicated(Replication { quorum, timeout }).unwrap();
+        locks.replicate(Replication { quorum, timeout }).unwrap();
     }
     let mut client = locks.open().unwrap();
     let mode = ReleaseMode::Finished {
@@ -729,7 +753,7 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
         quorum: Quorum::AtLeast(1),
         timeout: Duration::from_millis(50),
     };
-    let locks = locks.replicated(replication).unwrap();
+    locks.replicate(replication).unwrap();
     let claims = [claim];
     for (way, mut client) in [
         ("opened", locks.open().unwrap()),
@@ -746,9 +770,12 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
 fn a_sentinel_that_is_far_away_has_as_long_as_it_has_taken() {
     let (sentinels, fakes) = three(primary());
     slow_down(&fakes, heard::LEAST * 2);
-    let connection = open(&sentinels, ALL).unwrap();
-    assert!(!sentinels.name_another_primary(connection.server(), LONG, ALL));
-    assert!(!matches!(goal(&sentinels, &connection), Goal::None(_)));
+    let mut connection = open(&sentinels, ALL).unwrap();
+    assert!(!sentinels.has_moved(&mut connection, LONG));
+    assert!(!matches!(
+        connection.confirming.listed.goal(Quorum::All),
+        Goal::None(_)
+    ));
 }
 
 #[test]
@@ -774,4 +801,21 @@ fn while_the_primary_is_dead_each_try_asks_one_sentinel() {
         tell(&fakes, primary());
         assert!(open(&sentinels, names_each).is_ok());
     }
+}
+
+#[test]
+fn a_release_that_is_not_confirmed_in_time_fails_no_later_request() {
+    // The answers about the release come with the answer to the next request.
+    let role = "*3\r\n$6\r\nmaster\r\n:7\r\n*1\r\n*3\r\n$1\r\nh\r\n$1\r\n1\r\n$1\r\n3\r\n";
+    let port = serve(move |words| match words[0].as_str() {
+        "PING" => format!("{role}:0\r\n{role}+PONG\r\n"),
+        _ => String::new(),
+    });
+    let (mut connection, _) = Connection::open(&server(port, Part::Only), LONG, &[]).unwrap();
+    let (quorum, timeout) = (Quorum::All, LONG);
+    connection.confirming.replication = Some(Replication { quorum, timeout });
+    let behind = Goal::Each(vec!["h:1".into()]);
+    connection.confirming.listed = Listed::for_a_round(behind);
+    assert!(!connection.is_followed(Duration::from_millis(50)));
+    assert!(connection.query(&cmd("PING")).is_ok());
 }

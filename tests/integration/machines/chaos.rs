@@ -33,9 +33,7 @@ use crate::support::{Dice, asked};
 #[test]
 fn jobs_keep_their_promises_while_processes_and_servers_fail() {
     // Only on request: it would leave no processor to the other tests.
-    let Some(seconds) = asked("CHAOS_SECONDS") else {
-        return;
-    };
+    let seconds = some_or_return!(asked("CHAOS_SECONDS"));
     let lasts = Duration::from_secs(seconds);
     let seed = asked("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let mut dice = Dice::new(seed, 14);

@@ -171,7 +171,7 @@ fn the_next_holder_never_meets_a_command_whose_redlock_can_say_nothing() {
 
 #[test]
 fn a_timeout_stops_command_though_its_messages_are_not_read() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let full = Full::new(&redis);
     let life = life(&redis);
     let life = life.to_str().unwrap();
@@ -181,7 +181,6 @@ fn a_timeout_stops_command_though_its_messages_are_not_read() {
     let child = run.next_line().map(|pid| pid.trim().parse().unwrap());
     run.finish().assert_code(124);
     assert!(child.is_none_or(|child| !is_alive(child)));
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -237,7 +236,7 @@ fn assert_all_was_said(text: &str) {
 
 #[test]
 fn a_reader_that_comes_back_finds_all_lines_whole_and_in_order() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut full = Full::new(&redis);
     let mut gate = Gate::new(&redis);
     let mut run = full.redlock(&redis, words!("run -v --ttl 6s a -c", UNTIL_GATE));
@@ -250,12 +249,11 @@ fn a_reader_that_comes_back_finds_all_lines_whole_and_in_order() {
     gate.open();
     run.finish().assert_code(0);
     assert_all_was_said(full.drain());
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_stopped_terminal_does_not_stop_the_renewal_and_shows_all_lines_when_it_goes_on() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let script = r#"read go <"$HOME/gate""#;
     let command = with_default_signals(redis.run("-v --ttl 6s a", script));
@@ -269,7 +267,6 @@ fn a_stopped_terminal_does_not_stop_the_renewal_and_shows_all_lines_when_it_goes
     gate.open();
     assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
     assert_all_was_said(&terminal.shown);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -293,7 +290,7 @@ fn a_lost_lock_stops_command_on_a_stopped_terminal() {
 
 #[test]
 fn a_waiter_whose_messages_are_not_read_gets_its_turn() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let full = Full::new(&redis);
     let holder = Gated::start(&redis, &["a"]).ready();
     let mut waiter = full.redlock(&redis, words!("run -v a -- date +%s%N"));
@@ -309,12 +306,11 @@ fn a_waiter_whose_messages_are_not_read_gets_its_turn() {
     assert!(started > ended, "{started:?} {ended:?}");
     waiter.finish().assert_code(0);
     behind.ready().end();
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_reader_that_has_gone_away_stops_neither_command_nor_a_waiter() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut full = Full::new(&redis);
     full.drain();
     let mut gate = Gate::new(&redis);
@@ -331,7 +327,6 @@ fn a_reader_that_has_gone_away_stops_neither_command_nor_a_waiter() {
     run.finish().assert_exited(0);
     waiter.expect_line("ran");
     waiter.finish().assert_exited(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -356,7 +351,7 @@ fn redlock_ends_with_its_status_though_the_reason_is_not_read() {
 
 #[test]
 fn a_signal_ends_a_run_and_a_wait_that_can_say_nothing() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let full = Full::new(&redis);
     let mut run = full.redlock(&redis, &["run", "-v", "a", "-c", IDLE]);
     run.expect_line("ready");
@@ -366,7 +361,6 @@ fn a_signal_ends_a_run_and_a_wait_that_can_say_nothing() {
     waiter.finish().assert_printed(143, "");
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(143);
-    assert_nothing_left(&redis);
 }
 
 /// A COMMAND that looks at its own descriptors all the while, as it shares them with redlock, until

@@ -125,7 +125,7 @@ fn a_late_old_run_neither_displaces_nor_follows_a_newer_one() {
 #[test]
 fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
     for mode in ["", "--shared", "--slots 2"] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let script = "trap 'echo term; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
         let mut holder = Running::ready(&mut redis.run(&format!("{mode} a"), script));
         let newest = words!("run --supersede --cancel-in-progress a -- echo newest");
@@ -138,13 +138,12 @@ fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
         let history = ends(&redis, "history a").stdout;
         let is_known = history.contains("stopped by") && history.contains(&by);
         assert!(is_known, "{history}");
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let script = "trap '' TERM; echo $$; while :; do sleep 0.01; done";
     let mut holder = Running::start(&mut redis.run("-k 500ms --hold-at-least 1m a", script));
     let deaf = holder.line();
@@ -153,7 +152,6 @@ fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     let newest = Running::start(&mut redis.redlock(newest));
     holder.finish().assert_code(79);
     newest.finish().assert_code(0);
-    assert_nothing_left(&redis);
 }
 
 /// What runners do to a job that is cancelled, quicker: each signal after such a pause.
@@ -178,36 +176,6 @@ fn assert_gone(redis: &Redis, child: Option<i32>) {
     assert_eq!(redis.queue("a"), [0; 0]);
     ends(redis, "run -n a -- true").assert_code(0);
     assert_nothing_left(redis);
-}
-
-#[test]
-fn a_job_that_is_cancelled_while_it_waits_leaves_nothing() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let waiter = queued(&redis, &["run", "a", "--", "true"]);
-    // The first signal is enough.
-    waiter.signal(Signal::SIGINT);
-    waiter.finish().assert_code(128 + 2);
-    assert_eq!(redis.queue("a"), [0; 0]);
-    holder.end();
-    assert_gone(&redis, None);
-}
-
-#[test]
-fn a_job_that_is_cancelled_while_it_starts_leaves_nothing() {
-    let redis = Redis::start();
-    for _ in 0..10 {
-        let script = "trap '' INT TERM; while :; do sleep 0.01; done";
-        let mut run = Running::start(&mut redis.run("--ttl 1s a", script));
-        wait_until("it has asked for the lock", || {
-            run.has_ended() || redis.is_held("a")
-        });
-        // The moment before, while or after its child is made.
-        let _ = kill(Pid::from_raw(run.pid()), Signal::SIGINT);
-        let _ = kill(Pid::from_raw(run.pid()), Signal::SIGTERM);
-        run.finish();
-        assert_gone(&redis, None);
-    }
 }
 
 #[test]
@@ -243,9 +211,9 @@ fn deploy(redis: &Redis, order: u32, options: &str) -> Running {
 
 #[test]
 fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_not() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let late = || {
-        for wait in ["-w1m", "-n"] {
+        for wait in ["-w1m", "-n", "--cancel-in-progress"] {
             let end = deploy(&redis, 6, wait).finish();
             let says = "build 6 is older than build 7 of ";
             end.assert_said(75, says);
@@ -271,13 +239,12 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_does_no
     deploy(&redis, 7, "-n").finish().assert_code(0);
     // -E counts here, too.
     deploy(&redis, 1, "-E 5").finish().assert_code(5);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_the_last() {
     for options in ["-q", "-q --cancel-in-progress"] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let all = (0..12).map(|number| deploy(&redis, 1 + number * 5 % 12, options));
         let all: Vec<Running> = all.collect();
         for run in all {
@@ -287,22 +254,12 @@ fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_t
         let ran = fs::read_to_string(redis.dir.path().join("order")).unwrap();
         let ran: Vec<u32> = ran.lines().map(|line| line.parse().unwrap()).collect();
         assert!(ran.is_sorted() && ran.last() == Some(&12), "{ran:?}");
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
-fn a_late_old_run_stops_no_other() {
-    let redis = Redis::start();
-    let newer = Gated::start(&redis, &["-q", "--supersede", "--seq", "7", "a"]).ready();
-    let late = deploy(&redis, 6, "--cancel-in-progress");
-    late.finish().assert_code(75);
-    newer.end();
-}
-
-#[test]
 fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let script =
         "trap 'echo term; sleep 0.3; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
     let holders = ["-s a", "-s a", "-s REDLOCK_ON_LOST=warn a"]
@@ -321,12 +278,11 @@ fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
         assert_eq!(end.stdout, "ready\nterm\n");
     }
     newest.finish().assert_printed(0, "newest\n");
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let cancel = |name: &str| {
         let words = words!("run -q --supersede --cancel-in-progress {} -- true", name);
         outcome(&mut redis.redlock(words)).assert_code(0);
@@ -343,14 +299,13 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
     cancel("a");
     waiting.finish_saying(79, "stopped by");
     redis.cli(&["DEL", "redlock:b"]);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
     // The processes of each are known by the length of their sleep.
     for step in 0..12 {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let mark = format!("{}.{step}", 500_000 + std::process::id());
         let script = format!("trap '' INT TERM; sleep {mark} & sleep {mark}; sleep {mark}");
         let mut run = Running::start(&mut redis.run("-q --ttl 1s a", &script));
@@ -369,7 +324,6 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
             // What the child has started is not the kernel's to kill.
             assert!(line.starts_with("sleep"), "{step}: {line}");
         }
-        assert_nothing_left(&redis);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Settings and connections. What /etc/redlock.env holds can't be tested without changing the
 //! machine; it is read by the same code as the user's file.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::support::prelude::*;
@@ -138,139 +137,6 @@ pub fn openssl(directory: &Path, arguments: &str) {
     end.assert_code(0);
 }
 
-/// Two CAs, and certificates that they have signed for servers and for us, as PEM files.
-fn certificates() -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path();
-    let names = "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n";
-    fs::write(dir.join("names"), names).unwrap();
-    let other_name = "subjectAltName=DNS:elsewhere.example\n";
-    fs::write(dir.join("other-name"), other_name).unwrap();
-    let new = "-newkey rsa:2048 -nodes -subj";
-    for ca in ["ca", "other-ca"] {
-        let made = format!("req -x509 {new} /CN={ca} -days 2 -keyout {ca}.key -out {ca}.crt");
-        openssl(dir, &made);
-    }
-    for name in ["server", "client"] {
-        let asked = format!("req {new} /CN={name} -keyout {name}.key -out {name}.csr");
-        openssl(dir, &asked);
-    }
-    for (name, whose, ca, extensions, days) in [
-        ("server", "server", "ca", "names", "2"),
-        ("client", "client", "ca", "names", "2"),
-        ("elsewhere", "server", "ca", "other-name", "2"),
-        ("over", "server", "ca", "names", "-1"),
-        ("stranger", "server", "other-ca", "names", "2"),
-    ] {
-        let signed = format!(
-            "x509 -req -in {whose}.csr -CA {ca}.crt -CAkey {ca}.key -CAcreateserial -days {days} \
-             -extfile {extensions} -out {name}.crt"
-        );
-        openssl(dir, &signed);
-    }
-    directory
-}
-
-/// A server that speaks TLS with one of these certificates, and its URL.
-fn tls_server(directory: &Path, certificate: &str) -> (Redis, String) {
-    let port = free_port().to_string();
-    let file = |name: &str| directory.join(name).to_str().unwrap().to_owned();
-    let redis = Redis::with(words!(
-        "--tls-port {} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {}",
-        &port,
-        &file(certificate),
-        &file("server.key"),
-        &file("ca.crt"),
-    ));
-    (redis, format!("rediss://localhost:{port}"))
-}
-
-#[test]
-fn tls_trusts_the_given_ca_and_shows_our_certificate() {
-    let directory = certificates();
-    let dir = directory.path();
-    let (redis, url) = tls_server(dir, "server.crt");
-    // The files are those of the CA, of our certificate and of its key.
-    let run = |url: &str, files: &str, script: &str| {
-        let mut command = redlock(words!("-u {} run a -c", url, script));
-        let settings = [("CA", "crt"), ("CERT", "crt"), ("KEY", "key")];
-        for ((setting, kind), file) in settings.iter().zip(files.split(' ')) {
-            let file = dir.join(format!("{file}.{kind}"));
-            command.env(format!("REDLOCK_TLS_{setting}"), file);
-        }
-        Running::start(command.env("HOME", redis.dir.path()))
-    };
-    let mut gate = Gate::new(&redis);
-    let renewed = run(&url, "ca client client", r#"read go <"$HOME/gate""#);
-    wait_until("it is renewed over the same connection", || {
-        redis.calls("evalsha") >= 2
-    });
-    gate.open();
-    renewed.finish().assert_code(0).assert_silent();
-    let (_elsewhere, elsewhere) = tls_server(dir, "elsewhere.crt");
-    let (_over, over) = tls_server(dir, "over.crt");
-    let plain = format!("rediss://localhost:{}", redis.port);
-    let other_name = "its certificate is not for localhost, but for elsewhere.example";
-    for (url, files, says) in [
-        (&url, "other-ca client client", "REDLOCK_TLS_CA"),
-        (&url, "ca client", "belong together"),
-        (&url, "/nonexistent", "can't use /nonexistent"),
-        (&elsewhere, "ca client client", other_name),
-        (&over, "ca client client", "its certificate has expired"),
-        (&plain, "ca", "doesn't use TLS on this port"),
-    ] {
-        assert_refused(&run(url, files, "echo ran").finish(), says);
-    }
-    // Redis lets none in without a certificate, with one that its CA hasn't signed, or at a time that is over.
-    for files in ["ca", "ca stranger server", "ca over server"] {
-        let end = run(&url, files, "echo ran").finish();
-        assert!(matches!(end.code(), Some(69 | 78)), "{files}: {end:?}");
-        assert_eq!(end.stdout, "");
-    }
-    assert_eq!(redis.holder("a"), None);
-}
-
-#[test]
-fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
-    let bus = free_port().to_string();
-    let redis = Redis::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
-    redis.add_slots(0..16384);
-    wait_until("the cluster is up", || {
-        redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
-    });
-    let tagged = |words: &[&str]| {
-        let mut command = redis.redlock(words);
-        command.env("REDLOCK_PREFIX", "{redlock}:");
-        command
-    };
-    let says = |line: &str| {
-        let end = outcome(&mut tagged(&words(line, &[])));
-        end.assert_code(0).stdout.clone()
-    };
-    let mut gate = Gate::new(&redis);
-    let holder = Running::ready(&mut tagged(words!("run a -c", UNTIL_GATE)));
-    let mut waiter = Running::start(&mut tagged(words!("run a b -- echo in")));
-    wait_until("it waits", || says("status").contains("waiting"));
-    gate.open();
-    waiter.expect_line("in");
-    waiter.finish().assert_code(0);
-    holder.finish().assert_code(0);
-    assert!(says("history a").contains("echo in"));
-    for line in [
-        "run --shared a -- true",
-        "freeze -q a --reason x",
-        "thaw -q a",
-    ] {
-        says(line);
-    }
-    let slots: BTreeSet<String> = redis
-        .cli(&["KEYS", "*"])
-        .lines()
-        .map(|key| redis.cli(&["CLUSTER", "KEYSLOT", key]))
-        .collect();
-    assert_eq!(slots.len(), 1, "{slots:?}");
-}
-
 #[test]
 fn the_password_of_a_configuration_file_goes_to_no_server_that_was_named_elsewhere() {
     let redis = Redis::with(&["--requirepass", "mine"]);
@@ -295,9 +161,7 @@ fn the_password_of_a_configuration_file_goes_to_no_server_that_was_named_elsewhe
 
 #[test]
 fn a_user_who_may_not_read_the_configuration_takes_no_lock_on_the_default_server() {
-    let Some(user) = OtherUser::new() else {
-        return;
-    };
+    let user = some_or_return!(OtherUser::new());
     let file = configured("REDLOCK_URL=redis://10.0.0.5\n");
     set_mode(file.path(), 0o755);
     set_mode(&file.path().join("redlock.env"), 0o600);
@@ -374,9 +238,7 @@ fn a_configuration_file_that_others_may_write_is_refused() {
 
 #[test]
 fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbours() {
-    let Some(user) = OtherUser::new() else {
-        return;
-    };
+    let user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
     let (directory, file) = with_a_url(&redis);
     let home = directory.path();
@@ -414,9 +276,7 @@ fn root_refuses_the_configuration_file_of_another_user_and_users_their_neighbour
 #[test]
 fn root_runs_no_command_that_another_user_has_put_on_the_way_to_its_configuration_file() {
     use std::os::unix::fs::{chown, symlink};
-    let Some(user) = OtherUser::new() else {
-        return;
-    };
+    let user = some_or_return!(OtherUser::new());
     let directory = tempfile::tempdir().unwrap();
     let redis = Redis::start();
     let (home, mark) = (directory.path().join("home"), directory.path().join("ran"));
@@ -515,9 +375,7 @@ fn where_a_password_is_missing_a_removed_password_command_is_named_with_its_plac
 
 #[test]
 fn a_configuration_file_on_a_read_only_mount_is_used_whatever_its_mode() {
-    if !crate::support::is_permitted(&["unshare", "-m", "true"]) {
-        return;
-    }
+    return_unless!(crate::support::is_permitted(&["unshare", "-m", "true"]));
     let directory = tempfile::tempdir().unwrap();
     let script = r#"mount -t tmpfs tmpfs "$0" && echo REDLOCK_URL=unix:///there >"$0/redlock.env" &&
         chmod 777 "$0" "$0/redlock.env" && mount -o remount,ro "$0" && exec redlock status"#;

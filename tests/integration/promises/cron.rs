@@ -16,7 +16,7 @@ fn ran(redis: &Redis) -> usize {
 
 #[test]
 fn of_two_hosts_that_start_the_same_minute_one_runs() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     for _ in 0..2 {
         let end = job(&redis, "-q -n -E 0 --hold-at-least 1m").finish();
         end.assert_code(0).assert_silent();
@@ -28,7 +28,6 @@ fn of_two_hosts_that_start_the_same_minute_one_runs() {
     assert!(json.contains("\"kept\":true"), "{json}");
     // Nobody takes it for dead, on this host or another; but a person can free it.
     ends(&redis, "release --force -q a").assert_code(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -84,7 +83,7 @@ fn of_twenty_that_start_at_once_one_runs_once_per_hour() {
 
 #[test]
 fn a_run_that_waits_when_another_one_succeeds_does_not_run_again() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
     let mut waiter = job(&redis, "-q --once-per 1h");
     waiter.wait_until_queued(&redis);
@@ -93,7 +92,6 @@ fn a_run_that_waits_when_another_one_succeeds_does_not_run_again() {
     waiter.finish().assert_code(0);
     assert_eq!(ran(&redis), 0);
     failed.ready().end();
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -109,7 +107,7 @@ fn the_output_of_a_failing_job_is_left_as_it_is() {
 
 #[test]
 fn a_job_that_is_stopped_keeps_its_lock_too_and_a_person_can_end_that() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let run = Running::ready(&mut redis.run("--hold-at-least 1m a b", IDLE));
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(128 + 15);
@@ -119,18 +117,16 @@ fn a_job_that_is_stopped_keeps_its_lock_too_and_a_person_can_end_that() {
         ends(&redis, &format!("release --force -q {name}")).assert_code(0);
         ends(&redis, &run).assert_code(0);
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn hold_at_least_keeps_no_lock_if_the_command_is_missing() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     for missing in ["no-such-job", "/no/such/job"] {
         let line = format!("run --hold-at-least 1m a -- {missing}");
         ends(&redis, &line).assert_code(127);
         ends(&redis, "run -n a -- true").assert_code(0);
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -191,7 +187,7 @@ fn a_run_that_is_skipped_says_so_in_one_line_and_nothing_with_quiet() {
 
 #[test]
 fn a_failed_once_per_job_runs_again_until_it_has_succeeded_once() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // The third one succeeds.
     let script = r#"echo run >>"$HOME/ran"; test "$(wc -l <"$HOME/ran")" -ge 3"#;
     let start = |()| Running::start(&mut redis.run("-q --once-per 1h -E 9 a", script));
@@ -199,7 +195,6 @@ fn a_failed_once_per_job_runs_again_until_it_has_succeeded_once() {
     codes.sort();
     let expected = [0, 1, 1, 9, 9, 9, 9, 9].map(Some);
     assert_eq!((ran(&redis), codes), (3, expected));
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -313,7 +308,7 @@ fn of_twenty_that_race_with_one_key_one_runs_and_each_key_has_its_run() {
 
 #[test]
 fn a_run_that_waits_behind_one_with_its_key_is_skipped_when_that_succeeds() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let options = ["--once", "k", "a"];
     let first = Gated::start(&redis, &options).ready();
     let second = Gated::queued(&redis, &options);
@@ -332,5 +327,4 @@ fn a_run_that_waits_behind_one_with_its_key_is_skipped_when_that_succeeds() {
     gate.open();
     first.finish().assert_code(1);
     second.ready().end();
-    assert_nothing_left(&redis);
 }

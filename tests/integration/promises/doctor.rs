@@ -24,13 +24,23 @@ impl Examined {
     /// this asks again.
     #[track_caller]
     pub fn new(command: &mut Command) -> Self {
-        let mut latest = None;
+        let has_time = |examined: &Self, _| !examined.end.stdout.contains("in time");
+        Self::until(command, "doctor has the time", has_time)
+    }
+
+    /// Examines until the report, and the time that it has taken, are right.
+    #[track_caller]
+    fn until(
+        command: &mut Command,
+        what: &str,
+        is_right: impl Fn(&Self, Duration) -> bool,
+    ) -> Self {
         command.arg("--json");
-        wait_until("doctor has the time", || {
-            let examined = latest.insert(Self::once(command));
-            !examined.end.stdout.contains("in time")
-        });
-        latest.unwrap()
+        await_some(what, || {
+            let began = Instant::now();
+            let examined = Self::once(command);
+            is_right(&examined, began.elapsed()).then_some(examined)
+        })
     }
 
     /// Examines once. The command has `--json`.
@@ -102,14 +112,8 @@ pub fn good() -> Redis {
 /// that waits too long always is.
 #[track_caller]
 fn within_two_seconds(command: &mut Command, is_right: fn(&Examined) -> bool) -> Examined {
-    let mut latest = None;
-    command.arg("--json");
-    wait_until("doctor takes less than two seconds", || {
-        let began = Instant::now();
-        let examined = latest.insert(Examined::once(command));
-        began.elapsed() < Duration::from_secs(2) && is_right(examined)
-    });
-    latest.unwrap()
+    let is_quick = |examined: &Examined, took| took < Duration::from_secs(2) && is_right(examined);
+    Examined::until(command, "doctor takes less than two seconds", is_quick)
 }
 
 fn by_url(url: &str, options: &[&str]) -> Command {

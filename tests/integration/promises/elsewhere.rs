@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::promises::terminal::parent;
 use crate::support::prelude::*;
 
 const HOSTS: [&str; 3] = ["web-1", "web-2", "web-3"];
@@ -276,12 +277,6 @@ fn sshd() -> PathBuf {
         fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o111 != 0)
     };
     each.find(executable).expect("sshd is installed")
-}
-
-fn parent(pid: i32) -> i32 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let (_, fields) = stat.rsplit_once(')').unwrap();
-    fields.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 #[test]

@@ -26,27 +26,6 @@ fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
 }
 
 #[test]
-fn a_waiter_runs_when_the_holder_ends_and_knows_that_it_waited() {
-    let redis = Redis::start();
-    let _holder = Running::ready(&mut redis.redlock(words!(
-        "run --reason {} a -- sh -c",
-        "release 7",
-        r#"echo ready; until [ -e "$HOME/go" ]; do sleep 0.02; done"#
-    )));
-    let waits = r#"exec redlock run a -c 'echo $REDLOCK_WAITED_MS' 2>"$HOME/stderr""#;
-    let waiter = Running::start(&mut directly(&redis, &["sh", "-c", waits]));
-    wait_until("it says what it waits for", || {
-        let stderr = fs::read_to_string(redis.dir.path().join("stderr")).unwrap_or_default();
-        stderr.contains("waiting for \"a\", held by") && stderr.contains("(release 7)")
-    });
-    fs::write(redis.dir.path().join("go"), "").unwrap();
-    let end = waiter.finish();
-    end.assert_code(0);
-    assert!(end.stdout.trim().parse::<u64>().unwrap() >= 1000, "{end:?}");
-    assert_eq!(redis.calls("publish"), 2, "one message a release");
-}
-
-#[test]
 fn a_plain_client_and_a_run_exclude_each_other() {
     let redis = Redis::start();
     assert_eq!(redis.cli(words!("SET redlock:a theirs NX PX 60000")), "OK");

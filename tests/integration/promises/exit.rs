@@ -1,9 +1,8 @@
 //! The exit statuses of the manual's table, each reached the way a user reaches it. Those that have more to say are tested
-//! beside that: 69, 77 and most of 78 in `trouble`, 79 in `loss`, the signals that end a wait in `by_signal`.
+//! beside that: 69, 77, 78, 126 and 127 in `trouble`, 79 in `loss`, the signals that end a wait in `by_signal`.
 //!
 //! Not tested here: 125 for a kernel that is out of descriptors.
 
-use crate::promises::config::set_mode;
 use crate::support::prelude::*;
 
 /// Every line that redlock says begins with its name.
@@ -125,47 +124,6 @@ fn a_busy_lock_is_75_or_what_the_user_chose() {
 }
 
 #[test]
-fn bad_configuration_is_78_and_says_what_is_wrong() {
-    let redis = Redis::start();
-    redis.cli(&["HSET", "redlock:a", "field", "value"]);
-    let empty = redis.dir.path().join("empty");
-    fs::write(&empty, "\n").unwrap();
-    let file = empty.to_str().unwrap();
-    set_mode(&empty, 0o600);
-    let (no_time, many) = ("must be greater than 0", "a number of replicas up to 1000");
-    let no_database = format!("-u redis://127.0.0.1:{}/99", redis.port);
-    for (options, name, says) in [
-        (no_database, "b", "doesn't have the URL's database"),
-        (format!("REDLOCK_PASSWORD_FILE={file}"), "b", file),
-        ("REDLOCK_REDIS_TIMEOUT=0".into(), "b", no_time),
-        ("REDLOCK_SYNC=1001".into(), "b", many),
-        // A key of another kind is left alone.
-        ("--ttl 30s".into(), "a", "belongs to another program"),
-    ] {
-        let end = outcome(&mut redis.run(&format!("{options} {name}"), "echo ran"));
-        end.assert_said(78, says);
-        assert_one_line(&end);
-        assert_eq!(end.stdout, "");
-    }
-    assert_eq!(redis.cli(&["HGET", "redlock:a", "field"]), "value");
-    assert_eq!(redis.cli(&["PTTL", "redlock:a"]), "-1");
-}
-
-#[test]
-fn a_lost_lock_is_79_also_when_command_ends_well_or_must_be_killed() {
-    let redis = Redis::start();
-    for (name, reaction) in [("polite", "exit 0"), ("stubborn", "")] {
-        let script = format!("trap '{reaction}' TERM; echo ready; while :; do sleep 0.01; done");
-        let run = Running::ready(&mut redis.run(&format!("-k 200ms {name}"), &script));
-        // Somebody else has it now, whose lock stays.
-        let key = format!("redlock:{name}");
-        redis.cli(&["SET", &key, "thief", "PX", "600000"]);
-        run.finish().assert_code(79);
-        assert_eq!(redis.cli(&["GET", &key]), "thief");
-    }
-}
-
-#[test]
 fn a_timeout_is_124_however_command_ends_and_is_reported_also_with_quiet() {
     let redis = Redis::start();
     for (options, trap, prints, says) in [
@@ -193,28 +151,6 @@ fn a_timeout_is_124_however_command_ends_and_is_reported_also_with_quiet() {
         assert!(is_gone(pid.parse().unwrap()));
         assert_nothing_left(&redis);
     }
-}
-
-#[test]
-fn a_command_that_cannot_be_executed_or_was_not_found_leaves_the_lock_free() {
-    let redis = Redis::start();
-    let plain = redis.dir.path().join("plain");
-    fs::write(&plain, "#!/bin/sh\n").unwrap();
-    for (command, status) in [
-        (redis.dir.path().to_str().unwrap(), 126),
-        (plain.to_str().unwrap(), 126),
-        ("no-such-command", 127),
-        ("./no-such-command", 127),
-        ("/no/such/command", 127),
-        ("", 127),
-    ] {
-        let end = outcome(&mut redis.redlock(&["run", "a", "--", command]));
-        end.assert_said(status, &format!("redlock: can't run {command}: "));
-        assert_nothing_left(&redis);
-    }
-    // The shell finds the one that isn't executable as well, and says the same.
-    let mut on_path = redis.redlock(words!("run a -- plain"));
-    outcome(on_path.env("PATH", redis.dir.path())).assert_code(126);
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn on_a_full_server_a_lock_is_renewed_and_released() {
 #[test]
 fn on_a_full_server_a_lock_is_handed_on_to_waiters_that_were_there_before() {
     for mode in MODES {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let holder = Gated::start(&redis, &["a"]).ready();
         let first = Gated::queued(&redis, &[&["-q"], mode, &["a"]].concat());
         let last = Gated::queued(&redis, &["-q", "a"]);
@@ -56,21 +56,23 @@ fn on_a_full_server_a_lock_is_handed_on_to_waiters_that_were_there_before() {
         holder.end();
         first.ready().end();
         last.ready().end();
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
-fn on_a_full_server_a_lock_is_taken_by_force_and_goes_on() {
-    for mode in MODES {
-        let redis = Redis::start();
+fn on_a_full_server_a_holder_is_stopped_or_forced_out_and_the_lock_goes_on() {
+    let ways = [
+        ("release --force -q a", "was forced free by"),
+        ("stop -q a", "asked this run to stop"),
+    ];
+    for (mode, (line, says)) in MODES.iter().flat_map(|mode| ways.map(|way| (*mode, way))) {
+        let redis = Redis::left_empty();
         let holder = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
         let waiter = Gated::queued(&redis, &["-q", "a"]);
         fill(&redis);
-        ends(&redis, "release --force -q a").assert_code(0);
-        holder.run.finish_saying(79, "was forced free by");
+        ends(&redis, line).assert_code(0);
+        holder.run.finish_saying(79, says);
         waiter.ready().end();
-        assert_nothing_left(&redis);
     }
 }
 

@@ -16,9 +16,22 @@ const SAYS_HELD: &str = r#"echo "$REDLOCK_HELD"; while [ ! -e "$HOME/end" ]; do 
 impl Holder {
     fn start(redis: &Redis, options: &[&str]) -> Self {
         let words = [&["run"], options, &["-c", SAYS_HELD]].concat();
-        let mut run = Running::start(&mut redis.redlock(&words));
+        Self::of(&mut redis.redlock(&words))
+    }
+
+    /// Starts a command whose first line says by what its lock can be guarded.
+    fn of(command: &mut Command) -> Self {
+        let mut run = Running::start(command);
         let held = run.line();
         Self { run, held }
+    }
+
+    /// A guard whose work takes its time, and has begun.
+    #[track_caller]
+    fn slow_guard(&self, redis: &Redis) -> Running {
+        let mut guard = self.guard(redis, &["-k", "60s"], TAKES_ITS_TIME);
+        guard.expect_line("started");
+        guard
     }
 
     /// A guard of its lock.
@@ -51,8 +64,7 @@ const TAKES_ITS_TIME: &str = r#"
 /// Starts a run with these options and names, and a guard that takes its time.
 fn guarded(redis: &Redis, options: &[&str]) -> (Holder, Running) {
     let holder = Holder::start(redis, options);
-    let mut guard = holder.guard(redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let guard = holder.slow_guard(redis);
     (holder, guard)
 }
 
@@ -86,7 +98,7 @@ fn guards(redis: &Redis) -> usize {
 
 #[test]
 fn the_next_holder_starts_after_the_last_guard_has_ended_and_the_run_returns_after_it() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let (mut holder, mut guard) = guarded(&redis, &["--ttl", "120s", "a"]);
     let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
     leave_lock_to(&mut guard, &redis);
@@ -98,13 +110,12 @@ fn the_next_holder_starts_after_the_last_guard_has_ended_and_the_run_returns_aft
     waiter.finish().assert_exited(0);
     holder.run.finish().assert_exited(0);
     guard.finish_saying(79, "the run that held lock \"a\" is over");
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_guard_that_ends_by_itself_changes_nothing_for_the_run_even_if_its_connection_breaks_then() {
     for breaks in [false, true] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let holder = Holder::start(&redis, &["--ttl", "120s", "a"]);
         let action = if breaks { Action::Reset } else { Action::Pass };
         let proxy = Proxy::once(&redis, "leave", 0, action);
@@ -115,7 +126,6 @@ fn a_guard_that_ends_by_itself_changes_nothing_for_the_run_even_if_its_connectio
         assert_eq!(guards(&redis), 0);
         Holder::let_end(&redis);
         holder.run.finish().assert_exited(0).assert_silent();
-        assert_nothing_left(&redis);
     }
 }
 
@@ -141,7 +151,7 @@ fn guarded_work_finds_the_lock_and_what_it_starts_reenters_it_and_releases_nothi
 
 #[test]
 fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let refused = |held: &str, options: &[&str], says: &str| {
         let words = [&["guard"], options, &["--", "echo", "never"]].concat();
         let mut command = redis.redlock(&words);
@@ -157,7 +167,6 @@ fn without_a_lock_to_guard_nothing_is_started_and_nothing_is_acquired() {
     let held = holder.held.clone();
     holder.end(&redis);
     refused(&held, &[], "lock \"a\"");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -187,8 +196,7 @@ fn a_guard_reads_the_locks_from_a_file_and_guards_those_that_are_named() {
     fs::write(&path, format!("{}\n", holder.held)).unwrap();
     let file = path.to_str().unwrap();
     let words = words!("guard --held {} b -- printenv REDLOCK_NAME", file);
-    let end = outcome(&mut redis.redlock(words));
-    end.assert_printed(0, "b\n");
+    outcome(&mut redis.redlock(words)).assert_printed(0, "b\n");
     let words = words!("guard --held {} c -- echo never", file);
     outcome(&mut redis.redlock(words)).assert_said(79, "this job doesn't hold \"c\"");
     holder.end(&redis);
@@ -230,7 +238,7 @@ fn a_value_of_held_that_names_no_lock_is_refused_and_not_repeated() {
 
 #[test]
 fn stop_ends_the_guards_with_the_run_and_returns_after_the_last_of_them() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let (holder, mut guard) = guarded(&redis, &["--ttl", "120s", "a"]);
     let mut stop = Running::start(&mut redis.redlock(&["stop", "--reason", "hung", "a"]));
     guard.expect_line("asked");
@@ -240,12 +248,11 @@ fn stop_ends_the_guards_with_the_run_and_returns_after_the_last_of_them() {
     stop.finish().assert_exited(0);
     guard.finish().assert_exited(79);
     holder.run.finish().assert_exited(79);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn stop_waits_for_the_guards_of_a_run_that_is_over() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let (mut holder, mut guard) = guarded(&redis, &["--ttl", "120s", "a"]);
     leave_lock_to(&mut guard, &redis);
     let stop = "redlock stop a; echo \"stopped $?\"";
@@ -259,7 +266,6 @@ fn stop_waits_for_the_guards_of_a_run_that_is_over() {
     stop.expect_line("stopped 0");
     guard.finish().assert_exited(79);
     holder.run.finish().assert_exited(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -387,7 +393,7 @@ fn a_guard_that_was_killed_takes_its_work_along_and_delays_the_next_holder_for_a
 #[test]
 fn guards_of_one_reader_or_slot_concern_that_one_alone() {
     for mode in [&["--shared"][..], &["--slots", "2"]] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let options = [&["--ttl", "120s"], mode, &["a"]].concat();
         let (first, mut guard) = guarded(&redis, &options);
         Gated::start(&redis, &options).ready().end();
@@ -400,24 +406,20 @@ fn guards_of_one_reader_or_slot_concern_that_one_alone() {
         exclusive.finish().assert_exited(0);
         first.run.finish().assert_exited(0);
         guard.finish().assert_exited(79);
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn a_script_that_has_acquired_the_lock_is_guarded_like_a_run() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let script = r#"
         eval "$(redlock acquire --ttl 120s --while-pid $$ a)"
         echo "$REDLOCK_HELD"
         while [ ! -e "$HOME/end" ]; do sleep 0.01; done
         redlock release
         while [ ! -e "$HOME/over" ]; do sleep 0.01; done"#;
-    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", script]));
-    let held = run.line();
-    let holder = Holder { run, held };
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let holder = Holder::of(&mut directly(&redis, &["sh", "-c", script]));
+    let mut guard = holder.slow_guard(&redis);
     let mut waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
     Holder::let_end(&redis);
     guard.expect_line("asked");
@@ -429,13 +431,12 @@ fn a_script_that_has_acquired_the_lock_is_guarded_like_a_run() {
         .run
         .finish_saying(0, "is kept until its guards have ended");
     guard.finish().assert_exited(79);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn one_other_signal_leaves_all_locks_of_a_run_to_the_guards() {
     for names in [&["a"][..], &["a", "b"]] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let options = [&["--ttl", "120s"], names].concat();
         let (mut holder, mut guard) = guarded(&redis, &options);
         holder.run.signal(Signal::SIGTERM);
@@ -447,13 +448,12 @@ fn one_other_signal_leaves_all_locks_of_a_run_to_the_guards() {
         assert_eq!(guards(&redis), 1);
         let_guards_end(&redis);
         guard.finish().assert_exited(79);
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn a_run_waits_for_its_guards_through_requests_that_fail() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     load_scripts(&redis);
     // Its first release, by two scripts, finds that there are guards.
     let proxy = Proxy::with(&redis, |request| match &*request.operation {
@@ -470,18 +470,14 @@ fn a_run_waits_for_its_guards_through_requests_that_fail() {
     let_guards_end(&redis);
     guard.finish().assert_exited(79);
     holder.run.finish().assert_exited(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_run_is_notified_of_the_end_of_its_last_guard() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let script = r#"exec redlock run --ttl 120s a -c "$0" 2>&1"#;
-    let mut run = Running::start(&mut directly(&redis, &["sh", "-c", script, SAYS_HELD]));
-    let held = run.line();
-    let mut holder = Holder { run, held };
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let mut holder = Holder::of(&mut directly(&redis, &["sh", "-c", script, SAYS_HELD]));
+    let mut guard = holder.slow_guard(&redis);
     leave_lock_to(&mut guard, &redis);
     // Said after a look; the next one would be five seconds later.
     let said = holder.run.line();
@@ -491,7 +487,6 @@ fn a_run_is_notified_of_the_end_of_its_last_guard() {
     holder.run.finish().assert_exited(0);
     assert_took_less(began, Duration::from_secs(4));
     guard.finish().assert_exited(79);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -525,7 +520,7 @@ fn a_guard_of_several_locks_tries_to_leave_them_for_as_long_as_one_where_redis_d
 
 #[test]
 fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     load_scripts(&redis);
     let holder = Holder::start(&redis, &["--ttl", "1h", "a", "b", "c"]);
     let options = ["REDLOCK_REDIS_TIMEOUT=1h"];
@@ -540,7 +535,6 @@ fn one_signal_ends_a_guard_of_several_locks_that_redis_does_not_answer() {
     redis.resume();
     wait_until("it has left", || guards(&redis) == 0);
     holder.end(&redis);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -549,11 +543,8 @@ fn the_last_guard_of_a_lock_that_its_job_released_hands_it_on_past_a_thousand_de
     let mut gate = Gate::new(&redis);
     let script = r#"echo "$REDLOCK_HELD"; read go <"$HOME/gate"
         redlock release -q; echo released; read go <"$HOME/gate""#;
-    let mut run = Running::start(&mut redis.run("--ttl 120s a", script));
-    let held = run.line();
-    let holder = Holder { run, held };
-    let mut guard = holder.guard(&redis, &["-k", "60s"], TAKES_ITS_TIME);
-    guard.expect_line("started");
+    let holder = Holder::of(&mut redis.run("--ttl 120s a", script));
+    let mut guard = holder.slow_guard(&redis);
     let live = Gated::queued(&redis, &["a"]);
     gate.open();
     let mut run = holder.run;

@@ -39,29 +39,16 @@ fn keeper_of(script: i32) -> i32 {
     pids.find(is_keeper).expect("a keeper")
 }
 
-/// Waits until locks were renewed this often from now on, while the script works.
-#[track_caller]
-fn await_renewals(redis: &Redis, script: &mut Running, count: u64) {
-    let before = redis.calls("pexpire");
-    wait_until("it is renewed", || {
-        if let Some(status) = script.process.try_wait().unwrap() {
-            let history = ends(redis, "history a --json");
-            panic!("the script has ended: {status}; {}", history.stdout);
-        }
-        redis.calls("pexpire") >= before + count
-    });
-}
-
 /// Has no child that would outlive it.
 const WAIT: &str = "exec sleep 60";
 
 #[test]
 fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let mut script = holder(&redis, "--ttl 6s", "read go <gate");
     // Three renewals of two commands each.
-    await_renewals(&redis, &mut script, 5);
+    script.await_renewals(&redis, 5);
     ends(&redis, "run -n a -- true").assert_code(75);
     let waiter = queued(&redis, &["run", "-q", "a", "--", "true"]);
     let keeper = keeper(&script);
@@ -69,12 +56,11 @@ fn the_rest_of_a_script_is_guarded_and_the_lock_is_free_at_its_end() {
     script.finish().assert_code(0);
     waiter.finish().assert_code(0);
     wait_until("the keeper is gone", || !is_alive(keeper));
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn however_a_script_is_killed_its_lock_is_free_at_once() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut times = Vec::new();
     // Those that are ignored by default, and those that only stop.
     let ignored = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
@@ -98,7 +84,6 @@ fn however_a_script_is_killed_its_lock_is_free_at_once() {
     }
     assert_within(Duration::from_secs(2), times);
     redis.await_free("a");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -140,9 +125,7 @@ fn a_keeper_holds_nothing_of_the_script_and_one_connection() {
 
 #[test]
 fn a_script_goes_on_beside_its_keeper_where_there_is_no_dev_null() {
-    if !is_permitted(&["unshare", "-m", "true"]) {
-        return;
-    }
+    return_unless!(is_permitted(&["unshare", "-m", "true"]));
     let redis = Redis::start();
     let text = "mount -t tmpfs none /dev && eval \"$(redlock acquire a --while-pid $$)\" && redlock extend";
     let mut command = directly(&redis, &["unshare", "-m", "bash", "-c", text]);
@@ -159,7 +142,7 @@ fn a_keeper_keeps_the_lock_of_a_stopped_script_and_after_its_connection_broke() 
         } else {
             redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
         }
-        await_renewals(&redis, &mut script, 5);
+        script.await_renewals(&redis, 5);
         let kept = redis.holder("a");
         assert_eq!(kept, Some(script.pid()), "{}", redis.describe_key("a"));
     }
@@ -175,7 +158,7 @@ fn a_keeper_survives_a_redis_that_restarts_with_its_data() {
     wait_until("the data is there", || {
         redis.cli(&["GET", "redlock:a"]) == token
     });
-    await_renewals(&redis, &mut script, 1);
+    script.await_renewals(&redis, 1);
     assert!(!script.has_ended());
     script.kill();
     redis.await_free("a");
@@ -183,7 +166,7 @@ fn a_keeper_survives_a_redis_that_restarts_with_its_data() {
 
 #[test]
 fn a_script_whose_lock_is_forced_away_is_stopped_with_all_it_runs() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut script = holder(&redis, "", "sleep 300 & echo $!; wait");
     let child = script.line().parse().unwrap();
     let keeper = keeper(&script);
@@ -192,14 +175,13 @@ fn a_script_whose_lock_is_forced_away_is_stopped_with_all_it_runs() {
     wait_until("its child is gone, and the keeper", || {
         !is_alive(child) && !is_alive(keeper)
     });
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_script_that_ignores_term_is_killed_after_kill_after_also_where_a_renewal_finds_its_lock_lost()
 {
     for is_forced in [true, false] {
-        let mut redis = Redis::start();
+        let mut redis = Redis::left_empty();
         let rest = "trap '' TERM; echo deaf; while :; do sleep 0.05; done";
         let mut script = holder(&redis, "--ttl 6s -k 300ms", rest);
         script.expect_line("deaf");
@@ -211,7 +193,6 @@ fn a_script_that_ignores_term_is_killed_after_kill_after_also_where_a_renewal_fi
             redis.start_again();
         }
         script.finish().assert_killed_by(libc::SIGKILL);
-        assert_nothing_left(&redis);
     }
 }
 
@@ -235,7 +216,7 @@ fn with_on_lost_warn_a_script_may_hear_of_it_and_goes_on() {
 
 #[test]
 fn with_on_lost_warn_a_script_may_hear_that_it_is_to_stop_and_keeps_its_lock() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let rest = r#"trap 'echo asked' URG; echo set
         while [ ! -e "$HOME/end" ]; do sleep 0.05; done; echo over"#;
     let mut script = after("export REDLOCK_ON_LOST=warn", &redis, "", rest);
@@ -251,7 +232,6 @@ fn with_on_lost_warn_a_script_may_hear_that_it_is_to_stop_and_keeps_its_lock() {
     end.assert_code(0);
     assert_eq!(end.stdout.lines().last(), Some("over"));
     wait_until("the keeper is gone", || !is_alive(keeper));
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -268,7 +248,7 @@ fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() 
         );
         let pids = [script.line(), script.line()].map(|pid| pid.parse::<i32>().unwrap());
         // The next renewal is 4 s away.
-        await_renewals(&redis, &mut script, 1);
+        script.await_renewals(&redis, 1);
         let pttl: u64 = redis.cli(&["PTTL", "redlock:a"]).parse().unwrap();
         redis.stall();
         let lease_ends = now() + Duration::from_millis(pttl);
@@ -283,7 +263,7 @@ fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() 
 
 #[test]
 fn release_in_the_script_ends_the_keeper_and_nothing_else() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let rest = r#"read go <"$HOME/gate"; redlock release; echo $?; echo on"#;
     let mut script = holder(&redis, "", rest);
@@ -293,7 +273,6 @@ fn release_in_the_script_ends_the_keeper_and_nothing_else() {
     script.expect_line("on");
     wait_until("the keeper is gone", || !is_alive(keeper));
     script.finish().assert_code(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -311,7 +290,7 @@ fn the_lock_of_a_killed_keeper_ends_with_its_ttl_and_not_before_while_the_script
 
 #[test]
 fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let refused = |pid: &str| {
         let acquire = words!("acquire a --format token --while-pid", pid);
         let end = outcome(&mut redis.redlock(acquire));
@@ -330,12 +309,11 @@ fn only_a_process_that_lives_and_may_be_stopped_is_kept_for() {
     if !nix::unistd::getuid().is_root() {
         refused("1");
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_free() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let starts = "sleep 60 & echo $!; wait";
     // Without a program of its own it hasn't the lock's token in its environment.
@@ -350,7 +328,7 @@ fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_
         let mut script = holder(&redis, "", &format!("read go <gate; {rest}"));
         if rest == forks {
             // Then the next look at what it has started is 10 s away.
-            await_renewals(&redis, &mut script, 1);
+            script.await_renewals(&redis, 1);
         }
         gate.open();
         let child: i32 = script.line().parse().unwrap();
@@ -359,7 +337,6 @@ fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_
         waiter.finish().assert_code(0);
         assert!(!is_alive(child), "{rest:?} works on, after {signal}");
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -373,7 +350,7 @@ fn orphans_of_a_killed_script_get_sigterm_at_every_depth() {
     );
     let mut gate = Gate::new(&redis);
     let mut script = holder(&redis, "--ttl 30s", &rest);
-    await_renewals(&redis, &mut script, 1);
+    script.await_renewals(&redis, 1);
     gate.open();
     for _ in 0..4 {
         script.expect_line("ready");
@@ -510,7 +487,7 @@ fn a_keeper_is_forked_when_no_other_thread_is_left() {
 #[test]
 fn a_script_that_had_to_wait_is_kept_for_as_well() {
     for options in ["--ttl 6s", "--ttl 6s --slots 2", "--ttl 6s -s"] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let first = Gated::start(&redis, &["a"]).ready();
         let text = format!(
             r#"eval "$(redlock acquire -q a --while-pid $$ {options})"; echo "held $REDLOCK_SLOT"; read go <gate; redlock extend"#
@@ -520,18 +497,17 @@ fn a_script_that_had_to_wait_is_kept_for_as_well() {
         wait_until("it waits", || redis.queue("a").len() == 1);
         first.end();
         assert!(script.line().starts_with("held"));
-        await_renewals(&redis, &mut script, 3);
+        script.await_renewals(&redis, 3);
         gate.open();
         script.finish().assert_code(0).assert_silent();
         redis.await_free("a");
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn acquire_stops_waiting_when_the_process_it_is_for_has_died() {
     for options in ["--while-pid $$", "", "--format token"] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let first = Gated::start(&redis, &["a"]).ready();
         let text = format!("lock=$(redlock acquire -q a {options}); echo got");
         let mut script = Running::start(&mut bash(&redis, &text));
@@ -541,7 +517,6 @@ fn acquire_stops_waiting_when_the_process_it_is_for_has_died() {
         wait_until("it has left the queue", || redis.queue("a").len() == 1);
         first.end();
         behind.finish().assert_code(0);
-        assert_nothing_left(&redis);
     }
 }
 
@@ -593,7 +568,7 @@ fn a_keeper_that_stood_still_for_too_long_stops_the_script_when_it_goes_on() {
 
 #[test]
 fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dead() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let deaf = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.02; done' & wait";
     let mut script = holder(&redis, "-k 700ms", deaf);
     let child: i32 = script.line().parse().unwrap();
@@ -605,41 +580,38 @@ fn a_newer_run_may_have_a_script_stopped_and_gets_the_lock_when_all_of_it_is_dea
     script.finish();
     end.assert_printed(0, "newest\n");
     assert!(!is_alive(child));
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn each_of_several_locks_of_a_script_has_its_keeper() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let rest = "eval \"$(redlock acquire b --ttl 6s --while-pid $$)\"; redlock release a; echo one; exec sleep 60";
     let mut script = holder(&redis, "--ttl 6s", rest);
     script.expect_line("one");
-    await_renewals(&redis, &mut script, 5);
+    script.await_renewals(&redis, 5);
     assert_eq!(redis.cli(&["EXISTS", "redlock:a", "redlock:b"]), "1");
     script.kill();
     redis.await_free("b");
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_script_may_be_started_with_closed_streams_or_in_a_directory_that_goes() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let gone = "mkdir d; cd d; rmdir ../d";
     for first in ["exec <&-", "exec 2>&-", gone, "ulimit -n 16"] {
         let mut script = after(first, &redis, "--ttl 6s", WAIT);
         let keeper = keeper(&script);
-        await_renewals(&redis, &mut script, 3);
+        script.await_renewals(&redis, 3);
         drop(script);
         wait_until("the keeper is gone", || !is_alive(keeper));
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_keeper_is_small() {
     let redis = Redis::start();
     let mut script = holder(&redis, "--ttl 6s", WAIT);
-    await_renewals(&redis, &mut script, 3);
+    script.await_renewals(&redis, 3);
     let status = fs::read_to_string(format!("/proc/{}/status", keeper(&script))).unwrap();
     // Without the program itself, which is of another size in each build; `make bench` looks at both.
     let (_, own) = status.split_once("RssAnon:").unwrap();
@@ -661,7 +633,7 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
     let started: Vec<i32> = pids.collect();
     script.expect_line("all");
     // Two renewals of two commands each: the keeper has looked for them with the first.
-    await_renewals(&redis, &mut script, 4);
+    script.await_renewals(&redis, 4);
     gate.open();
     redis.await_free("a");
     let left: Vec<i32> = started.into_iter().filter(|&pid| is_alive(pid)).collect();
@@ -690,7 +662,7 @@ fn a_script_is_killed_before_all_processes_are_looked_at() {
 
 #[test]
 fn what_a_job_does_beside_a_script_that_reenters_its_lock_goes_on_when_that_script_is_killed() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let inner = r#"lock=$(redlock acquire -q a --while-pid $$) || exit
         eval "$lock"; echo $$; read go <gate; kill -SEGV $$"#;
     fs::write(redis.dir.path().join("inner.sh"), inner).unwrap();
@@ -708,12 +680,11 @@ fn what_a_job_does_beside_a_script_that_reenters_its_lock_goes_on_when_that_scri
     assert!(redis.is_held("a"));
     outer.signal(Signal::SIGTERM);
     outer.finish().assert_code(143);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn keepers_do_not_wait_for_each_other() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // Each keeper is forked from an acquire whose environment has the tokens of the locks before.
     let lock = r#"lock() { l=$(redlock acquire -q "$1" --while-pid "$2" --with-children) || exit; eval "$l"; }"#;
     let again = "( id=$BASHPID; lock a $id )";
@@ -724,24 +695,22 @@ fn keepers_do_not_wait_for_each_other() {
     let inner = format!("{lock}; {again} & {again} & wait");
     outcome(&mut redis.run("-q c --with-children -- bash", &inner)).assert_code(0);
     redis.await_free("a c");
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn the_keeper_of_another_lock_of_a_script_that_is_stopped_releases_that_one() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let second =
         "eval \"$(redlock acquire -q b --while-pid $$ --ttl 1h)\"; trap '' TERM; echo both";
     let mut script = holder(&redis, "-k 100ms --ttl 1h", &format!("{second}; {WAIT}"));
     script.expect_line("both");
     ends(&redis, "stop -q a").assert_code(0);
     redis.await_free("a b");
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_process_that_an_earlier_worker_forks_is_not_part_of_the_work() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let worker = "read go <gate; ( echo $BASHPID; read go <never ) & wait";
     let first = format!("mkfifo gate never; ( {worker} ) &");
     let mut script = after(&first, &redis, "", "echo go >gate; wait");
@@ -751,12 +720,11 @@ fn a_process_that_an_earlier_worker_forks_is_not_part_of_the_work() {
     wait_until("the keeper is gone", || !is_alive(keeper));
     assert!(is_alive(forked));
     send(forked, libc::SIGKILL);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_token_that_nobody_reads_is_not_kept_for_a_process_that_has_ended() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut process = Running::start(Command::new("sleep").arg("60"));
     let pid = process.pid().to_string();
     // A pipe that is full.
@@ -769,5 +737,4 @@ fn a_token_that_nobody_reads_is_not_kept_for_a_process_that_has_ended() {
     wait_until("it is held", || redis.is_held("a"));
     process.kill();
     wait_until("it has ended", || acquire.try_wait().unwrap().is_some());
-    assert_nothing_left(&redis);
 }

@@ -431,9 +431,7 @@ fn a_run_whose_server_cant_come_back_stops_its_command_and_says_why() {
 #[test]
 fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
     let setup = "mkdir /run/redlock && mount -t tmpfs -o size=1m,mode=700 none /run/redlock";
-    let Some(host) = Host::with(setup) else {
-        return;
-    };
+    let host = some_or_return!(Host::with(setup));
     let fill = "cat /dev/zero >/run/redlock/full 2>/dev/null; true";
     host.play(&format!("0 redlock run a -- true\n0 {fill}"));
     // The first write that isn't saved is noticed; none is granted after it. That may be a release: then its lock expires.

@@ -99,16 +99,6 @@ fn a_lock_that_is_taken_away_after_a_renewal_stops_command_before_the_next_renew
 }
 
 #[test]
-fn a_run_that_is_forced_out_ends_with_79_and_says_by_whom() {
-    let redis = Redis::start();
-    let run = running(&redis, "-k 200ms", IDLE);
-    let mut force = redis.redlock(&["release", "--force", "a"]);
-    outcome(force.env("USER", "eve")).assert_code(0);
-    let says = "was forced free by eve@";
-    run.finish_saying(79, says);
-}
-
-#[test]
 fn the_next_holder_is_named_and_left_alone() {
     let redis = Redis::start();
     let first = running(&redis, "--ttl 30s -k 200ms", IDLE);

@@ -13,8 +13,7 @@ fn a_name_that_nobody_has_used_is_answered_with_the_one_that_was_meant() {
     let in_capitals = "lock \"DEPLOY\" was never used; did you mean deploy?";
     ends(&redis, "stop DEPLOY").assert_says(in_capitals);
     for words in ["stop", "release", "release --force"] {
-        let other = ends(&redis, &format!("{words} other"));
-        other.assert_says("lock \"other\" was never used");
+        ends(&redis, &format!("{words} other")).assert_says("lock \"other\" was never used");
     }
     // Nothing was frozen, and a new name is one's right.
     assert_eq!(redis.cli(&["KEYS", "*deploi*"]), "");
@@ -56,8 +55,7 @@ fn a_line_to_type_goes_to_the_server_of_the_command_and_has_no_password() {
     let freeze = words!("freeze --new a --reason x -u {}", &url);
     let frozen = outcome(&mut default.redlock(freeze));
     let thaw = frozen.assert_code(0).stderr.split('`').nth(1).unwrap();
-    let thawed = outcome(&mut directly(&default, &["sh", "-c", thaw]));
-    thawed.assert_said(0, "lock \"a\" is thawed");
+    outcome(&mut directly(&default, &["sh", "-c", thaw])).assert_said(0, "lock \"a\" is thawed");
     let url = redis.tcp_url().replace("//", "//default:s3cret@");
     let freeze = words!("freeze --new a --reason x -u {}", &url);
     let frozen = outcome(&mut default.redlock(freeze));

@@ -73,9 +73,7 @@ fn promtool() -> Option<Command> {
 /// Has promtool read these metrics.
 #[track_caller]
 fn assert_reads(metrics: &str) {
-    let Some(mut promtool) = promtool() else {
-        return;
-    };
+    let mut promtool = some_or_return!(promtool());
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(metrics.as_bytes()).unwrap();
     file.rewind().unwrap();
@@ -545,9 +543,7 @@ fn the_dashboard_shows_each_metric_that_there_is_and_no_other() {
     let ids = panels.iter().map(|panel| panel["id"].as_u64().unwrap());
     assert_eq!(ids.collect::<BTreeSet<_>>().len(), panels.len());
 
-    let Some(mut promtool) = promtool() else {
-        return;
-    };
+    let mut promtool = some_or_return!(promtool());
     let rule = |(number, expr): (usize, &String)| json!({"record": format!("panel_{number}"), "expr": expr});
     let rules: Vec<Value> = expressions.iter().enumerate().map(rule).collect();
     let dir = tempfile::tempdir().unwrap();
@@ -562,9 +558,7 @@ fn the_dashboard_shows_each_metric_that_there_is_and_no_other() {
 
 #[test]
 fn the_dashboard_counts_each_run_in_one_interval() {
-    let Some(mut promtool) = promtool() else {
-        return;
-    };
+    let mut promtool = some_or_return!(promtool());
     let expressions = expressions();
     let of_runs = expressions.iter().find(|expr| expr.contains("_runs_total"));
     // Of each lock one run ends, each time between two other scrapes, of which 20 are within 5 minutes.
@@ -632,9 +626,7 @@ fn the_alerts_are_about_metrics_that_there_are_and_pass_their_own_test() {
         "check rules redlock-alerts.yml",
         "test rules redlock-alerts.test.yml",
     ] {
-        let Some(mut promtool) = promtool() else {
-            return;
-        };
+        let mut promtool = some_or_return!(promtool());
         let end = outcome(promtool.args(command.split(' ')).current_dir(page("")));
         assert!(end.assert_code(0).stdout.contains("SUCCESS"), "{end:?}");
     }

@@ -8,32 +8,12 @@ fn job(redis: &Redis, script: &str) -> Running {
     Running::start(&mut directly(redis, &["sh", "-c", script]))
 }
 
-/// Waits for `count` renewals of a lock, the first of which may have begun before.
-#[track_caller]
-fn await_renewals(redis: &Redis, name: &str, count: u32) {
-    let key = format!("redlock:{name}");
-    for _ in 0..count {
-        let mut before = i64::MAX;
-        wait_until("it is renewed", || {
-            let left = redis.cli(&["PTTL", &key]).parse().unwrap();
-            left > std::mem::replace(&mut before, left)
-        });
-    }
-}
-
-/// All of them end well, and nothing is left.
-#[track_caller]
-fn all_succeed(redis: &Redis, jobs: impl IntoIterator<Item = Running>) {
-    all_end(jobs, 0);
-    assert_nothing_left(redis);
-}
-
 /// Asks Redis, from within a job.
 const CLI: &str = r#"cli() { redis-cli -s "$HOME/redis.sock" "$@"; }"#;
 
 #[test]
 fn a_job_that_would_wait_for_itself_ends_at_once() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let clean = r#"env -i PATH="$PATH" HOME="$HOME" REDLOCK_URL="$REDLOCK_URL""#;
     for options in ["", "-n", "-w 1h", "--shared"] {
         let inner = format!("{clean} redlock run {options} a -- echo never; echo status $?");
@@ -50,12 +30,11 @@ fn a_job_that_would_wait_for_itself_ends_at_once() {
             wait_until("the lock is free", || redis.holder("a").is_none());
         }
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn several_names_are_all_held_once_and_in_the_environment_as_they_were_typed() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let script = format!(
         r#"{CLI}
         echo "$REDLOCK_NAME"
@@ -76,23 +55,21 @@ fn several_names_are_all_held_once_and_in_the_environment_as_they_were_typed() {
     assert_eq!(lines[3].split(' ').count(), 3, "{end:?}");
     assert_eq!(lines[3], lines[4]);
     assert_eq!(lines[5..], ["a", "b", "c"]);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn several_names_with_slots_have_a_slot_each() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let other = Gated::start(&redis, &["--slots", "2", "b"]).ready();
     let script = "echo $REDLOCK_SLOT";
     let end = outcome(&mut redis.run("--slots 2 b a", script));
     end.assert_silent().assert_printed(0, "2 1\n");
     other.end();
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn names_in_any_order_never_wait_for_each_other() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let orders = ["a b", "b a", "c a b", "b c"];
     let jobs = orders.map(|names| {
         let run = format!(r#"redlock run -q {names} -- true || echo "failed $?""#);
@@ -101,12 +78,11 @@ fn names_in_any_order_never_wait_for_each_other() {
     for job in jobs {
         job.finish().assert_silent().assert_printed(0, "");
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     let script = format!(
         r#"{CLI}
@@ -120,27 +96,25 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
     // It is never granted again, which would give it another fence.
     let fence = redis.cli(&["HGET", "{redlock:a}:state", "fence"]);
     // For longer than a lease lasts.
-    await_renewals(&redis, "a", 4);
+    redis.await_renewals("a", 4);
     redis.cli(&["DEL", "redlock:b"]);
     let end = run.finish();
     end.assert_printed(0, &format!("ours since {fence}\nwaited\n"));
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_run_that_has_its_first_lock_asks_again_for_the_second_where_the_connection_breaks() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     load_scripts(&redis);
     let proxy = Proxy::once(&redis, "acquire", 1, Action::Reset);
     let url = proxy.url();
     let words = words!("-u {} run a b -- true", &url);
     outcome(&mut redis.redlock(words)).assert_code(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_run_that_waits_for_its_second_lock_after_the_first_hears_of_both_turns() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let holders = ["a", "b"].map(|name| Gated::start(&redis, &[name]).ready());
     let run = queued(&redis, &["run", "-q", "a", "b", "--", "true"]);
     for (name, holder) in ["a", "b"].into_iter().zip(holders) {
@@ -151,7 +125,6 @@ fn a_run_that_waits_for_its_second_lock_after_the_first_hears_of_both_turns() {
         holder.end();
     }
     run.finish().assert_code(0);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -168,19 +141,18 @@ fn a_lock_that_is_lost_while_the_next_is_waited_for_ends_the_wait() {
 
 #[test]
 fn a_run_that_gives_up_on_one_name_releases_the_others() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     redis.cli(&["SET", "redlock:b", "theirs", "PX", "600000"]);
     for how in ["-n", "-w 200ms"] {
         let end = outcome(&mut redis.run(&format!("{how} a b"), "true"));
         end.assert_said(75, "lock \"b\" is held by another client");
     }
     redis.cli(&["DEL", "redlock:b"]);
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn an_inner_run_reenters_a_lock_of_the_job_and_does_not_release_it() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let script = format!(
         r#"{CLI}
         echo "$REDLOCK_TOKEN $REDLOCK_FENCE"
@@ -196,7 +168,6 @@ fn an_inner_run_reenters_a_lock_of_the_job_and_does_not_release_it() {
         panic!("{end:?}");
     };
     assert_eq!([inner, held], [outer; 2]);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -288,16 +259,15 @@ fn a_held_lock_that_is_over_or_was_never_one_is_ignored() {
 
 #[test]
 fn a_job_that_inherits_what_another_holds_now_waits_like_everybody() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
     ends(&redis, "REDLOCK_HELD=a=0123:host:1 run -n a -- true").assert_code(75);
     holder.end();
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn readers_around_an_exclusive_inner_lock_run_together_and_never_with_the_writer() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // As in the manual: verify.sh for two tokens at once, never two for one, never beside prune.sh.
     let verify = |token: &str| {
         let script = format!(
@@ -328,13 +298,12 @@ fn readers_around_an_exclusive_inner_lock_run_together_and_never_with_the_writer
         assert!(!end.stdout.contains("OVERLAP") && !end.stdout.contains("PRUNED"));
     }
     prune.finish().assert_printed(0, "pruned\n");
-    assert_nothing_left(&redis);
 }
 
 /// Several circles at once of this many jobs, each of which holds one lock and then wants the next
 /// one's: in each exactly one gives up and the others finish.
 fn assert_circles_are_broken(members: usize) {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let name = |circle: usize, member: usize| format!("lock-{circle}-{}", member % members);
     let mut circles: Vec<Vec<Running>> = (0..3)
         .map(|circle| {
@@ -380,7 +349,6 @@ fn assert_circles_are_broken(members: usize) {
         let took = broken.saturating_sub(closed);
         assert!(took < Duration::from_secs(15), "{took:?}: {ends:?}");
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -390,7 +358,7 @@ fn two_or_three_jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_and_one
 
 #[test]
 fn readers_that_both_want_to_write_are_a_deadlock_too() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // The inner lock is another one, which each wants alone while the other shares it.
     let jobs = [("a", "b"), ("b", "a")];
     let jobs = jobs.map(|(own, next)| link(&redis, &format!("--shared {own}"), next, "go"));
@@ -398,7 +366,6 @@ fn readers_that_both_want_to_write_are_a_deadlock_too() {
     let mut codes = jobs.map(|job| job.finish().code());
     codes.sort();
     assert_eq!(codes, [Some(0), Some(75)]);
-    assert_nothing_left(&redis);
 }
 
 /// A job that holds `own`, says so, and then wants `next`.
@@ -420,7 +387,7 @@ fn go(redis: &Redis, go: &str, name: &str, waiters: usize) {
 
 #[test]
 fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let crossing = link(&redis, "l", "x", "first");
     let slots = [(); 2].map(|()| link(&redis, "--slots 2 s", "l", "second"));
     let last = link(&redis, "x", "--slots 2 s", "third");
@@ -430,12 +397,12 @@ fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
     let end = last.finish_saying(75, "this job holds \"x\" and waits for \"s\"");
     let named = end.stderr.matches("holds \"l\" and waits for \"x\"");
     assert_eq!(named.count(), 1, "{end:?}");
-    all_succeed(&redis, [crossing].into_iter().chain(slots));
+    all_end([crossing].into_iter().chain(slots), 0);
 }
 
 #[test]
 fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // The others know that it waits, and look several times before it does.
     let proxy = Proxy::once(
         &redis,
@@ -451,12 +418,12 @@ fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
     go(&redis, "second", "c", 1);
     go(&redis, "third", "a", 1);
     third.finish().assert_code(75);
-    all_succeed(&redis, [first, second]);
+    all_end([first, second], 0);
 }
 
 #[test]
 fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     ends(&redis, "freeze -q --reason x b").assert_code(0);
     let nested = "redlock run a -- redlock run -q --slots 2 b -- echo ran";
     let mut nested = job(&redis, nested);
@@ -469,25 +436,24 @@ fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
     });
     ends(&redis, "thaw -q b").assert_code(0);
     nested.finish().assert_silent().assert_printed(0, "ran\n");
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_run_of_several_names_is_part_of_a_deadlock_by_each_that_it_holds() {
     for outer in ["", "redlock run z -- "] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let other = link(&redis, "b", "a", "go");
         let several = job(&redis, &format!("{outer}redlock run a b -- true"));
         wait_until("it waits", || redis.queue("b").len() == 1);
         go(&redis, "go", "a", 1);
         other.finish_saying(75, "deadlock");
-        all_succeed(&redis, [several]);
+        all_end([several], 0);
     }
 }
 
 #[test]
 fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let stuck = link(&redis, "--slots 3 s", "x", "first");
     let works = link(&redis, "--slots 3 s", "free", "end");
     let last = link(&redis, "x", "--slots 3 s", "last");
@@ -498,7 +464,7 @@ fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
     last.finish_saying(75, "deadlock");
     stuck.finish().assert_code(0);
     go(&redis, "end", "free", 0);
-    all_succeed(&redis, [works, alone]);
+    all_end([works, alone], 0);
 }
 
 /// Waits until a job that waits for "s" has looked for a deadlock, or has left the queue to so many others.
@@ -518,7 +484,7 @@ fn await_second_look(redis: &Redis, others: usize) {
 
 #[test]
 fn a_run_that_ignores_a_freeze_does_not_wait_for_those_that_the_freeze_keeps_out() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let stuck = link(&redis, "--slots 2 s", "x", "first");
     let works = link(&redis, "--slots 2 s", "free", "end");
     let kept_out = job(&redis, "redlock run -q s -- true");
@@ -531,12 +497,12 @@ fn a_run_that_ignores_a_freeze_does_not_wait_for_those_that_the_freeze_keeps_out
     go(&redis, "end", "free", 0);
     last.finish().assert_code(0);
     ends(&redis, "thaw -q s").assert_code(0);
-    all_succeed(&redis, [stuck, works, kept_out]);
+    all_end([stuck, works, kept_out], 0);
 }
 
 #[test]
 fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let stuck = link(&redis, "--shared s", "x", "first");
     let works = link(&redis, "--shared s", "free", "end");
     let last = link(&redis, "x", "--slots 2 s", "last");
@@ -544,7 +510,7 @@ fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
     go(&redis, "last", "s", 1);
     await_second_look(&redis, 0);
     go(&redis, "end", "free", 0);
-    all_succeed(&redis, [last, stuck, works]);
+    all_end([last, stuck, works], 0);
 }
 
 #[test]
@@ -561,7 +527,7 @@ fn the_wait_for_several_names_is_limited_as_a_whole() {
 
 #[test]
 fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let jobs = [("a", "b"), ("b", "a")].map(|(own, next)| link(&redis, own, next, "go"));
     // It holds something that no job wants.
     let third = link(&redis, "c", "a", "go");
@@ -571,12 +537,12 @@ fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
     let mut codes = jobs.map(|job| job.finish().code());
     codes.sort();
     assert_eq!(codes, [Some(0), Some(75)]);
-    all_succeed(&redis, [third, fourth]);
+    all_end([third, fourth], 0);
 }
 
 #[test]
 fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut random = 42_u32;
     let mut dice = move |sides: u32| {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -608,7 +574,6 @@ fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
     for job in jobs {
         job.finish().assert_silent().assert_printed(0, "");
     }
-    assert_nothing_left(&redis);
 }
 
 /// Says what becomes of a request.
@@ -677,7 +642,7 @@ fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others(
     let words = words!("-u {} run --ttl 10s a b -c", &url, script);
     let mut run = Running::start(&mut redis.redlock(words));
     run.expect_line("released");
-    await_renewals(&redis, "b", 1);
+    redis.await_renewals("b", 1);
     gate.open();
     run.finish().assert_exited(0).assert_silent();
 }
@@ -689,7 +654,7 @@ fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
     for lost in ["b", "a"] {
         outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
         // The second renewal begins after the loss.
-        await_renewals(&redis, "c", 2);
+        redis.await_renewals("c", 2);
     }
     ends(&redis, "run -n c -- true").assert_code(75);
     run.open();

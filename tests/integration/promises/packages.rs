@@ -228,9 +228,7 @@ fn the_tarball_is_unpacked_below_a_prefix() {
 
 #[test]
 fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places() {
-    if !is_debian() {
-        return;
-    }
+    return_unless!(is_debian());
     let releases = Releases::with(&["deb"]);
     let deb = releases.file(".deb");
     let field = |name: &str| {
@@ -280,9 +278,7 @@ fn the_deb_is_installed_by_dpkg_with_man_pages_and_completions_in_debians_places
 
 #[test]
 fn the_rpm_has_the_binary_the_manual_and_no_dependencies() {
-    if !is_debian() {
-        return;
-    }
+    return_unless!(is_debian());
     let releases = Releases::with(&["rpm"]);
     let package = releases.file(".rpm");
     let query = |words: &[&str]| run(&[&["rpm", "-qp"], words, &[text(&package)]].concat()).stdout;
@@ -304,9 +300,7 @@ fn the_rpm_has_the_binary_the_manual_and_no_dependencies() {
 
 #[test]
 fn the_image_runs_redlock_as_a_non_root_user_and_has_certificates() {
-    if !is_debian() {
-        return;
-    }
+    return_unless!(is_debian());
     let releases = Releases::with(&["image"]);
     let work = TempDir::new().unwrap();
     let layout = work.path().join("layout");

@@ -77,18 +77,6 @@ fn a_wrong_token_or_none_changes_nothing_and_the_holder_is_named() {
 }
 
 #[test]
-fn releasing_what_is_not_held_is_an_error() {
-    let redis = Redis::start();
-    outcome(&mut redis.run("a", "true")).assert_code(0);
-    let says = "lock \"a\" is not held";
-    ends(&redis, "release a").assert_said(79, says);
-    ends(&redis, "release --force a").assert_said(79, says);
-    ends(&redis, "release").assert_said(64, "no lock NAME given");
-    ends(&redis, "REDLOCK_TOKEN=mine release a").assert_code(79);
-    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
-}
-
-#[test]
 fn force_frees_a_holder_seen_by_its_id_but_no_newer_one() {
     let redis = Redis::start();
     let (first, _) = held(&redis);

@@ -55,19 +55,6 @@ fn at_80_columns_the_table_shows_who_for_how_long_and_twenty_columns_of_the_comm
 }
 
 #[test]
-fn at_40_columns_each_row_is_a_few_short_lines() {
-    let redis = Redis::start();
-    let _run = by_runner(&redis, "deploy");
-    let lines = shown(&redis, 40, "status");
-    assert!(lines[0].starts_with("deploy  exclusive  "), "{lines:?}");
-    assert!(lines[1].starts_with("  runner@fv-az1234-567"), "{lines:?}");
-    assert!(lines[2].starts_with("  sh -c 'echo ready; "), "{lines:?}");
-    // The terminal breaks it, so that it can be copied.
-    assert_eq!(lines[3..].concat(), format!("  {LINK}"));
-    assert!(lines.iter().all(|line| width(line) <= 40), "{lines:?}");
-}
-
-#[test]
 fn the_table_never_cuts_the_name_of_a_lock() {
     let redis = Redis::start();
     let names = ["deploy-production-eu-west-1-blue", "nightly"];

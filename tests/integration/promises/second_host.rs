@@ -51,9 +51,7 @@ impl Host {
 #[test]
 fn the_same_command_takes_turns_on_two_hosts() {
     let veth = "ip link add v0 type veth peer name v1";
-    if !is_permitted(&["unshare", "-mn", "sh", "-c", veth]) {
-        return;
-    }
+    return_unless!(is_permitted(&["unshare", "-mn", "sh", "-c", veth]));
     let dir = Scratch::new();
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();

@@ -4,7 +4,6 @@
 use std::io::Read;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -24,8 +23,6 @@ enum Way {
     /// The sentinels and the other servers can't reach it any more. Its clients can.
     ShutIn,
 }
-
-const WAYS: [Way; 4] = [Way::Asked, Way::Killed, Way::Stopped, Way::ShutIn];
 
 impl Way {
     /// Loses the primary, without waiting for another one.
@@ -62,12 +59,12 @@ impl Way {
 }
 
 /// Starts a job; the words are those of redlock up to the names of the locks.
-fn start(all: &Replicated, label: &str, words: &[&str]) -> Job {
-    Job::start(label, all.home.path(), all.redlock(words))
+fn start(all: &Replicated, label: &str, words: &[&str]) -> Gated {
+    Gated::labelled(label, all.home.path(), all.redlock(words))
 }
 
 /// Starts a job of the lock "a" with a usual lease.
-fn job(all: &Replicated, label: &str, url: &str) -> Job {
+fn job(all: &Replicated, label: &str, url: &str) -> Gated {
     start(all, label, words!("run --ttl 20s -k 1s --url {} a", url))
 }
 
@@ -77,20 +74,6 @@ fn assert_runs(all: &Replicated, options: &[&str]) {
     let words = [options, words!("run -q a -- true")].concat();
     let end = outcome(&mut all.redlock(&words));
     end.assert_code(0).assert_silent();
-}
-
-/// Waits until the lease of a lock was renewed so often: what is left of it grows.
-#[track_caller]
-fn await_renewals(server: &Redis, name: &str, count: u32) {
-    let key = format!("redlock:{name}");
-    let left = || server.cli(&["PTTL", &key]).parse::<i64>().unwrap();
-    let (mut renewals, mut last) = (0, left());
-    wait_until("the lease is renewed", || {
-        let now = left();
-        renewals += u32::from(now > last);
-        last = now;
-        renewals >= count
-    });
 }
 
 /// No history of these locks says that one was lost.
@@ -105,12 +88,10 @@ fn assert_none_lost(all: &Replicated, names: &[&str]) {
 
 /// Starts waiters one after the other.
 #[track_caller]
-fn waiters(all: &Replicated, primary: usize, url: &str) -> Vec<Job> {
+fn waiters(all: &Replicated, primary: usize, url: &str) -> Vec<Gated> {
     let start = |label: &&str| {
-        let job = job(all, label, url);
-        wait_until("it stands in the queue", || {
-            all.servers[primary].queue("a").contains(&job.run.pid())
-        });
+        let mut job = job(all, label, url);
+        job.run.wait_until_queued(&all.servers[primary]);
         job
     };
     FIVE.iter().map(start).collect()
@@ -157,14 +138,16 @@ fn whichever_way_the_primary_is_replaced_the_holder_goes_on_and_the_waiters_get_
         all.settle(old);
         let new = way.replace(&mut all, old);
         let server = &all.servers[new];
-        await_renewals(server, "a", 1);
+        server.await_renewals("a", 1);
         assert_eq!(server.cli(&["GET", "redlock:a"]), token, "{way:?} {url}");
         // One that isn't there yet when its turn comes would have to queue again.
         wait_until("all waiters listen there", || {
             listening(server) == FIVE.len()
         });
         holder.end();
-        waiting.into_iter().for_each(Job::end);
+        for job in waiting {
+            job.end();
+        }
         // One that starts now finds it as well.
         job(&all, "next", &url).ready().end();
         labels.push("holder");
@@ -294,15 +277,14 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
         } else {
             jobs.push(start(&all, "0", words).ready());
             for label in ["1", "2"] {
-                jobs.push(start(&all, label, words));
-                let pid = jobs.last().unwrap().run.pid();
-                let queue = || all.servers[old].queue("a");
-                wait_until("it stands in the queue", || queue().contains(&pid));
+                let mut job = start(&all, label, words);
+                job.run.wait_until_queued(&all.servers[old]);
+                jobs.push(job);
             }
             arm()
         };
         if [Claim, Release].contains(&step) {
-            jobs[0].let_go();
+            jobs[0].open();
         }
         held_back.wait();
         if when == After {
@@ -323,8 +305,8 @@ fn a_primary_that_is_replaced_at_any_step_of_a_run_has_nobody_run_twice_or_not_a
         }
         // A grant that isn't confirmed in time goes to the next one, so their order may be another.
         let has_ended = usize::from([Claim, Release].contains(&step));
-        jobs.iter_mut().skip(has_ended).for_each(Job::let_go);
-        let ends: Vec<Outcome> = jobs.into_iter().map(Job::finish).collect();
+        jobs.iter_mut().skip(has_ended).for_each(Gated::open);
+        let ends: Vec<Outcome> = jobs.into_iter().map(Gated::finish).collect();
         let are_well = ends.iter().all(|end| end.code() == Some(0));
         let turns = turns(&home);
         let where_it_was = format!("{step:?} {way:?} {when:?}: {turns:?} {ends:?}");
@@ -342,11 +324,11 @@ fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: i
     let options = words!("run -k 500ms a --ttl");
     let job = |label: &str, mut command: Command, ttl: &str| {
         command.env("REDLOCK_SYNC", "all").args(options).arg(ttl);
-        Job::start(label, home, command)
+        Gated::labelled(label, home, command)
     };
     let holder = job("holder", holder, "8s").ready();
     let mut waiter = job("waiter", waiter, "30s");
-    waiter.let_go();
+    waiter.open();
     isolate();
     // Without a place in the queue it would do as well: it waits for as long as the lock isn't its own.
     waiter.finish().assert_code(0);
@@ -360,9 +342,7 @@ fn assert_dead_in_time(home: &Path, holder: Command, waiter: Command, isolate: i
 #[test]
 fn on_a_primary_that_is_cut_off_with_its_holder_the_command_is_dead_before_another_grants() {
     // Where namespaces aren't permitted, the next test says it without them.
-    let Some(network) = Network::of(3) else {
-        return;
-    };
+    let network = some_or_return!(Network::of(3));
     let all = Replicated::with(&Plan {
         network: Some(&network),
         ..Plan::default()
@@ -420,13 +400,13 @@ fn a_sentinel_that_never_answers_costs_a_moment_and_two_of_three_keep_a_run_from
         // While a lock is held, too: it is renewed several times, and released.
         let words = words!("run --url {} --ttl 9s -k 200ms a", &url);
         let holder = start(&all, "holder", words).ready();
-        await_renewals(&all.servers[0], "a", 2);
+        all.servers[0].await_renewals("a", 2);
         holder.end();
     }
     // A holder goes on while most of them hang. A run that begins then says why it doesn't.
     let holder = start(&all, "holder", words!("run --ttl 9s -k 200ms a")).ready();
     all.sentinels[..2].iter().for_each(Sentinel::stall);
-    await_renewals(&all.servers[0], "a", 2);
+    all.servers[0].await_renewals("a", 2);
     let hasty = words!("run -n REDLOCK_REDIS_TIMEOUT=2s b -- echo ran");
     let end = outcome(&mut all.redlock(hasty));
     let says = "only 1 of 3 sentinels named the primary";
@@ -444,7 +424,7 @@ fn one_sentinel_that_names_the_old_primary_lets_no_run_begin_there() {
     all.settle(0);
     all.shut_in(0);
     let new = all.primary_after(0);
-    await_renewals(&all.servers[new], "a", 1);
+    all.servers[new].await_renewals("a", 1);
     // To the first sentinel of the URL nothing has changed, as if it were cut off with the old primary.
     let ports = vec![(all.servers[new].port, old)];
     let behind = Exchange::new(&all.sentinels[0], ports);
@@ -506,7 +486,7 @@ fn a_sentinel_that_lies_has_no_password_sent_to_where_it_points() {
     // While a lock is held, all sentinels are asked with each renewal.
     let words = words!("run --url {} --ttl 6s -k 200ms a", &url);
     let holder = start(&all, "holder", words).ready();
-    await_renewals(&all.servers[0], "a", 4);
+    all.servers[0].await_renewals("a", 4);
     holder.end();
     stranger.assert_heard_nothing();
     // One against one: nobody knows which is right.
@@ -531,8 +511,7 @@ fn sentinels_that_want_a_password_get_their_own() {
     // A URL for a server, at a sentinel.
     let address = format!("127.0.0.1:{}", all.sentinels[0].port);
     let right = format!("use redis-sentinel://{address}/NAME");
-    let end = run(&format!("redis://{address}"));
-    end.assert_said(78, &right);
+    run(&format!("redis://{address}")).assert_said(78, &right);
     // A password that it doesn't want.
     let unwanted = format!("redis-sentinel://{address}/{MASTER}?sentinel_password=x");
     let end = run(&unwanted);
@@ -600,66 +579,13 @@ fn a_freeze_the_history_groups_and_the_lock_of_a_script_survive_a_failover() {
         redlock(&format!("run -q -n {busy} -- true")).assert_code(75);
     }
     redlock("run -q -n --shared read -- true").assert_code(0);
-    groups.into_iter().for_each(Job::end);
+    for job in groups {
+        job.end();
+    }
     drop(outer);
     redlock("run -q -w 50s kept -- true").assert_code(0);
     redlock("thaw frozen").assert_code(0);
     redlock("run -n frozen -- true").assert_code(0);
-}
-
-/// Ends the workers of a test, even if it fails.
-struct EndOnDrop(Arc<AtomicBool>);
-
-impl Drop for EndOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-#[test]
-fn the_fence_grows_over_many_grants_while_servers_come_and_go() {
-    let mut all = Replicated::start();
-    let home = all.home.path().to_owned();
-    // Each worker takes the lock again and again, whatever became of the last time.
-    let script = r#"
-        exec 9>>"$HOME/inside"; flock -n 9 || echo "$REDLOCK_FENCE" >>"$HOME/overlaps"
-        echo "$REDLOCK_FENCE x" >>"$HOME/turns"
-    "#;
-    let is_over = Arc::new(AtomicBool::new(false));
-    let url = all.url();
-    let workers = [(); 4].map(|()| {
-        let (is_over, url, home) = (Arc::clone(&is_over), url.clone(), home.clone());
-        std::thread::spawn(move || {
-            let mut grants = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                let words = words!("run -q REDLOCK_SYNC=all --ttl 8s -k 500ms a -c", script);
-                let mut run = redlock(words);
-                let end = outcome(run.env("HOME", &home).env("REDLOCK_URL", &url));
-                // While there is no primary, or not enough replicas, it may be 69.
-                assert!(matches!(end.code(), Some(0 | 69 | 79)), "{end:?}");
-                grants += usize::from(end.code() == Some(0));
-            }
-            grants
-        })
-    });
-    let _end = EndOnDrop(Arc::clone(&is_over));
-    let mut ways = Vec::new();
-    for _ in 0..4 {
-        let number = usize::try_from(now().subsec_nanos()).unwrap();
-        let way = WAYS[number % WAYS.len()];
-        ways.push(way);
-        let grants = turns(&home).len() + number % 67;
-        let old = all.primary();
-        way.replace(&mut all, old);
-        way.recover(&mut all, old);
-        let what = format!("locks are granted after {ways:?}");
-        wait_until(&what, || turns(&home).len() > grants);
-    }
-    wait_until("there were many grants", || turns(&home).len() >= 220);
-    is_over.store(true, Ordering::Relaxed);
-    let grants = workers.map(|worker| worker.join().unwrap());
-    assert!(grants.iter().sum::<usize>() >= 200, "{ways:?}: {grants:?}");
-    assert_in_turn(&home);
 }
 
 impl Replicated {
@@ -697,7 +623,7 @@ fn a_release_goes_to_the_primary_that_the_sentinels_name_or_will_name_next() {
         } else {
             way.lose(&mut all, old);
         }
-        holder.let_go();
+        holder.open();
         let end = holder.finish();
         end.assert_code(0);
         if !is_replaced {
@@ -727,7 +653,7 @@ fn a_run_that_could_not_release_its_locks_says_within_which_time_they_expire() {
         all.settle(old);
         way.lose(&mut all, old);
         all.replicas(old).for_each(Redis::stall);
-        holder.let_go();
+        holder.open();
         let end = holder.finish();
         end.assert_said(0, "within 20s");
         assert_eq!(end.stderr.matches("within 20s").count(), 2, "{end:?}");
@@ -748,7 +674,7 @@ fn a_run_of_many_locks_tries_to_release_them_for_as_long_as_one_where_no_primary
     let mut holder = start(&all, "holder", &[options, &names].concat()).ready();
     all.servers.iter_mut().for_each(Redis::kill);
     let began = Instant::now();
-    holder.let_go();
+    holder.open();
     holder.finish().assert_code(0);
     // For the first two seconds, and once more for each: not for forty.
     assert_took_less(began, Duration::from_secs(30));
@@ -761,7 +687,7 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
     let words = words!("run --ttl 90s -k 45s REDLOCK_SYNC=all a");
     let mut holder = start(&all, "holder", words).ready();
     all.servers[1].stall();
-    holder.let_go();
+    holder.open();
     let began = Instant::now();
     let end = holder.finish();
     let took = began.elapsed();
@@ -787,8 +713,8 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
     });
     for (name, mut holder) in holders {
         // Two renewals later nobody waits for it any more.
-        await_renewals(primary, name, 3);
-        holder.let_go();
+        primary.await_renewals(name, 3);
+        holder.open();
         let began = Instant::now();
         let end = holder.finish();
         let took = began.elapsed();
@@ -820,7 +746,7 @@ fn a_run_that_a_signal_ends_does_not_wait_for_silent_sentinels_with_each_release
     all.servers[1..].iter_mut().for_each(Redis::kill);
     let primary = &all.servers[0];
     // No release asks for them any more after the second renewal that is that much later.
-    await_renewals(primary, "lock-0", 5);
+    primary.await_renewals("lock-0", 5);
     let began = Instant::now();
     send(run.pid(), libc::SIGTERM);
     run.finish();

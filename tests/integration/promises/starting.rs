@@ -70,20 +70,15 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
 
 #[test]
 fn when_the_renewing_thread_can_be_made_in_time_all_goes_on() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let no_thread =
         words!("-D -e inject=clone3:error=EAGAIN:when=1..2 -e inject=clone:error=EAGAIN:when=2..3");
     let mut gate = Gate::new(&redis);
     let arguments = words!("run --ttl 6s -k 100ms a -c", UNTIL_GATE);
     let mut run = Running::ready(&mut traced(&redis, no_thread, arguments));
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || {
-        assert!(!run.has_ended(), "it has ended");
-        redis.calls("pexpire") > renewals + 8
-    });
+    run.await_renewals(&redis, 9);
     gate.open();
     run.finish().assert_code(0).assert_silent();
-    assert_nothing_left(&redis);
 }
 
 /// What a process finds around it, but for what differs between any two processes.
@@ -198,7 +193,7 @@ fn tool(redis: &Redis, directory: &str, text: &str, mode: u32) {
 
 #[test]
 fn a_script_without_an_interpreter_is_the_shells_where_it_may_be_executed() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let path = search_path(&redis, &["one", "two"]);
     tool(&redis, "one", "echo one", 0o644);
     tool(&redis, "two", "echo two $0 $@; exit 4", 0o755);
@@ -207,25 +202,23 @@ fn a_script_without_an_interpreter_is_the_shells_where_it_may_be_executed() {
     end.assert_code(4).assert_silent();
     let second = redis.dir.path().join("two/tool");
     assert_eq!(end.stdout, format!("two {} x y\n", second.display()));
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_program_that_may_not_be_executed_is_passed_over_and_remembered() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let path = search_path(&redis, &["one", "two", "three"]);
     tool(&redis, "one", "#!/bin/sh\necho one", 0o644);
     let mut run = redis.redlock(&["run", "a", "--", "tool"]);
     outcome(run.env("PATH", &path)).assert_code(126);
     tool(&redis, "three", "#!/bin/sh\necho three", 0o755);
     outcome(run.env("PATH", &path)).assert_printed(0, "three\n");
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_file_system_that_does_not_answer_is_passed_over() {
     for error in ["ENODEV", "ESTALE", "ETIMEDOUT"] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let path = search_path(&redis, &["one", "two", "three"]);
         tool(&redis, "two", "#!/bin/sh\necho two", 0o755);
         tool(&redis, "three", "#!/bin/sh\necho three", 0o755);
@@ -236,7 +229,6 @@ fn a_file_system_that_does_not_answer_is_passed_over() {
         let end = outcome(run.env("PATH", &path));
         end.assert_code(0);
         assert_eq!(end.stdout, "three\n", "{error}");
-        assert_nothing_left(&redis);
     }
 }
 
@@ -247,7 +239,7 @@ fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
         // As glibc and as musl have it.
         ("ENOMEM", &["annot allocate memory", "Out of memory"]),
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let inject = format!("inject=clone,clone3,fork,vfork:error={error}");
         let mut run = traced(&redis, &["-e", &inject], words!("run a -- echo ran"));
         let end = outcome(&mut run);
@@ -255,7 +247,6 @@ fn when_no_process_can_be_made_the_status_is_125_and_the_lock_is_free() {
         let is_named = says.iter().any(|text| end.stderr.contains(text));
         assert!(is_named, "{end:?}");
         assert_eq!(end.stdout, "");
-        assert_nothing_left(&redis);
     }
 }
 
@@ -267,23 +258,20 @@ fn a_child_that_is_killed_before_it_executes_is_not_a_command_that_was_not_found
         // To the child another process seems to be its parent, as if redlock had died.
         "inject=getppid:retval=1",
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         // Its first execve is that of a directory which doesn't have it.
         let path = search_path(&redis, &["one"]);
         let mut run = traced(&redis, &["-f", "-e", inject], &["run", "a", "--", "true"]);
         let end = outcome(run.env("PATH", path));
         let is_found = ![Some(126), Some(127)].contains(&end.code());
         assert!(is_found, "{inject}: {end:?}");
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn command_may_be_the_first_of_a_pid_namespace_that_redlock_is_not_in() {
-    if !is_permitted(&["unshare", "--pid", "true"]) {
-        return;
-    }
-    let redis = Redis::start();
+    return_unless!(is_permitted(&["unshare", "--pid", "true"]));
+    let redis = Redis::left_empty();
     let unshare = |command: &[&str]| {
         let words = [&["unshare", "--pid", REDLOCK, "run", "a", "--"], command].concat();
         outcome(&mut directly(&redis, &words))
@@ -291,7 +279,6 @@ fn command_may_be_the_first_of_a_pid_namespace_that_redlock_is_not_in() {
     let end = unshare(&["sh", "-c", "echo $$; exit 3"]);
     end.assert_silent().assert_printed(3, "1\n");
     unshare(&["no-such-command"]).assert_code(127);
-    assert_nothing_left(&redis);
 }
 
 /// Whether tests may make pid namespaces, and processes in them.
@@ -315,9 +302,7 @@ pub fn inside(unshare: &Running) -> i32 {
 
 #[test]
 fn as_the_first_process_redlock_ends_by_a_term_while_it_connects() {
-    if !may_unshare() {
-        return;
-    }
+    return_unless!(may_unshare());
     let redis = Redis::start();
     let deaf = UnresponsiveServer::new();
     redis.stall();
@@ -362,25 +347,20 @@ fn an_acquire_that_cannot_say_its_token_is_refused() {
 #[test]
 fn the_first_process_is_kept_for_only_when_it_is_the_script_itself() {
     // Elsewhere it would be everybody's: a lost lock would stop the whole machine.
-    if !may_unshare() {
-        return;
-    }
-    let redis = Redis::start();
+    return_unless!(may_unshare());
+    let redis = Redis::left_empty();
     let script = "sh -c 'redlock acquire a --while-pid 1; echo $? >&2'; exit 0";
     let end = outcome(&mut first(&redis, &["sh", "-c", script]));
     end.assert_code(0);
     assert!(!end.stdout.contains("export"), "{end:?}");
     assert!(end.stderr.ends_with("64\n"), "{end:?}");
     assert!(end.stderr.starts_with("redlock: "), "{end:?}");
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
-    if !may_unshare() {
-        return;
-    }
-    let redis = Redis::start();
+    return_unless!(may_unshare());
+    let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let script = r#"trap 'redlock release' EXIT
         eval "$(redlock acquire a --ttl 60s --while-pid $$)"
@@ -391,12 +371,11 @@ fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
     gate.open();
     // Its keeper is killed with it, so that the trap alone releases the lock.
     script.finish().assert_code(0).assert_silent();
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let text = r#"eval "$(redlock acquire a --ttl 6s -k 100ms --while-pid $$)"
         trap 'echo TERM' TERM; echo ready
@@ -405,14 +384,9 @@ fn a_term_to_the_keeper_is_passed_on_once_and_never_becomes_a_kill() {
     send(keeper(&script), libc::SIGTERM);
     script.expect_line("TERM");
     // More than a TTL later, and many times --kill-after, it still holds its lock.
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || {
-        assert!(!script.has_ended(), "the script was killed");
-        redis.calls("pexpire") > renewals + 8
-    });
+    script.await_renewals(&redis, 9);
     assert_eq!(redis.holder("a"), Some(script.pid()));
     gate.open();
     script.finish().assert_printed(0, "ready\nTERM\nend\n");
     redis.await_free("a");
-    assert_nothing_left(&redis);
 }

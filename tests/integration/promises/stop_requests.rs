@@ -192,45 +192,32 @@ impl Rounds {
     }
 }
 
-/// A signal to all at once lets COMMAND clean up, and all end with its status.
-#[track_caller]
-fn assert_cleans_up_on_terminal(before: &[&str], ask: impl Fn(&mut Terminal)) {
-    let redis = Redis::start();
-    let words = [before, &["perl", "-e", CLEANS_UP]].concat();
-    let mut rounds = Rounds::default();
-    for _ in 0..ROUNDS {
-        let mut terminal = on_terminal(&redis, &words);
-        terminal.line("ready");
-        let began = Instant::now();
-        ask(&mut terminal);
-        let status = seen_by_a_shell(terminal.finish());
-        let is_clean = (status, terminal.count("cleaned")) == (Some(9), 1);
-        rounds.judge(is_clean, began, &terminal.shown);
-        redis.await_free("a b");
+#[test]
+fn one_key_or_signal_to_all_on_a_terminal_lets_command_clean_up_and_all_end_with_its_status() {
+    type Ask = fn(&mut Terminal);
+    let key: Ask = |terminal| terminal.type_in(CTRL_C);
+    let term: Ask = |terminal| killpg(Pid::from_raw(terminal.pid()), Signal::SIGTERM).unwrap();
+    for (before, ask) in [(&UNDER_TIMEOUT[..], key), (&NESTED, key), (&NESTED, term)] {
+        let redis = Redis::start();
+        let words = [before, &["perl", "-e", CLEANS_UP]].concat();
+        let mut rounds = Rounds::default();
+        for _ in 0..ROUNDS {
+            let mut terminal = on_terminal(&redis, &words);
+            terminal.line("ready");
+            let began = Instant::now();
+            ask(&mut terminal);
+            let status = seen_by_a_shell(terminal.finish());
+            let is_clean = (status, terminal.count("cleaned")) == (Some(9), 1);
+            rounds.judge(is_clean, began, &terminal.shown);
+            redis.await_free("a b");
+        }
+        rounds.assert_some();
     }
-    rounds.assert_some();
-}
-
-#[test]
-fn one_ctrl_c_on_timeout_and_redlock_lets_command_clean_up() {
-    assert_cleans_up_on_terminal(&UNDER_TIMEOUT, |terminal| terminal.type_in(CTRL_C));
-}
-
-#[test]
-fn one_ctrl_c_on_nested_runs_lets_command_clean_up() {
-    assert_cleans_up_on_terminal(&NESTED, |terminal| terminal.type_in(CTRL_C));
-}
-
-#[test]
-fn one_term_to_all_of_nested_runs_lets_command_clean_up() {
-    assert_cleans_up_on_terminal(&NESTED, |terminal| {
-        killpg(Pid::from_raw(terminal.pid()), Signal::SIGTERM).unwrap();
-    });
 }
 
 #[test]
 fn kill_of_a_shells_job_lets_command_clean_up() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let text = format!("#!/usr/bin/env perl\n{CLEANS_UP}");
     script(redis.dir.path(), "command", &text);
     let mut terminal = shell(&redis);
@@ -247,36 +234,28 @@ fn kill_of_a_shells_job_lets_command_clean_up() {
         rounds.judge(is_clean, began, &terminal.shown);
     }
     rounds.assert_some();
-    assert_nothing_left(&redis);
-}
-
-/// The same without a terminal, for a signal to the process group of the outermost.
-#[track_caller]
-fn assert_cleans_up_without_terminal(before: &[&str], signal: Signal) {
-    let redis = Redis::start();
-    let words = [before, &["perl", "-e", CLEANS_UP]].concat();
-    let mut rounds = Rounds::default();
-    for _ in 0..ROUNDS {
-        let run = Running::ready(&mut with_default_signals(directly(&redis, &words)));
-        let began = Instant::now();
-        killpg(Pid::from_raw(run.pid()), signal).unwrap();
-        let end = run.finish();
-        let is_clean = (end.code(), end.stdout.as_str()) == (Some(9), "ready\ncleaned\n");
-        rounds.judge(is_clean, began, &end);
-    }
-    rounds.assert_some();
-    assert_nothing_left(&redis);
 }
 
 #[test]
-fn one_signal_to_the_group_of_timeout_and_redlock_lets_command_clean_up() {
-    assert_cleans_up_without_terminal(&UNDER_TIMEOUT, Signal::SIGTERM);
-    assert_cleans_up_without_terminal(&UNDER_TIMEOUT, Signal::SIGINT);
-}
-
-#[test]
-fn one_term_through_runs_and_supervisors_in_each_other_lets_command_clean_up() {
+fn one_signal_to_the_group_of_runs_and_supervisors_lets_command_clean_up() {
     let inner = ["timeout", "60", REDLOCK, "run", "-k", "60s", "b", "--"];
     let both = [UNDER_TIMEOUT, inner].concat();
-    assert_cleans_up_without_terminal(&both, Signal::SIGTERM);
+    for (before, signal) in [
+        (&UNDER_TIMEOUT[..], Signal::SIGTERM),
+        (&UNDER_TIMEOUT, Signal::SIGINT),
+        (&both, Signal::SIGTERM),
+    ] {
+        let redis = Redis::left_empty();
+        let words = [before, &["perl", "-e", CLEANS_UP]].concat();
+        let mut rounds = Rounds::default();
+        for _ in 0..ROUNDS {
+            let run = Running::ready(&mut with_default_signals(directly(&redis, &words)));
+            let began = Instant::now();
+            killpg(Pid::from_raw(run.pid()), signal).unwrap();
+            let end = run.finish();
+            let is_clean = (end.code(), end.stdout.as_str()) == (Some(9), "ready\ncleaned\n");
+            rounds.judge(is_clean, began, &end);
+        }
+        rounds.assert_some();
+    }
 }

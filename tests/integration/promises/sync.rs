@@ -8,9 +8,9 @@ use crate::promises::sentinel::Proxied;
 use crate::support::prelude::*;
 
 /// Starts a job.
-fn job(all: &Replicated, label: &str, options: &[&str]) -> Job {
+fn job(all: &Replicated, label: &str, options: &[&str]) -> Gated {
     let run = all.redlock(&[&["run"], options, &["a"]].concat());
-    Job::start(label, all.home.path(), run)
+    Gated::labelled(label, all.home.path(), run)
 }
 
 /// Starts a run; the words are those of redlock.
@@ -303,10 +303,8 @@ fn with_sync_all_a_command_that_waited_does_not_start_on_a_grant_that_a_replica_
     let all = Replicated::start();
     let holder = job(&all, "holder", &[]).ready();
     let words = words!("run REDLOCK_SYNC=all --ttl 60s --wait 8s a -- echo ran");
-    let waiter = run(&all, words);
-    wait_until("it stands in the queue", || {
-        all.servers[0].queue("a").contains(&waiter.pid())
-    });
+    let mut waiter = run(&all, words);
+    waiter.wait_until_queued(&all.servers[0]);
     all.cut_replication(0, 2);
     holder.end();
     let end = waiter.finish_saying(69, &address(&all, 2));
@@ -389,10 +387,8 @@ fn with_sync_all_the_holder_goes_on_whichever_replica_is_promoted() {
     all.prefer(2);
     let sync = ["REDLOCK_SYNC=all", "--ttl", "15s", "-k", "1s"];
     let holder = job(&all, "holder", &sync).ready();
-    let waiter = job(&all, "waiter", &sync);
-    wait_until("it stands in the queue", || {
-        all.servers[0].queue("a").contains(&waiter.run.pid())
-    });
+    let mut waiter = job(&all, "waiter", &sync);
+    waiter.run.wait_until_queued(&all.servers[0]);
     // The lock is there; its renewals aren't any more. A replica that is cut off for nine seconds isn't promoted.
     all.settle(0);
     all.cut_replication(0, 2);
@@ -422,14 +418,12 @@ fn a_primary_whose_clock_is_ahead_grants_nothing_before_the_command_ends_by_the_
     let home = all.home.path().to_owned();
     let job = |label: &str, url: &str| {
         let run = all.redlock(&["--url", url, "run", "--ttl", "11s", "-k", "500ms", "a"]);
-        Job::start(label, &home, run)
+        Gated::labelled(label, &home, run)
     };
     let holder = job("holder", &proxied.url(&all)).ready();
     let mut waiter = job("waiter", &all.url());
-    wait_until("it stands in the queue", || {
-        !all.servers[0].queue("a").is_empty()
-    });
-    waiter.let_go();
+    waiter.run.wait_until_queued(&all.servers[0]);
+    waiter.open();
     all.settle(0);
     // From now on the holder reaches nobody.
     for proxy in &proxied.proxies {
@@ -447,6 +441,6 @@ fn a_primary_whose_clock_is_ahead_grants_nothing_before_the_command_ends_by_the_
     all.prefer(2);
     assert_eq!(all.failover(), 2);
     let run = all.redlock(&["run", "a"]);
-    Job::start("later", &home, run).ready().end();
+    Gated::labelled("later", &home, run).ready().end();
     assert_in_turn(&home);
 }

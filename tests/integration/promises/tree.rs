@@ -9,6 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::promises::blocked::assert_renewed;
 use crate::promises::keeper::keeper;
+use crate::promises::terminal::parent;
 use crate::support::prelude::*;
 use crate::support::proxy::Proxy;
 
@@ -77,16 +78,6 @@ impl Drop for Stopped {
     }
 }
 
-/// The pid in the next line, which starts with this word.
-#[track_caller]
-fn pid_after(word: &str, running: &mut Running) -> i32 {
-    let line = running.line();
-    let pid = line
-        .strip_prefix(word)
-        .and_then(|pid| pid.trim().parse().ok());
-    pid.unwrap_or_else(|| panic!("no {word:?} with a pid: {line:?}"))
-}
-
 /// The pids that COMMAND and a program of its say, in whatever order: `command` and `ready`.
 #[track_caller]
 fn both(running: &mut Running) -> (i32, i32) {
@@ -104,13 +95,6 @@ fn both(running: &mut Running) -> (i32, i32) {
 
 /// Options of a lock that is renewed every seven seconds, and of which a renewal may be 13 seconds late.
 const RENEWED_OFTEN: &str = "--ttl 22s -k 2s --with-children";
-
-/// Waits until the lock "a" was renewed twice: the first of these renewals may have been sent before. Each renewal of an
-/// exclusive lock extends two keys.
-#[track_caller]
-fn await_renewals(redis: &Redis) {
-    redis.await_calls("pexpire", 4);
-}
 
 /// A shell that becomes redlock while a logger of its own reads what redlock and COMMAND write; the
 /// logger writes what it has got into the file "log", when it has got all.
@@ -135,7 +119,7 @@ fn log(redis: &Redis) -> String {
 
 #[test]
 fn a_child_of_the_shell_before_is_not_stopped_with_command() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let command = r#"a -- sh -c 'perl -e "$1" | tee "$HOME/heard"' sh "$1""#;
     let run = logged(&redis, command);
     let heard = redis.dir.path().join("heard");
@@ -148,7 +132,6 @@ fn a_child_of_the_shell_before_is_not_stopped_with_command() {
     let log = log(&redis);
     assert!(log.starts_with("ready"), "{log}");
     assert!(!log.contains("killed"), "{log}");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -158,10 +141,9 @@ fn neither_a_timeout_nor_with_children_waits_for_a_child_of_the_shell_before() {
         ("--with-children a -- echo out", 0, "out.\n"),
         ("--with-children a -c 'echo out; kill -9 $$'", 137, "out.\n"),
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         logged(&redis, options).finish().assert_code(code);
         assert_eq!(log(&redis), all, "{options}");
-        assert_nothing_left(&redis);
     }
 }
 
@@ -178,9 +160,7 @@ fn beside_a_daemon(redis: &Redis, options: &str, way: &str) -> Running {
 /// Waits until a process is redlock's child.
 #[track_caller]
 fn await_adoption(bystander: i32, run: &Running) {
-    wait_until("it is redlock's child", || {
-        parent(bystander) == Some(run.pid())
-    });
+    wait_until("it is redlock's child", || parent(bystander) == run.pid());
 }
 
 #[test]
@@ -195,9 +175,9 @@ fn a_process_that_an_earlier_daemon_starts_or_orphans_is_neither_killed_nor_wait
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
         let mut run = beside_a_daemon(&redis, options, way);
-        let command = pid_after("command", &mut run);
+        let command = run.pid_after("command");
         gate.open();
-        let bystander = pid_after("bystander", &mut run);
+        let bystander = run.pid_after("bystander");
         await_adoption(bystander, &run);
         match code {
             143 => run.signal(Signal::SIGTERM),
@@ -232,7 +212,7 @@ fn an_orphan_of_the_command_is_its_work_beside_an_earlier_daemon_whatever_it_dro
 
 #[test]
 fn a_leftover_whose_parent_had_ended_before_is_noticed_when_it_ends() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // The shell has waited for its parent when it says its own pid.
     let orphan = r#"(perl -e "$1" "$2" & exit 0); echo command $$; exec sleep 50"#;
     let mut run = script(&redis, &["--ttl", "120s", "-k", "60s"], orphan, SLOW);
@@ -244,27 +224,6 @@ fn a_leftover_whose_parent_had_ended_before_is_noticed_when_it_ends() {
     // Or it would be noticed after a minute.
     run.finish().assert_code(143);
     assert!(is_gone(leftover));
-    assert_nothing_left(&redis);
-}
-
-/// The parent of a process.
-fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(1)?.parse().ok()
-}
-
-#[test]
-fn orphans_of_command_become_redlocks_children() {
-    let redis = Redis::start();
-    let daemon = r#"(setsid perl -e "$1" & exit 0); exec sleep 50"#;
-    let mut run = script(&redis, &["-k", "1s"], daemon, CLEANER);
-    let orphan = pid_after("ready", &mut run);
-    let redlock = run.pid();
-    wait_until("redlock is its parent", || parent(orphan) == Some(redlock));
-    run.signal(Signal::SIGTERM);
-    run.expect_line("cleaned");
-    run.finish().assert_code(143);
 }
 
 #[test]
@@ -292,16 +251,10 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
     let redlock = redis.holder("a").unwrap();
     send(redlock, libc::SIGTERM);
     run.expect_line("asked");
-    let has_read_all = || {
-        wait_until("it has read its signals", || {
-            let status = fs::read_to_string(format!("/proc/{redlock}/status")).unwrap();
-            status.contains("\nShdPnd:\t0000000000000000\n") && state(redlock) == Some('S')
-        });
-    };
     wait_until("COMMAND has ended", || !is_alive(group));
-    has_read_all();
+    await_signals_read(redlock);
     send(redlock, libc::SIGWINCH);
-    has_read_all();
+    await_signals_read(redlock);
     let_go(&redis);
     run.finish();
     let trace = fs::read_to_string(&trace).unwrap();
@@ -343,24 +296,23 @@ fn a_tree_that_keeps_forking_is_dead_when_redlock_ends() {
         }
     "#;
     for round in 1..=10 {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let witness = redis.dir.path().join("go");
         let command = r#"perl -e "$1" "$2" & exec sleep 50"#;
         let mut run = script(&redis, &["-k", "50ms"], command, chain);
-        pid_after("ready", &mut run);
+        run.pid_after("ready");
         run.signal(Signal::SIGTERM);
         wait_until("redlock ends", || run.has_ended());
         let witness = fs::File::open(witness).unwrap();
         let witness = Flock::lock(witness, FlockArg::LockExclusiveNonblock);
         assert!(witness.is_ok(), "a process has escaped, in round {round}");
         run.finish().assert_code(143);
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grace() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let own_session = r#"setsid perl -e "$1" & exec sleep 50"#;
     let orphan = r#"(setsid perl -e "$1" & exit 0); exec sleep 50"#;
     // As the shell's job control does it.
@@ -375,7 +327,7 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
         let limit: &[&str] = if code == 124 { &["-t", "6s"] } else { &[] };
         let options = [words!("--ttl 120s -k 60s"), limit].concat();
         let mut run = script(&redis, &options, detached, CLEANER);
-        let descendant = pid_after("ready", &mut run);
+        let descendant = run.pid_after("ready");
         let _stopped = is_stopped.then(|| Stopped::stop(descendant));
         if limit.is_empty() {
             run.signal(Signal::SIGTERM);
@@ -384,20 +336,18 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
         run.finish().assert_code(code);
         assert!(is_gone(descendant), "{detached} {is_stopped} {code}");
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_stopped_command_goes_on_to_take_its_term() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let arguments = words!("run --ttl 120s -k 60s a -- perl -e", CLEANER);
     let mut run = Running::start(&mut run(&redis, arguments));
-    let command = pid_after("ready", &mut run);
+    let command = run.pid_after("ready");
     let _stopped = Stopped::stop(command);
     run.signal(Signal::SIGTERM);
     run.expect_line("cleaned");
     run.finish().assert_code(0).assert_silent();
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -409,11 +359,11 @@ fn a_process_that_a_daemon_of_a_killed_script_starts_on_sigterm_is_stopped() {
         daemon.replace('\'', r"'\''")
     );
     let mut running = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
-    let daemon = pid_after("ready", &mut running);
+    let daemon = running.pid_after("ready");
     // The keeper has looked for the daemon with the first of these.
     assert_renewed(&redis, 2);
     running.signal(Signal::SIGKILL);
-    let started = pid_after("started", &mut running);
+    let started = running.pid_after("started");
     redis.await_free("a");
     assert!(!is_alive(daemon) && !is_alive(started));
     running.finish();
@@ -428,7 +378,7 @@ fn a_process_that_a_script_starts_on_sigterm_is_killed_with_it() {
     let mut running = Running::ready(&mut directly(&redis, &["bash", "-c", script]));
     let keeper = keeper(&running);
     ends(&redis, "release --force a").assert_code(0);
-    let started = pid_after("started", &mut running);
+    let started = running.pid_after("started");
     wait_until("the keeper ends", || !is_alive(keeper));
     assert!(!is_alive(started));
     running.finish();
@@ -456,20 +406,19 @@ fn with_children_the_lock_is_held_until_the_last_descendant_has_ended() {
         format!("(cd / && setsid {AT_THE_GATE} & exit 0)"),
         format!("env -i HOME=\"$HOME\" setsid {AT_THE_GATE} &"),
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let mut gate = Gate::new(&redis);
         let command = format!("{how}\necho command $$; exit 3");
         let mut run = Running::start(&mut redis.run(&format!("{RENEWED_OFTEN} a"), &command));
-        let command = pid_after("command", &mut run);
+        let command = run.pid_after("command");
         let descendant = at_the_gate(&redis);
         wait_until("COMMAND has ended", || !is_alive(command));
-        await_renewals(&redis);
+        redis.await_renewals("a", 2);
         ends(&redis, "run -n a -- true").assert_code(75);
         assert!(is_alive(descendant) && !run.has_ended(), "{how}");
         gate.open();
         run.finish().assert_code(3).assert_silent();
         assert!(is_gone(descendant), "{how}");
-        assert_nothing_left(&redis);
     }
 }
 
@@ -481,7 +430,7 @@ fn a_signal_that_stops_what_command_has_left_behind_makes_the_run_no_success() {
         let command = format!("setsid {AT_THE_GATE} &\necho command $$");
         let options = ["run", "--with-children", "--once", "today", "a", "-c"];
         let mut run = Running::start(&mut run(&redis, &[&options[..], &[&command]].concat()));
-        let command = pid_after("command", &mut run);
+        let command = run.pid_after("command");
         let descendant = at_the_gate(&redis);
         wait_until("COMMAND is reaped", || state(command).is_none());
         // A signal that comes before redlock has noted that was meant for COMMAND, too.
@@ -516,7 +465,7 @@ int main(int count, char **words) {
 
 #[test]
 fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let directory = redis.dir.path();
     fs::write(directory.join("headless.c"), HEADLESS).unwrap();
     let mut cc = Command::new("cc");
@@ -525,17 +474,16 @@ fn with_children_a_script_waits_for_a_process_whose_first_thread_has_ended() {
     let mut gate = Gate::new(&redis);
     let rest = "./headless gate >/dev/null 2>&1 & echo started $!";
     let mut script = keeping(&redis, RENEWED_OFTEN, "", rest);
-    let headless = pid_after("started", &mut script);
+    let headless = script.pid_after("started");
     // So it looks once it has ended, too.
     wait_until("its first thread has ended", || {
         state(headless) == Some('Z')
     });
     wait_until("the script has ended", || script.has_ended());
-    await_renewals(&redis);
+    redis.await_renewals("a", 2);
     ends(&redis, "run -n a -- true").assert_code(75);
     gate.open();
     redis.await_free("a");
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -565,7 +513,7 @@ fn a_large_tree_is_dead_when_the_lease_ends() {
     // A busy machine needs the margin of a longer lease to kill so many.
     let options = ["-u", &url, "--ttl", "20s", "-k", "100ms"];
     let mut run = script(&redis, &options, r#"exec perl -e "$1" "$2""#, many);
-    pid_after("ready", &mut run);
+    run.pid_after("ready");
     // The lease that counts is of a renewal with all of them.
     redis.await_calls("pexpire", 1);
     proxy.vanish();
@@ -625,20 +573,19 @@ fn leftovers_of_a_command_that_was_killed_are_asked_to_stop_before_the_lock_is_f
         r#"setsid perl -e "$1" & echo command $$; wait"#,
         r#"(setsid perl -e "$1" & exit 0); echo command $$; sleep 50"#,
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let mut run = script(&redis, &["--ttl", "60s", "-k", "30s"], how, CLEANER);
         let (command, leftover) = both(&mut run);
         send(command, libc::SIGKILL);
         run.expect_line("cleaned");
         run.finish().assert_code(137);
         assert!(is_gone(leftover), "{how}");
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn a_deaf_leftover_of_a_command_that_was_killed_is_killed_before_the_lock_is_free() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let how = r#"setsid perl -e "$1" & echo command $$; wait"#;
     let mut run = script(&redis, &["--ttl", "60s", "-k", "300ms"], how, DEAF);
     let (command, leftover) = both(&mut run);
@@ -646,7 +593,6 @@ fn a_deaf_leftover_of_a_command_that_was_killed_is_killed_before_the_lock_is_fre
     redis.await_free("a");
     assert!(!is_alive(leftover));
     run.finish().assert_code(128 + libc::SIGUSR1);
-    assert_nothing_left(&redis);
 }
 
 /// A script that holds the lock "a" with these options; `rest` follows.
@@ -663,7 +609,7 @@ fn with_children_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
         format!("{AT_THE_GATE} &"),
         format!("(setsid {AT_THE_GATE} & exit 0)"),
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let mut gate = Gate::new(&redis);
         // What was there before the lock doesn't keep it.
         let first = "sh -c 'echo $$; read end <before' >&2 & disown";
@@ -671,19 +617,18 @@ fn with_children_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
         let mut script = keeping(&redis, RENEWED_OFTEN, first, &how);
         let descendant = at_the_gate(&redis);
         wait_until("the script has ended", || script.has_ended());
-        await_renewals(&redis);
+        redis.await_renewals("a", 2);
         ends(&redis, "run -n a -- true").assert_code(75);
         assert!(is_alive(descendant), "{how}");
         gate.open();
         redis.await_free("a");
         assert!(!is_alive(descendant), "{how}");
-        assert_nothing_left(&redis);
     }
 }
 
 #[test]
 fn without_with_children_what_a_script_leaves_at_its_end_is_left_alone() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let rest = format!("{AT_THE_GATE} & echo started");
     let mut script = keeping(&redis, "--ttl 60s", "", &rest);
@@ -692,7 +637,6 @@ fn without_with_children_what_a_script_leaves_at_its_end_is_left_alone() {
     redis.await_free("a");
     assert!(is_alive(at_the_gate(&redis)));
     gate.open();
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -701,18 +645,17 @@ fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_fr
         r#"perl -e "$1" & wait"#,
         r#"(setsid perl -e "$1" & exit 0); echo >fifo"#,
     ] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let fifo = redis.dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut script = keeping(&redis, "--ttl 60s -k 30s", "", how);
-        let leftover = pid_after("ready", &mut script);
+        let leftover = script.pid_after("ready");
         let keeper = keeper(&script);
         script.signal(Signal::SIGKILL);
         script.expect_line("cleaned");
         redis.await_free("a");
         assert!(!is_alive(leftover), "{how}");
         wait_until("the keeper is gone", || !is_alive(keeper));
-        assert_nothing_left(&redis);
     }
 }
 
@@ -738,7 +681,7 @@ fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Outcome> {
 
 #[test]
 fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     // By that /proc, redlock's number is that of the script itself, and so all these are its children.
     let script = r#"
         sleep 60 &
@@ -752,12 +695,9 @@ fn no_process_is_signalled_for_its_number_in_a_proc_of_another_pid_namespace() {
         kill -KILL $others
         for other in $others; do wait $other; echo $?; done
     "#;
-    let Some(end) = below_foreign_proc(&redis, script) else {
-        return;
-    };
+    let end = some_or_return!(below_foreign_proc(&redis, script));
     let expected = "ended with 143\n".to_owned() + &"137\n".repeat(6);
     assert_eq!(end.stdout, expected, "{}", end.stderr);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -768,9 +708,7 @@ fn below_a_proc_of_another_pid_namespace_no_keeper_is_left_and_no_words_of_other
     // process's by that /proc.
     let script = "redlock acquire a --while-pid $$; redlock run -q a -- echo free
         redlock acquire -q a >/dev/null; redlock status --json a";
-    let Some(end) = below_foreign_proc(&redis, script) else {
-        return;
-    };
+    let end = some_or_return!(below_foreign_proc(&redis, script));
     end.assert_says("/proc belongs to another pid namespace");
     let (refused, status) = end.stdout.split_once("free\n").expect("the lock is free");
     assert!(!refused.contains("REDLOCK_TOKEN="), "{end:?}");
@@ -797,9 +735,7 @@ fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_kept() {
         echo $?
         cat said >&2
     "#;
-    let Some(end) = below_foreign_proc(&redis, script) else {
-        return;
-    };
+    let end = some_or_return!(below_foreign_proc(&redis, script));
     assert_eq!(end.stdout, "75\n124\n75\n", "{}", end.stderr);
     end.assert_says("may still be running, and redlock can't see them");
 }

@@ -136,9 +136,7 @@ fn protected_mode_is_77_and_says_what_to_do() {
     let addresses = outcome(Command::new("hostname").arg("-I")).stdout;
     let mut addresses = addresses.split_whitespace();
     // A machine without a network has none.
-    let Some(address) = addresses.find(|it| it.contains('.')) else {
-        return;
-    };
+    let address = some_or_return!(addresses.find(|it| it.contains('.')));
     let place = format!("{address}:{}", redis.port);
     redis.play(&format!(
         "77 redis://{place} → is in protected mode … requirepass
@@ -175,7 +173,15 @@ fn a_cluster_is_78_and_the_prefix_and_the_node_are_named_that_make_it_work() {
         78 {url}/3 → {database}
         78 {tagged} → is a Redis Cluster … 127.0.0.1:{port} serves these keys"
     ));
-    here.play(&format!("0 {tagged}"));
+    let redlock = "REDLOCK_PREFIX={redlock}: redlock";
+    here.play(&format!(
+        "0 {tagged}
+        0 {redlock} run -q --shared a -- redlock run -q b -- true
+        0 {redlock} freeze -q a --reason x
+        0 {redlock} thaw -q a
+        0 {redlock} acquire -q a --ttl 2s && {redlock} run -q a -- true
+        0 {redlock} history a | grep -q 'echo ran'"
+    ));
 }
 
 #[test]
@@ -522,10 +528,20 @@ fn a_certificate_is_trusted_by_its_ca_or_for_itself_and_what_is_wrong_with_it_is
 fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad_key_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
-    for name in ["leaf", "stranger"] {
-        self_signed(dir, name, "2", "FALSE");
+    for name in ["leaf", "stranger", "client"] {
+        self_signed(
+            dir,
+            name,
+            "2",
+            if name == "client" { "TRUE" } else { "FALSE" },
+        );
     }
     let (redis, port) = encrypted(dir, "leaf");
+    set(
+        &redis,
+        "tls-ca-cert-file",
+        dir.join("client.crt").to_str().unwrap(),
+    );
     let (files, url) = (dir.display(), format!("rediss://localhost:{port}"));
     let ca = format!("REDLOCK_TLS_CA={files}/leaf.crt");
     let own = format!("REDLOCK_TLS_CERT={files}/stranger.crt REDLOCK_TLS_KEY={files}");
@@ -545,6 +561,11 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
         set(&redis, "tls-auth-clients", asks);
         redis.play(&format!("78 {ca} {own} {url} → {says}"));
     }
+    redis.play(&format!(
+        "78 {ca} REDLOCK_TLS_CERT={files}/client.crt {url} → belong together
+        78 REDLOCK_TLS_CA={files}/none {url} → can't use {files}/none
+        0 {ca} REDLOCK_TLS_CERT={files}/client.crt REDLOCK_TLS_KEY={files}/client.key {url}"
+    ));
     let curve = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-521 -nodes -days 2 -subj /CN=x \
         -addext subjectAltName=DNS:localhost -keyout curve.key -out curve.crt";
     openssl(dir, curve);
@@ -593,6 +614,7 @@ fn tls_on_a_plain_port_no_tls_on_one_of_tls_and_no_redis_are_78_with_the_url_to_
         rediss-sentinel://localhost:{plain}/m → use redis-sentinel://localhost:{plain}/NAME
         redis-sentinel://localhost:{tls}/m → use rediss-sentinel://localhost:{tls}/NAME
         rediss-cluster://localhost:{plain} → use redis-cluster://localhost:{plain}
+        redis-cluster://localhost:{plain} → isn't a node of a Redis Cluster; use redis://localhost:{plain}
         redis-cluster://localhost:{tls} → use rediss-cluster://localhost:{tls}
         '"redis://localhost:{plain}"' → remove the quotes
         redis://127.0.0.1:{http} → does not speak the Redis protocol … "HTTP/1.1 400 Bad Request"
@@ -639,9 +661,7 @@ fn a_url_that_is_wrong_or_leads_nowhere_is_named_with_the_place_where_it_is_set(
 
 #[test]
 fn where_no_url_was_given_and_nothing_listens_the_line_that_starts_a_server_here_is_said() {
-    if !is_permitted(words!("unshare --net ip link set lo up")) {
-        return;
-    }
+    return_unless!(is_permitted(words!("unshare --net ip link set lo up")));
     let redis = Redis::start();
     let programs = redis.dir.path().display();
     let unshare = "unshare --net env -u REDLOCK_URL";
@@ -670,9 +690,7 @@ fn where_no_url_was_given_and_nothing_listens_the_line_that_starts_a_server_here
 fn without_a_url_redlock_says_that_the_locks_are_this_hosts_only() {
     let dir = tempfile::tempdir().unwrap();
     let unshare = words!("unshare --net --pid --fork --kill-child sh -c");
-    if !is_permitted(&[unshare, &["ip link set lo up"]].concat()) {
-        return;
-    }
+    return_unless!(is_permitted(&[unshare, &["ip link set lo up"]].concat()));
     let script = r#"set -e -x; ip link set lo up; cd "$0"; exec 9>&-
         why='on this host only: no REDLOCK_URL is set'
         "$1" --port 6379 --bind 127.0.0.1 --save '' --logfile log >/dev/null &
@@ -818,13 +836,9 @@ impl NameServer {
 
 #[test]
 fn a_host_is_found_whatever_its_name_server_answers_about_ipv6_and_by_a_job_when_it_fails() {
-    let Some(names) = NameServer::start("127.0.0.78") else {
-        return;
-    };
+    let names = some_or_return!(NameServer::start("127.0.0.78"));
     let redis = Redis::start();
-    let Some(start) = with_file(&redis, "/etc/resolv.conf", &names.settings) else {
-        return;
-    };
+    let start = some_or_return!(with_file(&redis, "/etc/resolv.conf", &names.settings));
     let url = format!("redis://redis.internal:{}", redis.port);
     for binary in binaries() {
         for code in [SILENT, NXDOMAIN, SERVFAIL, REFUSED, NOTIMP, 0] {
@@ -854,15 +868,23 @@ fn a_file_or_a_socket_that_cannot_be_used_is_named_without_the_systems_number() 
     let home = redis.dir.path().to_owned();
     let (dir, port, long) = (home.display(), redis.port, "x".repeat(120));
     fs::write(home.join("plain"), "not to be executed").unwrap();
+    fs::write(home.join("empty"), "\n").unwrap();
+    set_mode(&home.join("empty"), 0o600);
     script(&home, "orphan", "#!/no/such/interpreter\n");
     script(&home, "dos", "#!/bin/sh\r\necho hello\r\n");
     let run = "redlock run a --";
     redis.play(&format!(
         r"78 REDLOCK_PASSWORD_FILE={dir}/missing {run} true → can't read the password file {dir}/missing: no such file
         78 REDLOCK_PASSWORD_FILE={dir} {run} true → it is a directory
+        78 REDLOCK_PASSWORD_FILE={dir}/empty {run} true → {dir}/empty
+        78 REDLOCK_REDIS_TIMEOUT=0 {run} true → must be greater than 0
+        78 REDLOCK_SYNC=1001 {run} true → a number of replicas up to 1000
+        78 redis://127.0.0.1:{port}/99 → doesn't have the URL's database
         78 REDLOCK_TLS_CA={dir}/missing redlock -u rediss://127.0.0.1:{port} status → can't use {dir}/missing: no such file
         64 redlock extend --token-file {dir}/missing a → can't read the token file {dir}/missing: no such file
         127 {run} {dir}/missing → can't run {dir}/missing: no such file
+        127 {run} ./no-such-command → can't run ./no-such-command:
+        127 {run} '' → can't run :
         127 {run} no-such-command → can't run no-such-command: not found in $PATH
         127 {run} LANG=C sort → can't run LANG=C: it sets a variable; put env before it
         126 {run} {dir}/plain → it isn't executable; run: chmod +x {dir}/plain
@@ -875,6 +897,7 @@ fn a_file_or_a_socket_that_cannot_be_used_is_named_without_the_systems_number() 
         78 unix://{dir}/redis.log/x → is not a directory
         78 unix://{dir}/{long} → at most 107 bytes"
     ));
+    assert_nothing_left(&redis);
     if let Some(user) = OtherUser::new() {
         set_mode(&home, 0o755);
         set_mode(&redis.socket(), 0o700);

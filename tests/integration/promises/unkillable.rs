@@ -25,13 +25,6 @@ fn run(user: &OtherUser, redis: &Redis, hidepid: u8, script: &str) -> Running {
     start(user, redis, hidepid, &["sh", "-c", shell, script])
 }
 
-/// The pid in the line of the program that is ready.
-fn pid_when_ready(run: &mut Running) -> i32 {
-    let line = run.line();
-    let pid = line.strip_prefix("ready ").and_then(|pid| pid.parse().ok());
-    pid.unwrap_or_else(|| panic!("{line}"))
-}
-
 /// Reads lines up to one that contains this text.
 #[track_caller]
 fn line_with(text: &str, run: &mut Running) -> String {
@@ -57,9 +50,7 @@ fn assert_free(redis: &Redis) {
 
 #[test]
 fn work_that_may_not_be_killed_or_seen_keeps_its_lock_until_it_ends() {
-    let Some(mut user) = OtherUser::new() else {
-        return;
-    };
+    let mut user = some_or_return!(OtherUser::new());
     let beside = format!("{ROOTS} & exec sleep 50");
     let in_its_place = format!("exec {ROOTS}");
     // It becomes redlock's child when its parent has ended.
@@ -74,7 +65,7 @@ fn work_that_may_not_be_killed_or_seen_keeps_its_lock_until_it_ends() {
     ] {
         let redis = Redis::start();
         let mut run = run(&user, &redis, hidepid, script);
-        let roots = pid_when_ready(&mut run);
+        let roots = run.pid_after("ready");
         run.signal(Signal::SIGTERM);
         let line = line_with("can't kill", &mut run);
         let says = match hidepid {
@@ -95,12 +86,10 @@ fn work_that_may_not_be_killed_or_seen_keeps_its_lock_until_it_ends() {
 
 #[test]
 fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
-    let Some(mut user) = OtherUser::new() else {
-        return;
-    };
+    let mut user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
     let mut run = run(&user, &redis, 0, &format!("{ROOTS} & exec sleep 50"));
-    let roots = pid_when_ready(&mut run);
+    let roots = run.pid_after("ready");
     run.signal(Signal::SIGTERM);
     line_with(
         "interrupt redlock again to leave that process running",
@@ -118,9 +107,7 @@ fn a_second_signal_leaves_work_that_may_not_be_killed_and_its_lock() {
 
 #[test]
 fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() {
-    let Some(mut user) = OtherUser::new() else {
-        return;
-    };
+    let mut user = some_or_return!(OtherUser::new());
     let script = format!(
         r#"eval "$(./redlock acquire a --ttl 9s -k 300ms --while-pid $$)"
         {ROOTS} &
@@ -129,7 +116,7 @@ fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() 
     for hidepid in [0, 2] {
         let redis = Redis::start();
         let mut script = start(&user, &redis, hidepid, &["sh", "-c", &script]);
-        let roots = pid_when_ready(&mut script);
+        let roots = script.pid_after("ready");
         let keeper = keeper(&script);
         // By then the keeper has found it.
         redis.await_calls("pexpire", 3);
@@ -148,9 +135,7 @@ fn a_keeper_keeps_the_lock_of_a_killed_script_for_work_that_may_not_be_killed() 
 
 #[test]
 fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run() {
-    let Some(mut user) = OtherUser::new() else {
-        return;
-    };
+    let mut user = some_or_return!(OtherUser::new());
     for ends_by in ["itself", "stop", "lease"] {
         let redis = Redis::start();
         let script = r#"echo "$REDLOCK_HELD"; exec sleep 50"#;
@@ -164,7 +149,7 @@ fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run(
         let mut guard = user.command(&["sh", "-c", guard, &format!("exec {ROOTS}")]);
         guard.env("REDLOCK_URL", redis.tcp_url());
         let mut guard = Running::start(guard.env("REDLOCK_HELD", held));
-        let roots = pid_when_ready(&mut guard);
+        let roots = guard.pid_after("ready");
         let mut stop =
             (ends_by == "stop").then(|| Running::start(&mut redis.redlock(&["stop", "a"])));
         if ends_by == "itself" {
@@ -192,9 +177,7 @@ fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run(
 
 #[test]
 fn a_keeper_that_may_not_see_all_says_so_at_once_and_lets_the_lease_of_a_stopped_script_end() {
-    let Some(mut user) = OtherUser::new() else {
-        return;
-    };
+    let mut user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
     // Nothing shows this process, which lives on: it is root's, and nobody's child.
     let script = r#"eval "$(./redlock acquire a --ttl 60s -k 300ms --while-pid $$)"
@@ -202,7 +185,7 @@ fn a_keeper_that_may_not_see_all_says_so_at_once_and_lets_the_lease_of_a_stopped
     let script = format!("exec 2>&1; {script}");
     let mut script = start(&user, &redis, 2, &["sh", "-c", &script]);
     assert!(script.line().contains("(hidepid)"));
-    pid_when_ready(&mut script);
+    script.pid_after("ready");
     let keeper = keeper(&script);
     ends(&redis, "stop -n a").assert_code(0);
     wait_until("the keeper ends", || !is_alive(keeper));
@@ -213,13 +196,11 @@ fn a_keeper_that_may_not_see_all_says_so_at_once_and_lets_the_lease_of_a_stopped
 
 #[test]
 fn work_that_is_not_there_any_more_is_not_waited_for_where_proc_is_hidden() {
-    let Some(user) = OtherUser::new() else {
-        return;
-    };
+    let user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
     let script = "./become true; setsid sleep 50 & echo ready $!; exec sleep 50";
     let mut run = run(&user, &redis, 2, script);
-    let sleeper = pid_when_ready(&mut run);
+    let sleeper = run.pid_after("ready");
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(143);
     assert!(is_gone(sleeper));
@@ -228,9 +209,7 @@ fn work_that_is_not_there_any_more_is_not_waited_for_where_proc_is_hidden() {
 
 #[test]
 fn doctor_warns_of_a_proc_that_hides_the_processes_of_others() {
-    let Some(user) = OtherUser::new() else {
-        return;
-    };
+    let user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
     for (hidepid, mark) in [(0, "ok"), (1, "warn"), (2, "warn"), (4, "warn")] {
         let shown = start(&user, &redis, hidepid, &["./redlock", "doctor"])
@@ -245,15 +224,13 @@ fn doctor_warns_of_a_proc_that_hides_the_processes_of_others() {
 
 #[test]
 fn work_that_may_not_be_killed_and_forks_on_does_not_keep_redlock_from_its_renewals() {
-    let Some(user) = OtherUser::new() else {
-        return;
-    };
+    let user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
     // It starts one process after the other for as long as the gate is there.
     let forks =
         "./become sh -c 'echo ready $$; while test -e gate; do /bin/true; done' & exec sleep 50";
     let mut run = run(&user, &redis, 0, forks);
-    pid_when_ready(&mut run);
+    run.pid_after("ready");
     run.signal(Signal::SIGTERM);
     line_with("can't kill", &mut run);
     assert_kept(&redis);

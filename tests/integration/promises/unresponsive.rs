@@ -11,11 +11,7 @@ use crate::support::proxy::{Action, Proxy, load_scripts};
 #[track_caller]
 fn send_alone(pid: i32, signal: i32) {
     send(pid, signal);
-    wait_until("it has read the signal", || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        // It sleeps again, or has ended.
-        status.contains("\nShdPnd:\t0000000000000000\n") && state(pid) != Some('R')
-    });
+    await_signals_read(pid);
     thread::sleep(Duration::from_millis(600));
 }
 

@@ -352,7 +352,7 @@ fn on_a_server_without_resp3_a_run_is_renewed_and_waiters_get_their_turns() {
 
 #[test]
 fn a_waiter_gets_its_turn_behind_a_proxy_that_closes_when_it_hears_hello() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let hellos = Arc::new(AtomicUsize::new(0));
     let heard = Arc::clone(&hellos);
     let liar = Liar::new(&redis, move |asked| match asked {
@@ -368,7 +368,6 @@ fn a_waiter_gets_its_turn_behind_a_proxy_that_closes_when_it_hears_hello() {
     waiter.expect_line("mine");
     waiter.finish().assert_code(0);
     assert_eq!(hellos.load(Ordering::Relaxed), 1);
-    assert_nothing_left(&redis);
 }
 
 #[test]
@@ -390,7 +389,7 @@ fn a_proxy_that_can_not_reach_its_redis_is_69() {
 
 #[test]
 fn a_waiter_behind_a_proxy_that_can_not_reach_its_redis_tries_on() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
     let requests = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&requests);
@@ -408,7 +407,6 @@ fn a_waiter_behind_a_proxy_that_can_not_reach_its_redis_tries_on() {
     holder.end();
     waiter.expect_line("mine");
     waiter.finish().assert_code(0);
-    assert_nothing_left(&redis);
 }
 
 /// What is asked, and by which commands.
@@ -423,7 +421,7 @@ static QUESTIONS: [(&str, &str); 6] = [
 
 #[test]
 fn a_reply_without_an_end_takes_no_memory() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let (deep, large) = (&QUESTIONS[..5], &QUESTIONS[1..]);
     for (what, questions, first, again, says) in [
         ("a deep list", deep, "*1\r\n", "*1\r\n", "too deep"),
@@ -444,12 +442,11 @@ fn a_reply_without_an_end_takes_no_memory() {
             assert!(peak < MOST, "{what} for {operation}: {peak} KiB");
         }
     }
-    assert_nothing_left(&redis);
 }
 
 #[test]
 fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let text = Say::Stream(b"$300000000\r\n".to_vec(), b"x".to_vec(), 300_000_000);
     let liar = Liar::new(&redis, once("renew", 2, text));
     let run = liar.run(&redis, "--ttl 9s -k 1s", IDLE);
@@ -458,7 +455,6 @@ fn a_renewal_whose_answer_has_no_end_takes_no_memory_and_is_made_again() {
     assert!(peak < MOST, "{peak} KiB");
     run.signal(Signal::SIGTERM);
     run.finish().assert_code(143);
-    assert_nothing_left(&redis);
 }
 
 /// A run behind a liar has a lease of six seconds. In the middle of a flood, or after some renewals, Redis is gone.
@@ -514,7 +510,7 @@ fn whatever_a_server_answers_to_renewals_command_does_not_outlive_its_lease() {
 #[test]
 fn a_waiter_whose_answer_comes_twice_keeps_its_place_and_gets_its_turn() {
     for n in [1, 2, 3] {
-        let redis = Redis::start();
+        let redis = Redis::left_empty();
         let liar = Liar::new(&redis, once("acquire", n, Say::Twice));
         let holder = Gated::start(&redis, &["a"]).ready();
         let mut waiter = liar.waiter(&redis);
@@ -526,7 +522,6 @@ fn a_waiter_whose_answer_comes_twice_keeps_its_place_and_gets_its_turn() {
         waiter.expect_line("mine");
         waiter.finish().assert_code(0);
         second.finish().assert_code(0);
-        assert_nothing_left(&redis);
     }
 }
 
@@ -671,7 +666,7 @@ fn a_full_socket_file_does_not_hold_up_the_connect_timeout() {
 
 #[test]
 fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
-    let redis = Redis::start();
+    let redis = Redis::left_empty();
     let holder = Gated::start(&redis, &["a"]).ready();
     let arguments = words!("REDLOCK_REDIS_TIMEOUT=2s run a -- true");
     // The third question is a heartbeat. It is asked, and no answer arrives.
@@ -687,7 +682,6 @@ fn a_request_that_is_given_up_is_reset_and_a_release_is_not() {
     outcome(&mut liar.redlock(&redis, arguments)).assert_code(0);
     let (last, left) = liar.left.recv_timeout(TIMEOUT).expect("it goes away");
     assert_eq!((last.as_str(), left), ("release", Left::InOrder));
-    assert_nothing_left(&redis);
 }
 
 /// What drives a terminal, or turns the direction of a text.
@@ -853,6 +847,13 @@ fn assert_obeyed_by_no_agent(end: &Outcome) {
     assert!(!lines.any(is_command), "{end:?}");
 }
 
+/// Lines that show a lock, or a message about it, with its name in the place of NAME.
+const SHOWS_A_NAME: &str = "status NAME;status;status --json;status --json NAME;history --json;\
+    history --json NAME;history --json --skipped NAME;doctor --json NAME;status --names-only;history NAME;\
+    history;history --names-only;history --skipped NAME;history --svg - NAME;doctor NAME;\
+    -v run -n NAME -- true;-v run -w 50ms NAME -- true;stop NAME;release --force --reason NAME NAME;\
+    freeze --reason NAME NAME;thaw NAME";
+
 #[test]
 fn text_of_other_clients_is_no_command_to_a_ci_agent() {
     let redis = Redis::start();
@@ -874,29 +875,7 @@ fn text_of_other_clients_is_no_command_to_a_ci_agent() {
         redis.cli(&["RPUSH", &format!("{key}:history"), &forced]);
         let skipped = format!("9000 busy 7 {} {who}{who}", who.len());
         redis.cli(&["RPUSH", &format!("{key}:skips"), &skipped]);
-        for line in [
-            "status NAME",
-            "status",
-            "status --json",
-            "status --json NAME",
-            "history --json",
-            "history --json NAME",
-            "history --json --skipped NAME",
-            "doctor --json NAME",
-            "status --names-only",
-            "history NAME",
-            "history",
-            "history --names-only",
-            "history --skipped NAME",
-            "history --svg - NAME",
-            "doctor NAME",
-            "-v run -n NAME -- true",
-            "-v run -w 50ms NAME -- true",
-            "stop NAME",
-            "release --force --reason NAME NAME",
-            "freeze --reason NAME NAME",
-            "thaw NAME",
-        ] {
+        for line in SHOWS_A_NAME.split(';') {
             let end = outcome(&mut redis.redlock(&words(&line.replace("NAME", name), &[])));
             assert_obeyed_by_no_agent(&end);
             if line.contains("--json") {
@@ -1004,6 +983,10 @@ pub fn plant(redis: &Redis, name: &str) {
     assert_eq!(redis.cli(&["SET", &key, "token", "PX", "600000"]), "OK");
 }
 
+/// Lines that name a lock which might be an option.
+const NAMES_A_LOCK: &str = "run -- {} true;acquire -- {};extend -- {};release --force -- {};stop -- {};\
+    status -- {};history -- {};freeze --reason x -- {};thaw -- {};doctor -- {}";
+
 #[test]
 fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
     let redis = Redis::start();
@@ -1034,18 +1017,7 @@ fn a_lock_that_others_name_like_an_option_is_neither_listed_nor_used() {
     let keys = || redis.cli(&["KEYS", "*"]).lines().count();
     let before = keys();
     for name in names {
-        for line in [
-            "run -- {} true",
-            "acquire -- {}",
-            "extend -- {}",
-            "release --force -- {}",
-            "stop -- {}",
-            "status -- {}",
-            "history -- {}",
-            "freeze --reason x -- {}",
-            "thaw -- {}",
-            "doctor -- {}",
-        ] {
+        for line in NAMES_A_LOCK.split(';') {
             let end = outcome(&mut redis.redlock(&words(line, &[name])));
             assert_eq!(end.code(), Some(64), "{line} {end:?}");
             assert_eq!(end.stderr.lines().count(), 1, "{line} {end:?}");

@@ -8,16 +8,6 @@ use crate::promises::terminal::{is_stopped, on_terminal, parent, pid_in, shell};
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
-/// The pid in the next line, after this word.
-#[track_caller]
-fn pid_after(word: &str, run: &mut Running) -> i32 {
-    let line = run.line();
-    let pid = line
-        .strip_prefix(word)
-        .and_then(|pid| pid.trim().parse().ok());
-    pid.unwrap_or_else(|| panic!("no {word:?} and pid: {line:?}"))
-}
-
 /// COMMAND of a run with a short lease under a shell, and its redlock.
 fn job(redis: &Redis, terminal: &mut Terminal, command: &str) -> (i32, i32) {
     script(redis.dir.path(), "command", command);
@@ -54,7 +44,7 @@ fn a_process_from_before_the_run_is_no_part_of_the_tree_when_its_parent_ends() {
         read go <"$HOME/started"; exec "$0" run a -c 'echo ready; exec sleep 50'"#;
     let mut started = Gate::at(&redis.dir.path().join("started"));
     let mut run = start(&redis, &["sh", "-c", before, REDLOCK]);
-    let bystander = pid_after("bystander ", &mut run);
+    let bystander = run.pid_after("bystander ");
     // The kernel tells the starts of processes in hundredths of a second.
     std::thread::sleep(std::time::Duration::from_millis(50));
     started.open();
@@ -158,7 +148,7 @@ fn a_command_that_lived_on_after_an_int_may_leave_a_daemon_behind_as_any_other()
     // Longer than a COMMAND would have to end by that INT.
     std::thread::sleep(std::time::Duration::from_secs(1));
     gate.open();
-    let daemon = pid_after("daemon ", &mut run);
+    let daemon = run.pid_after("daemon ");
     gate.open();
     run.finish().assert_exited(0);
     assert!(is_alive(daemon), "the daemon was stopped");
@@ -187,7 +177,7 @@ fn with_children_a_script_holds_its_lock_for_one_without_any_environment_too() {
         env -i sh -c 'read go <"$1"' sh "$HOME/gate" >/dev/null 2>&1 &
         echo script $!"#;
     let mut run = start(&redis, &["bash", "-c", text]);
-    let work = pid_after("script ", &mut run);
+    let work = run.pid_after("script ");
     wait_until("the script has ended", || run.has_ended());
     // The keeper sees the end as soon as we do.
     for _ in 0..50 {

@@ -153,6 +153,10 @@ fn a_mistake_never_repeats_a_password() {
     assert!(!end.stderr.contains("hunter2"), "{end:?}");
 }
 
+/// Lines that name a lock.
+const NAMES_A_LOCK: &str = "run {} -- true;run a {} -- true;acquire {} --format token;status {};history {};\
+    stop {};release {};release --force {};freeze --reason x {};thaw {};doctor {};extend {}";
+
 #[test]
 fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
     let redis = Redis::start();
@@ -163,20 +167,7 @@ fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
         "unix:///run/r.sock?pass=hunter2",
         "https://hunter2@h/x",
     ] {
-        for line in [
-            "run {} -- true",
-            "run a {} -- true",
-            "acquire {} --format token",
-            "status {}",
-            "history {}",
-            "stop {}",
-            "release {}",
-            "release --force {}",
-            "freeze --reason x {}",
-            "thaw {}",
-            "doctor {}",
-            "extend {}",
-        ] {
+        for line in NAMES_A_LOCK.split(';') {
             let end = outcome(&mut redis.redlock(&words(line, &[url])));
             end.assert_said(64, "--url");
             assert!(!format!("{end:?}").contains("hunter2"), "{line}: {end:?}");
@@ -194,25 +185,14 @@ fn an_argument_that_isnt_utf8_is_named_in_a_sentence() {
     outcome(&mut run).assert_said(64, "redlock: $'caf\\351' isn't UTF-8; see redlock run -h");
 }
 
+/// Lines that print something.
+const PRINTS: &str = "-h;--help;help;run --help;--version;help run;completions bash;status;status --json a;\
+    status --prometheus -;history;history --json;doctor;acquire a";
+
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
     let redis = Redis::start();
-    for line in [
-        "-h",
-        "--help",
-        "help",
-        "run --help",
-        "--version",
-        "help run",
-        "completions bash",
-        "status",
-        "status --json a",
-        "status --prometheus -",
-        "history",
-        "history --json",
-        "doctor",
-        "acquire a",
-    ] {
+    for line in PRINTS.split(';') {
         let full = fs::OpenOptions::new().write(true).open("/dev/full");
         let mut command = redis.redlock(&words(line, &[]));
         let end: Outcome = command.stdout(full.unwrap()).output().unwrap().into();

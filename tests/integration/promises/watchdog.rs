@@ -129,10 +129,7 @@ fn a_term_for_every_process_reaches_once_what_a_killed_command_has_left() {
     run.expect_line("asked");
     wait_until("COMMAND was reaped", || is_gone(command));
     send(run.pid(), libc::SIGTERM);
-    wait_until("redlock has read it", || {
-        let status = fs::read_to_string(format!("/proc/{}/status", run.pid())).unwrap();
-        status.contains("\nShdPnd:\t0000000000000000\n") && state(run.pid()) == Some('S')
-    });
+    run.await_signals_read();
     fs::write(redis.dir.path().join("over"), "").unwrap();
     let end = run.finish();
     assert_eq!(end.stdout.matches("asked").count(), 1, "{end:?}");
@@ -411,17 +408,11 @@ fn limited(user: &OtherUser, url: &str, words: &[&str]) -> Running {
 
 #[test]
 fn at_a_limit_of_processes_the_lock_is_renewed_all_the_same() {
-    let Some(mut user) = OtherUser::alone() else {
-        return;
-    };
+    let mut user = some_or_return!(OtherUser::alone());
     let redis = Redis::start();
     let words = words!("--ttl 9s a -- head -n 1 gate");
     let mut run = limited(&user, &redis.tcp_url(), words);
-    let renewals = redis.calls("pexpire");
-    wait_until("it is renewed", || {
-        assert!(!run.has_ended());
-        redis.calls("pexpire") > renewals + 4
-    });
+    run.await_renewals(&redis, 5);
     let tasks = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap();
     assert_eq!(tasks.count(), 1);
     user.open_gate();
@@ -430,9 +421,7 @@ fn at_a_limit_of_processes_the_lock_is_renewed_all_the_same() {
 
 #[test]
 fn at_a_limit_of_processes_the_loss_of_the_lock_is_noticed_before_the_next_renewal() {
-    let Some(user) = OtherUser::alone() else {
-        return;
-    };
+    let user = some_or_return!(OtherUser::alone());
     let redis = Redis::start();
     // The next renewal is due after minutes.
     let words = words!("--ttl 15m a -- sleep 290");
@@ -445,9 +434,7 @@ fn at_a_limit_of_processes_the_loss_of_the_lock_is_noticed_before_the_next_renew
 
 #[test]
 fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
-    let Some(mut user) = OtherUser::alone() else {
-        return;
-    };
+    let mut user = some_or_return!(OtherUser::alone());
     let redis = Redis::start();
     // Two redlocks, and no thread for either.
     let script = "echo ready; read go <gate; exec ./redlock run -w 60s b -- true";
@@ -469,9 +456,7 @@ fn at_a_limit_of_processes_a_deadlock_is_found_all_the_same() {
 
 #[test]
 fn at_a_limit_of_processes_a_command_is_dead_before_its_lease_ends_while_redis_stands_still() {
-    let Some(user) = OtherUser::alone() else {
-        return;
-    };
+    let user = some_or_return!(OtherUser::alone());
     let redis = Redis::start();
     let perl = r#"$SIG{TERM} = "IGNORE"; $| = 1; print "ready $$\n"; sleep 50"#;
     load_scripts(&redis);

@@ -5,6 +5,25 @@
 //! Nothing here sleeps for a guessed time: a test meets its processes at a `ready` line, at the
 //! end of a stream, or at a condition that it waits for.
 
+/// Returns the value of an option. Without one the test ends here: this machine can't do what it needs.
+macro_rules! some_or_return {
+    ($option:expr) => {
+        match $option {
+            Some(value) => value,
+            None => return,
+        }
+    };
+}
+
+/// Ends the test here if this machine can't do what it needs.
+macro_rules! return_unless {
+    ($condition:expr) => {
+        if !$condition {
+            return;
+        }
+    };
+}
+
 mod clock;
 mod cluster;
 mod dice;

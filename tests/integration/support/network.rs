@@ -301,9 +301,7 @@ fn tap() -> File {
 
 #[test]
 fn a_link_delays_loses_and_cuts_off_what_is_sent_in_its_direction_alone() {
-    let Some(network) = Network::of(2) else {
-        return;
-    };
+    let network = some_or_return!(Network::of(2));
     let sockets = [0, 1].map(|host| {
         let bind = || UdpSocket::bind("0.0.0.0:5000").unwrap();
         within(network.hosts[host].pid(), bind)

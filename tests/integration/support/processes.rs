@@ -9,9 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getsid};
 
-use super::{Redis, await_some, path, without_terminal};
+use super::{Redis, await_some, path, wait_until, without_terminal};
 
 /// A temporary directory. If the test fails, all processes that name the directory end with it: in their arguments, in
 /// their environment or as their working directory. Guards of single processes don't know what these have started.
@@ -81,11 +82,26 @@ pub fn send(pid: i32, signal: i32) {
     assert_eq!(result, 0, "can't send {signal} to {pid}");
 }
 
+/// A signal by its name, as in `signal("TERM")`.
+pub fn signal(name: &str) -> Signal {
+    format!("SIG{name}").parse().unwrap()
+}
+
 /// The state letter of a process in proc's stat: R running, S sleeping, T stopped, Z ended.
 pub fn state(pid: i32) -> Option<char> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Waits until a process has read its signals, and sleeps or has ended.
+#[track_caller]
+pub fn await_signals_read(pid: i32) {
+    wait_until("it has read its signals", || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let has_read = status.contains("\nShdPnd:\t0000000000000000\n");
+        !is_alive(pid) || has_read && state(pid) == Some('S')
+    });
 }
 
 /// Whether no trace of a process is left: it has ended and was reaped.

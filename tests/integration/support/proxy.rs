@@ -53,8 +53,6 @@ pub enum Action {
     ResetReply,
     /// It is answered; nothing passes after that, and the connection stays open.
     HalfOpen,
-    /// Its answer comes twice.
-    Duplicate,
 }
 
 /// What one thread of a connection does.
@@ -376,11 +374,7 @@ impl Shared {
                     Action::LoseReply | Action::HalfOpen => {
                         connection.up_is_dead.store(true, Ordering::Relaxed);
                     }
-                    Action::Pass
-                    | Action::StallReply(_)
-                    | Action::Cut(_)
-                    | Action::ResetReply
-                    | Action::Duplicate => {}
+                    Action::Pass | Action::StallReply(_) | Action::Cut(_) | Action::ResetReply => {}
                 }
                 behind = behind.max(arrival);
                 lock(&connection.pending).push_back((action, request.operation));
@@ -428,7 +422,6 @@ impl Shared {
                         continue;
                     }
                     Action::HalfOpen => connection.die(),
-                    Action::Duplicate => bytes.extend(bytes.clone()),
                     Action::Cut(at) => {
                         connection.die();
                         bytes.truncate(at);
@@ -639,7 +632,7 @@ fn values_are_distinguished_and_operations_are_named() {
 }
 
 #[test]
-fn a_request_passes_late_cut_twice_or_not_at_all_as_the_hook_says() {
+fn a_request_passes_late_cut_or_not_at_all_as_the_hook_says() {
     let redis = Redis::start();
     let answer = |action: Action, expected: usize, patience: Duration| {
         let proxy = Proxy::with(&redis, move |request| match request.before {
@@ -668,7 +661,6 @@ fn a_request_passes_late_cut_twice_or_not_at_all_as_the_hook_says() {
         (all, end.map(drop), began.elapsed())
     };
     let (pong, twice) = ("+PONG\r\n", "+PONG\r\n+PONG\r\n");
-    let thrice = "+PONG\r\n+PONG\r\n+PONG\r\n";
     let silent = Err(io::ErrorKind::WouldBlock);
     let was_reset = Err(io::ErrorKind::ConnectionReset);
     let long = Duration::from_secs(60);
@@ -682,7 +674,6 @@ fn a_request_passes_late_cut_twice_or_not_at_all_as_the_hook_says() {
         (Action::Cut(3), "+PONG\r\n+PO", Ok(())),
         (Action::Reset, pong, was_reset),
         (Action::ResetReply, pong, was_reset),
-        (Action::Duplicate, thrice, silent),
     ] {
         let patience = if end == silent {
             Duration::from_millis(500)

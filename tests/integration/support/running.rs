@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{REDLOCK, Redis, TIMEOUT, moment, state, wait_until};
+use super::{REDLOCK, Redis, TIMEOUT, await_signals_read, moment, state, wait_until};
 
 /// A redlock without any server, and with nothing of the environment the tests run in. Words such as `REDLOCK_SYNC=all`
 /// before COMMAND are variables of its environment.
@@ -298,6 +298,15 @@ impl Running {
         }
     }
 
+    /// The pid in the next line, which starts with this word.
+    #[track_caller]
+    pub fn pid_after(&mut self, word: &str) -> i32 {
+        let line = self.line();
+        let rest = line.strip_prefix(word);
+        let pid = rest.and_then(|pid| pid.trim().parse().ok());
+        pid.unwrap_or_else(|| panic!("no {word:?} with a pid: {line:?}"))
+    }
+
     /// The next line of its standard output with its newline; `None` where none comes any more.
     pub fn next_line(&mut self) -> Option<String> {
         let line = self.lines.recv_timeout(TIMEOUT).ok()?;
@@ -323,6 +332,26 @@ impl Running {
             );
             redis.queue("a").contains(&pid)
         });
+    }
+
+    /// Waits until locks were renewed this often from now on, while this process works.
+    #[track_caller]
+    pub fn await_renewals(&mut self, redis: &Redis, count: u64) {
+        let before = redis.calls("pexpire");
+        wait_until("it is renewed", || {
+            assert!(
+                !self.has_ended(),
+                "it has ended; {}",
+                redis.describe_key("a")
+            );
+            redis.calls("pexpire") >= before + count
+        });
+    }
+
+    /// Waits until it has read its signals, and sleeps.
+    #[track_caller]
+    pub fn await_signals_read(&self) {
+        await_signals_read(self.pid());
     }
 
     /// Stops it as Ctrl-Z would, and waits until it is suspended.
@@ -421,12 +450,17 @@ pub struct Gated {
 impl Gated {
     /// Starts one; `arguments` are the options and names of the run.
     pub fn start(redis: &Redis, arguments: &[&str]) -> Self {
-        let (gate, path) = Gate::another(redis.dir.path());
+        let run = redis.redlock(&[&["run"], arguments].concat());
+        Self::of(run, redis.dir.path(), "echo ready; ")
+    }
+
+    /// Starts a command up to the names of its locks, with a gate in this directory and these words of a script before it.
+    pub fn of(mut run: Command, dir: &Path, enter: &str) -> Self {
+        let (gate, path) = Gate::another(dir);
         // Its last line says when it ended, by its own clock.
-        let script = r#"echo ready; read go <"$0"; date +%s%N"#;
-        let command = ["--", "sh", "-c", script, path.to_str().unwrap()];
-        let arguments = [&["run"], arguments, &command].concat();
-        let run = Running::start(&mut redis.redlock(&arguments));
+        let script = format!("{enter}read go <\"$0\"; date +%s%N");
+        run.args(["--", "sh", "-c", &script]).arg(path);
+        let run = Running::start(&mut run);
         Self { run, gate }
     }
 
@@ -448,6 +482,12 @@ impl Gated {
     /// Tells COMMAND to end, whenever it is there.
     pub fn open(&mut self) {
         self.gate.open();
+    }
+
+    /// Waits for the end of the run.
+    #[track_caller]
+    pub fn finish(self) -> Outcome {
+        self.run.finish()
     }
 
     /// Tells COMMAND to end, and waits for the end of the run; when COMMAND ended.

@@ -32,11 +32,19 @@ pub struct Redis {
     before: Vec<String>,
     options: Vec<String>,
     process: Child,
+    is_left_empty: bool,
 }
 
 impl Redis {
     pub fn start() -> Self {
         Self::with(&[])
+    }
+
+    /// A Redis on which nothing may be left of any lock at the end of the test.
+    pub fn left_empty() -> Self {
+        let mut redis = Self::start();
+        redis.is_left_empty = true;
+        redis
     }
 
     /// A Redis with more options, as on its command line: `["--requirepass", "secret"]`.
@@ -66,6 +74,7 @@ impl Redis {
                 before: before.clone(),
                 options: options.clone(),
                 process,
+                is_left_empty: false,
             };
             if redis.comes_up() {
                 return redis;
@@ -183,6 +192,19 @@ impl Redis {
         wait_until(&format!("{command} is called {count} times more"), || {
             self.calls(command) >= expected
         });
+    }
+
+    /// Waits for `count` renewals of a lock, the first of which may have begun before: what is left of its lease grows.
+    #[track_caller]
+    pub fn await_renewals(&self, name: &str, count: u32) {
+        let key = format!("redlock:{name}");
+        for _ in 0..count {
+            let mut before = i64::MAX;
+            wait_until("it is renewed", || {
+                let left = self.cli(&["PTTL", &key]).parse().unwrap();
+                left > std::mem::replace(&mut before, left)
+            });
+        }
     }
 
     /// Number of calls of scripts.
@@ -334,21 +356,24 @@ pub fn is_notice(key: &str) -> bool {
 /// Nothing is left of any lock but its state (and what [`Redis::keys`] leaves out).
 #[track_caller]
 pub fn assert_nothing_left(redis: &Redis) {
+    let left = leftovers(redis);
+    assert!(left.is_empty(), "keys are left: {left:?}");
+}
+
+/// Returns the keys that are left of locks, those of hashes with their contents.
+fn leftovers(redis: &Redis) -> Vec<String> {
     let mut left = redis.keys();
     left.retain(|key| !key.ends_with("}:state") && !is_notice(key));
-    let contents = left
-        .iter()
-        .filter(|key| redis.cli(&["TYPE", key]) == "hash");
-    let contents: Vec<_> = contents.map(|key| redis.cli(&["HGETALL", key])).collect();
-    assert_eq!(
-        left, [""; 0],
-        "keys are left; those of hashes: {contents:?}"
-    );
+    let contents = |key: String| key.clone() + " " + &redis.cli(&["HGETALL", &key]);
+    left.into_iter().map(contents).collect()
 }
 
 impl Drop for Redis {
     fn drop(&mut self) {
+        let is_checked = self.is_left_empty && !std::thread::panicking();
+        let left = is_checked.then(|| leftovers(self)).unwrap_or_default();
         self.kill();
+        assert!(left.is_empty(), "keys are left at the end: {left:?}");
     }
 }
 

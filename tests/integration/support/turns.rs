@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Gate, Outcome, Running};
+use super::Gated;
 
 /// What each of them does first. The kernel's lock goes with the last process of the job, however it ends.
 const ENTER: &str = r#"
@@ -13,45 +13,11 @@ const ENTER: &str = r#"
     echo "$REDLOCK_FENCE $LABEL" >>"$HOME/turns"; echo ready
 "#;
 
-/// A job whose COMMAND says `ready` when it starts, and ends when it is asked to. It may be asked before.
-pub struct Job {
-    pub run: Running,
-    gate: Gate,
-}
-
-impl Job {
-    /// `run` is a command up to the names of the locks; in `home` the jobs write.
-    pub fn start(label: &str, home: &Path, mut run: Command) -> Self {
-        let (gate, path) = Gate::another(home);
+impl Gated {
+    /// Starts a job that takes turns; `run` is a command up to the names of the locks. In `home` the jobs write.
+    pub fn labelled(label: &str, home: &Path, mut run: Command) -> Self {
         run.env("LABEL", label).env("HOME", home);
-        run.args(["--", "sh", "-c", &format!("{ENTER} read go <\"$0\"")]);
-        let run = Running::start(run.arg(&path));
-        Self { run, gate }
-    }
-
-    /// Waits until COMMAND runs.
-    #[track_caller]
-    pub fn ready(mut self) -> Self {
-        self.run.expect_line("ready");
-        self
-    }
-
-    /// Tells COMMAND to end, whenever it is there.
-    pub fn let_go(&mut self) {
-        self.gate.open();
-    }
-
-    /// Waits for the end of the run.
-    #[track_caller]
-    pub fn finish(self) -> Outcome {
-        self.run.finish()
-    }
-
-    /// Tells COMMAND to end, and waits for the end of the run, which is a good one.
-    #[track_caller]
-    pub fn end(mut self) {
-        self.let_go();
-        self.finish().assert_code(0);
+        Self::of(run, home, ENTER)
     }
 }
 

@@ -5,13 +5,10 @@
 //! | P1 | no two that exclude each other beat at a time, except in a window that the manual names (`Class`) |
 //! | P2 | fencing tokens that `redlock fence` accepts never go back |
 //! | P3 | fencing tokens grow in the order in which exclusive holders begin to beat |
-//! | P4 | a freeze keeps new holders out, a success those of `--once-per` |
-//! | P5 | a waiter gets a lock that it could have within a bound |
-//! | P7 | undisturbed waiters get the lock in the order in which they came |
 //! | ends | each process ends soon after the last fault, with a status that the manual names |
 //!
-//! Faults excuse a lot. The summary says how much: the overlaps of each class, and for each other promise how often it was
-//! judged and how often excused.
+//! Faults excuse a lot. The summary says how much: the overlaps of each class. Freezes, successes, waits and the order of
+//! turns (P4, P5, P7) are checked by the model in each order of events, and by tests with the binary.
 
 #[cfg(test)]
 mod tests;
@@ -34,13 +31,8 @@ const SLACK: Nanos = 400 * MS;
 const STARVING: Nanos = 150 * MS;
 /// Longest time between a grant and the start of its waiter.
 const CLAIM: Nanos = 6 * SECOND;
-/// A job that started this long ago stands in the queue.
-const QUEUED: Nanos = SECOND;
 /// Difference between the clocks of servers.
 const CLOCKS: Nanos = 460 * MS;
-const LONGEST_LEASE: Nanos = 10 * SECOND;
-/// Bound of a wait.
-const CALM: Nanos = 4 * SECOND;
 const END: Nanos = 60 * SECOND;
 /// Statuses of a redlock that is broken or misused.
 const WRONG: [i32; 8] = [64, 77, 78, 101, 125, 126, 127, 134];
@@ -48,10 +40,6 @@ const WRONG: [i32; 8] = [64, 77, 78, 101, 125, 126, 127, 134];
 const P1: &str = "P1: two that exclude each other never run at the same time";
 const P2: &str = "P2: a resource that checks the fencing token never goes back";
 const P3: &str = "P3: the fencing token grows with each grant";
-const P4_FREEZE: &str = "P4: a freeze keeps new holders out until it ends";
-const P4_ONCE: &str = "P4: a success counts for --once-per";
-const P5: &str = "P5: a lock that can be had is granted within a bound";
-const P7: &str = "P7: first come, first served";
 const ENDS: &str = "each process ends after the last fault";
 const STATUS: &str = "each process ends with a status that the manual names";
 
@@ -97,26 +85,11 @@ pub struct Verdict {
     accepted: usize,
     refused: usize,
     pub overlaps: BTreeMap<Class, (usize, Nanos)>,
-    /// How often each promise was judged, and how often faults excused that.
-    pub chances: BTreeMap<&'static str, (usize, usize)>,
 }
 
 impl Verdict {
     pub fn of(history: &History) -> Self {
-        let mut verdict = Self::default();
-        for (name, holds) in holds(history) {
-            verdict.holds += holds.len();
-            let lock = Lock {
-                history,
-                name,
-                holds: &holds,
-            };
-            lock.judge_exclusion(&mut verdict);
-            lock.judge_freezes(&mut verdict);
-            lock.judge_successes(&mut verdict);
-            lock.judge_order(&mut verdict);
-            lock.judge_waits(&mut verdict);
-        }
+        let mut verdict = Self::of_exclusion(history);
         judge_writes(history, &mut verdict);
         judge_ends(history, &mut verdict);
         verdict
@@ -126,20 +99,17 @@ impl Verdict {
     pub fn of_exclusion(history: &History) -> Self {
         let mut verdict = Self::default();
         for (name, holds) in holds(history) {
+            verdict.holds += holds.len();
             let holds = &holds;
-            Lock {
+            let lock = Lock {
                 history,
                 name,
                 holds,
-            }
-            .judge_exclusion(&mut verdict);
+            };
+            lock.judge_overlaps(&mut verdict);
+            lock.judge_growth(&mut verdict);
         }
         verdict
-    }
-
-    fn count(&mut self, promise: &'static str, is_judged: bool) {
-        let (judged, excused) = self.chances.entry(promise).or_default();
-        *(if is_judged { judged } else { excused }) += 1;
     }
 
     fn break_promise(&mut self, promise: &'static str, name: &str, span: Span, mut detail: String) {
@@ -155,9 +125,6 @@ impl Verdict {
         for (class, (count, longest)) in &self.overlaps {
             let ms = longest / MS;
             let _ = writeln!(text, "overlaps, {class:?}: {count}, the longest {ms} ms");
-        }
-        for (promise, (judged, excused)) in &self.chances {
-            let _ = writeln!(text, "{promise}: {judged} judged, {excused} excused");
         }
         for broken in &self.broken {
             let _ = writeln!(text, "BROKEN: {}: {}", broken.promise, broken.detail);
@@ -211,11 +178,6 @@ struct Lock<'a> {
 
 // P1.
 impl Lock<'_> {
-    fn judge_exclusion(&self, verdict: &mut Verdict) {
-        self.judge_overlaps(verdict);
-        self.judge_growth(verdict);
-    }
-
     /// Judges each hold at its start, beside those that go on.
     fn judge_overlaps(&self, verdict: &mut Verdict) {
         for (n, later) in self.holds.iter().enumerate() {
@@ -322,9 +284,9 @@ impl Lock<'_> {
     }
 
     fn is_forced(&self, displaced: &Hold, span: Span) -> bool {
-        self.commands(|action| action == OperatorAction::Force)
-            .filter(|(force, _)| force.from <= span.from)
-            .any(|(force, _)| {
+        self.forces()
+            .filter(|force| force.from <= span.from)
+            .any(|force| {
                 let lease = displaced.job.lease();
                 let soon = NOTICING + displaced.job.kill_after.min(lease) + SLACK;
                 let around = Span::new(force.from, force.until.saturating_add(soon));
@@ -349,17 +311,13 @@ impl Lock<'_> {
         faults.filter(|fault| fault.concerns(self.name))
     }
 
-    /// Returns when operators did this, and the exit status.
-    fn commands(
-        &self,
-        is_action: impl Fn(OperatorAction) -> bool,
-    ) -> impl Iterator<Item = (Span, Option<i32>)> {
-        let own = self
-            .history
-            .commands
-            .iter()
-            .filter(move |command| command.name == self.name && is_action(command.action));
-        own.map(|command| (command.span, command.status))
+    /// Returns when operators forced the lock free.
+    fn forces(&self) -> impl Iterator<Item = Span> {
+        let commands =
+            self.history.commands.iter().filter(|command| {
+                command.name == self.name && command.action == OperatorAction::Force
+            });
+        commands.map(|command| command.span)
     }
 
     /// Returns true if no fault of the servers was going on.
@@ -370,14 +328,6 @@ impl Lock<'_> {
             .iter()
             .any(|trouble| trouble.meets(span))
             && !self.faults().any(|fault| fault.span.meets(span))
-    }
-
-    /// Returns true if the servers may have lost data that was there at the beginning of a span.
-    fn may_have_forgotten(&self, span: Span) -> bool {
-        self.faults().any(|fault| {
-            let forgets = fault.forgets != Forgets::Nothing || fault.promotes || fault.sets_clock;
-            forgets && fault.span.meets(span)
-        })
     }
 }
 
@@ -436,7 +386,7 @@ fn may_be_granted_by(history: &History, hold: &Hold, moment: Nanos) -> bool {
     earliest.max(hold.job.started) <= moment
 }
 
-// P3, P4, P7.
+// P3.
 impl Lock<'_> {
     fn judge_growth(&self, verdict: &mut Verdict) {
         let is_exclusive = |hold: &&Hold| hold.limit == 1 && hold.fence.is_some();
@@ -468,182 +418,9 @@ impl Lock<'_> {
         let is_lost = since(one.span.from - SECOND).any(|fault| fault.forgets != Forgets::Nothing)
             && since(self.history.began).any(|fault| fault.sets_clock || fault.promotes);
         let wait = Span::new(next.job.started, begins);
-        let was_forced = self
-            .commands(|action| action == OperatorAction::Force)
-            .any(|(force, _)| force.meets(wait));
+        let was_forced = self.forces().any(|force| force.meets(wait));
         is_lost || one.fence != next.fence && (was_suspended || was_forced)
     }
-
-    /// Looks for grants while the lock is frozen.
-    fn judge_freezes(&self, verdict: &mut Verdict) {
-        for command in &self.history.commands {
-            let OperatorAction::Freeze(length) = command.action else {
-                continue;
-            };
-            if command.name != self.name || command.status != Some(0) {
-                continue;
-            }
-            let begins = command.span.until;
-            let is_next =
-                |action| matches!(action, OperatorAction::Thaw | OperatorAction::Freeze(_));
-            let next = self.commands(is_next).map(|(next, _)| next.from);
-            let next = next.filter(|next| *next > command.span.from).min();
-            let ends = (command.span.from + length).min(next.unwrap_or(Nanos::MAX)) - CLOCKS;
-            let is_judged = begins + CLOCKS < ends
-                && !self.may_have_forgotten(Span::new(command.span.from - SECOND, ends));
-            verdict.count(P4_FREEZE, is_judged);
-            for hold in self.holds.iter().filter(|_| is_judged) {
-                let (began, tolerance) = match granted(self.history, hold) {
-                    Some(moment) => (moment, CLOCKS),
-                    None => (hold.span.from, CLAIM),
-                };
-                if began > begins + tolerance && began < ends {
-                    let after = (began - begins) / MS;
-                    let detail = format!("#{} was granted it {after} ms after", hold.job.id);
-                    verdict.break_promise(P4_FREEZE, self.name, Span::new(begins, began), detail);
-                }
-            }
-        }
-    }
-
-    /// Looks for runs with `--once-per` after a success.
-    fn judge_successes(&self, verdict: &mut Verdict) {
-        let is_success = |hold: &&Hold| {
-            let job = hold.job;
-            let is_recorded = job.status == Some(0) && !job.said.contains("can't release");
-            job.kind == JobKind::Run && job.once_per.is_some() && is_recorded
-        };
-        for success in self.holds.iter().filter(is_success) {
-            let known = success.job.ended.unwrap_or(Nanos::MAX);
-            let others = self.history.jobs.iter().filter(|job| {
-                job.id != success.job.id && job.wants(self.name) && job.started > known
-            });
-            for other in others {
-                let Some(once_per) = other.once_per else {
-                    continue;
-                };
-                let own = self.holds.iter().find(|hold| hold.job.id == other.id);
-                let began = own.map(|hold| granted(self.history, hold).unwrap_or(hold.span.from));
-                let skipped = other.ended.filter(|_| other.said.contains("skipped"));
-                let counts_until = success.span.until + once_per - CLOCKS;
-                let decided = began.or(skipped).filter(|at| *at < counts_until);
-                let Some(decided) = decided else {
-                    continue;
-                };
-                let past = Span::new(success.span.from, decided);
-                let is_judged = !self.may_have_forgotten(past);
-                verdict.count(P4_ONCE, is_judged);
-                if is_judged && began.is_some() {
-                    let detail = format!("#{} ran after #{}", other.id, success.job.id);
-                    verdict.break_promise(P4_ONCE, self.name, past, detail);
-                }
-            }
-        }
-    }
-
-    /// Compares pairs that waited at the same time, one of which had come clearly before the other.
-    fn judge_order(&self, verdict: &mut Verdict) {
-        let is_single = |hold: &&Hold| hold.job.names.len() == 1;
-        for first in self.holds.iter().filter(is_single) {
-            for second in self.holds.iter().filter(is_single) {
-                let came = second.job.started;
-                if first.job.started + QUEUED >= came || came >= first.span.from {
-                    continue;
-                }
-                let waited = Span::new(first.job.started, first.span.from);
-                let is_starved = |one: &Span| one.meets(waited) && one.length() > SLACK;
-                let is_judged = first.job.hits.is_empty()
-                    && second.job.hits.is_empty()
-                    && self.is_quiet(waited)
-                    && !self.history.starved.iter().any(is_starved);
-                verdict.count(P7, is_judged);
-                let is_late = second.span.from <= first.span.from && second.fence < first.fence;
-                if is_judged && is_late {
-                    let detail = format!("#{} came before #{}", first.job.id, second.job.id);
-                    verdict.break_promise(P7, self.name, waited, detail);
-                }
-            }
-        }
-    }
-}
-
-// P5.
-impl Lock<'_> {
-    /// Judges waits beside undisturbed jobs and servers only: a hand-over to a disturbed one takes longer.
-    fn judge_waits(&self, verdict: &mut Verdict) {
-        for job in self.wanting().filter(|job| job.names.len() == 1) {
-            let own = self.holds.iter().find(|hold| hold.job.id == job.id);
-            let ended = job.ended.unwrap_or(self.history.ended);
-            let gave_up = job.patience > 0 && ended - job.started >= job.patience;
-            let until = match own {
-                Some(hold) => hold.span.from,
-                None if job.status == Some(75) && gave_up => ended,
-                None => continue,
-            };
-            let since = self.free_since(job, until);
-            if own.is_none() && since + CALM >= until {
-                continue;
-            }
-            // A disturbed job may have the lock unseen until its lease ends.
-            let around = Span::new(since - LONGEST_LEASE, until);
-            let is_starved = |one: &Span| one.meets(around) && one.length() > SLACK;
-            let is_judged = self.is_quiet(around)
-                && !self.history.starved.iter().any(is_starved)
-                && self.wanting().all(|other| {
-                    let gone = other.ended.unwrap_or(Nanos::MAX);
-                    gone < around.from || other.started > until || is_undisturbed(other)
-                });
-            verdict.count(P5, is_judged);
-            if is_judged && until - since > CALM {
-                let detail = format!("#{} waited {} ms", job.id, (until - since) / MS);
-                verdict.break_promise(P5, self.name, Span::new(since, until), detail);
-            }
-        }
-    }
-
-    fn wanting(&self) -> impl Iterator<Item = &Job> {
-        let jobs = self.history.jobs.iter();
-        jobs.filter(|job| job.wants(self.name))
-    }
-
-    /// Returns since when nobody was seen to have the lock, or to be entitled to it before `job`, and it wasn't frozen.
-    fn free_since(&self, job: &Job, until: Nanos) -> Nanos {
-        let others = self.holds.iter().filter(|other| {
-            let go_on_together = job.limit.min(other.limit) > 1 && other.span.until >= until;
-            other.job.id != job.id && other.span.from < until && !go_on_together
-        });
-        let held = others.map(|other| other.span.until);
-        let before = self.wanting().filter(|other| {
-            let has_held = self.holds.iter().any(|hold| hold.job.id == other.id);
-            other.started < until && other.limit < job.limit && !has_held
-        });
-        let queued = before.map(|other| other.ended.unwrap_or(until));
-        let commands = self.history.commands.iter().filter_map(|freeze| {
-            let OperatorAction::Freeze(length) = freeze.action else {
-                return None;
-            };
-            let is_own = freeze.name == self.name && freeze.span.from < until;
-            is_own.then_some((freeze.span, length))
-        });
-        let frozen = commands.map(|(freeze, length)| {
-            let thaws = self.commands(|action| action == OperatorAction::Thaw);
-            let thaws =
-                thaws.filter(|(thaw, status)| *status == Some(0) && thaw.from > freeze.until);
-            let thawed = thaws.map(|(thaw, _)| thaw.until).min();
-            thawed
-                .unwrap_or(Nanos::MAX)
-                .min(freeze.until.saturating_add(length))
-        });
-        let all = held.chain(queued).chain(frozen);
-        all.fold(job.started, Nanos::max).min(until)
-    }
-}
-
-/// Returns true if a job was left alone and released its only lock, as far as it says.
-fn is_undisturbed(job: &Job) -> bool {
-    let harmless = ["asked to stop", "skipped", "waiting for"];
-    let is_harmless = |line: &str| harmless.iter().any(|words| line.contains(words));
-    job.hits.is_empty() && job.names.len() == 1 && job.said.lines().all(is_harmless)
 }
 
 /// P2: no accepted write begins after one with a larger token has ended.

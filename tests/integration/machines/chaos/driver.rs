@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// Time between two looks at the servers, and its upper bound.
 const LOOK_EVERY: Nanos = 200 * MS;
 const LOOKED_BEFORE: Nanos = 250 * MS;
-/// After each storm nothing is disturbed for longer than the longest lease, so that waits and orders can be judged.
+/// After each storm nothing is disturbed for longer than the longest lease, so that all jobs can go on.
 const STORM: Nanos = 12 * SECOND;
 const CALM: Nanos = 16 * SECOND;
 /// A question that took longer than this got no answer.
@@ -179,9 +179,8 @@ impl Chaos {
 
     fn collect_operators(&mut self) {
         let now = boottime();
-        for (mut command, status) in ended(&mut self.operators) {
+        for (mut command, _) in ended(&mut self.operators) {
             command.span.until = now;
-            command.status = status;
             if let OperatorAction::Freeze(length) = command.action {
                 let thaw = now + length * self.dice.between(10, 120) / 100;
                 self.thaws.push((thaw, command.name));
@@ -202,7 +201,6 @@ impl Chaos {
             action,
             name,
             span: Span::new(began, Nanos::MAX),
-            status: None,
         };
         self.operators.push((process, command));
     }

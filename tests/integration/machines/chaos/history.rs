@@ -80,7 +80,6 @@ pub struct Job {
     pub extends: Nanos,
     /// Its `--wait`, 0 for `--no-wait`.
     pub patience: Nanos,
-    pub once_per: Option<Nanos>,
     pub started: Nanos,
     pub ended: Option<Nanos>,
     /// Exit status, as a shell reports it.
@@ -212,7 +211,6 @@ pub struct OperatorCommand {
     pub action: OperatorAction,
     pub name: &'static str,
     pub span: Span,
-    pub status: Option<i32>,
 }
 
 /// Reads the file of a beater; `None` while it is too young.

@@ -171,9 +171,7 @@ fn run(job: &mut Job, options: &str, dice: &mut Dice) -> String {
     }
     let name = job.names[0].as_str();
     if name == "d" {
-        let once = dice.between(1, 6) * SECOND;
-        job.once_per = Some(once);
-        let _ = write!(more, "--once-per {}s ", once / SECOND);
+        let _ = write!(more, "--once-per {}s ", dice.between(1, 6));
     }
     let words = words.join(" ");
     format!("exec redlock run {options} {more}{name} -- {words}")

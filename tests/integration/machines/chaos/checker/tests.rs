@@ -26,7 +26,6 @@ fn run(id: u32, from: Nanos, until: Nanos) -> Job {
         limit: 1,
         ttl: 2 * SECOND,
         kill_after: 100 * MS,
-        patience: 10 * SECOND,
         started: span.from - 10 * MS,
         ended: Some(span.until + 10 * MS),
         status: Some(0),
@@ -58,14 +57,6 @@ impl Job {
     /// Started at this millisecond.
     fn come(self, at: Nanos) -> Self {
         self.with(|job| job.started = at * MS)
-    }
-
-    /// Gave up without the lock at this millisecond.
-    fn gave_up(self, at: Nanos) -> Self {
-        self.with(|job| {
-            job.processes.clear();
-            (job.status, job.ended) = (Some(75), Some(at * MS));
-        })
     }
 
     fn suspended(self, from: Nanos, until: Nanos) -> Self {
@@ -130,18 +121,12 @@ impl History {
         self.fault(from, |fault| fault.forgets = Forgets::Holds)
     }
 
-    fn command(mut self, action: OperatorAction, from: Nanos) -> Self {
+    fn forced(mut self, from: Nanos) -> Self {
         self.commands.push(OperatorCommand {
-            action,
+            action: OperatorAction::Force,
             name: "a",
             span: span(from, from + 10),
-            status: Some(0),
         });
-        self
-    }
-
-    fn trouble(mut self, from: Nanos, until: Nanos) -> Self {
-        self.troubled.push(span(from, until));
         self
     }
 }
@@ -218,7 +203,7 @@ fn a_suspended_or_killed_supervisor_excuses_overlaps_after_its_lease_only() {
 fn force_excuses_an_overlap_until_the_holder_has_noticed() {
     let with = |until| {
         let two = history(&[run(1, 1000, until), run(2, 2010, 5000)]);
-        classes(&two.command(OperatorAction::Force, 2000))
+        classes(&two.forced(2000))
     };
     assert_eq!(with(2200), [Class::Forced]);
     assert_eq!(with(3500), [Class::Forbidden]);
@@ -226,7 +211,7 @@ fn force_excuses_an_overlap_until_the_holder_has_noticed() {
     let late = |forced| {
         let first = run(1, 2030, 2060).with_fence(1_900_000).come(900);
         let two = history(&[first, run(2, 2020, 5000)]);
-        classes(&two.command(OperatorAction::Force, forced))
+        classes(&two.forced(forced))
     };
     assert_eq!(late(2000), [Class::Forced]);
     assert_eq!(late(1300), [Class::Forbidden]);
@@ -267,7 +252,7 @@ fn fencing_tokens_grow() {
     assert_eq!(broken(&with(next(1_000_000))), [P3]);
     assert_eq!(broken(&with(next(999_999))), [P3]);
     assert_kept(&with(next(999_999).suspended(2000, 2099)));
-    let forced = with(next(999_999).come(900)).command(OperatorAction::Force, 950);
+    let forced = with(next(999_999).come(900)).forced(950);
     assert_kept(&forced);
     // By a clock that was set back, without the lock's state.
     let lost = with(next(999_999)).loss(2000);
@@ -288,92 +273,10 @@ fn a_resource_that_checks_the_token_never_goes_back() {
 }
 
 #[test]
-fn a_freeze_keeps_new_holders_out_until_it_ends() {
-    let with = |from, frozen: Nanos| {
-        let freeze = OperatorAction::Freeze(frozen * MS);
-        history(&[run(1, from, from + 10)]).command(freeze, 1000)
-    };
-    assert_eq!(broken(&with(2000, 5000)), [P4_FREEZE]);
-    assert_kept(&with(1020, 5000));
-    assert_kept(&with(2000, 900));
-    assert_kept(&with(2000, 5000).command(OperatorAction::Thaw, 1500));
-    let late = with(2000, 5000).command(OperatorAction::Thaw, 2500);
-    assert_eq!(broken(&late), [P4_FREEZE]);
-    assert_kept(&with(2000, 5000).loss(1500));
-}
-
-#[test]
-fn a_success_counts_and_a_failure_does_not() {
-    let once = |id, from: Nanos| Job {
-        once_per: Some(SECOND),
-        ..run(id, from, from + 10)
-    };
-    assert_eq!(broken(&history(&[once(1, 1000), once(2, 1500)])), [P4_ONCE]);
-    assert_kept(&history(&[once(1, 1000), once(2, 2100)]));
-    assert_kept(&history(&[once(1, 1000), run(2, 1500, 1510)]));
-    let unrecorded = once(1, 1000).with(|job| job.said = "can't release lock \"a\"".into());
-    assert_kept(&history(&[unrecorded, once(2, 1500)]));
-    let failed = once(1, 1000).with(|job| job.status = Some(3));
-    assert_kept(&history(&[failed, once(2, 1500)]));
-}
-
-#[test]
-fn undisturbed_waiters_get_the_lock_in_order() {
-    let late = || run(1, 5000, 5010).come(3000);
-    let early = || run(2, 5100, 5110).come(1000);
-    assert_eq!(broken(&history(&[late(), early()])), [P7]);
-    assert_kept(&history(&[late(), early().suspended(2000, 2100)]));
-    assert_kept(&history(&[late(), early()]).trouble(2000, 2100));
-}
-
-#[test]
-fn a_lock_that_can_be_had_is_granted_within_a_bound() {
-    let first = || run(1, 1000, 2000);
-    let second = || run(2, 9000, 9100).come(1500);
-    let with = |first| history(&[first, second()]);
-    assert_eq!(broken(&with(first())), [P5]);
-    // The lease of a killed holder must run out first.
-    assert_kept(&with(first().killed(1990)));
-    assert_kept(&with(first()).trouble(2000, 8900));
-    let freeze = OperatorAction::Freeze(20 * SECOND);
-    let frozen = with(first()).command(freeze, 1500);
-    assert_kept(&frozen.command(OperatorAction::Thaw, 8900));
-    // Nor may a waiter give up without it, unless others had it.
-    let none = second().gave_up(12_000);
-    assert_eq!(broken(&history(&[first(), none.clone()])), [P5]);
-    assert_kept(&history(&[run(1, 1000, 11_500), none]));
-    // Another lock's fault is no excuse.
-    let lost = |name: &str| {
-        let name = Some(name.to_owned());
-        with(first()).fault(8900, |fault| fault.name.clone_from(&name))
-    };
-    assert_kept(&lost("a"));
-    assert_eq!(broken(&lost("b")), [P5]);
-    // A reader waits for no reader, except behind a writer.
-    let reader = run(1, 1000, 20_000).limited(SHARED);
-    let readers = [reader, second().limited(SHARED)];
-    assert_eq!(broken(&history(&readers)), [P5]);
-    let writer = run(3, 1200, 2000).gave_up(8000);
-    assert_kept(&history(&[&readers[..], &[writer]].concat()));
-}
-
-#[test]
 fn a_process_that_never_ends_or_ends_oddly_is_found() {
     let mut job = run(1, 1000, 2000);
     job.status = Some(101);
     assert_eq!(broken(&history(&[job.clone()])), [STATUS]);
     (job.ended, job.status) = (None, None);
     assert_eq!(broken(&history(&[job])), [ENDS]);
-}
-
-#[test]
-fn the_summary_counts_excused_chances() {
-    let count = |history: &History, promise| Verdict::of(history).chances[promise];
-    let freeze = OperatorAction::Freeze(5 * SECOND);
-    let frozen = history(&[run(1, 9000, 9010)]).command(freeze, 1000);
-    assert_eq!(count(&frozen, P4_FREEZE), (1, 0));
-    assert_eq!(count(&frozen.loss(1500), P4_FREEZE), (0, 1));
-    let waits = history(&[run(1, 1000, 2000), run(2, 9000, 9100).come(1500)]);
-    assert_eq!(count(&waits, P5), (2, 0));
-    assert_eq!(count(&waits.trouble(2000, 8000), P5), (1, 1));
 }

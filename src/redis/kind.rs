@@ -1,0 +1,82 @@
+//! The trait that each kind of server has its file for: `single`, `sentinel`, `cluster` and `local`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+
+use super::connection::Connection;
+use super::sentinel::poll::RollCall;
+use super::server::Server;
+use super::{Error, left};
+
+/// A kind of server: it finds the server that has the locks.
+pub trait Kind: Send + Sync {
+    /// Connects to the server that has the locks, and authenticates.
+    fn open(&self, search: &Search) -> Result<Connection, Error>;
+
+    /// Like [`Self::open`], for a release: a server that was replaced can't free another client's lock.
+    fn open_to_release(&self, search: &Search) -> Result<Connection, Error> {
+        self.open(search)
+    }
+
+    /// Returns true if the locks have moved away from the server of a connection, as far as can be found out `within` a
+    /// time. Otherwise the connection learns which replicas must confirm what is sent next.
+    fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool;
+
+    /// Returns true if another server may take over from the one that has the locks.
+    fn may_fail_over(&self) -> bool {
+        true
+    }
+
+    /// Returns the time for which a primary is silent until another server takes over, as far as that is known.
+    fn down_after(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns the servers that say which one has the locks, and don't have them.
+    fn witnesses(&self) -> &[Arc<Server>] {
+        &[]
+    }
+
+    /// Asks all witnesses, for a report on each.
+    fn roll_call(&self, _within: Duration) -> Option<RollCall> {
+        None
+    }
+
+    /// Returns the socket of a server of this host that redlock starts.
+    fn local_socket(&self) -> Option<PathBuf> {
+        None
+    }
+
+    /// Returns the ACL rules that a job needs on this kind of server beside the usual ones.
+    fn more_rules(&self) -> &'static str {
+        ""
+    }
+}
+
+/// A search for the server that has the locks.
+pub struct Search {
+    /// The server that was used last, or is tried first, with the credentials for all of them.
+    pub(super) last: Arc<Server>,
+    pub(super) until: Instant,
+    /// All replicas that could follow the primary must confirm.
+    pub(super) needs_all: bool,
+}
+
+impl Search {
+    /// Returns the rest of the time.
+    pub(super) fn left(&self) -> Duration {
+        left(self.until)
+    }
+
+    /// Connects to a server, in the time that is left.
+    pub(super) fn connect(
+        &self,
+        server: &Arc<Server>,
+        questions: &[Cmd],
+    ) -> Result<(Connection, Vec<Value>), Error> {
+        Connection::open(server, self.left(), questions)
+    }
+}
