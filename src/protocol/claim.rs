@@ -122,6 +122,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 /// For a lease that is longer, the short scripts don't do: the index of the names is to be kept up to date as well.
 const LONGEST_PROLONGED: Duration = Duration::from_secs(24 * 3600);
 
+/// Usual time for another server to take over: sentinels take 3 to 4 s with a `down-after-milliseconds` of 2 s.
+pub const FAILOVER: Duration = Duration::from_secs(5);
+
 /// How often a release is repeated at most, each time to remove some dead waiters.
 const DEAD_CALLS: u32 = 1000;
 
@@ -449,9 +452,9 @@ impl Claim {
     /// The same, and once more over a fresh connection where that fails over the one that there was,
     /// which may be broken; `is_slow` is also called before that, as connecting takes its time.
     ///
-    /// If another server may take over, it is repeated for the time of `patience`, at whichever has the locks, until that
-    /// server and all replicas have it. Also says whether they have: otherwise a replica that doesn't know of it may become
-    /// the primary, or be that already.
+    /// If another server may take over, it is repeated at whichever has the locks: for the time of `patience` while none can
+    /// be reached, and for no longer than [`FAILOVER`] until all replicas have it. Also says whether they have: otherwise a
+    /// replica that doesn't know of it may become the primary, or be that already.
     ///
     /// All of it takes no longer than `within`, where that is given: what was sent frees the lock also when the answer
     /// isn't waited for.
@@ -513,7 +516,7 @@ impl Claim {
                     if !matches!(released, Released::NotOurs(_)) {
                         acknowledged.get_or_insert(released.clone());
                     }
-                    (Ok(released), patience)
+                    (Ok(released), patience.min(FAILOVER))
                 }
                 Err(_) if std::mem::take(&mut may_be_broken) => {
                     is_slow();

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::Acquisition;
 use crate::clock::{Moment, now};
-use crate::protocol::{Claim, Client, Error, LeaseState, Locks, Name, ReleaseMode, Released};
+use crate::protocol::{
+    Claim, Client, Error, FAILOVER, LeaseState, Locks, Name, ReleaseMode, Released,
+};
 use crate::report::{self, lost};
 use crate::signal::Signals;
 use crate::supervise::HeldLocks;
@@ -28,10 +30,6 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// then for connecting and one answer over another one. A service manager waits for much longer than the longest of them.
 const FAR: u32 = 6;
 const LONGEST_FAREWELL: Duration = Duration::from_secs(3);
-
-/// Least time for another server to take over, within which locks that were used are released there: sentinels take 3 to 4 s
-/// with a `down-after-milliseconds` of 2 s.
-const FAILOVER: Duration = Duration::from_secs(5);
 
 /// Least time for one release after that: enough to send it to a server that isn't distant.
 pub const TO_SEND: Duration = Duration::from_millis(50);

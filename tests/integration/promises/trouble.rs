@@ -546,6 +546,10 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
     let ca = format!("REDLOCK_TLS_CA={files}/leaf.crt");
     let own = format!("REDLOCK_TLS_CERT={files}/stranger.crt REDLOCK_TLS_KEY={files}");
     let theirs = format!("{own}/stranger.key");
+    let over =
+        "x509 -req -in stranger.csr -CA client.crt -CAkey client.key -CAcreateserial -days -1";
+    openssl(dir, &format!("{over} -out over.crt"));
+    let over = theirs.replace("stranger.crt", "over.crt");
     let required =
         "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
     let in_common = "and redlock have no TLS version, cipher or kind of server key in common";
@@ -555,6 +559,7 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
         ("TLSv1.2", "AES256-SHA", "no", "", in_common),
         ("TLSv1.2", "AES256-SHA", "yes", "", in_common),
         ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", &*theirs, "doesn't"),
+        ("TLSv1.2 TLSv1.3", "DEFAULT", "yes", &*over, "doesn't"),
     ] {
         set(&redis, "tls-protocols", protocols);
         set(&redis, "tls-ciphers", ciphers);
@@ -566,6 +571,23 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
         78 REDLOCK_TLS_CA={files}/none {url} → can't use {files}/none
         0 {ca} REDLOCK_TLS_CERT={files}/client.crt REDLOCK_TLS_KEY={files}/client.key {url}"
     ));
+    let mut gate = Gate::new(&redis);
+    let mut held = redlock(words!("-u {} run --ttl 6s a -c", &url, UNTIL_GATE));
+    held.env("HOME", redis.dir.path());
+    for (setting, file) in [
+        ("CA", "leaf.crt"),
+        ("CERT", "client.crt"),
+        ("KEY", "client.key"),
+    ] {
+        held.env(format!("REDLOCK_TLS_{setting}"), dir.join(file));
+    }
+    let before = redis.calls("evalsha");
+    let held = Running::ready(&mut held);
+    wait_until("it is renewed over the same connection", || {
+        redis.calls("evalsha") >= before + 2
+    });
+    gate.open();
+    held.finish().assert_code(0);
     let curve = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-521 -nodes -days 2 -subj /CN=x \
         -addext subjectAltName=DNS:localhost -keyout curve.key -out curve.crt";
     openssl(dir, curve);
