@@ -168,7 +168,7 @@ pub struct Session {
     is_silent: bool,
     /// The hook was told that the lock is lost.
     loss_told: bool,
-    /// What to do about the event that is being taken in.
+    /// Consequences of the event that is being taken in.
     actions: Vec<Action>,
 }
 

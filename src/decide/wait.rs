@@ -229,7 +229,7 @@ pub struct Wait {
     progress: ProgressSchedule,
     /// The server is being tried again.
     outage: Option<Outage>,
-    /// What to do about the event that is being taken in.
+    /// Consequences of the event that is being taken in.
     actions: Vec<Action>,
 }
 
@@ -489,10 +489,10 @@ impl Wait {
 
     /// Waits for a busy lock in its queue.
     fn remain_queued(&mut self, busy: Rc<Busy>, sent: Moment, now: Moment) {
-        let known = self.place.unwrap_or_default();
+        let before = self.place.unwrap_or_default();
         let place = Place {
-            ticket: busy.ticket.or(known.ticket),
-            polls: known.polls || busy.polls,
+            ticket: busy.ticket.or(before.ticket),
+            polls: before.polls || busy.polls,
         };
         // Each call clears some of them away.
         let (ahead, left) = if busy.is_behind_dead {

@@ -64,15 +64,15 @@ impl Guard {
 
     /// Asks to guard the hold. Repeats a request whose answer was lost: that admits no second guard.
     pub fn admit(&self, client: &mut Client) -> Result<Admitted, Error> {
-        let mut asked = client.call(self.extension(), admitted);
-        if matches!(&asked, Err(error) if error.kind == ErrorKind::Unreachable) {
-            asked = client.call(self.extension(), admitted);
+        let mut admission = client.call(self.extension(), admitted);
+        if matches!(&admission, Err(error) if error.kind == ErrorKind::Unreachable) {
+            admission = client.call(self.extension(), admitted);
         }
-        if asked.is_err() {
+        if admission.is_err() {
             // It may have been admitted all the same.
             let _ = self.leave(client);
         }
-        asked
+        admission
     }
 
     /// A guard with this id.

@@ -75,7 +75,7 @@ impl Cluster {
 /// Requests that a connection makes only in a cluster.
 impl Connection {
     /// Asks for the nodes of the cluster, unless that was done a short time ago. The answer comes in before
-    /// that to what is asked next, and nothing waits for it.
+    /// that to the next question, and nothing waits for it.
     pub(super) fn ask_nodes(&mut self, within: Duration) -> Result<(), Error> {
         let is_fresh = |at: Instant| at.elapsed() < NODES_LAST;
         // All that can follow the primary: that changes with each replica that is added.

@@ -45,8 +45,8 @@ pub(super) struct Confirming {
     pub(super) listed: Listed,
     /// What the last call waits for that does so.
     goal: Option<Goal>,
-    /// How long the replicas may take for it.
-    replicas_may_take: Duration,
+    /// Time for the replicas to confirm it: three quarters of the time for the answer at most.
+    pub(super) replicas_may_take: Duration,
     /// An answer that counts when it is.
     pending: Option<Pending>,
 }

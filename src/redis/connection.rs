@@ -188,7 +188,9 @@ impl Connection {
         self.wire.called = None;
         // What is tracked was asked for before that.
         self.pushes.tracking = false;
-        let (script, until) = (call.script, self.wire.until());
+        // The replicas have as long as the first time.
+        let again = Instant::now() + self.confirming.replicas_may_take * 4 / 3;
+        let (script, until) = (call.script, self.wire.until().max(again));
         self.add_call(number, call, false);
         self.confirming
             .await_replicas(&mut self.wire, script, until);
@@ -373,7 +375,7 @@ impl Connection {
         (!is_same).then_some(Received::Push(Push::KeyChanged))
     }
 
-    /// Asks the server whether it is a replica. The answer comes in before that to what is asked next.
+    /// Asks the server whether it is a replica. The answer comes in before that to the next question.
     pub fn ask_role(&mut self) -> Result<(), Error> {
         self.drain_stale()?;
         self.wire.add(&cmd("ROLE"), Expected::Role);

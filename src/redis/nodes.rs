@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::{Cmd, cmd};
 
+use super::replication::address;
 use super::url::Address;
 
 /// Limit of other nodes that are remembered.
@@ -107,12 +108,13 @@ impl Nodes {
             let is_replica = Some(primary) == own;
             if is_replica
                 && !has("nofailover")
-                && let Some((address, _)) = place.split_once('@')
+                && let Some((place, _)) = place.split_once('@')
+                && let Some((host, port)) = place.rsplit_once(':')
             {
                 shard.insert(id);
                 // A client that only reads the stream has no port.
-                if !is_down && !address.ends_with(":0") {
-                    nodes.replicas.push(address.to_owned());
+                if !is_down && port != "0" {
+                    nodes.replicas.push(address(host, port));
                 }
             }
             match is_replica {
@@ -200,6 +202,7 @@ cc 10.0.0.3:7003@17003,redis-3,shard-id=1 slave aa 0 0 1 connected
 dd 10.0.0.4:7004@17004 slave,fail aa 0 0 1 connected
 ee 10.0.0.5:7005@17005 slave,fail? bb 0 0 1 connected
 ff :0@0 slave,noaddr bb 0 0 1 disconnected
+ii ::1:7009@17009 slave aa 0 0 1 connected
 hh 10.0.0.8:0@0 slave bb 0 0 1 connected
 gg
 ";
@@ -209,11 +212,13 @@ gg
             [
                 tcp("redis-3", 7003),
                 tcp("10.0.0.3", 7003),
+                tcp("::1", 7009),
                 tcp("10.0.0.2", 7002),
                 tcp("10.0.0.5", 7005),
             ]
         );
-        assert_eq!(nodes.replicas, ["10.0.0.3:7003"]);
+        // As ROLE names them.
+        assert_eq!(nodes.replicas, ["10.0.0.3:7003", "[::1]:7009"]);
     }
 
     #[test]

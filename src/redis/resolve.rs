@@ -11,8 +11,8 @@ use super::stream::left;
 use crate::sys::look_up;
 
 /// Returns the addresses of a host. Each lookup has a thread, which may outlive this. Some name servers fail, or are silent, if
-/// they are asked for IPv6 addresses, and musl then finds none at all: so IPv4 addresses are also looked up alone, if both
-/// together fail or take a while.
+/// they are asked for IPv6 addresses or for IPv4 ones, and musl then finds none at all: so IPv4 addresses are also looked up
+/// alone, and then IPv6 ones, if both together fail or take a while.
 pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![(address, port).into()]);
@@ -31,16 +31,27 @@ pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<S
     if let Ok(Ok(addresses)) = first {
         return Ok(addresses);
     }
-    look_up(libc::AF_INET)?;
-    let mut result = Err(io::ErrorKind::TimedOut.into());
-    for _ in 0..if first.is_ok() { 1 } else { 2 } {
-        match answers.recv_timeout(left(until)?) {
+    let mut pending = usize::from(first.is_err());
+    let mut result = first.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let mut families = [libc::AF_INET, libc::AF_INET6].into_iter();
+    loop {
+        let family = families.next();
+        let within = match family {
+            Some(family) => {
+                look_up(family)?;
+                pending += 1;
+                left(until)? / 2
+            }
+            None if pending == 0 => return result,
+            None => left(until)?,
+        };
+        match answers.recv_timeout(within) {
             Ok(Ok(addresses)) => return Ok(addresses),
-            Ok(failed) => result = failed,
+            Ok(failed) => (result, pending) = (failed, pending - 1),
+            Err(_) if family.is_some() => {}
             Err(_) => return result,
         }
     }
-    result
 }
 
 /// Returns the addresses of a host in `/etc/hosts`, if it is there: musl finds only names in the same case.

@@ -72,7 +72,7 @@ pub(super) struct Past {
     last_address: Mutex<Option<SocketAddr>>,
     /// The server said that it is a replica.
     is_replica: AtomicBool,
-    /// The server closes the connection when it is asked for RESP3, as some proxies do. So it is asked once.
+    /// The server closes the connection at a request for RESP3, as some proxies do. So there is one such request.
     pub(super) closes_on_hello: AtomicBool,
     /// The server has asked for a certificate, and there is none.
     lacks_own: Arc<AtomicBool>,

@@ -180,8 +180,8 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 /// The flag of what was forked and has executed nothing since, `PF_FORKNOEXEC`.
 const FORK: u64 = 0x40;
 
-/// The execution of a program, by where the kernel has put its stack, words and environment: somewhere else each time,
-/// and what is forked has all that in the same places.
+/// The execution of a program, by the addresses of its stack, words and environment: the kernel chooses others each time, and
+/// a fork keeps those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Execution([u64; 3]);
 
@@ -202,7 +202,7 @@ impl Execution {
 }
 
 impl Stat {
-    /// Reads what is known of a process; `None` where there is none.
+    /// Reads what is known of a process; `None` if there is none.
     pub fn read(pid: Pid) -> Option<Self> {
         let stat = read(&format!("/proc/{pid}/stat"))?;
         has_own_proc().then(|| Self::parse(pid, &stat))?

@@ -16,7 +16,7 @@ use super::acquisition::{self, Acquisition, Requester, expect_no, outcome_of};
 use super::identity::own_job;
 use super::usage::{Refusal, parse_names, refuse};
 use crate::cli::{self, Format};
-use crate::clock::now;
+use crate::clock::{Timer, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Terms, try_timeout};
@@ -30,7 +30,6 @@ use crate::stderr;
 use crate::supervise::keeper::{self, Target};
 use crate::supervise::process;
 use crate::supervise::procfs::{self, Stat};
-use crate::supervise::run::EventSources;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::{self, poll};
 
@@ -64,11 +63,11 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
         Acquisition::new(settings, names, who, &options.acquire, options.kill_after)?;
     let mut holds = HeldLocks::none(settings.locks.client());
     // Before all else: if this process is terminated here, the shell still has to learn of it.
-    let mut sources = EventSources::new(on_terminal())?;
+    let signals = Signals::take(on_terminal()).context("can't take signals")?;
     let _unread = stderr::Guard::new();
     // Where that can't be found out, they are handed on, as they were handed to us.
     let _ = acquisition.forget_released();
-    let end = acquire_and_print(&acquisition, &mut holds, options, target, &mut sources);
+    let end = acquire_and_print(&acquisition, &mut holds, options, target, &signals);
     match &end {
         Ok(None) => holds.leave(),
         Ok(Some(exit)) => acquisition
@@ -76,7 +75,7 @@ pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
             .release_all(holds),
         Err(_) => {
             acquisition
-                .farewell(&ReleaseMode::UNUSED, Some(&sources.signals))
+                .farewell(&ReleaseMode::UNUSED, Some(&signals))
                 .release_all(holds);
         }
     }
@@ -93,7 +92,7 @@ fn acquire_and_print(
     holds: &mut HeldLocks,
     options: &cli::Acquire,
     target: Option<Target>,
-    sources: &mut EventSources,
+    signals: &Signals,
 ) -> Result<Option<Exit>> {
     let stdout = std::io::stdout();
     let requester = Requester {
@@ -101,14 +100,17 @@ fn acquire_and_print(
         output: Some(stdout.as_fd()),
     };
     let started = now();
-    let opened = acquisition::open(&mut holds.client, &sources.signals);
-    acquisition.acquire_all(started, opened, holds, requester, sources)?;
+    let opened = acquisition::open(&mut holds.client, signals);
+    // A keeper has no descriptor for this timer.
+    let mut timer = Timer::new().context("can't make a timer")?;
+    acquisition.acquire_all(started, opened, holds, requester, signals, &mut timer)?;
+    drop(timer);
     // A keeper's first renewal does that.
     if target.is_none() && holds.client.is_replicated() {
         show_as_held(holds, acquisition.request.ttl);
     }
     let text = text(options, acquisition, holds);
-    wait_for_reader(requester, &sources.signals, holds)?;
+    wait_for_reader(requester, signals, holds)?;
     if options.format == Format::Github {
         holds
             .all
@@ -133,7 +135,7 @@ fn acquire_and_print(
         kill_after: acquisition.terms.kill_after,
         ..Policy::default()
     };
-    keeper::leave_behind(target, policy, holds, &sources.signals)
+    keeper::leave_behind(target, policy, holds, signals)
 }
 
 /// Said of a keeper that may not find all that its script has started.

@@ -19,7 +19,7 @@ use self::background::in_background;
 pub use self::farewell::{Farewell, TO_SEND, left_to_end};
 use super::usage::refuse;
 use crate::cli;
-use crate::clock::{Moment, now};
+use crate::clock::{Moment, Timer, now};
 use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms, shortest_for};
@@ -33,7 +33,6 @@ use crate::signal::{Signals, is_passed_up};
 use crate::supervise::environment::{self, Environment, JobHold};
 use crate::supervise::hook::News;
 use crate::supervise::process::ProcessFd;
-use crate::supervise::run::EventSources;
 use crate::supervise::{HeldLock, HeldLocks};
 use crate::sys::poll;
 
@@ -196,7 +195,8 @@ impl<'a> Acquisition<'a> {
         opened: Result<Option<i32>, protocol::Error>,
         holds: &mut HeldLocks,
         requester: Requester<'_>,
-        EventSources { signals, timer }: &mut EventSources,
+        signals: &Signals,
+        timer: &mut Timer,
     ) -> Result<()> {
         expect_no(opened.or_else(|error| self.first_failure(error).map(|()| None))?)?;
         let mut sorted: Vec<&Name> = self.names.iter().collect();

@@ -294,9 +294,9 @@ impl Run<'_> {
         };
         let mut sources = early.map_or_else(|| EventSources::new(self.on_terminal), Ok)?;
         let _unread = stderr::Guard::new();
-        let requester = Requester::default();
+        let (EventSources { signals, timer }, requester) = (&mut sources, Requester::default());
         let acquired =
-            acquisition.acquire_all(started, opened, &mut holds, requester, &mut sources);
+            acquisition.acquire_all(started, opened, &mut holds, requester, signals, timer);
         let Err(error) = acquired.and_then(|()| self.expect_time_to_start(&holds)) else {
             self.say_short_ttl();
             let slots = self.options.acquire.slots.is_some();

@@ -548,7 +548,7 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
     let theirs = format!("{own}/stranger.key");
     let over =
         "x509 -req -in stranger.csr -CA client.crt -CAkey client.key -CAcreateserial -days -1";
-    openssl(dir, &format!("{over} -out over.crt"));
+    openssl(dir, &format!("{over} -extfile names -out over.crt"));
     let over = theirs.replace("stranger.crt", "over.crt");
     let required =
         "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";

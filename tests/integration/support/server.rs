@@ -371,7 +371,11 @@ fn leftovers(redis: &Redis) -> Vec<String> {
 impl Drop for Redis {
     fn drop(&mut self) {
         let is_checked = self.is_left_empty && !std::thread::panicking();
-        let left = is_checked.then(|| leftovers(self)).unwrap_or_default();
+        let left = if is_checked {
+            leftovers(self)
+        } else {
+            Default::default()
+        };
         self.kill();
         assert!(left.is_empty(), "keys are left at the end: {left:?}");
     }
