@@ -279,8 +279,11 @@ impl Watch {
             }
             let sources = [pipe.as_fd(), timer.as_fd(), signals.as_fd()];
             let _ = poll::wait(&mut sources.map(readable), None);
+            // A message to a dead redlock is another signal, SIGPIPE.
             while let Ok(Some(received)) = sys::next_signal(&signals) {
-                let _ = write((received.signal, now()), pipe);
+                if write((received.signal, now()), pipe).is_err() {
+                    break;
+                }
             }
         }
     }

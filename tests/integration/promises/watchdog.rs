@@ -86,6 +86,23 @@ fn a_kill_of_redlocks_group_leaves_nothing_of_the_command() {
 }
 
 #[test]
+fn a_signal_for_the_watchdog_of_a_dead_redlock_keeps_it_from_nothing() {
+    let redis = Redis::start();
+    let mut run = run(&redis, words!("run --ttl 60s a -c", FAMILY));
+    let family = family(&mut run);
+    let watchdog = await_watchdog(run.pid());
+    // It sees the signal and the end of redlock at once.
+    send(watchdog, libc::SIGSTOP);
+    wait_until("it is stopped", || state(watchdog) == Some('T'));
+    send(run.pid(), libc::SIGKILL);
+    run.finish();
+    send(watchdog, libc::SIGTERM);
+    send(watchdog, libc::SIGCONT);
+    wait_until("all are dead", || !family.iter().any(|&pid| is_alive(pid)));
+    wait_until("it has ended", || !is_alive(watchdog));
+}
+
+#[test]
 fn a_term_for_every_process_reaches_command_once() {
     let redis = Redis::start();
     let command = r#"
