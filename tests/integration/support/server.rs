@@ -374,7 +374,7 @@ impl Drop for Redis {
         let left = if is_checked {
             leftovers(self)
         } else {
-            Default::default()
+            Vec::new()
         };
         self.kill();
         assert!(left.is_empty(), "keys are left at the end: {left:?}");
