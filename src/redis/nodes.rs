@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::{Cmd, cmd};
 
-use super::replication::address;
-use super::url::Address;
+use super::url::{Address, with_port};
 
 /// Limit of other nodes that are remembered.
 const MAX_NODES: usize = 16;
@@ -114,7 +113,7 @@ impl Nodes {
                 shard.insert(id);
                 // A client that only reads the stream has no port.
                 if !is_down && port != "0" {
-                    nodes.replicas.push(address(host, port));
+                    nodes.replicas.push(with_port(host, port));
                 }
             }
             match is_replica {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::reply::lossy_text;
+use super::url::with_port;
 use crate::duration;
 
 /// The replicas that have to have it.
@@ -257,7 +258,7 @@ impl Role {
                 (field("ip"), field("port"), field("state"))
                 && state != "online"
             {
-                self.copying.push(address(host, port));
+                self.copying.push(with_port(host, port));
             }
         }
     }
@@ -274,7 +275,7 @@ impl Role {
             let [host, port, offset] = value.as_sequence()? else {
                 return None;
             };
-            let address = address(&lossy_text(host), &lossy_text(port));
+            let address = with_port(&lossy_text(host), &lossy_text(port));
             Some((address, lossy_text(offset).parse().ok()?))
         };
         Some(Self {
@@ -282,15 +283,6 @@ impl Role {
             replicas: replicas.iter().filter_map(replica).collect(),
             copying: Vec::new(),
         })
-    }
-}
-
-/// An address as lists have it.
-pub(super) fn address(host: &str, port: &str) -> String {
-    if host.contains(':') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
     }
 }
 

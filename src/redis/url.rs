@@ -401,6 +401,15 @@ fn decoded(text: &str, what: &str) -> Result<String, String> {
     Ok(decoded.into_owned())
 }
 
+/// An address as lists have it.
+pub(super) fn with_port(host: &str, port: &str) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
