@@ -167,7 +167,7 @@ fn the_short_script_frees_a_lock_only_after_a_run_that_ended_by_itself_and_keeps
     assert!(!claim.frees(&finished(HoldOutcome::Lost, nothing)));
     assert!(!claim.frees(&ReleaseMode::ByJob));
     assert!(!claim.frees(&ReleaseMode::UNUSED));
-    // It keeps a history, and nothing else says how a hold ended.
+    // The short script always writes to the history.
     claim.lock.history = 0;
     assert!(!claim.frees(&finished(ended, nothing)));
 }

@@ -91,7 +91,7 @@ fn a_signal_for_the_watchdog_of_a_dead_redlock_keeps_it_from_nothing() {
     let mut run = run(&redis, words!("run --ttl 60s a -c", FAMILY));
     let family = family(&mut run);
     let watchdog = await_watchdog(run.pid());
-    // It sees the signal and the end of redlock at once.
+    // The watchdog sees the signal and the end of redlock at once.
     send(watchdog, libc::SIGSTOP);
     wait_until("it is stopped", || state(watchdog) == Some('T'));
     send(run.pid(), libc::SIGKILL);

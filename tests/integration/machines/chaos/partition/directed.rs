@@ -406,8 +406,8 @@ fn cluster_mix() -> Finding {
     finding
 }
 
-/// The same faults befall servers with sentinels: their primary hangs, is cut off, is killed and is replaced on request, a replica
-/// is cut off, and all lines are slow or lose frames.
+/// Faults befall servers with sentinels one after the other: their primary hangs, is cut off, is killed and is replaced on
+/// request, a replica is cut off, and all lines are slow or lose frames.
 fn sentinel_mix() -> Finding {
     const FAULTS: [fn(&mut Lab, usize); 7] = [
         |lab, primary| lab.all.servers[primary].stall(),
@@ -439,7 +439,7 @@ fn sentinel_mix() -> Finding {
     finding
 }
 
-/// How often the faults of a mix come, one unless asked for otherwise.
+/// Number of times that each fault of a mix comes: `PARTITION_ROUNDS`, else 1.
 fn rounds() -> usize {
     asked("PARTITION_ROUNDS").unwrap_or(1)
 }
