@@ -481,7 +481,7 @@ impl<'a> Attempt<'a> {
         let asked = self
             .claim
             .acquire(&mut self.client, request, place.as_ref());
-        // It may have been sent in part.
+        // A request that failed may have been sent in part.
         let within = asked.as_ref().copied().unwrap_or_default();
         self.events.push_back(wait::Event::Sent(sent, within));
         asked.map(drop)
