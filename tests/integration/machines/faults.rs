@@ -54,9 +54,13 @@ fn cases(are_whole: bool) -> Vec<Case> {
         let lost = [Action::LoseRequest, Action::LoseReply, Action::ResetReply];
         let cuts = cuts.into_iter().map(Action::Cut);
         for fault in lost.into_iter().chain(late).chain(cuts) {
-            // A server that has answered to take is waited for if it is gone then.
+            // A server that has answered to take is waited for if it is gone then: here it says that acquire is to be asked.
+            let has_answered = match (place, fault) {
+                ("take", Action::Cut(after)) => after >= ":0\r\n".len(),
+                _ => place == "acquire",
+            };
             let both = [false, true].into_iter();
-            let both = both.filter(|is_gone| !(*is_gone && place == "acquire"));
+            let both = both.filter(|is_gone| !(*is_gone && has_answered));
             cases.extend(both.map(|is_gone| Case {
                 place,
                 fault,
