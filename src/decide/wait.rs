@@ -183,10 +183,9 @@ enum Contact {
     /// It has never answered.
     Unreached,
     Answers,
-    /// It has answered before, or others know of it, and then failed this often in a row, since this moment.
+    /// It has answered before, or others know of it, and fails since this moment.
     Fails {
         since: Moment,
-        times: u32,
     },
 }
 

@@ -35,30 +35,31 @@ impl Wait {
         self.unanswered |= matches!(self.phase, Phase::Asking { .. });
         let (kind, goes_elsewhere) = (error.kind, error.goes_elsewhere());
         // One that has waited goes on waiting; after a failover the list of the replicas takes a while to settle.
-        let is_first = self.place.is_none() && !matches!(self.contact, Contact::Fails { .. });
+        let is_first = !matches!(self.contact, Contact::Fails { .. });
+        let is_new = self.place.is_none() && is_first;
         let lacks_replicas = kind == ErrorKind::NotReplicated;
-        if lacks_replicas && is_first && !self.policy.awaits_replicas {
+        if lacks_replicas && is_new && !self.policy.awaits_replicas {
             return self.end(End::Failed(error));
         }
-        let (since, times) = match self.contact {
+        let since = match self.contact {
             Contact::Unreached if !kind.is_worth_waiting() => {
                 return self.end(End::Failed(error));
             }
-            Contact::Unreached | Contact::Answers => (asked, 1),
-            Contact::Fails { since, times } => (since, times.saturating_add(1)),
+            Contact::Unreached | Contact::Answers => asked,
+            Contact::Fails { since } => since,
         };
         let end = self.tries_until(kind, since);
         if !kind.may_pass() || end.is_some_and(|end| now >= end) {
             return self.end(End::Failed(error));
         }
-        self.contact = Contact::Fails { since, times };
+        self.contact = Contact::Fails { since };
         self.actions.push(Action::Disconnect(error));
         let single_line = self.policy.single_line;
         let new = || Outage::new(kind, since, single_line);
         self.outage.get_or_insert_with(new).becomes(kind, now);
         self.show_outage(now);
         // The first time at once, where the server itself says where to ask.
-        let pause = if goes_elsewhere && times == 1 {
+        let pause = if goes_elsewhere && is_first {
             Duration::ZERO
         } else {
             // Replicas fail to confirm a grant to one waiter at a time.
@@ -66,7 +67,7 @@ impl Wait {
                 ErrorKind::NoPrimary | ErrorKind::Crowded => FAILOVER,
                 _ => RECONNECT,
             };
-            reconnect(times, (self.policy.jitter)(), longest)
+            reconnect(now.since(since), (self.policy.jitter)(), longest)
         };
         let at = asked + pause;
         self.phase = Phase::Connecting {

@@ -80,10 +80,10 @@ pub const RECONNECT: Duration = Duration::from_millis(500);
 /// that a thousand waiters ask less than a thousand times a second.
 pub const FAILOVER: Duration = Duration::from_millis(2500);
 
-/// The pause before another try to reach a server that was reached before and has failed `failures` times
-/// in a row. `jitter` in 0..1: not all come back at the same moment.
-pub fn reconnect(failures: u32, jitter: f64, longest: Duration) -> Duration {
-    let pause = FLOOR.saturating_mul(1 << failures.clamp(1, 6));
+/// The pause before another try to reach a server that was reached before and has failed for as long as `lasting`: a
+/// quarter of that time, by which a run starts later than it could. `jitter` in 0..1: not all come back at the same moment.
+pub fn reconnect(lasting: Duration, jitter: f64, longest: Duration) -> Duration {
+    let pause = (lasting / 4).max(FLOOR * 2);
     pause.min(longest).mul_f64(0.5 + jitter / 2.0)
 }
 
@@ -280,31 +280,21 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fails_is_tried_again_at_once_and_then_less_often() {
-        for (failures, least, most) in [
-            (0, 50, 100),
-            (1, 50, 100),
-            (2, 100, 200),
-            (3, 200, 400),
-            (4, 250, 500),
-            (u32::MAX, 250, 500),
+    fn a_server_that_fails_is_tried_again_after_a_quarter_of_the_time_that_it_has_failed() {
+        for (lasting, usual, in_failover) in [
+            (0, 100, 100),
+            (400, 100, 100),
+            (800, 200, 200),
+            (4_000, 500, 1_000),
+            (10_000, 500, 2_500),
+            (u32::MAX, 500, 2_500),
         ] {
-            assert_eq!(
-                reconnect(failures, 0.0, RECONNECT),
-                MS * least,
-                "{failures}"
-            );
-            assert_eq!(reconnect(failures, 1.0, RECONNECT), MS * most, "{failures}");
+            for (longest, pause) in [(RECONNECT, usual), (FAILOVER, in_failover)] {
+                let tries = |jitter| reconnect(MS * lasting, jitter, longest);
+                assert_eq!(tries(0.0), MS * pause / 2, "{lasting}");
+                assert_eq!(tries(1.0), MS * pause, "{lasting}");
+            }
         }
-    }
-
-    #[test]
-    fn waiters_for_a_failover_try_about_once_in_two_seconds_each() {
-        let tries = |jitter| reconnect(u32::MAX, jitter, FAILOVER);
-        assert_eq!(tries(0.0), MS * 1250);
-        assert_eq!(tries(1.0), MS * 2500);
-        // The first tries are as soon as any: a failover that is asked for takes a moment.
-        assert_eq!(reconnect(1, 1.0, FAILOVER), MS * 100);
     }
 
     #[test]
