@@ -328,6 +328,11 @@ impl Client {
         result
     }
 
+    /// Sends a plain command and waits for its answer.
+    pub(super) fn query(&mut self, command: &Cmd) -> Result<Value, Error> {
+        self.with_connection(|connection, _| connection.query(command))
+    }
+
     /// Calls a script and waits for its answer; what `read` makes of its fields.
     pub(super) fn call<T>(
         &mut self,

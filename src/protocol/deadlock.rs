@@ -10,7 +10,6 @@
 //! the second, so what is found twice was there all at once between the two.
 
 use std::collections::HashMap;
-use std::slice;
 use std::time::Duration;
 
 use redis::Value;
@@ -21,7 +20,6 @@ use super::locks::Locks;
 use super::name::{Name, blocked_key};
 use super::scripts::lossy_text;
 use super::who::{Limit, Who};
-use crate::redis::connection::Connection;
 use crate::redis::error::{Error, ErrorKind};
 use crate::redis::pushes::PRESENCE_CHECK;
 
@@ -62,17 +60,15 @@ const MAX_CHAIN: usize = 100;
 impl WaitEdge {
     /// Publishes that the job waits; the note lasts this long.
     pub fn publish(&self, client: &mut Client, lasting: Duration) -> Result<(), Error> {
-        client.with_connection(|connection, _| {
-            for hold in &self.holds {
-                let mut set = redis::cmd("SET");
-                set.arg(blocked_key(&self.locks.prefix, hold))
-                    .arg(format!("{} {}", self.id, self.wants))
-                    .arg("PX")
-                    .arg(u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX));
-                connection.query(&set)?;
-            }
-            Ok(())
-        })
+        for hold in &self.holds {
+            let mut set = redis::cmd("SET");
+            set.arg(blocked_key(&self.locks.prefix, hold))
+                .arg(format!("{} {}", self.id, self.wants))
+                .arg("PX")
+                .arg(u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX));
+            client.query(&set)?;
+        }
+        Ok(())
     }
 
     /// Takes that back.
@@ -81,32 +77,30 @@ impl WaitEdge {
         for hold in &self.holds {
             unlink.arg(blocked_key(&self.locks.prefix, hold));
         }
-        client.with_connection(|connection, _| connection.query(&unlink).map(drop))
+        client.query(&unlink).map(drop)
     }
 
     /// The cycle that this job has to break, if there is one: it is the one that began to wait
     /// last. The members follow each other: the first holds what this job wants.
     pub fn look(&self, client: &mut Client) -> Result<Option<Vec<CycleMember>>, Error> {
-        client.with_connection(|connection, _| {
-            let Some(first) = self.search(connection)? else {
-                return Ok(None);
-            };
-            let second = self.search(connection)?;
-            let lasting = second.filter(|second| *second == first);
-            let youngest = lasting.filter(|(me, members)| {
-                let mut others = members.iter();
-                others.all(|other| other.began < *me)
-            });
-            Ok(youngest.map(|(_, members)| members))
-        })
+        let Some(first) = self.search(client)? else {
+            return Ok(None);
+        };
+        let second = self.search(client)?;
+        let lasting = second.filter(|second| *second == first);
+        let youngest = lasting.filter(|(me, members)| {
+            let mut others = members.iter();
+            others.all(|other| other.began < *me)
+        });
+        Ok(youngest.map(|(_, members)| members))
     }
 
     /// All members of a cycle through this job except itself, and when it began to wait.
-    fn search(&self, connection: &mut Connection) -> Result<Option<Stuck>, Error> {
+    fn search(&self, client: &mut Client) -> Result<Option<Stuck>, Error> {
         let mut search = CycleSearch {
             locks: &self.locks,
             own_holds: &self.holds,
-            connection,
+            client,
             waiters: HashMap::from([(self.id.clone(), None)]),
         };
         search.follow_waiter(&self.wants, &self.id)
@@ -117,7 +111,7 @@ struct CycleSearch<'a> {
     locks: &'a Locks,
     /// The holds of the searching job.
     own_holds: &'a [String],
-    connection: &'a mut Connection,
+    client: &'a mut Client,
     /// The waiters so far, by their ids. Several paths may lead to one. `None`: it can go on, or is being followed.
     waiters: HashMap<String, Option<Stuck>>,
 }
@@ -125,25 +119,20 @@ struct CycleSearch<'a> {
 impl CycleSearch<'_> {
     /// Follows a waiter if it really is in the queue of this lock, and alive.
     fn follow_waiter(&mut self, name: &Name, id: &str) -> Result<Option<Stuck>, Error> {
-        let locks = self.locks;
-        let inspected = locks.inspect_over(self.connection, slice::from_ref(name))?;
-        let waiting = inspected.iter().find_map(|lock| {
-            let me = lock.waiters.iter().find(|other| other.id == id)?;
-            Some((lock, me))
-        });
-        let Some((lock, me)) = waiting else {
+        let lock = self.locks.inspect_one(self.client, name)?;
+        let Some(me) = lock.waiters.iter().find(|other| other.id == id) else {
             return Ok(None);
         };
         if me.waiter.listens {
             let sharded = me.waiter.is_sharded;
             let mut publish = redis::cmd(if sharded { "SPUBLISH" } else { "PUBLISH" });
-            let channel = locks.lock(name.clone()).channel_of(id);
+            let channel = self.locks.lock(name.clone()).channel_of(id);
             publish.arg(channel).arg(PRESENCE_CHECK);
-            if self.connection.query(&publish)? == Value::Int(0) {
+            if self.client.query(&publish)? == Value::Int(0) {
                 return Ok(None);
             }
         }
-        let members = self.follow_lock(lock, me)?;
+        let members = self.follow_lock(&lock, me)?;
         Ok(members.map(|members| (began(me), members)))
     }
 
@@ -194,12 +183,13 @@ impl CycleSearch<'_> {
     ) -> Result<Option<Vec<CycleMember>>, Error> {
         let mut get = redis::cmd("GET");
         get.arg(blocked_key(&self.locks.prefix, &hold.id));
-        let note = match self.connection.query(&get) {
-            Ok(note) => lossy_text(&note),
+        let client = &mut self.client;
+        let note = client.with_connection(|connection, _| match connection.query(&get) {
             // A key of another type is not a note of ours.
-            Err(error) if error.kind == ErrorKind::Config => return Ok(None),
-            Err(error) => return Err(error),
-        };
+            Err(error) if error.kind == ErrorKind::Config => Ok(Value::Nil),
+            note => note,
+        })?;
+        let note = lossy_text(&note);
         let wanted = note
             .split_once(' ')
             .and_then(|(id, wants)| Some((id, wants.parse::<Name>().ok()?)));

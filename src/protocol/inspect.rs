@@ -220,7 +220,12 @@ const LONGEST_ID: usize = 40;
 impl Locks {
     /// Looks at locks, and at how long a hold of each usually lasts. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
-        client.with_connection(|connection, _| self.inspect_over(connection, names))
+        client.with_connection(|connection, _| {
+            let firsts = self.pages(connection, names, &FIRST_PAGE.map(<[u8]>::to_vec))?;
+            let firsts = firsts.into_iter();
+            let locks = firsts.map(|(lock, next)| self.with_other_pages(connection, lock, next));
+            locks.collect()
+        })
     }
 
     /// Like [`Self::inspect`], for one lock.
@@ -229,23 +234,31 @@ impl Locks {
         all.pop().ok_or_else(|| unexpected_reply(&[]))
     }
 
-    pub(super) fn inspect_over(
+    /// Returns the usual length of a hold of this lock, if the history knows it.
+    pub fn usual(&self, client: &mut Client, name: &Name) -> Result<Option<Duration>, Error> {
+        client.with_connection(|connection, _| {
+            match self.pages(connection, slice::from_ref(name), &NO_WAITERS.map(<[u8]>::to_vec)) {
+                // If redlock may not look at the lock, nothing is usual: that is no reason to end a wait.
+                Err(error) if !error.kind.may_pass() => Ok(None),
+                pages => Ok(pages?.pop().and_then(|(lock, _)| lock.usual)),
+            }
+        })
+    }
+
+    /// Reads one page of each of these locks.
+    fn pages(
         &self,
         connection: &mut Connection,
         names: &[Name],
-    ) -> Result<Vec<Inspected>, Error> {
-        let first_page = FIRST_PAGE.map(<[u8]>::to_vec);
-        let calls = names.iter();
-        let calls = calls.map(|name| self.inspect_call(name, &first_page));
+        page: &Page,
+    ) -> Result<Vec<(Inspected, Option<Page>)>, Error> {
+        let calls = names.iter().map(|name| self.inspect_call(name, page));
         let mut names = names.iter().cloned();
-        let firsts = connection.list(
+        connection.list(
             calls.collect(),
             |answer| inspected(names.next().ok_or_else(|| unexpected_reply(&[]))?, answer),
             |(lock, _)| lock.weight(),
-        )?;
-        let firsts = firsts.into_iter();
-        let locks = firsts.map(|(lock, next)| self.with_other_pages(connection, lock, next));
-        locks.collect()
+        )
     }
 
     /// Adds the holders and waiters that didn't fit into the first answer.
@@ -260,10 +273,8 @@ impl Locks {
             let Some(page) = &next else {
                 return Ok(Some(()));
             };
-            let call = self.inspect_call(&lock.name, page);
-            let read = |answer| inspected(lock.name.clone(), answer);
-            let mut answers = connection.list(vec![call], read, |_| 0)?;
-            let (more, after) = answers.pop().ok_or_else(|| unexpected_reply(&[]))?;
+            let mut pages = self.pages(connection, slice::from_ref(&lock.name), page)?;
+            let (more, after) = pages.pop().ok_or_else(|| unexpected_reply(&[]))?;
             if let (Key::Held(holds), Key::Held(others)) = (&mut lock.key, more.key) {
                 holds.extend(others);
             }
@@ -385,6 +396,8 @@ fn flat(values: Vec<Value>) -> Vec<Value> {
 type Page = [Vec<u8>; 2];
 
 const FIRST_PAGE: [&[u8]; 2] = [b"0", b"-inf"];
+
+const NO_WAITERS: [&[u8]; 2] = [b"0", b""];
 
 /// A lock as one answer shows it, and where the next one goes on, if there is more.
 pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Option<Page>), Error> {
