@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::slice;
 use std::time::Duration;
 
-use redis::Value;
+use redis::{FromRedisValue, Value};
 
 use super::answer::Busy;
 use super::client::Client;
@@ -341,21 +341,17 @@ impl Locks {
             command.arg(index_key(&self.prefix)).arg(&since).arg("+inf");
             command.arg("WITHSCORES");
             command.arg("LIMIT").arg(known).arg(PAGE);
-            let page = flat(array(connection.query_list(&command)?)?);
-            let (pairs, []) = page.as_chunks::<2>() else {
-                return Err(unexpected_reply(&page));
-            };
+            let page = array(connection.query_list(&command)?)?;
+            let pairs = <(Vec<u8>, String)>::from_redis_value_refs(&page);
+            let pairs = pairs.map_err(|_| unexpected_reply(&page))?;
+            let is_last = pairs.len() < PAGE;
             all += pairs.len();
-            for [name, score] in pairs {
-                let score = match score {
-                    Value::Double(score) => score.to_string(),
-                    other => lossy_text(other),
-                };
+            for (name, score) in pairs {
                 known = if score == since { known + 1 } else { 1 };
                 since = score;
-                names.extend(lossy_text(name).parse::<Name>().ok());
+                names.extend(String::from_utf8_lossy(&name).parse::<Name>().ok());
             }
-            if pairs.len() < PAGE {
+            if is_last {
                 return Ok(names);
             }
             if all > MOST_NAMES {
@@ -381,15 +377,6 @@ fn living(guards: Value) -> Result<Vec<GuardEntry>, Error> {
     }
     living.sort_by_key(|guard| guard.since_ms);
     Ok(living)
-}
-
-/// Pairs, as RESP3 has them, one after the other.
-fn flat(values: Vec<Value>) -> Vec<Value> {
-    let each = values.into_iter().flat_map(|value| match value {
-        Value::Array(pair) => pair,
-        other => vec![other],
-    });
-    each.collect()
 }
 
 /// From where on the holders of a lock are listed, and its waiters; empty: all of these are known.
