@@ -150,7 +150,7 @@ impl Settings {
         let Some((replication, place)) = &self.sync else {
             return Ok(());
         };
-        let replicated = self.locks.replicate(*replication);
+        let replicated = self.locks.deployment.replicate(*replication);
         replicated.map_err(|error| BadConfig(format!("{place}: {error}")))
     }
 

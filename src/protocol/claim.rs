@@ -179,7 +179,7 @@ impl Claim {
     ) -> Result<Duration, Error> {
         let needs = Needs {
             sharded: client.is_sharded(),
-            replicated: client.is_replicated(),
+            replicated: client.deployment.replication().is_some(),
         };
         let call = self.acquire_call(request, place, needs);
         if takes(request, place, needs) {
@@ -485,7 +485,7 @@ impl Claim {
         within: Option<Duration>,
         is_slow: impl Fn(),
     ) -> Result<(Released, bool), Error> {
-        let may_fail_over = client.may_fail_over();
+        let may_fail_over = client.deployment.kind.may_fail_over();
         let (began, connecting) = (Instant::now(), client.longest(1));
         let mut may_be_broken = client.is_open();
         let mut pause = AGAIN;

@@ -27,7 +27,8 @@ use crate::redis::wire::{Push, Received};
 
 /// A connection to Redis, open or to be opened by the next request.
 pub struct Client {
-    deployment: Arc<Deployment>,
+    /// The servers behind the URL.
+    pub deployment: Arc<Deployment>,
     connection: Option<Connection>,
     /// Nothing takes longer than this, where that is less than the server's timeout.
     limit: Option<Duration>,
@@ -159,16 +160,6 @@ impl Client {
         self.deployment.server()
     }
 
-    /// Whether another server may take over from the one that has the locks.
-    pub(super) fn may_fail_over(&self) -> bool {
-        self.deployment.kind.may_fail_over()
-    }
-
-    /// Whether it was found among several servers, and has answered this process.
-    pub fn was_found(&self) -> bool {
-        self.may_fail_over() && self.server().was_reached()
-    }
-
     /// Asks the server whether it is a replica, together with the next request; with its answer
     /// [`Server::is_replica`] is known, where the server lets us know.
     pub fn ask_role(&mut self) -> Result<(), Error> {
@@ -203,16 +194,6 @@ impl Client {
         if self.connection.as_mut().is_some_and(moved) {
             self.disconnect();
         }
-    }
-
-    /// Whether a grant and a renewal have to be replicated before they count.
-    pub fn is_replicated(&self) -> bool {
-        self.deployment.replication().is_some()
-    }
-
-    /// Whether all replicas that could follow the primary have to have it.
-    pub fn needs_all_replicas(&self) -> bool {
-        self.deployment.needs_all_replicas()
     }
 
     /// Another way to the same server, not open yet.

@@ -13,8 +13,6 @@ use crate::redis::deployment::Deployment;
 use crate::redis::error::Error;
 use crate::redis::nodes::Nodes;
 use crate::redis::redis_cli::RedisCli;
-use crate::redis::replication::Replication;
-use crate::redis::sentinel::RollCall;
 use crate::redis::server::Server;
 use crate::redis::slot::{hash_slot, hash_tag};
 use crate::redis::tls::TlsFiles;
@@ -40,7 +38,8 @@ pub struct Access<'a> {
 /// The locks of one user. Its `Display` is where they are, and never shows a password.
 #[derive(Clone, Debug)]
 pub struct Locks {
-    pub(super) deployment: Arc<Deployment>,
+    /// The servers behind the URL.
+    pub deployment: Arc<Deployment>,
     /// What each key begins with.
     pub(super) prefix: String,
     /// How many holds of each lock are remembered.
@@ -69,19 +68,6 @@ impl Locks {
         })
     }
 
-    /// Requires replicas to confirm each grant and each renewal from now on, also by clones of these locks.
-    ///
-    /// # Errors
-    /// [`super::ErrorKind::Config`] if it isn't known which replicas there are.
-    pub fn replicate(&self, replication: Replication) -> Result<(), Error> {
-        self.deployment.replicate(replication)
-    }
-
-    /// Whether a grant and a renewal have to be replicated before they count.
-    pub fn are_replicated(&self) -> bool {
-        self.deployment.replication().is_some()
-    }
-
     /// The lock of this name.
     pub fn lock(&self, name: Name) -> Lock {
         Lock {
@@ -93,12 +79,7 @@ impl Locks {
 
     /// Whether they exclude nobody on another host.
     pub fn are_local(&self) -> bool {
-        self.local_socket().is_some()
-    }
-
-    /// Returns the socket of a server of this host that redlock starts.
-    pub fn local_socket(&self) -> Option<PathBuf> {
-        self.deployment.kind.local_socket()
+        self.deployment.kind.local_socket().is_some()
     }
 
     /// Returns the server that was used last, or is tried first.
@@ -115,11 +96,6 @@ impl Locks {
     pub fn remote_address(&self) -> Option<String> {
         let server = self.server();
         (!server.address.is_within_host()).then(|| server.to_string())
-    }
-
-    /// Returns true if a password crosses a network unencrypted.
-    pub fn send_open_password(&self) -> bool {
-        self.deployment.sends_open_password()
     }
 
     /// Returns the user of the URL; the text is `***` if the user may be the password.
@@ -143,11 +119,6 @@ impl Locks {
         hash_tag(&self.prefix).map(|tag| hash_slot(tag.as_bytes()))
     }
 
-    /// Asks all witnesses which server has the locks, if there are any.
-    pub fn roll_call(&self, within: Duration) -> Option<RollCall> {
-        self.deployment.kind.roll_call(within)
-    }
-
     /// Returns the command lines of redis-cli for each witness.
     pub fn witness_clis(&self) -> Vec<RedisCli> {
         let witnesses = self.deployment.kind.witnesses().iter();
@@ -159,14 +130,9 @@ impl Locks {
         Nodes::parse(nodes, &self.server().address).replicas
     }
 
-    /// Whether another server may take over from the one that granted a lock, with a clock of its own.
-    pub fn may_fail_over(&self) -> bool {
-        self.deployment.kind.may_fail_over()
-    }
-
     /// Returns how far apart the clocks may be of the servers that decide when a lock expires: 0 if it is always the same.
     pub fn clock_skew(&self) -> Duration {
-        if self.may_fail_over() {
+        if self.deployment.kind.may_fail_over() {
             CLOCK_SKEW
         } else {
             Duration::ZERO
@@ -178,11 +144,6 @@ impl Locks {
         let replication = self.deployment.replication();
         let replicas = replication.map(|replication| replication.timeout);
         self.server().timeout + replicas.unwrap_or_default()
-    }
-
-    /// How long a primary is silent until another server takes over, as far as that was said when a client connected.
-    pub fn down_after(&self) -> Option<Duration> {
-        self.deployment.kind.down_after()
     }
 
     /// A client that connects with the first request.

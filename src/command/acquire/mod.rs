@@ -106,7 +106,7 @@ fn acquire_and_print(
     acquisition.acquire_all(started, opened, holds, requester, signals, &mut timer)?;
     drop(timer);
     // A keeper's first renewal does that.
-    if target.is_none() && holds.client.is_replicated() {
+    if target.is_none() && holds.client.deployment.replication().is_some() {
         show_as_held(holds, acquisition.request.ttl);
     }
     let text = text(options, acquisition, holds);

@@ -98,14 +98,16 @@ impl<'a> Attempt<'a> {
     ) -> Self {
         let options = acquisition.wait_options;
         let locks = &acquisition.settings.locks;
+        let fails_over = locks.deployment.kind.may_fail_over();
+        let is_known = fails_over && held.client.server().was_reached();
         let policy = wait::Policy {
             limit: WaitLimit::since(started, options.no_wait, options.wait),
             terms: acquisition.terms,
             starts_on_grant: acquisition.starts_on_grant,
             holds_others: !(acquisition.inherited.is_empty() && held.all.is_empty()),
-            awaits_server: acquisition.awaits_server() || held.answered || held.client.was_found(),
-            awaits_replicas: locks.may_fail_over(),
-            failover_may_take: if locks.may_fail_over() {
+            awaits_server: acquisition.awaits_server() || held.answered || is_known,
+            awaits_replicas: fails_over,
+            failover_may_take: if fails_over {
                 held.client.longest(1)
             } else {
                 Duration::ZERO
@@ -463,7 +465,7 @@ impl<'a> Attempt<'a> {
     fn ask(&mut self, place: Option<Place>) -> Result<(), protocol::Error> {
         let opened = self.by_last_answer(|attempt| {
             // While we waited, another server may have become the primary. And what a grant needs to count is asked for each.
-            if place.is_some() || attempt.client.needs_all_replicas() {
+            if place.is_some() || attempt.client.deployment.needs_all_replicas() {
                 attempt.client.follow_locks();
             }
             open(&mut attempt.client, attempt.signals)

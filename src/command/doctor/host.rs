@@ -62,7 +62,7 @@ fn proc() -> Finding {
 }
 
 fn url(settings: &Settings) -> Finding {
-    match settings.locks.local_socket() {
+    match settings.locks.deployment.kind.local_socket() {
         Some(socket) => ok(format!(
             "{THIS_HOST_ONLY}; to stop this server: redis-cli -s {} shutdown (the next command starts it again)",
             quote(&socket)

@@ -67,7 +67,7 @@ pub fn examine(
         let unknown = unknown(NO_SETTINGS);
         return (locks.to_string(), named("connection", [unknown]).collect());
     }
-    let roll_call = locks.roll_call(SENTINEL_WITHIN);
+    let roll_call = locks.deployment.kind.roll_call(SENTINEL_WITHIN);
     let mut client = locks.client();
     let connected = connect(locks, &mut client, until);
     let mut server = Server {
@@ -156,7 +156,7 @@ impl Server<'_> {
             }
             Err(error) => (self.failure(error), unknown(NO_CONNECTION)),
         };
-        let tls = if self.locks.send_open_password() {
+        let tls = if self.locks.deployment.sends_open_password() {
             warn(
                 "the password crosses the network unencrypted: anyone on the path can read it",
                 "connect by rediss:// to a TLS port of the server (docs/servers.md), or by a tunnel",
@@ -306,7 +306,7 @@ impl Server<'_> {
             Some(Quorum::AtLeast(number)) => usize::try_from(number).unwrap_or(usize::MAX),
             None => 0,
         };
-        let fails_over = self.locks.may_fail_over();
+        let fails_over = self.locks.deployment.kind.may_fail_over();
         let named = self.votes.first().map_or(&[][..], |vote| &vote.replicas);
         let priorities = || named.iter().map(|it| it.priority).filter(|it| *it > 0);
         let timeout = self.info.number("repl-timeout").unwrap_or(0);
@@ -515,7 +515,7 @@ impl Server<'_> {
         }
         let user = self.locks.user().unwrap_or("default".into());
         let command = [&["ACL", "SETUSER", &user][..], &rules].concat();
-        let servers = self.locks.may_fail_over().then_some("on each server, ");
+        let servers = self.locks.deployment.kind.may_fail_over().then_some("on each server, ");
         let servers = servers.unwrap_or_default();
         let note = "if it is to acquire locks; ACL SAVE or CONFIG REWRITE keeps it";
         self.command(&command, Some(&format!("{servers}{note}")))

@@ -83,7 +83,7 @@ pub fn run(options: &cli::Run, settings: &Settings) -> Result<Exit> {
         && options.once_per.is_none()
         && options.once.is_none()
         && options.acquire.seq.is_none()
-        && !settings.locks.are_replicated();
+        && settings.locks.deployment.replication().is_none();
     let run = Run {
         options,
         acquisition,
@@ -403,7 +403,7 @@ impl Run<'_> {
     fn say_short_ttl(&self) {
         let acquisition = &self.acquisition;
         let locks = &acquisition.settings.locks;
-        let Some(down_after) = locks.down_after() else {
+        let Some(down_after) = locks.deployment.kind.down_after() else {
             return;
         };
         let ttl = acquisition.request.ttl;
