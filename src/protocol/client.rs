@@ -203,12 +203,8 @@ impl Client {
 
     /// The connection as a client for another thread; what is left has none.
     pub fn hand_over(&mut self) -> Self {
-        Self {
-            connection: self.connection.take(),
-            limit: self.limit,
-            looked: self.looked.take(),
-            ..self.another()
-        }
+        let other = self.another();
+        std::mem::replace(self, other)
     }
 
     /// From now on nothing takes longer than this, or than the settings allow.
