@@ -19,7 +19,7 @@ use crate::decide::exit::Exit;
 use crate::decide::lease::{Lease, Terms};
 use crate::decide::session::Policy;
 use crate::file;
-use crate::protocol::{Admitted, Claim, Client, Guard, Guarded, KILL_AFTER, LeaseState, Name, Who};
+use crate::protocol::{Admitted, Claim, Client, Guard, KILL_AFTER, LeaseState, Name, Who};
 use crate::reason::reason;
 use crate::report;
 use crate::signal::{Signals, on_terminal};
@@ -157,10 +157,10 @@ fn admit_all(
         let claim = Claim::resume(settings.locks.lock(name.clone()), token.clone());
         let guard = Guard::new(claim.clone(), who)?;
         let sent = now();
-        let Guarded {
-            hold, left, ttl, ..
-        } = match guard.admit(&mut holds.client)? {
-            Admitted::Guards(guarded) => guarded,
+        let (hold, left, ttl) = match guard.admit(&mut holds.client)? {
+            Admitted::Guards {
+                hold, left, ttl, ..
+            } => (hold, left, ttl),
             Admitted::NotHeld(state) => return refuse(Exit::Lost, over(name, settings, &state)),
             Admitted::TooMany => {
                 let line = format!(

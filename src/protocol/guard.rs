@@ -30,23 +30,19 @@ pub struct Guard {
 /// What became of the wish to guard a hold.
 #[derive(Debug)]
 pub enum Admitted {
-    Guards(Guarded),
+    Guards {
+        hold: Reentry,
+        /// What is left of the lease, from when the question was sent.
+        left: Duration,
+        /// The TTL that the hold's run asks for.
+        ttl: Duration,
+        /// The newer run that wants the hold's run to end.
+        cancelled_by: Option<Box<Who>>,
+    },
     /// The run is over, or its lock is lost.
     NotHeld(LeaseState),
     /// The lock has as many guards as it may have.
     TooMany,
-}
-
-/// A guard's knowledge of the hold.
-#[derive(Debug)]
-pub struct Guarded {
-    pub hold: Reentry,
-    /// What is left of the lease, from when the question was sent.
-    pub left: Duration,
-    /// The TTL that the hold's run asks for.
-    pub ttl: Duration,
-    /// The newer run that wants the hold's run to end.
-    cancelled_by: Option<Box<Who>>,
 }
 
 impl Guard {
@@ -136,12 +132,12 @@ impl Guard {
 
 fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
     match fields {
-        [Value::Int(1), more, ttl, fence, limit, place, by] => Ok(Admitted::Guards(Guarded {
+        [Value::Int(1), more, ttl, fence, limit, place, by] => Ok(Admitted::Guards {
             hold: reentry(fence, limit, place)?,
             left: left(more)?,
             ttl: left(ttl)?,
             cancelled_by: entry(by, Who::parse)?.map(Box::new),
-        })),
+        }),
         [Value::Int(3)] => Ok(Admitted::TooMany),
         other => not_ours(other).map(Admitted::NotHeld),
     }
@@ -151,9 +147,9 @@ fn admitted(fields: &[Value]) -> Result<Admitted, Error> {
 pub(super) fn extended(answer: Value) -> Result<LeaseState, Error> {
     let fields = array(answer)?;
     match admitted(&fields)? {
-        Admitted::Guards(Guarded {
+        Admitted::Guards {
             left, cancelled_by, ..
-        }) => Ok(LeaseState::Held { left, cancelled_by }),
+        } => Ok(LeaseState::Held { left, cancelled_by }),
         Admitted::NotHeld(state) => Ok(state),
         Admitted::TooMany => Err(unexpected_reply(&fields)),
     }

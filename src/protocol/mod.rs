@@ -99,7 +99,7 @@ pub use self::claim::{Claim, FAILOVER, Place, QueueOptions, ReleaseMode, Request
 pub use self::client::{Client, Incoming, left};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
-pub use self::guard::{Admitted, Guard, Guarded};
+pub use self::guard::{Admitted, Guard};
 pub use self::history::{HistoryEntry, HoldOutcome, LockHistory, SkipReason};
 pub use self::inspect::{Hold, Inspected, Key, RESULTS, Record, Waiting, Which};
 pub use self::lock::{Forced, FreezeReply, Lock};
