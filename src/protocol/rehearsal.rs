@@ -51,7 +51,7 @@ struct Rehearsal<'a> {
     last: Claim,
     speaks_resp3: bool,
     is_subscribed: bool,
-    is_sharded: bool,
+    needs: Needs,
 }
 
 impl Locks {
@@ -76,7 +76,7 @@ impl Locks {
             who,
             speaks_resp3: false,
             is_subscribed: false,
-            is_sharded: false,
+            needs: Needs::default(),
         };
         let refusal = rehearsal.subscribe(client, until)?;
         let calls_until = until.checked_sub(REMOVED_WITHIN).unwrap_or(until);
@@ -117,7 +117,7 @@ impl Rehearsal<'_> {
             is_denied |= matches!(incoming, Incoming::SubscribeDenied);
         }
         self.speaks_resp3 = client.with_connection(|it, _| Ok(it.speaks_resp3()))?;
-        self.is_sharded = client.is_sharded();
+        self.needs.sharded = client.is_sharded();
         self.is_subscribed = self.speaks_resp3 && !is_denied;
         Ok(answers.iter().find_map(|answer| match answer {
             Value::ServerError(error) => Some(client.refusal(error, None)),
@@ -129,7 +129,7 @@ impl Rehearsal<'_> {
     fn why_deaf(&self, client: &mut Client, until: Instant) -> Option<Error> {
         let channel = self.lock.channel_of(&self.waiter.id());
         let channel = String::from_utf8_lossy(&channel);
-        let question: &[&str] = match (self.speaks_resp3, self.is_sharded) {
+        let question: &[&str] = match (self.speaks_resp3, self.needs.sharded) {
             (true, true) => &["SSUBSCRIBE", &channel],
             (true, false) => &["SUBSCRIBE", &channel],
             (false, _) => &["HELLO", "3"],
@@ -213,11 +213,7 @@ impl Rehearsal<'_> {
             ticket: None,
             polls: !self.is_subscribed,
         };
-        let needs = Needs {
-            sharded: self.is_sharded,
-            replicated: false,
-        };
-        let wait = || waiter.acquire_call(&request, Some(&place), needs);
+        let wait = || waiter.acquire_call(&request, Some(&place), self.needs);
         let acquire = |claim: &Claim| claim.acquire_call(&request, None, Needs::default());
         let finished = ReleaseMode::Finished {
             outcome: HoldOutcome::Status(0),
