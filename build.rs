@@ -29,8 +29,9 @@ fn main() {
         let hash = sha1_smol::Sha1::from(&source).digest();
         fs::write(out.join(format!("{name}.lua")), &source).expect("OUT_DIR can be written");
         constants.extend([format!(
-            "pub static {}: Script = Script {{ source: include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}.lua\")), hash: \"{hash}\", counts_when_replicated: {}, may_arrive_late: {} }};\n",
+            "pub static {}: Script = Script {{ source: include_str!(concat!(env!(\"OUT_DIR\"), \"/{name}.lua\")), hash: \"{hash}\", keys: {}, counts_when_replicated: {}, may_arrive_late: {} }};\n",
             name.to_uppercase(),
+            keys_of(&source),
             COUNT_WHEN_REPLICATED.contains(&name),
             MAY_ARRIVE_LATE.contains(&name)
         )]);
@@ -43,6 +44,13 @@ fn main() {
     println!("cargo::rerun-if-changed=src/protocol");
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=build.rs");
+}
+
+/// Returns the number of the last key that a script uses.
+fn keys_of(source: &str) -> usize {
+    let numbers = source.split("KEYS[").skip(1);
+    let numbers = numbers.filter_map(|rest| rest.split(']').next()?.parse().ok());
+    numbers.max().unwrap_or_default()
 }
 
 /// Lists the pages of the manual, which `redlock help` shows.

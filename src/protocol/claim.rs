@@ -165,7 +165,7 @@ impl Claim {
     /// Subscribes to the channel on which this claim is notified of its turn, with the next
     /// [`Self::acquire`]: so no message can fall between that one's answer and the subscription.
     pub fn subscribe(&self, client: &mut Client) -> Result<(), Error> {
-        let channel = self.lock.channel_of(&self.id());
+        let channel = self.lock.keys.of(&self.id());
         client.with_connection(|connection, _| connection.subscribe(&channel))
     }
 
@@ -332,7 +332,7 @@ impl Claim {
             script: &PROLONG,
             keys: vec![
                 keys.lock.clone(),
-                keys.meta.clone(),
+                keys.of("meta"),
                 self.lock.notice("cancelled", &self.id()),
             ],
             args: self.args([ms(ttl), ms(ttl + REMEMBERED)]),
@@ -434,7 +434,7 @@ impl Claim {
         if let ReleaseMode::Unused { is_pending: false } = mode {
             args.push(b"1".to_vec());
         }
-        self.lock.call_with_guards(&RELEASE, args)
+        self.lock.call(&RELEASE, args)
     }
 
     /// Returns true if [`FREE`] may do for a release: a run is over that has ended by itself, and doesn't keep its lock.

@@ -126,7 +126,7 @@ impl CycleSearch<'_> {
         if me.waiter.listens {
             let sharded = me.waiter.is_sharded;
             let mut publish = redis::cmd(if sharded { "SPUBLISH" } else { "PUBLISH" });
-            let channel = self.locks.lock(name.clone()).channel_of(id);
+            let channel = self.locks.lock(name.clone()).keys.of(id);
             publish.arg(channel).arg(PRESENCE_CHECK);
             if self.client.query(&publish)? == Value::Int(0) {
                 return Ok(None);

@@ -106,7 +106,7 @@ impl Guard {
         let token = self.claim.token().as_bytes().to_vec();
         let insists = u8::from(self.insists).to_string().into();
         let args = vec![token, self.id.clone().into(), self.who.clone(), insists];
-        self.claim.lock().call_with_guards(&GUARD, args)
+        self.claim.lock().call(&GUARD, args)
     }
 
     /// The work is over. Safe to repeat; where it fails, the lease ends by itself.
@@ -126,7 +126,7 @@ impl Guard {
     pub(super) fn leave_call(&self) -> Call {
         let token = self.claim.token().as_bytes().to_vec();
         let args = vec![token, self.id.clone().into()];
-        self.claim.lock().call_with_guards(&LEAVE, args)
+        self.claim.lock().call(&LEAVE, args)
     }
 }
 

@@ -229,7 +229,7 @@ impl Lock {
         let (reason, ms) = (reason.to_string(), after.as_millis().to_string());
         let by = by.map_or(Vec::new(), |by| by.to_json());
         let args = vec![reason.into(), ms.into(), who.to_json(), by];
-        let call = self.call_with_skips(&SKIP, args);
+        let call = self.call(&SKIP, args);
         client.limit_to(SKIP_WITHIN);
         let noted = client.call(call, |fields| match fields {
             [Value::Int(1)] => Ok(None),
@@ -252,7 +252,7 @@ impl Locks {
     ) -> Result<(), E> {
         for few in names.chunks(FEW) {
             let locks = few.iter().map(|name| self.lock(name.clone()));
-            let calls = locks.map(|lock| lock.call_with_skips(&HISTORY, Vec::new()));
+            let calls = locks.map(|lock| lock.call(&HISTORY, Vec::new()));
             let calls = calls.collect();
             let (mut names, mut goes_on) = (few.iter(), Ok(true));
             client.with_connection(|connection, _| {

@@ -221,7 +221,7 @@ impl Locks {
     /// Looks at locks, and at how long a hold of each usually lasts. One round trip for a hundred names.
     pub fn inspect(&self, client: &mut Client, names: &[Name]) -> Result<Vec<Inspected>, Error> {
         client.with_connection(|connection, _| {
-            let firsts = self.pages(connection, names, &FIRST_PAGE.map(<[u8]>::to_vec))?;
+            let firsts = self.pages(connection, names, FIRST_PAGE)?;
             let firsts = firsts.into_iter();
             let locks = firsts.map(|(lock, next)| self.with_other_pages(connection, lock, next));
             locks.collect()
@@ -237,7 +237,7 @@ impl Locks {
     /// Returns the usual length of a hold of this lock, if the history knows it.
     pub fn usual(&self, client: &mut Client, name: &Name) -> Result<Option<Duration>, Error> {
         client.with_connection(|connection, _| {
-            match self.pages(connection, slice::from_ref(name), &NO_WAITERS.map(<[u8]>::to_vec)) {
+            match self.pages(connection, slice::from_ref(name), NO_WAITERS) {
                 // If redlock may not look at the lock, nothing is usual: that is no reason to end a wait.
                 Err(error) if !error.kind.may_pass() => Ok(None),
                 pages => Ok(pages?.pop().and_then(|(lock, _)| lock.usual)),
@@ -250,7 +250,7 @@ impl Locks {
         &self,
         connection: &mut Connection,
         names: &[Name],
-        page: &Page,
+        page: [&[u8]; 2],
     ) -> Result<Vec<(Inspected, Option<Page>)>, Error> {
         let calls = names.iter().map(|name| self.inspect_call(name, page));
         let mut names = names.iter().cloned();
@@ -273,6 +273,7 @@ impl Locks {
             let Some(page) = &next else {
                 return Ok(Some(()));
             };
+            let page = page.each_ref().map(Vec::as_slice);
             let mut pages = self.pages(connection, slice::from_ref(&lock.name), page)?;
             let (more, after) = pages.pop().ok_or_else(|| unexpected_reply(&[]))?;
             if let (Key::Held(holds), Key::Held(others)) = (&mut lock.key, more.key) {
@@ -294,12 +295,13 @@ impl Locks {
     }
 
     /// Returns the call that reads a page of a lock, and how long its newest holds lasted.
-    fn inspect_call(&self, name: &Name, page: &Page) -> Call {
-        let lock = self.lock(name.clone());
-        let mut call = lock.call_with_guards(&INSPECT, Vec::new());
-        call.args = vec![NEWEST.to_string().into()];
-        call.args.extend_from_slice(page);
-        call
+    fn inspect_call(&self, name: &Name, page: [&[u8]; 2]) -> Call {
+        let newest = NEWEST.to_string();
+        let args = [newest.as_bytes()].into_iter().chain(page);
+        Call {
+            args: args.map(<[u8]>::to_vec).collect(),
+            ..self.lock(name.clone()).call(&INSPECT, Vec::new())
+        }
     }
 
     /// Has the server notify us when one of these locks changes for the next time, where it can.

@@ -1,5 +1,6 @@
 //! One lock on a server: its keys, and what is done to it from outside, without a claim.
 
+use std::iter;
 use std::time::Duration;
 
 use redis::Value;
@@ -32,13 +33,7 @@ impl Lock {
 
     /// The key of a kind of notice for the run with this id (`lib/notices.lua` has the kinds).
     pub(super) fn notice(&self, kind: &str, id: &str) -> Vec<u8> {
-        let ending = format!("{kind}:{id}");
-        [&self.keys.channels[..], ending.as_bytes()].concat()
-    }
-
-    /// The channel of the waiter with this id.
-    pub(super) fn channel_of(&self, id: &str) -> Vec<u8> {
-        [&self.keys.channels, id.as_bytes()].concat()
+        self.keys.of(&format!("{kind}:{id}"))
     }
 
     /// Frees the lock from any holder, or (with `id`) takes it from that holder only, or removes that waiter
@@ -133,42 +128,21 @@ impl Lock {
         })
     }
 
-    /// Like [`Self::call`], for a script that knows of guards and of runs that ended without the lock.
-    pub(super) fn call_with_skips(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
-        let mut call = self.call_with_guards(script, args);
-        call.keys.push(self.keys.skips.clone());
-        call
-    }
-
-    /// The same as [`Self::call`], for a script that knows of guards.
-    pub(super) fn call_with_guards(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
-        let mut call = self.call(script, args);
-        call.keys.push(self.keys.guards.clone());
-        call
-    }
-
-    /// A call with all keys of this lock, but for the guards; what all scripts need comes before the arguments.
+    /// A call with the keys of this lock that the script takes; what all scripts need comes before the arguments.
     pub(super) fn call(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
-        let keys = &self.keys;
         let common = [
             self.name.as_str().into(),
-            keys.channels.clone(),
+            self.keys.of(""),
             self.history.to_string().into(),
         ];
+        let of = |kind| self.keys.of(kind);
+        let first = ["state", "meta", "holders", "queue", "waiters", "history"].map(of);
+        let last = ["slots", "exempt", "guards", "skips"].map(of);
+        let [lock, index] = [&self.keys.lock, &self.keys.index].map(|key| iter::once(key.clone()));
+        let keys = lock.chain(first).chain(index).chain(last);
         Call {
             script,
-            keys: vec![
-                keys.lock.clone(),
-                keys.state.clone(),
-                keys.meta.clone(),
-                keys.holders.clone(),
-                keys.queue.clone(),
-                keys.waiters.clone(),
-                keys.history.clone(),
-                keys.index.clone(),
-                keys.slots.clone(),
-                keys.exempt.clone(),
-            ],
+            keys: keys.take(script.keys).collect(),
             args: common.into_iter().chain(args).collect(),
         }
     }

@@ -67,19 +67,8 @@ impl fmt::Display for Name {
 pub(super) struct Keys {
     /// The lock itself: prefix and name, a string that holds the token.
     pub(super) lock: Vec<u8>,
-    pub(super) state: Vec<u8>,
-    pub(super) meta: Vec<u8>,
-    pub(super) holders: Vec<u8>,
-    pub(super) queue: Vec<u8>,
-    pub(super) waiters: Vec<u8>,
-    /// Waiters that ignore freezes.
-    pub(super) exempt: Vec<u8>,
-    pub(super) slots: Vec<u8>,
-    pub(super) history: Vec<u8>,
-    pub(super) skips: Vec<u8>,
-    pub(super) guards: Vec<u8>,
-    /// Beginning of each waiter's channel, and of the key of each notice.
-    pub(super) channels: Vec<u8>,
+    /// Beginning of all other keys, and of each waiter's channel.
+    start: String,
     /// The names of the locks in use below this prefix.
     pub(super) index: Vec<u8>,
 }
@@ -95,20 +84,15 @@ impl Keys {
             None => format!("{{{}}}:{lock}", number_in(hash_slot(lock.as_bytes()))),
         };
         Self {
-            state: format!("{tag}:state").into(),
-            meta: format!("{tag}:meta").into(),
-            holders: format!("{tag}:holders").into(),
-            queue: format!("{tag}:queue").into(),
-            waiters: format!("{tag}:waiters").into(),
-            exempt: format!("{tag}:exempt").into(),
-            slots: format!("{tag}:slots").into(),
-            history: format!("{tag}:history").into(),
-            skips: format!("{tag}:skips").into(),
-            guards: format!("{tag}:guards").into(),
-            channels: format!("{tag}:").into(),
+            start: format!("{tag}:"),
             index: index_key(prefix),
             lock: lock.into(),
         }
+    }
+
+    /// Returns the key of this kind of data, or the channel of the waiter with this id.
+    pub(super) fn of(&self, kind: &str) -> Vec<u8> {
+        format!("{}{kind}", self.start).into()
     }
 }
 
@@ -173,9 +157,9 @@ mod tests {
     fn all_keys_of_a_lock_share_its_hash_slot() {
         let keys = Keys::new("redlock:", &"deploy".parse().unwrap());
         assert_eq!(keys.lock, b"redlock:deploy");
-        assert_eq!(keys.state, b"{redlock:deploy}:state");
+        assert_eq!(keys.of("state"), b"{redlock:deploy}:state");
         let keys = Keys::new("redlock:", &"a{b}c".parse().unwrap());
-        assert_eq!(keys.meta, b"{b}:redlock:a{b}c:meta");
+        assert_eq!(keys.of("meta"), b"{b}:redlock:a{b}c:meta");
         assert_eq!(
             hash_tag("{b}:redlock:a{b}c:meta"),
             hash_tag("redlock:a{b}c")
@@ -195,27 +179,11 @@ mod tests {
         for prefix in ["redlock:", "", "{app}:", "x}:", "{}:", "a}{b"] {
             for name in ["deploy", "a{b}c", "a{}b", "{}", "a{}{b}", "{{a}}", "é{}"] {
                 let keys = Keys::new(prefix, &name.parse().unwrap());
-                let Keys {
-                    state,
-                    meta,
-                    holders,
-                    queue,
-                    waiters,
-                    exempt,
-                    slots,
-                    history,
-                    skips,
-                    guards,
-                    channels,
-                    ..
-                } = &keys;
-                for key in [
-                    state, meta, holders, queue, waiters, exempt, slots, history, skips, guards,
-                    channels,
-                ] {
-                    let text = String::from_utf8_lossy(key);
+                for kind in ["", "state", "c0ffee", "forced:c0ffee"] {
+                    let key = keys.of(kind);
+                    let text = String::from_utf8_lossy(&key);
                     assert_eq!(
-                        hash_slot_of(key),
+                        hash_slot_of(&key),
                         hash_slot_of(&keys.lock),
                         "{prefix}{name}: {text}"
                     );
@@ -228,26 +196,9 @@ mod tests {
     fn with_a_hash_tag_in_the_prefix_every_key_is_in_its_slot() {
         for (prefix, tag) in [("{redlock}:", "redlock"), ("ci{a}:", "a"), ("{b}{c}", "b")] {
             for name in ["deploy", "a{b}c", "a{}b", "{}", "é"] {
-                let Keys {
-                    lock,
-                    state,
-                    meta,
-                    holders,
-                    queue,
-                    waiters,
-                    exempt,
-                    slots,
-                    history,
-                    skips,
-                    guards,
-                    channels,
-                    index,
-                } = Keys::new(prefix, &name.parse().unwrap());
+                let keys = Keys::new(prefix, &name.parse().unwrap());
                 let blocked = blocked_key(prefix, "0123456789ab");
-                for key in [
-                    lock, state, meta, holders, queue, waiters, exempt, slots, history, skips,
-                    guards, channels, index, blocked,
-                ] {
+                for key in [keys.of("state"), keys.lock, keys.index, blocked] {
                     let text = String::from_utf8_lossy(&key);
                     assert_eq!(
                         hash_slot_of(&key),

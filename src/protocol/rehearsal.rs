@@ -127,7 +127,7 @@ impl Rehearsal<'_> {
 
     /// Returns why a waiter can't subscribe, by asking once more for the answer.
     fn why_deaf(&self, client: &mut Client, until: Instant) -> Option<Error> {
-        let channel = self.lock.channel_of(&self.waiter.id());
+        let channel = self.lock.keys.of(&self.waiter.id());
         let channel = String::from_utf8_lossy(&channel);
         let question: &[&str] = match (self.speaks_resp3, self.needs.sharded) {
             (true, true) => &["SSUBSCRIBE", &channel],
@@ -186,7 +186,7 @@ impl Rehearsal<'_> {
     /// Returns the commands that remove all keys of the lock. The index is other locks', too.
     fn removal(&self) -> [Cmd; 2] {
         let index = &self.lock.keys.index;
-        let mut keys = self.lock.call_with_skips(&SKIP, Vec::new()).keys;
+        let mut keys = self.lock.call(&SKIP, Vec::new()).keys;
         keys.retain(|key| key != index);
         for claim in [&self.holder, &self.waiter] {
             let notices = ["cancelled", "removed", "forced", "left"];
@@ -222,7 +222,7 @@ impl Rehearsal<'_> {
         let who = self.who.to_json();
         let ttl = TTL.as_millis().to_string();
         let skip = vec!["busy".into(), "0".into(), who.clone(), Vec::new()];
-        let skip = lock.call_with_skips(&SKIP, skip);
+        let skip = lock.call(&SKIP, skip);
         let stop = lock.call(&STOP, vec![holder.id().into(), who.clone()]);
         let freeze = lock.call(&FREEZE, vec![ttl.into(), who.clone()]);
         let release = holder.release_call(&ReleaseMode::UNUSED);

@@ -6,6 +6,8 @@ use redis::{Cmd, cmd};
 pub struct Script {
     pub source: &'static str,
     pub hash: &'static str,
+    /// How many keys it takes.
+    pub keys: usize,
     /// Where replicas have to have what is written, an answer that begins with 1, or is a number that isn't 0, counts only
     /// once they have.
     pub counts_when_replicated: bool,
@@ -53,6 +55,7 @@ mod tests {
     static SCRIPT: Script = Script {
         source: "return 1",
         hash: "e0e1f9fabfc9d4800c877a703b823ac0578ff8db",
+        keys: 2,
         counts_when_replicated: false,
         may_arrive_late: false,
     };

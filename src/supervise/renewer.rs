@@ -223,7 +223,9 @@ impl RenewalTask {
         let sent = now();
         let states = Claim::check_all(claims, client, *ttl)?;
         let checked = answer(Task::Check, sent, claims.iter(), states);
-        if client.deployment.replication().is_some() && checked.shortest().is_some_and(|left| left > *ttl) {
+        if client.deployment.replication().is_some()
+            && checked.shortest().is_some_and(|left| left > *ttl)
+        {
             // What the work has extended is replicated when a later renewal is.
             Claim::renew_all(claims, client, *ttl)?;
         }

@@ -110,12 +110,11 @@ fn names(bytes: &[u8]) {
         let key = std::str::from_utf8(key).expect("keys are texts");
         hash_slot(hash_tag(key).unwrap_or(key).as_bytes())
     };
-    let first = [&keys.state, &keys.meta, &keys.holders, &keys.queue].map(|key| slot(key));
-    let more = [&keys.waiters, &keys.exempt, &keys.slots].map(|key| slot(key));
-    let rest = [&keys.history, &keys.skips, &keys.channels].map(|key| slot(key));
-    let all = first.into_iter().chain(more).chain(rest);
+    let kinds = ["", "state", "forced:c0ffee"];
     assert!(
-        all.into_iter().all(|own| own == slot(&keys.lock)),
+        kinds
+            .iter()
+            .all(|kind| slot(&keys.of(kind)) == slot(&keys.lock)),
         "{prefix:?} {name:?}"
     );
 }

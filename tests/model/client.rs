@@ -205,7 +205,7 @@ impl Client {
     /// The channel on which it is notified.
     pub fn channel(&self) -> Vec<u8> {
         let claim = &self.setup.claim;
-        claim.lock().channel_of(&claim.id())
+        claim.lock().keys.of(&claim.id())
     }
 
     /// Whether it does something on its own, now or later.

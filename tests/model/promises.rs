@@ -169,7 +169,7 @@ impl Facts {
         now_ms: i64,
     ) -> Result<(), Broken> {
         let keys = &rules.lock.keys;
-        let fence = |data| field(data, &keys.state, b"fence");
+        let fence = |data| field(data, &keys.of("state"), b"fence");
         // What was asked for, and not what the server has of it.
         let argument = |n: usize| call.args.get(n).map_or(&b""[..], Vec::as_slice);
         for promise in &rules.promises {
@@ -214,7 +214,7 @@ impl Facts {
                     };
                     let waits = |data: &Data, client: &Rc<Client>| {
                         let token = client.setup.claim.token().as_bytes();
-                        let queue = data.kind::<Members>(0, &keys.queue);
+                        let queue = data.kind::<Members>(0, &keys.of("queue"));
                         queue.is_some_and(|queue| queue.iter().any(|(_, own)| own == token))
                     };
                     if waits(after, by) && !self.has_superseded[by.number] {

@@ -136,6 +136,7 @@ fn digest_of_abandoned(link: &Link) -> u128 {
 pub fn digest_of_data(data: &Data, rules: &Rules) -> u128 {
     let mut hasher = Digester::new();
     let keys = &rules.lock.keys;
+    let (state, history) = (keys.of("state"), keys.of("history"));
     let end_ms = rules.end_ms();
     data.entries().next().is_none().hash(&mut hasher);
     // A list of names is for people.
@@ -145,7 +146,7 @@ pub fn digest_of_data(data: &Data, rules: &Rules) -> u128 {
         let expires = entry.expires.map(|at| at.min(latest));
         (key, expires).hash(&mut hasher);
         match &*entry.content {
-            Content::Hash(fields) if key == keys.state => {
+            Content::Hash(fields) if key == state => {
                 // Nothing depends on how many ended how, nor on freezes that are over.
                 let counted = |field: &[u8]| field.starts_with(b"ended:") || field == b"freezes";
                 for (field, value) in fields.iter().filter(|(field, _)| !counted(field)) {
@@ -160,7 +161,7 @@ pub fn digest_of_data(data: &Data, rules: &Rules) -> u128 {
                     }
                 }
             }
-            Content::List(records) if key == keys.history => {
+            Content::List(records) if key == history => {
                 for record in records {
                     hash_end(record, &mut hasher);
                 }
@@ -183,5 +184,7 @@ fn hash_end(record: &[u8], hasher: &mut Digester) {
 
 /// The last fence that a server has given.
 pub fn last_fence(data: &Data, keys: &Keys) -> i64 {
-    field(data, &keys.state, b"fence").parse().unwrap_or(0)
+    field(data, &keys.of("state"), b"fence")
+        .parse()
+        .unwrap_or(0)
 }

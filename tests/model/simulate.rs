@@ -600,24 +600,21 @@ impl Simulation {
             }
             9 => {
                 let args = vec!["busy".into(), "7".into(), who, Vec::new()];
-                let mut call = lock.call_with_guards(&SKIP, args);
-                call.keys.push(lock.keys.skips.clone());
-                ("a run without the lock is noted", call)
+                ("a run without the lock is noted", lock.call(&SKIP, args))
             }
             10 => {
                 let args = vec![one.into(), "10000".into()];
                 ("a person checks a lease", lock.call(&CHECK, args))
             }
             _ if self.dice.chance(50) => {
-                let mut call = lock.call_with_guards(&INSPECT, Vec::new());
+                let mut call = lock.call(&INSPECT, Vec::new());
                 call.args = ["10", "0", "-inf"].map(Into::into).into();
                 ("a person looks at it", call)
             }
-            _ => {
-                let mut call = lock.call_with_guards(&HISTORY, Vec::new());
-                call.keys.push(lock.keys.skips.clone());
-                ("a person reads its history", call)
-            }
+            _ => (
+                "a person reads its history",
+                lock.call(&HISTORY, Vec::new()),
+            ),
         }
     }
 
@@ -734,7 +731,12 @@ impl Simulation {
         }
         let is_free = codes.iter().all(|code| code.starts_with("array([int(1)"));
         let keys = self.world.rules.lock.keys.clone();
-        let remembered = [&keys.state, &keys.history, &keys.index, &keys.skips];
+        let remembered = [
+            keys.of("state"),
+            keys.of("history"),
+            keys.of("skips"),
+            keys.index.clone(),
+        ];
         let left = |world: &World| -> Vec<Vec<u8>> {
             let (now, data) = (world.server_ms(), &world.nodes[0].stored.data);
             let keys = data.entries().map(|(key, _)| key.to_vec());

@@ -44,7 +44,7 @@ pub fn record(record: &str) -> Option<(String, i64, i64)> {
 
 /// Returns true for the key of a notice: no other key of a lock has a colon behind its beginning.
 pub fn is_notice(key: &[u8], keys: &Keys) -> bool {
-    let rest = key.strip_prefix(&keys.channels[..]);
+    let rest = key.strip_prefix(&keys.of("")[..]);
     rest.is_some_and(|rest| rest.contains(&b':'))
 }
 
@@ -78,7 +78,7 @@ impl View {
         let held = match mark.as_deref() {
             None | Some("redlock:frozen") => BTreeMap::new(),
             Some("redlock:shared" | "redlock:slots") => {
-                let members = sorted(&keys.holders).into_iter();
+                let members = sorted(&keys.of("holders")).into_iter();
                 let members = members.filter(|(_, member)| *member > now);
                 members
                     .map(|(token, member)| (token, member.min(end)))
@@ -86,13 +86,13 @@ impl View {
             }
             Some(token) => BTreeMap::from([(token.to_owned(), end)]),
         };
-        let freeze = data.kind::<Fields>(now, &keys.state);
+        let freeze = data.kind::<Fields>(now, &keys.of("state"));
         let freeze = freeze.and_then(|state| state.get(&b"frozen"[..]));
         let frozen_until = freeze.and_then(|entry| text(entry).split(' ').next()?.parse().ok());
         Self {
             held,
-            meta: hash(&keys.meta),
-            queue: sorted(&keys.queue),
+            meta: hash(&keys.of("meta")),
+            queue: sorted(&keys.of("queue")),
             is_frozen: frozen_until.is_some_and(|until: i64| until > now),
         }
     }

@@ -43,6 +43,7 @@ const fn plain(source: &'static str) -> Script {
     Script {
         source,
         hash: "",
+        keys: 1,
         counts_when_replicated: false,
         may_arrive_late: false,
     }
@@ -600,7 +601,7 @@ impl World {
             }
             Kind::KillWaiter => {
                 let data = &self.nodes[self.network.primary].stored.data;
-                let queue = data.kind::<Members>(0, &self.rules.lock.keys.queue);
+                let queue = data.kind::<Members>(0, &self.rules.lock.keys.of("queue"));
                 let is_queued = |client: &&Rc<Client>| {
                     let token = client.setup.claim.token().as_bytes();
                     queue.is_some_and(|queue| queue.iter().any(|(_, own)| own == token))
@@ -1073,22 +1074,13 @@ impl World {
     fn delete(&mut self, n: usize) -> Result<(), Broken> {
         self.facts.lost_data = true;
         let keys = &self.rules.lock.keys;
-        let all = [
-            &keys.lock,
-            &keys.state,
-            &keys.meta,
-            &keys.holders,
-            &keys.queue,
-            &keys.waiters,
-            &keys.history,
-            &keys.slots,
-            &keys.exempt,
-            &keys.guards,
-        ];
+        let kinds = "state meta holders queue waiters history slots exempt guards";
+        let others = kinds.split(' ').map(|kind| keys.of(kind));
+        let all: Vec<_> = std::iter::once(keys.lock.clone()).chain(others).collect();
         let data = &self.nodes[self.network.primary].stored.data;
         let notice = || data.entries().find(|(key, _)| is_notice(key, keys));
         let key = n.checked_sub(1).map(|n| match all.get(n) {
-            Some(key) => Some((*key).clone()),
+            Some(key) => Some(key.clone()),
             None => Some(notice()?.0.to_vec()),
         });
         // There is no notice.

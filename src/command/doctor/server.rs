@@ -515,8 +515,8 @@ impl Server<'_> {
         }
         let user = self.locks.user().unwrap_or("default".into());
         let command = [&["ACL", "SETUSER", &user][..], &rules].concat();
-        let servers = self.locks.deployment.kind.may_fail_over().then_some("on each server, ");
-        let servers = servers.unwrap_or_default();
+        let fails_over = self.locks.deployment.kind.may_fail_over();
+        let servers = if fails_over { "on each server, " } else { "" };
         let note = "if it is to acquire locks; ACL SAVE or CONFIG REWRITE keeps it";
         self.command(&command, Some(&format!("{servers}{note}")))
     }

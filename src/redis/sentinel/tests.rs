@@ -712,7 +712,10 @@ fn released_while_replaced(
     let (locks, claim) = locks(&fakes);
     if let Some(quorum) = quorum {
         let timeout = LONG;
-        locks.replicate(Replication { quorum, timeout }).unwrap();
+        locks
+            .deployment
+            .replicate(Replication { quorum, timeout })
+            .unwrap();
     }
     let mut client = locks.open().unwrap();
     let mode = ReleaseMode::Finished {
@@ -753,7 +756,7 @@ fn whichever_way_a_client_has_come_by_its_connection_a_renewal_waits_for_the_rep
         quorum: Quorum::AtLeast(1),
         timeout: Duration::from_millis(50),
     };
-    locks.replicate(replication).unwrap();
+    locks.deployment.replicate(replication).unwrap();
     let claims = [claim];
     for (way, mut client) in [
         ("opened", locks.open().unwrap()),

@@ -335,8 +335,11 @@ impl Judge {
             keep!(AnswersAreRead, is_read, "the hold of {token} is {entry:?}");
         }
         if matches!(step.name, Some("check" | "inspect" | "history" | NOTHING)) {
-            let state = |data: &Data| data.kind::<Fields>(*now, &self.keys.state).cloned();
-            let history = |data: &Data| data.kind::<Entries>(*now, &self.keys.history).cloned();
+            let state = |data: &Data| data.kind::<Fields>(*now, &self.keys.of("state")).cloned();
+            let history = |data: &Data| {
+                data.kind::<Entries>(*now, &self.keys.of("history"))
+                    .cloned()
+            };
             let is_same = state(seen.before) == state(seen.after)
                 && history(seen.before) == history(seen.after)
                 && step.before.queue.len() >= step.after.queue.len();
@@ -361,7 +364,7 @@ impl Judge {
 
     /// Checks that the history has each hold once, and nothing that is still to come.
     fn records(&self, step: &Step) -> Result<(), Broken> {
-        let history = |data| Data::kind::<Entries>(data, step.now, &self.keys.history);
+        let history = |data| Data::kind::<Entries>(data, step.now, &self.keys.of("history"));
         let (before, after) = (history(step.seen.before), history(step.seen.after));
         if before == after || self.is_lost {
             return Ok(());
@@ -905,7 +908,8 @@ impl Judge {
             return Ok(());
         }
         if matches!(answer, Some(0 | 2)) {
-            let history = Data::kind::<Entries>(step.seen.before, step.now, &self.keys.history);
+            let history =
+                Data::kind::<Entries>(step.seen.before, step.now, &self.keys.of("history"));
             // A release that was held up until the history has dropped its hold.
             let is_dropped = history.is_some_and(|history| {
                 let is_own = |entry: &Bytes| text(entry).starts_with(&past.id);
