@@ -109,27 +109,19 @@ impl Client {
     }
 
     /// Like [`Self::open`], for a caller that can't wait for longer than `soon`. If the server hasn't let us in by then, returns
-    /// the rest of the work, which another thread may do.
-    pub fn open_soon(
-        &mut self,
-        soon: Duration,
-    ) -> Result<Option<impl FnOnce() -> Result<Self, Error> + Send + use<>>, Error> {
+    /// a client for another thread, which opens it in the rest of the time.
+    pub fn open_soon(&mut self, soon: Duration) -> Result<Option<Self>, Error> {
         if self.is_open() {
             return Ok(None);
         }
-        let started = Instant::now();
-        let timeout = self.timeout();
-        let within = timeout.saturating_sub(soon);
+        let (started, timeout) = (Instant::now(), self.timeout());
         match self.deployment.open(soon.min(timeout)) {
             Ok(connection) => self.connection = Some(connection),
-            Err(error) if within.is_zero() || started.elapsed() < soon => return Err(error),
+            Err(error) if timeout <= soon || started.elapsed() < soon => return Err(error),
             Err(_) => {
-                let mut client = self.another();
-                return Ok(Some(move || {
-                    let opened = client.deployment.open(within)?;
-                    client.connection = Some(opened);
-                    Ok(client)
-                }));
+                let mut other = self.another();
+                other.limit_to(timeout - soon);
+                return Ok(Some(other));
             }
         }
         Ok(None)

@@ -341,13 +341,14 @@ const SLOW_TO_OPEN: Duration = Duration::from_millis(250);
 /// Opens a connection, for a process whose signals are collected: a signal that ends us, if one comes
 /// before the server lets us in.
 pub fn open(client: &mut Client, signals: &Signals) -> Result<Option<i32>, protocol::Error> {
-    let Some(opening) = client.open_soon(SLOW_TO_OPEN)? else {
+    let Some(mut other) = client.open_soon(SLOW_TO_OPEN)? else {
         return Ok(None);
     };
-    match in_background(signals, opening)? {
+    match in_background(signals, move || other.open().map(|()| other))? {
         Ok(opened) => *client = opened?,
         Err(signal) => return Ok(Some(signal)),
     }
+    client.lift_limit();
     Ok(None)
 }
 
