@@ -5,8 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::scripts::{
-    self, ago, array, count, entry, flag, left, milliseconds, number, slot, some_text,
-    unexpected_reply,
+    self, array, count, entry, flag, left, milliseconds, number, slot, some_text, unexpected_reply,
 };
 use super::who::{Frozen, Holder, Limit, Who};
 use crate::redis::error::Error;
@@ -159,7 +158,9 @@ pub fn acquired(answer: Value) -> Result<Acquired, Error> {
             is_behind_dead: flag(is_behind_dead)?,
             stopping: entry(stopping, Who::parse)?,
         }),
-        [Value::Int(3), since] => Acquired::RecentSuccess(ago(since)?.unwrap_or_default()),
+        // A clock that was set back.
+        [Value::Int(3), Value::Int(..0)] => Acquired::RecentSuccess(Duration::ZERO),
+        [Value::Int(3), ago] => Acquired::RecentSuccess(Duration::from_millis(number(ago)?)),
         [Value::Int(2), by] => Acquired::Superseded(someone(by)?),
         [Value::Int(5), waiting] => Acquired::Crowded(count(waiting)?),
         [Value::Int(4), by] => Acquired::Removed(someone(by)?),

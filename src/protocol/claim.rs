@@ -342,9 +342,8 @@ impl Claim {
     /// A renewal that needs the lock's key alone.
     fn keeping(&self, ttl: Duration) -> Call {
         Call {
-            script: &KEEP,
-            keys: vec![self.lock.keys.lock.clone()],
             args: self.args([ms(ttl)]),
+            ..self.lock.call(&KEEP, Vec::new())
         }
     }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::who::SLOTS;
-use crate::redis::reply::MAX_EXACT_INT;
+use super::who::{SLOTS, number};
 
 /// A lease granted without a request. Read from a message, so what no script of ours could
 /// have written is ignored.
@@ -20,18 +19,17 @@ pub struct Grant {
 impl Grant {
     /// Reads `granted <fence> <slot> <at> <lasting>`; `None` for anything else.
     pub fn parse(message: &str) -> Option<Self> {
-        let mut words = message.strip_prefix("granted ")?.split(' ');
-        let mut number = |most: u64| -> Option<u64> {
-            let number = words.next()?.parse().ok()?;
-            (number <= most).then_some(number)
+        let words: Vec<&str> = message.split(' ').collect();
+        let ["granted", fence, slot, at, lasting] = words[..] else {
+            return None;
         };
-        let grant = Self {
-            fence: number(MAX_EXACT_INT)?,
-            slot: u32::try_from(number(SLOTS.into())?).ok()?,
-            at_ms: number(MAX_EXACT_INT)?,
-            lasting: Duration::from_millis(number(LONGEST_GRANT)?),
-        };
-        words.next().is_none().then_some(grant)
+        let lasting = number(lasting).filter(|ms| *ms <= LONGEST_GRANT)?;
+        Some(Self {
+            fence: number(fence)?,
+            slot: slot.parse().ok().filter(|slot| *slot <= SLOTS)?,
+            at_ms: number(at)?,
+            lasting: Duration::from_millis(lasting),
+        })
     }
 }
 

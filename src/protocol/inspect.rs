@@ -268,7 +268,6 @@ impl Locks {
         mut lock: Inspected,
         mut next: Option<Page>,
     ) -> Result<Inspected, Error> {
-        let is_whole = next.is_none();
         in_parts(|| {
             let Some(page) = &next else {
                 return Ok(Some(()));
@@ -286,10 +285,10 @@ impl Locks {
         // A client that moved meanwhile may be on several pages.
         let (mut holders, mut waiters) = (BTreeSet::new(), BTreeSet::new());
         if let Key::Held(holds) = &mut lock.key {
-            holds.retain(|hold| is_whole || holders.insert(hold.id.clone()));
+            holds.retain(|hold| holders.insert(hold.id.clone()));
             holds.sort_by_key(|hold| hold.left.unwrap_or(Duration::MAX));
         }
-        let is_new = |waiting: &Waiting| is_whole || waiters.insert(waiting.id.clone());
+        let is_new = |waiting: &Waiting| waiters.insert(waiting.id.clone());
         lock.waiters.retain(is_new);
         Ok(lock)
     }

@@ -82,14 +82,6 @@ pub(super) fn left(value: &Value) -> Result<Duration, Error> {
     Ok(left)
 }
 
-/// How long ago something was; `None`: never. Neither does a clock that was set back know.
-pub(super) fn ago(value: &Value) -> Result<Option<Duration>, Error> {
-    match value {
-        Value::Int(..0) => Ok(None),
-        other => Ok(Some(Duration::from_millis(number(other)?))),
-    }
-}
-
 /// Returns what `parse` reads from an entry; `None` without an entry, and for one that isn't ours.
 pub(super) fn entry<T>(
     value: &Value,
@@ -199,10 +191,6 @@ mod tests {
         let longest = left(&Value::Int(year));
         assert_eq!(longest.ok(), Some(ms(year.unsigned_abs())));
         assert_eq!(left(&Value::Int(year + 1)).ok(), None);
-        assert_eq!(ago(&Value::Int(-5)).ok(), Some(None));
-        assert_eq!(ago(&Value::Int(0)).ok(), Some(Some(Duration::ZERO)));
-        assert_eq!(ago(&Value::Int(7)).ok(), Some(Some(ms(7))));
-        assert_eq!(ago(&Value::Nil).ok(), None);
     }
 
     #[test]

@@ -247,9 +247,12 @@ fn a_grant_is_believed_only_in_its_own_shape() {
         acquired(fields(&held)),
         Ok(Acquired::Held { fence: 12, slot: 1 })
     ));
-    let since = [Value::Int(3), Value::Int(2_000)];
-    let done = acquired(fields(&since));
-    assert!(matches!(done, Ok(Acquired::RecentSuccess(ago)) if ago == SECOND * 2));
+    let done = |ago| acquired(fields(&[Value::Int(3), ago]));
+    for (ms, seconds) in [(2_000, 2), (0, 0), (-5, 0)] {
+        let is_right = matches!(done(Value::Int(ms)), Ok(Acquired::RecentSuccess(ago)) if ago == SECOND * seconds);
+        assert!(is_right, "{ms}");
+    }
+    assert!(done(Value::Nil).is_err());
     let by = |kind| acquired(fields(&[Value::Int(kind), Value::Nil]));
     assert!(matches!(by(2), Ok(Acquired::Superseded(_))));
     assert!(matches!(by(4), Ok(Acquired::Removed(_))));
