@@ -41,27 +41,22 @@ impl Lock {
     pub fn force(&self, client: &mut Client, id: Option<&str>, by: &Who) -> Result<Forced, Error> {
         let by = by.to_json();
         let id = id.unwrap_or_default();
-        // Where the search for the id goes on.
-        let start = || (START.to_vec(), START.to_vec());
-        let (mut among_holders, mut in_queue) = start();
+        let start = [START, START].map(<[u8]>::to_vec);
+        // The search for the id among the holders and in the queue goes on there.
+        let mut from = start.clone();
         let (mut freed, mut last) = (0_u32, None);
         let freed_from = |holder, many: u32| Forced::Freed {
             holder,
             others: many.saturating_sub(1),
         };
         in_parts(|| {
-            let args = vec![
-                id.into(),
-                by.clone(),
-                among_holders.clone(),
-                in_queue.clone(),
-            ];
-            client.call(self.call(&FORCE, args), |fields| {
+            let args = [id.into(), by.clone()].into_iter().chain(from.clone());
+            client.call(self.call(&FORCE, args.collect()), |fields| {
                 Ok(Some(match fields {
                     [Value::Int(1), holder, many, others] => {
                         freed = freed.saturating_add(count(many)?);
                         last = entry(holder, Holder::parse)?.or(last.take());
-                        (among_holders, in_queue) = start();
+                        from.clone_from(&start);
                         if count(others)? > 0 {
                             return Ok(None);
                         }
@@ -75,7 +70,7 @@ impl Lock {
                     }
                     [Value::Int(3), waiter] => Forced::WaiterRemoved(entry(waiter, Waiter::parse)?),
                     [Value::Int(4), holders, queue] => {
-                        (among_holders, in_queue) = (cursor(holders)?, cursor(queue)?);
+                        from = [cursor(holders)?, cursor(queue)?];
                         return Ok(None);
                     }
                     other => return Err(unexpected_reply(other)),
