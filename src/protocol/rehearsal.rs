@@ -107,11 +107,9 @@ impl Rehearsal<'_> {
     fn subscribe(&mut self, client: &mut Client, until: Instant) -> Result<Option<Error>, Error> {
         client.limit_to(left(until));
         let subscribed = self.waiter.subscribe(client);
-        let answers = match subscribed.and_then(|()| client.query_each(&self.removal(), until)) {
-            Ok(answers) => answers,
-            // Some proxies close the connection at HELLO.
-            Err(_) => client.query_each(&self.removal(), until)?,
-        };
+        let answers = subscribed.and_then(|()| client.query_each(&self.removal(), until));
+        // Some proxies close the connection at HELLO.
+        let answers = answers.or_else(|_| client.query_each(&self.removal(), until))?;
         let mut is_denied = false;
         while let Some(incoming) = client.receive()? {
             is_denied |= matches!(incoming, Incoming::SubscribeDenied);
@@ -222,29 +220,25 @@ impl Rehearsal<'_> {
         let who = self.who.to_json();
         let ttl = TTL.as_millis().to_string();
         let skip = vec!["busy".into(), "0".into(), who.clone(), Vec::new()];
-        let skip = lock.call(&SKIP, skip);
-        let stop = lock.call(&STOP, vec![holder.id().into(), who.clone()]);
-        let freeze = lock.call(&FREEZE, vec![ttl.into(), who.clone()]);
+        let stop = vec![holder.id().into(), who.clone()];
+        let freeze = vec![ttl.into(), who.clone()];
         let release = holder.release_call(&ReleaseMode::UNUSED);
-        let force = lock.call(&FORCE, vec![Vec::new(), who]);
-        let history = lock.call(&HISTORY, Vec::new());
-        let thaw = lock.call(&THAW, Vec::new());
         [
             ("acquire", acquire(holder), Some(1)),
             ("acquire", wait(), Some(0)),
             ("renew", holder.renewal(TTL, false), Some(1)),
             ("prolong", holder.prolonging(TTL), Some(5000)),
             ("check", holder.check_call(TTL), Some(1)),
-            ("stop", stop, None),
-            ("freeze", freeze, Some(1)),
-            ("thaw", thaw, Some(1)),
+            ("stop", lock.call(&STOP, stop), None),
+            ("freeze", lock.call(&FREEZE, freeze), Some(1)),
+            ("thaw", lock.call(&THAW, Vec::new()), Some(1)),
             ("release", release, Some(1)),
             ("acquire", wait(), Some(1)),
-            ("force", force, Some(1)),
+            ("force", lock.call(&FORCE, vec![Vec::new(), who]), Some(1)),
             ("take", acquire(&self.last).of(&TAKE), Some(1)),
             ("free", self.last.release_call(&finished).of(&FREE), Some(1)),
-            ("skip", skip, Some(1)),
-            ("history", history, None),
+            ("skip", lock.call(&SKIP, skip), Some(1)),
+            ("history", lock.call(&HISTORY, Vec::new()), None),
         ]
     }
 }
@@ -253,10 +247,10 @@ impl Rehearsal<'_> {
 fn hear(client: &mut Client, until: Instant) -> Result<(), Error> {
     let end = until.min(Instant::now() + MESSAGE_WITHIN);
     loop {
-        match client.receive()? {
-            Some(Incoming::Granted(_) | Incoming::Message) => return Ok(()),
-            Some(_) => continue,
-            None => {}
+        while let Some(incoming) = client.receive()? {
+            if matches!(incoming, Incoming::Granted(_) | Incoming::Message) {
+                return Ok(());
+            }
         }
         let within = left(end);
         let arrives = |fd| ready::to_read(fd, within).unwrap_or(false);
