@@ -50,10 +50,6 @@ type Began = (u64, String);
 /// Since when a waiter waits that can't go on, and the members of the cycle between the waiter and the searching job.
 type Stuck = (Began, Vec<CycleMember>);
 
-fn began(waiting: &Waiting) -> Began {
-    (waiting.waiter.since_ms, waiting.id.clone())
-}
-
 /// Longer chains than this are not followed.
 const MAX_CHAIN: usize = 100;
 
@@ -133,7 +129,8 @@ impl CycleSearch<'_> {
             }
         }
         let members = self.follow_lock(&lock, me)?;
-        Ok(members.map(|members| (began(me), members)))
+        let began = (me.waiter.since_ms, me.id.clone());
+        Ok(members.map(|members| (began, members)))
     }
 
     /// The clients between a waiter and its turn, if all of them wait for the searching job;
