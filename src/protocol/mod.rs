@@ -87,7 +87,6 @@ mod name;
 mod rehearsal;
 mod scripts;
 mod token;
-mod unconfirmed;
 mod who;
 
 #[cfg(test)]
@@ -106,7 +105,6 @@ pub use self::lock::{Forced, FreezeReply, Lock};
 pub use self::locks::{Access, Locks};
 pub use self::name::Name;
 pub use self::token::Token;
-pub use self::unconfirmed::Unconfirmed;
 pub use self::who::{Frozen, Holder, KILL_AFTER, Kept, Limit, Who};
 pub use crate::redis::error::{Cause, Error, ErrorKind};
 pub use crate::redis::local::{THIS_HOST_ONLY, is_server as is_local_server};

@@ -23,7 +23,7 @@ use crate::decide::renewals::LockNews;
 use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::protocol::{
     self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Limit, Place, ReleaseMode,
-    SkipReason, Unconfirmed, WaitEdge, Who,
+    SkipReason, WaitEdge, Who,
 };
 use crate::report::{self, Outlook, Verbosity};
 use crate::signal::Signals;
@@ -55,7 +55,8 @@ pub struct Attempt<'a> {
     timed_out: bool,
     /// Why it is tried again.
     failure: String,
-    unconfirmed: Unconfirmed,
+    /// Time of the first failure of replicas to confirm the grant.
+    unconfirmed_since: Option<Moment>,
     /// How long a hold of this lock usually lasts, where the history has said so; and whether it was asked.
     usual: Option<Duration>,
     asked_usual: bool,
@@ -129,7 +130,7 @@ impl<'a> Attempt<'a> {
             own_holder: None,
             timed_out: false,
             failure: String::new(),
-            unconfirmed: Unconfirmed::default(),
+            unconfirmed_since: None,
             usual: None,
             asked_usual: false,
             was_shown: false,
@@ -343,10 +344,9 @@ impl<'a> Attempt<'a> {
             }
             wait::Action::Disconnect(error) => {
                 self.failure = error.to_string();
-                self.by_last_answer(|attempt| {
-                    let (grant, ttl) = (&mut attempt.unconfirmed, attempt.acquisition.terms.ttl);
-                    grant.on_failure(&error, &attempt.claim, &mut attempt.client, ttl);
-                });
+                if error.kind == ErrorKind::NotReplicated {
+                    self.give_back_unconfirmed();
+                }
                 self.verbosity().verbose(error);
                 self.client.disconnect();
             }
@@ -363,6 +363,18 @@ impl<'a> Attempt<'a> {
             wait::Action::Suspend | wait::Action::End(_) => {}
         }
         Ok(())
+    }
+
+    /// Gives the grant back if replicas have failed to confirm it for a TTL: another server may have granted the lock since
+    /// then, with a larger fencing token. The next request gets a new one.
+    fn give_back_unconfirmed(&mut self) {
+        let since = *self.unconfirmed_since.get_or_insert_with(now);
+        if now().since(since) >= self.acquisition.terms.ttl {
+            let mode = ReleaseMode::Unused { is_pending: false };
+            let released = self
+                .by_last_answer(|attempt| attempt.claim.release(&mut attempt.client, &mode, || {}));
+            self.unconfirmed_since = released.is_err().then_some(since);
+        }
     }
 
     /// Shows what we wait for, and what to expect to a user who sees that.
