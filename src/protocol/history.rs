@@ -109,9 +109,11 @@ impl HistoryEntry {
 }
 
 /// End of a hold, or of a run without the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum HoldOutcome {
     /// The hold lasts, or the run waits.
+    #[serde(skip_deserializing)]
     Running,
     /// COMMAND exited with this status.
     Status(u8),
@@ -166,19 +168,13 @@ impl HoldOutcome {
 
     /// Reads a text of [`Self::to_text`] or of the scripts.
     fn parse(text: &str) -> Option<Self> {
-        Some(match text.split_once(':').unwrap_or((text, "")) {
-            ("status", status) => Self::Status(status.parse().ok()?),
+        Some(match text.split_once(':') {
+            Some(("status", status)) => Self::Status(status.parse().ok()?),
             // No other signals exist.
-            ("signal", signal) => {
+            Some(("signal", signal)) => {
                 Self::Signal(signal.parse().ok().filter(|it| (1..=64).contains(it))?)
             }
-            ("timeout", "") => Self::Timeout,
-            ("lost", "") => Self::Lost,
-            ("cancelled", "") => Self::Cancelled,
-            ("forced", "") => Self::Forced,
-            ("expired", "") => Self::Expired,
-            ("released", "") => Self::Released,
-            _ => return None,
+            _ => serde_json::from_value(text.into()).ok()?,
         })
     }
 }
@@ -465,7 +461,9 @@ mod tests {
             assert_eq!((skip.waited, skip.success_ago), (waited, success_ago));
         }
         assert!(skipped("later").is_none());
-        assert!(record("later", "").is_none());
+        for how in ["later", "running", "status", "signal", "skipped", "lost:1"] {
+            assert!(record(how, "").is_none(), "{how}");
+        }
         assert!(over(&name, &Value::BulkString("x 1 lost 99 y".into())).is_none());
     }
 }
