@@ -41,7 +41,7 @@ pub struct Locks {
     /// The servers behind the URL.
     pub deployment: Arc<Deployment>,
     /// What each key begins with.
-    pub(super) prefix: String,
+    pub prefix: String,
     /// How many holds of each lock are remembered.
     pub(super) history: u32,
 }
@@ -108,10 +108,6 @@ impl Locks {
         let more = self.deployment.kind.more_rules();
         let rules = COMMANDS.split(' ').chain(more.split(' '));
         rules.filter(|rule| !rule.is_empty()).collect()
-    }
-
-    pub fn prefix(&self) -> &str {
-        &self.prefix
     }
 
     /// Returns the hash slot of the prefix, if the prefix has a hash tag.

@@ -53,7 +53,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
     let text = if options.json {
         let json = json!({
             "redis": place,
-            "prefix": settings.locks.prefix(),
+            "prefix": settings.locks.prefix,
             "name": lock.as_ref().map(Name::as_str),
             "ttl_ms": milliseconds(ttl),
             "fit": is_fit,
@@ -64,7 +64,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
         });
         format!("{}\n", escaped_json(&json.to_string()))
     } else {
-        let prefix = settings.locks.prefix();
+        let prefix = &settings.locks.prefix;
         let mut heading = format!("Redis at {place}, keys {prefix}*");
         if settings.locks.are_local() {
             heading = format!("{THIS_HOST_ONLY}: {heading}");

@@ -107,7 +107,7 @@ pub fn examine(
 fn connect(locks: &Locks, client: &mut Client, until: Instant) -> Result<Duration, Error> {
     use ErrorKind::{Busy, Crowded, Loading, Refused};
     let began = Instant::now();
-    let key = format!("{}redlock-doctor", locks.prefix());
+    let key = format!("{}redlock-doctor", locks.prefix);
     let lacks_rules = |error: &Error| matches!(error.cause, Some(Cause::MissingRules(_)));
     match client.ask(&[&["EXISTS", &key]], until)?.pop() {
         // A server that answers so answers nothing else.
@@ -367,7 +367,7 @@ impl Server<'_> {
     }
 
     fn cluster(&self) -> Finding {
-        let prefix = self.locks.prefix();
+        let prefix = &self.locks.prefix;
         match self.locks.hash_slot() {
             _ if !self.info.is_on("cluster_enabled") => moot("not a cluster"),
             Some(slot) => ok(format!("the prefix {prefix} keeps all keys in slot {slot}")),
@@ -465,7 +465,7 @@ impl Server<'_> {
     }
 
     fn lock(&self, lock: &Inspected) -> Finding {
-        let (name, prefix) = (&lock.name, self.locks.prefix());
+        let (name, prefix) = (&lock.name, &self.locks.prefix);
         let mut holds = lock.holds().iter();
         match (&lock.key, lock.busy(), &lock.frozen) {
             (Key::NotALock(kind), ..) => fail(
