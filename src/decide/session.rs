@@ -123,6 +123,12 @@ enum Phase {
     },
 }
 
+impl Default for Phase {
+    fn default() -> Self {
+        Self::Running { ends_by_int: None }
+    }
+}
+
 /// How long the tree may take to end after SIGKILL; what takes longer can't be killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -142,7 +148,7 @@ const SAME_REQUEST: Duration = Duration::from_millis(500);
 const OVERSLEPT: Duration = Duration::from_millis(200);
 
 /// The state of one run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // Each is one fact.
 pub struct Session {
     policy: Policy,
@@ -177,19 +183,7 @@ impl Session {
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
-            is_lost: false,
-            phase: Phase::Running { ends_by_int: None },
-            asked: None,
-            received: Vec::new(),
-            refused: false,
-            walk: Duration::ZERO,
-            ended: None,
-            tree_ended: false,
-            rest_ended_by: None,
-            catches_up_until: None,
-            is_silent: false,
-            loss_told: false,
-            actions: Vec::new(),
+            ..Self::default()
         }
     }
 
