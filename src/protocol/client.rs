@@ -23,7 +23,8 @@ use crate::redis::error::Error;
 pub use crate::redis::left;
 use crate::redis::refusal::from_server;
 use crate::redis::server::Server;
-use crate::redis::wire::{Push, Received};
+pub use crate::redis::wire::Push;
+use crate::redis::wire::Received;
 
 /// A connection to Redis, open or to be opened by the next request.
 pub struct Client {
@@ -53,28 +54,10 @@ pub enum Incoming {
     Acquired(Result<Acquired, Error>),
     /// A short script has done nothing, so the whole one was called; how long its answer may take.
     AskedAgain(Duration),
-    /// The subscription is confirmed: no release can be missed any more.
-    Subscribed,
-    /// The server doesn't let us subscribe; a waiter has to poll.
-    SubscribeDenied,
     /// The message that the lock is ours, for a short time in which to confirm it.
     Granted(Grant),
-    /// Another message on the channel we listen to.
-    Message,
-    /// A key that was read over this connection may have changed.
-    KeyChanged,
-}
-
-impl From<Push> for Incoming {
-    fn from(push: Push) -> Self {
-        match push {
-            Push::Subscribed => Self::Subscribed,
-            Push::SubscribeDenied => Self::SubscribeDenied,
-            Push::Message(message) => Grant::parse(&message).map_or(Self::Message, Self::Granted),
-            Push::MessageMissed => Self::Message,
-            Push::KeyChanged => Self::KeyChanged,
-        }
-    }
+    /// Anything else that the server has pushed.
+    Push(Push),
 }
 
 impl Client {
@@ -234,7 +217,13 @@ impl Client {
         };
         while let Some(received) = connection.receive()? {
             let (script, value) = match received {
-                Received::Push(push) => return Ok(Some(push.into())),
+                Received::Push(push) => {
+                    let grant = match &push {
+                        Push::Message(message) => Grant::parse(message),
+                        _ => None,
+                    };
+                    return Ok(Some(grant.map_or(Incoming::Push(push), Incoming::Granted)));
+                }
                 Received::Answer { script, value, .. } => (script, value),
             };
             let is_of = |other: &Script| script.is_some_and(|script| script.hash == other.hash);
@@ -486,8 +475,8 @@ mod tests {
             let incoming = client.receive().unwrap();
             // What a grant said can be asked.
             let is_it = match incoming {
-                Some(Incoming::KeyChanged) => push == CHANGED,
-                Some(Incoming::Message) => push != CHANGED,
+                Some(Incoming::Push(Push::KeyChanged)) => push == CHANGED,
+                Some(Incoming::Push(Push::MessageMissed)) => push != CHANGED,
                 _ => false,
             };
             assert!(is_it, "{push:?}: {incoming:?}");

@@ -95,7 +95,7 @@ mod model;
 
 pub use self::answer::{Acquired, Busy, LeaseState, Loss, Reentry, Released};
 pub use self::claim::{Claim, FAILOVER, Place, QueueOptions, ReleaseMode, Request, Supersede};
-pub use self::client::{Client, Incoming, left};
+pub use self::client::{Client, Incoming, Push, left};
 pub use self::deadlock::{CycleMember, WaitEdge};
 pub use self::grant::Grant;
 pub use self::guard::{Admitted, Guard};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::claim::{Claim, Needs, Place, QueueOptions, ReleaseMode, Request};
-use super::client::{Client, Incoming, left};
+use super::client::{Client, Incoming, Push, left};
 use super::history::HoldOutcome;
 use super::lock::Lock;
 use super::locks::Locks;
@@ -112,7 +112,7 @@ impl Rehearsal<'_> {
         let answers = answers.or_else(|_| client.query_each(&self.removal(), until))?;
         let mut is_denied = false;
         while let Some(incoming) = client.receive()? {
-            is_denied |= matches!(incoming, Incoming::SubscribeDenied);
+            is_denied |= matches!(incoming, Incoming::Push(Push::SubscribeDenied));
         }
         self.speaks_resp3 = client.with_connection(|it, _| Ok(it.speaks_resp3()))?;
         self.needs.sharded = client.is_sharded();
@@ -248,7 +248,9 @@ fn hear(client: &mut Client, until: Instant) -> Result<(), Error> {
     let end = until.min(Instant::now() + MESSAGE_WITHIN);
     loop {
         while let Some(incoming) = client.receive()? {
-            if matches!(incoming, Incoming::Granted(_) | Incoming::Message) {
+            if let Incoming::Granted(_) | Incoming::Push(Push::Message(_) | Push::MessageMissed) =
+                incoming
+            {
                 return Ok(());
             }
         }

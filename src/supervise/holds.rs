@@ -10,7 +10,7 @@ use super::environment::{Environment, JobHold, entry, list_of};
 use crate::clock::{Moment, now};
 use crate::decide::lease::Lease;
 use crate::decide::renewals::{LockNews, Renewals, Task};
-use crate::protocol::{Claim, Client, Error, Guard, Incoming, Name, Who};
+use crate::protocol::{Claim, Client, Error, Guard, Incoming, Name, Push, Who};
 use crate::supervise::child::Child;
 use crate::supervise::renewer::{Completed, Held, RenewalTask, Renewer};
 use crate::supervise::watchdog::Watchdog;
@@ -251,7 +251,7 @@ impl HeldLocks {
     /// Takes in what the server pushes.
     fn take_pushes(&mut self) -> Result<(), Error> {
         while let Some(incoming) = self.client.receive()? {
-            if let Incoming::KeyChanged = incoming {
+            if let Incoming::Push(Push::KeyChanged) = incoming {
                 self.renewals.on_key_changed(now());
             }
         }

@@ -22,7 +22,7 @@ use crate::decide::exit::Exit;
 use crate::decide::renewals::LockNews;
 use crate::decide::wait::{self, Wait, WaitLimit};
 use crate::protocol::{
-    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Limit, Place, ReleaseMode,
+    self, Acquired, Busy, Claim, Client, ErrorKind, Incoming, Limit, Place, Push, ReleaseMode,
     SkipReason, WaitEdge, Who,
 };
 use crate::report::{self, Outlook, Verbosity};
@@ -304,9 +304,9 @@ impl<'a> Attempt<'a> {
             Incoming::AskedAgain(within) => Some(wait::Event::Sent(before, within)),
             Incoming::Acquired(answer) => Some(wait::Event::Answered(answer)),
             Incoming::Granted(grant) => Some(wait::Event::Granted(grant)),
-            Incoming::Message => Some(wait::Event::Message),
-            Incoming::SubscribeDenied => Some(wait::Event::SubscribeDenied),
-            Incoming::Subscribed | Incoming::KeyChanged => None,
+            Incoming::Push(Push::Message(_) | Push::MessageMissed) => Some(wait::Event::Message),
+            Incoming::Push(Push::SubscribeDenied) => Some(wait::Event::SubscribeDenied),
+            Incoming::Push(Push::Subscribed | Push::KeyChanged) => None,
         }
     }
 
