@@ -32,7 +32,7 @@ pub struct Guard {
 pub enum Admitted {
     Guards {
         hold: Reentry,
-        /// What is left of the lease, from when the question was sent.
+        /// Rest of the lease, from when the question was sent.
         left: Duration,
         /// The TTL that the hold's run asks for.
         ttl: Duration,

@@ -42,7 +42,7 @@ impl Lock {
         let by = by.to_json();
         let id = id.unwrap_or_default();
         let start = [START, START].map(<[u8]>::to_vec);
-        // The search for the id among the holders and in the queue goes on there.
+        // Places among the holders and in the queue from which the search for the id goes on.
         let mut from = start.clone();
         let (mut freed, mut last) = (0_u32, None);
         let freed_from = |holder, many: u32| Forced::Freed {
@@ -123,7 +123,7 @@ impl Lock {
         })
     }
 
-    /// A call with the keys of this lock that the script takes; what all scripts need comes before the arguments.
+    /// Returns a call with the keys of this lock that the script takes. Before the arguments come those that all scripts need.
     pub(super) fn call(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
         let common = [
             self.name.as_str().into(),

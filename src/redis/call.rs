@@ -6,7 +6,7 @@ use redis::{Cmd, cmd};
 pub struct Script {
     pub source: &'static str,
     pub hash: &'static str,
-    /// How many keys it takes.
+    /// Number of its keys.
     pub keys: usize,
     /// Where replicas have to have what is written, an answer that begins with 1, or is a number that isn't 0, counts only
     /// once they have.
