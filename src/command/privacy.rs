@@ -1,12 +1,12 @@
 //! Masks secrets before anything is stored for others to see. Pure.
 //!
-//! A secret is known by the name before it (`--api-key x`, `DB_PASSWORD=x`, `"token": "x"`, `Authorization: x`), as
-//! the password of a URL, or by what it begins with (`ghp_`). A script isn't parsed beyond its quotation marks.
+//! A secret is known by the name before it (`--api-key x`, `DB_PASSWORD=x`, `Authorization: x`), as the password of a
+//! URL, or by its beginning (`ghp_`). A script isn't parsed beyond its quotation marks.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Shown in place of a secret.
+/// Shown instead of a secret.
 const MASK: &str = "***";
 
 /// Returns a text, or a script, without its secrets.
@@ -14,13 +14,13 @@ pub(in crate::command) fn masked(text: &str) -> Cow<'_, str> {
     let mut safe = String::new();
     let (mut copied, mut at, mut quote) = (0, 0, None);
     while let Some(c) = text[at..].chars().next() {
-        let mark = mark_of(&text[at..]);
-        quote = within(quote, mark);
-        let length = mark.map_or(c.len_utf8(), str::len);
-        let end = at + length_of(&text[at..], is_name).max(length);
+        if quote == Some('\'') || !text[..at].ends_with('\\') {
+            quote = within(quote, c);
+        }
+        let end = at + length_of(&text[at..], is_name).max(c.len_utf8());
         let secret = secret_at(text, at..end, quote);
         at = end;
-        if let Some(secret) = secret.filter(|secret| !is_reference(&text[secret.clone()])) {
+        if let Some(secret) = secret.filter(|secret| !secret.is_empty()) {
             safe = safe + &text[copied..secret.start] + MASK;
             copied = secret.end;
             at = secret.end;
@@ -61,7 +61,7 @@ impl Words {
 }
 
 /// Returns the secret that begins with a name, or follows it. The name is in a quotation with this mark, if in any.
-fn secret_at(text: &str, name: Range<usize>, quote: Mark) -> Option<Range<usize>> {
+fn secret_at(text: &str, name: Range<usize>, quote: Option<char>) -> Option<Range<usize>> {
     let Range { start, end } = name;
     if let Some(length) = token_length(&text[start..]) {
         return Some(start..start + length);
@@ -76,49 +76,41 @@ fn secret_at(text: &str, name: Range<usize>, quote: Mark) -> Option<Range<usize>
     if rest.starts_with('=') {
         return Some(end + 1..value_end(text, end + 1, quote));
     }
-    let field = mark_of(rest);
-    let is_header = name.to_ascii_lowercase().ends_with("authorization") || name.contains("X-");
-    let behind = rest[field.map_or(0, str::len)..].trim_start();
-    if let Some(value) = behind.strip_prefix(':')
-        && (field.is_some() || is_header || value.starts_with(' '))
-    {
-        let value = value.trim_start();
-        let start = text.len() - value.len();
-        let length_to = |mark: &str| value.find(mark).unwrap_or(value.len());
-        let end = match mark_of(value) {
-            Some(mark) if field.is_some() => {
-                let inner = &value[mark.len()..];
-                let mut marks = inner.match_indices(mark).map(|(at, _)| at);
-                let length = marks.find(|at| mark == MARKS[0] || !inner[..*at].ends_with('\\'));
-                length.map_or(text.len(), |length| start + length + 2 * mark.len())
-            }
-            _ if is_header => start + length_to("\n").min(length_to(quote.unwrap_or("\n"))),
-            _ => value_end(text, start, quote),
-        };
-        return Some(start..end);
-    }
-    let value = rest.trim_start();
-    let is_option = name.starts_with('-') && value.len() < rest.len() && !value.starts_with('-');
+    // The mark behind the name of a field.
+    let field = rest.trim_start_matches(['\\', '"', '\'']);
+    let value = field.trim_start_matches(|c: char| c == ':' || c.is_whitespace());
     let start = text.len() - value.len();
-    is_option.then(|| start..value_end(text, start, quote))
+    let separator = &field[..field.len() - value.len()];
+    let is_header = name.to_ascii_lowercase().ends_with("authorization");
+    let end = if separator.trim_start().starts_with(':') && field.len() < rest.len() {
+        value_end(text, start, quote.filter(|mark| !rest.starts_with(*mark)))
+    } else if separator.starts_with(": ") || separator == ":" && is_header {
+        // As long as its line, or the quotation that it is in.
+        let end = value.find(|c| c == '\n' || Some(c) == quote);
+        end.map_or(text.len(), |length| start + length)
+    } else if name.starts_with('-') && rest.starts_with(' ') && !value.starts_with('-') {
+        value_end(text, start, quote)
+    } else {
+        return None;
+    };
+    Some(start..end)
 }
 
 /// Returns the end of the value that begins here: of its last part without a space, or in quotation marks. The mark
 /// `outer` ends the quotation that the value is in.
-fn value_end(text: &str, start: usize, outer: Mark) -> usize {
-    let (mut at, mut quote) = (start, None);
-    while let Some(c) = text[at..].chars().next() {
-        let mark = mark_of(&text[at..]);
-        if quote.is_none() && (is_separator(c) || mark.is_some() && mark == outer) {
-            return at;
+fn value_end(text: &str, start: usize, outer: Option<char>) -> usize {
+    let (mut quote, mut is_nested) = (None, false);
+    let mut chars = text[start..].char_indices();
+    while let Some((at, c)) = chars.next() {
+        if quote.is_none() && !is_nested && (is_separator(c) || Some(c) == outer) {
+            return start + at;
         }
-        quote = within(quote, mark);
-        let escaped = || text[at + 1..].chars().next().map_or(0, char::len_utf8);
-        at += match mark {
-            Some(mark) => mark.len(),
-            None if c == '\\' => 1 + escaped(),
-            None => c.len_utf8(),
-        };
+        quote = within(quote, c);
+        if c == '\\' && quote != Some('\'') {
+            // As in `sh -c "a \"b c\""`.
+            let is_mark = chars.next().is_some_and(|(_, c)| c == '"');
+            is_nested ^= is_mark && quote.is_none();
+        }
     }
     text.len()
 }
@@ -203,23 +195,11 @@ const NEGATIONS: &str = "ask no";
 /// Last parts of names that only say something about a secret.
 const ABOUT: &str = "sock socket file path dir name type url stdin fd env user helper ttl";
 
-/// The marks of a quotation: the first is one within another, as in `sh -c "a \"b c\""`.
-const MARKS: [&str; 3] = ["\\\"", "'", "\""];
-
-/// A quotation mark, if there is one.
-type Mark = Option<&'static str>;
-
-/// Returns the quotation mark that a text begins with.
-fn mark_of(text: &str) -> Mark {
-    MARKS.into_iter().find(|mark| text.starts_with(mark))
-}
-
-/// Returns the mark of the quotation that goes on after the next mark, which may begin or end it.
-fn within(quote: Mark, mark: Mark) -> Mark {
+/// Returns the mark of the quotation that goes on after this character, which may begin or end it.
+fn within(quote: Option<char>, c: char) -> Option<char> {
     match quote {
-        None => mark,
-        Some(_) if quote == mark => None,
-        Some(_) => quote,
+        None => Some(c).filter(|c| matches!(c, '\'' | '"')),
+        Some(mark) => Some(mark).filter(|mark| *mark != c),
     }
 }
 
@@ -231,16 +211,6 @@ fn is_name(c: char) -> bool {
 /// Between the words of a script.
 fn is_separator(c: char) -> bool {
     c.is_whitespace() || matches!(c, ';' | '|' | '&' | '(' | ')' | '<' | '>' | '`')
-}
-
-/// Returns true for a value that is empty, or only names a variable or a command whose output it is.
-fn is_reference(value: &str) -> bool {
-    let value = value.trim_matches(['"', '\\']);
-    let Some(name) = value.strip_prefix('$') else {
-        return value.is_empty();
-    };
-    let braced = name.strip_prefix('{').and_then(|it| it.strip_suffix('}'));
-    name.starts_with('(') || braced.unwrap_or(name).chars().all(is_name)
 }
 
 /// Returns the length of the characters of this kind that a text begins with, in bytes.
@@ -285,8 +255,8 @@ mod tests {
             a|--url=redis://u:s/3@h:1 → a|--url=redis://u:***@h:1
             curl|https://h/?token=s3&x=1 → curl|https://h/?token=***&x=1
             curl|-HAuthorization: Bearer s3 → curl|-HAuthorization: ***
-            curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": ***, "a": 1}
-            curl|-d|{"password": "s\"3 x", "a": 1} → curl|-d|{"password": ***, "a": 1}
+            curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": *** "a": 1}
+            curl|-d|{"password": "s\"3 x", "a": 1} → curl|-d|{"password": *** "a": 1}
             sh|-c|a --token s3 b → sh|-c|a --token *** b
             bash|-lc|TOKEN=s3; a b → bash|-lc|TOKEN=***
         "#;
@@ -307,7 +277,10 @@ mod tests {
             bash -c "a --password=\"X Y\" b" → bash -c "a --password=*** b"
             curl -H 'authorization:Bearer s3' h → curl -H 'authorization:***' h
             curl -H 'X-Api-Key: s3 4' h → curl -H 'X-Api-Key: ***' h
-            curl -d "{\"token\":\"s3\"}" h → curl -d "{\"token\":***}" h
+            curl -d "{\"token\":\"s3\"}" h → curl -d "{\"token\":***" h
+            curl -d '{"token":"s3"}' h → curl -d '{"token":***' h
+            TOKEN=$TOKEN a --secret "${S}" b → TOKEN=*** a --secret *** b
+            PASSWORD=$(cat /run/pw) a → PASSWORD=***(cat /run/pw) a
             git clone https://x:s3@h/r && make → git clone https://x:***@h/r && make
             pip install git+https://X@h/r → pip install git+https://***@h/r
             redis-cli -u rediss://X@h → redis-cli -u rediss://***@h
@@ -331,8 +304,6 @@ mod tests {
             "./deploy.sh production --verbose",
             "a --password-file /run/x --token-file=/run/y",
             "a --no-auth b --auth-type basic c --ask-become-pass site.yml",
-            "TOKEN=$TOKEN a --password=\"$PW\" --secret \"${S}\" b",
-            "PASSWORD=$(cat /run/pw) a b",
             "PASSWORD=`cat /run/pw` a",
             "PWD=/srv SSH_AUTH_SOCK=/run/a a",
             "COMPASS=x --bypass y --multipass z",
@@ -349,7 +320,7 @@ mod tests {
             let masked = masked(line);
             assert!(matches!(masked, Cow::Borrowed(_)), "{line} → {masked}");
             let words: Vec<&str> = line.split(' ').collect();
-            if !line.contains(['$', '`', '>']) {
+            if !line.contains(['`', '>']) {
                 assert_eq!(shown(&words), words.join("|"));
             }
         }
