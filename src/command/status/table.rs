@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::protocol::{Hold, Inspected, Key, Who};
 use crate::report::{
-    Line, Step, Style, Table, client_name, columns, describe_job_with, escaped, format_duration,
-    left_of_freeze, truncate, whole_seconds,
+    Line, Step, Style, Table, client_name, describe_job_with, escaped, format_duration,
+    left_of_freeze, whole_seconds,
 };
 
 const COLUMNS: [&str; 7] = ["NAME", "MODE", "WHO", "PID", "AGE", "ID", "COMMAND"];
@@ -17,20 +17,21 @@ const ID: usize = 5;
 const COMMAND: usize = 6;
 
 /// Steps to fit a terminal: the least useful goes first, and a name is never cut.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 10] = [
     Step::Cut(COMMAND, 20, usize::MAX),
     Step::Hide(ID),
     Step::Hide(PID),
     Step::Cut(WHO, 24, 28),
     Step::Cut(WHO, 16, 28),
     Step::Cut(COMMAND, 8, usize::MAX),
+    Step::Hide(COMMAND),
+    Step::Cut(WHO, 8, 28),
+    Step::Hide(AGE),
+    Step::Hide(WHO),
 ];
 
 /// Width from which a terminal shows modes and ages in full.
 const WIDE: usize = 100;
-
-/// Spaces between the parts of a line without a table.
-const GAP: usize = 2;
 
 /// Mode of a client that was granted a lock, and the rest of that sentence.
 pub const GRANTED: &str = "granted";
@@ -50,47 +51,20 @@ pub fn lines(locks: &[Inspected], width: Option<usize>) -> Vec<Line> {
     let rows = locks.iter().flat_map(|lock| rows_of(lock, width));
     let rows: Vec<Row> = rows.collect();
     let mut table = Table::new(&COLUMNS, rows.iter().map(|row| &row.cells[..]));
-    let mut lines = Vec::new();
-    let fits = table.fit(width, &STEPS);
-    if fits {
-        lines.push(table.heading());
-    }
+    table.fit(width, &STEPS);
+    let mut lines = vec![table.heading()];
     for row in &rows {
-        match width {
-            Some(width) if !fits => lines.extend(row.stacked(width)),
-            _ => lines.push(table.line(&row.cells, |column| match column {
-                MODE => row.style,
-                _ => Style::Plain,
-            })),
-        }
+        lines.push(table.line(&row.cells, |column| match column {
+            MODE => row.style,
+            _ => Style::Plain,
+        }));
         let link = row.link.as_ref();
-        lines.extend(link.map(|link| Line::of(Style::Plain, format!("{:GAP$}{link}", ""))));
+        lines.extend(link.map(|link| Line::of(Style::Plain, format!("  {link}"))));
     }
     lines
 }
 
 impl Row {
-    /// Returns the row as a few lines, for a terminal that has no room for a table. A name that doesn't fit beside the
-    /// mode and the age has a line of its own, which the terminal breaks.
-    fn stacked(&self, width: usize) -> Vec<Line> {
-        let [name, mode, who, _, age, _, command] = &self.cells;
-        let taken = [name, mode, age].map(|text| columns(text));
-        let mut lines = Vec::new();
-        let mut head = Line::of(Style::Bold, name);
-        if taken.iter().sum::<usize>() + 2 * GAP > width {
-            lines.push(std::mem::take(&mut head));
-        }
-        let head = head.and_spaces(GAP).and(self.style, mode);
-        lines.push(head.and_spaces(GAP).and(Style::Plain, age));
-        let room = width.saturating_sub(GAP);
-        for text in [who, command].map(|text| truncate(text, room)) {
-            if !text.is_empty() {
-                lines.push(Line::default().and_spaces(GAP).and(Style::Plain, &text));
-            }
-        }
-        lines
-    }
-
     /// A row without a client.
     fn single(lock: &Inspected, mode: &str, who: &str) -> Self {
         let name = escaped(lock.name.as_str());
