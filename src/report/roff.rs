@@ -30,11 +30,10 @@ struct Page {
     text: String,
     /// The paragraph that isn't written yet.
     words: String,
-    /// Indents of a part within its section, and of the paragraph below its tag.
-    nested: usize,
-    hang: usize,
-    /// The paragraph begins with its tag.
-    is_tagged: bool,
+    /// Indents of the section, of the next line of the paragraph, and of those after it.
+    base: usize,
+    first: usize,
+    indent: usize,
     is_tag_next: bool,
     is_verbatim: bool,
 }
@@ -58,8 +57,8 @@ impl Page {
         let text = unescaped(rest);
         match name {
             "SH" | "SS" => {
+                self.base = INDENT;
                 self.begin_paragraph(0);
-                self.nested = 0;
                 self.line(if name == "SS" { 3 } else { 0 }, &text);
             }
             "PP" | "sp" => self.begin_paragraph(0),
@@ -72,24 +71,23 @@ impl Page {
                 // The width of the tag follows it.
                 let tag = text.split(' ').next().unwrap_or_default();
                 self.begin_paragraph(columns(tag) + 1);
-                self.is_tagged = true;
+                self.first = self.base;
                 tag.clone_into(&mut self.words);
             }
             "RS" | "RE" => {
                 self.end_paragraph();
-                self.hang = 0;
                 // No page nests a part in another.
-                self.nested = if name == "RS" { INDENT } else { 0 };
+                self.base = if name == "RS" { 2 * INDENT } else { INDENT };
+                (self.first, self.indent) = (self.base, self.base);
             }
-            "nf" | "EX" | "fi" | "EE" => {
+            "nf" | "fi" | "br" => {
                 self.end_paragraph();
-                self.is_verbatim = matches!(name, "nf" | "EX");
+                self.is_verbatim = name == "nf";
             }
-            "br" => self.end_paragraph(),
             "B" | "I" => self.add(&text),
+            // The parts stand together. Spaces within quotes stay.
             "BR" | "BI" => {
-                // The parts stand together. Spaces within quotes stay.
-                let quoted = (0..).zip(text.split('"'));
+                let quoted = text.split('"').enumerate();
                 let parts = quoted.map(|(at, part)| match at % 2 {
                     0 => part.replace(' ', ""),
                     _ => part.to_owned(),
@@ -104,11 +102,11 @@ impl Page {
     /// Adds a line of text.
     fn add(&mut self, line: &str) {
         if std::mem::take(&mut self.is_tag_next) {
-            self.line(INDENT + self.nested, line);
+            self.line(self.base, line);
         } else if self.is_verbatim {
-            self.line(INDENT + self.nested + self.hang, line);
+            self.line(self.indent, line);
         } else if line.is_empty() {
-            self.begin_paragraph(self.hang);
+            self.begin_paragraph(self.indent - self.base);
         } else {
             self.words += if self.words.is_empty() { "" } else { " " };
             self.words += line;
@@ -121,27 +119,22 @@ impl Page {
         self.text.push('\n');
     }
 
+    /// Begins a paragraph that hangs this far into its section.
     fn begin_paragraph(&mut self, hang: usize) {
         self.end_paragraph();
         self.text.push('\n');
-        self.hang = hang;
+        self.indent = self.base + hang;
+        self.first = self.indent;
     }
 
     fn end_paragraph(&mut self) {
         let words = std::mem::take(&mut self.words);
-        let base = INDENT + self.nested;
-        let indent = base + self.hang;
-        let mut start = if std::mem::take(&mut self.is_tagged) {
-            base
-        } else {
-            indent
-        };
         if words.is_empty() {
             return;
         }
-        for line in wrapped(&words, Some(WIDTH - indent)) {
-            self.line(start, line);
-            start = indent;
+        for line in wrapped(&words, Some(WIDTH - self.indent)) {
+            self.line(self.first, line);
+            self.first = self.indent;
         }
     }
 }
