@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::duration;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 /// Returns the columns of a terminal that the text takes: two for a wide character, none for a combining one.
 pub fn columns(text: &str) -> usize {
@@ -43,23 +43,13 @@ pub fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
     parts
 }
 
-/// Returns as much of the start of a text as fits into this many columns.
+/// Returns as much of the start of a text as fits into this many columns. Some characters take more columns together than
+/// one by one, or fewer.
 fn start_of(text: &str, width: usize) -> &str {
-    let mut taken = 0;
-    let end = text.char_indices().find(|(_, c)| {
-        taken += c.width().unwrap_or(0);
-        taken > width
-    });
-    let mut start = &text[..end.map_or(text.len(), |(at, _)| at)];
-    // Some take more columns together than one by one: a digit that is made a picture.
-    while columns(start) > width {
-        start = start.trim_end_matches(|c: char| c.width() == Some(0));
-        let mut chars = start.chars();
-        chars.next_back();
-        start = chars.as_str();
-    }
-    // What joins a character to the next one joins nothing here.
-    start.trim_end_matches('\u{200d}')
+    let ends = text.char_indices().map(|(at, _)| at);
+    let fitting = ends.take_while(|end| columns(&text[..*end]) <= width);
+    // A joiner joins nothing here.
+    text[..fitting.last().unwrap_or(0)].trim_end_matches('\u{200d}')
 }
 
 /// Returns the text, and spaces up to this many columns.
@@ -234,7 +224,7 @@ mod tests {
         assert_eq!(truncate("東京都", 6), "東京都");
         assert_eq!(truncate("東京都", 5), "東京…");
         assert_eq!(truncate("東京都", 4), "東…");
-        assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 3), "👩…");
+        assert_eq!(truncate("👩\u{200d}🚀👩\u{200d}🚀", 3), "👩\u{200d}🚀…");
         // Whatever joins them, a name is never left out.
         assert_eq!(truncate("a\u{200d}b\u{200d}c\u{200d}d", 3), "a\u{200d}b…");
         assert_eq!(truncate("e\u{301}e\u{301}e\u{301}", 2), "e\u{301}…");
