@@ -17,19 +17,15 @@ pub fn reason(error: &io::Error) -> String {
 
 /// Text without the number that the standard library puts behind an error: ` (os error 2)`.
 pub fn without_number(text: &str) -> String {
-    let mut rest = text;
-    let mut kept = String::with_capacity(text.len());
-    while let Some((before, after)) = rest.split_once(" (os error ") {
-        let digits = after.trim_start_matches(|c: char| c.is_ascii_digit());
-        kept += before;
-        if let Some(after) = digits.strip_prefix(')') {
-            rest = after;
-        } else {
-            kept += " (os error ";
-            rest = after;
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |kept, part| {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        match rest.strip_prefix(')') {
+            Some(rest) => kept + rest,
+            None => kept + " (os error " + part,
         }
-    }
-    kept + rest
+    })
 }
 
 fn lower_case(text: String) -> String {
