@@ -78,6 +78,12 @@ impl Line {
     }
 }
 
+/// Returns lines as they are printed.
+pub fn painted(lines: &[Line], colors: bool) -> String {
+    let lines = lines.iter();
+    lines.map(|line| line.painted(colors) + "\n").collect()
+}
+
 /// Returns true if standard output shows colours, and its user wants them.
 pub fn has_colors() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());

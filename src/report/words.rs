@@ -396,7 +396,7 @@ fn waiting_line_within(
     start + &turn
 }
 
-/// Returns `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but the time.
+/// Returns `Redis doesn't answer; still trying (24s)`; on a narrow terminal less, but always the time.
 pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
     use ErrorKind::{Config, Crowded, NoPrimary, NotNow, NotReplicated, Refused, Unreachable};
     let what = match kind {
@@ -418,13 +418,9 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
         }
         _ => format!("Redis {what}"),
     };
-    let line = format!("{line}; still trying ({lasting})");
-    let width = line_width();
-    if columns(PREFIX) + columns(&line) <= width {
-        return line;
-    }
-    let room = width.saturating_sub(PREFIX.len() + "Redis  ()".len() + lasting.len());
-    format!("Redis {} ({lasting})", truncate(what, room))
+    let end = format!("; still trying ({lasting})");
+    let room = line_width().saturating_sub(PREFIX.len() + end.len());
+    truncate(&line, room).into_owned() + &end
 }
 
 /// Least of a description that says anything, and of one beside which the prospects are in full, in columns.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::finding::{Finding, GROUPS, Level, count, is_command, is_fit, short, undecided};
 use super::server::NO_CONNECTION;
-use crate::report::{Line, Style, Verbosity, counted, escaped, format_duration, padded, wrapped};
+use crate::report::{
+    Line, Style, Verbosity, counted, escaped, format_duration, padded, painted, wrapped,
+};
 
 /// A report.
 pub struct Page<'a> {
@@ -26,9 +28,7 @@ const NAME: usize = 13;
 impl Page<'_> {
     /// Returns the text to print.
     pub fn painted(&self, colors: bool) -> String {
-        let lines = self.lines();
-        let lines = lines.iter().map(|line| line.painted(colors) + "\n");
-        lines.collect()
+        painted(&self.lines(), colors)
     }
 
     fn lines(&self) -> Vec<Line> {

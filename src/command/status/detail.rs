@@ -223,16 +223,11 @@ impl Screen<'_> {
     fn only_holder(&mut self, hold: &Hold, holder: &Holder) {
         let (lock, who) = (self.lock, &holder.who);
         // A person on call wants the host and the process of a CI job, too.
-        let process = who.known_as.as_ref().map(|_| {
-            let known_as = None;
-            format!(
-                ", {}",
-                client_in_words(&Who {
-                    known_as,
-                    ..who.clone()
-                })
-            )
+        let process = who.known_as.as_ref().map(|_| Who {
+            known_as: None,
+            ..who.clone()
         });
+        let process = process.map(|who| format!(", {}", client_in_words(&who)));
         let by = client_in_words(who) + &process.unwrap_or_default();
         let lasting = format_duration(lock.since(holder.since_ms));
         let line = format!("{by} for {lasting}{}", note(lock, holder));

@@ -10,12 +10,12 @@ mod json;
 mod prometheus;
 mod table;
 
-use std::io::{self, ErrorKind, IsTerminal};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result};
 
 use self::json::write_lock;
 use super::asked::Asked;
@@ -31,8 +31,9 @@ use crate::decide::exit::Exit;
 use crate::duration::{exact, milliseconds};
 use crate::file;
 use crate::protocol::{Client, Error, Inspected, Name, Which};
-use crate::reason::reason;
-use crate::report::{self, Line, Style, escaped, format_duration, is_safe, lines_of, print};
+use crate::report::{
+    self, Line, Style, escaped, format_duration, is_safe, lines_of, painted, print,
+};
 
 /// Shows locks, once or again and again.
 pub fn status(options: &cli::Status, settings: &Settings) -> Result<Exit> {
@@ -73,7 +74,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 impl View<'_> {
     fn show_once(&mut self) -> Result<Exit> {
         let mut found = self.find()?;
-        self.warn();
+        self.settings.warn_of_replica(&self.client);
         if found.pasts.is_empty() {
             self.hint(&found.locks)?;
         }
@@ -105,7 +106,7 @@ impl View<'_> {
                 print(CLEAR)?;
             }
             if std::mem::take(&mut is_first) {
-                self.warn();
+                self.settings.warn_of_replica(&self.client);
             }
             match found {
                 Ok(found) => {
@@ -127,7 +128,7 @@ impl View<'_> {
             return refuse(Exit::Usage, line);
         }
         let locks = self.look_at(Which::InUse)?;
-        self.warn();
+        self.settings.warn_of_replica(&self.client);
         let late = locks.iter().filter_map(|lock| late_line(lock, most));
         let lines: String = late.collect();
         print(&lines)?;
@@ -163,16 +164,13 @@ impl View<'_> {
         if is_printed {
             print(&text)?;
         } else {
-            file::replace(file, &text).map_err(|error| unwritten(file, &error))?;
+            file::replace(file, &text)
+                .with_context(|| format!("can't write {}", file.display()))?;
         }
         let locks = read?;
-        self.warn();
+        self.settings.warn_of_replica(&self.client);
         self.hint(&locks)?;
         Ok(Exit::Success)
-    }
-
-    fn warn(&self) {
-        self.settings.warn_of_replica(&self.client);
     }
 
     /// Returns true if only names were given: then locks are shown in detail.
@@ -294,24 +292,6 @@ fn late_line(lock: &Inspected, most: Duration) -> Option<String> {
     let is_late = ago > most;
     let ago = format_duration(ago);
     is_late.then(|| format!("{name}: no success for {ago}, since {since}\n"))
-}
-
-/// Returns the error for a file that can't be written.
-fn unwritten(file: &Path, error: &io::Error) -> anyhow::Error {
-    let path = file.display();
-    match error.kind() {
-        ErrorKind::NotFound => anyhow!("can't write {path}: there is no such directory"),
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => anyhow!(
-            "can't write {path}: {}; its directory has to be writable, as a new file replaces it",
-            reason(error)
-        ),
-        _ => anyhow!("can't write {path}: {}", reason(error)),
-    }
-}
-
-fn painted(lines: &[Line], colors: bool) -> String {
-    let lines = lines.iter();
-    lines.map(|line| line.painted(colors) + "\n").collect()
 }
 
 /// Returns all that is shown, without colours.

@@ -16,7 +16,7 @@ const METRICS: [Metric; 8] = [
         "redlock_held_seconds",
         "For how long the oldest holder has held the lock; 0 if it is free.",
         |lock| match lock.holders().next() {
-            Some(_) => lock.held_for().map(seconds),
+            Some(_) => lock.held_for().map(|it| it.as_secs_f64()),
             None => Some(0.0),
         },
     ),
@@ -28,7 +28,7 @@ const METRICS: [Metric; 8] = [
     (
         "redlock_oldest_wait_seconds",
         "For how long the oldest waiter has waited for the lock; 0 if nobody waits.",
-        |lock| Some(seconds(lock.waited_for().unwrap_or_default())),
+        |lock| Some(lock.waited_for().unwrap_or_default().as_secs_f64()),
     ),
     (
         "redlock_frozen",
@@ -48,7 +48,7 @@ const METRICS: [Metric; 8] = [
         "How long ago the lease was renewed; of several leases, the one renewed least recently.",
         |lock| {
             let ago = lock.holders().filter_map(Hold::renewed_ago);
-            ago.max().map(seconds)
+            ago.max().map(|it| it.as_secs_f64())
         },
     ),
     (
@@ -111,10 +111,6 @@ fn quoted(value: &str) -> String {
     let value = value.replace('\\', r"\\");
     let value = value.replace('"', "\\\"").replace('\n', "\\n");
     format!("\"{value}\"")
-}
-
-fn seconds(duration: Duration) -> f64 {
-    duration.as_secs_f64()
 }
 
 fn timestamp(ms: u64) -> f64 {
