@@ -7,31 +7,25 @@ pub fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?'])
 }
 
-/// Whether the whole text matches a glob: `*` is any text, `?` any one character. A text matches itself,
-/// also where it contains these characters.
+/// Returns true if the whole text matches a glob: `*` is any text, `?` any one character. A text matches itself, even if it
+/// contains these characters.
 pub fn matches(pattern: &str, text: &str) -> bool {
-    let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
-    let (mut p, mut t) = (0, 0);
-    // The last `*`, and how much of the text it stands for so far. One that comes later can do whatever this
-    // one could, so only the last is ever extended: the work is bounded by the product of the lengths.
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if pattern.get(p) == Some(&'*') {
-            star = Some((p, t));
-            p += 1;
-        } else if pattern.get(p).is_some_and(|&c| c == '?' || c == text[t]) {
-            p += 1;
-            t += 1;
-        } else if let Some((at, from)) = star {
-            star = Some((at, from + 1));
-            p = at + 1;
-            t = from + 1;
-        } else {
-            return false;
+    // By the number of the text's characters, whether these match the pattern so far.
+    let mut is_match = vec![false; text.len() + 1];
+    is_match[0] = true;
+    for c in pattern.chars() {
+        if c == '*' {
+            let shortest = is_match.iter().position(|it| *it);
+            is_match[shortest.unwrap_or(text.len())..].fill(shortest.is_some());
+            continue;
         }
+        for at in (0..text.len()).rev() {
+            is_match[at + 1] = is_match[at] && (c == '?' || c == text[at]);
+        }
+        is_match[0] = false;
     }
-    pattern[p..].iter().all(|&c| c == '*')
+    is_match[text.len()]
 }
 
 /// The order in which a person expects names: `lock-2` before `lock-10`. Only equal texts are equal.
