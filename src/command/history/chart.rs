@@ -6,13 +6,10 @@ use super::calendar::Calendar;
 use super::listing::ended;
 use crate::duration::milliseconds;
 use crate::pattern::natural_cmp;
-use crate::protocol::{HistoryEntry, HoldOutcome, Name};
+use crate::protocol::{HistoryEntry, HoldOutcome, Inspected};
 use crate::report::{
     client_in_words, command_line, describe_job, escaped, format_duration, truncate,
 };
-
-/// A lock and the times when it was frozen: from when until when, in milliseconds since 1970.
-pub type Freezes<'a> = (&'a Name, &'a [(u64, u64)]);
 
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
@@ -52,10 +49,10 @@ struct Chart {
     bottom: f64,
 }
 
-/// Draws holds, and runs that wait now, which are entries without a hold, up to now.
+/// Draws holds, and runs that wait now, which are entries without a hold, up to now; and the freezes of these locks.
 pub fn svg(
     entries: &[HistoryEntry],
-    freezes: &[Freezes],
+    locks: &[Inspected],
     now_ms: u64,
     calendar: Calendar,
 ) -> String {
@@ -78,8 +75,8 @@ pub fn svg(
         let name = &lock[0].name;
         chart.label("lock", name.as_str());
         chart.bottom += ROW;
-        let own = freezes.iter().filter(|(other, _)| *other == name);
-        chart.frozen(own.flat_map(|(_, times)| times.iter().copied()));
+        let same = locks.iter().filter(|lock| lock.name == *name);
+        chart.frozen(same.flat_map(|lock| lock.record.freezes.iter().copied()));
         for host in lock.chunk_by(|a, b| a.who.host == b.who.host) {
             chart.label("host", &host[0].who.host);
             for lane in lanes(host) {
@@ -292,10 +289,11 @@ mod tests {
         };
         let mut all = holds.to_vec();
         all.push(waiting);
-        let name = holds[0].name.clone();
-        let freezes = [(&name, &[(120_000, 130_000)][..])];
+        let mut lock = crate::protocol::golden::locks().swap_remove(0);
+        lock.name = holds[0].name.clone();
+        lock.record.freezes = vec![(120_000, 130_000)];
         for entries in [&all[..], &all[3..]] {
-            let picture = svg(entries, &freezes, 200_000, Calendar::UTC);
+            let picture = svg(entries, std::slice::from_ref(&lock), 200_000, Calendar::UTC);
             let mut open = Vec::new();
             for tag in picture.split('<').skip(1) {
                 let (tag, rest) = tag.split_once('>').expect("a tag ends");
@@ -310,7 +308,7 @@ mod tests {
             }
             assert_eq!(open, [""; 0]);
         }
-        let picture = svg(&all, &freezes, 200_000, Calendar::UTC);
+        let picture = svg(&all, &[lock], 200_000, Calendar::UTC);
         for part in [
             "waiting since 1970-01-01 00:02:00 UTC, for 1m20s",
             "times in UTC",

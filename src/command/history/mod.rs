@@ -273,10 +273,7 @@ impl History<'_> {
             let why = why.unwrap_or("no run has held the lock".into());
             return Err(Refusal(Exit::Usage, format!("nothing to draw: {why}")).into());
         }
-        let freezes = inspected.iter();
-        let freezes = freezes.map(|lock| (&lock.name, &lock.record.freezes[..]));
-        let freezes: Vec<_> = freezes.collect();
-        let picture = chart::svg(&found.entries, &freezes, found.now_ms, LOCAL);
+        let picture = chart::svg(&found.entries, &inspected, found.now_ms, LOCAL);
         if path == Path::new("-") {
             print(&picture)?;
             return Ok(());
