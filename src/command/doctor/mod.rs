@@ -25,7 +25,7 @@ use crate::config::Settings;
 use crate::decide::exit::Exit;
 use crate::duration::milliseconds;
 use crate::protocol::{Name, Who};
-use crate::report::{self, THIS_HOST_ONLY, escaped_json, has_colors, print};
+use crate::report::{self, THIS_HOST_ONLY, escaped_json, has_colors, painted, print};
 use crate::supervise::hook::HookTest;
 use crate::variables::EVENT;
 
@@ -77,7 +77,7 @@ pub fn doctor(options: &cli::Doctor, settings: &Settings) -> Result<Exit> {
             width: report::width(),
             verbosity: settings.verbosity,
         };
-        page.painted(has_colors())
+        painted(&page.lines(), has_colors())
     };
     print(&text)?;
     Ok(if is_fit { Exit::Success } else { Exit::Unfit })

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use super::finding::{Finding, GROUPS, Level, count, is_command, is_fit, short, undecided};
 use super::server::NO_CONNECTION;
-use crate::report::{
-    Line, Style, Verbosity, counted, escaped, format_duration, padded, painted, wrapped,
-};
+use crate::report::{Line, Style, Verbosity, counted, escaped, format_duration, padded, wrapped};
 
 /// A report.
 pub struct Page<'a> {
@@ -26,12 +24,8 @@ const LEVEL: usize = 6;
 const NAME: usize = 13;
 
 impl Page<'_> {
-    /// Returns the text to print.
-    pub fn painted(&self, colors: bool) -> String {
-        painted(&self.lines(), colors)
-    }
-
-    fn lines(&self) -> Vec<Line> {
+    /// Returns the lines to print.
+    pub fn lines(&self) -> Vec<Line> {
         let mut lines = Vec::new();
         let is_quiet = self.verbosity == Verbosity::Quiet;
         if !is_quiet {
@@ -146,6 +140,7 @@ impl Page<'_> {
 mod tests {
     use super::super::finding::{moot, named, ok, unknown, warn};
     use super::*;
+    use crate::report::painted;
 
     fn page(findings: &[Finding], width: Option<usize>, verbosity: Verbosity) -> String {
         let page = Page {
@@ -156,7 +151,7 @@ mod tests {
             width,
             verbosity,
         };
-        page.painted(false)
+        painted(&page.lines(), false)
     }
 
     #[test]
