@@ -140,8 +140,10 @@ pub fn cancelled(name: &Name, by: &Who) -> String {
 /// Returns what was asked of a run: `stopping, SIGKILL in 4s (asked by root@ops-1 (pid 9) 1s ago: hung)`. `now_ms` is the
 /// server's clock.
 pub fn stopping(by: &Who, whom: &Who, now_ms: u64) -> String {
-    let killed = killed_in(by, whom, now_ms);
-    format!("stopping{killed} ({})", asked(by, now_ms))
+    let (killed, client) = (killed_in(by, whom, now_ms), client_in_words(by));
+    let ago = asked_ago(by, now_ms).map_or(String::new(), whole_seconds);
+    let ago = enclosed(" ", &ago, " ago");
+    format!("stopping{killed} (asked by {client}{ago}{})", reason_of(by))
 }
 
 /// Returns when the command of a run gets SIGKILL: `, SIGKILL in 4s`; nothing if that isn't known.
@@ -151,13 +153,6 @@ pub fn killed_in(by: &Who, whom: &Who, now_ms: u64) -> String {
         Some(Duration::ZERO) => ", SIGKILL is due".into(),
         Some(left) => format!(", SIGKILL in {}", rounded_up(left)),
     }
-}
-
-/// Returns `asked by root@ops-1 (pid 9) 1s ago: hung`.
-fn asked(by: &Who, now_ms: u64) -> String {
-    let ago = asked_ago(by, now_ms).map_or(String::new(), whole_seconds);
-    let ago = enclosed(" ", &ago, " ago");
-    format!("asked by {}{ago}{}", client_in_words(by), reason_of(by))
 }
 
 fn asked_ago(by: &Who, now_ms: u64) -> Option<Duration> {
@@ -309,17 +304,12 @@ pub struct Outlook {
 /// Returns `usually done in 2m40s, about 1m20s left`; `over its usual 2m40s` if nothing is to be expected any more.
 pub fn expectation(usual: Duration, running: Duration) -> String {
     let length = format_duration(usual);
-    if is_overdue(usual, running) {
+    // Every second hold lasts a little longer, as the usual is a median.
+    if running > usual.saturating_add(usual / 4) {
         return format!("over its usual {length}");
     }
     let left = enclosed(", ", &about_left(usual, running), "");
     format!("usually done in {length}{left}")
-}
-
-/// Returns true if a hold has lasted for so much longer than usual that the usual says nothing about its end. Every second
-/// hold lasts a little longer, as the usual is a median.
-fn is_overdue(usual: Duration, running: Duration) -> bool {
-    running > usual.saturating_add(usual / 4)
 }
 
 /// Returns `about 1m20s left`; nothing when a hold takes longer than usual.
@@ -342,18 +332,6 @@ pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: &Outlook) 
     waiting_line_within(line_width(), name, busy, old, outlook)
 }
 
-/// Returns the place of a waiter.
-fn turn(busy: &Busy, outlook: &Outlook) -> String {
-    match busy.ahead {
-        0 => String::new(),
-        ahead if outlook.queues => format!("; {} in line", ordinal(ahead.saturating_add(1))),
-        ahead => format!("; {ahead} ahead"),
-    }
-}
-
-/// Width from which a waiting line has the whole of [`NO_URL`].
-const WIDE: usize = 120;
-
 /// Returns [`waiting_line`] in this many columns.
 fn waiting_line_within(
     width: usize,
@@ -362,14 +340,14 @@ fn waiting_line_within(
     old: Duration,
     outlook: &Outlook,
 ) -> String {
-    let place = match outlook.this_host_only {
-        // A narrow terminal has room for the holder instead.
-        Some(NO_URL) if width >= WIDE => format!("{NO_URL}; "),
-        Some(_) => format!("{THIS_HOST_ONLY}: "),
-        None => String::new(),
-    };
+    let place = outlook.this_host_only;
+    let place = place.map_or(String::new(), |_| format!("{THIS_HOST_ONLY}: "));
     let start = format!("{place}waiting for \"{name}\"");
-    let turn = turn(busy, outlook);
+    let turn = match busy.ahead {
+        0 => String::new(),
+        ahead if outlook.queues => format!("; {} in line", ordinal(ahead.saturating_add(1))),
+        ahead => format!("; {ahead} ahead"),
+    };
     let is_running = busy.holders > 0 && busy.frozen.is_none() && busy.stopping.is_none();
     let holder = busy.holder.as_ref();
     let holder = holder.filter(|it| is_running && it.kept.is_none());
@@ -580,7 +558,8 @@ mod tests {
             assert_eq!(expectation(usual, running), expected);
         }
         let second = Duration::from_secs(1);
-        assert!(is_overdue(Duration::ZERO, second) && !is_overdue(Duration::MAX, second));
+        assert_eq!(expectation(Duration::ZERO, second), "over its usual 0s");
+        assert!(expectation(Duration::MAX, second).starts_with("usually done"));
     }
 
     #[test]
