@@ -20,7 +20,6 @@ use super::error::{Error, ErrorKind};
 use super::pushes::{Pushes, Resp3};
 use super::refusal::is_turned_away;
 use super::server::{Part, Server};
-use super::stream::Stream;
 use super::wire::{Expected, LISTING, Push, Received, RequestId, Wire};
 
 /// How many calls of a list are sent at once; as many more may be under way.
@@ -49,16 +48,6 @@ impl Connection {
         let until = Instant::now() + within;
         server.read_password()?;
         let stream = server.open(until)?;
-        Self::over(stream, server, (within, until), questions)
-    }
-
-    /// Like [`Self::open`], over a stream to the server.
-    pub(super) fn over(
-        stream: Stream,
-        server: &Arc<Server>,
-        (within, until): (Duration, Instant),
-        questions: &[Cmd],
-    ) -> Result<(Self, Vec<Value>), Error> {
         let mut connection = Self {
             wire: Wire::new(stream, server, within),
             confirming: Confirming::default(),

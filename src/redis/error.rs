@@ -169,6 +169,12 @@ impl Error {
         self
     }
 
+    /// Returns the error with these words and a colon in front.
+    pub(super) fn after(mut self, start: &str) -> Self {
+        self.message = format!("{start}: {}", self.message);
+        self
+    }
+
     /// Returns the message without the origin of the URL.
     pub fn message(&self) -> &str {
         &self.message

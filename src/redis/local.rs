@@ -7,22 +7,21 @@
 use std::env;
 use std::ffi::{CString, OsStr};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::waitpid;
 use nix::unistd::{geteuid, gethostname};
+use redis::cmd;
 
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
 use super::kind::{Kind, Search};
-use super::stream::{Stream, open_unix};
 use crate::reason::reason;
 use crate::sys;
 
@@ -32,10 +31,9 @@ pub const THIS_HOST_ONLY: &str = "this host only";
 /// The server programs, in order of preference.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// The options of a server. With another appendfsync, a slow disk delays the write, and a killed server forgets what it has
-/// answered. If the host crashes, all holders are gone, too.
-const OPTIONS: &str =
-    "--port 0 --unixsocketperm 600 --appendonly yes --appendfsync no --maxmemory-policy noeviction";
+/// The options of a server; the last one is empty. With another appendfsync, a slow disk delays the write, and a killed
+/// server forgets what it has answered. If the host crashes, all holders are gone, too.
+const OPTIONS: &str = "--port 0 --unixsocket server.sock --unixsocketperm 600 --appendonly yes --appendfsync no --maxmemory-policy noeviction --save ";
 
 /// The file that a server locks. It contains the server's pid.
 const LOCK: &str = "redlock-server.lock";
@@ -61,16 +59,8 @@ impl Local {
     /// # Errors
     /// [`ErrorKind::Config`] if this user has no directory for a server.
     pub fn new() -> Result<Self, Error> {
-        let directory = directory()?;
-        let local = Self { directory };
-        let (socket, length) = (local.socket(), local.socket().as_os_str().len());
-        if length > LONGEST_PATH {
-            return Err(refused(&format!(
-                "the path of the socket {} has {length} bytes, and at most {LONGEST_PATH} are possible: set XDG_STATE_HOME to a directory with a shorter path",
-                socket.display()
-            )));
-        }
-        Ok(local)
+        let directory = directory().map_err(|why| refused(&why).after(THIS_HOST_ONLY))?;
+        Ok(Self { directory })
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -78,31 +68,42 @@ impl Local {
     }
 
     /// Connects to the server, and starts it if it isn't running.
-    fn reach(&self, until: Instant) -> Result<UnixStream, Error> {
+    fn reach(&self, search: &Search) -> Result<Connection, Error> {
         self.expect_private()?;
-        match self.connect(until) {
-            Err(error) if is_absent(&error) => self.start(until),
-            opened => self.checked(opened),
+        match self.connect(search) {
+            Err(error) if is_absent(&error) => self.start(search),
+            opened => opened,
         }
     }
 
-    /// Connects, and waits until the server has loaded its data.
-    fn connect(&self, until: Instant) -> io::Result<UnixStream> {
+    /// Connects to this user's server, and waits until it has loaded its data.
+    fn connect(&self, search: &Search) -> Result<Connection, Error> {
         loop {
-            let stream = open_unix(&self.socket(), until)?;
-            if has_loaded(&stream, until)? || Instant::now() >= until {
-                return Ok(stream);
+            let (connection, _) = match search.connect(&search.last, &[cmd("PING")]) {
+                Err(error) if error.kind == ErrorKind::Loading && !search.left().is_zero() => {
+                    std::thread::sleep(RETRY_AFTER);
+                    continue;
+                }
+                opened => opened?,
+            };
+            if sys::peer_user(&connection).is_ok_and(|user| user == geteuid().as_raw()) {
+                return Ok(connection);
             }
-            std::thread::sleep(RETRY_AFTER);
+            return Err(refused(&format!(
+                "the server at {} is another user's; remove the socket",
+                self.socket().display()
+            )));
         }
     }
 
     /// Refuses a directory in which another user could have put a server.
     fn expect_private(&self) -> Result<(), Error> {
-        let Ok(found) = fs::symlink_metadata(&self.directory) else {
-            return Ok(());
+        let metadata = match fs::symlink_metadata(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            metadata => metadata.map_err(|error| self.failed(&error))?,
         };
-        if found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0 {
+        let is_own = metadata.is_dir() && metadata.uid() == geteuid().as_raw();
+        if is_own && metadata.mode() & 0o022 == 0 {
             return Ok(());
         }
         Err(refused(&format!(
@@ -111,51 +112,30 @@ impl Local {
         )))
     }
 
-    /// Returns a connection if the server at its other end is this user's.
-    fn checked(&self, opened: io::Result<UnixStream>) -> Result<UnixStream, Error> {
-        let stream = opened.map_err(|error| self.failed(&error))?;
-        match sys::peer_user(&stream) {
-            Ok(user) if user == geteuid().as_raw() => Ok(stream),
-            _ => Err(refused(&format!(
-                "the server at {} is another user's; remove the socket",
-                self.socket().display()
-            ))),
-        }
-    }
-
     /// Starts the server, or waits until another process has started it.
-    fn start(&self, until: Instant) -> Result<UnixStream, Error> {
-        let make = DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.directory);
-        make.map_err(|error| self.failed(&error))?;
+    fn start(&self, search: &Search) -> Result<Connection, Error> {
+        let failed = |error| self.failed(&error);
+        let mut make = DirBuilder::new();
+        let made = make.recursive(true).mode(0o700).create(&self.directory);
+        made.map_err(failed)?;
         self.expect_private()?;
         let (mut has_started, mut has_ended_another) = (false, false);
         loop {
-            let lock = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(self.directory.join(LOCK))
-                .map_err(|error| self.failed(&error))?;
-            if !sys::try_lock(&lock).map_err(|error| self.failed(&error))? {
-                has_ended_another = has_ended_another || end_unreachable(&lock);
+            let mut open = OpenOptions::new();
+            let open = open.read(true).append(true).create(true).mode(0o600);
+            let lock = open.open(self.directory.join(LOCK)).map_err(failed)?;
+            if !sys::try_lock(&lock).map_err(failed)? {
+                has_ended_another = has_ended_another || end_unreachable(&lock).is_some();
             } else if has_started {
                 return Err(self.ended());
             } else {
                 self.fork_server(&lock)?;
                 has_started = true;
             }
-            match self.connect(until) {
+            match self.connect(search) {
                 Err(error) if is_absent(&error) => {}
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    return Err(self.not_ready(&lock));
-                }
-                opened => return self.checked(opened),
+                Err(error) if error.has_cause(Cause::Silent) => return Err(self.not_ready(&lock)),
+                opened => return opened,
             }
             drop(lock);
             std::thread::sleep(RETRY_AFTER);
@@ -168,12 +148,9 @@ impl Local {
             let why = "can't start a server for `local:`, as neither redis-server nor valkey-server is installed";
             unreachable(why).because(Cause::NoServerProgram)
         })?;
-        let (socket, data) = (self.socket(), &self.directory);
-        let mut words: Vec<&OsStr> = vec![program.as_os_str(), "--save".as_ref(), "".as_ref()];
-        words.extend(OPTIONS.split(' ').map(OsStr::new));
-        words.extend(["--unixsocket".as_ref(), socket.as_os_str()]);
-        words.extend(["--dir".as_ref(), data.as_os_str()]);
-        let words = words.into_iter().map(|word| CString::new(word.as_bytes()));
+        let options = OPTIONS.split(' ').map(OsStr::new);
+        let words = std::iter::once(program.as_os_str()).chain(options);
+        let words = words.map(|word| CString::new(word.as_bytes()));
         let words = words.collect::<Result<Vec<_>, _>>();
         let words = words.map_err(|error| self.failed(&error.into()))?;
         let first = sys::fork_apart(sys::LOCAL_SERVER, lock, |lock| {
@@ -193,6 +170,7 @@ impl Local {
         lock.set_len(0)?;
         write!(lock, "{}", std::process::id())?;
         let mut log = File::create(self.log())?;
+        env::set_current_dir(&self.directory)?;
         let variables = [c"PATH=/usr/local/bin:/usr/bin:/bin".to_owned()];
         let error = sys::become_program(&words[0], words, &variables, lock, &log);
         writeln!(log, "{}: {error}", words[0].to_string_lossy())
@@ -206,13 +184,13 @@ impl Local {
     fn not_ready(&self, lock: &File) -> Error {
         let socket = self.socket();
         let socket = socket.display();
-        match pid_in(lock).filter(|_| is_old(lock)) {
+        match overdue_pid(lock) {
             Some(pid) => unreachable(&format!(
                 "the server for `local:` (pid {pid}) doesn't listen at {socket}; end it with `kill {pid}`, and the next command starts it again"
             )),
-            None => error(
+            None => Error::new(
                 ErrorKind::Loading,
-                &format!("the server for `local:` at {socket} isn't ready yet; try again"),
+                format!("the server for `local:` at {socket} isn't ready yet; try again"),
             ),
         }
     }
@@ -222,7 +200,7 @@ impl Local {
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         let last = log.lines().rev().find(|line| !line.trim().is_empty());
         // The pid and the time come before that.
-        let last = last.map(|line| line.split_once(" # ").map_or(line, |(_, said)| said));
+        let last = last.map(|line| line.split_once(" # ").map_or(line, |(_, text)| text));
         unreachable(&format!(
             "can't start a server for `local:`: it ended: {} ({})",
             last.unwrap_or("its log is empty"),
@@ -241,15 +219,9 @@ impl Local {
 
 impl Kind for Local {
     fn open(&self, search: &Search) -> Result<Connection, Error> {
-        let server = &search.last;
-        let within = search.until.saturating_duration_since(Instant::now());
-        let stream = self.reach(search.until).and_then(|stream| {
-            let stream = Stream::from_unix(stream);
-            stream.map_err(|error| self.failed(&error))
-        });
-        let stream = stream.map_err(|error| error.with_origin(server.url_origin()))?;
-        let (connection, _) = Connection::over(stream, server, (within, search.until), &[])?;
-        Ok(connection)
+        let opened = self.reach(search);
+        let origin = || search.last.url_origin();
+        opened.map_err(|error| error.after(THIS_HOST_ONLY).with_origin(origin()))
     }
 
     fn has_moved(&self, _: &mut Connection, _: Duration) -> bool {
@@ -265,22 +237,16 @@ impl Kind for Local {
     }
 }
 
-/// Ends a server that has lost its socket, because nobody can reach it, and it keeps the data locked. Returns true if
-/// the server was signaled.
-fn end_unreachable(lock: &File) -> bool {
-    // Before the age: a server that has just started is never taken for an old one.
-    let pid = pid_in(lock);
-    if !is_old(lock) {
-        return false;
-    }
+/// Ends a server that has lost its socket, because nobody can reach it, and it keeps the data locked. Returns `None` if
+/// there is no such server.
+fn end_unreachable(lock: &File) -> Option<()> {
+    let pid = overdue_pid(lock)?;
     // Before the check: afterwards the pid can't become another process's.
-    let process = pid.and_then(|pid| sys::pidfd(pid).ok().flatten());
-    let input = pid.and_then(|pid| fs::metadata(format!("/proc/{pid}/fd/0")).ok());
-    let (Some(process), Some(input), Ok(lock)) = (process, input, lock.metadata()) else {
-        return false;
-    };
-    let is_ours = (input.dev(), input.ino()) == (lock.dev(), lock.ino());
-    is_ours && sys::signal(process.as_fd(), sys::SIGTERM).is_ok()
+    let process = sys::pidfd(pid).ok()??;
+    let input = fs::metadata(format!("/proc/{pid}/fd/0")).ok()?;
+    let lock = lock.metadata().ok()?;
+    let is_server = (input.dev(), input.ino()) == (lock.dev(), lock.ino());
+    is_server.then(|| sys::signal(process.as_fd(), sys::SIGTERM).ok())?
 }
 
 /// Returns true if this process is a server that redlock has started for `local:`, also another user's.
@@ -290,31 +256,36 @@ pub fn is_server(pid: i32) -> bool {
     name.as_bytes().starts_with(LOCK.as_bytes())
 }
 
-/// Returns the directory of the server: it survives a logout, and nobody cleans it up.
-fn directory() -> Result<PathBuf, Error> {
+/// Returns the directory of the server, or why there is none. It survives a logout, and nobody cleans it up.
+fn directory() -> Result<PathBuf, String> {
     if geteuid().is_root() {
         return Ok("/run/redlock".into());
     }
     let named = |name| {
-        env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
+        let path = env::var_os(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
     };
-    let home = || {
-        named("HOME")
-            .filter(|home| home.is_dir())
-            .map(|home| home.join(".local/state"))
-    };
-    let state = named("XDG_STATE_HOME").or_else(home).ok_or_else(|| {
-        refused("`local:` needs a home directory: set HOME, or XDG_STATE_HOME to a directory of this user")
-    })?;
+    let home = || named("HOME").filter(|home| home.is_dir());
+    let state = named("XDG_STATE_HOME").or_else(|| Some(home()?.join(".local/state")));
+    let state = state.ok_or(
+        "`local:` needs a home directory: set HOME, or XDG_STATE_HOME to a directory of this user",
+    )?;
     // Hosts may share a home.
     let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let host = match machine.trim() {
         "" => gethostname().unwrap_or_default(),
-        machine => machine.replace('/', "").into(),
+        machine => machine.into(),
     };
-    Ok(state.join("redlock").join(host))
+    let directory = state.join("redlock").join(host);
+    let socket = directory.join("server.sock");
+    let length = socket.as_os_str().len();
+    if length > LONGEST_PATH {
+        return Err(format!(
+            "the path of the socket {} has {length} bytes, and at most {LONGEST_PATH} are possible: set XDG_STATE_HOME to a directory with a shorter path",
+            socket.display()
+        ));
+    }
+    Ok(directory)
 }
 
 fn program() -> Option<PathBuf> {
@@ -326,53 +297,25 @@ fn program() -> Option<PathBuf> {
     })
 }
 
-fn pid_in(lock: &File) -> Option<i32> {
+/// Returns the pid of a server that holds the lock and must have had a socket by now. The lock changes at each start.
+fn overdue_pid(lock: &File) -> Option<i32> {
+    // Before the age: a server that has just started is never taken for an old one.
     let mut text = [0; 16];
     let length = lock.read_at(&mut text, 0).ok()?;
-    str::from_utf8(&text[..length]).ok()?.parse().ok()
-}
-
-/// Returns true if a server that holds the lock must have had a socket by now. The lock changes at each start.
-fn is_old(lock: &File) -> bool {
-    let started = lock.metadata().and_then(|metadata| metadata.modified());
-    started.is_ok_and(|started| started.elapsed().is_ok_and(|age| age >= STARTS_WITHIN))
-}
-
-/// Returns false while the server answers that it loads its data.
-fn has_loaded(mut stream: &UnixStream, until: Instant) -> io::Result<bool> {
-    let left = until.saturating_duration_since(Instant::now());
-    stream.set_read_timeout(Some(left.max(RETRY_AFTER)))?;
-    stream.write_all(b"PING\r\n")?;
-    let mut reply = String::new();
-    match BufReader::new(stream).read_line(&mut reply) {
-        Ok(0) => Err(io::ErrorKind::ConnectionReset.into()),
-        Ok(_) => Ok(!reply.starts_with("-LOADING")),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(io::ErrorKind::TimedOut.into())
-        }
-        Err(error) => Err(error),
-    }
+    let pid = str::from_utf8(&text[..length]).ok()?.parse().ok()?;
+    let age = lock.metadata().ok()?.modified().ok()?.elapsed().ok()?;
+    (age >= STARTS_WITHIN).then_some(pid)
 }
 
 /// Returns true if no server is there, or it ends.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::BrokenPipe
-    )
-}
-
-fn error(kind: ErrorKind, why: &str) -> Error {
-    Error::new(kind, format!("{THIS_HOST_ONLY}: {why}"))
+fn is_absent(error: &Error) -> bool {
+    matches!(error.cause, Some(Cause::NoServer | Cause::Closed))
 }
 
 fn refused(why: &str) -> Error {
-    error(ErrorKind::Config, why)
+    Error::new(ErrorKind::Config, why.into())
 }
 
 fn unreachable(why: &str) -> Error {
-    error(ErrorKind::Unreachable, why)
+    Error::new(ErrorKind::Unreachable, why.into())
 }
