@@ -17,12 +17,12 @@ use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
 use super::kind::{Kind, Search};
 use super::left;
-use super::nodes::{Nodes, Redirect, cluster_nodes, is_host};
+use super::nodes::{Line, Nodes, Redirect, cluster_nodes};
 use super::replication::{Listed, Role};
 use super::reply::lossy_text;
 use super::server::Server;
 use super::slot::key_of_prefix;
-use super::url::Address;
+use super::url::{Address, is_host};
 use super::wire::Expected;
 
 /// The ACL rules that a job needs on a node beside the usual ones.
@@ -307,26 +307,15 @@ fn most_telling(errors: Vec<Error>, last: &Server) -> Error {
 
 /// Returns the host and port of the node that has a slot, by a list of the nodes: the host's name, if it must have one.
 fn owner(nodes: &str, slot: u16, by_name: bool) -> Option<(String, u16)> {
-    let has_it = |words: &Vec<&str>| {
-        words.iter().skip(8).any(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let [first, last] = [first, last].map(|number| number.parse().ok());
-            first.is_some_and(|first: u16| first <= slot) && last.is_some_and(|last| slot <= last)
-        })
+    let has_it = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let [first, last] = [first, last].map(|number| number.parse().ok());
+        first.is_some_and(|first: u16| first <= slot) && last.is_some_and(|last| slot <= last)
     };
-    let mut lines = nodes
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>());
-    let line = lines.find(has_it)?;
-    if line[2].split(',').any(|flag| flag == "myself") {
-        return None;
-    }
-    let (place, rest) = line[1].split_once('@')?;
-    let (host, port) = place.rsplit_once(':')?;
-    let name = || rest.split(',').nth(1);
-    let host = if by_name { name()? } else { host };
-    let is_usable = !host.is_empty() && is_host(host);
-    Some((is_usable.then(|| host.to_owned())?, port.parse().ok()?))
+    let node = Line::all(nodes).find(|line| line.slots.iter().any(|range| has_it(range)))?;
+    let host = if by_name { node.name } else { node.ip };
+    let is_usable = !host.is_empty() && is_host(host) && !node.has("myself");
+    Some((is_usable.then(|| host.to_owned())?, node.port.parse().ok()?))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::{Cmd, cmd};
 
-use super::url::{Address, with_port};
+use super::url::{Address, is_host, with_port};
 
 /// Limit of other nodes that are remembered.
 const MAX_NODES: usize = 16;
@@ -45,26 +45,69 @@ impl Redirect {
     }
 }
 
-/// Whether it can be a host, or the empty one; `?` stands for one that isn't known.
-pub(super) fn is_host(host: &str) -> bool {
-    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
-    host.chars().all(is_part)
+/// Returns the address that a node names; no host stands for the node's own.
+fn sibling(of: &Address, host: &str, port: u16) -> Address {
+    let host = if host.is_empty() { of.host() } else { host };
+    Address::Tcp {
+        host: host.to_owned(),
+        port,
+        tls: of.has_tls(),
+    }
 }
 
-/// The address of another node, by what a node says; no host stands for its own.
-fn sibling(of: &Address, host: &str, port: u16) -> Address {
-    match of {
-        Address::Tcp {
-            host: own_host,
-            tls,
-            ..
-        } => Address::Tcp {
-            host: if host.is_empty() { own_host } else { host }.to_owned(),
+/// A line of the answer to `CLUSTER NODES`:
+/// `<id> <ip>:<port>@<bus>[,<host name>…] <flags> <primary> <ping> <pong> <epoch> <state> <slots>…`.
+pub(super) struct Line<'a> {
+    id: &'a str,
+    pub(super) ip: &'a str,
+    pub(super) port: &'a str,
+    /// Name of the host; empty if it has none.
+    pub(super) name: &'a str,
+    flags: &'a str,
+    primary: &'a str,
+    pub(super) slots: Vec<&'a str>,
+}
+
+impl<'a> Line<'a> {
+    /// Reads the lines of an answer, and passes over anything else.
+    pub(super) fn all(list: &'a str) -> impl Iterator<Item = Self> {
+        list.lines().filter_map(Self::parse)
+    }
+
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let (id, place) = (words.next()?, words.next()?);
+        let (place, rest) = place.split_once('@')?;
+        let (ip, port) = place.rsplit_once(':')?;
+        Some(Self {
+            id,
+            ip,
             port,
-            tls: *tls,
-        },
-        // No node is reached this way.
-        Address::Unix(_) => of.clone(),
+            name: rest.split(',').nth(1).unwrap_or_default(),
+            flags: words.next()?,
+            primary: words.next()?,
+            slots: words.skip(4).collect(),
+        })
+    }
+
+    pub(super) fn has(&self, flag: &str) -> bool {
+        self.flags.split(',').any(|other| other == flag)
+    }
+
+    /// Returns true for a primary whose slots another node has taken over while it was away.
+    fn is_replaced(&self) -> bool {
+        let is_away = self.has("fail") || self.has("fail?");
+        is_away && self.has("master") && self.slots.is_empty()
+    }
+
+    /// Returns the addresses of the node: by its name and by its number.
+    fn addresses(&self, at: &Address) -> Vec<Address> {
+        let Some(port) = self.port.parse().ok().filter(|port| *port > 0) else {
+            return Vec::new();
+        };
+        let hosts = [self.name, self.ip].into_iter();
+        let hosts = hosts.filter(|host| !host.is_empty() && is_host(host));
+        hosts.map(|host| sibling(at, host, port)).collect()
     }
 }
 
@@ -81,45 +124,36 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Reads the answer of the node at this address to `CLUSTER NODES`: lines of
-    /// `<id> <ip>:<port>@<bus>[,<host name>…] <flags> <primary> …`. Anything else is passed over.
+    /// Reads the answer of the node at this address to `CLUSTER NODES`.
     pub fn parse(list: &str, at: &Address) -> Self {
-        let lines = || list.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let is_myself =
-            |line: &Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
-        let own = lines().find(is_myself);
-        let own = own.as_ref().and_then(|line| line.first().copied());
+        let lines: Vec<Line> = Line::all(list).collect();
+        let own = lines.iter().find(|line| line.has("myself"));
+        let own = own.map(|line| line.id);
         let (mut nodes, mut rest) = (Self::default(), Vec::new());
-        let replaced: BTreeSet<&str> = lines().filter_map(|line| replaced_id(&line)).collect();
+        let replaced = lines.iter().filter(|line| line.is_replaced());
+        let replaced: BTreeSet<&str> = replaced.map(|line| line.id).collect();
         let mut shard: BTreeSet<&str> = own.into_iter().collect();
-        for line in lines() {
-            let [id, place, flags, primary, ..] = line[..] else {
-                continue;
-            };
-            let has = |flag| flags.split(',').any(|other| other == flag);
-            if replaced.contains(primary) && !has("nofailover") {
-                shard.extend([id, primary]);
+        for line in &lines {
+            let may_follow = !line.has("nofailover");
+            if replaced.contains(line.primary) && may_follow {
+                shard.extend([line.id, line.primary]);
             }
-            if has("myself") || has("noaddr") || has("handshake") {
+            if line.has("myself") || line.has("noaddr") || line.has("handshake") {
                 continue;
             }
-            let is_down = has("fail");
-            let is_replica = Some(primary) == own;
-            if is_replica
-                && !has("nofailover")
-                && let Some((place, _)) = place.split_once('@')
-                && let Some((host, port)) = place.rsplit_once(':')
-            {
-                shard.insert(id);
+            let is_down = line.has("fail");
+            let is_replica = Some(line.primary) == own;
+            if is_replica && may_follow {
+                shard.insert(line.id);
                 // A client that only reads the stream has no port.
-                if !is_down && port != "0" {
-                    nodes.replicas.push(with_port(host, port));
+                if !is_down && line.port != "0" {
+                    nodes.replicas.push(with_port(line.ip, line.port));
                 }
             }
             match is_replica {
                 _ if is_down => {}
-                true => nodes.others.extend(addresses(place, at)),
-                false => rest.extend(addresses(place, at)),
+                true => nodes.others.extend(line.addresses(at)),
+                false => rest.extend(line.addresses(at)),
             }
         }
         nodes.shard = shard.len();
@@ -129,33 +163,6 @@ impl Nodes {
         nodes.replicas.truncate(MOST_REPLICAS);
         nodes
     }
-}
-
-/// Returns the ID of a primary whose slots another node has taken over while it was away.
-fn replaced_id<'a>(line: &[&'a str]) -> Option<&'a str> {
-    // A line with slots is longer.
-    let [id, _, flags, _, _, _, _, _] = line[..] else {
-        return None;
-    };
-    let has = |flag| flags.split(',').any(|other| other == flag);
-    (has("master") && (has("fail") || has("fail?"))).then_some(id)
-}
-
-/// The addresses in `<ip>:<port>@<bus>[,<host name>…]`: by its name and by its number.
-fn addresses(place: &str, at: &Address) -> Vec<Address> {
-    let (place, rest) = place.split_once('@').unwrap_or((place, ""));
-    let Some((ip, port)) = place.rsplit_once(':') else {
-        return Vec::new();
-    };
-    let Some(port) = port.parse().ok().filter(|port| *port > 0) else {
-        return Vec::new();
-    };
-    let name = rest.split(',').nth(1).unwrap_or_default();
-    [name, ip]
-        .into_iter()
-        .filter(|host| !host.is_empty() && is_host(host))
-        .map(|host| sibling(at, host, port))
-        .collect()
 }
 
 #[cfg(test)]

@@ -44,8 +44,7 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Tcp { host, port, .. } => f.write_str(&with_port(host, port)),
             Self::Unix(path) => write!(f, "{}", path.display()),
         }
     }
@@ -116,8 +115,8 @@ pub struct Url {
 }
 
 const SCHEMES: &str = "redis://, rediss://, unix://, redis-sentinel://, redis-cluster:// or local:";
-const PORT: u16 = 6379;
-const SENTINEL_PORT: u16 = 26379;
+const PORT: &str = "6379";
+const SENTINEL_PORT: &str = "26379";
 
 impl Url {
     /// Reads a URL, or returns what is wrong with it. White space around it, such as the newline at the end of a secret, isn't
@@ -226,9 +225,8 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, String> {
     if parts.hosts.is_empty() && parts.path.contains('/') {
         return Err("the host is missing; a socket is written unix:///PATH".into());
     }
-    let (host, port) = host_and_port(parts.hosts, PORT)?;
     Ok(Url {
-        place: Place::Server(Address::Tcp { host, port, tls }),
+        place: Place::Server(tcp_address(parts.hosts, PORT, tls)?),
         database: database(parts.path)?,
         login: parts.login,
     })
@@ -257,20 +255,20 @@ fn options<const N: usize>(
 
 /// `[user[:password]@]host[:port],…/NAME[/db][?sentinel_user=…&sentinel_password=…]`
 fn sentinels(rest: &str, tls: bool) -> Result<Url, String> {
-    let parts = parts(rest)?;
-    let nodes = nodes(parts.hosts, SENTINEL_PORT, tls)?;
-    let (primary, number) = parts.path.split_once('/').unwrap_or((parts.path, ""));
-    let primary = decoded(primary, "name of the primary")?;
-    if primary.is_empty() {
-        return Err("the primary's name, as the sentinels know it, is missing after the hosts; write redis-sentinel://host1,host2,host3/mymaster".into());
-    }
     let names = [
         "sentinel_user",
         "sentinel_password",
         "sentinel_password_file",
     ];
     let hint = "the options are sentinel_user, sentinel_password and sentinel_password_file";
+    let parts = parts(rest)?;
     let [username, password, password_file] = options(parts.options, names, hint)?;
+    let nodes = nodes(parts.hosts, SENTINEL_PORT, tls)?;
+    let (primary, number) = parts.path.split_once('/').unwrap_or((parts.path, ""));
+    let primary = decoded(primary, "name of the primary")?;
+    if primary.is_empty() {
+        return Err("the primary's name, as the sentinels know it, is missing after the hosts; write redis-sentinel://host1,host2,host3/mymaster".into());
+    }
     Ok(Url {
         place: Place::Sentinels {
             nodes,
@@ -309,11 +307,10 @@ fn cluster(rest: &str, tls: bool) -> Result<Url, String> {
 }
 
 /// `host[:port],…`, each once.
-fn nodes(hosts: &str, port: u16, tls: bool) -> Result<Vec<Address>, String> {
+fn nodes(hosts: &str, port: &str, tls: bool) -> Result<Vec<Address>, String> {
     let mut nodes = Vec::new();
     for host in hosts.split(',') {
-        let (host, port) = host_and_port(host, port)?;
-        let node = Address::Tcp { host, port, tls };
+        let node = tcp_address(host, port, tls)?;
         if !nodes.contains(&node) {
             nodes.push(node);
         }
@@ -321,8 +318,8 @@ fn nodes(hosts: &str, port: u16, tls: bool) -> Result<Vec<Address>, String> {
     Ok(nodes)
 }
 
-/// Returns a host and its port, or the default port if none is given.
-fn host_and_port(place: &str, default: u16) -> Result<(String, u16), String> {
+/// Reads a host and its port, which is the default port if none is given.
+fn tcp_address(place: &str, default: &str, tls: bool) -> Result<Address, String> {
     let (host, port) = if let Some(rest) = place.strip_prefix('[') {
         let end = "the ] after the IPv6 address is missing";
         let (host, port) = rest.split_once(']').ok_or(end)?;
@@ -343,17 +340,21 @@ fn host_and_port(place: &str, default: u16) -> Result<(String, u16), String> {
     if host.is_empty() {
         return Err("the host is missing".into());
     }
-    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
-    if !host.chars().all(is_part) {
+    if !is_host(host) {
         return Err("the host has a character that no host name has".into());
     }
-    if port.is_empty() {
-        return Ok((host.to_owned(), default));
-    }
-    let port: NonZeroU16 = port.parse().map_err(|_| {
+    let port = if port.is_empty() { default } else { port };
+    let port = port.parse().map(NonZeroU16::get).map_err(|_| {
         "the port must be a number from 1 to 65535 (a user name and password stand before an @)"
     })?;
-    Ok((host.to_owned(), port.get()))
+    let host = host.to_owned();
+    Ok(Address::Tcp { host, port, tls })
+}
+
+/// Returns true if a text can be a host, or is empty; a node of a cluster writes `?` for an unknown host.
+pub(super) fn is_host(host: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    host.chars().all(is_part)
 }
 
 /// `/path[?db=N&user=USER&pass=PASSWORD]`
@@ -402,7 +403,7 @@ fn decoded(text: &str, what: &str) -> Result<String, String> {
 }
 
 /// An address as lists have it.
-pub(super) fn with_port(host: &str, port: &str) -> String {
+pub(super) fn with_port(host: &str, port: impl fmt::Display) -> String {
     if host.contains(':') {
         format!("[{host}]:{port}")
     } else {
