@@ -484,7 +484,7 @@ impl Claim {
         within: Option<Duration>,
         is_slow: impl Fn(),
     ) -> Result<(Released, bool), Error> {
-        let may_fail_over = client.deployment.kind.may_fail_over();
+        let may_fail_over = client.deployment.may_fail_over();
         let (began, connecting) = (Instant::now(), client.longest(1));
         let mut may_be_broken = client.is_open();
         let mut pause = AGAIN;

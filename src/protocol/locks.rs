@@ -128,7 +128,7 @@ impl Locks {
 
     /// Returns how far apart the clocks may be of the servers that decide when a lock expires: 0 if it is always the same.
     pub fn clock_skew(&self) -> Duration {
-        if self.deployment.kind.may_fail_over() {
+        if self.deployment.may_fail_over() {
             CLOCK_SKEW
         } else {
             Duration::ZERO

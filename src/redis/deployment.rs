@@ -118,7 +118,7 @@ impl Deployment {
     /// # Errors
     /// [`ErrorKind::Config`] if it isn't known which replicas there are.
     pub fn replicate(&self, replication: Replication) -> Result<(), Error> {
-        if replication.quorum == Quorum::All && !self.kind.may_fail_over() {
+        if replication.quorum == Quorum::All && !self.may_fail_over() {
             let message = "all needs the list of promotable replicas from Sentinel or Redis Cluster (redis-sentinel://, redis-cluster://); with the URL of one server, set a number, such as 1";
             return Err(Error::new(ErrorKind::Config, message.into()));
         }
@@ -135,6 +135,11 @@ impl Deployment {
     pub fn needs_all_replicas(&self) -> bool {
         let replication = self.replication();
         replication.is_some_and(|replication| replication.quorum == Quorum::All)
+    }
+
+    /// Returns true if another server may take over from the one that has the locks.
+    pub fn may_fail_over(&self) -> bool {
+        self.server().part != Part::Only
     }
 
     /// The server that was used last, or is tried first.

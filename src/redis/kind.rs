@@ -23,11 +23,8 @@ pub trait Kind: Send + Sync {
 
     /// Returns true if the locks have moved away from the server of a connection, as far as can be found out `within` a
     /// time. Otherwise the connection learns which replicas must confirm what is sent next.
-    fn has_moved(&self, connection: &mut Connection, within: Duration) -> bool;
-
-    /// Returns true if another server may take over from the one that has the locks.
-    fn may_fail_over(&self) -> bool {
-        true
+    fn has_moved(&self, _connection: &mut Connection, _within: Duration) -> bool {
+        false
     }
 
     /// Returns the time for which a primary is silent until another server takes over, as far as that is known.

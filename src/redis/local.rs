@@ -224,14 +224,6 @@ impl Kind for Local {
         opened.map_err(|error| error.after(THIS_HOST_ONLY).with_origin(origin()))
     }
 
-    fn has_moved(&self, _: &mut Connection, _: Duration) -> bool {
-        false
-    }
-
-    fn may_fail_over(&self) -> bool {
-        false
-    }
-
     fn local_socket(&self) -> Option<PathBuf> {
         Some(self.socket())
     }

@@ -1,7 +1,5 @@
 //! A single server, at the address in the URL.
 
-use std::time::Duration;
-
 use super::Error;
 use super::connection::Connection;
 use super::kind::{Kind, Search};
@@ -12,13 +10,5 @@ impl Kind for Single {
     fn open(&self, search: &Search) -> Result<Connection, Error> {
         let (connection, _) = search.connect(&search.last, &[])?;
         Ok(connection)
-    }
-
-    fn has_moved(&self, _: &mut Connection, _: Duration) -> bool {
-        false
-    }
-
-    fn may_fail_over(&self) -> bool {
-        false
     }
 }

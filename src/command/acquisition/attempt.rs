@@ -99,7 +99,7 @@ impl<'a> Attempt<'a> {
     ) -> Self {
         let options = acquisition.wait_options;
         let locks = &acquisition.settings.locks;
-        let fails_over = locks.deployment.kind.may_fail_over();
+        let fails_over = locks.deployment.may_fail_over();
         let is_known = fails_over && held.client.server().was_reached();
         let policy = wait::Policy {
             limit: WaitLimit::since(started, options.no_wait, options.wait),

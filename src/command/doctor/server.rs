@@ -306,7 +306,7 @@ impl Server<'_> {
             Some(Quorum::AtLeast(number)) => usize::try_from(number).unwrap_or(usize::MAX),
             None => 0,
         };
-        let fails_over = self.locks.deployment.kind.may_fail_over();
+        let fails_over = self.locks.deployment.may_fail_over();
         let named = self.votes.first().map_or(&[][..], |vote| &vote.replicas);
         let priorities = || named.iter().map(|it| it.priority).filter(|it| *it > 0);
         let timeout = self.info.number("repl-timeout").unwrap_or(0);
@@ -515,7 +515,7 @@ impl Server<'_> {
         }
         let user = self.locks.user().unwrap_or("default".into());
         let command = [&["ACL", "SETUSER", &user][..], &rules].concat();
-        let fails_over = self.locks.deployment.kind.may_fail_over();
+        let fails_over = self.locks.deployment.may_fail_over();
         let servers = if fails_over { "on each server, " } else { "" };
         let note = "if it is to acquire locks; ACL SAVE or CONFIG REWRITE keeps it";
         self.command(&command, Some(&format!("{servers}{note}")))
