@@ -26,30 +26,29 @@ pub(super) fn resolve(host: &str, port: u16, until: Instant) -> io::Result<Vec<S
             listed.map_or_else(|| look_up(&host, port, family), Ok)
         })
     };
-    look_up(libc::AF_UNSPEC)?;
-    let first = answers.recv_timeout(left(until)? / 8);
-    if let Ok(Ok(addresses)) = first {
-        return Ok(addresses);
-    }
-    let mut pending = usize::from(first.is_err());
-    let mut result = first.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    let mut families = [libc::AF_INET, libc::AF_INET6].into_iter();
+    // With the part of the time in which the answer to each is the only one to wait for.
+    let families = [
+        (libc::AF_UNSPEC, 8),
+        (libc::AF_INET, 2),
+        (libc::AF_INET6, 2),
+    ];
+    let mut families = families.into_iter();
+    let (mut pending, mut result) = (0, Err(io::ErrorKind::TimedOut.into()));
     loop {
-        let family = families.next();
-        let within = match family {
-            Some(family) => {
+        let (within, is_last) = match families.next() {
+            Some((family, share)) => {
                 look_up(family)?;
                 pending += 1;
-                left(until)? / 2
+                (left(until)? / share, false)
             }
             None if pending == 0 => return result,
-            None => left(until)?,
+            None => (left(until)?, true),
         };
         match answers.recv_timeout(within) {
             Ok(Ok(addresses)) => return Ok(addresses),
             Ok(failed) => (result, pending) = (failed, pending - 1),
-            Err(_) if family.is_some() => {}
-            Err(_) => return result,
+            Err(_) if is_last => return result,
+            Err(_) => {}
         }
     }
 }
