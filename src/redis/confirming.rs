@@ -22,7 +22,7 @@ const POLL_EVERY: Duration = Duration::from_millis(20);
 const FOLLOWED: Duration = Duration::from_millis(250);
 
 /// An answer that is held back until the replicas have what it is about.
-struct Pending {
+pub(super) struct Pending {
     number: RequestId,
     script: Option<&'static Script>,
     value: Value,
@@ -48,15 +48,10 @@ pub(super) struct Confirming {
     /// Time for the replicas to confirm it: three quarters of the time for the answer at most.
     pub(super) replicas_may_take: Duration,
     /// An answer that counts when it is.
-    pending: Option<Pending>,
+    pub(super) pending: Option<Pending>,
 }
 
 impl Confirming {
-    /// How long replicas may take, if they have to have something.
-    pub(super) fn replicas_timeout(&self) -> Duration {
-        self.replication.map(|of| of.timeout).unwrap_or_default()
-    }
-
     /// Adds to a call of a script the question whether the replicas have what it wrote, if that matters.
     pub(super) fn await_replicas(
         &mut self,
@@ -90,11 +85,6 @@ impl Confirming {
         wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Positions));
     }
 
-    /// Returns what replicas must have a release, if any must: each of those that were listed last.
-    pub(super) fn goal_of_release(&self) -> Option<Goal> {
-        self.needs_all().then(|| self.listed.last_goal().clone())
-    }
-
     /// Adds the question whether replicas have a release that was answered. Returns the number of the answer, which is an error
     /// if they don't.
     pub(super) fn await_release(
@@ -107,11 +97,6 @@ impl Confirming {
         let number = wire.next_request();
         self.hold_back(number, None, Value::Okay, goal);
         number
-    }
-
-    /// Drops an answer that is held back: nobody waits for it any more.
-    pub(super) fn forget(&mut self) {
-        self.pending = None;
     }
 
     /// Returns what replicas must have before the answer of a script is valid, if they must have anything.

@@ -46,7 +46,7 @@ impl Connection {
         questions: &[Cmd],
     ) -> Result<(Self, Vec<Value>), Error> {
         let until = Instant::now() + within;
-        server.read_password()?;
+        server.fresh_password.iter().try_for_each(|it| it.read())?;
         let stream = server.open(until)?;
         let mut connection = Self {
             wire: Wire::new(stream, server, within),
@@ -128,10 +128,15 @@ impl Connection {
         self.pushes.sharded
     }
 
-    /// Sends a call; its answer comes in later.
-    pub fn send(&mut self, call: Call) -> Result<(), Error> {
-        let until = self.wire.until() + self.confirming.replicas_timeout();
-        self.request(call, until, None, true).map(drop)
+    /// Sends a call whose answer comes in later. Returns how long that may take.
+    pub fn send(&mut self, call: Call) -> Result<Duration, Error> {
+        let replicas = self.confirming.replication.map(|of| of.timeout);
+        let replicas = replicas.unwrap_or_default();
+        self.request(call, self.wire.until() + replicas, None, true)?;
+        let is_subscription = |expected: &Expected| matches!(expected, Expected::Subscribed);
+        // A subscription may have a separate answer, for which the call waits.
+        let answers = 1 + u32::from(self.wire.expects(is_subscription));
+        Ok(self.wire.timeout * answers + replicas)
     }
 
     /// Sends a call; `tracked` is a key that it changes, and the values that the key may have then.
@@ -213,12 +218,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a subscription was asked for and the server hasn't answered yet.
-    pub fn is_subscribing(&self) -> bool {
-        self.wire
-            .expects(|expected| matches!(expected, Expected::Subscribed))
-    }
-
     /// Has the server notify us of other clients' changes of these keys; see [`Pushes::track_keys`].
     pub fn track_keys<'a>(&mut self, keys: impl Iterator<Item = &'a [u8]>) -> Result<(), Error> {
         self.drain_stale()?;
@@ -248,7 +247,7 @@ impl Connection {
     /// descriptor: bytes may have been read ahead. However much comes, there is `None` after
     /// a bounded number of bytes, and the descriptor says that there is more.
     pub fn receive(&mut self) -> Result<Option<Received>, Error> {
-        match self.pushes.take_passed() {
+        match self.pushes.passed.pop() {
             Some(push) => Ok(Some(Received::Push(push))),
             None => self.next_incoming(),
         }
@@ -311,7 +310,7 @@ impl Connection {
             (Expected::Value(values), value) => self.value_push(&values, &value),
             (Expected::Hello, answer) => {
                 self.pushes.hello(wire, &answer)?;
-                self.pushes.take_passed().map(Received::Push)
+                self.pushes.passed.pop().map(Received::Push)
             }
             (Expected::Subscribed, Value::ServerError(error)) => {
                 let error = wire.call_error(None, &error);
@@ -554,26 +553,21 @@ impl Connection {
         }
     }
 
-    /// How long replicas may take, if they have to have something.
-    pub fn replicas_timeout(&self) -> Duration {
-        self.confirming.replicas_timeout()
-    }
-
     /// Returns true if the release that was answered last outlives a failover, as far as `REDLOCK_SYNC=all` says that it
     /// must: each replica that could follow the primary has it.
     pub fn is_followed(&mut self, within: Duration) -> bool {
-        let Some(goal) = self.confirming.goal_of_release() else {
+        if !self.confirming.needs_all() {
             return true;
-        };
+        }
+        let goal = self.confirming.listed.last.clone();
         let until = Instant::now() + within;
         if goal.number() == 0 || self.drain_stale().is_err() {
             return false;
         }
-        let wire = &mut self.wire;
-        let number = self.confirming.await_release(wire, goal, until);
-        let sent = wire.send(until);
+        let number = self.confirming.await_release(&mut self.wire, goal, until);
+        let sent = self.wire.send(until);
         let answer = sent.and_then(|()| self.answer(number, until));
-        self.confirming.forget();
+        self.confirming.pending = None;
         answer.is_ok()
     }
 }

@@ -39,17 +39,12 @@ pub(super) struct Pushes {
     /// The channel that was last asked for.
     pub(super) channel: Option<Vec<u8>>,
     /// Pushes that came while redlock waited for an answer, and that the caller hasn't heard of yet.
-    passed: Vec<Push>,
+    pub(super) passed: Vec<Push>,
     /// The server was asked to notify us of keys that change.
     pub(super) tracking: bool,
 }
 
 impl Pushes {
-    /// Returns a push that came while an answer was waited for.
-    pub(super) fn take_passed(&mut self) -> Option<Push> {
-        self.passed.pop()
-    }
-
     /// Remembers a push that came while an answer was waited for. The content of a message can be asked.
     pub(super) fn remember(&mut self, received: Received) {
         let push = match received {
@@ -96,11 +91,8 @@ impl Pushes {
             let said = |name| field(answer, name);
             self.is_node = said("mode").map(|mode| mode == "cluster");
             let version = said("version").unwrap_or_default();
-            let major = version
-                .split('.')
-                .next()
-                .and_then(|major| major.parse().ok());
-            self.sharded = spoken && major.is_some_and(|major: u32| major >= SHARDED_SINCE);
+            let major = version.split('.').next().unwrap_or_default().parse();
+            self.sharded = spoken && major.is_ok_and(|major: u32| major >= SHARDED_SINCE);
         }
         self.resp3 = if spoken {
             Resp3::Spoken
@@ -114,10 +106,8 @@ impl Pushes {
             wire.put_first(&self.subscribe_command());
         } else {
             self.deny();
-            let subscribed = |expected: &Expected| matches!(expected, Expected::Subscribed);
-            if let Some(at) = wire.expected.iter().position(subscribed) {
-                wire.expected.remove(at);
-            }
+            let is_other = |expected: &Expected| !matches!(expected, Expected::Subscribed);
+            wire.expected.retain(is_other);
         }
         wire.send(wire.until())
     }
@@ -199,8 +189,7 @@ impl Pushes {
 
     /// Asks the server to notify redlock of the key that the next command reads.
     fn track_next(wire: &mut Wire) {
-        let caching = ["CACHING", "YES"];
-        wire.add(cmd("CLIENT").arg(&caching), Expected::Optional);
+        wire.add(cmd("CLIENT").arg("CACHING").arg("YES"), Expected::Optional);
     }
 
     /// Tracks a key that the command before changes, and that has one of these values then.

@@ -35,15 +35,16 @@ const ROUND: Duration = Duration::from_secs(5);
 /// The replicas that could follow the primary at the other end of a connection, as they were listed last.
 #[derive(Debug)]
 pub struct Listed {
-    goal: Goal,
+    /// Goal of the last list, however old that is.
+    pub(super) last: Goal,
     /// End of the list's lifetime, unless that is the next list.
     until: Option<Instant>,
 }
 
 impl Default for Listed {
     fn default() -> Self {
-        let (goal, until) = (Goal::Each(Vec::new()), None);
-        Self { goal, until }
+        let (last, until) = (Goal::Each(Vec::new()), None);
+        Self { last, until }
     }
 }
 
@@ -51,7 +52,7 @@ impl Listed {
     /// Lists the replicas of a shard that are up, of as many nodes.
     pub fn in_shard(replicas: Vec<String>, shard: usize) -> Self {
         // Two parts of a shard, each with a primary, can't both have more than half of it.
-        let goal = if !replicas.is_empty() && replicas.len() < shard / 2 {
+        let last = if !replicas.is_empty() && replicas.len() < shard / 2 {
             Goal::None(format!(
                 "only {} of the {shard} nodes that could have its hash slot are up, and more than half of them must have the lock; start the others, or remove those that are gone for good (CLUSTER FORGET)",
                 replicas.len() + 1
@@ -59,18 +60,13 @@ impl Listed {
         } else {
             Goal::Each(replicas)
         };
-        Self { goal, until: None }
+        Self { last, until: None }
     }
 
     /// Sets a goal for what is sent next.
-    pub(super) fn for_a_round(goal: Goal) -> Self {
+    pub(super) fn for_a_round(last: Goal) -> Self {
         let until = Some(Instant::now() + ROUND);
-        Self { goal, until }
-    }
-
-    /// Returns the goal of the last list, however old it is.
-    pub(super) fn last_goal(&self) -> &Goal {
-        &self.goal
+        Self { last, until }
     }
 
     /// Returns the goal of what is sent now.
@@ -80,7 +76,7 @@ impl Listed {
             Quorum::All if self.until.is_some_and(|until| Instant::now() >= until) => {
                 Goal::None("it didn't list its replicas in time".into())
             }
-            Quorum::All => self.goal.clone(),
+            Quorum::All => self.last.clone(),
         }
     }
 }
@@ -113,18 +109,14 @@ impl Goal {
 
     /// Whether all have what the primary had at `offset`, by what it says of them later.
     pub fn is_reached(&self, offset: u64, role: &Role) -> bool {
-        match self {
-            Self::Number(_) | Self::None(_) => false,
-            Self::Each(each) => !each.is_empty() && self.missing(offset, role).is_empty(),
-        }
+        let is_each = matches!(self, Self::Each(each) if !each.is_empty());
+        is_each && self.missing(offset, role).is_empty()
     }
 
     /// Whether one of them isn't connected, as far as the primary says that.
     pub(super) fn lacks_one(&self, role: &Role) -> bool {
-        match self {
-            Self::Each(each) => each.iter().any(|address| role.position(address).is_none()),
-            Self::Number(_) | Self::None(_) => false,
-        }
+        let is_missing = |address: &String| role.position(address).is_none();
+        matches!(self, Self::Each(each) if each.iter().any(is_missing))
     }
 
     /// Those of the replicas that don't have all up to `offset`, and how far they are behind; the last one
@@ -404,7 +396,7 @@ mod tests {
         assert_eq!(listed.goal(Quorum::All), each(&["a:1"]));
         listed.until = Some(Instant::now());
         assert!(matches!(listed.goal(Quorum::All), Goal::None(_)));
-        assert_eq!(*listed.last_goal(), each(&["a:1"]));
+        assert_eq!(listed.last, each(&["a:1"]));
         let listed = Listed::for_a_round(Goal::None("nobody knows".into()));
         let none = listed.goal(Quorum::All);
         assert!(!none.is_reached(10, &role(10, &[("a:1", 10)])));

@@ -266,14 +266,6 @@ impl Server {
         }
     }
 
-    /// Reads the password as it is now, if it isn't the URL's.
-    ///
-    /// # Errors
-    /// As [`FreshPassword::read`].
-    pub(super) fn read_password(&self) -> Result<(), Error> {
-        self.fresh_password.iter().try_for_each(|it| it.read())
-    }
-
     /// Returns the password for a new connection.
     fn password(&self) -> Option<Cow<'_, str>> {
         match &self.fresh_password {

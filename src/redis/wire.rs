@@ -253,10 +253,8 @@ impl Wire {
     }
 
     pub(super) fn abandoned_error(&self, why: &str) -> Error {
-        Error::new(
-            ErrorKind::Unreachable,
-            format!("closed the connection to Redis at {}: {why}", self.server),
-        )
+        let message = format!("closed the connection to Redis at {}: {why}", self.server);
+        Error::new(ErrorKind::Unreachable, message)
     }
 
     /// The error for what isn't a reply of ours.
@@ -324,10 +322,8 @@ impl Wire {
         // A server that went away did so for another reason.
         let expects_hello = self.expects(|expected| matches!(expected, Expected::Hello));
         if expects_hello && self.has_answered {
-            self.server
-                .past
-                .closes_on_hello
-                .store(true, Ordering::Relaxed);
+            let closes = &self.server.past.closes_on_hello;
+            closes.store(true, Ordering::Relaxed);
         }
         if !self.server.was_reached() && (self.begins_as_tls() || self.server.expects_tls(PROBE)) {
             return self.server.speaks_tls();
@@ -341,15 +337,13 @@ impl Wire {
     }
 
     pub(super) fn wait_for_more(&self, until: Instant) -> Result<(), Error> {
-        // Also where there is always something to read.
+        // Even if there is always something to read.
         let left = left(until);
-        let readable = !left.is_zero()
-            && ready::to_read(self.stream.as_fd(), left)
-                .map_err(|error| self.server.unreachable_error(&error))?;
-        if readable {
-            return Ok(());
+        match ready::to_read(self.stream.as_fd(), left) {
+            Ok(true) if !left.is_zero() => Ok(()),
+            Ok(_) => Err(self.server.silent_error()),
+            Err(error) => Err(self.server.unreachable_error(&error)),
         }
-        Err(self.server.silent_error())
     }
 
     /// What a server said before it closed the connection, that has let in nothing of ours: that it is
@@ -369,14 +363,7 @@ impl Wire {
         let must_not_come_late = |expected: &Expected| match expected {
             Expected::Call(_, call, _) => Some(!call.script.may_arrive_late),
             Expected::Command(_) => Some(true),
-            Expected::Question(_)
-            | Expected::Hello
-            | Expected::Optional
-            | Expected::Role
-            | Expected::Replicas(_)
-            | Expected::Value(_)
-            | Expected::Nodes
-            | Expected::Subscribed => None,
+            _ => None,
         };
         let last = self.expected.iter().rev().find_map(must_not_come_late);
         last == Some(true)
