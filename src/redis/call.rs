@@ -34,16 +34,14 @@ impl Call {
 
     /// The command: by hash, or (once, on `NOSCRIPT`) with the whole text.
     pub fn command(&self, by_hash: bool) -> Cmd {
-        let mut command = if by_hash {
-            let mut command = cmd("EVALSHA");
-            command.arg(self.script.hash);
-            command
+        let (name, script) = if by_hash {
+            ("EVALSHA", self.script.hash)
         } else {
-            let mut command = cmd("EVAL");
-            command.arg(self.script.source);
-            command
+            ("EVAL", self.script.source)
         };
-        command.arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        let mut command = cmd(name);
+        command.arg(script).arg(self.keys.len());
+        command.arg(&self.keys).arg(&self.args);
         command
     }
 }

@@ -115,8 +115,8 @@ impl Local {
     /// Starts the server, or waits until another process has started it.
     fn start(&self, search: &Search) -> Result<Connection, Error> {
         let failed = |error| self.failed(&error);
-        let mut make = DirBuilder::new();
-        let made = make.recursive(true).mode(0o700).create(&self.directory);
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(&self.directory);
         made.map_err(failed)?;
         self.expect_private()?;
         let (mut has_started, mut has_ended_another) = (false, false);

@@ -267,7 +267,7 @@ impl Role {
             let [host, port, offset] = value.as_sequence()? else {
                 return None;
             };
-            let address = with_port(&lossy_text(host), &lossy_text(port));
+            let address = with_port(&lossy_text(host), lossy_text(port));
             Some((address, lossy_text(offset).parse().ok()?))
         };
         Some(Self {

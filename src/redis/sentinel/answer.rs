@@ -31,14 +31,12 @@ pub(super) fn ask(
     question: &Question,
     within: Duration,
 ) -> Result<Answer, Error> {
-    let about = |what: &str| {
-        let mut command = cmd("SENTINEL");
-        command.arg(what).arg(&question.primary);
-        command
-    };
-    let mut own_id = cmd("SENTINEL");
-    own_id.arg("MYID");
-    let mut questions = vec![about("MASTER"), about("GET-MASTER-ADDR-BY-NAME"), own_id];
+    let about = |what: &str| cmd("SENTINEL").arg(what).arg(&question.primary).clone();
+    let mut questions = vec![
+        about("MASTER"),
+        about("GET-MASTER-ADDR-BY-NAME"),
+        cmd("SENTINEL").arg("MYID").clone(),
+    ];
     if question.with_replicas {
         questions.push(about("REPLICAS"));
     }

@@ -28,7 +28,7 @@ impl KnownReplica {
         let (flags, host) = (text("flags"), text("master-host"));
         let is_primary = text("role-reported") == "master";
         Self {
-            address: with_port(&text("ip"), &text("port")),
+            address: with_port(&text("ip"), text("port")),
             priority: text("slave-priority").parse().unwrap_or(PRIORITY),
             // This sentinel has had no INFO of a replica without a primary (`info-refresh` 0) since it lists that, as of a former
             // primary that is dead. Such a replica is promoted only after the sentinel has heard of it.
