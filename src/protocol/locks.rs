@@ -60,7 +60,7 @@ impl Locks {
         if let Some(path) = access.password_file.filter(|_| !stays) {
             deployment.set_password_file(path);
         }
-        let prefix = deployment.server().prefix().to_owned();
+        let prefix = deployment.server().prefix.clone();
         Ok(Self {
             deployment: Arc::new(deployment),
             prefix,

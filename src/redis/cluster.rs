@@ -16,7 +16,6 @@ use super::call::Call;
 use super::connection::Connection;
 use super::error::{Cause, Error, ErrorKind};
 use super::kind::{Kind, Search};
-use super::left;
 use super::nodes::{Line, Nodes, Redirect, cluster_nodes};
 use super::replication::{Listed, Role};
 use super::reply::lossy_text;
@@ -24,6 +23,7 @@ use super::server::Server;
 use super::slot::key_of_prefix;
 use super::url::{Address, is_host};
 use super::wire::Expected;
+use super::{left, lock};
 
 /// The ACL rules that a job needs on a node beside the usual ones.
 pub const RULES: &str = "+ssubscribe +spublish +cluster|nodes +asking";
@@ -61,7 +61,7 @@ impl Cluster {
     /// Returns the nodes to ask: the one that was used last and all others, from another one on after each failure.
     fn nodes(&self, last: &Arc<Server>, failures: usize) -> Vec<Arc<Server>> {
         let mut nodes = vec![Arc::clone(last)];
-        for address in self.seeds.iter().cloned().chain(last.nodes()) {
+        for address in self.seeds.iter().cloned().chain(lock(&last.nodes).clone()) {
             if !nodes.iter().any(|node| node.address == address) {
                 nodes.push(Arc::new(last.at(address)));
             }
@@ -100,7 +100,7 @@ impl Connection {
         if !replicas.is_empty() {
             self.confirming.listed = Listed::in_shard(replicas, nodes.shard);
         }
-        self.wire.server.note_nodes(nodes.others);
+        *lock(&self.wire.server.nodes) = nodes.others;
     }
 
     /// Extends the lease of a lock with its key alone, while a cluster moves the others to another node and so
@@ -191,7 +191,7 @@ fn with_host(error: Error, server: &Arc<Server>, until: Instant) -> Error {
     let listed = Connection::open(server, left(until), &[cluster_nodes()]);
     let list = listed.map(|(_, answers)| answers.first().map(lossy_text).unwrap_or_default());
     let list = list.unwrap_or_default();
-    server.note_nodes(Nodes::parse(&list, &server.address).others);
+    *lock(&server.nodes) = Nodes::parse(&list, &server.address).others;
     match owner(&list, slot, lacks_name) {
         Some((host, port)) => error.because(Cause::Moved(Redirect { slot, host, port })),
         None if lacks_name => error,
@@ -275,11 +275,9 @@ impl SlotSearch<'_> {
             ),
             Some(_) if is_silent => (ErrorKind::NoPrimary, String::new()),
             Some(by) if is_tls && is_new => (
-                if self.was_reached {
-                    ErrorKind::NoPrimary
-                } else {
-                    error.kind
-                },
+                Some(ErrorKind::NoPrimary)
+                    .filter(|_| self.was_reached)
+                    .unwrap_or(error.kind),
                 format!(
                     "; or, as Redis at {by} names that node by this address, have it announce its name (cluster-announce-hostname, and cluster-preferred-endpoint-type hostname)"
                 ),

@@ -233,7 +233,7 @@ mod tests {
         let prefix = |url: &str, given: Option<&str>| {
             let (tls, timeout) = (TlsFiles::default(), Duration::from_secs(2));
             Deployment::parse(url, &UrlOrigin::Option, &tls, timeout, given)
-                .map(|deployment| deployment.server().prefix().to_owned())
+                .map(|deployment| deployment.server().prefix.clone())
                 .map_err(|error| error.to_string())
         };
         for (url, given, is) in [

@@ -1,10 +1,11 @@
 //! A password that is read from a file for each new connection, as it may change while a lock is held.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::error::{Cause, Error, ErrorKind};
+use super::lock;
 use crate::file;
 use crate::reason::reason;
 
@@ -26,18 +27,14 @@ impl FreshPassword {
         }
     }
 
-    /// Names the password as one that the server refuses.
-    pub(super) fn described(&self) -> String {
-        format!("the password in the file {}", self.path.display())
-    }
-
-    fn latest(&self) -> MutexGuard<'_, Option<String>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the place of the password, in a sentence.
+    pub(super) fn origin(&self) -> String {
+        format!("in the file {}", self.path.display())
     }
 
     /// Returns the password as it was read last.
     pub(super) fn password(&self) -> Option<String> {
-        self.latest().clone()
+        lock(&self.latest).clone()
     }
 
     /// Reads the password as it is now. If that fails, the password of before is kept.
@@ -45,13 +42,13 @@ impl FreshPassword {
     /// # Errors
     /// [`ErrorKind::Config`], and once the server has accepted one: [`ErrorKind::NotNow`].
     pub(super) fn read(&self) -> Result<(), Error> {
-        let has_password = self.latest().is_some();
+        let has_password = lock(&self.latest).is_some();
         // A pipe gives its text once, and a file may be empty for a moment while it is written.
         if has_password && !self.path.metadata().is_ok_and(|it| it.is_file()) {
             return Ok(());
         }
         match first_line(&self.path) {
-            Ok(line) => *self.latest() = Some(line),
+            Ok(line) => *lock(&self.latest) = Some(line),
             Err(_) if has_password => {}
             Err(why) => {
                 let error = Error::new(self.kind(ErrorKind::Config), why);

@@ -77,7 +77,7 @@ fn not_permitted(code: &str, said: &str, server: &Server, script: Option<&str>) 
         || said.contains("user executing the script can't")
         || said.contains("ACL failure in script");
     is_permission.then(|| {
-        let (what, rule) = missing_permission(said, server.prefix(), script);
+        let (what, rule) = missing_permission(said, &server.prefix, script);
         let (user, named) = (server.user(), rule.as_deref().unwrap_or(NAMED_BY_DOCTOR));
         let message = format!(
             "Redis at {server}: {user} isn't permitted to {what}; add {named} to its ACL rules (\"permissions\" in redlock-protocol(7) has all of them)"
@@ -263,11 +263,8 @@ fn missing_command(said: &str, server: &Server, script: Option<&str>) -> Option<
             server.scheme()
         ),
         name => {
-            let name = if name.is_empty() {
-                "of a line in redlock's scripts"
-            } else {
-                name
-            };
+            let name = Some(name).filter(|name| !name.is_empty());
+            let name = name.unwrap_or("of a line in redlock's scripts");
             format!(
                 "{server} doesn't have the command {name}, which redlock needs; remove its rename-command line there, or use another server"
             )

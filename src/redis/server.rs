@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
+use rustls::client::ResolvesClientCert;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, StreamOwned};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConnection, SignatureScheme, StreamOwned};
 
 use super::error::{Cause, Error, ErrorKind};
 use super::lock;
@@ -55,16 +57,16 @@ pub struct Server {
     /// Instead of a password in the URL: one that is read for each new connection.
     pub(super) fresh_password: Option<Arc<FreshPassword>>,
     /// What all keys begin with, for messages about permissions.
-    prefix: String,
+    pub prefix: String,
     /// It has answered this process, or another one of the same URL has.
     reached: Arc<AtomicBool>,
     /// Other nodes of the same cluster, as far as one of them has said.
-    nodes: Arc<Mutex<Vec<Address>>>,
+    pub(super) nodes: Arc<Mutex<Vec<Address>>>,
     pub(super) past: Arc<Past>,
 }
 
 /// Knowledge of this process about an address.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Past {
     /// The shortest time that the answer to a call has taken.
     round_trip: Mutex<Option<Duration>>,
@@ -75,7 +77,18 @@ pub(super) struct Past {
     /// The server closes the connection at a request for RESP3, as some proxies do. So there is one such request.
     pub(super) closes_on_hello: AtomicBool,
     /// The server has asked for a certificate, and there is none.
-    lacks_own: Arc<AtomicBool>,
+    lacks_own: AtomicBool,
+}
+
+impl ResolvesClientCert for Past {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.lacks_own.store(true, Ordering::Relaxed);
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
 }
 
 impl Server {
@@ -124,15 +137,11 @@ impl Server {
         }
     }
 
-    pub fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
     /// What it is, and where.
     fn title(&self) -> String {
         match self.part {
             Part::Sentinel => format!("the sentinel at {self}"),
-            Part::Only | Part::Primary | Part::Node => format!("Redis at {self}"),
+            _ => format!("Redis at {self}"),
         }
     }
 
@@ -161,7 +170,7 @@ impl Server {
     /// Where the password was given, in a sentence.
     pub(super) fn password_origin(&self) -> String {
         match &self.fresh_password {
-            Some(_) => "in the password file".into(),
+            Some(password) => password.origin(),
             None => format!("in the URL ({})", self.origin),
         }
     }
@@ -181,22 +190,15 @@ impl Server {
             };
             return format!("{title} refused the user in the URL, which has no password; {next}");
         }
-        let user = self.user();
-        let no_such_user = self.login.username.as_ref();
-        let no_such_user = no_such_user.map_or("", |_| ", or there is no such user");
-        if let Some(password) = &self.fresh_password {
-            let described = password.described();
-            return format!("{title} refused {user}: {described} is wrong{no_such_user}");
-        }
-        let next = match (&self.login.password, &self.login.username) {
-            (Some(_), _) if self.part == Part::Sentinel => {
-                "the password for the sentinels, which the URL sets, is wrong".to_owned()
-            }
-            (None, _) => "no password was given; use REDLOCK_PASSWORD_FILE or the URL".to_owned(),
-            (Some(_), _) => format!(
-                "the password {} is wrong{no_such_user}",
-                self.password_origin()
-            ),
+        let (user, origin) = (self.user(), self.password_origin());
+        let next = if !self.has_password() {
+            "no password was given; use REDLOCK_PASSWORD_FILE or the URL"
+        } else if self.fresh_password.is_none() && self.part == Part::Sentinel {
+            "the password for the sentinels, which the URL sets, is wrong"
+        } else if self.login.username.is_some() {
+            &format!("the password {origin} is wrong, or there is no such user")
+        } else {
+            &format!("the password {origin} is wrong")
         };
         format!("{title} refused {user}: {next}")
     }
@@ -222,16 +224,6 @@ impl Server {
         lock(&self.past.round_trip).unwrap_or_default()
     }
 
-    /// The other nodes of its cluster are at these addresses.
-    pub(super) fn note_nodes(&self, nodes: Vec<Address>) {
-        *lock(&self.nodes) = nodes;
-    }
-
-    /// The other nodes of its cluster, as far as they are known.
-    pub(super) fn nodes(&self) -> Vec<Address> {
-        lock(&self.nodes).clone()
-    }
-
     /// Notes the role by which the server answers `ROLE`.
     pub(super) fn note_role(&self, answer: &Value) {
         if let Some(role) = answer.as_sequence().and_then(<[Value]>::first) {
@@ -241,16 +233,17 @@ impl Server {
     }
 
     pub fn replica_error(&self) -> Error {
-        match self.part {
-            Part::Only | Part::Sentinel => Error::new(
+        let (kind, message) = match self.part {
+            Part::Only | Part::Sentinel => (
                 ErrorKind::Replica,
                 format!("Redis at {self} is a read-only replica; use the URL of its primary"),
             ),
-            Part::Primary | Part::Node => Error::new(
+            Part::Primary | Part::Node => (
                 ErrorKind::NotNow,
                 format!("a failover made Redis at {self} a replica; try again after the failover"),
             ),
-        }
+        };
+        Error::new(kind, message)
     }
 
     /// Whether it said that it is a replica.
@@ -314,8 +307,7 @@ impl Server {
     pub(super) fn open(&self, until: Instant) -> Result<Stream, Error> {
         match &self.address {
             Address::Unix(path) => {
-                let opened = open_unix(path, until).and_then(Stream::from_unix);
-                opened.map_err(|error| self.no_socket(path, &error))
+                open_unix(path, until).map_err(|error| self.no_socket(path, &error))
             }
             Address::Tcp { host, port, tls } => {
                 let tcp = self.open_tcp(host, *port, until)?;
@@ -371,7 +363,7 @@ impl Server {
         host: &str,
         until: Instant,
     ) -> Result<StreamOwned<ClientConnection, TcpStream>, Error> {
-        let config = self.tls.client_config(&self.past.lacks_own)?;
+        let config = self.tls.client_config(self.past.clone())?;
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| wrong_url(format!("\"{host}\" is not a valid certificate name")))?;
         let mut tls = ClientConnection::new(Arc::new(config), name)
@@ -472,55 +464,50 @@ impl Server {
 
     /// The error for a name whose address isn't known.
     fn unknown_host(&self, host: &str, error: &io::Error) -> Error {
-        self.unreachable_because(&match error.kind() {
+        let what = match error.kind() {
             io::ErrorKind::TimedOut => format!("no address of host \"{host}\" was found in time"),
             io::ErrorKind::NotFound => format!("no such host \"{host}\""),
             io::ErrorKind::HostUnreachable => {
                 format!("host \"{host}\" can't be looked up now, as the name server doesn't answer")
             }
             _ => format!("host \"{host}\" can't be looked up"),
-        })
-        .because(Cause::UnknownHost)
+        };
+        self.unreachable_because(&what, Cause::UnknownHost)
     }
 
     /// The error for a socket file that can't be connected to.
     fn no_socket(&self, path: &Path, error: &io::Error) -> Error {
-        let bad = |why: &str| {
-            wrong_url(format!("can't reach Redis at {self}: {why}")).with_origin(self.url_origin())
-        };
-        match error.kind() {
-            io::ErrorKind::ConnectionRefused => match std::fs::metadata(path) {
-                Ok(file) if !file.file_type().is_socket() => bad("that is not a socket"),
-                _ => self
-                    .unreachable_because("no server listens at this socket any more")
-                    .because(Cause::NoServer),
-            },
-            io::ErrorKind::NotFound => self
-                .unreachable_because("there is no such socket")
-                .because(Cause::NoServer),
-            io::ErrorKind::InvalidInput => bad("the path of a socket has at most 107 bytes"),
-            io::ErrorKind::NotADirectory => bad("a part of its path is not a directory"),
-            io::ErrorKind::PermissionDenied => Error::new(
-                ErrorKind::Refused,
-                format!(
+        let metadata = std::fs::metadata(path);
+        let is_other = metadata.is_ok_and(|file| !file.file_type().is_socket());
+        let absent = |what| self.unreachable_because(what, Cause::NoServer);
+        let bad = match error.kind() {
+            io::ErrorKind::ConnectionRefused if is_other => "that is not a socket",
+            io::ErrorKind::ConnectionRefused => {
+                return absent("no server listens at this socket any more");
+            }
+            io::ErrorKind::NotFound => return absent("there is no such socket"),
+            io::ErrorKind::InvalidInput => "the path of a socket has at most 107 bytes",
+            io::ErrorKind::NotADirectory => "a part of its path is not a directory",
+            io::ErrorKind::PermissionDenied => {
+                let message = format!(
                     "can't open {self}: permission denied; this user needs write access to the socket, and search access to its directories"
-                ),
-            ),
-            _ => self.unreachable_error(error),
-        }
+                );
+                return Error::new(ErrorKind::Refused, message);
+            }
+            _ => return self.unreachable_error(error),
+        };
+        let message = format!("can't reach Redis at {self}: {bad}");
+        wrong_url(message).with_origin(self.url_origin())
     }
 
-    fn handshake(&self) -> tls::Handshake<'_> {
-        tls::Handshake {
-            host: self.address.host(),
-            lacks_own: self.past.lacks_own.load(Ordering::Relaxed),
-            has_own: self.tls.cert.is_some(),
-        }
+    /// Returns true if the server has asked for a certificate, and there is none.
+    fn lacks_own(&self) -> bool {
+        self.past.lacks_own.load(Ordering::Relaxed)
     }
 
     /// How a connection ended; the reason that the server gave may have got lost.
     fn was_closed(&self) -> &'static str {
-        if self.handshake().lacks_own && !self.was_reached() {
+        if self.lacks_own() && !self.was_reached() {
             "the connection was closed, after the server had asked for a client certificate (REDLOCK_TLS_CERT, REDLOCK_TLS_KEY)"
         } else {
             "the connection was closed"
@@ -530,7 +517,8 @@ impl Server {
     /// The error for a connection that the other side has ended, or that TLS can't go on with.
     pub(super) fn closed_error(&self, error: &io::Error) -> Error {
         if error.kind() == io::ErrorKind::InvalidData {
-            let why = self.handshake().why(error);
+            let own = (self.lacks_own(), self.tls.cert.is_some());
+            let why = tls::why(error, self.address.host(), own);
             let message = format!("TLS with {self} failed: {why}");
             return wrong_url(message).because(Cause::Tls);
         }
@@ -539,28 +527,20 @@ impl Server {
 
     /// The error for a server that doesn't answer, with what to do next.
     pub fn unreachable_error(&self, error: &io::Error) -> Error {
+        use io::ErrorKind as Io;
+        let is_new_default = self.is_default() && !self.was_reached();
         let (what, cause) = match error.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                ("no answer in time".into(), Some(Cause::Silent))
+            Io::TimedOut | Io::WouldBlock => ("no answer in time", Some(Cause::Silent)),
+            Io::ConnectionRefused if is_new_default => {
+                ("connection refused", Some(Cause::NoDefaultServer))
             }
-            io::ErrorKind::ConnectionRefused if self.is_default() && !self.was_reached() => {
-                ("connection refused".into(), Some(Cause::NoDefaultServer))
+            Io::ConnectionRefused => ("connection refused", Some(Cause::NoServer)),
+            Io::UnexpectedEof | Io::BrokenPipe | Io::ConnectionReset => {
+                (self.was_closed(), Some(Cause::Closed))
             }
-            io::ErrorKind::ConnectionRefused => {
-                ("connection refused".into(), Some(Cause::NoServer))
-            }
-            io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::BrokenPipe
-            | io::ErrorKind::ConnectionReset => (self.was_closed().into(), Some(Cause::Closed)),
-            io::ErrorKind::PermissionDenied => {
-                return Error::new(
-                    ErrorKind::Refused,
-                    format!("can't open {self}: permission denied"),
-                );
-            }
-            _ => (reason(error), None),
+            _ => (&*reason(error), None),
         };
-        self.unreachable_because(&what).because(cause)
+        self.unreachable_because(what, cause)
     }
 
     /// The error for a server that has let us in, and doesn't answer.
@@ -575,12 +555,10 @@ impl Server {
         error.with_origin(self.url_origin())
     }
 
-    fn unreachable_because(&self, what: &str) -> Error {
-        Error::new(
-            ErrorKind::Unreachable,
-            format!("can't reach {}: {what}", self.title()),
-        )
-        .with_origin(self.url_origin())
+    fn unreachable_because(&self, what: &str, cause: impl Into<Option<Cause>>) -> Error {
+        let message = format!("can't reach {}: {what}", self.title());
+        let error = Error::new(ErrorKind::Unreachable, message).because(cause);
+        error.with_origin(self.url_origin())
     }
 
     /// Returns true if no URL is set, so that this is the default server.

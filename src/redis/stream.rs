@@ -3,7 +3,6 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -26,11 +25,6 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    pub(super) fn from_unix(stream: UnixStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        Ok(Self::Plain(stream.into()))
-    }
-
     /// What was read from the socket already, but not by us: only TLS reads whole records.
     pub(super) fn read_ahead(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -108,19 +102,17 @@ impl AsFd for Stream {
 
 /// What is left until a moment, if anything.
 pub(super) fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    Ok(left)
+    let left = Some(super::left(until)).filter(|left| !left.is_zero());
+    left.ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
 /// Connects to a socket file. If a server is too busy to accept connections, this blocks until `until`.
-pub(super) fn open_unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
+pub(super) fn open_unix(path: &Path, until: Instant) -> io::Result<Stream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_write_timeout(Some(left(until)?))?;
     socket.connect(&SockAddr::unix(path)?)?;
-    Ok(socket.into())
+    socket.set_nonblocking(true)?;
+    Ok(Stream::Plain(socket))
 }
 
 /// Connects to the first of these addresses that answers.

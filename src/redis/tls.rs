@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -17,7 +16,6 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_t
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::sign::CertifiedKey;
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct,
     RootCertStore, SignatureScheme,
@@ -39,8 +37,11 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Returns the settings of a handshake, which sets `lacks_own` if the server asks for a certificate and there is none.
-    pub(super) fn client_config(&self, lacks_own: &Arc<AtomicBool>) -> Result<ClientConfig, Error> {
+    /// Returns the settings of a handshake, which asks `without_own` for a certificate if these files have none.
+    pub(super) fn client_config(
+        &self,
+        without_own: Arc<dyn ResolvesClientCert>,
+    ) -> Result<ClientConfig, Error> {
         let bad = |why: &str| Error::new(ErrorKind::Config, why.to_owned());
         let config = ClientConfig::builder();
         let given = self.ca.as_deref().map_or(Ok(Vec::new()), certificates)?;
@@ -59,9 +60,7 @@ impl TlsFiles {
         let config = config.dangerous();
         let config = config.with_custom_certificate_verifier(Arc::new(verifier));
         match (&self.cert, &self.key) {
-            (None, None) => Ok(config.with_client_cert_resolver(Arc::new(NoOwn {
-                lacks_own: Arc::clone(lacks_own),
-            }))),
+            (None, None) => Ok(config.with_client_cert_resolver(without_own)),
             (Some(cert), Some(key)) => {
                 let pem = read(key)?;
                 let secret = PrivateKeyDer::from_pem_slice(&pem);
@@ -92,23 +91,6 @@ impl TlsFiles {
             added.map_err(|error| unusable(path, &error))?;
         }
         Ok(roots)
-    }
-}
-
-/// Notes that the server asks for a certificate, of which there is none.
-#[derive(Debug)]
-struct NoOwn {
-    lacks_own: Arc<AtomicBool>,
-}
-
-impl ResolvesClientCert for NoOwn {
-    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.lacks_own.store(true, Ordering::Relaxed);
-        None
-    }
-
-    fn has_certs(&self) -> bool {
-        false
     }
 }
 
@@ -237,123 +219,108 @@ fn is(error: &rustls::OtherError, cause: &webpki::Error) -> bool {
     error.0.downcast_ref() == Some(cause)
 }
 
-/// Circumstances of a handshake that fails.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Handshake<'a> {
-    /// The host in the URL.
-    pub(super) host: &'a str,
-    /// The server has asked for a certificate, and there is none.
-    pub(super) lacks_own: bool,
-    /// There is one (`REDLOCK_TLS_CERT`).
-    pub(super) has_own: bool,
-}
-
 const NOTHING_IN_COMMON: &str = "the server and redlock have no TLS version, cipher or kind of server key in common; permit TLS 1.3 on the server, or 1.2 with ECDHE and AES-GCM (tls-protocols, tls-ciphers), and use a key (tls-key-file) of RSA with 2048 bits or more, P-256, P-384 or Ed25519";
 
-impl Handshake<'_> {
-    /// Returns why TLS failed, and what to do.
-    pub(super) fn why(self, error: &io::Error) -> String {
-        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-        let why = match inner {
-            Some(rustls::Error::InvalidCertificate(error)) => return self.refused(error),
-            Some(rustls::Error::AlertReceived(alert)) => return self.was_refused(*alert),
-            Some(rustls::Error::PeerIncompatible(_)) => NOTHING_IN_COMMON,
-            Some(rustls::Error::NoCertificatesPresented) => {
-                "the server shows no certificate; set tls-cert-file there"
-            }
-            _ => {
-                "the server didn't send valid TLS; see the server's log, and check that this is the port of Redis"
-            }
-        };
-        why.into()
-    }
-
-    /// Returns why the server's certificate isn't accepted.
-    fn refused(self, error: &CertificateError) -> String {
-        use CertificateError as Bad;
-        const CA: &str = "name the CA that signed it, or the certificate itself, in REDLOCK_TLS_CA";
-        let host = self.host;
-        let kind = host.parse::<IpAddr>().map_or("DNS", |_| "IP");
-        let subject = format!("subjectAltName={kind}:{host}");
-        let anew = format!(
-            "issue it anew with {subject} (openssl req -addext {subject}, openssl x509 -req -copy_extensions copy)"
-        );
-        match error {
-            Bad::UnknownIssuer => format!("its certificate isn't signed by a trusted CA; {CA}"),
-            Bad::BadSignature => format!("the signature of its certificate is wrong; {CA}"),
-            Bad::Expired | Bad::ExpiredContext { .. } => {
-                "its certificate has expired; renew it, or check this machine's clock".into()
-            }
-            Bad::NotValidYetContext { .. } => {
-                "its certificate is not valid yet; check this machine's clock".into()
-            }
-            Bad::NotValidForNameContext { presented, .. } if presented.is_empty() => {
-                format!("its certificate has no subjectAltName; {anew}")
-            }
-            Bad::NotValidForNameContext { presented, .. } => {
-                let names = names(presented);
-                format!(
-                    "its certificate is not for {host}, but for {names}; use one of its names in the URL, or {anew}"
-                )
-            }
-            Bad::InvalidPurposeContext { .. } => {
-                "its certificate isn't one for servers (extendedKeyUsage); issue it anew with extendedKeyUsage=serverAuth".into()
-            }
-            Bad::Other(other) if is(other, &webpki::Error::CaUsedAsEndEntity) => {
-                format!("its certificate is that of a CA; {CA}")
-            }
-            Bad::Other(other) if is(other, &webpki::Error::UnsupportedCertVersion) => format!(
-                "its certificate is of X.509 version 1, which has no subjectAltName; {anew}"
-            ),
-            Bad::Other(other) => {
-                let why = in_words(&other.to_string());
-                format!("its certificate can't be used ({why}); issue it anew without that")
-            }
-            _ => "its certificate can't be used; issue it anew".into(),
+/// Returns why TLS with a host failed, and what to do. `own` as in [`was_refused`].
+pub(super) fn why(error: &io::Error, host: &str, own: (bool, bool)) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let why = match inner {
+        Some(rustls::Error::InvalidCertificate(error)) => return refused(error, host),
+        Some(rustls::Error::AlertReceived(alert)) => return was_refused(*alert, own),
+        Some(rustls::Error::PeerIncompatible(_)) => NOTHING_IN_COMMON,
+        Some(rustls::Error::NoCertificatesPresented) => {
+            "the server shows no certificate; set tls-cert-file there"
         }
-    }
+        _ => {
+            "the server didn't send valid TLS; see the server's log, and check that this is the port of Redis"
+        }
+    };
+    why.into()
+}
 
-    /// Returns why the server refuses redlock, by its alert.
-    fn was_refused(self, alert: AlertDescription) -> String {
-        use AlertDescription as Alert;
-        const REQUIRED: &str =
-            "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
-        let why = match alert {
-            Alert::CertificateRequired => REQUIRED,
-            // TLS 1.2 has no alert for that.
-            Alert::HandshakeFailure | Alert::AccessDenied | Alert::BadCertificate
-                if self.lacks_own =>
-            {
-                REQUIRED
-            }
-            Alert::HandshakeFailure | Alert::InsufficientSecurity | Alert::ProtocolVersion => {
-                NOTHING_IN_COMMON
-            }
-            Alert::UnknownCA if self.has_own => {
-                "the server doesn't trust the CA of redlock's certificate (REDLOCK_TLS_CERT); use a certificate signed by a CA in the server's tls-ca-cert-file"
-            }
-            Alert::CertificateExpired if self.has_own => {
-                "redlock's certificate has expired (REDLOCK_TLS_CERT); renew it, or check the server's clock"
-            }
-            Alert::BadCertificate
-            | Alert::UnsupportedCertificate
-            | Alert::CertificateUnknown
-            | Alert::CertificateRevoked
-            | Alert::DecryptError
-            | Alert::AccessDenied
-                if self.has_own =>
-            {
-                "the server doesn't accept redlock's certificate (REDLOCK_TLS_CERT); the server's log says why"
-            }
-            other => {
-                let alert = in_words(&format!("{other:?}"));
-                return format!(
-                    "the server ended the handshake (alert: {alert}); the server's log says why"
-                );
-            }
-        };
-        why.into()
+/// Returns why the server's certificate isn't accepted.
+fn refused(error: &CertificateError, host: &str) -> String {
+    use CertificateError as Bad;
+    const CA: &str = "name the CA that signed it, or the certificate itself, in REDLOCK_TLS_CA";
+    let kind = host.parse::<IpAddr>().map_or("DNS", |_| "IP");
+    let subject = format!("subjectAltName={kind}:{host}");
+    let anew = format!(
+        "issue it anew with {subject} (openssl req -addext {subject}, openssl x509 -req -copy_extensions copy)"
+    );
+    match error {
+        Bad::UnknownIssuer => format!("its certificate isn't signed by a trusted CA; {CA}"),
+        Bad::BadSignature => format!("the signature of its certificate is wrong; {CA}"),
+        Bad::Expired | Bad::ExpiredContext { .. } => {
+            "its certificate has expired; renew it, or check this machine's clock".into()
+        }
+        Bad::NotValidYetContext { .. } => {
+            "its certificate is not valid yet; check this machine's clock".into()
+        }
+        Bad::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+            format!("its certificate has no subjectAltName; {anew}")
+        }
+        Bad::NotValidForNameContext { presented, .. } => {
+            let names = names(presented);
+            format!(
+                "its certificate is not for {host}, but for {names}; use one of its names in the URL, or {anew}"
+            )
+        }
+        Bad::InvalidPurposeContext { .. } => {
+            "its certificate isn't one for servers (extendedKeyUsage); issue it anew with extendedKeyUsage=serverAuth".into()
+        }
+        Bad::Other(other) if is(other, &webpki::Error::CaUsedAsEndEntity) => {
+            format!("its certificate is that of a CA; {CA}")
+        }
+        Bad::Other(other) if is(other, &webpki::Error::UnsupportedCertVersion) => format!(
+            "its certificate is of X.509 version 1, which has no subjectAltName; {anew}"
+        ),
+        Bad::Other(other) => {
+            let why = in_words(&other.to_string());
+            format!("its certificate can't be used ({why}); issue it anew without that")
+        }
+        _ => "its certificate can't be used; issue it anew".into(),
     }
+}
+
+/// Returns why the server refuses redlock, by its alert. The server may have asked in vain for a certificate (`lacks_own`), or
+/// there is one (`REDLOCK_TLS_CERT`).
+fn was_refused(alert: AlertDescription, (lacks_own, has_own): (bool, bool)) -> String {
+    use AlertDescription as Alert;
+    const REQUIRED: &str =
+        "the server requires a client certificate; set REDLOCK_TLS_CERT and REDLOCK_TLS_KEY";
+    let why = match alert {
+        Alert::CertificateRequired => REQUIRED,
+        // TLS 1.2 has no alert for that.
+        Alert::HandshakeFailure | Alert::AccessDenied | Alert::BadCertificate if lacks_own => {
+            REQUIRED
+        }
+        Alert::HandshakeFailure | Alert::InsufficientSecurity | Alert::ProtocolVersion => {
+            NOTHING_IN_COMMON
+        }
+        Alert::UnknownCA if has_own => {
+            "the server doesn't trust the CA of redlock's certificate (REDLOCK_TLS_CERT); use a certificate signed by a CA in the server's tls-ca-cert-file"
+        }
+        Alert::CertificateExpired if has_own => {
+            "redlock's certificate has expired (REDLOCK_TLS_CERT); renew it, or check the server's clock"
+        }
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateUnknown
+        | Alert::CertificateRevoked
+        | Alert::DecryptError
+        | Alert::AccessDenied
+            if has_own =>
+        {
+            "the server doesn't accept redlock's certificate (REDLOCK_TLS_CERT); the server's log says why"
+        }
+        other => {
+            let alert = in_words(&format!("{other:?}"));
+            return format!(
+                "the server ended the handshake (alert: {alert}); the server's log says why"
+            );
+        }
+    };
+    why.into()
 }
 
 /// Returns the name of an error of a library in words: `NameConstraintViolation` is `name constraint violation`.
