@@ -17,6 +17,7 @@ use redis::{Cmd, ServerErrorKind, Value, cmd};
 use super::call::Call;
 use super::confirming::Confirming;
 use super::error::{Error, ErrorKind};
+use super::left;
 use super::pushes::{Pushes, Resp3};
 use super::refusal::is_turned_away;
 use super::server::{Part, Server};
@@ -84,16 +85,18 @@ impl Connection {
 
     /// Logs in, chooses the database and asks these questions, in one round trip, or none if there is nothing to send.
     fn log_in(&mut self, questions: &[Cmd], until: Instant) -> Result<Vec<Value>, Error> {
-        let login = self.wire.server.login();
+        let (login, wire) = (self.wire.server.login(), &mut self.wire);
         let steps = login.len();
-        let mut numbers = self.add_commands(&login, Expected::Command);
-        if self.wire.server.part == Part::Node {
-            // What it is, and what it can do for waiters.
-            self.pushes.say_hello(&mut self.wire);
-            self.wire.add(&cmd("ROLE"), Expected::Role);
+        let mut numbers = Vec::new();
+        for (at, command) in login.iter().chain(questions).enumerate() {
+            if at == steps && wire.server.part == Part::Node {
+                // What it is, and what it can do for waiters.
+                self.pushes.say_hello(wire);
+                wire.add(&cmd("ROLE"), Expected::Role);
+            }
+            numbers.push(wire.ask(command, Expected::Command));
         }
-        numbers.extend(self.add_commands(questions, Expected::Command));
-        self.wire.send(until)?;
+        wire.send(until)?;
         let mut answers = Vec::new();
         for number in numbers {
             // All that a sentinel is asked behind the first question may be unknown to it (Redis 6.0), or not permitted.
@@ -107,20 +110,6 @@ impl Connection {
             });
         }
         Ok(answers.split_off(steps))
-    }
-
-    /// Adds plain commands to what is sent next, and returns the numbers of their answers.
-    fn add_commands(
-        &mut self,
-        commands: &[Cmd],
-        expected: impl Fn(RequestId) -> Expected,
-    ) -> Vec<RequestId> {
-        let commands = commands.iter().map(|command| {
-            let number = self.wire.next_request();
-            self.wire.add(command, expected(number));
-            number
-        });
-        commands.collect()
     }
 
     /// Whether a waiter's channel is one of its hash slot.
@@ -373,10 +362,7 @@ impl Connection {
     /// Sends a call and waits for its answer, at most `within`. Answers to earlier calls that
     /// were not read are passed over.
     pub fn call(&mut self, call: Call, within: Duration) -> Result<Value, Error> {
-        self.call_until(call, Instant::now() + within)
-    }
-
-    fn call_until(&mut self, call: Call, until: Instant) -> Result<Value, Error> {
+        let until = Instant::now() + within;
         let number = self.request(call, until, None, true)?;
         self.answer(number, until)
     }
@@ -411,7 +397,7 @@ impl Connection {
             answer => answer?,
         };
         match (answer, second, sent) {
-            (Value::Int(0), Some(second), _) => self.call_until(second, until),
+            (Value::Int(0), Some(second), _) => self.call(second, left(until)),
             (Value::Int(0), _, Some(sent)) => self.answer(sent, until),
             (answer, ..) => Ok(answer),
         }
@@ -456,7 +442,7 @@ impl Connection {
         // The first call is sent alone, to make sure that the server knows the script. Replicas confirm one call at a time.
         for call in calls.by_ref() {
             let is_alone = self.confirming.replication_of(call.script).is_some();
-            let answer = self.call_until(call, until())?;
+            let answer = self.call(call, left(until()))?;
             items.push(self.weighed(read(answer)?, &weigh));
             if !is_alone {
                 break;
@@ -499,9 +485,10 @@ impl Connection {
     }
 
     pub(super) fn query_until(&mut self, command: &Cmd, until: Instant) -> Result<Value, Error> {
-        let commands = std::slice::from_ref(command);
-        let mut answers = self.ask_each(commands, Expected::Command, until)?;
-        let answer = answers.pop().unwrap_or(Value::Nil);
+        self.drain_stale()?;
+        let number = self.wire.ask(command, Expected::Command);
+        self.wire.send(until)?;
+        let answer = self.answer(number, until)?;
         self.wire.unless_refused(answer)
     }
 
@@ -515,18 +502,12 @@ impl Connection {
 
     /// Sends plain questions at once and waits for all answers, in which an error is an answer, too.
     pub fn query_each(&mut self, commands: &[Cmd], within: Duration) -> Result<Vec<Value>, Error> {
-        self.ask_each(commands, Expected::Question, Instant::now() + within)
-    }
-
-    fn ask_each(
-        &mut self,
-        commands: &[Cmd],
-        expected: impl Fn(RequestId) -> Expected,
-        until: Instant,
-    ) -> Result<Vec<Value>, Error> {
+        let until = Instant::now() + within;
         self.drain_stale()?;
-        let numbers = self.add_commands(commands, expected);
-        self.wire.send(until)?;
+        let (wire, commands) = (&mut self.wire, commands.iter());
+        let numbers = commands.map(|it| wire.ask(it, Expected::Question));
+        let numbers: Vec<RequestId> = numbers.collect();
+        wire.send(until)?;
         let answers = numbers.into_iter();
         answers.map(|number| self.answer(number, until)).collect()
     }
@@ -574,6 +555,6 @@ impl Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wire.as_fd()
+        self.wire.stream.as_fd()
     }
 }

@@ -152,16 +152,14 @@ impl Sentinels {
             return None;
         };
         let number: IpAddr = host.parse().ok()?;
-        let mut hosts = self.nodes.iter().filter_map(|node| match &node.address {
-            Address::Tcp { host, .. } if host.parse::<IpAddr>().is_err() => Some(host),
-            _ => None,
-        });
-        let is_it = |host: &&String| {
+        let hosts = self.nodes.iter().map(|node| node.address.host());
+        let mut hosts = hosts.filter(|host| host.parse::<IpAddr>().is_err());
+        let is_it = |host: &&str| {
             let share = Instant::now() + left(until) / 4;
             let addresses = resolve(host, *port, share).unwrap_or_default();
             addresses.iter().any(|address| address.ip() == number)
         };
-        let host = hosts.find(is_it)?.clone();
+        let host = hosts.find(is_it)?.to_owned();
         let (port, tls) = (*port, *tls);
         Some(Address::Tcp { host, port, tls })
     }
@@ -175,13 +173,14 @@ impl Sentinels {
             ErrorKind::Config if is_tls && server.was_reached() => ErrorKind::NoPrimary,
             other => other,
         };
-        let place = server.to_string();
-        let host_in = |place: &str| place.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let by_host = by
+            .rsplit_once(':')
+            .map(|(host, _)| host.trim_matches(['[', ']']));
         let has_number = server.address.host().parse::<IpAddr>().is_ok();
         // Elsewhere it may be an address that only its own network has.
         let hint = if is_tls && has_number {
             "; or have the sentinels name hosts: `sentinel resolve-hostnames yes`, `sentinel announce-hostnames yes`, and replica-announce-ip NAME on each server"
-        } else if kind == ErrorKind::NoPrimary && host_in(by) != host_in(&place) {
+        } else if kind == ErrorKind::NoPrimary && by_host != Some(server.address.host()) {
             "; if this host can't reach that address, set replica-announce-ip on that server"
         } else {
             ""

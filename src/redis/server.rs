@@ -3,7 +3,6 @@
 //! The redis crate's own connection can't be waited for together with signals and timers (it has
 //! no descriptor to poll), so the stream is ours; URLs, commands, replies and errors are the crate's.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -43,7 +42,7 @@ pub enum Part {
     Node,
 }
 
-/// A server and our credentials there. Its `Display` and `Debug` never show a password.
+/// A server and our credentials there. Its `Display` never shows a password.
 #[derive(Clone)]
 pub struct Server {
     pub address: Address,
@@ -260,10 +259,10 @@ impl Server {
     }
 
     /// Returns the password for a new connection.
-    fn password(&self) -> Option<Cow<'_, str>> {
+    fn password(&self) -> Option<String> {
         match &self.fresh_password {
-            Some(password) => password.password().map(Cow::Owned),
-            None => self.login.password.as_deref().map(Cow::Borrowed),
+            Some(password) => password.password(),
+            None => self.login.password.clone(),
         }
     }
 
@@ -278,11 +277,8 @@ impl Server {
         let (username, password) = (self.login.username.as_deref(), self.password());
         // There are users without a password.
         if username.is_some() || password.is_some() {
-            let auth = cmd("AUTH")
-                .arg(username)
-                .arg(password.as_deref().unwrap_or_default())
-                .clone();
-            commands.push(auth);
+            let password = password.unwrap_or_default();
+            commands.push(cmd("AUTH").arg(username).arg(password).clone());
         }
         if self.database != 0 {
             commands.push(cmd("SELECT").arg(self.database).clone());
@@ -373,7 +369,10 @@ impl Server {
             .map_err(|error| self.unreachable_error(&error))
             .and_then(|first| match first.first() {
                 Some(b'-' | b'+') => Err(self.speaks_plainly()),
-                Some(&first) if !tls::is_tls(first) => Err(self.is_no_redis(&first_line(&tcp))),
+                Some(&byte) if !tls::is_tls(byte) => {
+                    let text = String::from_utf8_lossy(&first);
+                    Err(self.is_no_redis(text.lines().next().unwrap_or_default()))
+                }
                 // An end is seen in what follows.
                 _ => Ok(()),
             })?;
@@ -447,19 +446,12 @@ impl Server {
     /// Whether a server that has closed the connection at the first word expects TLS. Another connection,
     /// where nothing else is left to find out.
     pub(super) fn expects_tls(&self, within: Duration) -> bool {
-        let Address::Tcp {
-            host,
-            port,
-            tls: false,
-        } = &self.address
-        else {
-            return false;
-        };
         let until = Instant::now() + within;
-        let Ok(mut tcp) = self.open_tcp(host, *port, until) else {
-            return false;
+        let tcp = match &self.address {
+            Address::Tcp { host, port, tls } if !tls => self.open_tcp(host, *port, until),
+            _ => return false,
         };
-        tls::answers(&mut tcp, until)
+        tcp.is_ok_and(|mut tcp| tls::answers(&mut tcp, until))
     }
 
     /// The error for a name whose address isn't known.
@@ -584,22 +576,8 @@ fn wrong_url(message: String) -> Error {
     Error::new(ErrorKind::Config, message)
 }
 
-/// What a server said that speaks something else, as far as it has come.
-fn first_line(tcp: &TcpStream) -> String {
-    let mut bytes = [0; 80];
-    let read = tcp.peek(&mut bytes).unwrap_or(0);
-    let text = String::from_utf8_lossy(&bytes[..read]);
-    text.lines().next().unwrap_or_default().to_owned()
-}
-
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
-    }
-}
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Server({self})")
     }
 }

@@ -45,11 +45,8 @@ impl TlsFiles {
         let bad = |why: &str| Error::new(ErrorKind::Config, why.to_owned());
         let config = ClientConfig::builder();
         let given = self.ca.as_deref().map_or(Ok(Vec::new()), certificates)?;
-        let mut own = RootCertStore::empty();
-        own.add_parsable_certificates(given.iter().cloned());
         let verifier = Verifier {
             roots: self.roots(&given)?,
-            own,
             given,
             algorithms: config.crypto_provider().signature_verification_algorithms,
         };
@@ -148,8 +145,6 @@ fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
 struct Verifier {
     /// Trusted CAs.
     roots: RootCertStore,
-    /// Roots for a server whose own certificate was given: all of `given`.
-    own: RootCertStore,
     /// The certificates of `REDLOCK_TLS_CA`.
     given: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -168,7 +163,7 @@ impl ServerCertVerifier for Verifier {
         let is_given = self.given.contains(end_entity);
         match verify_server_cert_signed_by_trust_anchor(
             &certificate,
-            if is_given { &self.own } else { &self.roots },
+            &self.roots,
             intermediates,
             now,
             self.algorithms.all,
@@ -362,7 +357,7 @@ pub(super) fn send_hello(
 
 /// Returns the first bytes of the other side, which stay to be read; none if it has closed the connection.
 pub(super) fn first_bytes(tcp: &TcpStream, until: Instant) -> io::Result<Vec<u8>> {
-    let mut bytes = [0; 3];
+    let mut bytes = [0; 80];
     loop {
         match tcp.peek(&mut bytes) {
             Ok(read) => return Ok(bytes[..read].to_vec()),
@@ -392,7 +387,7 @@ pub(super) fn answers(tcp: &mut TcpStream, until: Instant) -> bool {
         .map_err(io::Error::other)
         .and_then(|mut tls| send_hello(&mut tls, tcp, until))
         .and_then(|()| first_bytes(tcp, until));
-    first.is_ok_and(|first| matches!(first[..], [kind, 3, _] if is_tls(kind)))
+    first.is_ok_and(|first| matches!(first[..], [kind, 3, _, ..] if is_tls(kind)))
 }
 
 /// Takes one step of a handshake. The messages of the other side are limited in size, but not in time, so each step has

@@ -136,7 +136,9 @@ impl Url {
         if text.starts_with("local:") {
             return Err("write `local:`, with nothing after it".into());
         }
-        let Some((scheme, rest)) = text.split_once("://") else {
+        let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        let parts = text.split_once("://").filter(|(scheme, _)| is_word(scheme));
+        let Some((scheme, rest)) = parts else {
             return Err(format!("it must begin with {SCHEMES}"));
         };
         if rest.contains("://") {
@@ -150,15 +152,13 @@ impl Url {
                 "a # must be written %23; redlock doesn't know #insecure, as certificate checks can't be switched off".into(),
             );
         }
-        let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
         let tls = scheme.starts_with("rediss");
         match scheme {
             "redis" | "rediss" => tcp(rest, tls),
             "unix" => unix(rest),
             "redis-sentinel" | "rediss-sentinel" => sentinels(rest, tls),
             "redis-cluster" | "rediss-cluster" => cluster(rest, tls),
-            _ if is_word(scheme) => Err(format!("unknown scheme {scheme}://; use {SCHEMES}")),
-            _ => Err(format!("it must begin with {SCHEMES}")),
+            _ => Err(format!("unknown scheme {scheme}://; use {SCHEMES}")),
         }
     }
 }

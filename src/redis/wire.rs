@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -112,7 +112,7 @@ pub enum Push {
 
 /// The bytes to and from one server, and the answers that they are to bring.
 pub(super) struct Wire {
-    stream: Stream,
+    pub(super) stream: Stream,
     pub(super) replies: Replies,
     /// How much was read since the caller was last at its clock.
     bytes_this_turn: usize,
@@ -205,6 +205,13 @@ impl Wire {
     pub(super) fn add(&mut self, command: &Cmd, expected: Expected) {
         command.write_packed_command(&mut self.unsent);
         self.expected.push_back(expected);
+    }
+
+    /// Adds a plain command. Returns the number of its answer.
+    pub(super) fn ask(&mut self, command: &Cmd, expected: fn(RequestId) -> Expected) -> RequestId {
+        let number = self.next_request();
+        self.add(command, expected(number));
+        number
     }
 
     /// Adds a command in front of all that wasn't sent yet.
@@ -375,11 +382,5 @@ impl Drop for Wire {
         if self.must_reset() {
             self.stream.reset_when_closed();
         }
-    }
-}
-
-impl AsFd for Wire {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
     }
 }

@@ -103,17 +103,12 @@ impl Poll {
         self.all() / 2 + 1
     }
 
-    /// Returns true if the answers up to now name different addresses.
-    fn names_several(&self) -> bool {
-        let mut answers = self.answers.iter();
-        answers.any(|answer| answer.address != self.answers[0].address)
-    }
-
     /// Returns the reason why there is no such address; `name` is that of the primary.
     pub(super) fn error(&self, name: &str) -> Error {
-        if self.answers.is_empty() {
+        let Some(first) = self.answers.first() else {
             return self.silence();
-        }
+        };
+        let is_other = |answer: &Answer| answer.address != first.address;
         let in_words = |answer: &Answer| format!("{} says {}", answer.by, answer.address);
         let each: Vec<String> = self.answers.iter().map(in_words).collect();
         let each = each.join(", ");
@@ -129,7 +124,7 @@ impl Poll {
         } else {
             "redlock"
         };
-        let message = if self.names_several() {
+        let message = if self.answers.iter().any(is_other) {
             format!(
                 "the sentinels don't agree where the primary \"{name}\" is ({each}), and {subject} needs {most} of {all}; try again when the failover is over"
             )
