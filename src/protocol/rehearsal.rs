@@ -18,7 +18,7 @@ use super::token::random_bits;
 use super::who::{Limit, Who};
 use crate::redis::call::Call;
 use crate::redis::error::{Error, ErrorKind};
-use crate::redis::ready;
+use crate::sys::poll;
 
 /// TTL of the rehearsal's lock.
 const TTL: Duration = Duration::from_secs(5);
@@ -255,7 +255,7 @@ fn hear(client: &mut Client, until: Instant) -> Result<(), Error> {
             }
         }
         let within = left(end);
-        let arrives = |fd| ready::to_read(fd, within).unwrap_or(false);
+        let arrives = |fd| poll::wait_for(poll::readable(fd), within).unwrap_or(false);
         if within.is_zero() || !client.fds().next().is_some_and(arrives) {
             return Err(failed(
                 "no message arrived; permit +publish, or use a server that delivers messages",

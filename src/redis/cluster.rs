@@ -265,26 +265,22 @@ impl SlotSearch<'_> {
     fn explained(&self, error: Error, server: &Server, by: Option<&Address>) -> Error {
         let is_new = !self.usable.contains(&server.address);
         let is_silent = error.kind == ErrorKind::Unreachable;
-        let is_tls = error.has_cause(Cause::Tls);
-        let (kind, hint) = match by {
-            Some(by) if is_silent && is_new => (
-                ErrorKind::NoPrimary,
-                format!(
-                    "; according to Redis at {by}, that node has the keys: if it is up, have it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
-                ),
-            ),
-            Some(_) if is_silent => (ErrorKind::NoPrimary, String::new()),
-            Some(by) if is_tls && is_new => (
-                Some(ErrorKind::NoPrimary)
-                    .filter(|_| self.was_reached)
-                    .unwrap_or(error.kind),
-                format!(
-                    "; or, as Redis at {by} names that node by this address, have it announce its name (cluster-announce-hostname, and cluster-preferred-endpoint-type hostname)"
-                ),
-            ),
+        let lacks_name = is_new && error.has_cause(Cause::Tls);
+        let kind = match by {
+            Some(_) if is_silent || lacks_name && self.was_reached => ErrorKind::NoPrimary,
+            Some(_) if lacks_name => error.kind,
             // Other nodes have listed it, by its number beside its name perhaps.
-            None if is_tls && is_new => (ErrorKind::Unreachable, String::new()),
+            None if lacks_name => ErrorKind::Unreachable,
             _ => return error,
+        };
+        let hint = match by {
+            Some(by) if is_silent && is_new => format!(
+                "; according to Redis at {by}, that node has the keys: if it is up, have it announce an address that this host can reach (cluster-announce-ip or cluster-announce-hostname, cluster-announce-port)"
+            ),
+            Some(by) if is_new => format!(
+                "; or, as Redis at {by} names that node by this address, have it announce its name (cluster-announce-hostname, and cluster-preferred-endpoint-type hostname)"
+            ),
+            _ => String::new(),
         };
         Error::new(kind, format!("{error}{hint}"))
     }

@@ -19,7 +19,7 @@ use super::wire::{AboutReplicas, Expected, Received, RequestId, Wire};
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// Time for replicas to confirm a release, before redlock looks for the locks again.
-const FOLLOWED: Duration = Duration::from_millis(250);
+pub(super) const FOLLOWED: Duration = Duration::from_millis(250);
 
 /// An answer that is held back until the replicas have what it is about.
 pub(super) struct Pending {
@@ -67,7 +67,7 @@ impl Confirming {
     }
 
     /// Adds the question whether the replicas have what was written before, and how far each of them is.
-    fn ask(&mut self, wire: &mut Wire, goal: &Goal, timeout: Duration, until: Instant) {
+    pub(super) fn ask(&mut self, wire: &mut Wire, goal: &Goal, timeout: Duration, until: Instant) {
         if let Goal::None(_) = goal {
             return;
         }
@@ -83,20 +83,6 @@ impl Confirming {
         wait.arg(replicas).arg(milliseconds.max(1));
         wire.add(&wait, Expected::Replicas(AboutReplicas::Acknowledged));
         wire.add(&cmd("ROLE"), Expected::Replicas(AboutReplicas::Positions));
-    }
-
-    /// Adds the question whether replicas have a release that was answered. Returns the number of the answer, which is an error
-    /// if they don't.
-    pub(super) fn await_release(
-        &mut self,
-        wire: &mut Wire,
-        goal: Goal,
-        until: Instant,
-    ) -> RequestId {
-        self.ask(wire, &goal, FOLLOWED, until);
-        let number = wire.next_request();
-        self.hold_back(number, None, Value::Okay, goal);
-        number
     }
 
     /// Returns what replicas must have before the answer of a script is valid, if they must have anything.
@@ -131,7 +117,8 @@ impl Confirming {
         }
     }
 
-    fn hold_back(
+    /// Holds an answer back until the replicas have reached its goal.
+    pub(super) fn hold_back(
         &mut self,
         number: RequestId,
         script: Option<&'static Script>,

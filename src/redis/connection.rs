@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ServerErrorKind, Value, cmd};
 
 use super::call::Call;
-use super::confirming::Confirming;
+use super::confirming::{Confirming, FOLLOWED};
 use super::error::{Error, ErrorKind};
 use super::left;
 use super::pushes::{Pushes, Resp3};
@@ -545,7 +545,9 @@ impl Connection {
         if goal.number() == 0 || self.drain_stale().is_err() {
             return false;
         }
-        let number = self.confirming.await_release(&mut self.wire, goal, until);
+        let number = self.wire.next_request();
+        self.confirming.ask(&mut self.wire, &goal, FOLLOWED, until);
+        self.confirming.hold_back(number, None, Value::Okay, goal);
         let sent = self.wire.send(until);
         let answer = sent.and_then(|()| self.answer(number, until));
         self.confirming.pending = None;

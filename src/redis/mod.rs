@@ -29,7 +29,6 @@ pub mod local;
 pub mod nodes;
 pub mod password;
 pub mod pushes;
-pub mod ready;
 pub mod redis_cli;
 pub mod refusal;
 pub mod replication;

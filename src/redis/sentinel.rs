@@ -132,13 +132,11 @@ impl Sentinels {
         let role = answers.first().unwrap_or(&Value::Nil);
         connection.server().note_role(role);
         if Role::parse(role).is_none() {
-            return Err(Error::new(
-                ErrorKind::NoPrimary,
-                format!(
-                    "the sentinel at {} names {server} as the primary \"{}\", but that server reports itself a replica; try again when the failover is over",
-                    agreed.by, self.primary
-                ),
-            ));
+            let message = format!(
+                "the sentinel at {} names {server} as the primary \"{}\", but that server reports itself a replica; try again when the failover is over",
+                agreed.by, self.primary
+            );
+            return Err(Error::new(ErrorKind::NoPrimary, message));
         }
         *lock(&self.failed) = None;
         connection.confirming.listed = Listed::for_a_round(Goal::Each(agreed.replicas));

@@ -160,10 +160,8 @@ impl Server {
 
     /// Who we are there, in a sentence.
     pub(super) fn user(&self) -> String {
-        match self.shown_user() {
-            Some(user) => format!("user \"{user}\""),
-            None => "the default user".into(),
-        }
+        let user = self.shown_user().map(|user| format!("user \"{user}\""));
+        user.unwrap_or_else(|| "the default user".into())
     }
 
     /// Where the password was given, in a sentence.
@@ -232,17 +230,13 @@ impl Server {
     }
 
     pub fn replica_error(&self) -> Error {
-        let (kind, message) = match self.part {
-            Part::Only | Part::Sentinel => (
-                ErrorKind::Replica,
-                format!("Redis at {self} is a read-only replica; use the URL of its primary"),
-            ),
-            Part::Primary | Part::Node => (
-                ErrorKind::NotNow,
-                format!("a failover made Redis at {self} a replica; try again after the failover"),
-            ),
-        };
-        Error::new(kind, message)
+        if matches!(self.part, Part::Primary | Part::Node) {
+            let message =
+                format!("a failover made Redis at {self} a replica; try again after the failover");
+            return Error::new(ErrorKind::NotNow, message);
+        }
+        let message = format!("Redis at {self} is a read-only replica; use the URL of its primary");
+        Error::new(ErrorKind::Replica, message)
     }
 
     /// Whether it said that it is a replica.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-use super::ready;
+use crate::sys::poll;
 
 /// Load balancers and NATs forget idle connections after 4 to 15 minutes without notice. These probes keep the connections
 /// alive, and end those that are forgotten.
@@ -59,8 +59,7 @@ impl Stream {
     fn wait_to_write(&self, error: io::Error, until: Instant) -> io::Result<()> {
         match error.kind() {
             io::ErrorKind::Interrupted => Ok(()),
-            io::ErrorKind::WouldBlock if ready::to_write(self.as_fd(), left(until)?)? => Ok(()),
-            io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
+            io::ErrorKind::WouldBlock => wait_for(poll::writable(self.as_fd()), until),
             _ => Err(error),
         }
     }
@@ -104,6 +103,14 @@ impl AsFd for Stream {
 pub(super) fn left(until: Instant) -> io::Result<Duration> {
     let left = Some(super::left(until)).filter(|left| !left.is_zero());
     left.ok_or_else(|| io::ErrorKind::TimedOut.into())
+}
+
+/// Waits for a descriptor, until this moment at the latest.
+pub(super) fn wait_for(fd: poll::PollFd, until: Instant) -> io::Result<()> {
+    if poll::wait_for(fd, left(until)?)? {
+        return Ok(());
+    }
+    Err(io::ErrorKind::TimedOut.into())
 }
 
 /// Connects to a socket file. If a server is too busy to accept connections, this blocks until `until`.

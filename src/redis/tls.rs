@@ -22,11 +22,11 @@ use rustls::{
 };
 
 use super::error::{Cause, Error, ErrorKind};
-use super::ready;
-use super::stream::left;
+use super::stream::wait_for;
 use crate::file;
 use crate::reason::reason;
 use crate::shell::quote;
+use crate::sys::poll;
 
 /// Files for `rediss://`; without a CA file the system's roots are trusted.
 #[derive(Clone, Debug, Default)]
@@ -363,9 +363,7 @@ pub(super) fn first_bytes(tcp: &TcpStream, until: Instant) -> io::Result<Vec<u8>
             Ok(read) => return Ok(bytes[..read].to_vec()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !ready::to_read(tcp.as_fd(), left(until)?)? {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
+                wait_for(poll::readable(tcp.as_fd()), until)?;
             }
             Err(error) => return Err(error),
         }
@@ -397,19 +395,11 @@ pub(super) fn shake_hands(
     tcp: &mut TcpStream,
     until: Instant,
 ) -> io::Result<()> {
-    let (fd, within) = (tcp.as_fd(), left(until)?);
-    let writes = tls.wants_write();
-    let wait = if writes {
-        ready::to_write
-    } else {
-        ready::to_read
-    };
-    if !wait(fd, within)? {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    if writes {
+    if tls.wants_write() {
+        wait_for(poll::writable(tcp.as_fd()), until)?;
         return tls.write_tls(tcp).map(drop);
     }
+    wait_for(poll::readable(tcp.as_fd()), until)?;
     if tls.read_tls(tcp)? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

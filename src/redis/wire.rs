@@ -24,11 +24,11 @@ use redis::{Cmd, ServerError, Value};
 use super::call::{Call, Script};
 use super::error::{Error, ErrorKind};
 use super::left;
-use super::ready;
 use super::refusal::from_server;
 use super::resp::{Broken, Replies};
 use super::server::Server;
 use super::stream::Stream;
+use crate::sys::poll;
 
 /// What one reply may weigh where nothing large is expected: the longest of ours holds the entry of
 /// one holder and a word about another, so a few kilobytes.
@@ -346,7 +346,7 @@ impl Wire {
     pub(super) fn wait_for_more(&self, until: Instant) -> Result<(), Error> {
         // Even if there is always something to read.
         let left = left(until);
-        match ready::to_read(self.stream.as_fd(), left) {
+        match poll::wait_for(poll::readable(self.stream.as_fd()), left) {
             Ok(true) if !left.is_zero() => Ok(()),
             Ok(_) => Err(self.server.silent_error()),
             Err(error) => Err(self.server.unreachable_error(&error)),
