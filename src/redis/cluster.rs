@@ -61,7 +61,8 @@ impl Cluster {
     /// Returns the nodes to ask: the one that was used last and all others, from another one on after each failure.
     fn nodes(&self, last: &Arc<Server>, failures: usize) -> Vec<Arc<Server>> {
         let mut nodes = vec![Arc::clone(last)];
-        for address in self.seeds.iter().cloned().chain(lock(&last.nodes).clone()) {
+        let listed = lock(&last.nodes).clone();
+        for address in self.seeds.iter().cloned().chain(listed) {
             if !nodes.iter().any(|node| node.address == address) {
                 nodes.push(Arc::new(last.at(address)));
             }

@@ -88,14 +88,13 @@ impl Connection {
         let (login, wire) = (self.wire.server.login(), &mut self.wire);
         let steps = login.len();
         let mut numbers = Vec::new();
-        for (at, command) in login.iter().chain(questions).enumerate() {
-            if at == steps && wire.server.part == Part::Node {
-                // What it is, and what it can do for waiters.
-                self.pushes.say_hello(wire);
-                wire.add(&cmd("ROLE"), Expected::Role);
-            }
-            numbers.push(wire.ask(command, Expected::Command));
+        numbers.extend(login.iter().map(|it| wire.ask(it, Expected::Command)));
+        if wire.server.part == Part::Node {
+            // Its kind, and what it can do for waiters.
+            self.pushes.say_hello(wire);
+            wire.add(&cmd("ROLE"), Expected::Role);
         }
+        numbers.extend(questions.iter().map(|it| wire.ask(it, Expected::Command)));
         wire.send(until)?;
         let mut answers = Vec::new();
         for number in numbers {
