@@ -524,6 +524,10 @@ impl Server {
             Io::UnexpectedEof | Io::BrokenPipe | Io::ConnectionReset => {
                 (self.was_closed(), Some(Cause::Closed))
             }
+            Io::PermissionDenied => {
+                let message = format!("can't open {self}: permission denied");
+                return Error::new(ErrorKind::Refused, message);
+            }
             _ => (&*reason(error), None),
         };
         self.unreachable_because(what, cause)
