@@ -31,9 +31,13 @@ pub const THIS_HOST_ONLY: &str = "this host only";
 /// The server programs, in order of preference.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// The options of a server; the last one is empty. With another appendfsync, a slow disk delays the write, and a killed
+/// The options of a server. With another appendfsync, a slow disk delays the write, and a killed
 /// server forgets what it has answered. If the host crashes, all holders are gone, too.
-const OPTIONS: &str = "--port 0 --unixsocket server.sock --unixsocketperm 600 --appendonly yes --appendfsync no --maxmemory-policy noeviction --save ";
+const OPTIONS: &str =
+    "--port 0 --unixsocketperm 600 --appendonly yes --appendfsync no --maxmemory-policy noeviction";
+
+/// The socket in the directory of a server.
+const SOCKET: &str = "server.sock";
 
 /// The file that a server locks. It contains the server's pid.
 const LOCK: &str = "redlock-server.lock";
@@ -64,7 +68,7 @@ impl Local {
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.directory.join("server.sock")
+        self.directory.join(SOCKET)
     }
 
     /// Connects to the server, and starts it if it isn't running.
@@ -148,7 +152,8 @@ impl Local {
             let why = "can't start a server for `local:`, as neither redis-server nor valkey-server is installed";
             unreachable(why).because(Cause::NoServerProgram)
         })?;
-        let options = OPTIONS.split(' ').map(OsStr::new);
+        let more = ["--unixsocket", SOCKET, "--save", ""];
+        let options = OPTIONS.split(' ').chain(more).map(OsStr::new);
         let words = std::iter::once(program.as_os_str()).chain(options);
         let words = words.map(|word| CString::new(word.as_bytes()));
         let words = words.collect::<Result<Vec<_>, _>>();
@@ -269,7 +274,7 @@ fn directory() -> Result<PathBuf, String> {
         machine => machine.into(),
     };
     let directory = state.join("redlock").join(host);
-    let socket = directory.join("server.sock");
+    let socket = directory.join(SOCKET);
     let length = socket.as_os_str().len();
     if length > LONGEST_PATH {
         return Err(format!(
