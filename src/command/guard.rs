@@ -184,7 +184,7 @@ fn admit_all(
             clock_skew: Duration::ZERO,
         };
         has_slots |= hold.limit.as_slots().is_some();
-        let held = HeldLock {
+        let guarded = HeldLock {
             claim,
             fence: hold.fence,
             slot: hold.slot.max(1),
@@ -192,7 +192,7 @@ fn admit_all(
             guard: Some(guard),
             waited: Duration::ZERO,
         };
-        holds.add(held, Lease::of_another(sent, left, terms));
+        holds.add(guarded, Lease::of_another(sent, left, terms));
         // COMMAND's own children reenter what it works under, and release nothing of it.
         if !around.iter().any(|hold| hold.is_of(name, token)) {
             around.push(of_job.clone());

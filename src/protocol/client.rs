@@ -103,7 +103,7 @@ impl Client {
             Err(error) if timeout <= soon || started.elapsed() < soon => return Err(error),
             Err(_) => {
                 let mut other = self.another();
-                other.limit_to(timeout - soon);
+                other.limit_to(timeout.saturating_sub(soon));
                 return Ok(Some(other));
             }
         }

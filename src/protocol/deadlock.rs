@@ -180,8 +180,7 @@ impl CycleSearch<'_> {
     ) -> Result<Option<Vec<CycleMember>>, Error> {
         let mut get = redis::cmd("GET");
         get.arg(blocked_key(&self.locks.prefix, &hold.id));
-        let client = &mut self.client;
-        let note = client.with_connection(|connection, _| match connection.query(&get) {
+        let note = (self.client).with_connection(|connection, _| match connection.query(&get) {
             // A key of another type is not a note of ours.
             Err(error) if error.kind == ErrorKind::Config => Ok(Value::Nil),
             note => note,

@@ -744,7 +744,7 @@ impl Simulation {
         };
         let is_memory = left(&self.world)
             .iter()
-            .all(|key| remembered.contains(&key) || is_notice(key, &keys));
+            .all(|key| remembered.contains(key) || is_notice(key, &keys));
         self.world.now += Duration::from_secs(62 * 24 * 3_600);
         if !is_free || !is_memory || !left(&self.world).is_empty() {
             let what = format!("afterwards a run is answered {codes:?}, or keys are left");
