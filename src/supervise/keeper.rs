@@ -32,8 +32,8 @@ pub struct Target {
     process: ProcessFd,
     /// Its identity, by which its descendants recognize it.
     pub instance: String,
-    /// What had started it; `None` where that can't be seen.
-    ancestors: Option<Vec<Process>>,
+    /// What had started it.
+    ancestors: Vec<Process>,
     tree: Tree,
     execution: Option<Execution>,
     /// What it has started and was found: later on it may be hard to find.
@@ -97,7 +97,9 @@ impl Target {
             pid,
             process,
             instance,
-            ancestors: procfs::ancestors(Pid::from_raw(pid)),
+            ancestors: procfs::ancestors(Pid::from_raw(pid))
+                .map(|stat| stat.process())
+                .collect(),
             tree: Tree::below(Pid::from_raw(pid)),
             execution: Execution::of(Pid::from_raw(pid)),
             descendants: Vec::new(),
@@ -183,8 +185,7 @@ impl Target {
     /// Finds a process that it has started, that has lost its parent and the lock's token since. It is only
     /// waited for, as in an interactive session it may be another job's.
     fn find_orphan(&mut self) {
-        let ancestors = self.ancestors.as_deref().unwrap_or_default();
-        if let Some(process) = self.tree.orphan_of_script(ancestors) {
+        if let Some(process) = self.tree.orphan_of_script(&self.ancestors) {
             let suspect = self.descendant(process.pid, Some(process));
             self.suspects.push(suspect);
         }

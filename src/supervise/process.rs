@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use nix::unistd::Pid;
 
-use crate::clock::{Moment, now};
-use crate::supervise::procfs::{self, Stat, read};
+use crate::clock::now;
+use crate::supervise::procfs::{self, Stat, ancestors, read};
 use crate::sys::{self, poll};
 
 /// Returns this process's identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>`; `None` if the kernel
@@ -85,12 +85,9 @@ impl ProcessFd {
     /// How it ended, if it has and the kernel says so; `pid` is its own.
     pub fn exit_status(&self, pid: i32) -> Option<ExitStatus> {
         // Until it is reaped the pid is its own, and the one way; after that the other is.
-        let unreaped = Stat::read(Pid::from_raw(pid)).map_or(0, |stat| stat.exit_code);
-        match sys::exit_status(self.0.as_fd()) {
-            Some(status) => Some(status),
-            None if unreaped != 0 => Some(ExitStatus::from_raw(unreaped)),
-            None => None,
-        }
+        let unreaped = Stat::read(Pid::from_raw(pid)).map(|stat| stat.exit_code);
+        let unreaped = unreaped.filter(|&code| code != 0);
+        sys::exit_status(self.0.as_fd()).or(unreaped.map(ExitStatus::from_raw))
     }
 }
 
@@ -100,32 +97,18 @@ impl AsFd for ProcessFd {
     }
 }
 
-/// Returns the pid of the process with this identity if that process has started this one.
+/// Returns the pid of the process with this identity if that process has started this one. (No process of another host, boot
+/// or namespace has.)
 pub fn ancestor(instance: &str) -> Option<i32> {
-    let Identity { pid, alive } = Identity::parse_in(&scope()?, instance)?;
-    let pid = Pid::from_raw(pid);
+    let identity = instance.strip_prefix(&scope()?)?.strip_prefix(':')?;
+    let (pid, alive) = identity.split_once(':')?;
+    let (pid, alive) = (pid.parse().ok()?, alive.parse().ok()?);
     // A later process with the same pid is another one.
-    let is_same = || Stat::read(pid).is_some_and(|stat| stat.started <= alive.since_boot());
-    (procfs::is_ancestor(pid) && is_same()).then_some(pid.as_raw())
-}
-
-/// A process of this host.
-struct Identity {
-    pid: i32,
-    /// A moment at which the process was alive.
-    alive: Moment,
-}
-
-impl Identity {
-    /// Reads an identity; `None` for a process of another host, boot or namespace than this scope.
-    fn parse_in(scope: &str, instance: &str) -> Option<Self> {
-        let of_pids = instance.strip_prefix(scope)?.strip_prefix(':')?;
-        let (pid, alive) = of_pids.split_once(':')?;
-        Some(Self {
-            pid: pid.parse().ok().filter(|&pid| pid > 0)?,
-            alive: Moment::at(Duration::from_millis(alive.parse().ok()?)),
-        })
-    }
+    let is_same =
+        |stat: &Stat| stat.pid.as_raw() == pid && stat.started <= Duration::from_millis(alive);
+    ancestors(Pid::this())
+        .any(|ancestor| is_same(&ancestor))
+        .then_some(pid)
 }
 
 #[cfg(test)]

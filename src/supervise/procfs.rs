@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::unistd::Pid;
@@ -76,35 +76,14 @@ impl Process {
     }
 }
 
-/// Longest line of ancestors that is followed.
-pub const MOST_ANCESTORS: usize = 100;
+/// Longest line of ancestors that is followed, however they change meanwhile.
+const MOST_ANCESTORS: usize = 100;
 
-/// Returns the ancestors of a process; `None` if not all of them can be seen. Later there are only fewer: the kernel gives an
-/// orphan to another ancestor, or to the first process.
-pub fn ancestors(of: Pid) -> Option<Vec<Process>> {
-    let mut line = Vec::new();
-    let mut next = Stat::read(of)?.parent;
-    // An ancestor in another pid namespace has no number here.
-    while next.as_raw() != 0 {
-        let stat = Stat::read(next)?;
-        line.push(stat.process());
-        // However they change meanwhile.
-        if line.len() > MOST_ANCESTORS {
-            return None;
-        }
-        next = stat.parent;
-    }
-    Some(line)
-}
-
-/// Returns whether a process has started this one, directly or not, as far as that can be seen.
-pub fn is_ancestor(pid: Pid) -> bool {
-    let parent = |pid: &Pid| Some(Stat::read(*pid)?.parent);
-    let line = std::iter::successors(Some(Pid::this()), parent);
-    // However they change meanwhile.
-    line.take(MOST_ANCESTORS)
-        .skip(1)
-        .any(|ancestor| ancestor == pid)
+/// Returns the ancestors of a process, as far as they can be seen: an ancestor in another pid namespace has no number here.
+/// Later there are only fewer: the kernel gives an orphan to another ancestor, or to the first process.
+pub fn ancestors(of: Pid) -> impl Iterator<Item = Stat> {
+    let line = std::iter::successors(Stat::read(of), |stat| Stat::read(stat.parent));
+    line.skip(1).take(MOST_ANCESTORS)
 }
 
 /// The children of a process: of all its threads, or of the main one alone.
@@ -301,47 +280,44 @@ pub const FOREIGN_PROC: &str = "/proc belongs to another pid namespace, so redlo
 /// Whether /proc has the processes that we see. In a new pid namespace it is still that of the outer one until it is
 /// mounted again, and its numbers are those of other processes here.
 pub fn has_own_proc() -> bool {
-    static IS_OURS: OnceLock<bool> = OnceLock::new();
-    if let Some(is_ours) = IS_OURS.get() {
-        return *is_ours;
+    // A fork of another thread finds nothing half done, as it might with a lock.
+    static IS_OURS: AtomicBool = AtomicBool::new(false);
+    if IS_OURS.load(Ordering::Relaxed) {
+        return true;
     }
     match fs::read_link("/proc/self") {
-        Ok(link) => *IS_OURS.get_or_init(|| link == Path::new(&Pid::this().to_string())),
+        Ok(link) => {
+            let is_ours = link == Path::new(&Pid::this().to_string());
+            IS_OURS.store(is_ours, Ordering::Relaxed);
+            is_ours
+        }
         // Nothing is there, or we couldn't look this time, which says nothing.
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
-/// All processes that we can see.
+/// Returns all processes that we can see.
 ///
 /// # Errors
 /// The processes can't be listed, or no descriptor or memory is left to look at one.
 pub fn processes() -> io::Result<Vec<Stat>> {
-    Ok(seen_and_hidden()?.0)
-}
-
-/// Like [`processes`]. Returns also whether there is a process into which we may not look.
-pub fn seen_and_hidden() -> io::Result<(Vec<Stat>, bool)> {
     if !has_own_proc() {
         return Err(io::ErrorKind::NotFound.into());
     }
-    let (mut found, mut hidden) = (Vec::new(), false);
+    let mut processes = Vec::new();
     for entry in fs::read_dir("/proc")? {
-        let pid = entry?
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok());
-        let Some(pid) = pid.map(Pid::from_raw) else {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        let has_ended = [libc::ENOENT, libc::ESRCH].map(Some);
         match try_read(&format!("/proc/{pid}/stat")) {
-            Ok(stat) => found.extend(Stat::parse(pid, &stat)),
+            Ok(stat) => processes.extend(Stat::parse(Pid::from_raw(pid), &stat)),
             Err(error) if could_not_look(&error) => return Err(error),
-            Err(error) => hidden |= !has_ended.contains(&error.raw_os_error()),
+            // It has ended, or we may not look at it.
+            Err(_) => {}
         }
     }
-    Ok((found, hidden))
+    Ok(processes)
 }
 
 /// Whether we see the processes of all users. Where /proc is mounted with `hidepid`, that is root alone.

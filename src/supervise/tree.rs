@@ -17,9 +17,8 @@ use nix::unistd::{Pid, getsid};
 use crate::clock::{Moment, now};
 use crate::supervise::environment::{Origin, has_called_hook, is_of_hook, lock_hooks, origin_of};
 use crate::supervise::procfs::{
-    Execution, FIRST, MOST_ANCESTORS, Process, Stat, children, could_not_look, environment,
-    has_own_proc, is_alive, is_of_our_user, is_there, limit_of, processes, seen_and_hidden,
-    sees_all,
+    Execution, FIRST, Process, Stat, children, could_not_look, environment, has_own_proc, is_alive,
+    is_of_our_user, is_there, limit_of, processes, sees_all,
 };
 use crate::sys;
 
@@ -313,10 +312,7 @@ impl Tree {
     /// had started the script: only these, and the first process, can have adopted orphans of its work. Returns `None` if
     /// not all processes can be seen.
     pub fn orphan_of_script(&self, ancestors: &[Process]) -> Option<Process> {
-        let (all, is_any_hidden) = seen_and_hidden().ok()?;
-        if is_any_hidden || !sees_all() {
-            return None;
-        }
+        let all = processes().ok().filter(|_| sees_all())?;
         // The keeper has become an orphan itself.
         let adopter = Pid::parent();
         let find = |pid: Pid| all.iter().find(|stat| stat.pid == pid);
@@ -327,10 +323,6 @@ impl Tree {
         // The times of starts are rounded, so that one shortly before may seem to be after that.
         let is_younger = |stat: &Stat| stat.started + TICK > self.since.since_boot();
         let is_excluded = |stat: &Stat| is_earlier(stat) || !is_younger(stat);
-        let parent = |pid: &Pid| Some(find(*pid)?.parent);
-        let ourselves: Vec<Pid> = std::iter::successors(Some(Pid::this()), parent)
-            .take(MOST_ANCESTORS)
-            .collect();
         // The kernel gives an orphan to the nearest ancestor that adopts orphans, or else to the first process.
         let may_adopt = |stat: &Stat| stat.pid == FIRST || ancestors.contains(&stat.process());
         let is_orphaned = |stat: &Stat| {
@@ -343,13 +335,7 @@ impl Tree {
                         return adopts || parent.session != child.session;
                     }
                     // All below a keeper works for redlock: a hook, say.
-                    Some(parent)
-                        if parent.is_keeper()
-                            || is_excluded(parent)
-                            || ourselves.contains(&parent.pid) =>
-                    {
-                        return false;
-                    }
+                    Some(parent) if parent.is_keeper() || is_excluded(parent) => return false,
                     Some(parent) => child = *parent,
                 }
             }
@@ -360,10 +346,7 @@ impl Tree {
         let is_work = |stat: &&Stat| match environment(stat.pid).map(origin) {
             Ok(Origin::Ours) => true,
             Ok(Origin::Unsaid) => {
-                !is_earlier(stat)
-                    && !ourselves.contains(&stat.pid)
-                    && stat.session == self.session
-                    && is_orphaned(stat)
+                !is_earlier(stat) && stat.session == self.session && is_orphaned(stat)
             }
             Ok(Origin::OfOthers) | Err(_) => false,
         };
