@@ -14,7 +14,7 @@ use crate::clock::{Moment, now};
 use crate::decide::job_control::StoppedBy;
 use crate::signal::SIGINT;
 use crate::supervise::procfs::{Process, Stat, is_alive};
-use crate::supervise::tree::{Evidence, Tree};
+use crate::supervise::tree::Tree;
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 
 /// A child that was spawned, and may have been reaped.
@@ -137,11 +137,9 @@ impl Child {
             (sys::spawn(&spec), None)
         };
         let pid = Pid::from_raw(pid?);
-        tree.evidence = Evidence {
-            command: Some(pid),
-            limit,
-            ids: conditions.ids,
-        };
+        tree.command = Some(pid);
+        tree.limit = limit;
+        tree.ids = conditions.ids;
         Ok(Self {
             pid,
             own_group: conditions.own_group,

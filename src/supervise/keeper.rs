@@ -294,7 +294,7 @@ pub fn leave_behind(
     let mut target = target;
     target.descriptors = sys::raise_file_limit().saturating_sub(OWN_DESCRIPTORS);
     // What an outer job holds has its token, and that job works under it as well.
-    target.tree.evidence.ids = holds.ids();
+    target.tree.ids = holds.ids();
     let mut keeper = Keeper {
         target,
         policy,
