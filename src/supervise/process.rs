@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::unistd::Pid;
 
 use crate::clock::now;
-use crate::supervise::procfs::{self, Stat, ancestors, read};
+use crate::supervise::procfs::{self, Process, Stat, ancestors, read};
 use crate::sys::{self, poll};
 
 /// Returns this process's identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>`; `None` if the kernel
@@ -63,6 +63,12 @@ impl ProcessFd {
     pub fn of(pid: i32) -> io::Result<Option<Self>> {
         let process = sys::pidfd(pid)?.map(Self);
         Ok(process.filter(|process| !process.has_ended()))
+    }
+
+    /// Opens this process; `None` if it has ended, as another one may have its pid by now, or if no descriptor is left.
+    pub fn open(process: Process) -> Option<Self> {
+        let opened = Self::of(process.pid).ok().flatten();
+        opened.filter(|_| process.is_alive())
     }
 
     /// Returns the process's identity; `pid` is its own.

@@ -90,9 +90,8 @@ pub struct Watchdog {
     by_renewal: Option<Duration>,
     /// Signals that it has got, and when.
     signals: Vec<(i32, Moment)>,
-    /// Its number comes when it was forked.
+    /// Its number comes when it was forked, and is its own until it is reaped here.
     number: Receiver<Pid>,
-    process: Option<Process>,
 }
 
 impl Watchdog {
@@ -114,7 +113,6 @@ impl Watchdog {
         let watch = Watch {
             child: child.clone(),
             command: Process::read(child.pid()),
-            descriptor: None,
             by_main: dead_by.unwrap_or(NEVER),
             by_renewal: None,
             looked: None,
@@ -130,7 +128,6 @@ impl Watchdog {
             by_renewal,
             signals: Vec::new(),
             number,
-            process: None,
         })
     }
 
@@ -169,57 +166,45 @@ impl Watchdog {
     pub fn has_got(&mut self, signal: i32, within: Duration, peek: bool) -> bool {
         let until = now() + within;
         loop {
-            match read(&self.pipe) {
-                Ok(Some(message)) => {
-                    self.signals.push(message);
-                    continue;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Ok(None) | Err(_) => return false,
-            }
+            let is_alive = self.is_alive();
             self.signals.retain(|&(_, at)| now() < at + ONE_STOP);
             if self.signals.iter().any(|&(of, _)| of == signal) {
                 self.signals.retain(|&(of, _)| peek || of != signal);
                 return true;
             }
             let left = until.since(now());
-            if left.is_zero() || !poll::is_ready(readable(self.pipe.as_fd()), left) {
+            if !is_alive || left.is_zero() || !poll::is_ready(readable(self.pipe.as_fd()), left) {
                 return false;
             }
         }
     }
 
-    /// Returns whether it lives.
+    /// Takes in the signals that it has got. Returns whether it lives, or is about to: its end of the pipe is open.
     pub fn is_alive(&mut self) -> bool {
-        self.process().is_some_and(|process| process.is_alive())
-    }
-
-    /// Returns the watchdog's process, once it was forked. Until it is reaped here its number is its own.
-    fn process(&mut self) -> Option<Process> {
-        if self.process.is_none() {
-            let number = self.number.recv_timeout(STARTS_WITHIN).ok();
-            self.process = number.and_then(Process::read);
+        loop {
+            match read(&self.pipe) {
+                Ok(Some(message)) => self.signals.push(message),
+                Ok(None) => return false,
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
         }
-        self.process
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.dismiss();
-        if let Some(process) = self.process() {
-            sys::kill_and_reap(Pid::from_raw(process.pid));
+        if let Ok(pid) = self.number.recv_timeout(STARTS_WITHIN) {
+            sys::kill_and_reap(pid);
         }
     }
 }
 
-/// What it knows.
+/// State of the watchdog.
 struct Watch {
     child: Child,
     /// COMMAND itself.
     command: Option<Process>,
-    /// It can be killed by that without a look at what may keep us waiting: its number, /proc.
-    descriptor: Option<ProcessFd>,
     /// By when it has to be dead, by the main thread.
     by_main: Moment,
     /// By when it has to be dead, by the last renewal.
@@ -228,13 +213,10 @@ struct Watch {
     looked: Option<Moment>,
 }
 
-/// What redlock has told.
-enum Told {
-    Nothing,
-    Something,
+/// The end of a watchdog's work.
+enum End {
     Dismissed,
-    /// It is dead.
-    End,
+    RedlockIsDead,
 }
 
 impl Watch {
@@ -247,30 +229,23 @@ impl Watch {
         };
         // A signal that came before the new session may have been sent to redlock's group alone, so that COMMAND lacks it.
         while let Ok(Some(_)) = sys::next_signal(&signals) {}
-        self.open_command();
+        // COMMAND is killed by that without a look at what may keep us waiting: its number, /proc.
+        let command = self.command.and_then(ProcessFd::open);
         loop {
             match self.listen(pipe) {
-                Told::Nothing => {}
-                // Both are hard to find out when redlock is dead.
-                Told::Something => {
-                    if self.is_late() {
-                        self.kill_command();
-                    }
-                    self.note_reaped();
-                    self.look();
-                }
-                Told::Dismissed => return,
-                Told::End => return self.kill_orphans(),
+                None => {}
+                Some(End::Dismissed) => return,
+                Some(End::RedlockIsDead) => return self.kill_orphans(),
             }
-            let is_late = self.is_late();
-            if is_late {
-                self.kill_command();
+            let due = if self.is_late() {
+                self.kill_command(command.as_ref());
                 self.note_reaped();
                 self.child.kill();
-            }
-            let due = if is_late {
                 now() + LOOK
             } else {
+                // Both are hard to find out when redlock is dead.
+                self.note_reaped();
+                self.look();
                 self.dead_by()
             };
             if timer.set(Some(due)).is_err() {
@@ -290,7 +265,7 @@ impl Watch {
     /// Looks for COMMAND's tree, but not again and again, nor beyond the moment by which it has to be dead.
     fn look(&mut self) {
         let began = now();
-        if self.is_late() || self.looked.is_some_and(|at| began < at + LOOK_AGAIN) {
+        if self.looked.is_some_and(|at| began < at + LOOK_AGAIN) {
             return;
         }
         let until = self.dead_by().min(began + LOOK_FOR);
@@ -302,16 +277,9 @@ impl Watch {
         now() >= self.dead_by()
     }
 
-    /// Opens COMMAND, if it is there still: another process may have its number by now.
-    fn open_command(&mut self) {
-        let descriptor = ProcessFd::of(self.child.pid().as_raw()).ok().flatten();
-        let is_command = self.command.is_some() && Process::read(self.child.pid()) == self.command;
-        self.descriptor = descriptor.filter(|_| is_command);
-    }
-
-    /// Kills COMMAND, and its group, before anything that may take its time. Where it was reaped, nothing has its descriptor.
-    fn kill_command(&self) {
-        if let Some(command) = &self.descriptor
+    /// Kills COMMAND, and its group, before anything that may take its time, unless it was reaped.
+    fn kill_command(&self, command: Option<&ProcessFd>) {
+        if let Some(command) = command
             && command.signal(0).is_ok()
         {
             self.child.kill_group();
@@ -319,12 +287,12 @@ impl Watch {
         }
     }
 
-    fn listen(&mut self, pipe: &File) -> Told {
-        let mut told = Told::Nothing;
+    /// Takes in what redlock has sent.
+    fn listen(&mut self, pipe: &File) -> Option<End> {
         loop {
             match read(pipe) {
-                Ok(None) => return Told::End,
-                Ok(Some((DISMISSED, _))) => return Told::Dismissed,
+                Ok(None) => return Some(End::RedlockIsDead),
+                Ok(Some((DISMISSED, _))) => return Some(End::Dismissed),
                 Ok(Some((REAPED, _))) => self.child.was_reaped(),
                 Ok(Some((RENEWED, dead_by))) => self.by_renewal = Some(dead_by),
                 Ok(Some((word, dead_by))) => {
@@ -332,9 +300,8 @@ impl Watch {
                     if word == LOST {
                         self.by_renewal = None;
                     }
-                    told = Told::Something;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return told,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
                 Err(_) => {}
             }
         }
