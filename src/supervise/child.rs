@@ -279,9 +279,8 @@ impl Child {
     pub fn kill(&self) -> Refused {
         self.kill_group();
         // To look for all of a large tree takes longer than to kill what was found before.
-        let members = self.tree.found.iter();
-        for process in members.filter(|process| process.is_alive()) {
-            let _ = sys::kill(process.pid, sys::SIGKILL);
+        for process in &self.tree.found {
+            process.signal(sys::SIGKILL);
         }
         self.tree.stop_all();
         self.signal_tree(&[], None, |_| sys::SIGKILL)
@@ -300,10 +299,8 @@ impl Child {
         // A group has its number as long as one is in it, and the child was alive a moment ago.
         let group = (self.own_group && !self.reaped).then_some(self.pid);
         let signal_all = |processes: &[Process], signal| {
-            let alive = processes.iter().filter(|process| process.is_alive());
-            alive
-                .filter(|process| sys::kill(process.pid, signal).is_ok())
-                .count()
+            let processes = processes.iter();
+            processes.filter(|process| process.signal(signal)).count()
         };
         // What is stopped forks no more, and what it has forked keeps its parent until it is found.
         while let Ok((found, _)) = self.tree.scan(group, None, None) {

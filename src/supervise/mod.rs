@@ -47,18 +47,17 @@ impl Watch<'_> {
         self.session.on_event(event, &self.holds.renewals, now())
     }
 
-    /// Sleeps until this moment, until something comes, or until one of these has ended.
+    /// Sleeps until this moment, until something comes, or until this process has ended.
     fn sleep<'b>(
         &'b self,
         due: Option<Moment>,
         timer: &'b mut Timer,
-        ends: impl Iterator<Item = Option<BorrowedFd<'b>>>,
+        process: Option<BorrowedFd<'b>>,
     ) -> io::Result<()> {
         timer.set(due)?;
         let timer: &'b Timer = timer;
-        let own = [Some(self.signals.as_fd()), Some(timer.as_fd())];
-        let own = own.into_iter().chain(self.holds.poll_fds());
-        sleep(own.chain(ends), None)
+        let own = [Some(self.signals.as_fd()), Some(timer.as_fd()), process];
+        sleep(own.into_iter().chain(self.holds.poll_fds()), None)
     }
 }
 
