@@ -12,7 +12,7 @@ use crate::decide::lease::Lease;
 use crate::decide::renewals::{LockNews, Renewals, Task};
 use crate::protocol::{Claim, Client, Error, Guard, Incoming, Name, Push, Who};
 use crate::supervise::child::Child;
-use crate::supervise::renewer::{Completed, Held, RenewalTask, Renewer};
+use crate::supervise::renewer::{Completed, RenewalTask, Renewer};
 use crate::supervise::watchdog::Watchdog;
 use crate::variables::{FENCE, HELD, NAME, SLOT, TOKEN, WAITED_MS};
 
@@ -177,7 +177,12 @@ impl HeldLocks {
         let mut task = RenewalTask {
             task,
             client: self.client.hand_over(),
-            held: self.as_held(),
+            claims: self.all.iter().map(|hold| hold.claim.clone()).collect(),
+            guards: self
+                .all
+                .iter()
+                .filter_map(|hold| hold.guard.clone())
+                .collect(),
             ttl: self.renewals.ttl(),
             on_renewal: self.watchdog.as_ref().and_then(Watchdog::tells_renewal),
         };
@@ -191,21 +196,6 @@ impl HeldLocks {
                 .map_or(limit, |lease| lease.deadline().since(now()));
             task.client.limit_to(limit.min(left / WITHOUT_THREAD));
             self.completed = Some(task.carry_out());
-        }
-    }
-
-    /// What is to be renewed, or followed.
-    fn as_held(&self) -> Held {
-        let guards: Vec<Guard> = self
-            .all
-            .iter()
-            .filter_map(|hold| hold.guard.clone())
-            .collect();
-        if guards.is_empty() {
-            let claims = self.all.iter().map(|hold| hold.claim.clone());
-            Held::Own(claims.collect())
-        } else {
-            Held::Guarded(guards)
         }
     }
 

@@ -25,23 +25,17 @@ use crate::sys;
 pub struct RenewalTask {
     pub task: Task,
     pub client: Client,
-    pub held: Held,
+    /// All holds that are renewed: this run's, and those of runs around it.
+    pub claims: Vec<Claim>,
+    /// Holds of runs elsewhere, which renew them. If there are any, they alone are extended.
+    pub guards: Vec<Guard>,
     /// The length of each lease by a renewal.
     pub ttl: Duration,
     pub on_renewal: Option<OnRenewal>,
 }
 
-/// What a task is for.
-pub enum Held {
-    /// Our own holds, and those of runs around this one; and for how long the work has done nothing, where others are to be
-    /// told.
-    Own(Vec<Claim>),
-    /// Holds of runs elsewhere, which renew them.
-    Guarded(Vec<Guard>),
-}
-
-/// Something that has to be done in the renewer's thread.
-pub type Call = Box<dyn FnOnce() + Send>;
+/// Work for the renewer's thread; a task returns its result.
+pub type Call = Box<dyn FnOnce() -> Option<Completed> + Send>;
 
 /// What is called, in the renewer's thread, once a renewal of all claims has succeeded, with the moment at which it was sent.
 pub type OnRenewal = Box<dyn Fn(Moment) + Send>;
@@ -64,7 +58,6 @@ const SLOW_ANSWER: Duration = Duration::from_millis(500);
 pub struct Renewer {
     /// `None` only when the thread is to end.
     orders: Option<Sender<Call>>,
-    report: Sender<Completed>,
     completed: Receiver<Completed>,
     wake: Arc<EventFd>,
     /// How long the job may take that is being done; `None`: none is.
@@ -79,15 +72,20 @@ impl Renewer {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_flags(flags)?);
         let (orders, ordered) = channel::<Call>();
+        // The thread alone reports, so that nobody waits for a thread that is gone.
         let (report, completed) = channel();
+        let waker = Arc::clone(&wake);
         let thread = sys::start_thread("renewer", sys::USUAL_STACK, move || {
-            for call in ordered {
-                call();
+            for completed in ordered.into_iter().filter_map(|call| call()) {
+                let is_heard = report.send(completed).is_ok();
+                // An answer that the other thread doesn't hear of would count for nothing.
+                while is_heard && waker.write(1).is_err() {
+                    std::thread::sleep(WAKE_AGAIN);
+                }
             }
         })?;
         Ok(Self {
             orders: Some(orders),
-            report,
             completed,
             wake,
             busy: None,
@@ -100,16 +98,8 @@ impl Renewer {
         // For connecting, for the renewal, and for the look after it. Somewhat more, so that the
         // thread that waits for a task doesn't give up just before it is done.
         let patience = task.client.longest(3) + Duration::from_millis(200);
-        let (report, wake) = (self.report.clone(), Arc::clone(&self.wake));
         // A thread that is gone does nothing; the deadline takes care of that.
-        let is_sent = self.call(Box::new(move || {
-            if report.send(task.carry_out()).is_ok() {
-                // An answer that the other thread doesn't hear of would count for nothing.
-                while wake.write(1).is_err() {
-                    std::thread::sleep(WAKE_AGAIN);
-                }
-            }
-        }));
+        let is_sent = self.call(Box::new(move || Some(task.carry_out())));
         self.busy = is_sent.then_some(patience);
     }
 
@@ -189,22 +179,20 @@ impl RenewalTask {
         let Self {
             task,
             client,
-            held,
+            claims,
+            guards,
             ttl,
             on_renewal,
         } = self;
         client.follow_locks();
         let sent = now();
         client.open()?;
-        let claims = match held {
-            Held::Own(claims) => claims,
-            Held::Guarded(guards) => {
-                let states = Guard::extend_all(guards, client)?;
-                let claims = guards.iter().map(Guard::claim);
-                answers.push(Ok(answer(Task::Follow, sent, claims, states)));
-                return Ok(());
-            }
-        };
+        if !guards.is_empty() {
+            let states = Guard::extend_all(guards, client)?;
+            let claims = guards.iter().map(Guard::claim);
+            answers.push(Ok(answer(Task::Follow, sent, claims, states)));
+            return Ok(());
+        }
         if *task == Task::Renew {
             let (states, tracked) = Claim::renew_all(claims, client, *ttl)?;
             let renewed = answer(Task::Renew, sent, claims.iter(), states);
@@ -267,7 +255,8 @@ mod tests {
         let task = RenewalTask {
             task: Task::Renew,
             client,
-            held: Held::Own(Vec::new()),
+            claims: Vec::new(),
+            guards: Vec::new(),
             ttl: Duration::from_secs(1),
             on_renewal: None,
         };

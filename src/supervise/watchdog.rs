@@ -121,6 +121,7 @@ impl Watchdog {
             if let Ok(pid) = sys::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
                 let _ = announce.send(pid);
             }
+            None
         }));
         Ok(Self {
             pipe: Arc::new(pipe),
