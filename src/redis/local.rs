@@ -171,7 +171,6 @@ impl Local {
         umask(Mode::from_bits_truncate(0o077));
         // The limits were meant for a job.
         sys::lift_limits();
-        sys::raise_file_limit();
         lock.set_len(0)?;
         write!(lock, "{}", std::process::id())?;
         let mut log = File::create(self.log())?;

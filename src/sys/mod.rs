@@ -221,16 +221,6 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     checked(sent).map(drop)
 }
 
-/// Lets this process have as many descriptors as it may; how many that is.
-pub fn raise_file_limit() -> usize {
-    let resource = Resource::RLIMIT_NOFILE;
-    let Ok((soft, hard)) = getrlimit(resource) else {
-        return usize::MAX;
-    };
-    let limit = setrlimit(resource, hard, hard).map_or(soft, |()| hard);
-    usize::try_from(limit).unwrap_or(usize::MAX)
-}
-
 /// Starts a child with a lower soft limit of file locks than this process has, and all that was there before: whatever the
 /// child starts inherits the limit, which no kernel has enforced since Linux 2.4. Returns this process's own limit as well;
 /// `None`: it can't be lowered.
@@ -248,13 +238,14 @@ pub fn with_lower_limit<T>(start: impl FnOnce() -> T) -> (T, Option<u64>) {
     (started, lowered.map(|(own, _)| own))
 }
 
-/// Lifts what limits this process in size and time, as far as it may: whoever has set that meant a job of theirs.
+/// Lifts what limits this process in size, time and descriptors, as far as it may: whoever has set that meant a job of theirs.
 pub fn lift_limits() {
     for resource in [
         Resource::RLIMIT_CPU,
         Resource::RLIMIT_FSIZE,
         Resource::RLIMIT_DATA,
         Resource::RLIMIT_AS,
+        Resource::RLIMIT_NOFILE,
     ] {
         if setrlimit(resource, RLIM_INFINITY, RLIM_INFINITY).is_err()
             && let Ok((_, hard)) = getrlimit(resource)
@@ -382,14 +373,13 @@ pub const HOOK: &CStr = c"rl-hook";
 /// Name of a process that starts the server of this host.
 pub const LOCAL_SERVER: &CStr = c"rl-local";
 
-/// Returns the inode of this process's pid namespace, which tells it from others; `None` before Linux 6.11. (No crate has
-/// the request.)
+/// Returns the inode of this process's pid namespace, which tells it from others; `None` before Linux 6.11. (Neither nix nor
+/// rustix has the request.)
 pub fn pid_namespace() -> Option<u64> {
-    const PIDFD_GET_PID_NAMESPACE: libc::Ioctl = 0xff05;
     let pidfd = pidfd(Pid::this().as_raw()).ok()??;
     // SAFETY: the request takes no argument and answers with a new descriptor, which nothing else owns.
     let namespace = unsafe {
-        match libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_PID_NAMESPACE, 0) {
+        match libc::ioctl(pidfd.as_raw_fd(), libc::PIDFD_GET_PID_NAMESPACE, 0) {
             -1 => return None,
             fd => OwnedFd::from_raw_fd(fd),
         }
@@ -435,38 +425,18 @@ pub fn adopt_orphans() -> io::Result<()> {
     Ok(prctl::set_child_subreaper(true)?)
 }
 
-/// How a process ended by whose descriptor it was known; `None` where the kernel doesn't say: the
-/// process has not been reaped yet, or this is Linux before 6.15. (No crate has the request.)
+/// Returns how the process of a descriptor ended; `None` if the kernel doesn't say, because the process has not been reaped
+/// yet, or because this is Linux before 6.15. (Neither nix nor rustix has the request.)
 pub fn exit_status(process: BorrowedFd<'_>) -> Option<ExitStatus> {
-    /// The part of the kernel's `struct pidfd_info` that was there from the start.
-    #[repr(C)]
-    #[derive(Default)]
-    struct PidfdInfo {
-        mask: u64,
-        cgroup: u64,
-        /// Process, thread group, parent; real, effective, saved and file system user and group.
-        ids: [u32; 11],
-        exit_code: i32,
+    let asks_for = u64::from(libc::PIDFD_INFO_EXIT);
+    // SAFETY: zero is a valid value of the structure, which is ours to write to; the request carries its size.
+    unsafe {
+        let mut info: libc::pidfd_info = std::mem::zeroed();
+        info.mask = asks_for;
+        let result = libc::ioctl(process.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info);
+        let has_status = result == 0 && info.mask & asks_for != 0;
+        has_status.then(|| ExitStatus::from_raw(info.exit_code))
     }
-    const PIDFD_INFO_EXIT: u64 = 1 << 3;
-    // _IOWR(0xFF, 11, struct pidfd_info), which has 64 bytes
-    const PIDFD_GET_INFO: u32 = (3 << 30) | (64 << 16) | 0xff0b;
-    const { assert!(size_of::<PidfdInfo>() == 64) }
-    let mut info = PidfdInfo {
-        mask: PIDFD_INFO_EXIT,
-        ..PidfdInfo::default()
-    };
-    // SAFETY: the request carries the size of the structure, which is ours to write to.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_ioctl,
-            process.as_raw_fd(),
-            PIDFD_GET_INFO,
-            &raw mut info,
-        )
-    };
-    let known = result == 0 && info.mask & PIDFD_INFO_EXIT != 0;
-    known.then(|| ExitStatus::from_raw(info.exit_code))
 }
 
 /// Switches to the policy `SCHED_BATCH`, so that an answer to this process doesn't take the processor from another one.
