@@ -20,15 +20,15 @@ use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 /// A child that was spawned, and may have been reaped.
 #[derive(Clone)]
 pub struct Child {
-    pid: Pid,
+    pub(super) pid: Pid,
     /// It leads a separate process group, which gets signals as a whole. On a terminal it shares
     /// our group instead, so that the shell's job control treats both as one job.
     own_group: bool,
     /// From then on its number, and that of its group, may be another process's.
-    reaped: bool,
-    tree: Tree,
+    pub(super) reaped: bool,
+    pub(super) tree: Tree,
     /// How long it takes to find all, as far as is known.
-    walk: Duration,
+    pub(super) walk: Duration,
 }
 
 /// A command that is ready to be started, without delay when its time comes.
@@ -149,10 +149,6 @@ impl Child {
         })
     }
 
-    pub fn pid(&self) -> Pid {
-        self.pid
-    }
-
     /// Passes a signal on to the child, and to all of its group where it has its own; to all that is
     /// left of its tree when it has ended.
     pub fn forward(&self, signal: i32) -> Refused {
@@ -219,26 +215,20 @@ impl Child {
         })
     }
 
-    /// Whether all that the child has started is stopped by a signal.
-    pub fn has_tree_stopped(&self) -> bool {
-        self.tree.is_stopped()
-    }
-
-    /// Looks for the child and all its tree until then. Returns how long it takes to find all, as far as is known.
-    pub fn look(&mut self, until: Option<Moment>) -> Duration {
+    /// Looks for the child and all its tree until then.
+    pub fn look(&mut self, until: Option<Moment>) {
         let began = now();
         let is_whole = self.tree.note(until);
         let took = now().since(began);
         self.walk = if is_whole { took } else { self.walk.max(took) };
-        self.walk
     }
 
     /// Asks the child and all its tree to terminate, as far as they are found until they have to be killed, except those
     /// that a SIGTERM of this reach has reached. What is stopped takes its SIGTERM only when it goes on, so
-    /// that is continued. Also says how long it took to find them.
-    pub fn terminate(&mut self, kill_at: Option<Moment>, reach: Reach) -> (Refused, Duration) {
+    /// that is continued.
+    pub fn terminate(&mut self, kill_at: Option<Moment>, reach: Reach) -> Refused {
         // Found before the first of them ends: its children have no parent for a moment.
-        let walk = self.look(kill_at);
+        self.look(kill_at);
         let has_group = self.own_group && !self.reaped;
         if has_group && reach != Reach::All {
             // A process that is forked meanwhile gets what its group gets.
@@ -259,7 +249,7 @@ impl Child {
         not_permitted.extend(self.signal_tree(&self.tree.found, kill_at, wakes));
         not_permitted.sort();
         not_permitted.dedup();
-        (not_permitted, walk)
+        not_permitted
     }
 
     /// Asks those of the tree to terminate that did not take the INT of the child's group: they are of
@@ -314,16 +304,6 @@ impl Child {
             }
         }
         signal_all(&self.tree.found, sys::SIGKILL)
-    }
-
-    /// Another process has reaped it.
-    pub fn was_reaped(&mut self) {
-        self.reaped = true;
-    }
-
-    /// Returns what is left of the child and its tree.
-    pub fn left(&self) -> Vec<Pid> {
-        self.tree.left()
     }
 
     /// Sends the child, these `earlier` members of its tree, and each member that is found until then the signal that it is to

@@ -270,7 +270,7 @@ impl Supervision<'_> {
             return ControlFlow::Continue(());
         }
         self.job_control.forget();
-        if self.child.is_stopped() && self.child.has_tree_stopped() {
+        if self.child.is_stopped() && self.child.tree.is_stopped() {
             self.apply(session::Event::Stopped)?;
         }
         // It may be stopped still, and what it has started may be stopped later.
@@ -284,7 +284,8 @@ impl Supervision<'_> {
         let began = now();
         let left = self.watch.next_stop().map(|stop| stop.since(began));
         let until = left.map(|left| began + left / LOOKS_FOR);
-        self.watch.session.walked(self.child.look(until));
+        self.child.look(until);
+        self.watch.session.walked(self.child.walk);
     }
 
     /// Reports which processes we may not signal, once.
@@ -337,7 +338,7 @@ impl Supervision<'_> {
     fn end(self, exit: Exit) -> WorkResult {
         self.watch.holds.watchdog.iter().for_each(Watchdog::dismiss);
         if !self.watch.session.is_over() {
-            let left = self.child.left();
+            let left = self.child.tree.left();
             let what = if self.survivors_named && !left.is_empty() {
                 let left = left.iter().copied();
                 format!("left {} running", survivors::numbers(left))
@@ -379,7 +380,7 @@ impl Supervision<'_> {
             }
             StopReason::Signal => self.terms.verbosity.verbose(what),
             StopReason::Leftovers => {
-                if !self.child.left().is_empty() {
+                if !self.child.tree.left().is_empty() {
                     let line = "the command was killed; stopping the processes it started";
                     self.terms.verbosity.verbose(line);
                 }
@@ -402,8 +403,8 @@ impl Supervision<'_> {
 
     /// Asks COMMAND's tree to terminate, except what a signal of this reach has reached.
     fn terminate(&mut self, reason: StopReason, reach: Reach) {
-        let (refused, walk) = self.child.terminate(self.watch.next_stop(), reach);
-        self.watch.session.walked(walk);
+        let refused = self.child.terminate(self.watch.next_stop(), reach);
+        self.watch.session.walked(self.child.walk);
         self.announce(reason, "stopping the command");
         self.note_refused(&refused);
     }
@@ -438,9 +439,9 @@ impl<'a> Executor<'a> for Supervision<'a> {
             }
             Action::Terminate(reason) => {
                 // What has killed COMMAND may have reached the rest, and reaches redlock later.
-                let signal = self
-                    .killed_by
-                    .filter(|_| reason == StopReason::Leftovers && !self.child.left().is_empty());
+                let signal = self.killed_by.filter(|_| {
+                    reason == StopReason::Leftovers && !self.child.tree.left().is_empty()
+                });
                 let reach = match signal {
                     Some(signal) if self.has_reached_all(signal, true) => Reach::All,
                     Some(_) | None => Reach::Unknown,
@@ -467,7 +468,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
             Action::NameSurvivors => {
                 self.watch.holds.insist();
                 let keeps_lock = !self.watch.holds.all.is_empty();
-                messages::name_survivors(&self.child.left(), keeps_lock);
+                messages::name_survivors(&self.child.tree.left(), keeps_lock);
                 self.survivors_named = true;
             }
             Action::ReportSilence { lasting, stop_in } => {

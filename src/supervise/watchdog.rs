@@ -112,7 +112,7 @@ impl Watchdog {
         let (announce, number) = sync_channel(1);
         let watch = Watch {
             child: child.clone(),
-            command: Process::read(child.pid()),
+            command: Process::read(child.pid),
             by_main: dead_by.unwrap_or(NEVER),
             by_renewal: None,
             looked: None,
@@ -294,7 +294,7 @@ impl Watch {
             match read(pipe) {
                 Ok(None) => return Some(End::RedlockIsDead),
                 Ok(Some((DISMISSED, _))) => return Some(End::Dismissed),
-                Ok(Some((REAPED, _))) => self.child.was_reaped(),
+                Ok(Some((REAPED, _))) => self.child.reaped = true,
                 Ok(Some((RENEWED, dead_by))) => self.by_renewal = Some(dead_by),
                 Ok(Some((word, dead_by))) => {
                     self.by_main = dead_by;
@@ -316,9 +316,9 @@ impl Watch {
 
     /// Whether redlock has reaped COMMAND: then its number, and that of its group, may be another's.
     fn note_reaped(&mut self) {
-        let now = Process::read(self.child.pid());
+        let now = Process::read(self.child.pid);
         if now.is_none() || now != self.command {
-            self.child.was_reaped();
+            self.child.reaped = true;
         }
     }
 
