@@ -30,17 +30,17 @@ pub struct Target {
     process: ProcessFd,
     /// Its identity, by which its descendants recognize it.
     pub instance: String,
-    /// What had started it.
+    /// Ancestors that had started it.
     ancestors: Vec<Process>,
     tree: Tree,
     execution: Option<Execution>,
-    /// What it has started and was found: later on it may be hard to find.
+    /// Descendants that were found: later on they may be hard to find.
     descendants: HashSet<Process>,
-    /// Those of them that were asked to terminate.
+    /// Descendants that were asked to terminate.
     asked: HashSet<Process>,
-    /// What it has started and may not be looked at: their parents tell of these processes.
+    /// Descendants that may not be looked at: their parents tell of them.
     hidden: HashSet<i32>,
-    /// There were such processes: nobody tells what they have started.
+    /// There were hidden ones: nobody tells what they have started.
     had_hidden: bool,
     /// A process that may be of its work, and may be another job's as well: it is waited for, and never signalled.
     suspect: Option<Process>,
@@ -334,7 +334,7 @@ impl<'a> Executor<'a> for Keeper<'a> {
     fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
         let open_other = || self.target.others().copied().find_map(ProcessFd::open);
         let other = self.has_ended.then(open_other);
-        // Its end, and then that of each that is left.
+        // First the end of the script, then that of each process that is left.
         let ends = match &other {
             None => Some(&self.target.process),
             Some(opened) => opened.as_ref(),

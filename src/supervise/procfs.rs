@@ -318,7 +318,7 @@ pub fn processes() -> io::Result<Vec<Stat>> {
         match try_read(&format!("/proc/{pid}/stat")) {
             Ok(stat) => processes.extend(Stat::parse(Pid::from_raw(pid), &stat)),
             Err(error) if could_not_look(&error) => return Err(error),
-            // It has ended, or we may not look at it.
+            // The process has ended, or we may not look at it.
             Err(_) => {}
         }
     }
