@@ -34,8 +34,8 @@ pub struct Target {
     ancestors: Vec<Process>,
     tree: Tree,
     execution: Option<Execution>,
-    /// Descendants that were found: later on they may be hard to find.
-    descendants: HashSet<Process>,
+    /// Descendants that were found, parents first: later on they may be hard to find.
+    descendants: Vec<Process>,
     /// Descendants that were asked to terminate.
     asked: HashSet<Process>,
     /// Descendants that may not be looked at: their parents tell of them.
@@ -69,7 +69,7 @@ impl Target {
                 .collect(),
             tree: Tree::below(Pid::from_raw(pid)),
             execution: Execution::of(Pid::from_raw(pid)),
-            descendants: HashSet::new(),
+            descendants: Vec::new(),
             asked: HashSet::new(),
             hidden: HashSet::new(),
             had_hidden: false,
@@ -93,7 +93,8 @@ impl Target {
         let roots: Vec<Pid> = roots.collect();
         self.tree
             .visit_below(&roots, until, |pid| match Process::read(pid) {
-                Some(process) => drop(self.descendants.insert(process)),
+                Some(process) if self.descendants.contains(&process) => {}
+                Some(process) => self.descendants.push(process),
                 None if procfs::is_there(pid) => drop(self.hidden.insert(pid.as_raw())),
                 None => {}
             });
@@ -106,8 +107,11 @@ impl Target {
         self.remember(until);
         let scanned = self.tree.scan(None, self.execution, until);
         let (marked, is_whole) = scanned.unwrap_or_default();
-        let others = marked.into_iter().filter(|process| process.pid != self.pid);
-        self.descendants.extend(others);
+        for process in marked {
+            if process.pid != self.pid && !self.descendants.contains(&process) {
+                self.descendants.push(process);
+            }
+        }
         is_whole
     }
 
