@@ -373,6 +373,32 @@ mod tests {
     }
 
     #[test]
+    fn an_orphan_with_the_variables_of_a_hook_is_commands_if_it_has_the_locks_token() {
+        use crate::protocol::Token;
+
+        HAS_CALLED_HOOK.store(true, Ordering::Relaxed);
+        let mut tree = Tree::of(Pid::this(), true);
+        tree.ids = vec![Token::read("t:h:1".into()).unwrap().id()];
+        let event = ("REDLOCK_EVENT", "lost");
+        for (variables, is_commands) in [
+            (vec![event], false),
+            (vec![event, ("REDLOCK_HELD", "a=t:h:1")], true),
+            (vec![event, ("REDLOCK_HELD", "a=u:h:2")], false),
+            (vec![("REDLOCK_EVENT", "")], true),
+            (vec![], true),
+        ] {
+            let mut sleep = std::process::Command::new("/bin/sleep");
+            let sleep = sleep.arg("60").env_clear().envs(variables.clone());
+            let mut child = sleep.spawn().unwrap();
+            let process = Process::read(Pid::from_raw(child.id().cast_signed()));
+            let is_orphan = tree.is_commands_orphan(process.unwrap());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(is_orphan, is_commands, "{variables:?}");
+        }
+    }
+
+    #[test]
     fn what_was_there_before_is_not_part_of_the_tree() {
         let sleeper = || {
             let mut sleep = std::process::Command::new("sleep");
