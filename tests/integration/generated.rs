@@ -5,18 +5,12 @@
 //! Completions come from clap: of these the tests ask bash, zsh and fish for what redlock and the three scripts add.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 use clap_mangen::Man;
-use nix::sys::signal::Signal;
 
 use crate::promises::untrusted::plant;
-use crate::support::{
-    Gated, Outcome, Redis, Running, SERVER, directly, outcome, setting, wait_until,
-};
+use crate::support::prelude::*;
 
 #[path = "../../src/cli/mod.rs"]
 #[allow(dead_code, unused_imports)]
@@ -532,12 +526,12 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
              redlock freeze c d --drain --reason x; redlock thaw c d; redlock history; redlock history --json c",
             token.display()
         );
-        let mut job = directly(&redis, &["sh", "-c", &steps]);
+        let mut job = sh(&redis, &steps);
         job.env("REDLOCK_URL", &url)
             .env("REDLOCK_PASSWORD_FILE", password);
         outcome(&mut job).assert_code(0);
 
-        let mut killed = Running::start(&mut redlock(words!("run --ttl 1s b -c", script)));
+        let mut killed = Running::start(&mut redlock(words!("run --ttl 6s b -c", script)));
         killed.expect_line("ready");
         killed.signal(Signal::SIGKILL);
         killed.finish();

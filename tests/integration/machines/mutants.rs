@@ -3,9 +3,10 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
+use crate::generated::root;
 use crate::support::outcome;
 
 /// One fault, as its patch describes it.
@@ -16,10 +17,6 @@ struct Mutant {
     breaks: String,
     /// The tests that notice it, `unit` or `integration` first.
     tests: Vec<String>,
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 fn mutants() -> Vec<Mutant> {

@@ -9,19 +9,9 @@ use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+use crate::promises::terminal::pid_in;
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
-
-/// A COMMAND that ignores SIGTERM and writes a sign of life every few milliseconds.
-const STUBBORN: &str = r#"
-    $SIG{TERM} = "IGNORE";
-    use Time::HiRes qw(time sleep);
-    $| = 1;
-    open my $life, ">", $ARGV[0]; select((select($life), $| = 1)[0]);
-    print "$$\n";
-    my $limit = time + 60;
-    while (time < $limit) { seek $life, 0, 0; printf $life "%.6f\n", time; sleep 0.003 }
-"#;
 
 /// What a pipe is filled with.
 const FILLING: char = '.';
@@ -62,7 +52,7 @@ impl Full {
     fn command(&self, redis: &Redis, arguments: &[&str]) -> Command {
         let script = "exec redlock \"$@\" 2>\"$0\"";
         let shell = ["sh", "-c", script, self.path.to_str().unwrap()];
-        with_default_signals(directly(redis, &[&shell, arguments].concat()))
+        directly(redis, &[&shell, arguments].concat())
     }
 
     /// Reads what is in it now; all that was read so far.
@@ -81,12 +71,6 @@ fn life(redis: &Redis) -> PathBuf {
     redis.dir.path().join("life")
 }
 
-/// When a COMMAND gave its last sign of life.
-fn last_sign(redis: &Redis) -> Duration {
-    let text = fs::read_to_string(life(redis)).unwrap();
-    Duration::from_secs_f64(text.trim().parse().unwrap())
-}
-
 /// Lease of a stubborn COMMAND. redlock kills COMMAND about 180 ms before this lease ends.
 const LEASE: Duration = Duration::from_secs(6);
 
@@ -96,7 +80,7 @@ fn stubborn(full: &Full, redis: &Redis) -> (Running, i32) {
     let life = life.to_str().unwrap();
     let words = words!("run --ttl 6s -k 200ms a -- perl -e", STUBBORN, life);
     let mut run = full.redlock(redis, words);
-    let child = run.line().parse().unwrap();
+    let child = run.pid_after("ready");
     (run, child)
 }
 
@@ -105,11 +89,7 @@ fn stubborn(full: &Full, redis: &Redis) -> (Running, i32) {
 fn assert_dies_in_time(redis: &Redis, child: i32) {
     let latest_expiry = now() + LEASE;
     wait_until("COMMAND is dead", || !is_alive(child));
-    let last = last_sign(redis);
-    assert!(
-        last < latest_expiry,
-        "alive at {last:?}, expiry at {latest_expiry:?}"
-    );
+    assert_dead_before(redis.dir.path(), latest_expiry);
 }
 
 /// Stalls the server a second after a renewal, so that COMMAND has a second more to die in.
@@ -164,7 +144,7 @@ fn the_next_holder_never_meets_a_command_whose_redlock_can_say_nothing() {
     let next = next.ready();
     let view = redis.describe_key("a");
     assert!(!is_alive(child), "two COMMANDs run at once; {view}");
-    assert!(last_sign(&redis) < expiry);
+    assert_dead_before(redis.dir.path(), expiry);
     next.end();
     run.finish().assert_code(79);
 }
@@ -178,7 +158,7 @@ fn a_timeout_stops_command_though_its_messages_are_not_read() {
     let words = words!("run -t 500ms -k 200ms a -- perl -e", STUBBORN, life);
     let mut run = full.redlock(&redis, words);
     // None if it was stopped before it could ignore that.
-    let child = run.next_line().map(|pid| pid.trim().parse().unwrap());
+    let child = run.next_line().map(|line| pid_in(line.trim()));
     run.finish().assert_code(124);
     assert!(child.is_none_or(|child| !is_alive(child)));
 }
@@ -256,7 +236,7 @@ fn a_stopped_terminal_does_not_stop_the_renewal_and_shows_all_lines_when_it_goes
     let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let script = r#"read go <"$HOME/gate""#;
-    let command = with_default_signals(redis.run("-v --ttl 6s a", script));
+    let command = redis.run("-v --ttl 6s a", script);
     let mut terminal = Terminal::start(command);
     terminal.line("redlock: lock \"a\" acquired");
     terminal.stop_output();
@@ -274,11 +254,11 @@ fn a_lost_lock_stops_command_on_a_stopped_terminal() {
     let redis = Redis::start();
     let script = r#"exec perl -e "$0" "$HOME/life" >"$HOME/pid""#;
     let words = words!("run --ttl 6s -k 200ms a -- sh -c", script, STUBBORN);
-    let mut terminal = Terminal::start(with_default_signals(redis.redlock(words)));
+    let mut terminal = Terminal::start(redis.redlock(words));
     let mut child = 0;
     wait_until("COMMAND runs", || {
         let pid = fs::read_to_string(redis.dir.path().join("pid")).unwrap_or_default();
-        child = pid.strip_suffix('\n').map_or(0, |pid| pid.parse().unwrap());
+        child = pid.strip_suffix('\n').map_or(0, pid_in);
         child != 0
     });
     terminal.stop_output();
@@ -388,7 +368,7 @@ fn the_streams_that_command_shares_with_redlock_block_as_they_did() {
     let full = Full::new(&redis);
     let mut gate = Gate::new(&redis);
     let words = words!("run -v --ttl 6s a -- perl -e", WATCHES_ITS_STREAMS);
-    let mut terminal = Terminal::start(with_default_signals(redis.redlock(words)));
+    let mut terminal = Terminal::start(redis.redlock(words));
     terminal.line("ready");
     terminal.line("redlock: lease renewed");
     terminal.line("redlock: lease renewed");

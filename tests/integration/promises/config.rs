@@ -1,7 +1,6 @@
 //! Settings and connections. What /etc/redlock.env holds can't be tested without changing the
 //! machine; it is read by the same code as the user's file.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::support::prelude::*;
@@ -136,47 +135,6 @@ pub fn openssl(directory: &Path, arguments: &str) {
         .expect("openssl is installed")
         .into();
     end.assert_code(0);
-}
-
-#[test]
-fn below_a_prefix_with_a_hash_tag_all_works_on_a_redis_cluster() {
-    let bus = free_port().to_string();
-    let redis = Redis::with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
-    redis.add_slots(0..16384);
-    wait_until("the cluster is up", || {
-        redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
-    });
-    let tagged = |words: &[&str]| {
-        let mut command = redis.redlock(words);
-        command.env("REDLOCK_PREFIX", "{redlock}:");
-        command
-    };
-    let says = |line: &str| {
-        let end = outcome(&mut tagged(&words(line, &[])));
-        end.assert_code(0).stdout.clone()
-    };
-    let mut gate = Gate::new(&redis);
-    let holder = Running::ready(&mut tagged(words!("run a -c", UNTIL_GATE)));
-    let mut waiter = Running::start(&mut tagged(words!("run a b -- echo in")));
-    wait_until("it waits", || says("status").contains("waiting"));
-    gate.open();
-    waiter.expect_line("in");
-    waiter.finish().assert_code(0);
-    holder.finish().assert_code(0);
-    assert!(says("history a").contains("echo in"));
-    for line in [
-        "run --shared a -- true",
-        "freeze -q a --reason x",
-        "thaw -q a",
-    ] {
-        says(line);
-    }
-    let slots: BTreeSet<String> = redis
-        .cli(&["KEYS", "*"])
-        .lines()
-        .map(|key| redis.cli(&["CLUSTER", "KEYSLOT", key]))
-        .collect();
-    assert_eq!(slots.len(), 1, "{slots:?}");
 }
 
 #[test]

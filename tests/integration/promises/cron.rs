@@ -82,19 +82,6 @@ fn of_twenty_that_start_at_once_one_runs_once_per_hour() {
 }
 
 #[test]
-fn a_run_that_waits_when_another_one_succeeds_does_not_run_again() {
-    let redis = Redis::left_empty();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let mut waiter = job(&redis, "-q --once-per 1h");
-    waiter.wait_until_queued(&redis);
-    let failed = Gated::queued(&redis, &["a"]);
-    holder.end();
-    waiter.finish().assert_code(0);
-    assert_eq!(ran(&redis), 0);
-    failed.ready().end();
-}
-
-#[test]
 fn the_output_of_a_failing_job_is_left_as_it_is() {
     let redis = Redis::start();
     let script = r"printf 'out\0\377'; printf 'err\n\033[1m' >&2; exit 3";
@@ -307,24 +294,30 @@ fn of_twenty_that_race_with_one_key_one_runs_and_each_key_has_its_run() {
 }
 
 #[test]
-fn a_run_that_waits_behind_one_with_its_key_is_skipped_when_that_succeeds() {
+fn a_run_that_waits_behind_another_one_is_skipped_when_that_succeeds_and_runs_when_it_fails() {
     let redis = Redis::left_empty();
-    let options = ["--once", "k", "a"];
-    let first = Gated::start(&redis, &options).ready();
-    let second = Gated::queued(&redis, &options);
-    first.end();
-    let end = second.run.finish();
-    let says = "skipped: a run of \"a\" with --once k succeeded";
-    end.assert_printed(0, "").assert_says(says);
-    // After a failure the next one runs.
     let mut gate = Gate::new(&redis);
-    let failing = "read go <\"$HOME/gate\"; exit 1";
-    let first = Running::start(&mut redis.run("--once j a", failing));
-    wait_until("it holds the lock", || {
-        redis.holder("a") == Some(first.pid())
-    });
-    let second = Gated::queued(&redis, &["--once", "j", "a"]);
-    gate.open();
-    first.finish().assert_code(1);
-    second.ready().end();
+    for (option, says) in [
+        ("--once-per 1h", "skipped: a run of \"a\" succeeded "),
+        (
+            "--once k",
+            "skipped: a run of \"a\" with --once k succeeded",
+        ),
+    ] {
+        let line = format!("{option} a");
+        let options = words(&line, &[]);
+        let failing = "read go <\"$HOME/gate\"; exit 1";
+        let first = Running::start(&mut redis.run(&line, failing));
+        wait_until("it holds the lock", || {
+            redis.holder("a") == Some(first.pid())
+        });
+        let second = Gated::queued(&redis, &options);
+        let third = Gated::queued(&redis, &options);
+        gate.open();
+        first.finish().assert_code(1);
+        second.ready().end();
+        let end = third.run.finish();
+        end.assert_printed(0, "").assert_says(says);
+        redis.cli(&["FLUSHALL"]);
+    }
 }

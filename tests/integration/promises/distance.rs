@@ -3,6 +3,7 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use crate::promises::trouble::stranger;
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 
@@ -271,12 +272,12 @@ fn a_run_that_a_signal_ends_in_a_renewal_has_time_to_log_in_again_far_away_for_i
     load_scripts(&redis);
     let proxy = Proxy::with(&redis, |request| match &*request.operation {
         "renew" => Action::LoseReply,
-        "AUTH" if request.before > 0 => Action::StallReply(MS * 450),
+        "AUTH" if request.before > 0 => Action::StallReply(MS * 300),
         _ => Action::Pass,
     });
     let url = proxy.url().replace("redis://", "redis://far:pw@");
     let words = words!("--url {} run --ttl 20s a -- sleep 600", &url);
-    let run = Running::start(&mut with_default_signals(redis.redlock(words)));
+    let run = Running::start(&mut redis.redlock(words));
     wait_until("it renews", || proxy.count("renew") > 0);
     send(run.pid(), libc::SIGINT);
     run.finish().assert_killed_by(libc::SIGINT);
@@ -291,7 +292,7 @@ fn a_run_that_a_signal_ends_waits_for_its_release_over_a_line_of_more_than_half_
         let proxy = Proxy::with_round_trip(&redis, MS * round_trip);
         let mut run = redis.run("--ttl 1h a", "echo ready; exec sleep 600");
         run.env("REDLOCK_URL", proxy.url());
-        let run = Running::ready(&mut with_default_signals(run));
+        let run = Running::ready(&mut run);
         // The first renewal, and the look that follows it, are over.
         wait_until("it was renewed", || proxy.answered("check") > 0);
         std::thread::sleep(MS * 2 * round_trip);
@@ -360,31 +361,16 @@ fn a_nested_run_whose_server_is_gone_once_it_has_said_what_the_job_holds_never_r
 #[test]
 fn a_server_that_can_not_do_it_now_is_not_one_that_is_out_of_reach() {
     let redis = Redis::start();
-    let refused = |status: i32, says: &str| {
-        let end = ends(&redis, "run -n --on-unreachable run a -- echo ran");
-        end.assert_said(status, says);
-        assert_eq!(end.stdout, "", "{says}");
-    };
-    redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    refused(69, "no memory left (maxmemory)");
-    redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    let unused = free_port().to_string();
-    redis.cli(&["REPLICAOF", "127.0.0.1", &unused]);
-    refused(78, "is a read-only replica; use the URL of its primary");
-    redis.cli(&["REPLICAOF", "NO", "ONE"]);
     // A server that loads its data says so to whatever is asked.
-    let loading = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://{}", loading.local_addr().unwrap());
-    std::thread::spawn(move || {
-        use std::io::{Read, Write};
-        for mut client in loading.incoming().flatten() {
-            while matches!(client.read(&mut [0; 16384]), Ok(1..)) {
-                let _ = client.write_all(b"-LOADING Redis is loading the dataset in memory\r\n");
-            }
-        }
-    });
-    let run = words!("--url {} run -n --on-unreachable run a -- echo ran", &url);
-    let end = outcome(&mut redlock(run));
-    end.assert_printed(69, "")
-        .assert_says("it is loading its data");
+    let loading = stranger(b"", b"-LOADING Redis is loading the dataset in memory\r\n");
+    let run = "run -n --on-unreachable run a -- echo ran";
+    redis.play(&format!(
+        "CONFIG SET maxmemory 1
+        69 redlock {run} → … no memory left (maxmemory)
+        CONFIG SET maxmemory 0
+        REPLICAOF 127.0.0.1 1
+        78 redlock {run} → … is a read-only replica; use the URL of its primary
+        REPLICAOF NO ONE
+        69 redlock -u redis://127.0.0.1:{loading} {run} → … it is loading its data"
+    ));
 }

@@ -182,9 +182,7 @@ impl Site {
 
     /// Whether the lock is kept for the guards of a run that is over.
     fn is_kept(&self) -> bool {
-        let shown = outcome(&mut self.redis.redlock(&["status", "--json", "a"]));
-        let all: Value = serde_json::from_str(&shown.stdout).unwrap();
-        all[0]["holders"][0]["kept"] == true
+        json(&self.redis, "status --json a")[0]["holders"][0]["kept"] == true
     }
 
     /// When work has beaten: by its fence, and its host.

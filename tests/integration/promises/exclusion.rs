@@ -26,24 +26,6 @@ fn fifty_parallel_runs_never_overlap_and_their_fences_grow() {
 }
 
 #[test]
-fn a_plain_client_and_a_run_exclude_each_other() {
-    let redis = Redis::start();
-    assert_eq!(redis.cli(words!("SET redlock:a theirs NX PX 60000")), "OK");
-    ends(&redis, "run -n a -- true").assert_said(75, "another client");
-    redis.cli(&["PEXPIRE", "redlock:a", "500"]);
-    let end = outcome(&mut redis.redlock(words!(
-        "run a -- redis-cli -s {} SET redlock:a x NX PX 60000",
-        redis.socket().to_str().unwrap()
-    )));
-    end.assert_code(0);
-    assert_eq!(
-        end.stdout.trim(),
-        "",
-        "a plain client got the lock that we held"
-    );
-}
-
-#[test]
 fn the_fence_grows_across_expiry_flushes_and_restarts() {
     let mut redis = Redis::start();
     let fence = |redis: &Redis| -> u64 {

@@ -59,7 +59,7 @@ fn a_command_killed_by_signal_n_is_128_plus_n_and_reported_as_a_shell_would() {
         let script = format!("ulimit -c 0; exec perl -e 'kill {signal}, $$; sleep 60'");
         // With -q as well: cron mails only what is printed.
         for options in ["a", "-q a"] {
-            let end = outcome(&mut with_default_signals(redis.run(options, &script)));
+            let end = outcome(&mut redis.run(options, &script));
             end.assert_exited(128 + signal);
             assert_eq!(end.stderr, says, "signal {signal}");
             assert_nothing_left(&redis);
@@ -86,13 +86,22 @@ fn wrong_usage_is_64_and_asks_no_server() {
         "run a -q -v -- true",
         "run a -c true -- true",
         "run {a -- true",
+        "run --slots 0 a -- true",
+        "run --slots=-1 a -- true",
+        "run --slots many a -- true",
+        "run --shared --slots 2 a -- true",
+        "run --slots 2 -s a -- true",
+        "status --older-than 1h --watch",
+        "status --prometheus - --json",
+        "status --prometheus - --watch=1s",
+        "status --prometheus - --older-than 1h",
+        "status --prometheus - --names-only",
         &too_long,
         "release a --id x",
         "status --json --names-only",
         "",
     ] {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let end = outcome(&mut redis.redlock(&words));
+        let end = ends(&redis, line);
         assert_eq!(end.code(), Some(64), "{line:?}: {end:?}");
         assert_eq!(end.stdout, "", "{line:?}");
         assert_prefixed(&end.stderr);
@@ -112,8 +121,7 @@ fn a_busy_lock_is_75_or_what_the_user_chose() {
         ("run -n -E 0 a -- echo ran", 0),
         ("run -w 100ms --conflict-exit-code 200 a -- echo ran", 200),
     ] {
-        let words: Vec<&str> = line.split(' ').collect();
-        let end = outcome(&mut redis.redlock(&words));
+        let end = ends(&redis, line);
         end.assert_said(status, "lock \"a\" is held by another client");
         assert_one_line(&end);
         assert_eq!(end.stdout, "");

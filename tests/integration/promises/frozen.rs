@@ -121,7 +121,7 @@ fn a_freeze_expires_and_a_waiter_gets_in_then() {
 }
 
 #[test]
-fn a_lock_stays_frozen_when_its_holder_dies_or_is_forced_out() {
+fn a_lock_stays_frozen_when_its_holder_dies_is_forced_out_or_is_stopped() {
     let redis = Redis::start();
     let mut holder = holding(&redis, "");
     freeze(&redis, "").assert_code(0);
@@ -137,6 +137,17 @@ fn a_lock_stays_frozen_when_its_holder_dies_or_is_forced_out() {
     forced.run.finish().assert_code(79);
     assert_frozen(&redis);
     ends(&redis, "release --force a").assert_said(79, "not held");
+    thaw(&redis);
+    let stopped = holding(&redis, "");
+    freeze(&redis, "").assert_code(0);
+    let waiter = queued(&redis, words!("run -q a -- true"));
+    ends(&redis, "stop a")
+        .assert_said(0, "\"a\" is free after ")
+        .assert_says(", and stays frozen");
+    stopped.run.finish().assert_exited(79);
+    assert_frozen(&redis);
+    thaw(&redis);
+    waiter.finish().assert_code(0);
 }
 
 #[test]

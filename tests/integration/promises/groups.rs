@@ -12,7 +12,7 @@ fn loops(redis: &Redis, count: usize, rounds: u32, script: &str) -> Vec<Running>
         r#"for round in $(seq {rounds}); do [ ! -e "$HOME/stop" ] || break; {script}; done"#
     );
     (0..count)
-        .map(|_| Running::start(&mut directly(redis, &["sh", "-c", &script])))
+        .map(|_| Running::start(&mut sh(redis, &script)))
         .collect()
 }
 
@@ -170,17 +170,17 @@ fn one_slot_is_an_exclusive_lock() {
 }
 
 #[test]
-fn plain_clients_and_groups_exclude_each_other() {
+fn plain_clients_and_runs_exclude_each_other() {
     let redis = Redis::start();
-    let set = ["SET", "redlock:a", "theirs", "NX", "PX", "600000"];
-    for mode in [&["--shared"][..], &["--slots", "3"]] {
-        let group = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
-        assert_eq!(redis.cli(&set), "", "the group held it");
-        group.end();
-        assert_eq!(redis.cli(&set), "OK");
+    let set = words!("SET redlock:a theirs NX PX 600000");
+    for mode in [&[][..], &["--shared"], &["--slots", "3"]] {
+        let run = Gated::start(&redis, &[mode, &["a"]].concat()).ready();
+        assert_eq!(redis.cli(set), "", "the run held it");
+        run.end();
+        assert_eq!(redis.cli(set), "OK");
         let waiter = Gated::queued(&redis, &[mode, &["a"]].concat());
-        outcome(&mut redis.redlock(&[&["run", "-n"], mode, &["a", "--", "true"]].concat()))
-            .assert_code(75);
+        let refused = [&["run", "-n"], mode, &["a", "--", "true"]].concat();
+        outcome(&mut redis.redlock(&refused)).assert_said(75, "another client");
         redis.cli(&["DEL", "redlock:a"]);
         waiter.ready().end();
         assert_nothing_left(&redis);
@@ -257,20 +257,5 @@ fn a_member_that_is_forced_out_ends_and_the_others_stay() {
         }
         writer.ready().end();
         assert_nothing_left(&redis);
-    }
-}
-
-#[test]
-fn wrong_numbers_of_slots_are_wrong_usage() {
-    for line in [
-        "run --slots 0 a -- true",
-        "run --slots=-1 a -- true",
-        "run --slots many a -- true",
-        // An empty word.
-        "run --slots  a -- true",
-        "run --shared --slots 2 a -- true",
-        "run --slots 2 -s a -- true",
-    ] {
-        outcome(&mut redlock(&words(line, &[]))).assert_said(64, "--slots");
     }
 }

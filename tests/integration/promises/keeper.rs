@@ -255,8 +255,7 @@ fn a_script_and_its_child_are_dead_before_a_lease_ends_that_cannot_be_renewed() 
         wait_until("both are dead", || {
             script.has_ended() && !pids.iter().any(|&pid| is_alive(pid))
         });
-        let last = moment(&fs::read_to_string(redis.dir.path().join("life")).unwrap());
-        assert!(last < lease_ends, "{last:?}, {lease_ends:?}");
+        assert_dead_before(redis.dir.path(), lease_ends);
         redis.resume();
     }
 }
@@ -340,26 +339,32 @@ fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_
 }
 
 #[test]
-fn orphans_of_a_killed_script_get_sigterm_at_every_depth() {
+fn orphans_of_a_killed_script_get_sigterm_at_every_depth_and_end_before_its_lock_is_free() {
     let redis = Redis::start();
-    let work = "work() { trap 'echo asked $1; exit' TERM; echo ready; while :; do read -t 0.1 <>never; done; }";
-    // It has lost the lock's token, but not its parent.
+    let work = "work() { trap 'echo asked $1; exit' TERM; echo ready $BASHPID; while :; do read -t 0.1 <>never; done; }";
+    // It has lost the lock's token, but not its parent; and one is in a session of its own.
     let stranger = r#"env -i bash -c "$WORK; work 4""#;
+    let apart = r#"setsid bash -c "$WORK; work 5""#;
     let rest = format!(
-        "mkfifo never; {work}; export WORK=\"$(declare -f work)\"; read go <gate; ( ( ( {stranger} & work 3 ) & work 2 ) & work 1 ) & wait"
+        "mkfifo never; {work}; export WORK=\"$(declare -f work)\"; read go <gate
+        ( ( ( {stranger} & work 3 ) & work 2 ) & work 1 ) & ({apart} & exit 0); wait"
     );
     let mut gate = Gate::new(&redis);
     let mut script = holder(&redis, "--ttl 30s", &rest);
+    let keeper = keeper(&script);
     script.await_renewals(&redis, 1);
     gate.open();
-    for _ in 0..4 {
-        script.expect_line("ready");
-    }
+    let pids = [(); 5].map(|()| script.pid_after("ready"));
     send(script.pid(), libc::SIGKILL);
-    let mut asked: Vec<String> = (0..4).map(|_| script.line()).collect();
+    let mut asked: Vec<String> = (1..=5).map(|_| script.line()).collect();
     asked.sort();
-    assert_eq!(asked, ["asked 1", "asked 2", "asked 3", "asked 4"]);
+    assert_eq!(
+        asked,
+        [1, 2, 3, 4, 5].map(|number| format!("asked {number}"))
+    );
     redis.await_free("a");
+    assert!(!pids.into_iter().any(is_alive));
+    wait_until("the keeper is gone", || !is_alive(keeper));
 }
 
 /// Two instances of one script have the same words, environment and session.
@@ -628,7 +633,7 @@ fn what_a_killed_script_had_started_is_stopped_before_its_lock_is_free_also_at_t
     let limited = format!(
         "ulimit -n 64; eval \"$(redlock acquire a --ttl 6s -k 100ms --while-pid $$)\"; {rest}"
     );
-    let mut script = Running::start(&mut directly(&redis, &["sh", "-c", &limited]));
+    let mut script = Running::start(&mut sh(&redis, &limited));
     let pids = (0..90).map(|_| script.line().parse().unwrap());
     let started: Vec<i32> = pids.collect();
     script.expect_line("all");

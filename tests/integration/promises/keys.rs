@@ -177,39 +177,64 @@ fn a_hang_up_ends_command_and_frees_the_lock_whoever_leads_the_session() {
     }
 }
 
+/// Interactive shells with job control, that edit no lines and read no files.
+const SHELLS: [&str; 4] = [
+    "bash --norc --noprofile --noediting -i",
+    "dash -i",
+    "zsh -f -i +Z +o promptsp",
+    "ksh -i",
+];
+
 #[test]
-fn ctrl_z_stops_all_of_a_job_with_its_redlocks_and_fg_continues_it() {
+fn ctrl_z_stops_all_of_a_job_with_its_redlocks_and_fg_continues_it_in_each_shell() {
     let redis = start();
     let under_timeout = format!("{UNDER_REDLOCK} timeout 60");
-    for way in [UNDER_REDLOCK, &under_timeout, UNDER_TWO] {
-        let mut terminal = shell(&redis);
-        terminal.type_in(&format!("{way} ~/counter child CONT; echo sta\"\"tus:$?\n"));
+    let ways = [UNDER_REDLOCK, &under_timeout, UNDER_TWO].map(|way| (SHELLS[0], way));
+    let others = SHELLS[1..].iter().map(|line| (*line, UNDER_REDLOCK));
+    for (line, way) in ways.into_iter().chain(others) {
+        let shell = words(line, &[]);
+        if !is_permitted(&[shell[0], "-c", "true"]) {
+            continue;
+        }
+        let mut terminal = on_terminal(&redis, &shell);
+        let shell = terminal.pid();
+        terminal.type_in(&format!("{way} ~/counter child CONT INT\n"));
         let child = pid_in(&terminal.line("child ready"));
         let outermost = *redlocks_above(child).last().unwrap();
         let next = |&pid: &i32| (pid != outermost).then(|| parent(pid));
         let job: Vec<i32> = std::iter::successors(Some(child), next).collect();
         for round in 1..=2 {
             terminal.type_in(CTRL_Z);
-            terminal.line("status:148");
             wait_until("all are stopped", || job.iter().all(|&pid| is_stopped(pid)));
+            wait_until("the shell has the terminal", || {
+                terminal.foreground() == shell
+            });
             if round == 1 {
                 // Longer than a redlock that is stopped alone would be left so.
                 std::thread::sleep(Duration::from_millis(1500));
                 assert!(job.iter().all(|&pid| is_stopped(pid)), "{way}");
             }
-            terminal.type_in("fg; echo sta\"\"tus:$?\n");
+            terminal.type_in("fg\n");
             terminal.line("child CONT");
             wait_until("all go on", || !job.iter().any(|&pid| is_stopped(pid)));
             assert_eq!(terminal.foreground(), outermost, "the job's group");
             if way != UNDER_TWO {
-                assert_eq!(terminal.count("child CONT"), round, "{way}");
+                assert_eq!(terminal.count("child CONT"), round, "{line} {way}");
             }
             for redlock in redlocks_above(child) {
                 wait_until("it reads stops", || reads_stops(redlock));
             }
         }
+        if way == UNDER_REDLOCK {
+            terminal.type_in(CTRL_C);
+            terminal.line("child INT");
+        }
         end(&mut terminal, child);
-        terminal.line("status:0");
+        let count = usize::from(way == UNDER_REDLOCK);
+        assert_eq!(terminal.count("child INT"), count, "{line} {way}");
+        wait_until("all have ended", || !job.iter().any(|&pid| is_alive(pid)));
+        terminal.type_in("echo on:$((1 + 1))\n");
+        terminal.line("on:2");
         assert_nothing_left(&redis);
     }
 }

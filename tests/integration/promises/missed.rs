@@ -55,7 +55,7 @@ fn a_line_to_type_goes_to_the_server_of_the_command_and_has_no_password() {
     let freeze = words!("freeze --new a --reason x -u {}", &url);
     let frozen = outcome(&mut default.redlock(freeze));
     let thaw = frozen.assert_code(0).stderr.split('`').nth(1).unwrap();
-    outcome(&mut directly(&default, &["sh", "-c", thaw])).assert_said(0, "lock \"a\" is thawed");
+    outcome(&mut sh(&default, thaw)).assert_said(0, "lock \"a\" is thawed");
     let url = redis.tcp_url().replace("//", "//default:s3cret@");
     let freeze = words!("freeze --new a --reason x -u {}", &url);
     let frozen = outcome(&mut default.redlock(freeze));

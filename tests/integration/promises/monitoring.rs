@@ -18,9 +18,7 @@ use crate::support::pty::Terminal;
 
 /// What `redlock status` with these words prints, and its status.
 fn status(redis: &Redis, words: &str) -> Outcome {
-    let line = format!("status {words}");
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let end = outcome(&mut redis.redlock(&words));
+    let end = ends(redis, &format!("status {words}"));
     end.assert_silent();
     end
 }
@@ -188,20 +186,6 @@ fn a_person_is_told_that_no_lock_is_that_old() {
     let redis = Redis::start();
     let mut terminal = Terminal::start(redis.redlock(words!("status --older-than 90m")));
     terminal.line("no holder or waiter is older than 1h30m");
-}
-
-#[test]
-fn options_that_show_locks_in_another_way_are_no_ages_and_no_metrics() {
-    for words in [
-        "status --older-than 1h --watch",
-        "status --prometheus - --json",
-        "status --prometheus - --watch=1s",
-        "status --prometheus - --older-than 1h",
-        "status --prometheus - --names-only",
-    ] {
-        let words: Vec<&str> = words.split(' ').collect();
-        outcome(&mut redlock(&words)).assert_said(64, "cannot be used with");
-    }
 }
 
 #[test]
@@ -427,7 +411,7 @@ fn on_a_full_disk_the_old_file_stays_whole_and_the_message_says_why() {
         let limit = if before.is_empty() { "16" } else { "" };
         let dir = dir.to_str().unwrap();
         let words = [before, &["sh", "-c", &script, REDLOCK, dir, limit]].concat();
-        let end = outcome(&mut with_default_signals(directly(&redis, &words)));
+        let end = outcome(&mut directly(&redis, &words));
         end.assert_code(125);
         assert_eq!(end.stderr, format!("redlock: can't write a.prom: {why}\n"));
         assert_eq!(end.stdout, format!("a.prom\nother\n{OLD}"), "{end:?}");

@@ -5,7 +5,7 @@ use crate::support::proxy::{Action, Proxy, Request, load_scripts};
 
 /// A job of a shell script that calls redlock.
 fn job(redis: &Redis, script: &str) -> Running {
-    Running::start(&mut directly(redis, &["sh", "-c", script]))
+    Running::start(&mut sh(redis, script))
 }
 
 /// Asks Redis, from within a job.
@@ -18,10 +18,7 @@ fn a_job_that_would_wait_for_itself_ends_at_once() {
     for options in ["", "-n", "-w 1h", "--shared"] {
         let inner = format!("{clean} redlock run {options} a -- echo never; echo status $?");
         let script = format!(r#"eval "$(redlock acquire --while-pid $$ a)"; {inner}"#);
-        for mut outer in [
-            redis.run("a", &inner),
-            directly(&redis, &["sh", "-c", &script]),
-        ] {
+        for mut outer in [redis.run("a", &inner), sh(&redis, &script)] {
             let run = Running::start(&mut outer);
             let says = format!("lock \"a\" is held by this job itself (pid {})", run.pid());
             let end = run.finish();
@@ -90,7 +87,7 @@ fn held_locks_are_renewed_while_the_run_waits_for_the_next_one() {
         [ "$REDLOCK_WAITED_MS" -ge 3000 ] && echo waited
         "#
     );
-    let run = Running::start(&mut redis.run("-q --ttl 4s -k 200ms a b", &script));
+    let run = Running::start(&mut redis.run("-q --ttl 6s -k 200ms a b", &script));
     wait_until("it waits for b", || redis.queue("b") == [run.pid()]);
     assert_eq!(redis.holder("a"), Some(run.pid()));
     // It is never granted again, which would give it another fence.

@@ -154,7 +154,7 @@ fn holders_keepers_and_waiters_outlive_their_password() {
     let mut jobs = Jobs::start(&tokens);
     let keep =
         "eval \"$(redlock acquire --ttl 15s -k 100ms --while-pid $$ b)\"; echo kept; sleep 300";
-    let mut keeper = directly(&tokens.redis, &["sh", "-c", keep]);
+    let mut keeper = sh(&tokens.redis, keep);
     keeper.env("REDLOCK_URL", &tokens.url);
     let mut keeper = Running::start(keeper.env("REDLOCK_PASSWORD_FILE", tokens.file()));
     keeper.expect_line("kept");

@@ -252,9 +252,7 @@ fn a_status_in_parts_shows_all_of_1200_members_and_1200_waiters_once() {
     let redis = Redis::start();
     members(&redis, 1_200, SHARED);
     crowd(&redis, 1_200, "1");
-    let status = ends(&redis, "status --json a");
-    let locks = &status.assert_code(0).stdout;
-    let locks: Value = serde_json::from_str(locks).unwrap();
+    let locks = json(&redis, "status --json a");
     for list in ["holders", "waiters"] {
         let all = locks[0][list].as_array().unwrap();
         let ids: BTreeSet<String> = all.iter().map(|entry| entry["id"].to_string()).collect();

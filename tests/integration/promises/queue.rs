@@ -148,17 +148,21 @@ fn stopped_waiters_ahead_cost_a_live_one_a_grant_and_a_heartbeat_and_come_back_i
     }
 }
 
-#[test]
-fn a_run_that_ends_hands_its_lock_on_past_a_thousand_dead_waiters() {
-    let redis = Redis::start();
-    let holder = Gated::start(&redis, &["a"]).ready();
-    let live = Gated::queued(&redis, &["a"]);
-    // They seem to live, and have no connection any more.
+/// Adds a thousand waiters at the head of the queue of "a", which seem to live, and have no connection any more.
+pub fn add_dead_waiters(redis: &Redis) {
     let code = "for n = 1, 1050 do
         redis.call('ZADD', '{redlock:a}:queue', n - 2000, 'token' .. n)
         redis.call('HSET', '{redlock:a}:waiters', 'token' .. n, '99999999999999:2000 1 1 1 {}')
     end";
     redis.cli(&["EVAL", code, "0"]);
+}
+
+#[test]
+fn a_run_that_ends_hands_its_lock_on_past_a_thousand_dead_waiters() {
+    let redis = Redis::start();
+    let holder = Gated::start(&redis, &["a"]).ready();
+    let live = Gated::queued(&redis, &["a"]);
+    add_dead_waiters(&redis);
     holder.end();
     // It isn't free, for the one behind them to find with its next heartbeat.
     assert_ne!(redis.cli(&["GET", "redlock:a"]), "");
@@ -170,7 +174,7 @@ fn each_of_eight_leases_that_are_not_released_is_noticed_by_the_next_in_line_whe
     let redis = Redis::start();
     assert_eq!(redis.cli(words!("SET redlock:a theirs PX 1000")), "OK");
     let script = r#"redlock acquire -q a --ttl 1s >"$HOME/$$" && date +%s%N"#;
-    let waiters = [(); 8].map(|()| Running::start(&mut directly(&redis, &["sh", "-c", script])));
+    let waiters = [(); 8].map(|()| Running::start(&mut sh(&redis, script)));
     let mut times = waiters.map(|waiter| moment(&waiter.finish().stdout));
     times.sort();
     let gaps = times.windows(2).map(|two| two[1].saturating_sub(two[0]));
@@ -327,21 +331,6 @@ fn a_waiter_that_gives_up_leaves_the_queue() {
 }
 
 #[test]
-fn a_waiter_that_is_interrupted_leaves_the_queue_at_once() {
-    let redis = Redis::start();
-    held_by_a_plain_client(&redis);
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        let waiter = queued(&redis, &["run", "a", "--", "echo", "ran"]);
-        waiter.signal(signal);
-        let end = waiter.finish();
-        end.assert_code(128 + signal as i32);
-        assert_eq!(end.stdout, "", "COMMAND was not started");
-        assert_eq!(redis.cli(&["ZCARD", "{redlock:a}:queue"]), "0");
-        assert_eq!(redis.keys(), ["redlock:a", "{redlock:a}:state"]);
-    }
-}
-
-#[test]
 fn a_waiter_that_is_interrupted_when_it_has_just_been_granted_the_lock_hands_it_on() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let redis = Redis::left_empty();
@@ -385,38 +374,33 @@ fn user(redis: &Redis, name: &str, rules: &[&str]) -> String {
     format!("redis://{name}:secret@127.0.0.1:{}", redis.port)
 }
 
-/// Two waiters have their turns in their order, though the server has forgotten all and the second is back first.
-fn assert_turns_survive(forget: impl FnOnce(&mut Redis)) {
-    let mut redis = Redis::left_empty();
-    held_by_a_plain_client(&redis);
-    let [first, second] = ["first", "second"].map(|label| labelled(&redis, &[], label));
-    // So that none is back before the lock is held again.
-    first.suspend();
-    second.suspend();
-    forget(&mut redis);
-    held_by_a_plain_client(&redis);
-    let pids = [first.pid(), second.pid()];
-    second.resume();
-    wait_until("the second is back", || redis.queue("a") == pids[1..]);
-    first.resume();
-    wait_until("both are back", || redis.queue("a").len() == 2);
-    assert_eq!(redis.queue("a"), pids);
-    redis.cli(&["DEL", "redlock:a"]);
-    all_succeed([first, second]);
-    assert_eq!(order(&redis), ["first", "second"]);
-}
-
 #[test]
-fn waiters_survive_a_restart_of_redis_and_keep_their_turns() {
-    assert_turns_survive(|redis| {
+fn waiters_keep_their_turns_though_the_server_has_forgotten_all_and_the_second_is_back_first() {
+    type Forget = fn(&mut Redis);
+    let restart: Forget = |redis| {
         redis.kill();
         redis.start_again();
-    });
-}
-
-#[test]
-fn waiters_survive_a_flush_and_keep_their_turns() {
-    assert_turns_survive(|redis| assert_eq!(redis.cli(&["FLUSHALL"]), "OK"));
+    };
+    let flush: Forget = |redis| assert_eq!(redis.cli(&["FLUSHALL"]), "OK");
+    for forget in [restart, flush] {
+        let mut redis = Redis::left_empty();
+        held_by_a_plain_client(&redis);
+        let [first, second] = ["first", "second"].map(|label| labelled(&redis, &[], label));
+        // So that none is back before the lock is held again.
+        first.suspend();
+        second.suspend();
+        forget(&mut redis);
+        held_by_a_plain_client(&redis);
+        let pids = [first.pid(), second.pid()];
+        second.resume();
+        wait_until("the second is back", || redis.queue("a") == pids[1..]);
+        first.resume();
+        wait_until("both are back", || redis.queue("a").len() == 2);
+        assert_eq!(redis.queue("a"), pids);
+        redis.cli(&["DEL", "redlock:a"]);
+        all_succeed([first, second]);
+        assert_eq!(order(&redis), ["first", "second"]);
+    }
 }
 
 #[test]

@@ -83,9 +83,7 @@ impl Sandbox {
 
     /// The only holder, as `status --json` shows it.
     fn holder(&self) -> Value {
-        let json = outcome(&mut self.redis.redlock(&["status", "--json"])).stdout;
-        let status: Value = serde_json::from_str(&json).unwrap();
-        status[0]["holders"][0].clone()
+        json(&self.redis, "status --json")[0]["holders"][0].clone()
     }
 
     /// Lets all scripts go on that wait at the `GATE`.

@@ -36,19 +36,6 @@ fn the_token_in_the_environment_in_a_file_or_on_standard_input_releases() {
 }
 
 #[test]
-fn a_release_of_several_locks_frees_the_others_where_one_was_released_before() {
-    let redis = Redis::start();
-    let script = "redlock release -q a; redlock release 2>&1; echo $?; exec sleep 60";
-    let mut run = Running::start(&mut redis.run("a b c", script));
-    run.expect_line("redlock: lock \"a\" was already released");
-    run.expect_line("79");
-    for name in ["a", "b", "c"] {
-        let held = redis.cli(&["EXISTS", &format!("redlock:{name}")]);
-        assert_eq!(held, "0", "{name}");
-    }
-}
-
-#[test]
 fn a_replica_that_hangs_holds_up_no_release_where_none_takes_over() {
     let redis = Redis::start();
     let port = redis.port.to_string();
@@ -64,7 +51,7 @@ fn a_replica_that_hangs_holds_up_no_release_where_none_takes_over() {
 }
 
 #[test]
-fn a_wrong_token_or_none_changes_nothing_and_the_holder_is_named() {
+fn a_wrong_token_or_none_changes_nothing_names_the_holder_and_offers_stop_before_force() {
     let redis = Redis::start();
     let (run, token) = held(&redis);
     let whose = format!("(pid {})", run.pid());
@@ -72,7 +59,16 @@ fn a_wrong_token_or_none_changes_nothing_and_the_holder_is_named() {
     outcome(release.env("REDLOCK_TOKEN", "wrong")).assert_said(79, &whose);
     ends(&redis, "release a").assert_said(79, &whose);
     let by_id = format!("--force --id {}", id(&redis));
-    ends(&redis, "release a").assert_said(79, &by_id);
+    let text = ends(&redis, "release a")
+        .assert_said(79, &by_id)
+        .stderr
+        .clone();
+    let stop = text.find("redlock stop a");
+    assert!(stop.is_some() && stop < text.find("--force"), "{text}");
+    redis.cli(&["SET", "redlock:b", "theirs"]);
+    let other = ends(&redis, "release b");
+    assert!(!other.stderr.contains("redlock stop"), "{other:?}");
+    other.assert_says("--force");
     assert_eq!(redis.cli(&["GET", "redlock:a"]), token);
 }
 

@@ -135,7 +135,7 @@ fn colours_are_for_terminals_whose_user_wants_them() {
     let show = |variables: &[(&str, &str)]| {
         let mut command = redis.redlock(&["status"]);
         command.env("TERM", "xterm").envs(variables.iter().copied());
-        let mut terminal = Terminal::start(with_default_signals(command));
+        let mut terminal = Terminal::start(command);
         assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
         terminal.shown.clone()
     };

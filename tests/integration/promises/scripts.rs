@@ -48,17 +48,6 @@ fn the_output_of_acquire_serves_later_steps_in_every_shell_and_is_quoted_for_eve
 }
 
 #[test]
-fn a_lock_that_is_acquired_ends_with_its_ttl() {
-    let redis = Redis::start();
-    sh(&redis, "redlock acquire a --format token").assert_code(0);
-    ends(&redis, "run -n a -- true").assert_code(75);
-    let lease = left(&redis);
-    assert!((1..=30_000).contains(&lease), "{lease}");
-    sh(&redis, "redlock acquire b --ttl 2s --format token").assert_code(0);
-    ends(&redis, "run -w 50s b -- true").assert_code(0);
-}
-
-#[test]
 fn acquire_prints_json_a_token_or_lines_for_github() {
     let redis = Redis::start();
     let of = |options: &str| sh(&redis, &format!("redlock acquire {options}")).stdout;
@@ -132,16 +121,6 @@ fn acquire_shows_the_script_as_the_holder() {
 }
 
 #[test]
-fn extend_makes_it_last_longer_and_never_shorter() {
-    let redis = Redis::start();
-    let script =
-        r#"eval "$(redlock acquire a)" && redlock extend --for 5m && redlock extend a --for 1m"#;
-    sh(&redis, script).assert_code(0).assert_silent();
-    let left = left(&redis);
-    assert!((290_000..=301_000).contains(&left), "{left}");
-}
-
-#[test]
 fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
     let redis = Redis::start();
     load_scripts(&redis);
@@ -151,7 +130,7 @@ fn over_a_long_line_extend_lasts_as_long_as_was_asked_for_from_its_end_on() {
     let script = format!(r#"eval "$(redlock acquire a)" && REDLOCK_REDIS_TIMEOUT=50s {extend}"#);
     sh(&redis, &script).assert_code(0).assert_silent();
     let left = left(&redis);
-    assert!(left >= 300_000, "{left}");
+    assert!((300_000..=310_000).contains(&left), "{left}");
 }
 
 #[test]
@@ -497,11 +476,16 @@ fn what_is_wrong_with_the_first_of_several_locks_counts_although_the_others_are_
 #[test]
 fn extend_names_the_present_holder_or_says_that_the_lock_is_free() {
     let redis = Redis::start();
-    let text = r#"export REDLOCK_ON_LOST=warn; eval "$(redlock acquire a --while-pid $$)"; redlock release --force -q a
+    let text = r#"export REDLOCK_ON_LOST=warn; eval "$(redlock acquire a --while-pid $$)"; redlock release --force -q --reason stuck a
         redlock extend; echo $?; redlock extend --for 1m; echo $?; redlock release; echo $?"#;
     let end = sh(&redis, text);
     assert_eq!(end.stdout, "79\n79\n79\n");
-    end.assert_says("was forced free by");
+    let whys = end.stderr.matches("it was forced free by ").count();
+    assert_eq!(
+        (whys, end.stderr.matches("): stuck\n").count()),
+        (3, 3),
+        "{end:?}"
+    );
     // One that ended with its TTL.
     let text = r"redlock acquire a --ttl 2s --format token >t; redlock run -w 50s a -c '
         REDLOCK_HELD= REDLOCK_NAME= redlock extend a --token-file t; echo $?'

@@ -690,11 +690,10 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
     holder.open();
     let began = Instant::now();
     let end = holder.finish();
-    let took = began.elapsed();
+    assert_took_less(began, Duration::from_secs(20));
     all.servers[1].resume();
     let says = "some replicas haven't confirmed the release of lock \"a\"";
     end.assert_said(0, says);
-    assert!(took < Duration::from_secs(20), "{took:?}");
     assert!(!all.servers[0].is_held("a"));
 
     all.set_patient(false);
@@ -717,10 +716,9 @@ fn a_replica_that_hangs_costs_a_release_a_moment_and_one_that_was_shut_down_cost
         holder.open();
         let began = Instant::now();
         let end = holder.finish();
-        let took = began.elapsed();
+        assert_took_less(began, Duration::from_secs(10));
         end.assert_code(0);
         assert!(!end.stderr.contains("replicas"), "{name} {end:?}");
-        assert!(took < Duration::from_secs(10), "{name}: {took:?}");
         assert_eq!(primary.holder(name), None);
     }
 }
@@ -750,9 +748,8 @@ fn a_run_that_a_signal_ends_does_not_wait_for_silent_sentinels_with_each_release
     let began = Instant::now();
     send(run.pid(), libc::SIGTERM);
     run.finish();
-    let took = began.elapsed();
+    assert_took_less(began, Duration::from_secs(12));
     all.sentinels.iter().for_each(Sentinel::resume);
-    assert!(took < Duration::from_secs(12), "{took:?}");
     wait_until("all are free", || {
         locks.iter().all(|name| primary.holder(name).is_none())
     });

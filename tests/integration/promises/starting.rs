@@ -19,40 +19,18 @@ fn traced(redis: &Redis, options: &[&str], arguments: &[&str]) -> Command {
     directly(redis, &[&strace, options, &[REDLOCK], arguments].concat())
 }
 
-/// A COMMAND that says its pid and that of a child in another session, ignores TERM, and writes the
-/// time into the file of its argument for as long as it lives, which is not for ever.
-const STUBBORN: &str = r#"
-    use Time::HiRes qw(time sleep);
-    use POSIX ();
-    $| = 1;
-    $SIG{TERM} = sub { print "TERM\n" };
-    my $child = fork;
-    if (!$child) { POSIX::setsid(); $SIG{TERM} = "IGNORE"; sleep 40; exit }
-    open my $life, ">", $ARGV[0]; select((select($life), $| = 1)[0]);
-    print "ready $$ $child\n";
-    my $limit = time + 40;
-    while (time < $limit) { seek $life, 0, 0; printf $life "%.6f\n", time; sleep 0.003 }
-"#;
-
 #[test]
 fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends() {
     let redis = Redis::start();
     let life = redis.dir.path().join("life");
     // COMMAND's own process is the first clone(2) with either C library, and of its children strace takes no notice.
     let no_thread = words!("-D -e inject=clone3:error=EAGAIN -e inject=clone:error=EAGAIN:when=2+");
-    let arguments = words!(
-        "run --ttl 8s -k 2s a -- perl -e",
-        STUBBORN,
-        life.to_str().unwrap()
-    );
-    let mut run = Running::start(&mut traced(&redis, no_thread, arguments));
-    let words = run.line();
-    let pids: Vec<i32> = words.split(' ').flat_map(str::parse).collect();
-    let [command, child] = pids[..] else {
-        panic!("{words}");
-    };
+    let script = r#"setsid sleep 60 & echo child $!; exec perl -e "$0" "$1""#;
+    let arguments = words!("run --ttl 12s -k 2s a -- sh -c", script, STUBBORN);
+    let mut run = Running::start(traced(&redis, no_thread, arguments).arg(life));
+    let (child, command) = (run.pid_after("child"), run.pid_after("ready"));
     redis.stall();
-    let latest_expiry = now() + Duration::from_secs(8);
+    let latest_expiry = now() + Duration::from_secs(12);
     run.expect_line("TERM");
     wait_until("it is dead", || !is_alive(command));
     redis.resume();
@@ -60,11 +38,7 @@ fn when_the_renewing_thread_cannot_be_made_command_is_dead_before_the_lease_ends
     assert!(!is_alive(child), "a grandchild works on");
     assert!(is_gone(command), "COMMAND was not reaped");
     run.finish_saying(79, "was not renewed in time");
-    let last: f64 = fs::read_to_string(&life).unwrap().trim().parse().unwrap();
-    assert!(
-        last < latest_expiry.as_secs_f64(),
-        "alive at {last}, expiry at {latest_expiry:?}"
-    );
+    assert_dead_before(redis.dir.path(), latest_expiry);
     redis.await_free("a");
 }
 
@@ -281,17 +255,6 @@ fn command_may_be_the_first_of_a_pid_namespace_that_redlock_is_not_in() {
     unshare(&["no-such-command"]).assert_code(127);
 }
 
-/// Whether tests may make pid namespaces, and processes in them.
-fn may_unshare() -> bool {
-    is_permitted(&["unshare", "--pid", "--fork", "--mount-proc", "true"])
-}
-
-/// A command as the first process of a pid namespace.
-fn first(redis: &Redis, words: &[&str]) -> Command {
-    let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
-    directly(redis, &[&unshare, words].concat())
-}
-
 /// The first process in the namespace that this unshare has made, by its pid outside.
 #[track_caller]
 pub fn inside(unshare: &Running) -> i32 {
@@ -302,15 +265,15 @@ pub fn inside(unshare: &Running) -> i32 {
 
 #[test]
 fn as_the_first_process_redlock_ends_by_a_term_while_it_connects() {
-    return_unless!(may_unshare());
+    let own = some_or_return!(in_own_pids());
     let redis = Redis::start();
     let deaf = UnresponsiveServer::new();
     redis.stall();
     for url in [deaf.url(), redis.url(), redis.tcp_url()] {
         for command in [&["run", "a", "--", "true"][..], &["acquire", "a"]] {
             let options = ["env", "REDLOCK_REDIS_TIMEOUT=50s", REDLOCK, "-u", &url];
-            let words = [&options, command].concat();
-            let mut run = Running::start(&mut first(&redis, &words));
+            let words = [&own[..], &options, command].concat();
+            let mut run = Running::start(&mut directly(&redis, &words));
             let redlock = inside(&run);
             wait_until("it is redlock", || {
                 let name = fs::read_to_string(format!("/proc/{redlock}/comm"));
@@ -335,7 +298,7 @@ fn an_acquire_that_cannot_say_its_token_is_refused() {
     let redis = Redis::start();
     for options in ["", "--while-pid $$", "--format token"] {
         let script = format!("redlock acquire a {options} >&-; echo $? >&2");
-        let end = outcome(&mut directly(&redis, &["sh", "-c", &script]));
+        let end = outcome(&mut sh(&redis, &script));
         assert!(end.stderr.ends_with("64\n"), "{options}: {end:?}");
         end.assert_says("redlock: ");
         // Not even for a moment.
@@ -347,10 +310,13 @@ fn an_acquire_that_cannot_say_its_token_is_refused() {
 #[test]
 fn the_first_process_is_kept_for_only_when_it_is_the_script_itself() {
     // Elsewhere it would be everybody's: a lost lock would stop the whole machine.
-    return_unless!(may_unshare());
+    let own = some_or_return!(in_own_pids());
     let redis = Redis::left_empty();
     let script = "sh -c 'redlock acquire a --while-pid 1; echo $? >&2'; exit 0";
-    let end = outcome(&mut first(&redis, &["sh", "-c", script]));
+    let end = outcome(&mut directly(
+        &redis,
+        &[&own[..], &["sh", "-c", script]].concat(),
+    ));
     end.assert_code(0);
     assert!(!end.stdout.contains("export"), "{end:?}");
     assert!(end.stderr.ends_with("64\n"), "{end:?}");
@@ -359,13 +325,14 @@ fn the_first_process_is_kept_for_only_when_it_is_the_script_itself() {
 
 #[test]
 fn a_script_that_is_the_first_process_gives_its_lock_back_at_its_end() {
-    return_unless!(may_unshare());
+    let own = some_or_return!(in_own_pids());
     let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
     let script = r#"trap 'redlock release' EXIT
         eval "$(redlock acquire a --ttl 60s --while-pid $$)"
         echo "ready $$"; read go <"$HOME/gate"; redlock extend"#;
-    let mut script = Running::start(&mut first(&redis, &["sh", "-c", script]));
+    let words = [&own[..], &["sh", "-c", script]].concat();
+    let mut script = Running::start(&mut directly(&redis, &words));
     script.expect_line("ready 1");
     ends(&redis, "run -n a -- true").assert_code(75);
     gate.open();

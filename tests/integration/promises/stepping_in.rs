@@ -77,7 +77,7 @@ fn a_command_that_goes_on_after_sigterm_is_killed_before_the_lock_is_free() {
 fn stop_of_a_lock_that_a_keeper_keeps_stops_its_script() {
     let redis = Redis::left_empty();
     let script = "eval \"$(redlock acquire --while-pid $$ a)\"; echo ready; sleep 60; echo on";
-    let script = Running::ready(&mut directly(&redis, &["sh", "-c", script]));
+    let script = Running::ready(&mut sh(&redis, script));
     let entries = || redis.cli(&["HVALS", "{redlock:a}:meta"]);
     wait_until("the keeper watches", || entries().contains("instance"));
     answers(&redis, "stop a", 0, "\"a\" is free after ");
@@ -133,19 +133,6 @@ fn of_several_holders_one_is_named_by_a_part_of_its_id_or_all_are() {
 }
 
 #[test]
-fn a_frozen_lock_stays_frozen_when_its_holder_is_stopped() {
-    let redis = Redis::start();
-    let run = Gated::start(&redis, &["a"]).ready();
-    ends(&redis, "freeze --reason night a").assert_code(0);
-    let waiter = queued(&redis, words!("run -q a -- true"));
-    answers(&redis, "stop a", 0, "\"a\" is free after ").assert_says(", and stays frozen");
-    run.run.finish().assert_exited(79);
-    assert_eq!(redis.cli(&["GET", "redlock:a"]), "redlock:frozen");
-    ends(&redis, "thaw -q a").assert_code(0);
-    waiter.finish().assert_code(0);
-}
-
-#[test]
 fn with_no_wait_stop_returns_while_the_command_still_ends() {
     let redis = Redis::left_empty();
     let mut gate = Gate::new(&redis);
@@ -157,7 +144,7 @@ fn with_no_wait_stop_returns_while_the_command_still_ends() {
     run.expect_line("asked");
     assert!(redis.is_held("a"));
     // The same once more, until somebody doesn't want to wait for it any longer.
-    let again = Running::start(&mut with_default_signals(redis.redlock(&["stop", "a"])));
+    let again = Running::start(&mut redis.redlock(&["stop", "a"]));
     wait_until("it looks at the lock", || redis.trackers() >= 2);
     again.signal(Signal::SIGINT);
     again.finish().assert_killed_by(libc::SIGINT);
@@ -204,35 +191,9 @@ fn a_run_that_is_forced_free_prints_by_whom_and_why_and_release_prints_the_fate_
     ends(&redis, "release --reason x a").assert_code(64);
 }
 
-#[test]
-fn a_script_whose_lock_was_forced_free_learns_why_when_it_releases() {
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    let script = r#"trap '' TERM; echo ready; read go <"$HOME/gate"; redlock release; true"#;
-    let run = Running::ready(&mut redis.run("-q REDLOCK_ON_LOST=warn --ttl 3m a", script));
-    ends(&redis, "release --force --reason stuck a").assert_code(0);
-    gate.open();
-    run.finish()
-        .assert_says("it was forced free by ")
-        .assert_says("): stuck\n");
-}
-
-#[test]
-fn a_release_without_a_token_offers_stop_before_force() {
-    let redis = Redis::start();
-    let _run = Gated::start(&redis, &["a"]).ready();
-    let text = answers(&redis, "release a", 79, "--force").stderr;
-    let stop = text.find("redlock stop a");
-    assert!(stop.is_some() && stop < text.find("--force"), "{text}");
-    redis.cli(&["SET", "redlock:b", "theirs"]);
-    let text = ends(&redis, "release b").stderr;
-    assert!(text.contains("--force"), "{text}");
-    assert!(!text.contains("redlock stop"), "{text}");
-}
-
 /// Starts redlock with the words of this line on a terminal.
 fn on_terminal(redis: &Redis, line: &str) -> Terminal {
-    Terminal::start(with_default_signals(redis.redlock(&words(line, &[]))))
+    Terminal::start(redis.redlock(&words(line, &[])))
 }
 
 /// Starts `release --force a` on a terminal, up to its question.
@@ -253,7 +214,7 @@ fn assert_shown(terminal: &Terminal, text: &str) {
 }
 
 #[test]
-fn on_a_terminal_force_shows_the_holder_and_asks_and_only_a_yes_frees() {
+fn on_a_terminal_force_shows_the_holder_and_asks_and_only_a_yes_frees_also_over_a_new_connection() {
     let redis = Redis::start();
     let run = Gated::start(&redis, &["a"]).ready();
     let whose = format!("(pid {}), running for ", run.run.pid());
@@ -267,6 +228,7 @@ fn on_a_terminal_force_shows_the_holder_and_asks_and_only_a_yes_frees() {
         assert_shown(&terminal, &whose);
         assert_shown(&terminal, "s ago; `redlock stop a` waits");
         assert!(redis.is_held("a"));
+        redis.cli(words!("CLIENT KILL TYPE normal SKIPME yes"));
         terminal.type_in(answer);
         assert_eq!(terminal.finish().code(), Some(code), "{answer:?}");
         assert_shown(&terminal, text);
@@ -524,7 +486,7 @@ fn stop_of_several_holders_waits_for_redis_for_as_long_as_the_longest_lease() {
     };
     let (long, short) = (start("3m"), start("6s"));
     let stop = "REDLOCK_REDIS_TIMEOUT=1s exec redlock stop -v --all a 2>&1";
-    let mut stop = Running::start(&mut directly(&redis, &["sh", "-c", stop]));
+    let mut stop = Running::start(&mut sh(&redis, stop));
     short.finish().assert_code(79);
     redis.stall();
     // So many take longer than the shorter lease.
@@ -555,24 +517,13 @@ fn of_several_slots_one_that_ends_is_seen_soon() {
 }
 
 #[test]
-fn a_yes_counts_also_when_the_connection_was_closed_meanwhile() {
-    let redis = Redis::start();
-    let run = Gated::start(&redis, &["a"]).ready();
-    let mut terminal = asking(&redis);
-    redis.cli(words!("CLIENT KILL TYPE normal SKIPME yes"));
-    terminal.type_in("y\n");
-    assert_eq!(terminal.finish().code(), Some(0), "{}", terminal.shown);
-    run.run.finish().assert_exited(79);
-}
-
-#[test]
 fn what_was_asked_of_a_holder_is_seen_by_all_until_it_has_ended() {
     let redis = Redis::start();
     let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done";
     let mut run = Running::ready(&mut redis.run("--kill-after 20s --ttl 60s a", script));
     wait_until("it tracks its lock", || redis.trackers() > 0);
     let script = "exec redlock run a -- true 2>&1";
-    let mut waiter = Running::start(&mut directly(&redis, &["sh", "-c", script]));
+    let mut waiter = Running::start(&mut sh(&redis, script));
     waiter.wait_until_queued(&redis);
     ends(&redis, "stop --no-wait --reason hung a").assert_code(0);
     run.expect_line("asked");

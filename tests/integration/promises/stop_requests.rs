@@ -47,10 +47,11 @@ fn end(terminal: &mut Terminal, redis: &Redis) {
 }
 
 #[test]
-fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it_or_ignores_it() {
+fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it_or_ignores_it_and_is_no_first_request()
+{
     let redis = Redis::start();
     for (kill_after, trap, names) in [
-        ("60s", "-", "INT WINCH"),
+        ("60s", "-", "INT TERM WINCH"),
         // Less than lies between the keys.
         ("1ms", "-", "INT WINCH"),
         ("60s", "''", "WINCH"),
@@ -73,25 +74,15 @@ fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it_or_ignores_it() {
                 std::thread::sleep(SAME + Duration::from_millis(100));
             }
         }
+        if names.contains("TERM") {
+            std::thread::sleep(SAME + Duration::from_millis(100));
+            send(terminal.pid(), libc::SIGTERM);
+            terminal.line("child TERM");
+            send(terminal.pid(), libc::SIGWINCH);
+            terminal.line("child WINCH");
+        }
         end(&mut terminal, &redis);
     }
-}
-
-#[test]
-fn after_a_typed_ctrl_c_a_sent_term_is_the_first_request() {
-    let redis = Redis::start();
-    let script = "exec perl -e \"$COUNTER\" child INT TERM WINCH";
-    let words = words!("redlock run --ttl 120s -k 60s a -c", script);
-    let mut terminal = on_terminal(&redis, words);
-    terminal.line("child ready");
-    terminal.type_in(CTRL_C);
-    terminal.line("child INT");
-    std::thread::sleep(SAME + Duration::from_millis(100));
-    send(terminal.pid(), libc::SIGTERM);
-    terminal.line("child TERM");
-    send(terminal.pid(), libc::SIGWINCH);
-    terminal.line("child WINCH");
-    end(&mut terminal, &redis);
 }
 
 /// Starts the counting program; its pid.
@@ -100,7 +91,7 @@ fn counting(redis: &Redis) -> (Running, i32) {
         "run --ttl 120s -k 60s a -- perl -e {} child INT TERM WINCH",
         COUNTER
     );
-    let mut run = Running::start(&mut with_default_signals(redis.redlock(words)));
+    let mut run = Running::start(&mut redis.redlock(words));
     let line = run.line();
     (run, pid_in(&line))
 }
@@ -249,7 +240,7 @@ fn one_signal_to_the_group_of_runs_and_supervisors_lets_command_clean_up() {
         let words = [before, &["perl", "-e", CLEANS_UP]].concat();
         let mut rounds = Rounds::default();
         for _ in 0..ROUNDS {
-            let run = Running::ready(&mut with_default_signals(directly(&redis, &words)));
+            let run = Running::ready(&mut directly(&redis, &words));
             let began = Instant::now();
             killpg(Pid::from_raw(run.pid()), signal).unwrap();
             let end = run.finish();

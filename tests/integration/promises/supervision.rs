@@ -3,7 +3,7 @@
 //! Not tested here: a machine that was suspended, which a stopped redlock stands for.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::promises::terminal::{hand_on, pid_in};
 use crate::support::prelude::*;
@@ -11,11 +11,6 @@ use crate::support::proxy::{Action, Proxy};
 
 /// Signals that [`COUNTER`] handles.
 const SIGNALS: &str = "HUP INT QUIT TERM USR1 USR2 WINCH CONT ALRM PIPE";
-
-/// redlock, with default signals.
-fn run(redis: &Redis, arguments: &[&str]) -> Command {
-    with_default_signals(redis.redlock(arguments))
-}
 
 /// A Perl program that says `ready` and its pid, then the name of each signal that comes of those whose numbers are its
 /// arguments, and ends at RTMAX. The kernel queues real-time signals, and the program takes one at a time, so that none
@@ -41,7 +36,7 @@ fn real_time_signals_reach_the_child_as_often_as_they_were_sent() {
     for signal in [libc::SIGRTMIN(), 40, libc::SIGRTMAX() - 1] {
         let number = signal.to_string();
         let words = words!("run a -- perl -e", TAKER, &number);
-        let mut running = Running::start(&mut run(&redis, words));
+        let mut running = Running::start(&mut redis.redlock(words));
         running.line();
         for _ in 0..3 {
             send(running.pid(), signal);
@@ -81,8 +76,8 @@ fn the_signals_of_the_c_library_reach_the_child_with_threads_and_without() {
             for words in [unlocked, locked] {
                 wait_until("the one before is gone", || redis.trackers() == 0);
                 // No program can catch them all, so what they do is end it.
-                let command = directly(&redis, &[&[binary.as_str()], words].concat());
-                let mut running = Running::start(&mut with_default_signals(command));
+                let line = [&[binary.as_str()], words].concat();
+                let mut running = Running::start(&mut directly(&redis, &line));
                 let child: i32 = running.line().parse().unwrap();
                 // A C library may let them through to each thread that it makes. The one that renews listens.
                 wait_until("it renews", || words == unlocked || redis.trackers() > 0);
@@ -104,8 +99,8 @@ fn the_signals_of_the_c_library_end_a_wait_that_leaves_the_queue() {
     redis.cli(&["SET", "redlock:a", "somebody", "PX", "600000"]);
     for binary in binaries() {
         for signal in OF_THE_C_LIBRARY {
-            let command = directly(&redis, &[&binary, "run", "a", "--", "echo", "ran"]);
-            let mut waiter = Running::start(&mut with_default_signals(command));
+            let words = words!("{} run a -- echo ran", &binary);
+            let mut waiter = Running::start(&mut directly(&redis, words));
             waiter.wait_until_queued(&redis);
             send(waiter.pid(), signal);
             let end = waiter.finish();
@@ -120,7 +115,7 @@ fn the_signals_of_the_c_library_end_a_wait_that_leaves_the_queue() {
 fn without_a_terminal_the_child_leads_its_own_group() {
     let redis = Redis::start();
     let script = "print getpgrp() == $$ ? 1 : 0, getpgrp(getppid()) == getpgrp() ? 1 : 0, qq(\n)";
-    let end = outcome(&mut run(&redis, &["run", "a", "--", "perl", "-e", script]));
+    let end = outcome(&mut redis.redlock(&["run", "a", "--", "perl", "-e", script]));
     assert_eq!(end.stdout, "10\n");
 }
 
@@ -133,7 +128,7 @@ fn without_a_terminal_command_and_its_children_get_each_signal_once_and_as_itsel
     let words = words!("run --ttl 120s -k 60s a -- sh -c {} sh", script, COUNTER);
     let words = [words, &names].concat();
     for name in names {
-        let mut running = Running::start(&mut run(&redis, &words));
+        let mut running = Running::start(&mut redis.redlock(&words));
         running.line();
         running.line();
         running.signal(signal(name));
@@ -153,52 +148,10 @@ fn without_a_terminal_command_and_its_children_get_each_signal_once_and_as_itsel
 }
 
 #[test]
-fn a_grandchild_that_ignores_term_is_killed_by_the_end_of_kill_after() {
-    let redis = Redis::start();
-    let stubborn = "$SIG{TERM} = q(IGNORE); $| = 1; print qq(grandchild $$\n); sleep 60";
-    let script = r#"perl -e "$1" & exec sleep 60"#;
-    let mut running = Running::start(&mut run(
-        &redis,
-        words!("run -k 300ms a -- sh -c", script, "sh", stubborn),
-    ));
-    let grandchild = pid_in(&running.line());
-    running.signal(Signal::SIGTERM);
-    running.finish().assert_code(143).assert_silent();
-    assert!(is_gone(grandchild), "it was killed and reaped");
-    assert_eq!(redis.keys(), ["{redlock:a}:state"]);
-}
-
-#[test]
-fn the_lock_is_held_until_the_last_of_the_group_has_ended_and_was_reaped_after_a_stop() {
-    let redis = Redis::start();
-    let slow = r#"$SIG{TERM} = sub { print "asked\n" }; $| = 1; print "ready $$\n";
-        my $limit = time + 60; select(undef, undef, undef, 0.01) until -e $ARGV[0] || time > $limit"#;
-    let file = redis.dir.path().join("go");
-    let go = file.to_str().unwrap();
-    for (script, status) in [
-        (r#"exec perl -e "$0" "$1""#, 0),
-        (r#"perl -e "$0" "$1" & exec sleep 60"#, 143),
-    ] {
-        let words = words!("run --ttl 120s -k 60s a -- sh -c", script, slow, go);
-        let mut running = Running::start(&mut run(&redis, words));
-        let last = pid_in(&running.line());
-        running.signal(Signal::SIGTERM);
-        running.expect_line("asked");
-        assert!(redis.is_held("a"));
-        assert!(is_alive(last));
-        fs::write(&file, "").unwrap();
-        redis.await_free("a");
-        assert!(is_gone(last), "free, but it is {:?}", state(last));
-        running.finish().assert_code(status).assert_silent();
-        fs::remove_file(&file).unwrap();
-    }
-}
-
-#[test]
 fn under_nohup_a_hang_up_changes_nothing_for_both() {
     let redis = Redis::start();
     let script = "trap '' HUP; exec redlock run a -- perl -e \"$1\" child USR1";
-    let mut nohup = with_default_signals(directly(&redis, &["sh", "-c", script, "sh", COUNTER]));
+    let mut nohup = directly(&redis, &["sh", "-c", script, "sh", COUNTER]);
     let mut running = Running::start(&mut nohup);
     let child = pid_in(&running.line());
     running.signal(Signal::SIGHUP);
@@ -302,7 +255,8 @@ fn streams_pass_through_byte_by_byte() {
     let redis = Redis::start();
     // More than any buffer holds, with all values and without a newline at the end.
     let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-    let mut running = run(&redis, &["run", "a", "-c", "tee /dev/stderr"])
+    let mut running = redis
+        .redlock(&["run", "a", "-c", "tee /dev/stderr"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -322,7 +276,7 @@ fn streams_pass_through_byte_by_byte() {
 fn input_that_the_child_leaves_unread_is_left_to_the_next_reader() {
     let redis = Redis::start();
     let script = "redlock run a -c 'read line; echo \"child $line\"'; cat";
-    let mut shell = directly(&redis, &["sh", "-c", script])
+    let mut shell = sh(&redis, script)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -337,10 +291,10 @@ fn input_that_the_child_leaves_unread_is_left_to_the_next_reader() {
 #[test]
 fn when_redlock_is_killed_the_child_dies_and_the_lock_within_its_ttl() {
     let redis = Redis::start();
-    let mut running = Running::start(&mut run(
-        &redis,
-        words!("run --ttl 4s -k 100ms a -c", "echo $$; exec sleep 60"),
-    ));
+    let mut running = Running::start(&mut redis.redlock(words!(
+        "run --ttl 4s -k 100ms a -c",
+        "echo $$; exec sleep 60"
+    )));
     let child: i32 = running.line().parse().unwrap();
     running.signal(Signal::SIGKILL);
     wait_until("the child is dead", || !is_alive(child));
@@ -365,15 +319,17 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
             "run --ttl 6s -k 100ms a -- perl -e {} child TERM CONT",
             COUNTER
         );
-        let mut stopped = run(&redis, words);
+        let mut stopped = redis.redlock(words);
         let mut running = Running::start(stopped.env("REDLOCK_URL", proxy.url()));
         let child = pid_in(&running.line());
         wait_until("it has looked, or a renewal is under way", || {
             proxy.answered("check") > 0 || is_renewing && proxy.count("renew") > 0
         });
-        await_and_kill_watchdog(running.pid());
+        await_watchdog(running.pid());
         wait_until("it sleeps", || state(running.pid()) == Some('S'));
-        running.signal(Signal::SIGSTOP);
+        running.suspend();
+        // A renewal might have started another one before.
+        send(forked_watchdog(running.pid()).unwrap(), libc::SIGKILL);
         redis.await_free("a");
         assert!(is_alive(child), "it doesn't know yet");
         // Longer than a busy machine keeps a process from waking.
@@ -392,7 +348,7 @@ fn after_standing_still_past_the_deadline_the_child_is_killed_before_anything_is
 fn the_grace_is_never_more_than_half_the_ttl() {
     let redis = Redis::start();
     let words = words!("run --ttl 6s -k 1h a -- perl -e {} child TERM", COUNTER);
-    let mut running = Running::start(&mut run(&redis, words));
+    let mut running = Running::start(&mut redis.redlock(words));
     running.line();
     running.signal(Signal::SIGTERM);
     running.expect_line("child TERM");
@@ -407,7 +363,7 @@ fn a_renewal_in_time_counts_though_redlock_hears_of_it_late_or_together_with_a_s
         let mut gate = Gate::new(&redis);
         let script = r#"trap '' USR1; echo ready; read go <"$HOME/gate""#;
         let words = words!("run --ttl 8s -k 0s a -c", script);
-        let mut running = Running::ready(&mut run(&redis, words));
+        let mut running = Running::ready(&mut redis.redlock(words));
         redis.await_calls("pexpire", 1);
         // Twice that is more than a lease, and with a third of a lease before the first, it is less.
         let late = words!("-e inject=poll,ppoll:delay_exit=4100000 -o /dev/null");
@@ -430,7 +386,7 @@ fn a_command_that_ignores_tstp_works_on_under_its_lock_as_redlock_does() {
     let redis = Redis::start();
     let script = r#"trap '' TSTP; echo ready; read go <"$HOME/gate""#;
     let mut gate = Gate::new(&redis);
-    let running = Running::ready(&mut run(&redis, words!("run --ttl 6s a -c", script)));
+    let running = Running::ready(&mut redis.redlock(words!("run --ttl 6s a -c", script)));
     running.signal(Signal::SIGTSTP);
     redis.await_calls("evalsha", 4);
     gate.open();
@@ -441,7 +397,7 @@ fn a_command_that_ignores_tstp_works_on_under_its_lock_as_redlock_does() {
 fn tstp_stops_both_and_cont_continues_both() {
     let redis = Redis::start();
     let arguments = words!("run --ttl 120s a -- perl -e", COUNTER, "child", "CONT");
-    let mut running = Running::start(&mut run(&redis, arguments));
+    let mut running = Running::start(&mut redis.redlock(arguments));
     let child = pid_in(&running.line());
     for _ in 0..2 {
         running.signal(Signal::SIGTSTP);

@@ -39,18 +39,13 @@ const SLOW: &str = r#"
     select(undef, undef, undef, 0.01) until -e $ARGV[0] || time > $limit;
 "#;
 
-/// redlock, with default signals.
-fn run(redis: &Redis, arguments: &[&str]) -> Command {
-    with_default_signals(redis.redlock(arguments))
-}
-
 /// A run with these options whose COMMAND is a script; `$1` is a program in it, and `$2` the path of
 /// a file.
 fn script(redis: &Redis, options: &[&str], script: &str, program: &str) -> Running {
     let file = redis.dir.path().join("go");
     let words = ["sh", "-c", script, "sh", program, file.to_str().unwrap()];
     let arguments = [&["run"], options, &["a", "--"], &words].concat();
-    Running::start(&mut run(redis, &arguments))
+    Running::start(&mut redis.redlock(&arguments))
 }
 
 /// Lets [`SLOW`] end.
@@ -103,8 +98,10 @@ fn logged(redis: &Redis, options: &str) -> Running {
         trap 'echo killed >>"$HOME/log"' TERM HUP INT
         while read -r line; do lines="$lines$line."; done; echo "$lines" >>"$HOME/log")"#;
     let script = script.replace("OPTIONS", options);
-    let shell = directly(redis, &["bash", "-c", &script, "bash", CLEANER]);
-    Running::start(&mut with_default_signals(shell))
+    Running::start(&mut directly(
+        redis,
+        &["bash", "-c", &script, "bash", CLEANER],
+    ))
 }
 
 /// What the logger has got.
@@ -153,8 +150,7 @@ fn beside_a_daemon(redis: &Redis, options: &str, way: &str) -> Running {
     let script = r#"(read go <"$HOME/gate"; (WAY sleep 50 >/dev/null 2>&1 & echo bystander $!)) &
         exec redlock run OPTIONS a -- sh -c 'echo command $$; exec sleep 50' 2>&1"#;
     let script = script.replace("OPTIONS", options).replace("WAY", way);
-    let shell = directly(redis, &["sh", "-c", &script]);
-    Running::start(&mut with_default_signals(shell))
+    Running::start(&mut sh(redis, &script))
 }
 
 /// Waits until a process is redlock's child.
@@ -198,8 +194,7 @@ fn an_orphan_of_the_command_is_its_work_beside_an_earlier_daemon_whatever_it_dro
     // Its parent has ended before redlock could look, and nothing but a limit tells where it is from.
     let script = r#"(read go <"$HOME/gate") & exec redlock run -k 60s --with-children a -- sh -c '
         (setsid env -i sh -c "echo ready \$\$; exec sleep 50" &); echo command $$'"#;
-    let shell = directly(&redis, &["sh", "-c", script]);
-    let mut run = Running::start(&mut with_default_signals(shell));
+    let mut run = Running::start(&mut sh(&redis, script));
     let (_, orphan) = both(&mut run);
     await_adoption(orphan, &run);
     assert!(!run.has_ended());
@@ -211,19 +206,28 @@ fn an_orphan_of_the_command_is_its_work_beside_an_earlier_daemon_whatever_it_dro
 }
 
 #[test]
-fn a_leftover_whose_parent_had_ended_before_is_noticed_when_it_ends() {
-    let redis = Redis::left_empty();
-    // The shell has waited for its parent when it says its own pid.
-    let orphan = r#"(perl -e "$1" "$2" & exit 0); echo command $$; exec sleep 50"#;
-    let mut run = script(&redis, &["--ttl", "120s", "-k", "60s"], orphan, SLOW);
-    let (_, leftover) = both(&mut run);
-    run.signal(Signal::SIGTERM);
-    run.expect_line("asked");
-    assert!(redis.is_held("a"));
-    let_go(&redis);
-    // Or it would be noticed after a minute.
-    run.finish().assert_code(143);
-    assert!(is_gone(leftover));
+fn after_a_stop_the_lock_is_held_until_the_last_of_the_tree_has_ended_and_was_reaped() {
+    for (how, code) in [
+        (r#"echo command $$; exec perl -e "$1" "$2""#, 0),
+        (r#"perl -e "$1" "$2" & echo command $$; exec sleep 50"#, 143),
+        // The shell has waited for its parent when it says its own pid.
+        (
+            r#"(perl -e "$1" "$2" & exit 0); echo command $$; exec sleep 50"#,
+            143,
+        ),
+    ] {
+        let redis = Redis::left_empty();
+        let mut run = script(&redis, &["--ttl", "120s", "-k", "60s"], how, SLOW);
+        let (_, last) = both(&mut run);
+        run.signal(Signal::SIGTERM);
+        run.expect_line("asked");
+        assert!(redis.is_held("a") && is_alive(last), "{how}");
+        let_go(&redis);
+        // Or it would be noticed after a minute.
+        redis.await_free("a");
+        assert!(is_gone(last), "free, but it is {:?}", state(last));
+        run.finish().assert_code(code).assert_silent();
+    }
 }
 
 #[test]
@@ -245,8 +249,7 @@ fn the_number_of_commands_group_is_not_used_after_command_was_reaped() {
         SLOW,
         file
     );
-    let traced = directly(&redis, &[strace, run].concat());
-    let mut run = Running::start(&mut with_default_signals(traced));
+    let mut run = Running::start(&mut directly(&redis, &[strace, run].concat()));
     let (group, _) = both(&mut run);
     let redlock = redis.holder("a").unwrap();
     send(redlock, libc::SIGTERM);
@@ -342,7 +345,7 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
 fn a_stopped_command_goes_on_to_take_its_term() {
     let redis = Redis::left_empty();
     let arguments = words!("run --ttl 120s -k 60s a -- perl -e", CLEANER);
-    let mut run = Running::start(&mut run(&redis, arguments));
+    let mut run = Running::start(&mut redis.redlock(arguments));
     let command = run.pid_after("ready");
     let _stopped = Stopped::stop(command);
     run.signal(Signal::SIGTERM);
@@ -429,7 +432,7 @@ fn a_signal_that_stops_what_command_has_left_behind_makes_the_run_no_success() {
         let _gate = Gate::new(&redis);
         let command = format!("setsid {AT_THE_GATE} &\necho command $$");
         let options = ["run", "--with-children", "--once", "today", "a", "-c"];
-        let mut run = Running::start(&mut run(&redis, &[&options[..], &[&command]].concat()));
+        let mut run = Running::start(&mut redis.redlock(&[&options[..], &[&command]].concat()));
         let command = run.pid_after("command");
         let descendant = at_the_gate(&redis);
         wait_until("COMMAND is reaped", || state(command).is_none());
@@ -555,7 +558,7 @@ fn without_with_children_descendants_of_a_command_that_ended_by_itself_are_left_
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
         let command = format!("setsid {AT_THE_GATE} & {AT_THE_GATE} & echo started; exit {code}");
-        let end = outcome(&mut run(&redis, &["run", "a", "-c", &command]));
+        let end = outcome(&mut redis.redlock(&["run", "a", "-c", &command]));
         end.assert_code(code).assert_silent();
         let descendant = at_the_gate(&redis);
         assert!(is_alive(descendant));
@@ -584,15 +587,23 @@ fn leftovers_of_a_command_that_was_killed_are_asked_to_stop_before_the_lock_is_f
 }
 
 #[test]
-fn a_deaf_leftover_of_a_command_that_was_killed_is_killed_before_the_lock_is_free() {
-    let redis = Redis::left_empty();
-    let how = r#"setsid perl -e "$1" & echo command $$; wait"#;
-    let mut run = script(&redis, &["--ttl", "60s", "-k", "300ms"], how, DEAF);
-    let (command, leftover) = both(&mut run);
-    send(command, libc::SIGUSR1);
-    redis.await_free("a");
-    assert!(!is_alive(leftover));
-    run.finish().assert_code(128 + libc::SIGUSR1);
+fn a_deaf_leftover_of_a_command_that_was_stopped_or_killed_is_killed_before_the_lock_is_free() {
+    for (how, is_stopped) in [
+        (r#"perl -e "$1" & echo command $$; exec sleep 50"#, true),
+        (r#"setsid perl -e "$1" & echo command $$; wait"#, false),
+    ] {
+        let redis = Redis::left_empty();
+        let mut run = script(&redis, &["--ttl", "60s", "-k", "300ms"], how, DEAF);
+        let (command, leftover) = both(&mut run);
+        let (pid, signal) = match is_stopped {
+            true => (run.pid(), libc::SIGTERM),
+            false => (command, libc::SIGUSR1),
+        };
+        send(pid, signal);
+        redis.await_free("a");
+        assert!(is_gone(leftover), "{how}");
+        run.finish().assert_code(128 + signal);
+    }
 }
 
 /// A script that holds the lock "a" with these options; `rest` follows.
@@ -639,42 +650,14 @@ fn without_with_children_what_a_script_leaves_at_its_end_is_left_alone() {
     gate.open();
 }
 
-#[test]
-fn leftovers_of_a_script_that_was_killed_are_asked_to_stop_before_the_lock_is_free() {
-    for how in [
-        r#"perl -e "$1" & wait"#,
-        r#"(setsid perl -e "$1" & exit 0); echo >fifo"#,
-    ] {
-        let redis = Redis::left_empty();
-        let fifo = redis.dir.path().join("fifo");
-        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let mut script = keeping(&redis, "--ttl 60s -k 30s", "", how);
-        let leftover = script.pid_after("ready");
-        let keeper = keeper(&script);
-        script.signal(Signal::SIGKILL);
-        script.expect_line("cleaned");
-        redis.await_free("a");
-        assert!(!is_alive(leftover), "{how}");
-        wait_until("the keeper is gone", || !is_alive(keeper));
-    }
-}
-
 /// Runs a script as process 1 of a pid namespace whose /proc is still that of the outer one, which is new as well, so
 /// that its numbers are small, to its end; `None` where namespaces aren't permitted.
 fn below_foreign_proc(redis: &Redis, script: &str) -> Option<Outcome> {
     let fifo = redis.dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let mut unshare = vec!["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    if !nix::unistd::geteuid().is_root() {
-        unshare.extend(["--user", "--map-root-user"]);
-    }
-    let mut probe = Command::new(unshare[0]);
-    let probe = probe.args(&unshare[1..]).arg("true").status();
-    if !probe.is_ok_and(|status| status.success()) {
-        return None;
-    }
+    let own = in_own_pids()?;
     let outer = r#"unshare --pid --fork --kill-child sh -c "$1" & wait"#;
-    let words = [&unshare[..], &["sh", "-c", outer, "sh", script]].concat();
+    let words = [&own[..], &["sh", "-c", outer, "sh", script]].concat();
     let mut command = directly(redis, &words);
     Some(outcome(command.current_dir(redis.dir.path())))
 }

@@ -2,7 +2,7 @@
 //! status. Each state is that of a real server. Most of them are lines of tables.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{Shutdown, TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ impl Redis {
                 let run = format!("{settings} redlock -u {url} run a -- echo ran");
                 let is_url = url.contains("://");
                 let command = if is_url { run.as_str() } else { command };
-                let end = outcome(&mut directly(self, &["sh", "-c", command]));
+                let end = outcome(&mut sh(self, command));
                 assert_end(line, &end, status, parts);
             } else if line.starts_with(|first: char| first.is_ascii_uppercase()) {
                 let answer = self.cli(&line.split(' ').collect::<Vec<_>>());
@@ -182,6 +182,13 @@ fn a_cluster_is_78_and_the_prefix_and_the_node_are_named_that_make_it_work() {
         0 {redlock} acquire -q a --ttl 2s && {redlock} run -q a -- true
         0 {redlock} history a | grep -q 'echo ran'"
     ));
+    let prefix = "REDLOCK_PREFIX={redlock}:";
+    let holder = Gated::start(here, &[prefix, "a"]).ready();
+    let waiter = Running::start(&mut here.redlock(&["run", "-q", prefix, "a", "b", "--", "true"]));
+    let queue = ["ZCARD", "{redlock}:{redlock}:a:queue"];
+    wait_until("it waits", || here.cli(&queue) == "1");
+    holder.end();
+    waiter.finish().assert_code(0);
 }
 
 #[test]
@@ -284,7 +291,7 @@ fn line_with(text: &str, run: &mut Running) -> String {
 #[track_caller]
 fn trying(redis: &Redis, line: &str, why: &str) -> Running {
     let line = format!("exec 2>&1; {line}");
-    let mut run = Running::start(&mut directly(redis, &["sh", "-c", &line]));
+    let mut run = Running::start(&mut sh(redis, &line));
     let line = line_with("; still trying (", &mut run);
     assert!(line.contains(why), "{line}");
     run
@@ -381,11 +388,11 @@ fn a_waiter_says_once_that_redis_does_not_answer_and_on_a_terminal_in_one_line_f
     let redis = Redis::start();
     let holder = Gated::start(&redis, &["a"]).ready();
     let words = words!("run REDLOCK_REDIS_TIMEOUT=2s a -- echo ran");
-    let mut terminal = Terminal::start(with_default_signals(redis.redlock(words)));
+    let mut terminal = Terminal::start(redis.redlock(words));
     terminal.resize(24, 40);
     wait_until("it waits", || redis.queue("a").len() == 1);
     let line = "REDLOCK_REDIS_TIMEOUT=2s redlock run a -- true 2>&1";
-    let mut waiter = Running::start(&mut directly(&redis, &["sh", "-c", line]));
+    let mut waiter = Running::start(&mut sh(&redis, line));
     wait_until("both wait", || redis.queue("a").len() == 2);
     redis.stall();
     terminal.wait_until("it is shown a third time", |shown| {
@@ -610,15 +617,20 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
     }
 }
 
-/// A server that greets, answers whatever is asked, and closes the connection.
-fn stranger(greeting: &'static [u8], answer: &'static [u8]) -> u16 {
+/// A server that greets, answers whatever is asked, and closes the connection. Until the client has closed it as well, all that
+/// comes is read: with something unread, its end would be a reset, which may throw the answer away.
+pub fn stranger(greeting: &'static [u8], answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
             let _ = client.write_all(greeting);
-            let _ = client.read(&mut [0; 4096]);
-            let _ = client.write_all(answer);
+            thread::spawn(move || {
+                let _ = client.read(&mut [0; 4096]);
+                let _ = client.write_all(answer);
+                let _ = client.shutdown(Shutdown::Write);
+                while matches!(client.read(&mut [0; 4096]), Ok(1..)) {}
+            });
         }
     });
     port
@@ -749,22 +761,69 @@ fn without_a_url_redlock_says_that_the_locks_are_this_hosts_only() {
     outcome(command.env_remove("REDLOCK_URL")).assert_code(0);
 }
 
+/// A server at whose TLS port each handshake goes on for ever, byte by byte.
+fn endless_handshakes() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            thread::spawn(move || {
+                // The beginning of a record that is said to be 16 KiB long.
+                let _ = client.write_all(&[22, 3, 3, 64, 0]);
+                while client.write_all(&[0]).is_ok() {
+                    thread::sleep(Duration::from_millis(20));
+                }
+            });
+        }
+    });
+    port
+}
+
 #[test]
 fn a_silent_server_is_given_up_after_the_time_to_connect_and_no_later() {
     let redis = Redis::start();
     redis.stall();
     let unresponsive = UnresponsiveServer::new();
-    let urls = [redis.url(), redis.tcp_url(), unresponsive.url()];
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A socket file with one place, which a client has that is never let in.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("full");
+    let full = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+    full.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+    full.listen(0).unwrap();
+    let _first = UnixStream::connect(&path).unwrap();
+    self_signed(dir.path(), "ca", "2", "TRUE");
+    let ca = format!("REDLOCK_TLS_CA={}/ca.crt redlock", dir.path().display());
+    let accepts = "accepts connections, but gives no answer in time … without can't reach";
+    let (silent, redlock) = ("no answer in time", "redlock".to_owned());
+    let servers = [
+        (&redlock, redis.url(), silent),
+        (&redlock, redis.tcp_url(), silent),
+        (&redlock, unresponsive.url(), silent),
+        (
+            &redlock,
+            format!("redis://{}", mute.local_addr().unwrap()),
+            accepts,
+        ),
+        (&redlock, format!("unix://{}", path.display()), silent),
+        (
+            &ca,
+            format!("rediss://localhost:{}", endless_handshakes()),
+            silent,
+        ),
+    ];
+    let lines = [
+        "run a -- echo ran",
+        "run --slots 2 a -- echo ran",
+        "acquire a >/dev/null",
+        "status",
+    ];
+    let rows = servers.iter().flat_map(|(redlock, url, says)| {
+        lines.map(|line| format!("69 REDLOCK_REDIS_TIMEOUT=5s {redlock} -u {url} {line} → {says}"))
+    });
     let began = Instant::now();
     // Side by side, as each waits all the time.
-    thread::scope(|scope| {
-        for (url, options) in urls.iter().flat_map(|url| [(url, ""), (url, "--slots 2")]) {
-            let run = format!("redlock -u {url} run {options} a -- echo ran");
-            let row = format!("69 REDLOCK_REDIS_TIMEOUT=5s {run} → no answer in time");
-            let redis = &redis;
-            scope.spawn(move || redis.play(&row));
-        }
-    });
+    side_by_side(rows, |row| redis.play(&row));
     // A second try would take as long again.
     assert_took_less(began, Duration::from_millis(9_900));
     redis.resume();
@@ -879,7 +938,7 @@ fn a_host_is_found_whatever_its_name_server_answers_about_ipv6_and_by_a_job_when
     let mut gate = Gate::new(&redis);
     let script = r#"echo ready; read line <"$HOME/gate""#;
     let line = format!("{start} redlock -u {url} run --ttl 60s a -c '{script}'");
-    let run = Running::ready(&mut directly(&redis, &["sh", "-c", &line]));
+    let run = Running::ready(&mut sh(&redis, &line));
     wait_until("it tracks its lock", || redis.trackers() > 0);
     for code in [SILENT, SERVFAIL, NXDOMAIN] {
         names.answer_with(code, code);
@@ -994,7 +1053,7 @@ fn a_password_in_the_place_of_the_user_is_never_shown() {
             for words in "run a -- echo ran;status --json;status a;doctor;doctor --json".split(';')
             {
                 let line = format!("redlock -v -u '{url}' {words}");
-                let end = outcome(&mut directly(&redis, &["sh", "-c", &line]));
+                let end = outcome(&mut sh(&redis, &line));
                 assert!(!format!("{end:?}").contains("hunter2"), "{end:?}");
                 if words.starts_with("run") {
                     end.assert_said(77, says);

@@ -2,35 +2,21 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::thread;
 
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, load_scripts};
 
-/// Sends a signal, and waits until it has been read and for longer than the time within which another one counts as it.
-#[track_caller]
-fn send_alone(pid: i32, signal: i32) {
-    send(pid, signal);
-    await_signals_read(pid);
-    thread::sleep(Duration::from_millis(600));
-}
-
 /// Starts a redlock, by a line and these words behind it.
 fn start(redis: &Redis, line: &str, more: &[&str]) -> Running {
-    let command = redis.redlock(&words(line, more));
-    Running::start(&mut with_default_signals(command))
+    Running::start(&mut redis.redlock(&words(line, more)))
 }
 
-/// Ways to wait for the lock "a", each with this limit for the server's answers.
-fn waits(limit: &str) -> [String; 3] {
-    [
-        "run a -- echo ran",
-        "acquire -w 60s a",
-        // The first is taken, and has to be released.
-        "run 0 a -- echo ran",
-    ]
-    .map(|line| format!("REDLOCK_REDIS_TIMEOUT={limit} {line}"))
-}
+/// Ways to wait for the lock "a". Of several locks the first is taken, and has to be released.
+const WAITS: [&str; 3] = [
+    "REDLOCK_REDIS_TIMEOUT=1h run a -- echo ran",
+    "REDLOCK_REDIS_TIMEOUT=1h acquire -w 60s a",
+    "REDLOCK_REDIS_TIMEOUT=1h run 0 a -- echo ran",
+];
 
 /// A run that waits for the lock "a" of another client, in its queue.
 fn waiter(redis: &Redis, line: &str) -> Running {
@@ -67,8 +53,7 @@ fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_inte
         for (limit, interrupted) in [("60s", true), ("1s", false)] {
             let (server, url) = mute();
             let line = format!("{line} -u {url} REDLOCK_REDIS_TIMEOUT={limit}");
-            let command = redlock(&words(&line, &[]));
-            let change = Running::start(&mut with_default_signals(command));
+            let change = Running::start(&mut redlock(&words(&line, &[])));
             let mut request = BufReader::new(server.accept().unwrap().0).lines();
             while request.next().expect("it asks").unwrap() != "EVALSHA" {}
             if interrupted {
@@ -87,50 +72,6 @@ fn a_change_that_redis_does_not_answer_is_said_to_be_possible_also_after_an_inte
     }
 }
 
-#[test]
-fn one_signal_ends_a_wait_in_a_bounded_time_while_redis_stands_still() {
-    let ends_by = |signal: i32| {
-        for line in waits("2s") {
-            let redis = Redis::start();
-            let waiter = waiter(&redis, &line);
-            redis.stall();
-            send(waiter.pid(), signal);
-            let end = waiter.finish();
-            end.assert_code(128 + signal);
-            assert!(!end.stdout.contains("ran"), "{end:?}");
-        }
-    };
-    // Side by side, as each waits most of the time.
-    side_by_side([libc::SIGINT, libc::SIGTERM, libc::SIGHUP], ends_by);
-}
-
-#[test]
-fn a_second_signal_ends_a_withdrawal_that_redis_does_not_answer() {
-    for line in waits("1h") {
-        for signal in [libc::SIGINT, libc::SIGTERM] {
-            let redis = Redis::start();
-            let mut waiter = waiter(&redis, &line);
-            redis.stall();
-            send_alone(waiter.pid(), signal);
-            if !waiter.has_ended() {
-                send(waiter.pid(), signal);
-            }
-            let end = waiter.finish();
-            end.assert_killed_by(signal);
-            assert!(!end.stdout.contains("ran"), "{end:?}");
-        }
-    }
-    let redis = Redis::start();
-    let mut run = patient(&redis, "a");
-    redis.stall();
-    send_alone(run.pid(), libc::SIGTERM);
-    if !run.has_ended() {
-        send(run.pid(), libc::SIGTERM);
-    }
-    run.finish().assert_killed_by(libc::SIGTERM);
-    redis.resume();
-}
-
 /// A run under a lease of three seconds whose COMMAND comes late: these system calls take five seconds
 /// each. Its trace is in the home directory.
 fn slow(redis: &Redis, trace: &[&str]) -> Running {
@@ -141,7 +82,7 @@ fn slow(redis: &Redis, trace: &[&str]) -> Running {
     let strace = ["strace", "-f", "-qq", "-o", log.to_str().unwrap()];
     let run = [REDLOCK, "run", "--ttl", "3s", "-k", "100ms", "a", "--"];
     let words = [&strace, trace, &run, &[command]].concat();
-    Running::start(&mut with_default_signals(directly(redis, &words)))
+    Running::start(&mut directly(redis, &words))
 }
 
 /// A run that loses its lock before COMMAND has started, to one that has it when COMMAND would
@@ -168,25 +109,20 @@ fn assert_executes_nothing(redis: &Redis, first: Running) {
 }
 
 #[test]
-fn a_command_whose_exec_takes_longer_than_the_lease_never_starts() {
-    let redis = Redis::start();
-    // Of the calls of execve only those that name COMMAND.
-    let command = redis.dir.path().join("command");
-    let command = command.to_str().unwrap();
-    let slow_exec = "inject=execve:delay_enter=5000000";
-    let trace = ["-P", command, "-e", "trace=execve", "-e", slow_exec];
-    let first = slow(&redis, &trace);
-    assert_executes_nothing(&redis, first);
-}
-
-#[test]
-fn a_command_whose_process_is_made_when_the_lease_is_over_never_starts() {
-    let redis = Redis::start();
-    let traced = "trace=execve,clone,clone3,fork,vfork";
-    // The first one is COMMAND.
-    let slow_clone = "inject=clone,clone3,fork,vfork:delay_enter=5000000:when=1";
-    let first = slow(&redis, &["-e", traced, "-e", slow_clone]);
-    assert_executes_nothing(&redis, first);
+fn a_command_whose_process_or_exec_comes_when_the_lease_is_over_never_starts() {
+    // Of the calls of execve only those that name COMMAND; of those for processes the first is for COMMAND.
+    let exec = "-e trace=execve -e inject=execve:delay_enter=5000000 -P {}";
+    let process = "-e trace=execve,clone,clone3,fork,vfork \
+                   -e inject=clone,clone3,fork,vfork:delay_enter=5000000:when=1";
+    for trace in [exec, process] {
+        let redis = Redis::start();
+        let command = redis.dir.path().join("command");
+        let command = command.to_str().unwrap();
+        let values = [command];
+        let values = if trace == exec { &values[..] } else { &[] };
+        let first = slow(&redis, &words(trace, values));
+        assert_executes_nothing(&redis, first);
+    }
 }
 
 #[test]
@@ -197,7 +133,7 @@ fn one_signal_ends_a_command_whose_first_question_is_not_answered() {
             let mut command = redlock(&words(line, &[]));
             command.env("REDLOCK_URL", url);
             command.env("REDLOCK_REDIS_TIMEOUT", "1h");
-            let asker = Running::start(&mut with_default_signals(command));
+            let asker = Running::start(&mut command);
             let mut question = listener.accept().unwrap().0;
             assert!(question.read(&mut [0]).unwrap() > 0, "it asks");
             send(asker.pid(), signal);
@@ -208,13 +144,15 @@ fn one_signal_ends_a_command_whose_first_question_is_not_answered() {
 
 #[test]
 fn one_signal_ends_a_wait_and_a_run_whose_release_is_not_answered() {
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        for line in waits("1h") {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        for line in WAITS {
             let redis = Redis::start();
-            let waiter = waiter(&redis, &line);
+            let waiter = waiter(&redis, line);
             redis.stall();
             send(waiter.pid(), signal);
-            waiter.finish().assert_killed_by(signal);
+            let end = waiter.finish();
+            end.assert_killed_by(signal);
+            assert!(!end.stdout.contains("ran"), "{end:?}");
         }
         let redis = Redis::start();
         let run = patient(&redis, "a");
@@ -244,7 +182,7 @@ fn one_signal_ends_a_wait_whose_look_for_a_deadlock_redis_does_not_answer() {
     let line = "REDLOCK_REDIS_TIMEOUT=1h run --ttl 1h a b z -- true";
     let mut waiter = redis.redlock(&words(line, &[]));
     waiter.env("REDLOCK_URL", proxy.url());
-    let waiter = Running::start(&mut with_default_signals(waiter));
+    let waiter = Running::start(&mut waiter);
     looked.recv_timeout(crate::support::TIMEOUT).unwrap();
     let began = Instant::now();
     send(waiter.pid(), libc::SIGINT);
@@ -306,18 +244,4 @@ fn one_signal_ends_a_run_of_many_locks_as_soon_as_that_of_one_while_redis_stands
     redis.resume();
     let free = |name: &String| redis.holder(name).is_none();
     wait_until("all are free", || names.iter().all(free));
-}
-
-#[test]
-fn a_server_that_lets_clients_in_and_does_not_answer_is_told_from_one_out_of_reach() {
-    let (_listener, url) = mute();
-    let place = &url["redis://".len()..];
-    let says = format!("Redis at {place} accepts connections, but gives no answer in time");
-    for line in ["run a -- true", "acquire a", "status"] {
-        let mut command = redlock(&words(line, &[]));
-        command.env("REDLOCK_REDIS_TIMEOUT", "1s");
-        let end = outcome(command.env("REDLOCK_URL", &url));
-        end.assert_said(69, &says);
-        assert!(!end.stderr.contains("can't reach"), "{end:?}");
-    }
 }

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use crate::promises::config::openssl;
 use crate::support::lua::KEYS;
 use crate::support::prelude::*;
 use crate::support::proxy::hashes;
@@ -623,45 +622,6 @@ fn forcing_a_large_group_free_counts_members_that_ended_meanwhile() {
     end.assert_said(0, "forced free");
     end.assert_says("and 249 more");
     holder.end();
-}
-
-/// It gives up in time where there is no answer from this server.
-#[track_caller]
-fn assert_gives_up(url: &str, ca: &str) {
-    let line = "REDLOCK_REDIS_TIMEOUT=500ms status a REDLOCK_URL={} REDLOCK_TLS_CA={}";
-    outcome(&mut redlock(&words(line, &[url, ca]))).assert_said(69, "no answer in time");
-}
-
-#[test]
-fn the_connect_timeout_holds_during_a_handshake_that_never_ends() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("rediss://{}", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        let mut client = listener.accept().unwrap().0;
-        // The beginning of a record that is said to be 16 KiB long.
-        let _ = client.write_all(&[22, 3, 3, 64, 0]);
-        while client.write_all(&[0]).is_ok() {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    });
-    let dir = tempfile::tempdir().unwrap();
-    let new =
-        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout /dev/null -out ca.crt";
-    openssl(dir.path(), new);
-    assert_gives_up(&url, dir.path().join("ca.crt").to_str().unwrap());
-}
-
-#[test]
-fn a_full_socket_file_does_not_hold_up_the_connect_timeout() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("s");
-    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
-    let address = socket2::SockAddr::unix(&path).unwrap();
-    socket.bind(&address).unwrap();
-    socket.listen(0).unwrap();
-    // Somebody is in front of us, and never let in.
-    let _first = UnixStream::connect(&path).unwrap();
-    assert_gives_up(&format!("unix://{}", path.display()), "");
 }
 
 #[test]

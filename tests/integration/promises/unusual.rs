@@ -18,7 +18,7 @@ fn job(redis: &Redis, terminal: &mut Terminal, command: &str) -> (i32, i32) {
 
 /// Starts a command with default signals.
 fn start(redis: &Redis, words: &[&str]) -> Running {
-    Running::start(&mut with_default_signals(directly(redis, words)))
+    Running::start(&mut directly(redis, words))
 }
 
 #[test]
@@ -125,8 +125,7 @@ fn a_command_that_ignores_sigint_gets_sigterm_before_sigkill() {
     // A shell's background job ignores INT. It is in COMMAND's group, which gets the INT.
     let text = r#"perl -e '$| = 1; $SIG{INT} = "IGNORE"; $SIG{TERM} = sub { print "cleaned\n"; exit };
         print "ready\n"; sleep 1 for 1 .. 50' & exec sleep 50"#;
-    let run = redis.run("-k 2s a", text);
-    let run = Running::ready(&mut with_default_signals(run));
+    let run = Running::ready(&mut redis.run("-k 2s a", text));
     run.signal(Signal::SIGINT);
     // Otherwise it was killed unasked.
     assert_eq!(run.finish().stdout, "ready\ncleaned\n");
@@ -141,8 +140,7 @@ fn a_command_that_lived_on_after_an_int_may_leave_a_daemon_behind_as_any_other()
         until read -t 0.1 go <"$HOME/gate"; do :; done
         setsid sh -c 'echo daemon $$; exec sleep 50 >/dev/null 2>&1' &
         until read -t 0.1 go <"$HOME/gate"; do :; done"#;
-    let run = redis.run("-k 500ms a -- bash", text);
-    let mut run = Running::ready(&mut with_default_signals(run));
+    let mut run = Running::ready(&mut redis.run("-k 500ms a -- bash", text));
     run.signal(Signal::SIGINT);
     run.expect_line("heard");
     // Longer than a COMMAND would have to end by that INT.

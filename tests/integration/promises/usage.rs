@@ -45,7 +45,7 @@ fn each_line_that_would_take_another_lock_than_was_meant_is_shown_as_it_was_mean
         let [typed, meant] =
             [typed, meant].map(|line| format!("redlock {line}").replace("CMD", "sh -c 'exit 7'"));
         let shell = |line: &str| {
-            let mut shell = directly(&redis, &["sh", "-c", line]);
+            let mut shell = sh(&redis, line);
             outcome(shell.current_dir(dir.path()))
         };
         let end = shell(&typed);
@@ -153,12 +153,13 @@ fn a_mistake_never_repeats_a_password() {
     assert!(!end.stderr.contains("hunter2"), "{end:?}");
 }
 
-/// Lines that name a lock.
-const NAMES_A_LOCK: &str = "run {} -- true;run a {} -- true;acquire {} --format token;status {};history {};\
-    stop {};release {};release --force {};freeze --reason x {};thaw {};doctor {};extend {}";
+/// Lines that name one lock, which aren't for patterns; and lines that name locks.
+const ONE_LOCK: &str = "run {} -- true;run a {} -- true;acquire {} --format token;guard {} -- true;extend {};\
+    stop {};release {};release --force {};freeze --reason x {};thaw {}";
+const LOCKS: &str = "status {};history {};doctor {}";
 
 #[test]
-fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
+fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated_and_so_is_a_pattern_for_one_lock() {
     let redis = Redis::start();
     for url in [
         "redis://:hunter2@h",
@@ -167,7 +168,7 @@ fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
         "unix:///run/r.sock?pass=hunter2",
         "https://hunter2@h/x",
     ] {
-        for line in NAMES_A_LOCK.split(';') {
+        for line in ONE_LOCK.split(';').chain(LOCKS.split(';')) {
             let end = outcome(&mut redis.redlock(&words(line, &[url])));
             end.assert_said(64, "--url");
             assert!(!format!("{end:?}").contains("hunter2"), "{line}: {end:?}");
@@ -175,6 +176,15 @@ fn a_url_in_the_place_of_a_name_is_refused_and_not_repeated() {
         let shown = mistake(&["run", "a", url]);
         assert!(!shown.contains("hunter2"), "{shown}");
     }
+    for name in ["deploy-*", "deploy-?"] {
+        let says = format!("`redlock status '{name}'` lists the locks that match");
+        for line in ONE_LOCK.split(';') {
+            let end = outcome(&mut redis.redlock(&words(line, &[name])));
+            end.assert_said(64, "can't contain * or ?")
+                .assert_says(&says);
+        }
+    }
+    assert!(redis.keys().is_empty());
     outcome(&mut redis.run("s3://bucket/x", "true")).assert_code(0);
 }
 

@@ -1,5 +1,8 @@
 //! What is seen of a wait, and waiting without taking.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use serde_json::json;
 
 use crate::support::prelude::*;
@@ -8,7 +11,7 @@ use crate::support::pty::Terminal;
 /// Starts a redlock with the words of this line, whose messages come as lines of the run.
 fn heard(redis: &Redis, line: &str) -> Running {
     let script = format!("exec redlock {line} 2>&1");
-    Running::start(&mut directly(redis, &["sh", "-c", &script]))
+    Running::start(&mut sh(redis, &script))
 }
 
 /// A holder of the lock "a" that is known as ci, and whose COMMAND says ready.
@@ -114,19 +117,29 @@ fn quiet_silences_it() {
 }
 
 #[test]
-fn the_name_of_a_holder_cannot_drive_the_terminal() {
+fn text_of_a_holder_cannot_drive_the_terminal_and_is_whole_in_json() {
     let redis = Redis::left_empty();
     let evil = "x\u{1b}[2J\u{7}\r\n\u{9b}31m\u{202e}";
     let words = words!("run --reason {} a -- sh -c {} {}", evil, IDLE, evil);
-    let holder = Running::ready(redis.redlock(words).env("USER", evil));
+    let mut holder = redis.redlock(words);
+    holder.arg(OsStr::from_bytes(b"not \xff UTF-8"));
+    let holder = Running::ready(holder.env("USER", evil));
     let mut waiter = heard(&redis, "run a -- echo ran");
     let line = waiter.line();
     assert!(line.starts_with("redlock: waiting for \"a\""), "{line:?}");
-    let drives = |c: char| c.is_control() || c == '\u{202e}';
-    assert!(!line.contains(drives), "{line:?}");
     // In its user and reason; and in its command, as a shell takes that.
     assert_eq!(line.matches("\\u{1b}[2J").count(), 2, "{line:?}");
     assert_eq!(line.matches("\\033[2J").count(), 1, "{line:?}");
+    let [table, json] = ["status", "status --json"].map(|line| ends(&redis, line).stdout);
+    let locks: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(locks[0]["holders"][0]["reason"], evil);
+    // The heading, the holder and the waiter.
+    assert_eq!(table.lines().count(), 3, "{table:?}");
+    let busy = ends(&redis, "run -n a -- true").stderr;
+    for text in [line, table, json, busy] {
+        let drives = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(!text.contains(drives), "{text:?}");
+    }
     end(holder).assert_code(143);
     waiter.expect_line("ran");
     waiter.finish().assert_code(0);
@@ -159,7 +172,7 @@ fn on_a_terminal_it_is_one_line_that_is_rewritten_and_at_the_end_says_how_long_i
     let command = ["sh", "-c", "echo ready; exec sleep 60"];
     let holder = held(&redis, &["--reason", "a rather long reason"], &command);
     let run = redis.redlock(&["run", "a", "--", "echo", "ran"]);
-    let mut terminal = Terminal::start(with_default_signals(run));
+    let mut terminal = Terminal::start(run);
     terminal.resize(24, 60);
     terminal.wait_until("it is written a third time", |shown| {
         shown.matches("waiting for \"a\"").count() >= 3
@@ -185,7 +198,7 @@ fn on_a_terminal_the_line_is_erased_when_the_wait_ends_in_vain() {
         ("-w 3s a", 75, "redlock: gave up waiting: "),
         ("a", 143, ""),
     ] {
-        let run = with_default_signals(redis.run(options, "true"));
+        let run = redis.run(options, "true");
         let mut terminal = Terminal::start(run);
         terminal.wait_until("the line", |shown| shown.contains("waiting for \"a\""));
         if code == 143 {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::{Gate, REDLOCK, Redis, Scratch, path, script, without_terminal};
+use super::{Gate, REDLOCK, Redis, Scratch, path, script, without_terminal, words};
 
 /// For the start of tests that leave processes behind which have lost their parents, or that want to see
 /// that nothing of the kind is there: on one machine it can't be known whose such a process is. Runs the
@@ -54,6 +54,15 @@ pub fn has_run_among_own_processes() -> bool {
     assert!(output.status.success(), "{stdout}\n{stderr}");
     assert!(stdout.contains("1 passed"), "{stdout}");
     true
+}
+
+/// Words before a command that make it the first process of a pid namespace; `None` if that isn't permitted.
+pub fn in_own_pids() -> Option<Vec<&'static str>> {
+    let mut unshare = words("unshare --pid --fork --kill-child --mount-proc", &[]);
+    if !nix::unistd::geteuid().is_root() {
+        unshare.extend(["--user", "--map-root-user"]);
+    }
+    is_permitted(&[&unshare[..], &["true"]].concat()).then_some(unshare)
 }
 
 /// Whether this command succeeds here: what it needs may not be permitted.

@@ -140,25 +140,24 @@ fn set_mask(mask: u64) {
     }
 }
 
-/// Starts a command with the signals that `ignored` names ignored, all others at their default,
-/// and this mask.
+/// Ignores the signals that `ignored` names, has all others at their default, and sets this mask.
+pub fn set_signals(ignored: fn(i32) -> bool, mask: u64) {
+    for signal in 1..=64 {
+        set_ignored(signal, ignored(signal));
+    }
+    set_mask(mask);
+}
+
+/// Starts a command with these signals.
 pub fn with_signals(mut command: Command, ignored: fn(i32) -> bool, mask: u64) -> Command {
     // SAFETY: system calls only, between fork and exec.
     unsafe {
         command.pre_exec(move || {
-            for signal in 1..=64 {
-                set_ignored(signal, ignored(signal));
-            }
-            set_mask(mask);
+            set_signals(ignored, mask);
             Ok(())
         });
     }
     command
-}
-
-/// Starts a command with all signals at their default, whatever the tests were started with.
-pub fn with_default_signals(command: Command) -> Command {
-    with_signals(command, |_| false, 0)
 }
 
 /// The processes that a process has started.
@@ -184,6 +183,11 @@ pub fn directly(redis: &Redis, command: &[&str]) -> Command {
         .env("HOME", redis.dir.path());
     without_terminal(&mut direct);
     direct
+}
+
+/// A line of a shell that knows this server.
+pub fn sh(redis: &Redis, line: &str) -> Command {
+    directly(redis, &["sh", "-c", line])
 }
 
 /// A hook that notes down each loss of a lock.
@@ -224,9 +228,4 @@ pub fn await_watchdog(redlock: i32) -> i32 {
     await_some("it has a watchdog", || {
         watchdog(redlock).filter(|&pid| state(pid) == Some('S'))
     })
-}
-
-/// From now on nothing kills what this redlock leaves when it is killed, up to its next renewal.
-pub fn await_and_kill_watchdog(redlock: i32) {
-    send(await_watchdog(redlock), libc::SIGKILL);
 }

@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{REDLOCK, Redis, TIMEOUT, await_signals_read, moment, state, wait_until};
+use super::{REDLOCK, Redis, TIMEOUT, await_signals_read, moment, set_signals, state, wait_until};
 
 /// A redlock without any server, and with nothing of the environment the tests run in. Words such as `REDLOCK_SYNC=all`
 /// before COMMAND are variables of its environment.
@@ -50,16 +50,14 @@ pub fn path() -> String {
     )
 }
 
-/// Gives a command a new session, so that it has no controlling terminal, and the signals
-/// back that were ignored where the tests were started in the background.
+/// Gives a command a new session, so that it has no controlling terminal, and all signals at their default, whatever the
+/// tests were started with.
 pub fn without_terminal(command: &mut Command) {
-    // SAFETY: setsid and signal are system calls, allowed between fork and exec.
+    // SAFETY: system calls only, which are allowed between fork and exec.
     unsafe {
         command.pre_exec(|| {
             nix::unistd::setsid()?;
-            for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
-                nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl)?;
-            }
+            set_signals(|_| false, 0);
             Ok(())
         });
     }
