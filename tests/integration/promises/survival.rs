@@ -41,7 +41,7 @@ fn assert_goes_on(redis: &Redis, run: Running, token: &str) {
 #[test]
 fn a_redis_that_restarts_with_its_data_is_not_noticed() {
     let mut redis = Redis::with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let run = run(&redis, "--ttl 10s -k 1s");
+    let run = run(&redis, "--ttl 20s -k 1s");
     let token = redis.cli(&["GET", "redlock:a"]);
     redis.kill();
     redis.start_again();
@@ -117,7 +117,7 @@ fn a_redis_that_refuses_renewals_is_reported_with_why_and_not_with_quiet() {
 #[test]
 fn dropped_connections_and_flushed_scripts_are_not_noticed() {
     let redis = Redis::start();
-    let run = run(&redis, "--ttl 8s -k 200ms");
+    let run = run(&redis, "--ttl 18s -k 200ms");
     let token = redis.cli(&["GET", "redlock:a"]);
     for _ in 0..3 {
         let before = redis.calls("eval");
@@ -131,7 +131,7 @@ fn dropped_connections_and_flushed_scripts_are_not_noticed() {
 #[test]
 fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
     // Half of a lease without an answer is worth a word.
-    for (stall, quiet, ttl) in [(60, "", "6s"), (3_000, "-q", "12s")] {
+    for (stall, quiet, ttl) in [(60, "", "18s"), (3_000, "-q", "12s")] {
         let redis = Redis::start();
         load_scripts(&redis);
         let stall = Action::Stall(Duration::from_millis(stall));
@@ -189,7 +189,7 @@ fn a_lock_whose_answer_was_lost_is_released_over_another_connection() {
     let before = fence();
     let proxy = Proxy::once(&redis, "take", 0, Action::LoseReply);
     let url = proxy.url();
-    let words = words!("-u {} REDLOCK_REDIS_TIMEOUT=500ms run a -- echo ran", &url);
+    let words = words!("-u {} REDLOCK_REDIS_TIMEOUT=4s run a -- echo ran", &url);
     outcome(&mut redis.redlock(words)).assert_printed(69, "");
     redis.await_free("a");
     assert_ne!(fence(), before, "it never had the lock");
@@ -203,7 +203,7 @@ fn a_renewal_that_is_due_while_the_lock_is_being_checked_comes_after_that() {
         "check" => Action::StallReply(Duration::from_millis(500)),
         _ => Action::Pass,
     });
-    let run = run(&redis, &format!("-u {} --ttl 9s -k 100ms", proxy.url()));
+    let run = run(&redis, &format!("-q -u {} --ttl 9s -k 100ms", proxy.url()));
     let token = redis.cli(&["GET", "redlock:a"]);
     // Each change of the key is followed by a check, so that one is nearly always under way.
     let renewals = proxy.answered("renew");
@@ -222,7 +222,7 @@ fn a_renewal_without_an_answer_is_sent_again_within_the_lease_however_long_the_c
     // The first one is lost, and its connection stays open.
     let proxy = Proxy::once(&redis, "renew", 0, Action::LoseRequest);
     let url = proxy.url();
-    let patient = format!("-u {url} --ttl 10s -k 200ms REDLOCK_REDIS_TIMEOUT=20s");
+    let patient = format!("-q -u {url} --ttl 12s -k 200ms REDLOCK_REDIS_TIMEOUT=24s");
     let mut run = run(&redis, &patient);
     let token = redis.cli(&["GET", "redlock:a"]);
     wait_until("it is renewed, or has ended", || {

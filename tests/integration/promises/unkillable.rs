@@ -139,10 +139,10 @@ fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run(
     for ends_by in ["itself", "stop", "lease"] {
         let redis = Redis::start();
         let script = r#"echo "$REDLOCK_HELD"; exec sleep 50"#;
-        let acquires = r#"eval "$(redlock acquire --ttl 5s a)"; eval "$0""#;
+        let acquires = r#"eval "$(redlock acquire --ttl 8s a)"; eval "$0""#;
         let mut run = Running::start(&mut match ends_by {
             "lease" => directly(&redis, &["sh", "-c", acquires, script]),
-            _ => redis.redlock(words!("run --ttl 5s -k 300ms a -c", script)),
+            _ => redis.redlock(words!("run --ttl 8s -k 300ms a -c", script)),
         });
         let held = run.line();
         let guard = r#"exec ./redlock guard -k 300ms -c "$0" 2>&1"#;
@@ -155,7 +155,7 @@ fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run(
         if ends_by == "itself" {
             run.signal(Signal::SIGTERM);
         }
-        let lease_ends = Instant::now() + Duration::from_secs(5);
+        let lease_ends = Instant::now() + Duration::from_secs(8);
         let who = format!("process {roots} (head of root): not permitted; the lock is kept");
         line_with(&who, &mut guard);
         wait_until("the run's lease is over", || Instant::now() > lease_ends);
