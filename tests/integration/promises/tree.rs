@@ -595,9 +595,10 @@ fn a_deaf_leftover_of_a_command_that_was_stopped_or_killed_is_killed_before_the_
         let redis = Redis::left_empty();
         let mut run = script(&redis, &["--ttl", "60s", "-k", "300ms"], how, DEAF);
         let (command, leftover) = both(&mut run);
-        let (pid, signal) = match is_stopped {
-            true => (run.pid(), libc::SIGTERM),
-            false => (command, libc::SIGUSR1),
+        let (pid, signal) = if is_stopped {
+            (run.pid(), libc::SIGTERM)
+        } else {
+            (command, libc::SIGUSR1)
         };
         send(pid, signal);
         redis.await_free("a");
