@@ -78,10 +78,7 @@ redis-server||redis-server --daemonize yes
 valkey-server||valkey-server --daemonize yes
 apt-get|sudo apt-get install -y redis-server|
 dnf|sudo dnf install -y redis|sudo systemctl start redis
-apk|apk add redis|redis-server --daemonize yes
-pacman|sudo pacman -S valkey|sudo systemctl start valkey
-docker||docker run -d -p 127.0.0.1:6379:6379 redis
-podman||podman run -d -p 127.0.0.1:6379:6379 docker.io/redis";
+docker||docker run -d -p 127.0.0.1:6379:6379 redis";
 
 /// Returns the end of an error's message with the line that installs or starts a server here.
 fn how_to_start(error: &Error) -> String {

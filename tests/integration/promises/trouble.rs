@@ -714,7 +714,7 @@ fn where_no_url_was_given_and_nothing_listens_the_line_that_starts_a_server_here
         69 {up} -u redis://127.0.0.1:6379 status' → connection refused … without /etc/redlock.env"
     ));
     for line in [
-        "podman; podman run -d -p 127.0.0.1:6379:6379 docker.io/redis",
+        "docker; docker run -d -p 127.0.0.1:6379:6379 redis",
         "apt-get; sudo apt-get install -y redis-server",
         "redis-server; redis-server --daemonize yes",
     ] {
