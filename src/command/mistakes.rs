@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
 
 use super::corrections::{corrected, reads, shown_word};
-use super::usage::{NO_PASSWORD_COMMAND, with_help};
+use super::usage::with_help;
 use crate::cli;
 use crate::decide::exit::Exit;
 use crate::report;
@@ -136,6 +136,7 @@ const OTHER_OPTIONS: &str = "\
 --command|put -c SCRIPT
 --fcntl|leave it out, as redlock locks no file
 --pass|give a guard --held -, a run in a freeze --ignore-freeze, and a password REDLOCK_PASSWORD_FILE
+--password-command|have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE
 --password|set REDLOCK_PASSWORD_FILE=FILE, as anyone on this host can read a command line
 --host --port|put -u redis://HOST:PORT
 --priority --lifo|leave it out; waiters are served in order, so use --slots N or two locks
@@ -198,10 +199,7 @@ fn wrong_command(error: &clap::Error, typed: &Typed) -> Option<String> {
 
 /// Returns the sentence for an option that redlock doesn't have, if it is another program's.
 fn other_option(option: &str, typed: &Typed) -> Option<String> {
-    let instead = match option {
-        "--password-command" => NO_PASSWORD_COMMAND,
-        _ => instead(OTHER_OPTIONS, OsStr::new(option))?,
-    };
+    let instead = instead(OTHER_OPTIONS, OsStr::new(option))?;
     if let Some(meant) = instead.strip_prefix('?') {
         let has_meant = typed.has_option(meant);
         return has_meant.then(|| format!("no option {option}; did you mean --{meant}?"));

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::config::{BadConfig, Sources};
+use crate::config::BadConfig;
 use crate::decide::exit::Exit;
 use crate::pattern::is_pattern;
 use crate::protocol::{Cause, Error, ErrorKind, Name};
@@ -68,10 +68,6 @@ fn unread_variable(error: &Error) -> String {
     format!("; {name} is set, but {instead}")
 }
 
-/// Replacement of a removed setting, in words.
-pub(super) const NO_PASSWORD_COMMAND: &str =
-    "have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE";
-
 /// Programs that get a server for this host, each with what installs the server, and what starts it then.
 const SERVERS: &str = "\
 redis-server||redis-server --daemonize yes
@@ -126,10 +122,6 @@ pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
     }
     if let Some(error) = error.downcast_ref::<Error>() {
         line = line + &how_to_start(error) + &unread_variable(error);
-        let sources = Sources::read().ok().filter(|_| exit == Exit::Refused);
-        if let Some(place) = sources.and_then(|sources| sources.password_command()) {
-            line = format!("{line}; {place} isn't read: {NO_PASSWORD_COMMAND}");
-        }
         if error.doctor_knows_more {
             line += DOCTOR;
         }

@@ -216,11 +216,6 @@ impl Sources {
         self.get(name)?.value.parse().ok()
     }
 
-    /// Returns where a setting of earlier versions is, without which a password may be missing.
-    pub fn password_command(&self) -> Option<String> {
-        self.get("PASSWORD_COMMAND").map(Setting::location)
-    }
-
     /// Names the settings that have no effect: those of an earlier version, and in the environment unknown ones.
     ///
     /// # Errors

@@ -352,28 +352,6 @@ fn what_is_no_settings_file_is_78_and_named_and_makes_nothing_wait() {
 }
 
 #[test]
-fn where_a_password_is_missing_a_removed_password_command_is_named_with_its_place() {
-    let redis = Redis::with(&["--requirepass", "mine"]);
-    let url = redis.tcp_url();
-    let text = format!("REDLOCK_URL={url}\nREDLOCK_PASSWORD_COMMAND=hunter2\n");
-    let file = configured(&text);
-    let is_answered = |url: &str, variable: &str, code: i32, says: &str| {
-        let line = "REDLOCK_PASSWORD_COMMAND={} run a -u {} -- true";
-        let end = with_file(file.path(), &words(line, &[variable, url]));
-        end.assert_said(code, says);
-        assert_eq!(end.stderr.is_empty(), code == 0, "{end:?}");
-        assert!(!end.stderr.contains("hunter2"), "{end:?}");
-    };
-    let instead = "REDLOCK_PASSWORD_COMMAND isn't read: have a timer write the password to a file, \
-                   and set REDLOCK_PASSWORD_FILE=FILE";
-    let path = file.path().join("redlock.env");
-    is_answered(&url, "", 77, &format!("{}:2: {instead}", path.display()));
-    is_answered(&url, "hunter2", 77, &format!("; {instead}"));
-    let with_password = format!("redis://:mine@127.0.0.1:{}", redis.port);
-    is_answered(&with_password, "hunter2", 0, "");
-}
-
-#[test]
 fn a_configuration_file_on_a_read_only_mount_is_used_whatever_its_mode() {
     return_unless!(crate::support::is_permitted(&["unshare", "-m", "true"]));
     let directory = tempfile::tempdir().unwrap();
