@@ -78,13 +78,11 @@ mod typed;
 mod variables;
 
 use std::ffi::OsString;
-use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
 use crate::config::{Settings, Sources};
 use crate::decide::exit::Exit;
-use crate::typed::Typed;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -95,7 +93,7 @@ fn main() -> ExitCode {
     }
     let (exit, is_evaluated) = match typed::read_usual(&words) {
         Some(cli) => (perform(cli, &words), false),
-        None => by_clap(words),
+        None => by_clap(&words),
     };
     if is_evaluated {
         command::fail_eval(exit);
@@ -108,16 +106,16 @@ fn main() -> ExitCode {
 }
 
 /// Any command line.
-fn by_clap(words: Vec<OsString>) -> (Exit, bool) {
-    // The process ends soon, and freeing all that clap has defined would take a twentieth of a short run's instructions.
-    let mut typed = ManuallyDrop::new(Typed::new(words));
-    let exit = match typed.read() {
-        Ok(cli) => perform(cli, &typed.words),
+fn by_clap(words: &[OsString]) -> (Exit, bool) {
+    let read = typed::read(words);
+    let is_evaluated = typed::is_evaluated(read.as_ref().ok(), words);
+    let exit = match read {
+        Ok(cli) => perform(cli, words),
         Err(error) => {
-            command::usage(&error, &typed).unwrap_or_else(|error| command::fail(&error, &[]))
+            command::usage(&error, words).unwrap_or_else(|error| command::fail(&error, &[]))
         }
     };
-    (exit, typed.is_evaluated())
+    (exit, is_evaluated)
 }
 
 fn perform(cli: Cli, typed: &[OsString]) -> Exit {

@@ -1,23 +1,25 @@
 //! Command lines that show a mistake, as they were probably meant: each is shown whole, to be pasted, without URLs.
-//! It corrects only what shows in the words; a line that clap takes and that shows no mistake stays as it is.
+//! clap reads each line that could have been meant, so no second parser is needed.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::usage::{is_private_url, program_path};
+use clap::error::ContextKind;
+
+use super::usage::{is_private_url, program_path, with_help};
 use crate::cli;
 use crate::decide::exit::Exit;
 use crate::protocol::Name;
 use crate::report::{self, quote};
-use crate::typed::{Typed, Word, attached};
+use crate::typed;
 
-/// A mistake that shows in the words: what is wrong, and the words as they were probably meant.
-type Correction = (String, Vec<OsString>);
+/// A mistake that shows in the words: the fault, and the words as they were probably meant.
+type Correction = (&'static str, Vec<OsString>);
 
-/// All that is known of such mistakes; where several show, those in front are mended first.
-const CORRECTIONS: [fn(&Typed) -> Option<Correction>; 6] = [
-    typographic,
+/// All corrections; of several mistakes in a line, the first in this order is the one that is named.
+const CORRECTIONS: [fn(&[OsString]) -> Option<Correction>; 5] = [
     run_missing,
     duration_in_parts,
     options_after_dashes,
@@ -25,19 +27,37 @@ const CORRECTIONS: [fn(&Typed) -> Option<Correction>; 6] = [
     dashes_missing,
 ];
 
-/// What is wrong with words that show a mistake, and the line to type: with all mistakes mended.
+/// Returns the fault of words that show a mistake, and the line to type: with all mistakes corrected.
 pub(super) fn corrected(words: &[OsString]) -> Option<String> {
-    let mut typed = Typed::new(words.to_vec());
-    let mut said = None;
+    let mut words = words.to_vec();
+    let mut fault = None;
     for _ in CORRECTIONS {
         let mut all = CORRECTIONS.iter();
-        let Some((what, words)) = all.find_map(|correct| correct(&typed)) else {
+        let Some((what, meant)) = all.find_map(|correct| correct(&words)) else {
             break;
         };
-        said.get_or_insert(what);
-        typed = Typed::new(words);
+        fault.get_or_insert(what);
+        words = meant;
     }
-    said.map(|said| format!("{said}: redlock {}", shown_line(&typed)))
+    let fault = fault?;
+    // Only clap can tell which word is the URL, which may contain a password.
+    let Ok(cli) = typed::read(&words) else {
+        return Some(with_help(fault, typed::command(&words).as_deref()));
+    };
+    let shown = words.iter().map(|word| {
+        let text = word.to_string_lossy();
+        let option = cli
+            .common
+            .url
+            .as_ref()
+            .and_then(|url| text.strip_suffix(url));
+        match option.filter(|option| option.is_empty() || option.starts_with('-')) {
+            Some(option) => format!("{option}URL"),
+            None => shown_word(word),
+        }
+    });
+    let line = shown.collect::<Vec<_>>().join(" ");
+    Some(format!("{fault}: redlock {line}"))
 }
 
 /// Refuses a line that clap takes, and that would take other locks than were meant.
@@ -50,12 +70,10 @@ pub fn mistyped(words: &[OsString]) -> Option<Exit> {
     Some(Exit::Usage)
 }
 
-/// Whether a line is worth a closer look.
+/// Returns true if a line is worth a closer look.
 fn may_be_mistyped(words: &[OsString]) -> bool {
-    let dashes = words.iter().position(|word| word == "--");
-    let (before, after) = words.split_at(dashes.unwrap_or(words.len()));
+    let (before, after) = words.split_at(dashes(words).unwrap_or(words.len()));
     after.get(1).is_some_and(is_option)
-        || before.iter().any(|word| !word.as_bytes().is_ascii())
         || before.windows(2).any(|two| {
             is_option(&two[1]) && is_shell(&two[0])
                 || two[0].as_bytes().iter().any(u8::is_ascii_digit)
@@ -63,64 +81,25 @@ fn may_be_mistyped(words: &[OsString]) -> bool {
         })
 }
 
-/// The hyphens and dashes of text processors, of which none begins an option.
-const DASHES: &[char] = &[
-    '\u{2010}', '\u{2011}', '\u{2012}', '\u{2013}', '\u{2014}', '\u{2015}', '\u{2212}',
-];
-
-/// Their quotes, which no shell removes. (The apostrophe is one that closes.)
-const OPENING: &[char] = &['\u{2018}', '\u{201c}', '\u{201e}'];
-const CLOSING: char = '\u{201d}';
-
-/// Dashes and quotes that a text processor has put in the place of those that were typed.
-fn typographic(typed: &Typed) -> Option<Correction> {
-    let kinds = typed.kinds();
-    let is_typographic =
-        |text: &str| text.starts_with(DASHES) || text.contains(OPENING) || text.contains(CLOSING);
-    let (at, text) = typed.words.iter().enumerate().find_map(|(at, word)| {
-        let text = word.to_str().filter(|text| is_typographic(text))?;
-        (kinds[at] == Word::Plain).then_some((at, text))
-    })?;
-    let mut words = typed.words.clone();
-    let wrong = format!("{} has a typographic", shown_word(&words[at]));
-    if text.starts_with(DASHES) {
-        let name = text.trim_start_matches(DASHES);
-        let long = name.split('=').next().unwrap_or(name);
-        let is_long = name.is_empty() || typed.has_option(long);
-        words[at] = format!("{}{name}", if is_long { "--" } else { "-" }).into();
-        let wrong = format!("{wrong} dash instead of a -");
-        return Some((wrong, words));
-    }
-    // The shell has split what stands between them.
-    let opens = |at: &usize| words[*at].to_string_lossy().contains(OPENING);
-    let first = (0..=at).rev().find(opens).unwrap_or(at);
-    let whole = words[first..=at].join(OsStr::new(" "));
-    let is_quote = |c: char| OPENING.contains(&c) || c == CLOSING || c == '\u{2019}';
-    let whole = whole.to_string_lossy().replace(is_quote, "");
-    words.splice(first..=at, [whole.into()]);
-    let wrong = format!("{wrong} quote, which a shell treats as an ordinary character");
-    Some((wrong, words))
-}
-
 /// A lock's name, or options of `run`, without the `run`.
-fn run_missing(typed: &Typed) -> Option<Correction> {
-    if typed.command().is_some() {
+fn run_missing(words: &[OsString]) -> Option<Correction> {
+    if typed::command(words).is_some() {
         return None;
     }
-    let mut kinds = typed.kinds().into_iter();
-    let begins = kinds.position(|kind| matches!(kind, Word::Plain | Word::UnknownOption))?;
-    let words = with(&typed.words, begins, "run".into());
-    // Where no -- says so, a program after the name does: `flock FILE cmd`.
-    let has_program = || {
-        let (_, words) = dashes_missing(&Typed::new(words.clone()))?;
-        let dashes = words.iter().position(|word| word == "--")?;
-        Some(reads(&words) && is_program(words.get(dashes + 1)?))
+    let is_meant = |words: &Vec<OsString>| {
+        // A program after the name shows as much as a -- does: `flock FILE cmd`.
+        let has_program = || {
+            let (_, words) = dashes_missing(words)?;
+            Some(is_program(words.get(dashes(&words)? + 1)?))
+        };
+        reads(words) || has_program() == Some(true)
     };
-    let wrong = "put run before the lock's name and its options";
-    (reads(&words) || has_program() == Some(true)).then(|| (wrong.into(), words))
+    let mut lines = places(words, 0).rev().map(|at| with(words, at, "run"));
+    let meant = lines.find(is_meant)?;
+    Some(("put run before the lock's name and its options", meant))
 }
 
-/// Whether a word is a duration with a unit, or the unit alone.
+/// Returns true for a duration with a unit, or for the unit alone.
 fn is_part_of_duration(word: &str) -> bool {
     let is_read = |text: &str| cli::duration(text).is_ok();
     match word.chars().next() {
@@ -131,84 +110,70 @@ fn is_part_of_duration(word: &str) -> bool {
 }
 
 /// A duration that the shell has split: its rest would be the name of a lock.
-fn duration_in_parts(typed: &Typed) -> Option<Correction> {
-    let kinds = typed.kinds();
-    let plain = |at: usize| {
-        let is_plain = kinds.get(at) == Some(&Word::Plain);
-        typed.words.get(at).filter(|_| is_plain)?.to_str()
-    };
-    let takes_duration = |option: &clap::Arg| {
-        let names = option.get_value_names().unwrap_or_default();
-        names.iter().any(|name| name == "TIME")
-    };
-    (0..kinds.len()).find_map(|at| {
-        let text = typed.words[at].to_str()?;
-        let begun = match kinds[at] {
-            Word::Value(option) if takes_duration(option) => text,
-            Word::Option(option) if takes_duration(option) => attached(option, text)?,
-            _ => return None,
+fn duration_in_parts(words: &[OsString]) -> Option<Correction> {
+    let before = words.iter().take_while(|word| *word != "--");
+    let texts: Vec<&str> = before.map(|word| word.to_str()).collect::<Option<_>>()?;
+    (1..texts.len()).find_map(|at| {
+        let (text, next) = (texts[at - 1], texts[at]);
+        let (option, begun) = text.split_at(text.find(|c: char| c.is_ascii_digit())?);
+        let whole = begun.to_owned() + next;
+        if !is_part_of_duration(next) || cli::duration(&whole).is_err() {
+            return None;
+        }
+        // clap names the option of a value that is no duration.
+        let line = |value: &str| {
+            let word = OsString::from(format!("{option}{value}"));
+            [&words[..at - 1], &[word]].concat()
         };
-        plain(at + 1).filter(|next| !begun.is_empty() && is_part_of_duration(next))?;
-        let rest: Vec<&str> = (at + 1..).map_while(plain).take(8).collect();
-        let is_whole =
-            |parts: &usize| cli::duration(&(begun.to_owned() + &rest[..*parts].concat())).is_ok();
-        let parts = (1..=rest.len()).rev().find(is_whole)?;
-        let mut words = typed.words.clone();
-        let whole = text.to_owned() + &rest[..parts].concat();
-        words.splice(at..=at + parts, [whole.into()]);
-        let wrong = "a duration is one word".into();
-        Some((wrong, words))
+        let error = typed::read(&line("x")).err()?;
+        let is_value = typed::context(&error, ContextKind::InvalidValue) == ["x"]
+            && typed::context(&error, ContextKind::InvalidArg)
+                .concat()
+                .ends_with("<TIME>");
+        let meant = || [&line(&whole), &words[at + 1..]].concat();
+        is_value.then(|| ("a duration is one word", meant()))
     })
 }
 
 /// Options of `run` that would be COMMAND.
-fn options_after_dashes(typed: &Typed) -> Option<Correction> {
-    let at = typed.words.iter().position(|word| word == "--")?;
-    if typed.name() != Some("run") || !is_option(typed.words.get(at + 1)?) {
+fn options_after_dashes(words: &[OsString]) -> Option<Correction> {
+    let at = dashes(words).filter(|_| is_run(words))?;
+    if !is_option(words.get(at + 1)?) {
         return None;
     }
-    let meant = Typed::new([&typed.words[..at], &typed.words[at + 1..]].concat());
-    let kinds = meant.kinds();
-    if !matches!(kinds[at], Word::Option(_)) {
-        return None;
-    }
-    let words = if kinds[at..].iter().any(is_script) {
-        meant.words
+    let meant = [&words[..at], &words[at + 1..]].concat();
+    let meant = if reads(&meant) {
+        meant
     } else {
-        let program = kinds[at..].iter().position(|kind| *kind == Word::Plain)?;
-        with(&meant.words, at + program, "--".into())
+        let program = places(&meant, at).find(|at| may_be_command(&meant, *at))?;
+        with(&meant, program, "--")
     };
-    let wrong = "redlock's own options go before the --".into();
-    Some((wrong, words))
+    Some(("redlock's own options go before the --", meant))
 }
 
 /// A COMMAND without a lock.
-fn name_missing(typed: &Typed) -> Option<Correction> {
-    if typed.name() != Some("run") {
+fn name_missing(words: &[OsString]) -> Option<Correction> {
+    if !is_run(words) || reads(words) {
         return None;
     }
-    let kinds = typed.kinds();
-    let find = |wanted| kinds.iter().position(|kind| *kind == wanted);
-    let (at, words) = match (find(Word::Plain), find(Word::Dashes)) {
-        (None, Some(dashes)) => (dashes, typed.words.clone()),
-        (Some(first), None) => {
-            let program = &typed.words[first];
-            let mut others = typed.words[first + 1..].iter().zip(&kinds[first + 1..]);
-            let is_only = others.clone().any(|(_, kind)| *kind == Word::Plain)
-                && !others.any(|(word, kind)| *kind == Word::Plain && is_program(word));
-            let is_command = is_program(program) && (is_only || program.as_bytes().contains(&b'/'));
-            let is_strange = kinds[..first].contains(&Word::UnknownOption);
-            if !is_command || is_strange || kinds.iter().any(is_script) {
-                return None;
-            }
-            (first, with(&typed.words, first, "--".into()))
+    let (at, words) = if let Some(at) = dashes(words) {
+        (at, words.to_vec())
+    } else {
+        let with_name = |at: usize| with(&with(words, at, "--"), at, "x");
+        let is_first = |at: &usize| !is_option(&words[*at]) && reads(&with_name(*at));
+        let first = places(words, 0).find(is_first)?;
+        let (program, others) = words[first..].split_first()?;
+        let mut others = others.iter().filter(|word| !is_option(word)).peekable();
+        let is_only = others.peek().is_some() && !others.any(|word| is_program(word));
+        if !is_program(program) || !(is_only || program.as_bytes().contains(&b'/')) {
+            return None;
         }
-        _ => return None,
+        (first, with(words, first, "--"))
     };
     let command = words.get(at + 1..).filter(|command| !command.is_empty())?;
-    let name = lock_for(command).into();
-    let wrong = "no lock NAME given; to use the command's name as the lock's name";
-    Some((wrong.into(), with(&words, at, name)))
+    let words = with(&words, at, lock_for(command));
+    let fault = "no lock NAME given; to use the command's name as the lock's name";
+    reads(&words).then_some((fault, words))
 }
 
 /// A name for the lock of a command: that of its program, or of the script that a shell is to run.
@@ -222,44 +187,61 @@ fn lock_for(command: &[OsString]) -> String {
 }
 
 /// The `--` is missing.
-fn dashes_missing(typed: &Typed) -> Option<Correction> {
-    let kinds = typed.kinds();
-    if typed.name() != Some("run") || kinds.contains(&Word::Dashes) {
+fn dashes_missing(words: &[OsString]) -> Option<Correction> {
+    if !is_run(words) || dashes(words).is_some() {
         return None;
     }
-    let plain = (0..kinds.len()).filter(|&at| kinds[at] == Word::Plain);
-    // The first word is a name, whatever it is. So may those be that follow it, up to one that can be executed.
-    let others: Vec<usize> = plain.skip(1).collect();
-    let has_script =
-        |&at: &usize| is_shell(&typed.words[at]) && kinds.get(at + 1).is_some_and(is_script);
-    // Else the script of a -c is what is to be run.
-    if kinds.iter().any(is_script) && !others.iter().any(has_script) {
-        return None;
-    }
-    let mut programs = others.iter().filter(|&&at| is_program(&typed.words[at]));
-    let program = *programs.next().or(others.first())?;
-    let is_strange = kinds[..program].contains(&Word::UnknownOption);
-    let words = || with(&typed.words, program, "--".into());
-    (!is_strange).then(|| ("put -- before the command".into(), words()))
+    // A line that clap takes has a script, unless that script is a shell's own.
+    let is_whole = reads(words);
+    let is_command = |at: &usize| {
+        let has_option = || words.get(at + 1).is_some_and(is_option);
+        let is_command = if is_whole {
+            is_shell(&words[*at]) && has_option()
+        } else {
+            is_program(&words[*at])
+        };
+        is_command && may_be_command(words, *at)
+    };
+    // Several names may stand before COMMAND. If no word is a program, only one does.
+    let first = || places(words, 0).find(|at| !is_whole && may_be_command(words, *at));
+    let at = places(words, 0).find(is_command).or_else(first)?;
+    Some(("put -- before the command", with(words, at, "--")))
+}
+
+/// Returns true if COMMAND may begin at this word.
+fn may_be_command(words: &[OsString], at: usize) -> bool {
+    !is_option(&words[at]) && reads(&with(words, at, "--"))
+}
+
+/// Most words that are tried, each by clap.
+const MOST_WORDS: usize = 20;
+
+/// Returns the places of words, from the first place on and before the `--`, that may be the wrong ones.
+fn places(words: &[OsString], first: usize) -> Range<usize> {
+    let end = dashes(words).map_or(words.len(), |at| at + 1);
+    first..end.min(first + MOST_WORDS)
+}
+
+fn dashes(words: &[OsString]) -> Option<usize> {
+    words.iter().position(|word| word == "--")
 }
 
 /// The words with another among them, at that place.
-fn with(words: &[OsString], at: usize, added: OsString) -> Vec<OsString> {
-    [&words[..at], &[added], &words[at..]].concat()
+fn with(words: &[OsString], at: usize, added: impl Into<OsString>) -> Vec<OsString> {
+    [&words[..at], &[added.into()], &words[at..]].concat()
 }
 
-/// Whether clap takes these words for a command, or for options in front of one.
+/// Returns true if clap takes these words for a command, or for options in front of one.
 pub(super) fn reads(words: &[OsString]) -> bool {
-    Typed::new(words.to_vec()).read().is_ok()
+    typed::read(words).is_ok()
+}
+
+fn is_run(words: &[OsString]) -> bool {
+    typed::command(words).is_some_and(|name| name == "run")
 }
 
 fn is_option(word: &OsString) -> bool {
     word.len() > 1 && word.as_bytes()[0] == b'-'
-}
-
-/// Whether this is the option of `run` for a script.
-fn is_script(kind: &Word) -> bool {
-    matches!(kind, Word::Option(option) if option.get_long() == Some("shell"))
 }
 
 /// The shells that `-c` is an option of, too.
@@ -272,31 +254,10 @@ fn is_shell(word: &OsString) -> bool {
 
 /// A word as a shell takes it in, unless it is a URL, which may contain a password.
 pub(super) fn shown_word(word: &OsStr) -> String {
-    if word.to_string_lossy().contains("://") {
+    if is_private_url(&word.to_string_lossy()) {
         return "URL".into();
     }
     quote(word).into_owned()
-}
-
-/// A line as it may be typed, after `redlock`. A URL may contain a password, and isn't repeated.
-fn shown_line(typed: &Typed) -> String {
-    let is_url = |option: &clap::Arg| option.get_long() == Some("url");
-    let words = typed.words.iter().zip(typed.kinds());
-    let shown = words.map(|(word, kind)| {
-        let text = word.to_string_lossy();
-        match kind {
-            Word::Value(option) if is_url(option) => "URL".into(),
-            Word::Option(option) if is_url(option) => {
-                let value = attached(option, &text);
-                let name = value.map_or(&*text, |value| &text[..text.len() - value.len()]);
-                format!("{name}{}", value.map_or("", |_| "URL"))
-            }
-            Word::AfterDashes if is_private_url(&text) => "URL".into(),
-            Word::AfterDashes => quote(word).into_owned(),
-            _ => shown_word(word),
-        }
-    });
-    shown.collect::<Vec<String>>().join(" ")
 }
 
 /// Returns true if this can be executed.

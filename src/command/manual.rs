@@ -13,8 +13,7 @@ use super::usage::refuse;
 use crate::cli;
 use crate::decide::exit::Exit;
 use crate::pattern::nearest;
-use crate::typed::Typed;
-use crate::{report, sys};
+use crate::{report, sys, typed};
 
 // The file names and texts of all pages: `PAGES`.
 include!(concat!(env!("OUT_DIR"), "/pages.rs"));
@@ -25,8 +24,8 @@ pub fn help(options: &cli::Help) -> Result<Exit> {
         return print_help(None, true);
     };
     // A command may have another name.
-    let command = Typed::new(vec![name.into()]);
-    let wanted = short(command.name().unwrap_or(name));
+    let command = typed::command(&[name.into()]);
+    let wanted = short(command.as_deref().unwrap_or(name));
     let Some((_, page)) = PAGES.iter().find(|(file, _)| short(file) == wanted) else {
         let meant = nearest(name, pages());
         let meant = meant.map(|meant| format!("; did you mean {meant}?"));

@@ -12,29 +12,21 @@ use super::usage::with_help;
 use crate::cli;
 use crate::decide::exit::Exit;
 use crate::report;
-use crate::typed::{Typed, Word};
+use crate::typed;
 
-/// Answers what clap didn't take for a command: help on stdout, a mistake in a line on stderr.
-pub fn usage(error: &clap::Error, typed: &Typed) -> Result<Exit> {
-    let words = &typed.words;
+/// Answers words that clap didn't take for a command: help on stdout, a mistake in a line on stderr.
+pub fn usage(error: &clap::Error, words: &[OsString]) -> Result<Exit> {
     if error.kind() == ErrorKind::DisplayHelp {
         let mut before_dashes = words.iter().take_while(|word| *word != "--");
-        return print_help(typed.name(), before_dashes.any(|word| word == "--help"));
+        let name = typed::command(words);
+        return print_help(name.as_deref(), before_dashes.any(|word| word == "--help"));
     }
-    let at = typed.command_at.filter(|_| typed.command().is_none());
-    match at.map(|at| (words[at].to_str(), &words[at + 1..])) {
-        Some((Some("version"), rest)) if rest.iter().all(is_verbose) => {
-            super::version(words.iter().any(is_verbose))
-        }
-        _ => {
-            report::error(mistake(error, typed));
-            Ok(Exit::Usage)
-        }
+    if typed::context(error, ContextKind::InvalidSubcommand) == ["version"] {
+        let is_verbose = |word: &OsString| word == "-v" || word == "--verbose";
+        return super::version(words.iter().any(is_verbose));
     }
-}
-
-fn is_verbose(word: &OsString) -> bool {
-    word == "-v" || word == "--verbose"
+    report::error(mistake(error, words));
+    Ok(Exit::Usage)
 }
 
 /// Prints the help of a command, or of redlock.
@@ -59,32 +51,26 @@ pub fn no_command() -> Exit {
 }
 
 /// Returns the sentence for what was typed wrong.
-pub(super) fn mistake(error: &clap::Error, typed: &Typed) -> String {
+fn mistake(error: &clap::Error, words: &[OsString]) -> String {
     let lacks_words = || {
-        let missing = context(error, ContextKind::InvalidArg);
+        let missing = typed::context(error, ContextKind::InvalidArg);
         missing.iter().any(|what| what.starts_with('<'))
     };
     let line = match error.kind() {
-        ErrorKind::InvalidSubcommand => wrong_command(error, typed),
-        ErrorKind::UnknownArgument | ErrorKind::TooManyValues => corrected(&typed.words),
-        ErrorKind::MissingRequiredArgument if lacks_words() => corrected(&typed.words),
+        ErrorKind::InvalidSubcommand => wrong_command(error, words),
+        ErrorKind::UnknownArgument | ErrorKind::TooManyValues => corrected(words),
+        ErrorKind::MissingRequiredArgument if lacks_words() => corrected(words),
         _ => None,
     };
     line.unwrap_or_else(|| {
-        let what = own_sentence(error, typed).unwrap_or_else(|| first_line(error));
-        // What is wrong in front of the command's name isn't explained by the command's help.
-        let front = &typed.words[..typed.command_at.unwrap_or_default()];
-        with_help(&what, typed.name().filter(|_| reads(front)))
+        let name = typed::command(words);
+        let what = own_sentence(error, words, name.as_deref());
+        let what = what.unwrap_or_else(|| first_line(error));
+        // The command's help doesn't explain a mistake in front of its name.
+        let is_command = |word: &OsString| typed::command(std::slice::from_ref(word)).is_some();
+        let at = words.iter().position(is_command).unwrap_or_default();
+        with_help(&what, name.as_deref().filter(|_| reads(&words[..at])))
     })
-}
-
-/// What clap says of an error, as texts.
-fn context(error: &clap::Error, kind: ContextKind) -> Vec<String> {
-    match error.get(kind) {
-        Some(Context::String(text)) => vec![text.clone()],
-        Some(Context::Strings(texts)) => texts.clone(),
-        _ => Vec::new(),
-    }
 }
 
 /// clap's line, with the nearest of the names that it suggests. A URL may contain a password: of a line with one, only
@@ -101,7 +87,7 @@ fn first_line(error: &clap::Error) -> String {
     let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
     match suggested
         .iter()
-        .find_map(|kind| context(error, *kind).pop())
+        .find_map(|kind| typed::context(error, *kind).pop())
     {
         Some(name) => format!("{what}; did you mean {name}?"),
         None => what,
@@ -168,40 +154,36 @@ const OTHER_OPTIONS: &str = "\
 const SETTING: &str = "REDLOCK_";
 
 /// Returns what one of the tables has for a word, if it has the word.
-fn instead(table: &'static str, word: &OsStr) -> Option<&'static str> {
+fn instead(table: &'static str, word: &str) -> Option<&'static str> {
     let mut rows = table.lines().filter_map(|row| row.split_once('|'));
     let (_, instead) = rows.find(|(words, _)| words.split(' ').any(|other| other == word))?;
     Some(instead)
 }
 
 /// A word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
-fn wrong_command(error: &clap::Error, typed: &Typed) -> Option<String> {
-    let word = typed.words.get(typed.command_at?)?;
-    if let Some(meant) = instead(OTHER_COMMANDS, word) {
-        let what = format!("no command {}; did you mean {meant}?", shown_word(word));
-        return Some(with_help(&what, None));
-    }
-    // It isn't one of clap's.
-    if word == "version" {
-        return Some(with_help("redlock version takes no argument", None));
+fn wrong_command(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let word = typed::context(error, ContextKind::InvalidSubcommand).pop()?;
+    if let Some(meant) = instead(OTHER_COMMANDS, &word) {
+        return Some(format!(
+            "no command {word}; did you mean {meant}? see redlock -h"
+        ));
     }
     // Of all commands only run has a --, and a lock has any name.
-    let mut as_run = typed.words.clone();
-    as_run[typed.command_at?] = "run".into();
-    let suggested = context(error, ContextKind::SuggestedSubcommand).pop();
-    let is_meant = match suggested.as_deref() {
-        Some("run") => reads(&as_run) || !typed.kinds().contains(&Word::Dashes),
-        Some(_) => !typed.kinds().contains(&Word::Dashes),
+    let has_dashes = words.iter().any(|word| word == "--");
+    let is_meant = match typed::context(error, ContextKind::SuggestedSubcommand).pop() {
+        Some(suggested) => suggested == "run" || !has_dashes,
         None => false,
     };
-    corrected(&typed.words).filter(|_| !is_meant)
+    corrected(words).filter(|_| !is_meant)
 }
 
 /// Returns the sentence for an option that redlock doesn't have, if it is another program's.
-fn other_option(option: &str, typed: &Typed) -> Option<String> {
-    let instead = instead(OTHER_OPTIONS, OsStr::new(option))?;
+fn other_option(option: &str, words: &[OsString], command: Option<&str>) -> Option<String> {
+    let instead = instead(OTHER_OPTIONS, option)?;
     if let Some(meant) = instead.strip_prefix('?') {
-        let has_meant = typed.has_option(meant);
+        let all = cli::documented();
+        let mut options = all.find_subcommand(command?)?.get_arguments();
+        let has_meant = options.any(|option| option.get_long() == Some(meant));
         return has_meant.then(|| format!("no option {option}; did you mean --{meant}?"));
     }
     if !instead.starts_with(SETTING) {
@@ -209,7 +191,7 @@ fn other_option(option: &str, typed: &Typed) -> Option<String> {
     }
     let name = option.replace("--", "").replace('-', "_").to_uppercase();
     let name = if instead == SETTING { &name } else { "" };
-    let words = typed.words.iter().map(|word| word.to_string_lossy());
+    let words = words.iter().map(|word| word.to_string_lossy());
     let mut words = words.skip_while(|word| !word.starts_with(option));
     let first = words.next().unwrap_or_default();
     let attached = first.split_once('=').map(|(_, value)| value.into());
@@ -223,31 +205,30 @@ fn other_option(option: &str, typed: &Typed) -> Option<String> {
     ))
 }
 
-/// What clap's line doesn't say, or says in terms of another tool.
-fn own_sentence(error: &clap::Error, typed: &Typed) -> Option<String> {
-    let argument = context(error, ContextKind::InvalidArg).pop();
+/// Returns a sentence if clap's line doesn't explain the mistake, or does so in terms of another tool.
+fn own_sentence(error: &clap::Error, words: &[OsString], command: Option<&str>) -> Option<String> {
+    let argument = typed::context(error, ContextKind::InvalidArg).pop();
     let argument = argument.unwrap_or_default();
-    let name = typed.name();
-    match error.kind() {
-        ErrorKind::UnknownArgument => {
-            let other = other_option(&argument, typed);
+    match (error.kind(), command) {
+        (ErrorKind::UnknownArgument, _) => {
+            let other = other_option(&argument, words, command);
             if other.is_some() {
                 return other;
             }
-            if name == Some("extend") && cli::positive_duration(&argument).is_ok() {
+            if command == Some("extend") && cli::positive_duration(&argument).is_ok() {
                 let line =
                     format!("put --for {argument}: a time without it is no argument of extend");
                 return Some(line);
             }
-            let runs = name == Some("acquire") && typed.kinds().contains(&Word::Dashes);
+            let runs = command == Some("acquire") && words.iter().any(|word| word == "--");
             let instead = "acquire runs no command: put redlock run NAME -- COMMAND";
             runs.then(|| instead.into())
         }
-        ErrorKind::MissingRequiredArgument if argument.starts_with('<') && name == Some("run") => {
+        (ErrorKind::MissingRequiredArgument, Some("run")) if argument.starts_with('<') => {
             Some("put a lock's name, --, and a command: redlock run NAME -- COMMAND".into())
         }
-        ErrorKind::InvalidUtf8 => {
-            let mut before_dashes = typed.words.iter().take_while(|word| *word != "--");
+        (ErrorKind::InvalidUtf8, _) => {
+            let mut before_dashes = words.iter().take_while(|word| *word != "--");
             let wrong = before_dashes.find(|word| word.to_str().is_none())?;
             Some(format!("{} isn't UTF-8", shown_word(wrong)))
         }
@@ -261,9 +242,8 @@ mod tests {
 
     fn said(line: &[&str]) -> String {
         let words: Vec<OsString> = line.iter().map(Into::into).collect();
-        let mut typed = Typed::new(words);
-        let error = typed.read().unwrap_err();
-        mistake(&error, &typed)
+        let error = typed::read(&words).unwrap_err();
+        mistake(&error, &words)
     }
 
     /// Checks a transcript: each command line is followed by what is said to it, of which `…` stands for the rest. Words that
@@ -358,8 +338,6 @@ mod tests {
             no option --password-command: have a timer write the password to a file, and set REDLOCK_PASSWORD_FILE=FILE; see redlock -h
             $ --host db --port 6380 status
             no option --host: put -u redis://HOST:PORT; see redlock -h
-            $ version x
-            redlock version takes no argument; see redlock -h
             $ -q deploy -- ./x
             put run before the lock's name and its options: redlock -q run deploy -- ./x
             $ extend a 10m

@@ -14,7 +14,7 @@ use crate::decide::exit::Exit;
 use crate::pattern::is_pattern;
 use crate::protocol::{Cause, Error, ErrorKind, Name};
 use crate::report;
-use crate::typed::Typed;
+use crate::typed;
 
 /// A command didn't do what was asked, or was typed wrong in a way that clap can't see: its status, and the line that says
 /// why. A signal needs no line.
@@ -118,7 +118,7 @@ pub(super) fn program_path(word: &OsStr) -> Option<PathBuf> {
 pub fn fail(error: &anyhow::Error, words: &[OsString]) -> Exit {
     let (exit, mut line) = (exit_for(error), format!("{error:#}"));
     if exit == Exit::Usage {
-        line = with_help(&line, Typed::new(words.to_vec()).name());
+        line = with_help(&line, typed::command(words).as_deref());
     }
     if let Some(error) = error.downcast_ref::<Error>() {
         line = line + &how_to_start(error) + &unread_variable(error);
@@ -159,6 +159,11 @@ pub(super) fn refuse_url(text: &str) -> Result<()> {
 /// A name as it was typed.
 pub(super) fn name(text: &str) -> Result<Name> {
     refuse_url(text)?;
+    // Text processors make these of hyphens.
+    if text.starts_with(['\u{2013}', '\u{2014}']) {
+        let line = format!("a lock's name can't begin with a dash: {text:?}");
+        return refuse(Exit::Usage, line);
+    }
     let refused = |why| {
         let hint = if is_pattern(text) {
             let status = report::command_line(&["redlock", "status", text].map(str::to_owned));

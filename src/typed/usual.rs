@@ -70,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::typed::Typed;
+    use crate::typed;
 
     fn words(line: &[&str]) -> Vec<OsString> {
         line.iter().map(Into::into).collect()
@@ -149,7 +149,7 @@ mod tests {
         fn clap_means_the_same(line in lines()) {
             let line = words(&line);
             if let Some(cli) = read(&line) {
-                let by_clap = Typed::new(line.clone()).read();
+                let by_clap = typed::read(&line);
                 let by_clap = by_clap.map_err(|error| TestCaseError::fail(error.to_string()))?;
                 prop_assert_eq!(format!("{cli:?}"), format!("{by_clap:?}"));
             }
@@ -176,7 +176,7 @@ mod tests {
             &["run", "-q", "--no-wait", "a", "--", "run"],
         ] {
             let line = words(line);
-            let by_clap = Typed::new(line.clone()).read().unwrap();
+            let by_clap = typed::read(&line).unwrap();
             let cli = read(&line).unwrap_or_else(|| panic!("{line:?}"));
             assert_eq!(format!("{cli:?}"), format!("{by_clap:?}"), "{line:?}");
         }
