@@ -5,7 +5,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,18 +14,14 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::usage::refuse;
 use crate::cli;
-use crate::clock::now;
 use crate::config::BadConfig;
 use crate::decide::exit::Exit;
-use crate::duration;
 use crate::supervise::environment;
 
-/// How long to wait for FILE's lock. Each holds it for two writes to the disk, so that only one who
-/// has nothing to do with fences, or whose disk hangs, holds it for this long.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How often FILE is opened again that others replace or remove, before we say so.
-const ATTEMPTS: u32 = 100;
+/// Number of tries to lock FILE, and the pause between two of them: ten seconds together. Each process holds the lock for
+/// two writes to the disk, so that only a process that has nothing to do with fences, or whose disk hangs, holds it that long.
+const TRIES: u32 = 1000;
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Raises the file to our number, unless it holds a larger one.
 pub fn fence(options: &cli::Fence) -> Result<Exit> {
@@ -93,13 +89,13 @@ fn from_environment() -> Result<u64> {
     refuse(Exit::Usage, why)
 }
 
-/// Opens the file, makes it where it isn't there, and waits for the lock on it.
+/// Opens the file, creates it if it is missing, and waits for the lock on it.
 fn open(path: &Path) -> Result<Flock<File>> {
     let shown = path.display();
     let failed = || format!("can't lock {shown}");
-    let until = now() + LOCK_TIMEOUT;
-    for _ in 0..ATTEMPTS {
-        // Looked at before it is opened, as opening a device may do something to it.
+    let mut is_locked = false;
+    for _ in 0..TRIES {
+        // Opening a device may do something to it.
         let before = metadata(path).with_context(failed)?;
         if let Some(other) = &before {
             require_file(path, other)?;
@@ -107,11 +103,10 @@ fn open(path: &Path) -> Result<Flock<File>> {
         let opened = OpenOptions::new()
             .read(true)
             .write(true)
-            // Asked for only where it is needed: in a directory like /tmp, the kernel refuses to
-            // "create" a file that is there and another user's.
+            // In a directory like /tmp, the kernel refuses to "create" a file that is there and another user's.
             .create(before.is_none())
             .truncate(false)
-            // What has come to that path since then must not hold us up, or become our terminal.
+            // If the path leads to something else by now, that must not hold redlock up, or become its terminal.
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW)
             .open(path);
         let file = match opened {
@@ -120,23 +115,27 @@ fn open(path: &Path) -> Result<Flock<File>> {
         };
         let ours = file.metadata().with_context(failed)?;
         require_file(path, &ours)?;
-        let Some(locked) = lock(file, until.since(now())).with_context(failed)? else {
-            let long = duration::exact(LOCK_TIMEOUT);
-            let line = format!(
-                "another process has kept {shown} locked for {long}; `lsof {shown}` shows that process; try again \
-                 when it is done"
-            );
-            return refuse(Exit::Busy(cli::BUSY), line);
+        let locked = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Err((_, Errno::EWOULDBLOCK)) => None,
+            locked => Some(locked.map_err(|(_, errno)| errno).with_context(failed)?),
         };
-        // While we waited, the file may have been replaced: runs that come now look at the new one.
+        is_locked = locked.is_none();
+        // Another process may have replaced the file meanwhile: runs that come now look at the new one.
         let there = metadata(path).with_context(failed)?;
-        if there.is_some_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+        let is_same = there.is_some_and(|it| (it.dev(), it.ino()) == (ours.dev(), ours.ino()));
+        if let Some(locked) = locked.filter(|_| is_same) {
             return Ok(locked);
         }
+        thread::sleep(AGAIN);
     }
-    let line =
-        format!("other programs keep replacing or removing {shown}; stop them, and try again");
-    refuse(Exit::Busy(cli::BUSY), line)
+    let trouble = if is_locked {
+        format!(
+            "another process has kept {shown} locked for 10s; `lsof {shown}` shows that process; try again when it is done"
+        )
+    } else {
+        format!("other programs keep replacing or removing {shown}; stop them, and try again")
+    };
+    refuse(Exit::Busy(cli::BUSY), trouble)
 }
 
 /// Returns what is at a path, if anything is.
@@ -165,25 +164,6 @@ fn require_file(path: &Path, metadata: &Metadata) -> Result<(), BadConfig> {
             "{path} is {kind}; `redlock fence` needs a regular file, and creates one if the path is free"
         ))),
         None => Ok(()),
-    }
-}
-
-/// Takes the lock on a file; `None` when another process keeps it for the whole time.
-fn lock(file: File, timeout: Duration) -> io::Result<Option<Flock<File>>> {
-    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(locked) => return Ok(Some(locked)),
-        Err((file, Errno::EWOULDBLOCK)) => file,
-        Err((_, error)) => return Err(error.into()),
-    };
-    // The kernel serves waiting processes in order, but has no time limit. So a thread waits for the lock; if it never
-    // gets it, it ends with this process.
-    let (sender, receiver) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("flock".into())
-        .spawn(move || sender.send(Flock::lock(file, FlockArg::LockExclusive)))?;
-    match receiver.recv_timeout(timeout) {
-        Ok(locked) => Ok(Some(locked.map_err(|(_, errno)| errno)?)),
-        Err(_) => Ok(None),
     }
 }
 

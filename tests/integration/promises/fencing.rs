@@ -287,11 +287,9 @@ fn lock_of(file: &Path) -> Flock<fs::File> {
 /// Starts a fence and waits until it waits for the lock on the file.
 fn waiting_for(file: &Path, number: &str) -> Running {
     let writer = Running::start(&mut redlock(&["fence", file.to_str().unwrap(), number]));
-    let tasks = format!("/proc/{}/task", writer.pid());
+    let channel = format!("/proc/{}/wchan", writer.pid());
     wait_until("it waits for the file", || {
-        let tasks = fs::read_dir(&tasks).into_iter().flatten().flatten();
-        let channels = tasks.map(|task| fs::read_to_string(task.path().join("wchan")));
-        channels.flatten().any(|channel| channel.contains("lock"))
+        fs::read_to_string(&channel).is_ok_and(|channel| channel.contains("nanosleep"))
     });
     writer
 }
