@@ -53,8 +53,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         let seconds = text.parse().map_err(|_| DURATIONS)?;
         Duration::try_from_secs_f64(seconds).map_err(|_| "must be at most 365d")?
     } else {
-        if let Some(why) = without_length(text) {
-            return Err(why);
+        let mut units = text.split(|c: char| !c.is_alphabetic());
+        if let Some(unit) = units.find(|unit| WITHOUT_LENGTH.contains(unit)) {
+            return Err(format!(
+                "{unit} has no fixed length: write days as 30d, or minutes as 1m"
+            ));
         }
         // As sleep(1) takes it.
         let without_zero = text.starts_with('.').then(|| format!("0{text}"));
@@ -66,35 +69,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Returns why a duration in months or years is refused, and what to write: `M` is easily typed for the `m` of a minute.
-fn without_length(text: &str) -> Option<String> {
-    let is_digit = |c: char| c.is_ascii_digit();
-    let mut rest = text;
-    while let Some(at) = rest.find(is_digit) {
-        let unit = rest[at..].trim_start_matches(is_digit);
-        let count: u64 = rest[at..rest.len() - unit.len()].parse().ok()?;
-        rest = unit;
-        let unit = unit.trim_start().split(|c: char| !c.is_alphabetic()).next();
-        let days = |each: u64| count.saturating_mul(each);
-        let minutes = match count {
-            1 => "a minute".into(),
-            _ => format!("{count} minutes"),
-        };
-        let why = match unit? {
-            "M" => format!(
-                "M would be a month: write {count}m for {minutes} or {}d",
-                days(30)
-            ),
-            "month" | "months" => format!("months differ in length: write {}d", days(30)),
-            "y" | "yr" | "yrs" | "year" | "years" => {
-                format!("years differ in length: write {}d", days(365))
-            }
-            _ => continue,
-        };
-        return Some(why);
-    }
-    None
-}
+/// Units of months and years, which differ in length. `M` is easily typed for the `m` of a minute.
+const WITHOUT_LENGTH: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
 
 /// Reads a duration that isn't zero.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {

@@ -275,7 +275,7 @@ mod tests {
             $ run --ttl
             a value is required for '--ttl <TIME>' but none was supplied; see redlock run -h
             $ run --ttl 1M a -- b
-            invalid value '1M' for '--ttl <TIME>': M would be a month: write 1m for a minute or 30d; see redlock run -h
+            invalid value '1M' for '--ttl <TIME>': M has no fixed length: write days as 30d, or minutes as 1m; see redlock run -h
             $ run --slots 0 a -- b
             invalid value '0' for '--slots <N>': must be a number from 1 to 9999; see redlock run -h
             $ run --on-unreachable x a -- b
