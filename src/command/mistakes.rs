@@ -2,7 +2,7 @@
 //! That is clap's own line, except where the words show more: the line to type, or the habits of another tool. It
 //! never repeats a URL.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::error::{ContextKind, ContextValue as Context, ErrorKind};
@@ -94,8 +94,9 @@ fn first_line(error: &clap::Error) -> String {
     }
 }
 
-/// Names that other programs have for a command, each with what to type instead.
-const OTHER_COMMANDS: &str = "\
+/// Commands and options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with the replacement: with
+/// `?` an option that the command may have, and with `REDLOCK_` a setting.
+const OTHER_WORDS: &str = "\
 list show who info|redlock status
 why|redlock status NAME
 man manual|redlock help
@@ -111,11 +112,7 @@ pass|redlock guard --held -
 wait|redlock run -s NAME -- true
 local|redlock -u local: doctor
 pause cordon block|redlock freeze
-resume unfreeze unpause uncordon unblock|redlock thaw";
-
-/// Options of other programs, such as flock(1) and redis-cli(1), and earlier ones, with what to do instead: with `?` an
-/// option that the command may have, and with `REDLOCK_` the setting that replaces the option.
-const OTHER_OPTIONS: &str = "\
+resume unfreeze unpause uncordon unblock|redlock thaw
 -o --close|leave it out, as COMMAND inherits no lock
 -F --no-fork|leave it out, as redlock has to stay to renew the lock
 --unlock|use redlock release NAME
@@ -145,7 +142,7 @@ const OTHER_OPTIONS: &str = "\
 --utc|put TZ=UTC before redlock
 -w --wait|?drain
 -f|?force
---connect-timeout|REDLOCK_REDIS_TIMEOUT
+--connect-timeout|REDLOCK_REDIS_TIMEOUT=VALUE
 --repair-ttl|REDLOCK_REPAIR_TTL=1
 --prefix --password-file --tls-ca --tls-cert --tls-key --sync --sync-timeout --history-size|REDLOCK_
 --on-lost --jitter --redis-timeout --who --show --hook|REDLOCK_";
@@ -153,9 +150,9 @@ const OTHER_OPTIONS: &str = "\
 /// Replacement of an option by the setting of its name.
 const SETTING: &str = "REDLOCK_";
 
-/// Returns what one of the tables has for a word, if it has the word.
-fn instead(table: &'static str, word: &str) -> Option<&'static str> {
-    let mut rows = table.lines().filter_map(|row| row.split_once('|'));
+/// Returns the replacement of a word that redlock doesn't have, if it is another program's.
+fn instead(word: &str) -> Option<&'static str> {
+    let mut rows = OTHER_WORDS.lines().filter_map(|row| row.split_once('|'));
     let (_, instead) = rows.find(|(words, _)| words.split(' ').any(|other| other == word))?;
     Some(instead)
 }
@@ -163,7 +160,7 @@ fn instead(table: &'static str, word: &str) -> Option<&'static str> {
 /// A word that is no command: another tool's name for one, a mistyped one, or the name of a lock.
 fn wrong_command(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let word = typed::context(error, ContextKind::InvalidSubcommand).pop()?;
-    if let Some(meant) = instead(OTHER_COMMANDS, &word) {
+    if let Some(meant) = instead(&word) {
         return Some(format!(
             "no command {word}; did you mean {meant}? see redlock -h"
         ));
@@ -178,8 +175,8 @@ fn wrong_command(error: &clap::Error, words: &[OsString]) -> Option<String> {
 }
 
 /// Returns the sentence for an option that redlock doesn't have, if it is another program's.
-fn other_option(option: &str, words: &[OsString], command: Option<&str>) -> Option<String> {
-    let instead = instead(OTHER_OPTIONS, option)?;
+fn other_option(option: &str, command: Option<&str>) -> Option<String> {
+    let instead = instead(option)?;
     if let Some(meant) = instead.strip_prefix('?') {
         let all = cli::documented();
         let mut options = all.find_subcommand(command?)?.get_arguments();
@@ -189,19 +186,18 @@ fn other_option(option: &str, words: &[OsString], command: Option<&str>) -> Opti
     if !instead.starts_with(SETTING) {
         return Some(format!("no option {option}: {instead}"));
     }
-    let name = option.replace("--", "").replace('-', "_").to_uppercase();
-    let name = if instead == SETTING { &name } else { "" };
-    let words = words.iter().map(|word| word.to_string_lossy());
-    let mut words = words.skip_while(|word| !word.starts_with(option));
-    let first = words.next().unwrap_or_default();
-    let attached = first.split_once('=').map(|(_, value)| value.into());
-    let next = || words.next().filter(|word| word != "--");
-    let value = attached.or_else(next).unwrap_or("VALUE".into());
-    // A switch has its value in the table.
-    let value = Some(format!("={}", shown_word(OsStr::new(&*value))));
-    let value = value.filter(|_| !instead.contains('=')).unwrap_or_default();
+    let setting = match instead {
+        SETTING => {
+            option
+                .replace("--", SETTING)
+                .replace('-', "_")
+                .to_uppercase()
+                + "=VALUE"
+        }
+        other => other.to_owned(),
+    };
     Some(format!(
-        "no option {option}: put {instead}{name}{value} in the environment or redlock.env"
+        "no option {option}: put {setting} in the environment or redlock.env"
     ))
 }
 
@@ -211,7 +207,7 @@ fn own_sentence(error: &clap::Error, words: &[OsString], command: Option<&str>) 
     let argument = argument.unwrap_or_default();
     match (error.kind(), command) {
         (ErrorKind::UnknownArgument, _) => {
-            let other = other_option(&argument, words, command);
+            let other = other_option(&argument, command);
             if other.is_some() {
                 return other;
             }
@@ -309,7 +305,7 @@ mod tests {
             $ --bogus run a -- b
             unexpected argument '--bogus' found; see redlock -h
             $ --connect-timeout 5s run a -- b
-            no option --connect-timeout: put REDLOCK_REDIS_TIMEOUT=5s in the environment or redlock.env; see redlock -h
+            no option --connect-timeout: put REDLOCK_REDIS_TIMEOUT=VALUE in the environment or redlock.env; see redlock -h
             $ rum
             unrecognized subcommand 'rum'; did you mean run? see redlock -h
             $ list
@@ -375,9 +371,9 @@ mod tests {
             $ run --join a -- b
             no option --join: put --once KEY…
             $ run --sync all a -- b
-            no option --sync: put REDLOCK_SYNC=all in the environment or redlock.env; see…
-            $ run --prefix=it's a -- b
-            no option --prefix: put REDLOCK_PREFIX="it's" in the…
+            no option --sync: put REDLOCK_SYNC=VALUE in the environment or redlock.env; see…
+            $ run --prefix=x a -- b
+            no option --prefix: put REDLOCK_PREFIX=VALUE in the…
             $ run a --repair-ttl -- b
             no option --repair-ttl: put REDLOCK_REPAIR_TTL=1 in the…
             $ run a --jitter -- b

@@ -284,7 +284,10 @@ fn a_number_alone_counts_seconds_and_0_is_no_wait() {
 #[test]
 fn months_and_years_are_refused_with_what_to_write() {
     for (duration, says) in [
-        ("1M", "M has no fixed length: write days as 30d, or minutes as 1m"),
+        (
+            "1M",
+            "M has no fixed length: write days as 30d, or minutes as 1m",
+        ),
         ("5M", "M has no fixed length"),
         ("1h 2M", "M has no fixed length"),
         ("2 months", "months has no fixed length"),
@@ -422,7 +425,11 @@ fn settings_that_are_no_options_are_in_their_section_of_the_manual_and_are_answe
             continue;
         }
         let option = format!("--{}", setting.to_lowercase().replace('_', "-"));
-        let value = if setting == "REPAIR_TTL" { "1" } else { "x" };
+        let value = if setting == "REPAIR_TTL" {
+            "1"
+        } else {
+            "VALUE"
+        };
         let says = format!("put REDLOCK_{setting}={value} in the environment or redlock.env");
         for line in [
             "{} x run a -- echo ran",
