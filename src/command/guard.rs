@@ -9,7 +9,6 @@ use nix::unistd::{getpid, getsid};
 
 use super::acquisition::{self, expect_no};
 use super::identity::{own_identity, shortened};
-use super::job::{held_by_job, innermost};
 use super::run::cannot_run;
 use super::usage::{Refusal, parse_names, refuse};
 use crate::cli;
@@ -35,8 +34,8 @@ use crate::variables::{HELD, VARIABLES};
 pub fn guard(options: &cli::Guard, settings: &Settings) -> Result<Exit> {
     settings.replicate()?;
     let held = options.held.as_deref().map(held_in).transpose()?;
-    let wanted = wanted(options, held.as_deref())?;
     let around = held.unwrap_or_else(environment::inherited);
+    let wanted = wanted(options, &around)?;
     let words: Vec<OsString> = match options.shell.clone() {
         Some(script) => vec!["sh".into(), "-c".into(), script],
         None => options.command.clone(),
@@ -111,10 +110,18 @@ fn held_in(path: &Path) -> Result<Vec<JobHold>> {
     })?)
 }
 
-/// Returns the locks that are to be guarded, with their tokens. `held`: the value that --held names.
-fn wanted(options: &cli::Guard, held: Option<&[JobHold]>) -> Result<Vec<JobHold>> {
+/// Returns the locks that are to be guarded, with their tokens. `around`: all that the job holds.
+fn wanted(options: &cli::Guard, around: &[JobHold]) -> Result<Vec<JobHold>> {
     let names = parse_names(&options.names)?;
-    let all = held.map_or_else(held_by_job, |held| innermost(held.iter().cloned()));
+    let mut all: Vec<JobHold> = Vec::new();
+    for hold in around {
+        // Of two holds of a lock, the innermost one comes last.
+        all.retain(|outer| outer.name != hold.name);
+        all.push(hold.clone());
+    }
+    // In the order of the run.
+    let order = environment::names().unwrap_or_default();
+    all.sort_by_key(|hold| order.split(' ').position(|name| name == hold.name.as_str()));
     if all.is_empty() {
         let why = match &options.held {
             Some(path) if path == Path::new("-") => {

@@ -11,7 +11,7 @@ use crate::decide::exit::Exit;
 use crate::file;
 use crate::protocol::{Claim, Name, Token};
 use crate::reason::reason;
-use crate::supervise::environment::{self, JobHold};
+use crate::supervise::environment;
 
 /// Refusal of a command that doesn't know which lock is meant.
 pub(super) const NO_NAME: &str = "no lock NAME given, and $REDLOCK_NAME is not set";
@@ -54,30 +54,4 @@ fn token_from(path: &Path) -> Result<Token> {
         )
     })?;
     Ok(Token::read(text).ok_or_else(|| Refusal(Exit::Usage, "the token file is empty".into()))?)
-}
-
-/// Returns the locks that the environment names with their tokens, each once.
-pub(super) fn held_by_job() -> Vec<JobHold> {
-    let of_run = environment::names().unwrap_or_default();
-    let of_run: Vec<&str> = of_run.split_whitespace().collect();
-    let own = of_run.iter().filter_map(|text| {
-        let name = name(text).ok()?;
-        let token = environment::token_of(&name, &of_run)?;
-        Some(JobHold {
-            name,
-            token,
-            is_reentered: false,
-        })
-    });
-    innermost(environment::inherited().into_iter().chain(own))
-}
-
-/// Returns each lock once: of a lock that is there twice the innermost hold, which comes last.
-pub(super) fn innermost(all: impl IntoIterator<Item = JobHold>) -> Vec<JobHold> {
-    let mut held: Vec<JobHold> = Vec::new();
-    for hold in all {
-        held.retain(|outer| outer.name != hold.name);
-        held.push(hold);
-    }
-    held
 }
