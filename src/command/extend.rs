@@ -22,12 +22,8 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
     let claims = match job::claims(&options.ours, settings)? {
         Ok(claims) => claims,
         Err(name) => {
-            let hint = match cli::positive_duration(name.as_str()) {
-                Ok(_) => "; a time follows --for, as one word: --for 1h30m",
-                Err(_) => "",
-            };
             let line = format!(
-                "no token for lock \"{name}\": run this inside `redlock run` or after `redlock acquire`, or give --token-file{hint}"
+                "no token for lock \"{name}\": run this inside `redlock run` or after `redlock acquire`, or give --token-file"
             );
             return refuse(Exit::Lost, line);
         }
