@@ -89,7 +89,7 @@ fn await_end(
         return refuse(Exit::Lost, line);
     }
     let (at, took) = (report::at_server(&settings.locks), now().since(asked));
-    let took = in_tenths(took);
+    let took = report::format_wait(took);
     let is_free = after.holds().is_empty();
     let becomes = if is_free {
         "is free"
@@ -332,12 +332,4 @@ fn has_seen(hold: &Hold, now_ms: u64) -> bool {
 /// Returns when a holder was asked to stop, in milliseconds of the server's clock.
 fn asked_at(hold: &Hold) -> Option<u64> {
     hold.stopping.as_ref()?.asked
-}
-
-/// `1.2s`, and from ten seconds on without the tenths.
-fn in_tenths(duration: Duration) -> String {
-    if duration < Duration::from_secs(10) {
-        return format!("{:.1}s", duration.as_secs_f64());
-    }
-    report::format_duration(duration)
 }
