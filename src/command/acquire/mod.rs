@@ -37,11 +37,8 @@ use crate::sys::{self, poll};
 pub fn acquire(options: &cli::Acquire, settings: &Settings) -> Result<Exit> {
     let names = parse_names(std::slice::from_ref(&options.name))?;
     if sys::stream_was_closed(1) {
-        return Err(Refusal(
-            Exit::Usage,
-            "standard output is closed: nobody could read the token".into(),
-        )
-        .into());
+        let line = "standard output is closed: nobody could read the token";
+        return refuse(Exit::Usage, line.into());
     }
     let target = options
         .while_pid

@@ -77,12 +77,8 @@ impl Attempt<'_> {
 
     /// Returns the exit for a lock that wasn't acquired, with this status by default.
     fn busy_exit(&self, status: u8) -> Exit {
-        Exit::Busy(
-            self.acquisition
-                .wait_options
-                .conflict_exit_code
-                .unwrap_or(status),
-        )
+        let chosen = self.acquisition.wait_options.conflict_exit_code;
+        Exit::Busy(chosen.unwrap_or(status))
     }
 
     /// Takes in a lock that is ours.
