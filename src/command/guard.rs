@@ -115,7 +115,7 @@ fn wanted(options: &cli::Guard, around: &[JobHold]) -> Result<Vec<JobHold>> {
     let names = parse_names(&options.names)?;
     let mut all: Vec<JobHold> = Vec::new();
     for hold in around {
-        // Of two holds of a lock, the innermost one comes last.
+        // The innermost of two holds of a lock comes last.
         all.retain(|outer| outer.name != hold.name);
         all.push(hold.clone());
     }
