@@ -18,8 +18,11 @@ use crate::typed;
 /// A mistake that shows in the words: the fault, and the words as they were probably meant.
 type Correction = (&'static str, Vec<OsString>);
 
+/// Looks for one kind of mistake.
+type Correct = fn(&[OsString]) -> Option<Correction>;
+
 /// All corrections; of several mistakes in a line, the first in this order is the one that is named.
-const CORRECTIONS: [fn(&[OsString]) -> Option<Correction>; 5] = [
+const CORRECTIONS: [Correct; 5] = [
     run_missing,
     duration_in_parts,
     options_after_dashes,

@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn a_word_or_an_option_that_is_gone_is_answered_with_the_one_to_type() {
         assert_said(
-            r#"
+            "
             $ expect a
             no command expect; did you mean redlock status --no-success-for 26h NAME? see redlock -h
             $ why a
@@ -386,7 +386,7 @@ mod tests {
             no option --label: put --reason TEXT…
             $ run -x a -- b
             no option -x: leave it out, as a lock has one holder…
-            "#,
+            ",
         );
     }
 
