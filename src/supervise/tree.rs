@@ -374,6 +374,9 @@ mod tests {
 
     #[test]
     fn an_orphan_with_the_variables_of_a_hook_is_commands_if_it_has_the_locks_token() {
+        use std::io::{Read as _, Write as _};
+        use std::process::{Command, Stdio};
+
         use crate::protocol::Token;
 
         HAS_CALLED_HOOK.store(true, Ordering::Relaxed);
@@ -387,9 +390,16 @@ mod tests {
             (vec![("REDLOCK_EVENT", "")], true),
             (vec![], true),
         ] {
-            let mut sleep = std::process::Command::new("/bin/sleep");
-            let sleep = sleep.arg("60").env_clear().envs(variables.clone());
-            let mut child = sleep.spawn().unwrap();
+            let mut cat = Command::new("/bin/cat");
+            let cat = cat.env_clear().envs(variables.clone());
+            let mut child = cat
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            // Before it runs, its environment may be empty.
+            child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
             let process = Process::read(Pid::from_raw(child.id().cast_signed()));
             let is_orphan = tree.is_commands_orphan(process.unwrap());
             child.kill().unwrap();
