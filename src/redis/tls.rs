@@ -45,8 +45,11 @@ impl TlsFiles {
         let bad = |why: &str| Error::new(ErrorKind::Config, why.to_owned());
         let config = ClientConfig::builder();
         let given = self.ca.as_deref().map_or(Ok(Vec::new()), certificates)?;
+        let mut own = RootCertStore::empty();
+        own.add_parsable_certificates(given.iter().cloned());
         let verifier = Verifier {
             roots: self.roots(&given)?,
+            own,
             given,
             algorithms: config.crypto_provider().signature_verification_algorithms,
         };
@@ -145,6 +148,8 @@ fn unusable(path: &Path, why: &dyn fmt::Display) -> Error {
 struct Verifier {
     /// Trusted CAs.
     roots: RootCertStore,
+    /// Roots for a server whose own certificate was given: all of `given`.
+    own: RootCertStore,
     /// The certificates of `REDLOCK_TLS_CA`.
     given: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -163,7 +168,7 @@ impl ServerCertVerifier for Verifier {
         let is_given = self.given.contains(end_entity);
         match verify_server_cert_signed_by_trust_anchor(
             &certificate,
-            &self.roots,
+            if is_given { &self.own } else { &self.roots },
             intermediates,
             now,
             self.algorithms.all,
