@@ -391,7 +391,12 @@ impl Connection {
                     sent = Some(self.request(second, until, None, false)?);
                 }
                 is_slow();
-                self.answer(first, until)?
+                // If the server lacks the short script, it only answers to the whole one, which was sent behind it.
+                let (number, answer) = self.answer_to(&[Some(first), sent], until)?;
+                if number != first {
+                    return Ok(answer);
+                }
+                answer
             }
             answer => answer?,
         };
@@ -518,14 +523,22 @@ impl Connection {
 
     /// Waits for the answer to a request, passing over all else.
     fn answer(&mut self, number: RequestId, until: Instant) -> Result<Value, Error> {
+        let (_, value) = self.answer_to(&[Some(number)], until)?;
+        Ok(value)
+    }
+
+    /// Waits for the answer to the first of some requests that has one.
+    fn answer_to(
+        &mut self,
+        requests: &[Option<RequestId>],
+        until: Instant,
+    ) -> Result<(RequestId, Value), Error> {
         loop {
             match self.next_incoming()? {
-                Some(Received::Answer {
-                    number: answered,
-                    value,
-                    ..
-                }) if answered == number => {
-                    return Ok(value);
+                Some(Received::Answer { number, value, .. })
+                    if requests.contains(&Some(number)) =>
+                {
+                    return Ok((number, value));
                 }
                 Some(received) => self.pushes.remember(received),
                 None => self.wire.wait_for_more(until)?,

@@ -4,6 +4,7 @@
 //! Not tested here: 125 for a kernel that is out of descriptors.
 
 use crate::support::prelude::*;
+use crate::support::proxy::{Action, Proxy, load_scripts};
 
 /// Every line that redlock says begins with its name.
 #[track_caller]
@@ -181,6 +182,24 @@ fn commands_status_survives_a_release_that_fails_or_is_not_answered() {
         let end = run.finish_saying(5, &format!("redlock: can't release lock \"a\"{says}"));
         assert_one_line(&end);
     }
+}
+
+#[test]
+fn a_release_counts_that_a_server_without_its_scripts_answers_late() {
+    let redis = Redis::start();
+    load_scripts(&redis);
+    let late = Action::StallReply(Duration::from_millis(1500));
+    let proxy = Proxy::once(&redis, "release", 0, late);
+    let mut gate = Gate::new(&redis);
+    let script = r#"echo ready; read go <"$HOME/gate"; exit 5"#;
+    let mut run = redis.run("-v a", script);
+    run.env("REDLOCK_URL", proxy.url());
+    let run = Running::ready(run.env("REDLOCK_REDIS_TIMEOUT", "20s"));
+    // The server forgets the short script, and says so long after the whole one was sent.
+    redis.cli(&["SCRIPT", "FLUSH"]);
+    gate.open();
+    run.finish_saying(5, "lock \"a\" released");
+    assert_eq!(proxy.seen(), ["take", "acquire", "release", "release"]);
 }
 
 #[test]
