@@ -6,7 +6,7 @@ mod usual;
 use std::ffi::OsString;
 use std::mem::ManuallyDrop;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue as Context};
 
 use crate::cli::{self, Cli, Command, Format};
 
@@ -32,8 +32,8 @@ pub fn command(words: &[OsString]) -> Option<String> {
 /// Returns one part of clap's error, as texts.
 pub fn context(error: &clap::Error, kind: ContextKind) -> Vec<String> {
     match error.get(kind) {
-        Some(ContextValue::String(text)) => vec![text.clone()],
-        Some(ContextValue::Strings(texts)) => texts.clone(),
+        Some(Context::String(text)) => vec![text.clone()],
+        Some(Context::Strings(texts)) => texts.clone(),
         _ => Vec::new(),
     }
 }

@@ -10,12 +10,12 @@ mod json;
 mod prometheus;
 mod table;
 
-use std::io::{self, IsTerminal};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 
 use self::json::write_lock;
 use super::asked::Asked;
@@ -31,6 +31,7 @@ use crate::decide::exit::Exit;
 use crate::duration::{exact, milliseconds};
 use crate::file;
 use crate::protocol::{Client, Error, Inspected, Name, Which};
+use crate::reason::reason;
 use crate::report::{
     self, Line, Style, escaped, format_duration, is_safe, lines_of, painted, print,
 };
@@ -164,8 +165,7 @@ impl View<'_> {
         if is_printed {
             print(&text)?;
         } else {
-            file::replace(file, &text)
-                .with_context(|| format!("can't write {}", file.display()))?;
+            file::replace(file, &text).map_err(|error| unwritten(file, &error))?;
         }
         let locks = read?;
         self.settings.warn_of_replica(&self.client);
@@ -292,6 +292,19 @@ fn late_line(lock: &Inspected, most: Duration) -> Option<String> {
     let is_late = ago > most;
     let ago = format_duration(ago);
     is_late.then(|| format!("{name}: no success for {ago}, since {since}\n"))
+}
+
+/// Returns the error for a file that can't be written.
+fn unwritten(file: &Path, error: &io::Error) -> anyhow::Error {
+    let path = file.display();
+    match error.kind() {
+        ErrorKind::NotFound => anyhow!("can't write {path}: there is no such directory"),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => anyhow!(
+            "can't write {path}: {}; its directory has to be writable, as a new file replaces it",
+            reason(error)
+        ),
+        _ => anyhow!("can't write {path}: {}", reason(error)),
+    }
 }
 
 /// Returns all that is shown, without colours.

@@ -129,7 +129,7 @@ fn watching_shows_it_again_until_a_signal_ends_it() {
     watch.signal(Signal::SIGINT);
     let end = watch.finish();
     end.assert_killed_by(libc::SIGINT).assert_silent();
-    let month = "M would be a month: write 1m for a minute or 30d";
+    let month = "M has no fixed length: write days as 30d, or minutes as 1m";
     for (words, says) in [
         (words!("status --watch=1M"), month),
         (words!("status --watch 500ms"), "put --watch=500ms"),
