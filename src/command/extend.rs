@@ -49,9 +49,7 @@ pub fn extend(options: &cli::Extend, settings: &Settings) -> Result<Exit> {
         let line = match state {
             LeaseState::Held { .. } => continue,
             LeaseState::Released => format!("lock \"{name}\" was released"),
-            LeaseState::Lost(loss) => {
-                report::not_held(name, &report::at_server(&settings.locks), &loss)
-            }
+            LeaseState::Lost(loss) => report::not_held(name, &settings.locks, &loss),
         };
         report::error(line);
         exit = Exit::Lost;

@@ -212,7 +212,7 @@ fn admit_all(
 /// Returns the message that the hold of a run is over.
 fn over(name: &Name, settings: &Settings, state: &LeaseState) -> String {
     match state {
-        LeaseState::Lost(loss) => report::not_held(name, &report::at_server(&settings.locks), loss),
+        LeaseState::Lost(loss) => report::not_held(name, &settings.locks, loss),
         LeaseState::Released | LeaseState::Held { .. } => {
             format!("the run that held lock \"{name}\" is over; the command was not started")
         }

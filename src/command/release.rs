@@ -68,9 +68,7 @@ fn give_back(claim: &Claim, client: &mut Client, settings: &Settings) -> Result<
             return Ok(true);
         }
         Released::Before => format!("lock \"{name}\" was already released"),
-        Released::NotOurs(loss) => {
-            report::not_held(name, &report::at_server(&settings.locks), &loss)
-        }
+        Released::NotOurs(loss) => report::not_held(name, &settings.locks, &loss),
     };
     report::error(trouble);
     Ok(false)
@@ -153,7 +151,11 @@ fn force(name: &Name, options: &cli::Release, settings: &Settings) -> Result<Exi
             format!("removed {who} from the queue of lock \"{name}\"{at}; its run gives up")
         }
         Forced::WasFree => {
-            return refuse(Exit::Lost, format!("lock \"{name}\"{at} is not held"));
+            let server = report::after_refusal(&settings.locks);
+            return refuse(
+                Exit::Lost,
+                format!("lock \"{name}\"{at} is not held{server}"),
+            );
         }
         Forced::HeldByOther(id, holder) => {
             let line = held_by_other(name, &at, holder.as_ref(), &id);

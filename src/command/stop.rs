@@ -126,7 +126,8 @@ pub(super) fn refuse_selection(
     }
     refuse_mistaken([found], client, &settings.locks)?;
     let at = report::at_server(&settings.locks);
-    refuse(Exit::Lost, nobody(found, id, &at))
+    let line = nobody(found, id, &at) + &report::after_refusal(&settings.locks);
+    refuse(Exit::Lost, line)
 }
 
 /// Who was asked, in a sentence.

@@ -108,14 +108,15 @@ pub fn not_renewed(hold: &Hold) -> Option<String> {
 }
 
 /// Returns the message that a token doesn't hold a lock, and why, as far as that is known. The token may never have held
-/// the lock. `at`: the server.
-pub fn not_held(name: &Name, at: &str, loss: &Loss) -> String {
+/// the lock.
+pub fn not_held(name: &Name, locks: &Locks, loss: &Loss) -> String {
     let now = match (&loss.forced_by, &loss.holder) {
         (Some(by), _) => format!("it was forced free by {}", client_and_reason(by)),
         (None, Some(holder)) => format!("{} holds it now", client_in_words(&holder.who)),
         (None, None) => "it is free, or another client holds it".into(),
     };
-    format!("lock \"{name}\"{at} is not held with this token; {now}")
+    let (at, server) = (at_server(locks), after_refusal(locks));
+    format!("lock \"{name}\"{at} is not held with this token; {now}{server}")
 }
 
 /// Returns how a lock was lost.
@@ -282,10 +283,9 @@ pub fn at_server(locks: &Locks) -> String {
     enclosed(" at ", &escaped(&address), "")
 }
 
-/// Returns the end of the message that a lock is busy: a user who didn't expect a holder learns which server has it.
+/// Returns the end of the message that a lock is busy, or isn't: a user who didn't expect that learns which server has it.
 pub fn after_refusal(locks: &Locks) -> String {
-    let note = locks.have_no_url().then(|| format!("; {NO_URL}"));
-    note.unwrap_or_default()
+    enclosed("; ", this_host_only(locks).unwrap_or_default(), "")
 }
 
 /// Prospects of a waiter.
@@ -332,6 +332,9 @@ pub fn waiting_line(name: &Name, busy: &Busy, old: Duration, outlook: &Outlook) 
     waiting_line_within(line_width(), name, busy, old, outlook)
 }
 
+/// Width from which a waiting line has the whole of [`NO_URL`].
+const WIDE: usize = 120;
+
 /// Returns [`waiting_line`] in this many columns.
 fn waiting_line_within(
     width: usize,
@@ -340,8 +343,12 @@ fn waiting_line_within(
     old: Duration,
     outlook: &Outlook,
 ) -> String {
-    let place = outlook.this_host_only;
-    let place = place.map_or(String::new(), |_| format!("{THIS_HOST_ONLY}: "));
+    let place = match outlook.this_host_only {
+        // A narrow terminal has room for the holder instead.
+        Some(NO_URL) if width >= WIDE => format!("{NO_URL}; "),
+        Some(_) => format!("{THIS_HOST_ONLY}: "),
+        None => String::new(),
+    };
     let start = format!("{place}waiting for \"{name}\"");
     let turn = match busy.ahead {
         0 => String::new(),

@@ -743,11 +743,14 @@ fn without_a_url_redlock_says_that_the_locks_are_this_hosts_only() {
         [ "$(redlock status --names-only)" = a ]
         redlock run -n a -- true 2>&1 | grep "; $why\$"
         redlock run -w 1ms a -- true 2>&1 | grep "; $why\$"
+        for command in stop 'release --force -y' "release --token-file held"; do
+            redlock $command free 2>&1 | grep "^redlock: lock \"free\" .*; $why\$"
+        done
         redlock doctor >doctor
         grep "no URL set: this host's own Redis; other hosts with another server are not excluded" doctor
         redlock run a -- true 2>waiting & waiter=$!
         until [ -s waiting ]; do sleep 0.05; done
-        grep "^redlock: this host only: waiting for \"a\", held by " waiting
+        grep "^redlock: $why; waiting for \"a\", held by " waiting
         echo >gate; wait $holder; wait $waiter
         [ ! -s quiet ]
         redlock run -v b -- true 2>&1 | grep -x "redlock: $why"
