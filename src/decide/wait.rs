@@ -183,7 +183,7 @@ enum Contact {
     /// It has never answered.
     Unreached,
     Answers,
-    /// It has answered before, or others know of it, and fails since this moment.
+    /// The server has answered before, or others know of it, and it fails since this moment.
     Fails {
         since: Moment,
     },

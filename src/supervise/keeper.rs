@@ -46,7 +46,7 @@ pub struct Target {
     suspect: Option<Process>,
 }
 
-/// How often a keeper looks at what it can't open, or couldn't look at.
+/// Time between two looks of a keeper at what it can't open, or couldn't look at.
 const LOOK_AT_REST_EVERY: Duration = Duration::from_millis(100);
 
 impl Target {

@@ -191,7 +191,7 @@ fn an_old_run_gives_up_at_whatever_stage_a_newer_one_is_and_an_equal_one_takes_i
     let waiting = Gated::queued(&redis, &numbered("7"));
     late(&format!("(pid {})", waiting.run.pid()));
     assert_eq!(redis.queue("a"), [waiting.run.pid()]);
-    // The same again takes the place of the one before.
+    // Another run with this number takes the place of the one before.
     let again = Gated::queued(&redis, &numbered("7"));
     waiting.run.finish().assert_code(75);
     running.end();

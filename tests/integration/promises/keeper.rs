@@ -342,7 +342,7 @@ fn what_a_killed_shell_has_started_or_only_forked_is_stopped_before_its_lock_is_
 fn orphans_of_a_killed_script_get_sigterm_at_every_depth_and_end_before_its_lock_is_free() {
     let redis = Redis::start();
     let work = "work() { trap 'echo asked $1; exit' TERM; echo ready $BASHPID; while :; do read -t 0.1 <>never; done; }";
-    // It has lost the lock's token, but not its parent; and one is in a session of its own.
+    // Without the lock's token a process still has its parent; another one is in a session of its own.
     let stranger = r#"env -i bash -c "$WORK; work 4""#;
     let apart = r#"setsid bash -c "$WORK; work 5""#;
     let rest = format!(
@@ -356,10 +356,10 @@ fn orphans_of_a_killed_script_get_sigterm_at_every_depth_and_end_before_its_lock
     gate.open();
     let pids = [(); 5].map(|()| script.pid_after("ready"));
     send(script.pid(), libc::SIGKILL);
-    let mut asked: Vec<String> = (1..=5).map(|_| script.line()).collect();
-    asked.sort();
+    let mut lines: Vec<String> = (1..=5).map(|_| script.line()).collect();
+    lines.sort();
     assert_eq!(
-        asked,
+        lines,
         [1, 2, 3, 4, 5].map(|number| format!("asked {number}"))
     );
     redis.await_free("a");

@@ -29,7 +29,7 @@ fn expiry(redis: &Redis) -> Duration {
     before + Duration::from_millis(left)
 }
 
-/// How late an answer of interest comes: more than the margin of a lease of 12 s or 20 s, and less than a renewal may take.
+/// Delay of an answer: more than the margin of a lease of 12 s or 20 s, and less than a renewal may take.
 const LATE: Duration = Duration::from_millis(600);
 
 #[test]

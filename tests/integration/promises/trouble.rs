@@ -617,7 +617,7 @@ fn a_client_certificate_is_required_only_where_the_server_asks_for_one_and_a_bad
     }
 }
 
-/// A server that greets, answers whatever is asked, and closes the connection. Until the client has closed it as well, all that
+/// A server that greets, answers each request, and closes the connection. Until the client has closed it as well, all that
 /// comes is read: with something unread, its end would be a reset, which may throw the answer away.
 pub fn stranger(greeting: &'static [u8], answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -771,7 +771,7 @@ fn endless_handshakes() -> u16 {
     thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
             thread::spawn(move || {
-                // The beginning of a record that is said to be 16 KiB long.
+                // The beginning of a record whose header says 16 KiB.
                 let _ = client.write_all(&[22, 3, 3, 64, 0]);
                 while client.write_all(&[0]).is_ok() {
                     thread::sleep(Duration::from_millis(20));

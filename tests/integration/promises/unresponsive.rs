@@ -110,7 +110,7 @@ fn assert_executes_nothing(redis: &Redis, first: Running) {
 
 #[test]
 fn a_command_whose_process_or_exec_comes_when_the_lease_is_over_never_starts() {
-    // Of the calls of execve only those that name COMMAND; of those for processes the first is for COMMAND.
+    // Only those calls of execve that name COMMAND; the first process is for COMMAND.
     let exec = "-e trace=execve -e inject=execve:delay_enter=5000000 -P {}";
     let process = "-e trace=execve,clone,clone3,fork,vfork \
                    -e inject=clone,clone3,fork,vfork:delay_enter=5000000:when=1";
