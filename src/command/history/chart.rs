@@ -6,10 +6,13 @@ use super::calendar::Calendar;
 use super::listing::ended;
 use crate::duration::milliseconds;
 use crate::pattern::natural_cmp;
-use crate::protocol::{HistoryEntry, HoldOutcome, Inspected};
+use crate::protocol::{HistoryEntry, HoldOutcome, Name};
 use crate::report::{
     client_in_words, command_line, describe_job, escaped, format_duration, truncate,
 };
+
+/// A lock and the times when it was frozen: from when until when, in milliseconds since 1970.
+pub type Freezes<'a> = (&'a Name, &'a [(u64, u64)]);
 
 /// Sizes in the picture's own units.
 const WIDTH: f64 = 1000.0;
@@ -32,11 +35,14 @@ text{font:13px system-ui,'DejaVu Sans',sans-serif;fill:#1f2328}\
 svg svg text{font-size:11px;fill:#fff}svg .waiting text{fill:#3d2e00}\
 .waiting{fill:#eac54f}.ok{fill:#1a7f37}.running{fill:#0969da}.failed{fill:#cf222e}.frozen{fill:#6e7781}";
 
-/// The legend. A mark and the rows of freezes help readers who don't see the colours.
-const LEGEND: &str = "\
-<tspan class=\"waiting\">\u{25a0}</tspan> waiting <tspan class=\"running\">\u{25a0}</tspan> running \
-<tspan class=\"ok\">\u{25a0}</tspan> ended well <tspan class=\"failed\">\u{25a0}</tspan> \u{2717} ended badly \
-<tspan class=\"frozen\">\u{25a0}</tspan> frozen";
+/// Classes of bars, in the order of the legend. A mark and the rows of freezes help readers who don't see the colours.
+const LEGEND: [(&str, &str); 5] = [
+    ("waiting", "waiting"),
+    ("running", "running"),
+    ("ok", "ended well"),
+    ("failed", "\u{2717} ended badly"),
+    ("frozen", "frozen"),
+];
 
 /// A picture that is being drawn.
 struct Chart {
@@ -49,10 +55,12 @@ struct Chart {
     bottom: f64,
 }
 
-/// Draws holds, and runs that wait now, which are entries without a hold, up to now; and the freezes of these locks.
+/// Draws holds, and runs that wait now, which are entries without a hold, up to now. `not_drawn`: the number of other
+/// runs that wait.
 pub fn svg(
     entries: &[HistoryEntry],
-    locks: &[Inspected],
+    freezes: &[Freezes],
+    not_drawn: usize,
     now_ms: u64,
     calendar: Calendar,
 ) -> String {
@@ -75,8 +83,8 @@ pub fn svg(
         let name = &lock[0].name;
         chart.label("lock", name.as_str());
         chart.bottom += ROW;
-        let same = locks.iter().filter(|lock| lock.name == *name);
-        chart.frozen(same.flat_map(|lock| lock.record.freezes.iter().copied()));
+        let own = freezes.iter().filter(|(other, _)| *other == name);
+        chart.frozen(own.flat_map(|(_, times)| times.iter().copied()));
         for host in lock.chunk_by(|a, b| a.who.host == b.who.host) {
             chart.label("host", &host[0].who.host);
             for lane in lanes(host) {
@@ -87,7 +95,7 @@ pub fn svg(
             }
         }
     }
-    chart.picture()
+    chart.picture(not_drawn)
 }
 
 /// Returns when a run began to wait.
@@ -187,12 +195,16 @@ impl Chart {
     }
 
     /// Returns the whole picture.
-    fn picture(self) -> String {
+    fn picture(self, not_drawn: usize) -> String {
         let (bottom, height) = (self.bottom, self.bottom + 56.0);
         let length = self.to_ms - self.from_ms;
         let [from, to] = [self.from_ms, self.to_ms].map(|ms| self.calendar.moment(ms));
+        let more = match not_drawn {
+            0 => String::new(),
+            more => format!("; {more} more wait"),
+        };
         let span = format_duration(Duration::from_millis(length));
-        let title = format!("{from} to {to} ({span})");
+        let title = format!("{from} to {to} ({span}){more}");
         let zone = self.calendar.zone(self.to_ms);
         let mut axis = text("dim", MARGIN, bottom + 16.0, &format!("times in {zone}"));
         for part in 0..PARTS {
@@ -202,14 +214,18 @@ impl Chart {
                 format!("<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>\n");
             axis.extend([line, text("dim", x, bottom + 16.0, &moment)]);
         }
+        let mut legend = String::new();
+        for (number, (class, label)) in (0..).zip(LEGEND) {
+            let x = LABEL + 120.0 * f64::from(number);
+            legend += &text(class, x, bottom + 42.0, "\u{25a0}");
+            legend += &text("dim", x + 16.0, bottom + 42.0, label);
+        }
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\n\
              <title>redlock history</title>\n<style>{STYLE}</style>\n\
-             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n{}{axis}{}\
-             <text class=\"dim\" x=\"{LABEL}\" y=\"{}\" xml:space=\"preserve\">{LEGEND}</text></svg>\n",
+             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n{}{axis}{}{legend}</svg>\n",
             text("title", MARGIN, 32.0, &title),
             self.rows,
-            bottom + 42.0,
         )
     }
 }
@@ -268,7 +284,7 @@ mod tests {
             hold("alpha", 100, Some(110), HoldOutcome::Status(0)),
             hold("beta", 190, Some(120), HoldOutcome::Lost),
         ];
-        let picture = svg(&holds, &[], 200_000, Calendar::UTC);
+        let picture = svg(&holds, &[], 0, 200_000, Calendar::UTC);
         assert!(!picture.contains("width=\"-"));
     }
 
@@ -289,11 +305,10 @@ mod tests {
         };
         let mut all = holds.to_vec();
         all.push(waiting);
-        let mut lock = crate::protocol::golden::locks().swap_remove(0);
-        lock.name = holds[0].name.clone();
-        lock.record.freezes = vec![(120_000, 130_000)];
+        let name = holds[0].name.clone();
+        let freezes = [(&name, &[(120_000, 130_000)][..])];
         for entries in [&all[..], &all[3..]] {
-            let picture = svg(entries, std::slice::from_ref(&lock), 200_000, Calendar::UTC);
+            let picture = svg(entries, &freezes, 9, 200_000, Calendar::UTC);
             let mut open = Vec::new();
             for tag in picture.split('<').skip(1) {
                 let (tag, rest) = tag.split_once('>').expect("a tag ends");
@@ -308,10 +323,11 @@ mod tests {
             }
             assert_eq!(open, [""; 0]);
         }
-        let picture = svg(&all, &[lock], 200_000, Calendar::UTC);
+        let picture = svg(&all, &freezes, 9, 200_000, Calendar::UTC);
         for part in [
             "waiting since 1970-01-01 00:02:00 UTC, for 1m20s",
             "times in UTC",
+            "; 9 more wait",
             "fill=\"#fff\"",
             "&lt;h&amp;&quot;&gt;",
             "class=\"failed\"",

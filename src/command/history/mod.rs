@@ -33,8 +33,15 @@ use crate::sys::{local_time, utc_time};
 /// Lines of the table, unless more are asked for.
 const LINES: usize = 20;
 
-/// Most memory of the entries that are kept, in bytes.
+/// Most waiters of each lock that are drawn, each in a row of its own.
+const WAITERS: usize = 50;
+
+/// Number of locks that are inspected together for their waiters.
+const INSPECTED: usize = 1000;
+
+/// Most memory of the entries that are kept, in bytes; and how many more than are wanted may be kept for a while.
 const MAX_WEIGHT: usize = 64 << 20;
+const SLACK: usize = 1000;
 
 /// Size of the parts in which a long array is printed, in bytes.
 const PART: usize = 24 << 20;
@@ -127,9 +134,9 @@ impl Found {
                 self.weight += weight_of(&entry);
                 self.entries.push(entry);
             }
-        }
-        if self.entries.len() > most {
-            self.settle(most);
+            if self.entries.len() > most.saturating_add(SLACK) {
+                self.settle(most);
+            }
         }
         has_any
     }
@@ -259,21 +266,29 @@ impl History<'_> {
     /// Writes the chart to a file, or to standard output.
     fn draw(&mut self, path: &Path) -> Result<()> {
         let mut found = self.read(refuse)?;
-        let locks = &self.settings.locks;
-        let inspected = locks.inspect(&mut self.client, &self.names)?;
+        let mut inspected = Vec::new();
+        for few in self.names.chunks(INSPECTED) {
+            inspected.extend(self.settings.locks.inspect(&mut self.client, few)?);
+            inspected.retain(|lock| !(lock.waiters.is_empty() && lock.record.freezes.is_empty()));
+        }
+        let mut not_drawn = 0;
         for lock in &inspected {
-            let waiters = lock.waiters.iter().map(|it| &it.waiter);
+            let waiters = lock.waiters.iter().take(WAITERS).map(|it| &it.waiter);
             found.entries.extend(waiters.map(|waiter| {
                 let (who, since_ms) = (waiter.who.clone(), waiter.since_ms);
                 HistoryEntry::waiting(&lock.name, who, since_ms, lock.since(since_ms))
             }));
+            not_drawn += lock.waiters.len().saturating_sub(WAITERS);
         }
         if found.entries.is_empty() {
             let why = self.missing(&found)?.into_iter().next();
             let why = why.unwrap_or("no run has held the lock".into());
             return Err(Refusal(Exit::Usage, format!("nothing to draw: {why}")).into());
         }
-        let picture = chart::svg(&found.entries, &inspected, found.now_ms, LOCAL);
+        let freezes = inspected.iter();
+        let freezes = freezes.map(|lock| (&lock.name, &lock.record.freezes[..]));
+        let freezes: Vec<_> = freezes.collect();
+        let picture = chart::svg(&found.entries, &freezes, not_drawn, found.now_ms, LOCAL);
         if path == Path::new("-") {
             print(&picture)?;
             return Ok(());
@@ -311,6 +326,6 @@ pub fn drawn(found: &[LockHistory], width: Option<usize>) -> Vec<String> {
     vec![
         listing::table(&entries, now_ms, Calendar::UTC, width, false),
         Array::text(&entries, |json, entry| write_entry(json, entry, now_ms)),
-        chart::svg(&holds, &[], now_ms, Calendar::UTC),
+        chart::svg(&holds, &[], 3, now_ms, Calendar::UTC),
     ]
 }
