@@ -80,9 +80,9 @@ impl Page {
                 self.base = if name == "RS" { 2 * INDENT } else { INDENT };
                 (self.first, self.indent) = (self.base, self.base);
             }
-            "nf" | "fi" | "br" => {
+            "nf" | "EX" | "fi" | "EE" | "br" => {
                 self.end_paragraph();
-                self.is_verbatim = name == "nf";
+                self.is_verbatim = matches!(name, "nf" | "EX");
             }
             "B" | "I" => self.add(&text),
             // The parts stand together. Spaces within quotes stay.

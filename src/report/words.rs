@@ -403,9 +403,13 @@ pub fn outage_line(kind: ErrorKind, why: &str, lasting: Duration) -> String {
         }
         _ => format!("Redis {what}"),
     };
-    let end = format!("; still trying ({lasting})");
-    let room = line_width().saturating_sub(PREFIX.len() + end.len());
-    truncate(&line, room).into_owned() + &end
+    let line = format!("{line}; still trying ({lasting})");
+    let width = line_width();
+    if columns(PREFIX) + columns(&line) <= width {
+        return line;
+    }
+    let room = width.saturating_sub(PREFIX.len() + "Redis  ()".len() + lasting.len());
+    format!("Redis {} ({lasting})", truncate(what, room))
 }
 
 /// Least of a description that says anything, and of one beside which the prospects are in full, in columns.
