@@ -447,11 +447,14 @@ impl<'a> Attempt<'a> {
         if self.client.is_open() {
             let new = || deadlock::edge(self.acquisition, self.held, &self.claim);
             let edge = self.edge.get_or_insert_with(new).clone();
-            let mut client = self.by_last_answer(|attempt| attempt.client.hand_over());
-            let search = Background::start(move || {
-                let published = edge.publish(&mut client, lasting);
-                let cycle = published.and_then(|()| edge.look(&mut client));
-                (client, cycle)
+            let search = Background::start(|| {
+                // If no thread can be made, this one waits for it, and has to end in time.
+                let mut client = self.by_last_answer(|attempt| attempt.client.hand_over());
+                move || {
+                    let published = edge.publish(&mut client, lasting);
+                    let cycle = published.and_then(|()| edge.look(&mut client));
+                    (client, cycle)
+                }
             });
             self.search = search.ok();
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, SendError, channel};
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -20,18 +20,30 @@ pub(super) struct Background<T> {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts the work.
-    ///
-    /// # Errors
-    /// The kernel gives no descriptor or no thread.
-    pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
+    /// Starts the work, which is prepared if there is a descriptor for its end. If no thread can be made, does it here, so
+    /// that all else waits.
+    pub(super) fn start<W>(prepare: impl FnOnce() -> W) -> io::Result<Self>
+    where
+        W: FnOnce() -> T + Send + 'static,
+    {
         let done = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
+        let work = prepare();
         let (sender, result) = channel();
+        let (hand, handed) = channel::<W>();
         let waker = Arc::clone(&done);
-        sys::start_thread("background", USUAL_STACK, move || {
+        let finish = move |work: W| {
             let _ = sender.send(work());
             let _ = waker.write(1);
-        })?;
+        };
+        let finish_there = finish.clone();
+        let _ = sys::start_thread("background", USUAL_STACK, move || {
+            if let Ok(work) = handed.recv() {
+                finish_there(work);
+            }
+        });
+        if let Err(SendError(work)) = hand.send(work) {
+            finish(work);
+        }
         Ok(Self { done, result })
     }
 
@@ -70,7 +82,7 @@ pub(super) fn in_background<T: Send + 'static>(
     signals: &Signals,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Result<T, i32>, Error> {
-    let done = Background::start(work).and_then(|background| background.wait(signals));
+    let done = Background::start(|| work).and_then(|background| background.wait(signals));
     done.map_err(|error| {
         let line = format!("can't wait for Redis: {error}");
         Error::new(ErrorKind::Internal, line)
