@@ -234,17 +234,6 @@ impl Locks {
         all.pop().ok_or_else(|| unexpected_reply(&[]))
     }
 
-    /// Returns the usual length of a hold of this lock, if the history knows it.
-    pub fn usual(&self, client: &mut Client, name: &Name) -> Result<Option<Duration>, Error> {
-        client.with_connection(|connection, _| {
-            match self.pages(connection, slice::from_ref(name), NO_WAITERS) {
-                // If redlock may not look at the lock, nothing is usual: that is no reason to end a wait.
-                Err(error) if !error.kind.may_pass() => Ok(None),
-                pages => Ok(pages?.pop().and_then(|(lock, _)| lock.usual)),
-            }
-        })
-    }
-
     /// Reads one page of each of these locks.
     fn pages(
         &self,
@@ -384,8 +373,6 @@ fn living(guards: Value) -> Result<Vec<GuardEntry>, Error> {
 type Page = [Vec<u8>; 2];
 
 const FIRST_PAGE: [&[u8]; 2] = [b"0", b"-inf"];
-
-const NO_WAITERS: [&[u8]; 2] = [b"0", b""];
 
 /// A lock as one answer shows it, and where the next one goes on, if there is more.
 pub(super) fn inspected(name: Name, answer: Value) -> Result<(Inspected, Option<Page>), Error> {
