@@ -8,7 +8,7 @@ use redis::{Value, cmd};
 use super::super::connection::Connection;
 use super::super::reply::{field, lossy_text};
 use super::super::server::Server;
-use super::super::url::Address;
+use super::super::url::{Address, with_port};
 use super::super::{Error, ErrorKind};
 use super::heard::{Answer, Heard};
 use super::replicas::KnownReplica;
@@ -59,12 +59,17 @@ pub(super) fn ask(
         _ => (said("ip"), said("port")),
     };
     let host = host.filter(|host| !host.is_empty());
-    let port = port.and_then(|port| port.parse().ok());
+    let port = port.and_then(|port| port.parse::<u16>().ok());
     let (Some(host), Some(port)) = (host, port) else {
         return Err(lacks("an address"));
     };
     let replicas = match answers.get(3) {
-        Some(Value::Array(replicas)) => replicas.iter().map(KnownReplica::parse).collect(),
+        Some(Value::Array(replicas)) => {
+            let replaced =
+                KnownReplica::replaced(&answers[0], &with_port(&host, port.to_string()));
+            let listed = replicas.iter().map(KnownReplica::parse);
+            listed.chain(replaced).collect()
+        }
         // No list is not an empty one.
         _ if question.with_replicas => return Err(lacks("the replicas")),
         _ => Vec::new(),

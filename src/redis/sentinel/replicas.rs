@@ -41,6 +41,17 @@ impl KnownReplica {
             is_former: is_primary && matches!(&*host, "" | "?"),
         }
     }
+
+    /// Returns the primary in the answer to `SENTINEL MASTER` if the sentinel is replacing it by `next`: it lists the
+    /// former primary as a replica only afterwards.
+    pub fn replaced(primary: &Value, next: &str) -> Option<Self> {
+        let is_former = false;
+        let primary = field(primary, "ip").map(|_| Self::parse(primary))?;
+        (primary.address != next).then_some(Self {
+            is_former,
+            ..primary
+        })
+    }
 }
 
 /// The replicas that count, by the lists of several sentinels: all but those that are never to follow the primary, and

@@ -289,6 +289,25 @@ fn a_former_primary_counts_as_a_replica_when_it_follows() {
 }
 
 #[test]
+fn a_primary_that_a_sentinel_is_replacing_counts_unless_it_is_down() {
+    let parsed = |line: &str| {
+        let text = |field: &str| redis::Value::BulkString(field.into());
+        redis::Value::Array(line.split(' ').map(text).collect())
+    };
+    let dead = parsed("ip old port 1 flags s_down,o_down,master role-reported master");
+    let alive = parsed("ip old port 1 flags master role-reported master");
+    assert_eq!(KnownReplica::replaced(&dead, "old:1"), None);
+    assert_eq!(KnownReplica::replaced(&parsed("no primary"), "new:1"), None);
+    // The leader of a failover, and a sentinel that knows its result already.
+    let other = [replica("other:1"), down("old:1")];
+    for (primary, expected) in [(dead, &["other:1"][..]), (alive, &["other:1", "old:1"])] {
+        let replaced = KnownReplica::replaced(&primary, "new:1");
+        let leader: Vec<_> = [replica("other:1")].into_iter().chain(replaced).collect();
+        assert_eq!(promotable_replicas(&[&leader, &other], 3), expected);
+    }
+}
+
+#[test]
 fn a_former_primary_counts_if_no_other_replica_may_be_promoted_before_it() {
     let former = |address| KnownReplica {
         is_former: true,
