@@ -12,6 +12,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::slice;
 use std::time::Duration;
 
 use nix::sys::stat::{Mode, umask};
@@ -82,8 +83,11 @@ impl Local {
 
     /// Connects to this user's server, and waits until it has loaded its data.
     fn connect(&self, search: &Search) -> Result<Connection, Error> {
+        let mut question = cmd("EXISTS");
+        // Refused while the server loads its data, but not while its disk is full, as PING is.
+        question.arg("redlock");
         loop {
-            let (connection, _) = match search.connect(&search.last, &[cmd("PING")]) {
+            let (connection, _) = match search.connect(&search.last, slice::from_ref(&question)) {
                 Err(error) if error.kind == ErrorKind::Loading && !search.left().is_zero() => {
                     std::thread::sleep(RETRY_AFTER);
                     continue;

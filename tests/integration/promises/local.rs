@@ -443,6 +443,11 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
         end.code() == Some(69)
     });
     host.play(&format!("69 {quickly} a -- true → No space left on device"));
+    // It can be looked at, and doctor names what is wrong.
+    assert!(host.shell("redlock status a").contains("a: free"));
+    let doctor = host.end("redlock doctor");
+    let row = "warn  persistence  the last write to the disk failed";
+    assert!(doctor.stdout.contains(row), "{doctor:?}");
     let waiting = Running::start(&mut host.sh("redlock run -w 60s a -- echo room"));
     host.shell("rm /run/redlock/full");
     waiting.finish().assert_printed(0, "room\n");
