@@ -336,7 +336,8 @@ impl Wait {
                 }
             }
             Event::Sent(sent, within) => {
-                if let Phase::Asking { .. } = self.phase {
+                // It has answered a short question: that ends no outage, as it may never answer the whole one.
+                if let (Phase::Asking { .. }, Contact::Unreached) = (&self.phase, self.contact) {
                     self.contact = Contact::Answers;
                 }
                 if let Phase::Sending { asked } | Phase::Asking { asked, .. } = self.phase {

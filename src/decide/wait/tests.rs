@@ -505,6 +505,21 @@ fn a_server_that_was_reached_is_waited_for_as_long_as_a_busy_lock() {
 }
 
 #[test]
+fn a_server_that_answers_short_questions_alone_fails_as_long_as_one_that_answers_none() {
+    let unlocked = policy_with(|it| it.silence = Some(TERMS.ttl));
+    let mut waiter = Waiter::new(unlocked);
+    let mut failed = 0;
+    for asked in [0, 1_000, 30_000] {
+        assert!(waiter.tick(asked).contains("ask"));
+        waiter.sent(asked);
+        // The short one is answered, and the whole one is sent.
+        waiter.sent(asked);
+        failed += u64::from(waiter.fails(asked, Unreachable).contains("end"));
+    }
+    assert_eq!(failed, 1);
+}
+
+#[test]
 fn a_failover_is_waited_for_with_longer_pauses_than_a_server_that_is_away() {
     for (kind, pause) in [
         (NoPrimary, 1_875),

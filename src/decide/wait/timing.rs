@@ -77,7 +77,7 @@ pub fn end_of(left: Duration) -> Duration {
 pub const RECONNECT: Duration = Duration::from_millis(500);
 
 /// The same while sentinels, or a cluster, replace it, which they have to do meanwhile: a try asks one sentinel or more, so
-/// that a thousand waiters ask less than a thousand times a second.
+/// that a thousand waiters ask less than a thousand times a second once an outage has lasted for ten seconds.
 pub const FAILOVER: Duration = Duration::from_millis(2500);
 
 /// The pause before another try to reach a server that was reached before and has failed for as long as `lasting`: a
