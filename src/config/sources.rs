@@ -99,7 +99,9 @@ impl Sources {
             match trust::read(&path) {
                 Ok(Ok(text)) => all.add_file(&path, &text, at + 2)?,
                 Ok(Err(why)) => all.refused.push(why),
-                Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {}
+                // A link that leads nowhere, as to a secret that isn't mounted, is a file that is missing.
+                Err(error)
+                    if matches!(error.kind(), NotFound | NotADirectory) && !path.is_symlink() => {}
                 // The file may hold a password that only root and cron need.
                 Err(error) if error.kind() == PermissionDenied => {
                     all.unreadable.get_or_insert(path);
