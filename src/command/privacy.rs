@@ -151,7 +151,7 @@ fn token_length(text: &str) -> Option<usize> {
 }
 
 /// Beginnings of tokens of GitHub, GitLab, Slack, AWS, Vault and Anthropic.
-const PREFIXES: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- xox AKIA hvs. sk-ant- \
+const PREFIXES: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- glrt- glptt- xox xapp- AKIA ASIA hvs. hvb. sk-ant- \
     hooks.slack.com/services/ hooks.slack.com/workflows/";
 
 /// Smallest number of characters that follow; fewer are no token.

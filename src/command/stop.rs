@@ -61,8 +61,12 @@ pub fn stop(options: &cli::Stop, settings: &Settings) -> Result<Exit> {
         for line in holds.iter().filter_map(signs) {
             settings.verbosity.info(line);
         }
+        let fate = match found.frozen {
+            Some(_) => "stays frozen",
+            None => "is handed over",
+        };
         settings.verbosity.info(format_args!(
-            "asked {whom} to stop; \"{name}\"{at} is handed over after that"
+            "asked {whom} to stop; \"{name}\"{at} {fate} after that"
         ));
         return Ok(Exit::Success);
     }

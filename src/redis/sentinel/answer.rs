@@ -65,8 +65,7 @@ pub(super) fn ask(
     };
     let replicas = match answers.get(3) {
         Some(Value::Array(replicas)) => {
-            let replaced =
-                KnownReplica::replaced(&answers[0], &with_port(&host, port.to_string()));
+            let replaced = KnownReplica::replaced(&answers[0], &with_port(&host, port.to_string()));
             let listed = replicas.iter().map(KnownReplica::parse);
             listed.chain(replaced).collect()
         }

@@ -141,6 +141,7 @@ fn a_lock_stays_frozen_when_its_holder_dies_is_forced_out_or_is_stopped() {
     let stopped = holding(&redis, "");
     freeze(&redis, "").assert_code(0);
     let waiter = queued(&redis, words!("run -q a -- true"));
+    ends(&redis, "stop -n a").assert_said(0, "to stop; \"a\" stays frozen after that");
     ends(&redis, "stop a")
         .assert_said(0, "\"a\" is free after ")
         .assert_says(", and stays frozen");
