@@ -336,7 +336,7 @@ impl Wait {
                 }
             }
             Event::Sent(sent, within) => {
-                // It has answered a short question: that ends no outage, as it may never answer the whole one.
+                // A short question was answered: this ends no outage, as the whole one may never be.
                 if let (Phase::Asking { .. }, Contact::Unreached) = (&self.phase, self.contact) {
                     self.contact = Contact::Answers;
                 }

@@ -443,7 +443,7 @@ fn a_full_disk_grants_nothing_and_says_so_until_there_is_room() {
         end.code() == Some(69)
     });
     host.play(&format!("69 {quickly} a -- true → No space left on device"));
-    // It can be looked at, and doctor names what is wrong.
+    // Its locks can be looked at, and doctor names the fault.
     assert!(host.shell("redlock status a").contains("a: free"));
     let doctor = host.end("redlock doctor");
     let row = "warn  persistence  the last write to the disk failed";
