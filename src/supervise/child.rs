@@ -14,7 +14,7 @@ use crate::clock::{Moment, now};
 use crate::decide::job_control::StoppedBy;
 use crate::signal::SIGINT;
 use crate::supervise::procfs::{Process, Stat, is_alive};
-use crate::supervise::tree::Tree;
+use crate::supervise::tree::{Evidence, Tree};
 use crate::sys::{self, Reach, SpawnError, SpawnSpec};
 
 /// A child that was spawned, and may have been reaped.
@@ -137,9 +137,11 @@ impl Child {
             (sys::spawn(&spec), None)
         };
         let pid = Pid::from_raw(pid?);
-        tree.command = Some(pid);
-        tree.limit = limit;
-        tree.ids = conditions.ids;
+        tree.evidence = Evidence {
+            command: Some(pid),
+            limit,
+            ids: conditions.ids,
+        };
         Ok(Self {
             pid,
             own_group: conditions.own_group,
@@ -269,8 +271,9 @@ impl Child {
     pub fn kill(&self) -> Refused {
         self.kill_group();
         // To look for all of a large tree takes longer than to kill what was found before.
-        for process in &self.tree.found {
-            process.signal(sys::SIGKILL);
+        let members = self.tree.found.iter();
+        for process in members.filter(|process| process.is_alive()) {
+            let _ = sys::kill(process.pid, sys::SIGKILL);
         }
         self.tree.stop_all();
         self.signal_tree(&[], None, |_| sys::SIGKILL)
@@ -289,8 +292,10 @@ impl Child {
         // A group has its number as long as one is in it, and the child was alive a moment ago.
         let group = (self.own_group && !self.reaped).then_some(self.pid);
         let signal_all = |processes: &[Process], signal| {
-            let processes = processes.iter();
-            processes.filter(|process| process.signal(signal)).count()
+            let alive = processes.iter().filter(|process| process.is_alive());
+            alive
+                .filter(|process| sys::kill(process.pid, signal).is_ok())
+                .count()
         };
         // What is stopped forks no more, and what it has forked keeps its parent until it is found.
         while let Ok((found, _)) = self.tree.scan(group, None, None) {

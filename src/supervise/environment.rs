@@ -1,12 +1,12 @@
 //! The variables by which a job knows its locks: a run and an acquire write them, and the commands of
 //! the job read them.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::protocol::{Name, Token};
-use crate::variables::{EVENT, FENCE, HELD, NAME, TOKEN};
+use crate::variables::{FENCE, HELD, JSON, NAME, TOKEN};
 
 /// Variables for what works under the locks.
 pub type Environment = Vec<(&'static str, OsString)>;
@@ -92,16 +92,15 @@ pub fn is_reentered(name: &Name, token: &Token) -> bool {
     held.any(|hold| hold.is_reentered && hold.is_of(name, token))
 }
 
-/// Returns the value of a variable in the environment of a process, which is `NAME=value` texts that end with a zero byte.
-fn value_of<'a>(name: &str, environment: &'a [u8]) -> Option<&'a [u8]> {
-    let mut variables = environment.split(|&byte| byte == 0);
-    variables.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
-}
-
 /// Returns what the environment of a process, as `NAME=value` texts that end with a zero byte, says about the holds with
 /// these ids.
 pub fn origin_of(environment: &[u8], ids: &[String]) -> Origin {
-    let held = read_held(value_of(HELD, environment).unwrap_or_default());
+    let mut variables = environment.split(|&byte| byte == 0);
+    let held = variables.find_map(|variable| {
+        let value = variable.strip_prefix(HELD.as_bytes())?;
+        value.strip_prefix(b"=")
+    });
+    let held = read_held(held.unwrap_or_default());
     if held.is_empty() {
         Origin::Unsaid
     } else if held.iter().any(|hold| ids.contains(&hold.token.id())) {
@@ -134,10 +133,34 @@ fn entries(held: &[u8]) -> impl Iterator<Item = Option<JobHold>> {
     })
 }
 
-/// redlock has called a hook. Until then no hook is among what it has started: redlock calls none if it runs in a hook itself.
-pub static HAS_CALLED_HOOK: AtomicBool = AtomicBool::new(false);
+/// The line of JSON that each call of a hook was told, which nothing has in its environment but what that call has started.
+static TOLD: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Returns whether the environment of a process is that of a hook, or of what a hook has started.
+/// Locks what is known of hooks, so that no other thread has it locked at a fork: the lock would stay so in the child.
+pub fn lock_hooks() -> MutexGuard<'static, Vec<Vec<u8>>> {
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_line(variable: &[u8]) -> bool {
+    let value = variable.strip_prefix(JSON.as_bytes());
+    value.is_some_and(|value| value.starts_with(b"="))
+}
+
+/// A hook is called with these variables.
+pub fn know_hook(variables: &[CString]) {
+    let variables = variables.iter().map(|text| text.to_bytes());
+    lock_hooks().extend(variables.filter(|text| is_line(text)).map(<[u8]>::to_vec));
+}
+
+/// Whether a hook was called.
+pub fn has_called_hook() -> bool {
+    !lock_hooks().is_empty()
+}
+
+/// Whether an environment, as `NAME=value` texts that end with a zero byte, is that of a hook which was called. Such a process
+/// is no part of COMMAND, also where what attended to it has died.
 pub fn is_of_hook(environment: &[u8]) -> bool {
-    value_of(EVENT, environment).is_some_and(|event| !event.is_empty())
+    let told = lock_hooks();
+    let mut variables = environment.split(|&byte| byte == 0);
+    variables.any(|variable| is_line(variable) && told.iter().any(|line| line == variable))
 }

@@ -11,7 +11,6 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl::set_pdeathsig;
@@ -20,8 +19,8 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use super::HeldLocks;
-use super::environment::{HAS_CALLED_HOOK, list_of};
-use super::tree::Tree;
+use super::environment::{self, list_of};
+use super::tree::{self, Tree};
 use crate::clock::now;
 use crate::decide::exit::Exit;
 use crate::protocol::{Name, Who};
@@ -94,11 +93,11 @@ impl Hook<'_> {
         let script = CString::new(self.script)?;
         let words = [c"sh".into(), c"-c".into(), c"--".into(), script];
         let variables = self.environment(news)?;
-        HAS_CALLED_HOOK.store(true, Ordering::Relaxed);
+        environment::know_hook(&variables);
         // For a moment whoever forks has the name of its child, and redlock's main thread must not be taken for that.
         let forking = sys::start_thread("hook", sys::USUAL_STACK, move || {
             let work = |result: File| attend(result, &words, &variables);
-            let _ = sys::fork_apart(sys::HOOK, result, work);
+            let _ = tree::fork_apart(sys::HOOK, result, work);
         })?;
         let _ = forking.join();
         Ok(())

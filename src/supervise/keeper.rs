@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -30,23 +32,54 @@ pub struct Target {
     process: ProcessFd,
     /// Its identity, by which its descendants recognize it.
     pub instance: String,
-    /// Ancestors that had started it.
+    /// The processes that had started it.
     ancestors: Vec<Process>,
     tree: Tree,
     execution: Option<Execution>,
-    /// Descendants that were found, parents first: later on they may be hard to find.
-    descendants: Vec<Process>,
-    /// Descendants that were asked to terminate.
-    asked: HashSet<Process>,
-    /// Descendants that may not be looked at: their parents tell of them.
-    hidden: HashSet<i32>,
-    /// There were hidden ones: nobody tells what they have started.
+    /// What it has started and was found: later on it may be hard to find.
+    descendants: Vec<Descendant>,
+    /// What may be of its work, and may be another job's as well: it is waited for, and never signalled.
+    suspects: Vec<Descendant>,
+    /// How many of both may have a descriptor, so that some are left for all else.
+    descriptors: usize,
+    /// Among them was one that may not be looked at: nobody tells what it has started.
     had_hidden: bool,
-    /// A process that may be of its work, and may be another job's as well: it is waited for, and never signalled.
-    suspect: Option<Process>,
 }
 
-/// Time between two looks of a keeper at what it can't open, or couldn't look at.
+/// A process that was found to descend from another one.
+struct Descendant {
+    pid: i32,
+    /// `None` where it may not be looked at: its parent tells of it.
+    process: Option<Process>,
+    /// `None` where there is none left for it: then it is looked up by its pid.
+    descriptor: Option<ProcessFd>,
+    /// SIGTERM was sent.
+    is_asked: bool,
+}
+
+impl Descendant {
+    fn has_ended(&self) -> bool {
+        match (&self.descriptor, &self.process) {
+            (Some(descriptor), _) => descriptor.has_ended(),
+            (None, Some(process)) => !process.is_alive(),
+            (None, None) => !procfs::is_there(Pid::from_raw(self.pid)),
+        }
+    }
+
+    fn signal(&self, signal: i32) {
+        match (&self.descriptor, &self.process) {
+            (Some(descriptor), _) => drop(descriptor.signal(signal)),
+            (None, Some(process)) if process.is_alive() => drop(sys::kill(self.pid, signal)),
+            // Its number may be another process's by now.
+            (None, _) => {}
+        }
+    }
+}
+
+/// Descriptors that a keeper needs besides: its own, for a connection, and to look into /proc.
+const OWN_DESCRIPTORS: usize = 64;
+
+/// How often a keeper looks at what it has no descriptor for, or couldn't look at.
 const LOOK_AT_REST_EVERY: Duration = Duration::from_millis(100);
 
 impl Target {
@@ -70,10 +103,9 @@ impl Target {
             tree: Tree::below(Pid::from_raw(pid)),
             execution: Execution::of(Pid::from_raw(pid)),
             descendants: Vec::new(),
-            asked: HashSet::new(),
-            hidden: HashSet::new(),
+            suspects: Vec::new(),
+            descriptors: usize::MAX,
             had_hidden: false,
-            suspect: None,
         })
     }
 
@@ -85,20 +117,24 @@ impl Target {
     /// Remembers what descends from it and from what it has started, as far as that is found until then: when it
     /// has ended, that may be hard to find.
     fn remember(&mut self, until: Option<Moment>) {
-        // The number of what has ended may be another process's.
-        self.forget_ended();
+        self.descendants
+            .retain(|descendant| !descendant.has_ended());
         let script = (!self.process.has_ended()).then_some(self.pid);
-        let others = self.descendants.iter().map(|process| process.pid);
-        let roots = script.into_iter().chain(others).map(Pid::from_raw);
-        let roots: Vec<Pid> = roots.collect();
-        self.tree
-            .visit_below(&roots, until, |pid| match Process::read(pid) {
-                Some(process) if self.descendants.contains(&process) => {}
-                Some(process) => self.descendants.push(process),
-                None if procfs::is_there(pid) => drop(self.hidden.insert(pid.as_raw())),
-                None => {}
-            });
-        self.had_hidden |= !self.hidden.is_empty();
+        let others = self.descendants.iter().map(|descendant| descendant.pid);
+        // The number of what has ended may be another process's.
+        let roots: Vec<Pid> = script
+            .into_iter()
+            .chain(others)
+            .map(Pid::from_raw)
+            .collect();
+        let mut found = Vec::new();
+        let add = |pid: Pid| match Process::read(pid) {
+            Some(process) => found.push((pid.as_raw(), Some(process))),
+            None if procfs::is_there(pid) => found.push((pid.as_raw(), None)),
+            None => {}
+        };
+        self.tree.visit_below(&roots, until, add);
+        self.add(found, until);
     }
 
     /// Finds what it has started: its descendants, what has the lock's token in its environment, and what it has forked just
@@ -107,20 +143,59 @@ impl Target {
         self.remember(until);
         let scanned = self.tree.scan(None, self.execution, until);
         let (marked, is_whole) = scanned.unwrap_or_default();
-        for process in marked {
-            if process.pid != self.pid && !self.descendants.contains(&process) {
-                self.descendants.push(process);
+        let marked = marked.into_iter();
+        let marked = marked.map(|process| (process.pid, Some(process))).collect();
+        self.add(marked, until);
+        is_whole
+    }
+
+    /// Takes in what was found: pids, and what identifies them where they may be looked at.
+    fn add(&mut self, found: Vec<(i32, Option<Process>)>, until: Option<Moment>) {
+        let earlier = self.descendants.iter().map(|one| (one.pid, one.process));
+        let earlier: HashSet<(i32, Option<Process>)> = earlier.collect();
+        for (pid, process) in found {
+            if until.is_some_and(|until| now() >= until) {
+                return;
+            }
+            if pid != self.pid && !earlier.contains(&(pid, process)) {
+                self.had_hidden |= process.is_none();
+                let descendant = self.descendant(pid, process);
+                self.descendants.push(descendant);
             }
         }
-        is_whole
+    }
+
+    fn descendant(&self, pid: i32, process: Option<Process>) -> Descendant {
+        let may_have_descriptor = self.descendants.len() + self.suspects.len() < self.descriptors;
+        let descriptor = may_have_descriptor.then(|| ProcessFd::of(pid).ok().flatten());
+        // Its number may be another process's by now.
+        let is_same = |_: &ProcessFd| {
+            let now = Process::read(Pid::from_raw(pid));
+            now.is_none_or(|now| Some(now) == process)
+        };
+        let descriptor = descriptor.flatten().filter(is_same);
+        Descendant {
+            pid,
+            process,
+            descriptor,
+            is_asked: false,
+        }
+    }
+
+    /// Finds a process that it has started, that has lost its parent and the lock's token since. It is only
+    /// waited for, as in an interactive session it may be another job's.
+    fn find_orphan(&mut self) {
+        if let Some(process) = self.tree.orphan_of_script(&self.ancestors) {
+            let suspect = self.descendant(process.pid, Some(process));
+            self.suspects.push(suspect);
+        }
     }
 
     /// Signals it and what was found of its tree.
     fn signal_all(&self, signal: i32) {
         let _ = self.process.signal(signal);
-        for descendant in &self.descendants {
-            descendant.signal(signal);
-        }
+        let descendants = self.descendants.iter();
+        descendants.for_each(|descendant| descendant.signal(signal));
     }
 
     /// Asks it and its tree to terminate. To look at all processes may take longer on a busy machine than there
@@ -141,11 +216,10 @@ impl Target {
 
     /// Asks those descendants to terminate that weren't asked before.
     fn ask_descendants(&mut self) {
-        for descendant in &self.descendants {
-            if self.asked.insert(*descendant) {
-                descendant.signal(sys::SIGTERM);
-                descendant.signal(sys::SIGCONT);
-            }
+        for descendant in self.descendants.iter_mut().filter(|one| !one.is_asked) {
+            descendant.signal(sys::SIGTERM);
+            descendant.signal(sys::SIGCONT);
+            descendant.is_asked = true;
         }
     }
 
@@ -160,22 +234,36 @@ impl Target {
         is_whole
     }
 
-    /// Returns true if it has ended, and all that was or may be of its tree.
-    fn has_wholly_ended(&mut self) -> bool {
-        self.forget_ended();
-        self.process.has_ended() && self.hidden.is_empty() && self.others().next().is_none()
+    /// How it ended. Where the kernel doesn't say, it is taken to have ended well.
+    fn exit_status(&self) -> ExitStatus {
+        let status = self.process.exit_status(self.pid);
+        status.unwrap_or_else(|| ExitStatus::from_raw(0))
     }
 
-    fn forget_ended(&mut self) {
-        let has_ended = |pid| ProcessFd::of(pid).is_ok_and(|process| process.is_none());
-        self.descendants.retain(Process::is_alive);
-        self.hidden.retain(|&pid| !has_ended(pid));
-        self.suspect = self.suspect.filter(Process::is_alive);
+    /// Whether it has ended, and all that was or may be of its tree.
+    fn has_wholly_ended(&self) -> bool {
+        self.process.has_ended() && self.others().all(Descendant::has_ended)
     }
 
-    /// Returns all besides itself that is waited for, and may be looked at.
-    fn others(&self) -> impl Iterator<Item = &Process> {
-        self.descendants.iter().chain(&self.suspect)
+    /// All but itself that is waited for.
+    fn others(&self) -> impl Iterator<Item = &Descendant> {
+        self.descendants.iter().chain(&self.suspects)
+    }
+
+    /// Whether there is something whose end no descriptor tells.
+    fn has_others(&self) -> bool {
+        self.others().any(|other| other.descriptor.is_none())
+    }
+
+    /// Descriptors that become readable with its end, and with that of what was found of its tree.
+    fn ends(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
+        let first = (!self.process.has_ended()).then_some(&self.process);
+        let others = self.others().filter_map(|other| other.descriptor.as_ref());
+        let others = others.filter(|process| !process.has_ended());
+        first
+            .into_iter()
+            .chain(others)
+            .map(|process| Some(process.as_fd()))
     }
 }
 
@@ -204,12 +292,14 @@ pub fn leave_behind(
     }
     stderr::silence();
     let mut target = target;
+    target.descriptors = sys::raise_file_limit().saturating_sub(OWN_DESCRIPTORS);
     // What an outer job holds has its token, and that job works under it as well.
-    target.tree.ids = holds.ids();
+    target.tree.evidence.ids = holds.ids();
     let mut keeper = Keeper {
         target,
         policy,
-        has_stopped: false,
+        has_asked: false,
+        killed: None,
         has_ended: false,
         has_looked: true,
         watch: Watch {
@@ -218,16 +308,18 @@ pub fn leave_behind(
             signals,
         },
     };
-    let timer = Timer::new().ok();
-    let exit = timer.and_then(|mut timer| keeper.run(&mut timer).ok());
+    let mut timer = Timer::new();
+    let exit = match &mut timer {
+        Ok(timer) => keeper.run(timer).ok(),
+        Err(_) => None,
+    };
     let exit = exit.unwrap_or_else(|| keeper.give_up());
     // What can't be killed may still be at work: then the lock ends with its lease.
-    let withstands = keeper.watch.session.has_killed()
-        && !(keeper.has_looked && keeper.target.has_wholly_ended());
+    let is_left = |looked: bool| !looked || !keeper.target.has_wholly_ended();
     // And so may what could not be looked at, and what that has started.
-    let had_to_end = keeper.has_stopped || policy.with_children;
+    let had_to_end = keeper.has_asked || keeper.killed.is_some() || policy.with_children;
     let are_hidden = keeper.target.had_hidden || !procfs::sees_all();
-    if withstands || (had_to_end && are_hidden) {
+    if keeper.killed.is_some_and(is_left) || (had_to_end && are_hidden) {
         keeper.watch.holds.leave();
     }
     Ok(Some(exit))
@@ -236,11 +328,13 @@ pub fn leave_behind(
 struct Keeper<'a> {
     target: Target,
     policy: Policy,
-    /// The script and its tree were asked to end, or killed.
-    has_stopped: bool,
+    /// The script and its tree were asked to end.
+    has_asked: bool,
+    /// Whether all processes could be looked at when they were killed, if they were.
+    killed: Option<bool>,
     /// The session knows that the target has ended.
     has_ended: bool,
-    /// The last look at what it has started, or may have left, was at all of that.
+    /// All that it may have left could be looked at.
     has_looked: bool,
     watch: Watch<'a>,
 }
@@ -256,16 +350,15 @@ impl Keeper<'_> {
             self.watch.holds.leave();
             return Exit::Lost;
         }
-        self.watch.session.give_up(now());
         let until = now() + GIVE_UP_WITHIN;
-        loop {
-            self.has_looked = self.target.kill();
-            let is_over = self.has_looked && self.target.has_wholly_ended();
-            if is_over || now() >= until {
+        while now() < until {
+            if self.target.kill() && self.target.has_wholly_ended() {
                 return Exit::Lost;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.watch.holds.leave();
+        Exit::Lost
     }
 }
 
@@ -284,23 +377,16 @@ impl<'a> Executor<'a> for Keeper<'a> {
                 return ControlFlow::Break(Ok(Exit::Lost));
             }
             Action::Terminate(_) => {
-                self.has_stopped = true;
-                self.target.terminate(self.watch.next_stop());
+                let kill_at = self.watch.next_stop();
+                self.has_asked = true;
+                self.target.terminate(kill_at);
             }
             Action::Kill(_) | Action::KillRest => {
-                self.has_stopped = true;
-                self.has_looked = self.target.kill();
+                self.killed = Some(self.target.kill());
             }
             Action::Finish(exit) => return ControlFlow::Break(Ok(exit)),
-            // A keeper gets no signals for its script from a terminal, and has nothing to say.
-            Action::ForwardOutside(_)
-            | Action::Suspend
-            | Action::TerminateOthersThan(_)
-            | Action::TerminateOthers
-            | Action::NameSurvivors
-            | Action::ReportSilence { .. }
-            | Action::ReportAnswer
-            | Action::TellLost => {}
+            // For a process that gets signals from outside, and may say something.
+            _ => {}
         }
         ControlFlow::Continue(())
     }
@@ -317,16 +403,14 @@ impl<'a> Executor<'a> for Keeper<'a> {
             return ControlFlow::Continue(());
         }
         if !std::mem::replace(&mut self.has_ended, true) {
-            let status = self.target.process.exit_status(self.target.pid);
-            // If the kernel doesn't say how it ended, it is taken to have ended well.
-            self.apply(session::Event::Ended(status.unwrap_or_default()))?;
+            let status = self.target.exit_status();
+            self.apply(session::Event::Ended(status))?;
         }
         // What ends may have started something else before.
         if self.target.has_wholly_ended() {
             self.has_looked = self.target.find_marked(None);
-            // A process that has lost its parent and the lock's token since. In an interactive session it may be another job's.
             if self.policy.with_children {
-                self.target.suspect = self.target.tree.orphan_of_script(&self.target.ancestors);
+                self.target.find_orphan();
             }
         }
         if self.has_looked && self.target.has_wholly_ended() {
@@ -336,27 +420,20 @@ impl<'a> Executor<'a> for Keeper<'a> {
     }
 
     fn sleep(&mut self, due: Option<Moment>, timer: &mut Timer) -> Step {
-        let open_other = || self.target.others().copied().find_map(ProcessFd::open);
-        let other = self.has_ended.then(open_other);
-        // First the end of the script, then that of each process that is left.
-        let ends = match &other {
-            None => Some(&self.target.process),
-            Some(opened) => opened.as_ref(),
-        };
-        let looks = !self.has_looked || ends.is_none();
+        let looks = !self.has_looked || self.target.has_others();
         let looks_at = looks.then(|| now() + LOOK_AT_REST_EVERY);
         let due = due.into_iter().chain(looks_at).min();
-        needed(self.watch.sleep(due, timer, ends.map(AsFd::as_fd)))?;
+        needed(self.watch.sleep(due, timer, self.target.ends()))?;
         while let Some(received) = needed(self.watch.signals.next())? {
             // All else is for a process that has a terminal, or a child.
             if received.signal != SIGTERM {
                 continue;
             }
-            if self.watch.session.has_killed() {
+            if self.killed.is_none() {
+                let _ = self.target.process.signal(SIGTERM);
+            } else {
                 // A person doesn't want the lock to be kept for what can't be killed.
                 self.apply(session::Event::Signal(received))?;
-            } else {
-                let _ = self.target.process.signal(SIGTERM);
             }
         }
         ControlFlow::Continue(())

@@ -47,17 +47,18 @@ impl Watch<'_> {
         self.session.on_event(event, &self.holds.renewals, now())
     }
 
-    /// Sleeps until this moment, until something comes, or until this process has ended.
+    /// Sleeps until this moment, until something comes, or until one of these has ended.
     fn sleep<'b>(
         &'b self,
         due: Option<Moment>,
         timer: &'b mut Timer,
-        process: Option<BorrowedFd<'b>>,
+        ends: impl Iterator<Item = Option<BorrowedFd<'b>>>,
     ) -> io::Result<()> {
         timer.set(due)?;
         let timer: &'b Timer = timer;
-        let own = [Some(self.signals.as_fd()), Some(timer.as_fd()), process];
-        sleep(own.into_iter().chain(self.holds.poll_fds()), None)
+        let own = [Some(self.signals.as_fd()), Some(timer.as_fd())];
+        let own = own.into_iter().chain(self.holds.poll_fds());
+        sleep(own.chain(ends), None)
     }
 }
 

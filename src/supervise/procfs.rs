@@ -74,11 +74,6 @@ impl Process {
         let stat = Stat::read(Pid::from_raw(self.pid));
         stat.is_some_and(|stat| stat.started == self.started && !stat.has_ended)
     }
-
-    /// Signals it, unless it has ended: another process may have its pid by now. Returns true if that was permitted.
-    pub fn signal(&self, signal: i32) -> bool {
-        self.is_alive() && sys::kill(self.pid, signal).is_ok()
-    }
 }
 
 /// Longest line of ancestors that is followed, however they change meanwhile.

@@ -524,7 +524,7 @@ impl<'a> Executor<'a> for Supervision<'a> {
         let more = self.more_to_reap.then(now);
         let due = due.into_iter().chain(self.job_control.due()).chain(more);
         let due = due.min();
-        needed(self.watch.sleep(due, timer, None))?;
+        needed(self.watch.sleep(due, timer, std::iter::empty()))?;
         // Where we were late, a renewal may have succeeded meanwhile.
         let woke = now();
         if let Some(stop) = self.watch.next_stop().filter(|&stop| woke >= stop) {

@@ -7,16 +7,17 @@
 //! end when what they watch has ended.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::unistd::{Pid, getsid};
 
 use crate::clock::{Moment, now};
-use crate::supervise::environment::{HAS_CALLED_HOOK, Origin, is_of_hook, origin_of};
+use crate::supervise::environment::{Origin, has_called_hook, is_of_hook, lock_hooks, origin_of};
 use crate::supervise::procfs::{
-    Execution, FIRST, Process, Stat, children, could_not_look, environment, is_alive,
+    Execution, FIRST, Process, Stat, children, could_not_look, environment, has_own_proc, is_alive,
     is_of_our_user, is_there, limit_of, processes, sees_all,
 };
 use crate::sys;
@@ -38,6 +39,13 @@ pub struct Tree {
     earlier_hidden: Vec<Pid>,
     /// The members that the last looks have noted.
     pub found: Vec<Process>,
+    /// How an orphan of COMMAND is told from one of those.
+    pub evidence: Evidence,
+}
+
+/// What is known of COMMAND and all that it starts.
+#[derive(Clone, Default)]
+pub struct Evidence {
     /// COMMAND itself, until it is reaped.
     pub command: Option<Pid>,
     /// The limit that [`sys::with_lower_limit`] has lowered for all that COMMAND starts.
@@ -50,35 +58,21 @@ pub struct Tree {
 const TICK: Duration = Duration::from_millis(10);
 
 impl Tree {
-    /// Returns the tree of what descends from us from now on. Costs next to nothing if we have no children yet.
+    /// What descends from us from now on. Costs next to nothing where we have no children yet.
     pub fn ours() -> Self {
-        let mut tree = Self::of(Pid::this(), true);
+        let mut tree = Self::of(Pid::this(), now());
+        tree.is_ours = true;
         if sys::has_children() {
             tree.note_earlier();
         }
         tree
     }
 
-    /// Returns the tree of what descends from a process from now on.
+    /// What descends from a process from now on.
     pub fn below(root: Pid) -> Self {
-        let mut tree = Self::of(root, false);
+        let mut tree = Self::of(root, now());
         tree.note_earlier();
         tree
-    }
-
-    fn of(root: Pid, is_ours: bool) -> Self {
-        Self {
-            root,
-            is_ours,
-            session: getsid(Some(root)).map_or(0, Pid::as_raw),
-            since: now(),
-            earlier: Vec::new(),
-            earlier_hidden: Vec::new(),
-            found: Vec::new(),
-            command: None,
-            limit: None,
-            ids: Vec::new(),
-        }
     }
 
     fn note_earlier(&mut self) {
@@ -88,6 +82,19 @@ impl Tree {
                 None if is_there(child) => self.earlier_hidden.push(child),
                 None => {}
             }
+        }
+    }
+
+    fn of(root: Pid, since: Moment) -> Self {
+        Self {
+            root,
+            is_ours: false,
+            session: getsid(Some(root)).map_or(0, Pid::as_raw),
+            since,
+            earlier: Vec::new(),
+            earlier_hidden: Vec::new(),
+            found: Vec::new(),
+            evidence: Evidence::default(),
         }
     }
 
@@ -156,7 +163,7 @@ impl Tree {
     /// A child of ours was reaped: its number may be another's from now on.
     pub fn forget(&mut self, child: Pid) {
         self.earlier_hidden.retain(|&pid| pid != child);
-        self.command = self.command.filter(|&command| command != child);
+        self.evidence.command = self.evidence.command.filter(|&command| command != child);
     }
 
     /// Stops all members but the root, until no new one is found: what is stopped forks no more, and what it has forked keeps
@@ -263,16 +270,25 @@ impl Tree {
             let was_there = parent == self.root && self.earlier_hidden.contains(&child);
             return !was_there;
         };
-        if stat.is_keeper() || self.was_there_before(stat.process()) {
+        let works_for_us = || {
+            let may_work = self.is_ours && has_called_hook();
+            may_work && environment(child).is_ok_and(|text| is_of_hook(&text))
+        };
+        if stat.is_keeper() || self.was_there_before(stat.process()) || works_for_us() {
             return false;
         }
-        let is_adopted = parent == self.root && self.is_ours && self.command != Some(child);
-        !is_adopted || self.is_commands_orphan(stat.process())
+        let is_command = self.evidence.command == Some(child);
+        let may_be_of_others = parent == self.root && !is_command && self.may_adopt_others();
+        !may_be_of_others || self.is_commands_orphan(stat.process())
     }
 
-    /// Returns whether the environment of a process is that of COMMAND, or of what COMMAND has started.
+    /// Whether the environment of a process is that of COMMAND, or of what it has started.
+    fn is_marked(&self, pid: Pid) -> bool {
+        environment(pid).is_ok_and(|text| self.has_mark(&text))
+    }
+
     fn has_mark(&self, environment: &[u8]) -> bool {
-        origin_of(environment, &self.ids) == Origin::Ours
+        origin_of(environment, &self.evidence.ids) == Origin::Ours
     }
 
     /// Whether orphans of others may become ours, too: the root has had children before.
@@ -281,19 +297,14 @@ impl Tree {
         had_others && self.is_ours
     }
 
-    /// Returns whether COMMAND, or what it has started, has started a child of ours that had another parent before. (The
-    /// process that attends to a hook may have died.) A job may clear its environment, but it doesn't know of the limit.
+    /// Returns whether COMMAND, or what it has started, has started a child of ours that may have had another parent before.
+    /// A job may clear its environment, but it doesn't know of the limit.
     fn is_commands_orphan(&self, process: Process) -> bool {
-        let has_called_hook = HAS_CALLED_HOOK.load(Ordering::Relaxed);
-        let is_of_nobody_else = !self.may_adopt_others() && !has_called_hook;
-        if is_of_nobody_else || self.found.contains(&process) {
-            return true;
-        }
         let pid = Pid::from_raw(process.pid);
-        let text = environment(pid).unwrap_or_default();
-        let is_hooks = || has_called_hook && is_of_hook(&text);
         let has_limit = |own: u64| limit_of(pid).is_none_or(|limit| limit < own);
-        self.has_mark(&text) || (!is_hooks() && self.limit.is_none_or(has_limit))
+        self.found.contains(&process)
+            || self.is_marked(pid)
+            || self.evidence.limit.is_none_or(has_limit)
     }
 
     /// Finds a process that a script, the root of this tree which has ended, has started, and that was orphaned: by the lock's
@@ -331,7 +342,7 @@ impl Tree {
         };
         let is_redlocks = |stat: &Stat| stat.is_keeper() || stat.is_helper();
         let works = |stat: &Stat| !stat.has_ended && !stat.is_kernel_thread && !is_redlocks(stat);
-        let origin = |text: Vec<u8>| origin_of(&text, &self.ids);
+        let origin = |text: Vec<u8>| origin_of(&text, &self.evidence.ids);
         let is_work = |stat: &&Stat| match environment(stat.pid).map(origin) {
             Ok(Origin::Ours) => true,
             Ok(Origin::Unsaid) => {
@@ -347,6 +358,20 @@ impl Tree {
     fn was_there_before(&self, process: Process) -> bool {
         process.started + TICK <= self.since.since_boot() || self.earlier.contains(&process)
     }
+}
+
+/// Forks as [`sys::fork_apart`] does, with nothing half done: a lock that another thread has at a fork, or something that it
+/// is just initializing, stays so in the child for ever.
+///
+/// # Errors
+/// Those of [`sys::fork_apart`].
+pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {
+    has_own_proc();
+    let hooks = lock_hooks();
+    sys::fork_apart(name, kept, |kept| {
+        drop(hooks);
+        work(kept);
+    })
 }
 
 #[cfg(test)]
@@ -373,42 +398,6 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_with_the_variables_of_a_hook_is_commands_if_it_has_the_locks_token() {
-        use std::io::{Read as _, Write as _};
-        use std::process::{Command, Stdio};
-
-        use crate::protocol::Token;
-
-        HAS_CALLED_HOOK.store(true, Ordering::Relaxed);
-        let mut tree = Tree::of(Pid::this(), true);
-        tree.ids = vec![Token::read("t:h:1".into()).unwrap().id()];
-        let event = ("REDLOCK_EVENT", "lost");
-        for (variables, is_commands) in [
-            (vec![event], false),
-            (vec![event, ("REDLOCK_HELD", "a=t:h:1")], true),
-            (vec![event, ("REDLOCK_HELD", "a=u:h:2")], false),
-            (vec![("REDLOCK_EVENT", "")], true),
-            (vec![], true),
-        ] {
-            let mut cat = Command::new("/bin/cat");
-            let cat = cat.env_clear().envs(variables.clone());
-            let mut child = cat
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            // Before it runs, its environment may be empty.
-            child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-            let process = Process::read(Pid::from_raw(child.id().cast_signed()));
-            let is_orphan = tree.is_commands_orphan(process.unwrap());
-            child.kill().unwrap();
-            child.wait().unwrap();
-            assert_eq!(is_orphan, is_commands, "{variables:?}");
-        }
-    }
-
-    #[test]
     fn what_was_there_before_is_not_part_of_the_tree() {
         let sleeper = || {
             let mut sleep = std::process::Command::new("sleep");
@@ -427,5 +416,30 @@ mod tests {
         }
         assert!(members.contains(&pid(&after)), "{members:?}");
         assert!(!members.contains(&pid(&before)), "{members:?}");
+    }
+
+    #[test]
+    fn a_forked_process_finds_no_lock_taken() {
+        use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+        let (taken, is_taken) = std::sync::mpsc::channel();
+        let holder = std::thread::spawn(move || {
+            let hooks = lock_hooks();
+            taken.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            drop(hooks);
+        });
+        is_taken.recv().unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let child = fork_apart(c"test", null, |_| drop(lock_hooks())).unwrap();
+        holder.join().unwrap();
+        let until = now() + Duration::from_secs(60);
+        while now() < until {
+            match waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap() {
+                WaitStatus::StillAlive => std::thread::sleep(Duration::from_millis(5)),
+                status => return assert_eq!(status, WaitStatus::Exited(child, 0)),
+            }
+        }
+        sys::kill_and_reap(child);
+        panic!("it waits for a lock for ever");
     }
 }
