@@ -397,8 +397,8 @@ impl Claim {
             .map(|(released, _)| released)
     }
 
-    /// Releases the lock, and returns also what `and_then` finds out over the connection. Unless it is hurried or
-    /// repeated, the short script is tried first.
+    /// Releases the lock, and returns also what `and_then` finds out over the connection. Unless it is hurried, the
+    /// short script is tried first.
     fn release_over(
         &self,
         client: &mut Client,
@@ -494,7 +494,7 @@ impl Claim {
             let mut tried = self.release_over(
                 client,
                 mode,
-                within.is_some() || is_repeated,
+                within.is_some(),
                 &is_slow,
                 Connection::is_followed,
             );
