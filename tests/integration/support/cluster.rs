@@ -128,7 +128,7 @@ impl Cluster {
     }
 
     /// Has a replica take the place of its primary, which lives on. A replica gives that up after 5 s, as when a link
-    /// between nodes is being opened anew, and has to be asked again; it refuses while it takes its primary for down.
+    /// between nodes is being opened again, and has to be asked again; it refuses while it takes its primary for down.
     #[track_caller]
     pub fn failover(&self, replica: usize) {
         let replica = &self.nodes[replica];
