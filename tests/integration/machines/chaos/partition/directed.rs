@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::lab::{CLIENTS, Lab, SENTINELS, pass};
 use super::report::Finding;
-use crate::machines::chaos::history::boottime;
+use crate::machines::chaos::history::{Nanos, boottime};
 use crate::support::{Cluster, Link, MASTER, asked, wait_until};
 
 /// A name, and the function that plays it.
@@ -400,10 +400,7 @@ fn cluster_mix() -> Finding {
         lab.all.nodes[owner].resume();
         lab.all.wait_until_whole();
     }
-    let (mut finding, [all]) = lab.end(began, ["all"]);
-    finding.expect_well(&[&all]);
-    finding.expect_starts(&all, 25.0);
-    finding
+    judge_mix(lab, began)
 }
 
 /// Faults befall servers with sentinels one after the other: their primary hangs, is cut off, is killed and is replaced on
@@ -433,6 +430,11 @@ fn sentinel_mix() -> Finding {
         }
         lab.all.wait_until_whole();
     }
+    judge_mix(lab, began)
+}
+
+/// Judges a mix of faults that began at this moment.
+fn judge_mix<Site>(mut lab: Lab<Site>, began: Nanos) -> Finding {
     let (mut finding, [all]) = lab.end(began, ["all"]);
     finding.expect_well(&[&all]);
     finding.expect_starts(&all, 25.0);
