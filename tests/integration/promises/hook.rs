@@ -449,6 +449,20 @@ fn a_hook_that_loses_the_process_that_attends_to_it_delays_nothing_either() {
 }
 
 #[test]
+fn an_orphan_that_looks_like_a_hooks_dies_with_command() {
+    let redis = Redis::start();
+    // Without the lock's token, in a session of its own, and with a variable that each hook has.
+    let script = r#"env -i REDLOCK_EVENT=lost sh -c 'setsid sh -c "echo \$\$; exec sleep 600 >/dev/null" &'
+        exec sleep 600 >/dev/null"#;
+    let mut run = redis.run("-k 1s a", script);
+    let mut run = Running::start(run.env("REDLOCK_HOOK", "true"));
+    let orphan: i32 = run.line().parse().unwrap();
+    ends(&redis, "release --force --yes a").assert_code(0);
+    run.finish().assert_code(79);
+    assert!(!is_alive(orphan));
+}
+
+#[test]
 fn a_typed_ctrl_c_leaves_the_hook_at_work() {
     let mut told = Told::new();
     let go = told.file("go");
