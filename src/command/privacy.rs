@@ -1,7 +1,7 @@
 //! Masks secrets before anything is stored for others to see. Pure.
 //!
 //! A secret is known by the name before it (`--api-key x`, `DB_PASSWORD=x`, `Authorization: x`), as the password of a
-//! URL, or by its beginning (`ghp_`). A script isn't parsed beyond its quotation marks.
+//! URL, or by its beginning (`ghp_`). A script isn't parsed: where a value may go on, too much is masked.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,14 +12,13 @@ const MASK: &str = "***";
 /// Returns a text, or a script, without its secrets.
 pub(in crate::command) fn masked(text: &str) -> Cow<'_, str> {
     let mut safe = String::new();
-    let (mut copied, mut at, mut quote) = (0, 0, None);
+    let (mut copied, mut at) = (0, 0);
     while let Some(c) = text[at..].chars().next() {
-        if quote == Some('\'') || !text[..at].ends_with('\\') {
-            quote = within(quote, c);
-        }
-        let end = at + length_of(&text[at..], is_name).max(c.len_utf8());
-        let secret = secret_at(text, at..end, quote);
-        at = end;
+        let name = length_of(&text[at..], is_name);
+        let secret = Some(name).filter(|name| *name > 0);
+        let secret = secret.and_then(|name| secret_in(&text[at..], name));
+        let secret = secret.map(|secret| at + secret.start..at + secret.end);
+        at += name.max(c.len_utf8());
         if let Some(secret) = secret.filter(|secret| !secret.is_empty()) {
             safe = safe + &text[copied..secret.start] + MASK;
             copied = secret.end;
@@ -48,160 +47,140 @@ impl Words {
         }
         // The whole value, whatever characters it has, also in `--env=PASSWORD=x`.
         let names = &word[..length_of(word, |c| is_name(c) || c == '=')];
-        let mut start = 0;
-        for (end, _) in names.match_indices('=') {
-            if is_secret(&names[start..end]) && end + 1 < word.len() {
-                return Cow::Owned(format!("{}={MASK}", &word[..end]));
-            }
-            start = end + 1;
+        let has_secret = |end: usize| is_secret(names[..end].rsplit('=').next().unwrap_or(""));
+        let mut ends = names.match_indices('=').map(|(end, _)| end);
+        if let Some(end) = ends.find(|&end| has_secret(end) && end + 1 < word.len()) {
+            return Cow::Owned(format!("{}={MASK}", &word[..end]));
         }
-        self.expects_secret = is_option && names == word && is_secret(&names[start..]);
+        self.expects_secret = is_option && names == word && has_secret(word.len());
         masked(word)
     }
 }
 
-/// Returns the secret that begins with a name, or follows it. The name is in a quotation with this mark, if in any.
-fn secret_at(text: &str, name: Range<usize>, quote: Option<char>) -> Option<Range<usize>> {
-    let Range { start, end } = name;
-    if let Some(length) = token_length(&text[start..]) {
-        return Some(start..start + length);
+/// Returns the secret that a text begins with, or that follows the name of this length with which it begins.
+fn secret_in(text: &str, name: usize) -> Option<Range<usize>> {
+    if let Some(length) = token_length(text) {
+        return Some(0..length);
     }
-    let (name, rest) = (&text[start..end], &text[end..]);
-    if let Some(url) = rest.strip_prefix("://") {
-        return login(url, name).map(|login| end + 3 + login.start..end + 3 + login.end);
-    }
-    if !is_secret(name) {
+    let (name, rest) = text.split_at(name);
+    let (value, length) = if let Some(url) = rest.strip_prefix("://") {
+        login(url, name)?
+    } else if !is_secret(name) {
         return None;
-    }
-    if rest.starts_with('=') {
-        return Some(end + 1..value_end(text, end + 1, quote));
-    }
-    // The mark behind the name of a field.
-    let field = rest.trim_start_matches(['\\', '"', '\'']);
-    let value = field.trim_start_matches(|c: char| c == ':' || c.is_whitespace());
-    let start = text.len() - value.len();
-    let separator = &field[..field.len() - value.len()];
-    let is_header = name.to_ascii_lowercase().ends_with("authorization");
-    let end = if separator.trim_start().starts_with(':') && field.len() < rest.len() {
-        value_end(text, start, quote.filter(|mark| !rest.starts_with(*mark)))
-    } else if separator.starts_with(": ") || separator == ":" && is_header {
-        // As long as its line, or the quotation that it is in.
-        let end = value.find(|c| c == '\n' || Some(c) == quote);
-        end.map_or(text.len(), |length| start + length)
-    } else if name.starts_with('-') && rest.starts_with(' ') && !value.starts_with('-') {
-        value_end(text, start, quote)
+    } else if let Some(value) = rest.strip_prefix('=') {
+        (value, value_length(value))
+    } else if name.starts_with('-') && rest.starts_with(' ') {
+        let value = rest.trim_start();
+        let length = Some(value).filter(|value| !value.starts_with('-'));
+        let length = length.map_or(0, value_length);
+        (value, length)
     } else {
-        return None;
+        // A header, or a field of JSON: up to the last quotation mark of its line.
+        let field = rest.trim_start_matches(['\\', '"', '\'']);
+        let is_header = name.to_ascii_lowercase().ends_with("authorization");
+        let is_field = field.len() < rest.len() || field.starts_with(": ") || is_header;
+        let value = field.strip_prefix(':').filter(|_| is_field)?.trim_start();
+        let line = value.lines().next()?;
+        (value, line.rfind(['"', '\'']).unwrap_or(line.len()))
     };
-    Some(start..end)
+    let start = text.len() - value.len();
+    Some(start..start + length)
 }
 
-/// Returns the end of the value that begins here: of its last part without a space, or in quotation marks. The mark
-/// `outer` ends the quotation that the value is in.
-fn value_end(text: &str, start: usize, outer: Option<char>) -> usize {
-    let (mut quote, mut is_nested) = (None, false);
-    let mut chars = text[start..].char_indices();
-    while let Some((at, c)) = chars.next() {
-        if quote.is_none() && !is_nested && (is_separator(c) || Some(c) == outer) {
-            return start + at;
-        }
-        quote = within(quote, c);
-        if c == '\\' && quote != Some('\'') {
-            // As in `sh -c "a \"b c\""`.
-            let is_mark = chars.next().is_some_and(|(_, c)| c == '"');
-            is_nested ^= is_mark && quote.is_none();
-        }
+/// Returns the length of the value that a text begins with: one word, with its quotations.
+fn value_length(text: &str) -> usize {
+    let mut at = 0;
+    while let Some(c) = text[at..].chars().next().filter(|c| !is_separator(*c)) {
+        let rest = &text[at..];
+        let mark = ["\\\"", "\"", "'"]
+            .into_iter()
+            .find(|mark| rest.starts_with(mark));
+        at += match mark.map(|mark| (mark.len(), rest[mark.len()..].find(mark))) {
+            None if c == '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            None => c.len_utf8(),
+            Some((mark, Some(length))) => length + 2 * mark,
+            // The text is cut.
+            Some((_, None)) if at == 0 => rest.len(),
+            // The end of the quotation that the name is in.
+            Some((_, None)) => return at,
+        };
     }
-    text.len()
+    at
 }
 
-/// Returns the password in a URL, of which `url` is what follows the scheme; or the user, if that may be a token.
-fn login(url: &str, scheme: &str) -> Option<Range<usize>> {
-    let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`');
-    let url = url.split(ends).next()?;
-    let path = url.find(['/', '?', '#']).unwrap_or(url.len());
+/// Returns the rest of a URL from its password on, or from its user if that may be a token, and the length of either.
+/// `rest` is what follows the scheme.
+fn login<'a>(rest: &'a str, scheme: &str) -> Option<(&'a str, usize)> {
+    let url = rest.split([' ', '\n', '"', '\'', '<', '>', '`']).next()?;
+    let host = url.split(['/', '?', '#']).next()?;
     // A password that isn't encoded may contain these. A number after the colon is a port.
-    let has_port = |colon: usize| url[colon + 1..path].bytes().all(|b| b.is_ascii_digit());
-    let at = match (url[..path].rfind('@'), url[..path].find(':')) {
-        (Some(at), _) => at,
-        (None, Some(colon)) if !has_port(colon) => url.rfind('@')?,
-        _ => return None,
+    let is_port = |port: &str| port.bytes().all(|b| b.is_ascii_digit());
+    let at = match host.rsplit_once(':') {
+        Some((_, port)) if !is_port(port) && !host.contains('@') => url.rfind('@')?,
+        _ => host.rfind('@')?,
     };
-    let user = url[..at].find(':').unwrap_or(at);
-    if user + 1 < at {
-        let is_token = token_length(&url[..user]).is_some();
-        return Some(if is_token { 0 } else { user + 1 }..at);
-    }
-    let may_be_token = scheme == "git" || scheme.starts_with("http") || scheme.contains("redis");
-    may_be_token.then_some(0..user)
+    let Some(user) = url[..at].find(':') else {
+        return scheme.contains("http").then_some((rest, at));
+    };
+    let start = token_length(&url[..user]).map_or(user + 1, |_| 0);
+    Some((&rest[start..], at - start))
 }
 
 /// Returns the length of the token that begins here, if it is known by its first characters.
 fn token_length(text: &str) -> Option<usize> {
-    // A JWT, or its beginning if the text is cut.
-    if text.starts_with("eyJ") {
-        let header = length_of(text, is_name);
-        let is_token = header > RANDOM && text[header..].starts_with('.');
-        return is_token.then(|| length_of(text, |c| is_name(c) || c == '.'));
-    }
     PREFIXES.split(' ').find_map(|prefix| {
-        let random = length_of(text.strip_prefix(prefix)?, |c| is_name(c) || c == '/');
+        let random = length_of(text.strip_prefix(prefix)?, |c| {
+            is_name(c) || matches!(c, '/' | '.')
+        });
         (random >= RANDOM).then_some(prefix.len() + random)
     })
 }
 
-/// Beginnings of tokens of GitHub, GitLab, Slack, AWS, Vault and Anthropic.
+/// Beginnings of tokens of GitHub, GitLab, Slack, AWS, Vault and Anthropic, and of JSON web tokens.
 const PREFIXES: &str = "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- glrt- glptt- xox xapp- AKIA ASIA hvs. hvb. sk-ant- \
-    hooks.slack.com/services/ hooks.slack.com/workflows/";
+    hooks.slack.com/services/ hooks.slack.com/workflows/ eyJ";
 
 /// Smallest number of characters that follow; fewer are no token.
 const RANDOM: usize = 10;
 
 /// Returns true if an option, a variable or a field of this name has a secret as its value.
 fn is_secret(name: &str) -> bool {
-    // The addresses of web hooks are secrets, too.
-    if matches!(name, "REDLOCK_HOOK" | "X-Amz-Signature" | "sig") {
-        return true;
-    }
-    let lower = name.trim_start_matches('-').to_ascii_lowercase();
-    let lower = lower.replace('-', "_");
-    let parts = lower.split('_');
-    let parts = parts.map(|part| part.trim_end_matches(|c: char| c.is_ascii_digit()));
-    let parts: Vec<&str> = parts.collect();
+    let lower = name
+        .trim_start_matches('-')
+        .to_ascii_lowercase()
+        .replace('-', "_");
+    let is_digit = |c: char| c.is_ascii_digit();
     let is_in = |list: &str, part: &str| list.split(' ').any(|word| word == part);
+    let parts: Vec<&str> = lower
+        .split('_')
+        .map(|part| part.trim_end_matches(is_digit))
+        .collect();
     let names_secret =
         |part: &&str| is_in(WORDS, part) || ENDINGS.split(' ').any(|ending| part.ends_with(ending));
-    let is_key = KEYS.split(' ').any(|key| lower.contains(key));
-    !matches!(name, "PWD" | "OLDPWD")
+    let has_secret =
+        KEYS.split(' ').any(|key| lower.contains(key)) || parts.iter().any(names_secret);
+    has_secret
         && !is_in(NEGATIONS, parts[0])
-        && !parts.last().is_some_and(|last| is_in(ABOUT, last))
-        && (is_key || parts.iter().any(names_secret))
+        && !is_in(ABOUT, parts[parts.len() - 1])
+        && !matches!(name, "PWD" | "OLDPWD")
 }
 
 /// Parts of a name that name a secret if they are the whole part.
-const WORDS: &str = "auth pass pwd";
+const WORDS: &str = "auth pass pwd sig";
 
 /// Ends of parts that name a secret, as in PGPASSWORD.
 const ENDINGS: &str = "authorization password passwords passwd passphrase token secret secrets \
     credential credentials";
 
-/// Keys that are secrets.
-const KEYS: &str = "api_key apikey access_key accesskey secret_key private_key auth_key \
-    encryption_key";
+/// Names, or parts of names, of keys and addresses that are secrets.
+const KEYS: &str = "api_key apikey access_key accesskey secret_key private_key auth_key encryption_key x_amz_signature \
+    redlock_hook";
 
 /// First parts of names of options without a secret.
 const NEGATIONS: &str = "ask no";
 
 /// Last parts of names that only say something about a secret.
 const ABOUT: &str = "sock socket file path dir name type url stdin fd env user helper ttl";
-
-/// Returns the mark of the quotation that goes on after this character, which may begin or end it.
-fn within(quote: Option<char>, c: char) -> Option<char> {
-    match quote {
-        None => Some(c).filter(|c| matches!(c, '\'' | '"')),
-        Some(mark) => Some(mark).filter(|mark| *mark != c),
-    }
-}
 
 /// A character of a name: of a variable, an option, a URL's scheme.
 fn is_name(c: char) -> bool {
@@ -255,9 +234,10 @@ mod tests {
             a|--url=redis://u:s/3@h:1 → a|--url=redis://u:***@h:1
             curl|https://h/?token=s3&x=1 → curl|https://h/?token=***&x=1
             curl|-HAuthorization: Bearer s3 → curl|-HAuthorization: ***
-            curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": *** "a": 1}
-            curl|-d|{"password": "s\"3 x", "a": 1} → curl|-d|{"password": *** "a": 1}
+            curl|-d|{"password": "s3 x", "a": 1} → curl|-d|{"password": ***": 1}
+            curl|-d|{"password": "s\"3 x", "a": 1} → curl|-d|{"password": ***": 1}
             sh|-c|a --token s3 b → sh|-c|a --token *** b
+            sh|-c|a --token --password s3 → sh|-c|a --token --password ***
             bash|-lc|TOKEN=s3; a b → bash|-lc|TOKEN=***
         "#;
         assert_masked(rows, |line| shown(&line.split('|').collect::<Vec<_>>()));
@@ -283,7 +263,7 @@ mod tests {
             PASSWORD=$(cat /run/pw) a → PASSWORD=***(cat /run/pw) a
             git clone https://x:s3@h/r && make → git clone https://x:***@h/r && make
             pip install git+https://X@h/r → pip install git+https://***@h/r
-            redis-cli -u rediss://X@h → redis-cli -u rediss://***@h
+            redis-cli -u rediss://:X@h → redis-cli -u rediss://:***@h
             curl 'https://h/b?sv=1&sig=a%2Bb&c' → curl 'https://h/b?sv=1&sig=***&c'
             TOKEN='$ecret' x → TOKEN=*** x
             TOKEN=${A:-s3} x → TOKEN=*** x
