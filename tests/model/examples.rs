@@ -31,6 +31,12 @@ struct Step {
     is_shown: bool,
 }
 
+/// Stands before an answer on the line of its call.
+const ANSWER: &str = "  -> ";
+
+/// Longest such line, in bytes; longer answers stand on a line of their own.
+const WIDTH: usize = 120;
+
 /// One that begins on an empty server.
 struct Example {
     title: String,
@@ -52,7 +58,7 @@ impl File {
         let lines: Vec<String> = text
             .lines()
             .filter(|line| !line.starts_with(' '))
-            .map(str::to_owned)
+            .map(|line| line.split(ANSWER).next().unwrap_or(line).to_owned())
             .collect();
         let mut names = Names::default();
         let mut examples: Vec<Example> = Vec::new();
@@ -344,8 +350,13 @@ fn written(file: &File, fake: &mut Memory, mut real: Option<&mut Real>) -> Strin
     let mut text = String::new();
     for (n, line) in file.lines.iter().enumerate() {
         text += line;
-        text += "\n";
-        text += results.get(&n).map_or("", String::as_str);
+        let result = results.get(&n).map_or("", String::as_str);
+        let answer = result.strip_prefix("      ").filter(|rest| {
+            let answer = rest.lines().next().unwrap_or("");
+            answer.starts_with(ANSWER) && line.len() + answer.len() <= WIDTH
+        });
+        text += answer.map_or("\n", |_| "");
+        text += answer.unwrap_or(result);
     }
     text
 }

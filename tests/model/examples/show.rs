@@ -490,6 +490,8 @@ const MOST_PARTS: usize = 16;
 
 fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> Vec<String> {
     let mut lines = Vec::new();
+    // Of each way to end, the keys.
+    let mut gone: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut all: Vec<&String> = before.0.keys().chain(after.0.keys()).collect();
     let place = |key: &str| KEYS.iter().position(|known| *known == key);
     // Notices last.
@@ -501,14 +503,12 @@ fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> V
         match (before, after) {
             (Some(before), None) => {
                 let has_expired = before.expires.is_some_and(|expires| expires < now_ms);
-                parts.push(
-                    if has_expired {
-                        "had expired"
-                    } else {
-                        "deleted"
-                    }
-                    .to_owned(),
-                );
+                let how = if has_expired {
+                    "had expired"
+                } else {
+                    "deleted"
+                };
+                gone.entry(how).or_default().push(names.show(key));
             }
             (before, Some(after)) => {
                 let same = before.filter(|before| before.kind == after.kind);
@@ -528,6 +528,10 @@ fn changes(names: &Names, before: &Snapshot, after: &Snapshot, now_ms: i64) -> V
         }
     }
     shorten(&mut lines);
+    lines.extend(
+        gone.iter()
+            .map(|(how, keys)| format!("{how}: {}", keys.join(", "))),
+    );
     lines
 }
 
