@@ -162,8 +162,8 @@ impl Local {
         let words = words.map(|word| CString::new(word.as_bytes()));
         let words = words.collect::<Result<Vec<_>, _>>();
         let words = words.map_err(|error| self.failed(&error.into()))?;
-        let first = sys::fork_apart(sys::LOCAL_SERVER, lock, |lock| {
-            let _ = sys::fork_apart(sys::LOCAL_SERVER, lock, |lock| {
+        let first = sys::fork_apart(sys::LOCAL_SERVER, [lock], |[lock]| {
+            let _ = sys::fork_apart(sys::LOCAL_SERVER, [lock], |[lock]| {
                 let _ = self.become_server(&words, lock);
             });
         });

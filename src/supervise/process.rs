@@ -97,6 +97,12 @@ impl ProcessFd {
     }
 }
 
+impl From<OwnedFd> for ProcessFd {
+    fn from(pidfd: OwnedFd) -> Self {
+        Self(pidfd)
+    }
+}
+
 impl AsFd for ProcessFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

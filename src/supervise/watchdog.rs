@@ -111,6 +111,8 @@ impl Watchdog {
         };
         let (its, pipe) = (file(ends.0)?, file(ends.1)?);
         let (announce, number) = sync_channel(1);
+        // Its number is its own until this returns, and /proc may hide what a setuid program runs as.
+        let command = sys::pidfd(child.pid.as_raw()).ok().flatten();
         let watch = Watch {
             child: child.clone(),
             command: Process::read(child.pid),
@@ -119,7 +121,13 @@ impl Watchdog {
             looked: None,
         };
         renewer.call(Box::new(move || {
-            if let Ok(pid) = tree::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
+            let forked = match command.map(File::from) {
+                Some(command) => tree::fork_apart(WATCHDOG, [its, command], |[pipe, command]| {
+                    watch.run(&pipe, Some(OwnedFd::from(command).into()));
+                }),
+                None => tree::fork_apart(WATCHDOG, [its], |[pipe]| watch.run(&pipe, None)),
+            };
+            if let Ok(pid) = forked {
                 let _ = announce.send(pid);
             }
             None
@@ -223,7 +231,7 @@ enum End {
 
 impl Watch {
     /// All its life.
-    fn run(mut self, pipe: &File) {
+    fn run(mut self, pipe: &File, command: Option<ProcessFd>) {
         let Ok(mut timer) = Timer::new() else { return };
         // They are blocked, as in the thread that has forked this process.
         let Ok(signals) = SignalSet::of(&passed_on()).descriptor() else {
@@ -232,21 +240,22 @@ impl Watch {
         // A signal that came before the new session may have been sent to redlock's group alone, so that COMMAND lacks it.
         while let Ok(Some(_)) = sys::next_signal(&signals) {}
         // COMMAND is killed by that without a look at what may keep us waiting: its number, /proc.
-        let command = self.command.and_then(ProcessFd::open);
+        let command = command.or_else(|| self.command.and_then(ProcessFd::open));
+        let command = command.as_ref();
         loop {
             match self.listen(pipe) {
                 None => {}
                 Some(End::Dismissed) => return,
-                Some(End::RedlockIsDead) => return self.kill_orphans(),
+                Some(End::RedlockIsDead) => return self.kill_orphans(command),
             }
             let due = if self.is_late() {
-                self.kill_command(command.as_ref());
-                self.note_reaped();
+                self.kill_command(command);
+                self.note_reaped(command);
                 self.child.kill();
                 now() + LOOK
             } else {
                 // Both are hard to find out when redlock is dead.
-                self.note_reaped();
+                self.note_reaped(command);
                 self.look();
                 self.dead_by()
             };
@@ -316,18 +325,25 @@ impl Watch {
     }
 
     /// Whether redlock has reaped COMMAND: then its number, and that of its group, may be another's.
-    fn note_reaped(&mut self) {
+    fn note_reaped(&mut self, command: Option<&ProcessFd>) {
         let now = Process::read(self.child.pid);
-        if now.is_none() || now != self.command {
+        let has_ended = command.is_none_or(ProcessFd::has_ended);
+        if has_ended && (now.is_none() || now != self.command) {
             self.child.reaped = true;
         }
     }
 
     /// Kills what a killed redlock has left. Its orphans have other parents now.
-    fn kill_orphans(mut self) {
+    fn kill_orphans(mut self, command: Option<&ProcessFd>) {
         let until = now() + GIVE_UP_AFTER;
         let mut pause = Duration::from_millis(1);
-        while self.child.kill_orphans() > 0 && now() < until {
+        loop {
+            let killed = self.child.kill_orphans();
+            // Last, as its children are its own until then. Where /proc hides it, it isn't found among them.
+            self.kill_command(command);
+            if killed == 0 || now() >= until {
+                return;
+            }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LOOK);
         }

@@ -195,6 +195,26 @@ fn a_keeper_that_may_not_see_all_says_so_at_once_and_lets_the_lease_of_a_stopped
 }
 
 #[test]
+fn a_setuid_command_that_proc_hides_dies_with_its_redlock() {
+    let user = some_or_return!(OtherUser::new());
+    for hidepid in [0, 2, 4] {
+        let redis = Redis::start();
+        // A setuid program keeps its user's real id, so redlock may kill it; and the kernel kills it no more when redlock dies.
+        let mut run = run(
+            &user,
+            &redis,
+            hidepid,
+            "echo ready $$; exec ./head -n 1 gate",
+        );
+        let command = run.pid_after("ready");
+        await_watchdog(run.pid());
+        run.signal(Signal::SIGKILL);
+        wait_until("COMMAND is dead", || !is_alive(command));
+        run.finish();
+    }
+}
+
+#[test]
 fn work_that_is_not_there_any_more_is_not_waited_for_where_proc_is_hidden() {
     let user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
