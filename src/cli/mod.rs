@@ -642,7 +642,7 @@ pub struct History {
     #[arg(long, conflicts_with = "svg")]
     pub json: bool,
 
-    /// Draw a chart with a row for each host to FILE, an SVG image; - for standard output
+    /// Draw a chart with a row for each host to FILE.svg; - for standard output
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 

@@ -133,8 +133,9 @@ fn duration_in_parts(words: &[OsString]) -> Option<Correction> {
             && typed::context(&error, ContextKind::InvalidArg)
                 .concat()
                 .ends_with("<TIME>");
-        let meant = || [&line(&whole), &words[at + 1..]].concat();
-        is_value.then(|| ("a duration is one word", meant()))
+        let meant = [&line(&whole), &words[at + 1..]].concat();
+        // Without its rest, the line may lack a NAME, which that was then.
+        (is_value && reads(&meant)).then_some(("a duration is one word", meant))
     })
 }
 

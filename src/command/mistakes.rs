@@ -424,6 +424,9 @@ mod tests {
             no option -F: leave it out, as redlock has to stay to renew the lock; see redlock run -h
             ",
         );
+        // A lock may be called like a unit.
+        let line = ["run", "-t", "0", "d", "--", "true"];
+        assert_eq!(corrected(&line.map(OsString::from)), None);
     }
 
     #[test]

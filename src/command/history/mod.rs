@@ -20,7 +20,7 @@ pub(super) use self::recently::Past;
 use super::asked::Asked;
 use super::json::Array;
 use super::never_used::{known_names, similar};
-use super::usage::Refusal;
+use super::usage::refuse;
 use crate::cli;
 use crate::config::Settings;
 use crate::decide::exit::Exit;
@@ -180,7 +180,7 @@ impl History<'_> {
 
     /// Prints the table, and what it leaves out.
     fn list(&mut self) -> Result<()> {
-        let found = self.read(refuse)?;
+        let found = self.read(refuse_larger)?;
         let mut text = String::new();
         if !found.entries.is_empty() {
             let is_of_one = self.asked.names.len() == 1 && self.asked.patterns.is_empty();
@@ -221,7 +221,7 @@ impl History<'_> {
         let has_parts = self.most == usize::MAX;
         let mut found = self.read(|found| {
             if !has_parts {
-                return refuse(found);
+                return refuse_larger(found);
             }
             found.settle(usize::MAX);
             Ok(print(found)?)
@@ -265,7 +265,16 @@ impl History<'_> {
 
     /// Writes the chart to a file, or to standard output.
     fn draw(&mut self, path: &Path) -> Result<()> {
-        let mut found = self.read(refuse)?;
+        let is_output = path == Path::new("-");
+        // A name of a lock, perhaps: a file of this name would be replaced.
+        if !is_output && path.extension().is_none_or(|end| end != "svg") {
+            let line = format!(
+                "--svg {0}: the name of its FILE has to end in .svg, as in --svg {0}.svg",
+                path.display()
+            );
+            return refuse(Exit::Usage, line);
+        }
+        let mut found = self.read(refuse_larger)?;
         let mut inspected = Vec::new();
         for few in self.names.chunks(INSPECTED) {
             inspected.extend(self.settings.locks.inspect(&mut self.client, few)?);
@@ -283,13 +292,13 @@ impl History<'_> {
         if found.entries.is_empty() {
             let why = self.missing(&found)?.into_iter().next();
             let why = why.unwrap_or("no run has held the lock".into());
-            return Err(Refusal(Exit::Usage, format!("nothing to draw: {why}")).into());
+            return refuse(Exit::Usage, format!("nothing to draw: {why}"));
         }
         let freezes = inspected.iter();
         let freezes = freezes.map(|lock| (&lock.name, &lock.record.freezes[..]));
         let freezes: Vec<_> = freezes.collect();
         let picture = chart::svg(&found.entries, &freezes, not_drawn, found.now_ms, LOCAL);
-        if path == Path::new("-") {
+        if is_output {
             print(&picture)?;
             return Ok(());
         }
@@ -298,17 +307,16 @@ impl History<'_> {
 }
 
 /// Refuses more entries than can be kept.
-fn refuse(found: &mut Found) -> Result<bool> {
+fn refuse_larger(found: &mut Found) -> Result<bool> {
     if found.weight <= MAX_WEIGHT {
         return Ok(true);
     }
     let most = MAX_WEIGHT >> 20;
     let why = format!("this history is larger than {most} MiB");
-    Err(Refusal(
+    refuse(
         Exit::Usage,
         format!("{why}; name fewer locks, or give -n or --since"),
     )
-    .into())
 }
 
 /// Returns the memory that an entry takes, in bytes.

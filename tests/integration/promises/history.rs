@@ -215,6 +215,9 @@ print(root.tag, *root.itertext())";
     let printed = ends(&redis, "history --svg -").stdout;
     assert!(printed.starts_with("<svg ") && printed.ends_with("</svg>\n"));
     ends(&redis, "history --svg /no/such/dir/a.svg").assert_said(125, "can't write");
+    // The name of a lock, which may be that of a script, too.
+    let replaced = ends(&redis, "history --svg a");
+    replaced.assert_said(64, "has to end in .svg, as in --svg a.svg");
 }
 
 #[test]
