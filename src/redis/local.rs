@@ -76,7 +76,7 @@ impl Local {
     fn reach(&self, search: &Search) -> Result<Connection, Error> {
         self.expect_private()?;
         match self.connect(search) {
-            Err(error) if is_absent(&error) => self.start(search),
+            Err(error) if is_absent(&error) => self.start(search, error),
             opened => opened,
         }
     }
@@ -120,8 +120,8 @@ impl Local {
         )))
     }
 
-    /// Starts the server, or waits until another process has started it.
-    fn start(&self, search: &Search) -> Result<Connection, Error> {
+    /// Starts the server, which was `absent`, or waits until another process has started it.
+    fn start(&self, search: &Search, mut absent: Error) -> Result<Connection, Error> {
         let failed = |error| self.failed(&error);
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(&self.directory);
@@ -133,7 +133,9 @@ impl Local {
             let open = open.read(true).append(true).create(true).mode(0o600);
             let lock = open.open(self.directory.join(LOCK)).map_err(failed)?;
             if !sys::try_lock(&lock).map_err(failed)? {
-                has_ended_another = has_ended_another || end_unreachable(&lock).is_some();
+                // A server that has closed a connection listens.
+                let is_unreachable = absent.has_cause(Cause::NoServer) && !has_ended_another;
+                has_ended_another |= is_unreachable && end_unreachable(&lock).is_some();
             } else if has_started {
                 return Err(self.ended());
             } else {
@@ -141,7 +143,7 @@ impl Local {
                 has_started = true;
             }
             match self.connect(search) {
-                Err(error) if is_absent(&error) => {}
+                Err(error) if is_absent(&error) => absent = error,
                 Err(error) if error.has_cause(Cause::Silent) => return Err(self.not_ready(&lock)),
                 opened => return opened,
             }

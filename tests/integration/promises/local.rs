@@ -332,6 +332,29 @@ fn a_server_without_its_socket_is_replaced_and_no_other_process_is_ended_in_its_
 }
 
 #[test]
+fn a_server_that_closes_one_connection_goes_on() {
+    let host = some_or_return!(Host::new());
+    host.play("0 redlock run a -- true");
+    host.shell(&format!("touch -d '-1 minute' {ROOTS}/redlock-server.lock"));
+    // Closes the first connection, and leaves the socket to the server after that.
+    let closing = format!(
+        "import os, socket
+os.rename('{SOCKET}', '{SOCKET}.own')
+listener = socket.socket(socket.AF_UNIX)
+listener.bind('{SOCKET}')
+listener.listen()
+print('ready', flush=True)
+listener.accept()[0].close()
+os.rename('{SOCKET}.own', '{SOCKET}')"
+    );
+    let closing = Running::ready(&mut host.sh(&format!("exec python3 -c \"{closing}\"")));
+    host.play("0 redlock run a -- true");
+    closing.finish().assert_code(0);
+    let log = host.shell(&format!("cat {ROOTS}/server.log"));
+    assert!(!log.contains("SIGTERM"), "{log}");
+}
+
+#[test]
 fn every_account_of_such_locks_begins_with_this_host_only() {
     let Some(host) = Host::new() else { return };
     for words in ["status", "status a", "status 'a*'", "doctor"] {
