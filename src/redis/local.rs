@@ -134,8 +134,8 @@ impl Local {
             let lock = open.open(self.directory.join(LOCK)).map_err(failed)?;
             if !sys::try_lock(&lock).map_err(failed)? {
                 // A server that has closed a connection listens.
-                let is_unreachable = absent.has_cause(Cause::NoServer) && !has_ended_another;
-                has_ended_another |= is_unreachable && end_unreachable(&lock).is_some();
+                let is_lost = absent.has_cause(Cause::NoServer) && !has_ended_another;
+                has_ended_another |= is_lost && end_unreachable(&lock).is_some();
             } else if has_started {
                 return Err(self.ended());
             } else {
@@ -161,11 +161,10 @@ impl Local {
         let more = ["--unixsocket", SOCKET, "--save", ""];
         let options = OPTIONS.split(' ').chain(more).map(OsStr::new);
         let words = std::iter::once(program.as_os_str()).chain(options);
-        let words = words.map(|word| CString::new(word.as_bytes()));
-        let words = words.collect::<Result<Vec<_>, _>>();
+        let words: Result<Vec<_>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
         let words = words.map_err(|error| self.failed(&error.into()))?;
-        let first = sys::fork_apart(sys::LOCAL_SERVER, [lock], |[lock]| {
-            let _ = sys::fork_apart(sys::LOCAL_SERVER, [lock], |[lock]| {
+        let first = sys::fork_apart(sys::LOCAL_SERVER, lock, |lock| {
+            let _ = sys::fork_apart(sys::LOCAL_SERVER, lock, |lock| {
                 let _ = self.become_server(&words, lock);
             });
         });

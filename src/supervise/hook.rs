@@ -96,8 +96,8 @@ impl Hook<'_> {
         environment::know_hook(&variables);
         // For a moment whoever forks has the name of its child, and redlock's main thread must not be taken for that.
         let forking = sys::start_thread("hook", sys::USUAL_STACK, move || {
-            let work = |[result]: [File; 1]| attend(result, &words, &variables);
-            let _ = tree::fork_apart(sys::HOOK, [result], work);
+            let work = |result: File| attend(result, &words, &variables);
+            let _ = tree::fork_apart(sys::HOOK, result, work);
         })?;
         let _ = forking.join();
         Ok(())
@@ -237,7 +237,7 @@ fn attend(mut result: File, words: &[CString], variables: &[CString]) {
     let until = now() + LONGEST;
     let tree = Tree::below(Pid::this());
     let own = Pid::this();
-    let started = sys::fork_apart(sys::HOOK, [&null], |[null]| {
+    let started = sys::fork_apart(sys::HOOK, &null, |null| {
         let _ = set_pdeathsig(Signal::SIGKILL);
         if Pid::parent() == own {
             sys::become_program(c"/bin/sh", words, variables, null, null);

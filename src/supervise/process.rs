@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::unistd::Pid;
 
 use crate::clock::now;
-use crate::supervise::procfs::{self, Process, Stat, ancestors, read};
+use crate::supervise::procfs::{self, Stat, ancestors, read};
 use crate::sys::{self, poll};
 
 /// Returns this process's identity, as `<boot>:<pid namespace>:<pid>:<ms since boot>`; `None` if the kernel
@@ -65,12 +65,6 @@ impl ProcessFd {
         Ok(process.filter(|process| !process.has_ended()))
     }
 
-    /// Opens this process; `None` if it has ended, as another one may have its pid by now, or if no descriptor is left.
-    pub fn open(process: Process) -> Option<Self> {
-        let opened = Self::of(process.pid).ok().flatten();
-        opened.filter(|_| process.is_alive())
-    }
-
     /// Returns the process's identity; `pid` is its own.
     pub fn instance(&self, pid: i32) -> Option<String> {
         let identity = identity(pid)?;
@@ -94,12 +88,6 @@ impl ProcessFd {
         let unreaped = Stat::read(Pid::from_raw(pid)).map(|stat| stat.exit_code);
         let unreaped = unreaped.filter(|&code| code != 0);
         sys::exit_status(self.0.as_fd()).or(unreaped.map(ExitStatus::from_raw))
-    }
-}
-
-impl From<OwnedFd> for ProcessFd {
-    fn from(pidfd: OwnedFd) -> Self {
-        Self(pidfd)
     }
 }
 

@@ -365,11 +365,7 @@ impl Tree {
 ///
 /// # Errors
 /// Those of [`sys::fork_apart`].
-pub fn fork_apart<F: AsFd, const N: usize>(
-    name: &CStr,
-    kept: [F; N],
-    work: impl FnOnce([F; N]),
-) -> io::Result<Pid> {
+pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {
     has_own_proc();
     let hooks = lock_hooks();
     sys::fork_apart(name, kept, |kept| {
@@ -389,7 +385,7 @@ mod tests {
 
         let tree = Tree::below(Pid::this());
         let (mut found, finder) = UnixStream::pair().unwrap();
-        let child = sys::fork_apart(c"looks", [finder], |[mut finder]| {
+        let child = sys::fork_apart(c"looks", finder, |mut finder| {
             let mut is_found = false;
             tree.visit(None, |pid| is_found |= pid == Pid::this());
             let _ = finder.write_all(&[u8::from(is_found)]);
@@ -434,7 +430,7 @@ mod tests {
         });
         is_taken.recv().unwrap();
         let null = std::fs::File::open("/dev/null").unwrap();
-        let child = fork_apart(c"test", [null], |_| drop(lock_hooks())).unwrap();
+        let child = fork_apart(c"test", null, |_| drop(lock_hooks())).unwrap();
         holder.join().unwrap();
         let until = now() + Duration::from_secs(60);
         while now() < until {

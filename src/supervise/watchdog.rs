@@ -111,8 +111,6 @@ impl Watchdog {
         };
         let (its, pipe) = (file(ends.0)?, file(ends.1)?);
         let (announce, number) = sync_channel(1);
-        // Its number is its own until this returns, and /proc may hide what a setuid program runs as.
-        let command = sys::pidfd(child.pid.as_raw()).ok().flatten();
         let watch = Watch {
             child: child.clone(),
             command: Process::read(child.pid),
@@ -121,13 +119,7 @@ impl Watchdog {
             looked: None,
         };
         renewer.call(Box::new(move || {
-            let forked = match command.map(File::from) {
-                Some(command) => tree::fork_apart(WATCHDOG, [its, command], |[pipe, command]| {
-                    watch.run(&pipe, Some(OwnedFd::from(command).into()));
-                }),
-                None => tree::fork_apart(WATCHDOG, [its], |[pipe]| watch.run(&pipe, None)),
-            };
-            if let Ok(pid) = forked {
+            if let Ok(pid) = tree::fork_apart(WATCHDOG, its, |pipe| watch.run(&pipe)) {
                 let _ = announce.send(pid);
             }
             None
@@ -231,7 +223,7 @@ enum End {
 
 impl Watch {
     /// All its life.
-    fn run(mut self, pipe: &File, command: Option<ProcessFd>) {
+    fn run(mut self, pipe: &File) {
         let Ok(mut timer) = Timer::new() else { return };
         // They are blocked, as in the thread that has forked this process.
         let Ok(signals) = SignalSet::of(&passed_on()).descriptor() else {
@@ -239,23 +231,24 @@ impl Watch {
         };
         // A signal that came before the new session may have been sent to redlock's group alone, so that COMMAND lacks it.
         while let Ok(Some(_)) = sys::next_signal(&signals) {}
-        // COMMAND is killed by that without a look at what may keep us waiting: its number, /proc.
-        let command = command.or_else(|| self.command.and_then(ProcessFd::open));
-        let command = command.as_ref();
+        // COMMAND is killed by that without a look at what may keep us waiting: its number, /proc. That shows another process
+        // once COMMAND was reaped, and nothing of a setuid one where it hides those of others.
+        let command = ProcessFd::of(self.child.pid.as_raw()).ok().flatten();
+        let command = command.filter(|_| self.shown().is_none_or(|is_command| is_command));
         loop {
             match self.listen(pipe) {
                 None => {}
                 Some(End::Dismissed) => return,
-                Some(End::RedlockIsDead) => return self.kill_orphans(command),
+                Some(End::RedlockIsDead) => return self.kill_orphans(command.as_ref()),
             }
-            let due = if self.is_late() {
-                self.kill_command(command);
-                self.note_reaped(command);
+            let due = if now() >= self.dead_by() {
+                self.kill_command(command.as_ref());
+                self.note_reaped(command.as_ref());
                 self.child.kill();
                 now() + LOOK
             } else {
                 // Both are hard to find out when redlock is dead.
-                self.note_reaped(command);
+                self.note_reaped(command.as_ref());
                 self.look();
                 self.dead_by()
             };
@@ -282,10 +275,6 @@ impl Watch {
         let until = self.dead_by().min(began + LOOK_FOR);
         self.child.look(Some(until));
         self.looked = Some(now());
-    }
-
-    fn is_late(&self) -> bool {
-        now() >= self.dead_by()
     }
 
     /// Kills COMMAND, and its group, before anything that may take its time, unless it was reaped.
@@ -326,11 +315,13 @@ impl Watch {
 
     /// Whether redlock has reaped COMMAND: then its number, and that of its group, may be another's.
     fn note_reaped(&mut self, command: Option<&ProcessFd>) {
-        let now = Process::read(self.child.pid);
         let has_ended = command.is_none_or(ProcessFd::has_ended);
-        if has_ended && (now.is_none() || now != self.command) {
-            self.child.reaped = true;
-        }
+        self.child.reaped |= has_ended && self.shown() != Some(true);
+    }
+
+    /// Returns whether /proc shows COMMAND under its number, if it shows any process.
+    fn shown(&self) -> Option<bool> {
+        Process::read(self.child.pid).map(|process| Some(process) == self.command)
     }
 
     /// Kills what a killed redlock has left. Its orphans have other parents now.
@@ -339,7 +330,7 @@ impl Watch {
         let mut pause = Duration::from_millis(1);
         loop {
             let killed = self.child.kill_orphans();
-            // Last, as its children are its own until then. Where /proc hides it, it isn't found among them.
+            // Not before that, as its children are its own until it ends. Where /proc hides it, it isn't among them.
             self.kill_command(command);
             if killed == 0 || now() >= until {
                 return;

@@ -265,18 +265,10 @@ pub fn lift_limits() {
     }
 }
 
-/// Forks a process that does this work with these descriptors, and nothing after it. It has a new session, nothing else open
-/// but `/dev/null` for the standard streams, this name, and the signals of the thread that calls this.
-pub fn fork_apart<F: AsFd, const N: usize>(
-    name: &CStr,
-    kept: [F; N],
-    work: impl FnOnce([F; N]),
-) -> io::Result<Pid> {
-    if let Some(pid) = fork_daemon(
-        name,
-        &name.to_string_lossy(),
-        &kept.each_ref().map(F::as_fd),
-    )? {
+/// Forks a process that does this work with a descriptor, and nothing after it. It has a new session, nothing else open but
+/// `/dev/null` for the standard streams, this name, and the signals of the thread that calls this.
+pub fn fork_apart<F: AsFd>(name: &CStr, kept: F, work: impl FnOnce(F)) -> io::Result<Pid> {
+    if let Some(pid) = fork_daemon(name, &name.to_string_lossy(), &[kept.as_fd()])? {
         return Ok(pid);
     }
     work(kept);

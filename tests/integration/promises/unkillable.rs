@@ -179,11 +179,10 @@ fn a_guard_whose_work_may_not_be_killed_keeps_the_lock_after_the_end_of_its_run(
 fn a_keeper_that_may_not_see_all_says_so_at_once_and_lets_the_lease_of_a_stopped_script_end() {
     let mut user = some_or_return!(OtherUser::new());
     let redis = Redis::start();
-    // Nothing shows this process, which lives on: it is root's, and nobody's child.
-    let script = r#"eval "$(./redlock acquire a --ttl 60s -k 300ms --while-pid $$)"
-        (./become setsid head -n 1 gate &); echo ready $$; exec sleep 50"#;
-    let script = format!("exec 2>&1; {script}");
-    let mut script = start(&user, &redis, 2, &["sh", "-c", &script]);
+    // Nothing shows `head`, which lives on: it was root's from its start, and its parent has ended.
+    let script = r#"exec 2>&1; eval "$(./redlock acquire a --ttl 60s -k 300ms --while-pid $$)"
+        ./become sh -c 'setsid head -n 1 gate &'; echo ready $$; exec sleep 50"#;
+    let mut script = start(&user, &redis, 2, &["sh", "-c", script]);
     assert!(script.line().contains("(hidepid)"));
     script.pid_after("ready");
     let keeper = keeper(&script);
