@@ -119,8 +119,9 @@ fn login<'a>(rest: &'a str, scheme: &str) -> Option<(&'a str, usize)> {
         Some((_, port)) if !is_port(port) && !host.contains('@') => url.rfind('@')?,
         _ => host.rfind('@')?,
     };
-    let Some(user) = url[..at].find(':') else {
-        return scheme.contains("http").then_some((rest, at));
+    let Some(user) = url[..at].find(':').filter(|user| user + 1 < at) else {
+        let may_be_token = scheme.contains("http") || scheme.contains("redis") || scheme == "git";
+        return may_be_token.then_some((rest, at));
     };
     let start = token_length(&url[..user]).map_or(user + 1, |_| 0);
     Some((&rest[start..], at - start))
@@ -263,7 +264,9 @@ mod tests {
             PASSWORD=$(cat /run/pw) a → PASSWORD=***(cat /run/pw) a
             git clone https://x:s3@h/r && make → git clone https://x:***@h/r && make
             pip install git+https://X@h/r → pip install git+https://***@h/r
+            git clone https://X:@h/r → git clone https://***@h/r
             redis-cli -u rediss://:X@h → redis-cli -u rediss://:***@h
+            redis-cli -u rediss://X@h → redis-cli -u rediss://***@h
             curl 'https://h/b?sv=1&sig=a%2Bb&c' → curl 'https://h/b?sv=1&sig=***&c'
             TOKEN='$ecret' x → TOKEN=*** x
             TOKEN=${A:-s3} x → TOKEN=*** x
