@@ -52,7 +52,7 @@
 //! | `recipes` | the README's recipes, run as they stand there; all shell on the pages |
 //! | `second_host` | the README's commands for a second host, on two hosts |
 //! | `services` | a service under systemd: its manager knows whether it waits or runs |
-//! | `packages` | tarball, .deb, .rpm and image; installing by checksum, also in CI: the action and the template |
+//! | `packages` | tarball and .deb; installing by checksum, also by GitHub's action |
 //! | `releases` | redlock's home in one place, installing a release from there, what GitHub runs |
 //! | `cluster` | Redis Cluster: one slot, whichever node is asked, wherever the slot goes |
 //! | `watchdog` | a killed or stopped redlock: nothing of COMMAND outlives it, or its lease |
@@ -75,7 +75,7 @@ pub mod config;
 mod contested;
 mod cron;
 mod distance;
-mod doctor;
+pub mod doctor;
 mod doctor_fixes;
 mod elsewhere;
 mod exclusion;

@@ -265,6 +265,11 @@ fn shell_snippets() -> Vec<(String, String)> {
             }
         }
     }
+    for file in ["action.yml", "ci/gitlab.yml"] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let mut take = |code: &str| snippets.push((file.to_owned(), code.to_owned()));
+        texts_of(&yaml(&text), false, &mut take);
+    }
     let parts = fs::read_dir(root().join("man/parts")).unwrap().flatten();
     let parts = parts.map(|entry| entry.path());
     for page in parts.chain([root().join("man/redlock-protocol.7")]) {
@@ -287,7 +292,8 @@ fn texts_of(value: &Value, is_run: bool, take: &mut dyn FnMut(&str)) {
         Value::Array(items) => items.iter().for_each(|item| texts_of(item, is_run, take)),
         Value::Object(fields) => {
             for (name, inner) in fields {
-                let is_run = ["run", "script", "before_script"].contains(&name.as_str());
+                let is_run =
+                    ["run", "script", "before_script", "after_script"].contains(&name.as_str());
                 texts_of(inner, is_run, take);
             }
         }
