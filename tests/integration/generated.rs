@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap_mangen::Man;
 
+use crate::promises::doctor::{Examined, by_url, good};
 use crate::promises::untrusted::plant;
 use crate::support::prelude::*;
 
@@ -475,12 +476,23 @@ fn the_printed_acl_rule_for_people_who_may_only_look_permits_that_and_no_more() 
         with_url(&redis, &url, line).assert_code(77);
     }
     assert!(!holder.run.has_ended());
+    // A user that may only read isn't told to become another.
+    let url = format!("redis://viewer:secret@127.0.0.1:{}/1", redis.port);
+    let examined = Examined::new(&mut by_url(&url, &[]));
+    examined.says("scripts fail: isn't permitted → if it is to acquire locks");
 }
 
 #[test]
 fn the_printed_acl_rule_permits_all_that_redlock_does() {
-    let redis = Redis::start();
+    let redis = good();
     make_acl_users(&redis);
+    let url = format!("redis://jobs:secret@127.0.0.1:{}", redis.port);
+    let examined = Examined::new(&mut by_url(&url, &[]));
+    for level in ["fail", "warn", "unknown"] {
+        examined.only(level, "");
+    }
+    // Doctor also tries what isn't needed.
+    redis.cli(&["ACL", "LOG", "RESET"]);
     let password = redis.dir.path().join("password");
     let password = password.to_str().unwrap();
     for url in [
@@ -523,6 +535,7 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
              redlock run --slots 2 d -- redlock run --slots 2 d -- true
              redlock run -s d -- redlock run -s d -- true
              REDLOCK_REPAIR_TTL=1 redlock run --supersede --seq 1 --cancel-in-progress d -- true
+             redlock run --ttl 6s b -c 'kill -9 $PPID' || redlock run -q b -- true
              redlock freeze c d --drain --reason x; redlock thaw c d; redlock history; redlock history --json c",
             token.display()
         );
@@ -530,16 +543,6 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
         job.env("REDLOCK_URL", &url)
             .env("REDLOCK_PASSWORD_FILE", password);
         outcome(&mut job).assert_code(0);
-
-        let mut killed = Running::start(&mut redlock(words!("run --ttl 6s b -c", script)));
-        killed.expect_line("ready");
-        killed.signal(Signal::SIGKILL);
-        killed.finish();
-        wait_until("the dead holder's lock is free", || {
-            let status = outcome(&mut redlock(&["status"]));
-            status.assert_code(0).assert_silent();
-            status.stdout == "no lock is held\n"
-        });
     }
     // What a script may not do, it may do without.
     let refused = redis.cli(&["ACL", "LOG"]);
@@ -548,10 +551,13 @@ fn the_printed_acl_rule_permits_all_that_redlock_does() {
     with_url(&redis, &url, "REDLOCK_PREFIX=other: run a -- true").assert_code(77);
 }
 
-/// The commands of the printed rule that redlock can do without: what is lost is the history, or that
-/// waiters and holders are told of changes instead of looking.
-const DISPENSABLE: &str = "getrange hscan lpush ltrim publish subscribe hello client|tracking \
-    client|caching role info";
+/// The printed rules that redlock can do without: what is lost is the history, or that waiters and holders are told of
+/// changes instead of looking.
+const DISPENSABLE: &str = "&{redlock:* +getrange +hscan +lpush +ltrim +publish +subscribe +hello +client|tracking \
+    +client|caching +role +info";
+
+/// Rules without which waiters poll.
+const OF_MESSAGES: [&str; 3] = ["&{redlock:*", "+publish", "+subscribe"];
 
 /// Lines, with their exit statuses where nothing is missing; # differs for each missing command, as a lock may stay behind.
 const WITHOUT: [(&str, i32); 15] = [
@@ -575,9 +581,31 @@ const WITHOUT: [(&str, i32); 15] = [
     ("thaw -q free-#", 0),
 ];
 
+/// Expects doctor to name a missing rule if a run can't do without the rule, or if its waiters poll.
+#[track_caller]
+fn assert_doctor_names(redis: &Redis, url: &str, missing: &str) {
+    let examined = Examined::new(&mut by_url(url, &[]));
+    let is_of_messages = OF_MESSAGES.contains(&missing);
+    if is_of_messages {
+        examined.says(&format!("messages warn: waiters poll → {missing}"));
+    }
+    if missing == "+info" {
+        examined.says("eviction unknown: isn't permitted to run INFO");
+    }
+    let end = with_url(redis, url, "run doctor -- true");
+    if end.code() == Some(0) {
+        examined.only("warn", if is_of_messages { "messages" } else { "" });
+    } else {
+        end.assert_said(77, "`redlock doctor`");
+        examined.says("scripts fail: \"jobs\" isn't permitted to → ACL SETUSER jobs ");
+        let rule = missing.trim_end_matches('*');
+        examined.says(&format!("scripts fail:  → {rule}"));
+    }
+}
+
 #[test]
-fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed() {
-    let redis = Redis::start();
+fn each_printed_acl_rule_that_is_missing_is_named_or_not_missed() {
+    let redis = good();
     let [rule, _] = acl_commands("docs/servers.md");
     let (_, rule) = rule.split_once("reset on ").unwrap();
     let rules = rule.split(' ').map(|rule| rule.trim_matches('\''));
@@ -585,9 +613,8 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
     let holder = Gated::start(&redis, &["held"]).ready();
     let url = format!("redis://jobs:secret@127.0.0.1:{}/0", redis.port);
     let with_select = format!("redis://jobs:secret@127.0.0.1:{}/1", redis.port);
-    let commands = rules.iter().filter(|rule| rule.starts_with('+'));
-    for (number, missing) in commands.enumerate() {
-        let name = &missing[1..];
+    let needed = rules.iter().filter(|rule| **rule != "resetchannels");
+    for (number, missing) in needed.enumerate() {
         let others = rules.iter().copied().filter(|rule| rule != missing);
         let left: Vec<&str> = others.collect();
         let user = words!("ACL SETUSER jobs reset on >secret");
@@ -599,7 +626,8 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
             let token = &acquired.assert_code(0).stdout;
             fs::write(redis.dir.path().join(lock), token).unwrap();
         }
-        let url = if name == "select" { &with_select } else { &url };
+        let is_select = *missing == "+select";
+        let url = if is_select { &with_select } else { &url };
         let mut named = false;
         for (line, status) in WITHOUT {
             let end = with_url(&redis, url, &line.replace('#', &number.to_string()));
@@ -609,14 +637,17 @@ fn each_command_of_the_printed_acl_rule_that_is_missing_is_named_or_not_missed()
             assert!(names_it, "{missing} {line}: {end:?}");
             named |= end.code() == Some(77);
             // What another database holds is not what was prepared.
-            let is_as_ever = end.code() == Some(status) || name == "select";
+            let is_as_ever = end.code() == Some(status) || is_select;
             assert!(named || is_as_ever, "{missing} {line}: {end:?}");
             if named {
                 break;
             }
         }
-        let is_dispensable = DISPENSABLE.split(' ').any(|command| command == name);
+        let is_dispensable = DISPENSABLE.split(' ').any(|rule| rule == *missing);
         assert_eq!(named, !is_dispensable, "{missing}");
+        if !is_select {
+            assert_doctor_names(&redis, url, missing);
+        }
         for lock in ["alone", "slot"] {
             outcome(&mut redis.redlock(&["release", "-q", "--force", lock]));
         }

@@ -3,11 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::generated::make_acl_users;
-use crate::promises::trouble::{encrypted, self_signed};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy, Request};
-use crate::support::tmux::Tmux;
 
 /// Checks without which nobody knows whether a server is fit.
 const DECIDING: &str = "connection server role cluster eviction writes scripts name";
@@ -116,7 +113,7 @@ fn within_two_seconds(command: &mut Command, is_right: fn(&Examined) -> bool) ->
     Examined::until(command, "doctor takes less than two seconds", is_quick)
 }
 
-fn by_url(url: &str, options: &[&str]) -> Command {
+pub fn by_url(url: &str, options: &[&str]) -> Command {
     let mut command = redlock(&[&["-u", url], options, &["doctor"]].concat());
     command.env("HOME", "/nonexistent");
     command
@@ -168,60 +165,6 @@ fn a_good_server_is_fit_and_doctor_leaves_nothing_there() {
     for (command, times) in [("keys", 1), ("scan", 0), ("monitor", 0)] {
         assert_eq!(redis.calls(command), times, "{command}");
     }
-}
-
-/// The ACL rules of the manual, without those that a test of one database and of Redis 7 doesn't need.
-const RULES: &str = "~redlock:* ~{redlock:* &{redlock:* +evalsha +eval +get +set +getrange +unlink +exists \
-    +type +pttl +pexpire +time +hget +hmget +hset +hdel +hscan +zadd +zrem +zrange \
-    +zrank +zscan +zscore +zcard +zrangebyscore +zremrangebyscore +lpush +ltrim +lrange +publish +subscribe \
-    +client|tracking +client|caching +role +info +wait";
-
-/// Rules without which waiters poll.
-const OF_MESSAGES: [&str; 3] = ["&{redlock:*", "+publish", "+subscribe"];
-
-#[test]
-fn doctor_names_each_missing_acl_rule_that_keeps_a_run_from_its_lock() {
-    let redis = good();
-    let url = format!("redis://jobs:hunter2@127.0.0.1:{}", redis.port);
-    let permit = |missing: &str| {
-        let user = words!("ACL SETUSER jobs reset on >hunter2 resetchannels");
-        let rules: Vec<&str> = RULES.split(' ').filter(|rule| *rule != missing).collect();
-        assert_eq!(redis.cli(&[user, &rules].concat()), "OK");
-        Examined::new(&mut by_url(&url, &[]))
-    };
-    // What the manual permits is enough.
-    let examined = permit("");
-    for level in ["fail", "warn", "unknown"] {
-        examined.only(level, "");
-    }
-    for missing in RULES.split(' ') {
-        let examined = permit(missing);
-        assert_no_key(&redis);
-        let is_of_messages = OF_MESSAGES.contains(&missing);
-        if is_of_messages {
-            examined.says(&format!("messages warn: waiters poll → {missing}"));
-        }
-        if missing == "+info" {
-            examined.says("eviction unknown: isn't permitted to run INFO");
-        }
-        let mut run = redlock(&["-u", &url, "run", "a", "--", "true"]);
-        let end = outcome(run.env("HOME", "/nonexistent"));
-        if end.code() == Some(0) {
-            examined.only("warn", if is_of_messages { "messages" } else { "" });
-        } else {
-            end.assert_said(77, "`redlock doctor`");
-            examined.says("scripts fail: \"jobs\" isn't permitted to → ACL SETUSER jobs ");
-            let rule = missing.trim_end_matches('*');
-            examined.says(&format!("scripts fail:  → {rule}"));
-        }
-        redis.cli(&["FLUSHALL"]);
-    }
-    // A user that may only read isn't told to become another.
-    make_acl_users(&redis);
-    let url = format!("redis://viewer:secret@127.0.0.1:{}/1", redis.port);
-    let examined = Examined::new(&mut by_url(&url, &[]));
-    examined.says("scripts fail: isn't permitted → if it is to acquire locks");
-    assert_no_key(&redis);
 }
 
 #[test]
@@ -369,53 +312,11 @@ fn on_a_slow_line_everything_is_checked_in_two_seconds() {
     examined.says("latency warn: p50  → --ttl ");
 }
 
-/// Returns the lines on a terminal of this many columns.
-fn shown(redis: &Redis, columns: u16, arguments: &str) -> Vec<String> {
-    let tmux = Tmux::with_size(redis, columns, 80);
-    let (mut screen, mut tries) = (String::new(), 0);
-    wait_until("doctor has the time", || {
-        tries += 1;
-        let command = format!("clear; redlock doctor {arguments}; echo 'en''d' {tries}");
-        tmux.type_line(&command);
-        tmux.line(&format!("end {tries}"));
-        screen = tmux.screen();
-        !screen.contains("Not checked")
-    });
-    let lines = screen.lines().take_while(|line| !line.starts_with("end "));
-    lines.map(str::to_owned).collect()
-}
-
 #[test]
-fn on_a_terminal_each_check_is_a_line_with_its_fix_below() {
+fn a_password_that_leaves_this_host_without_tls_is_a_warning() {
     let redis = Redis::start();
-    set(&redis, "maxmemory-policy", "allkeys-lru");
-    let lines = shown(&redis, 80, "deploy");
-    let at = |text: &str| {
-        let line = lines.iter().position(|line| line.contains(text));
-        line.unwrap_or_else(|| panic!("{text:?}: {lines:#?}"))
-    };
-    let eviction = &lines[at("  eviction ")];
-    assert!(eviction.starts_with("  warn  eviction     allkeys-lru"));
-    assert!(lines[at("→ redis-cli")].starts_with(&" ".repeat(21)));
-    assert!(at("The network") < at("The server") && at("The server") < at("This host"));
-    at("fit to hold locks, 2 warnings");
-}
-
-#[test]
-fn doctor_checks_encryption() {
-    let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path();
-    self_signed(dir, "ours", "20", "TRUE");
-    let (redis, port) = encrypted(dir, "ours");
-    let ca = dir.join("ours.crt");
-    let ca = [setting("REDLOCK_TLS_CA", ca.to_str().unwrap())];
-    let examined = Examined::new(&mut by_url(&format!("rediss://127.0.0.1:{port}"), &ca));
-    let says = "not for 127.0.0.1, but for localhost";
-    examined.says(&format!("tls fail: {says} → use one of its names"));
-    examined.says("connection unknown:");
-    examined.only("fail", "tls");
     // Without TLS a password is readable on the network. Nobody has this address.
-    let password = dir.join("password");
+    let password = redis.dir.path().join("password");
     fs::write(&password, "hunter2\n").unwrap();
     let file = setting("REDLOCK_PASSWORD_FILE", password.to_str().unwrap());
     let local = redis.tcp_url().replace("://", "://:hunter2@");
@@ -515,7 +416,7 @@ fn sentinels_must_agree() {
 fn doctor_tests_the_hook_the_settings_and_the_kernel_of_this_host() {
     let redis = good();
     let dir = redis.dir.path();
-    let (file, variables) = (dir.join("redlock.env"), dir.join("variables"));
+    let variables = dir.join("variables");
     let write = format!("env | grep ^REDLOCK >{}", variables.display());
     let after = |hook: &str, event: &str| {
         let mut command = redis.redlock(&["doctor", "deploy"]);
@@ -535,12 +436,6 @@ fn doctor_tests_the_hook_the_settings_and_the_kernel_of_this_host() {
     // A hook that calls doctor doesn't call itself.
     after("exit 7", "ended").says("hook ok:");
 
-    fs::write(&file, "REDLOCK_TTL=9s\nREDLOCK_NO_WAIT=1\n").unwrap();
-    let mut command = redis.redlock(&["doctor"]);
-    let examined = Examined::new(command.env("XDG_CONFIG_HOME", dir));
-    let removed = format!("{}:2: REDLOCK_NO_WAIT", file.display());
-    examined.says(&format!("settings warn: {removed} → remove"));
-    assert_eq!(examined.document["ttl_ms"], 9000);
     redis.play("[REDLOCK_TLT=9s] settings warn: REDLOCK_TLT; did you mean REDLOCK_TTL? → correct");
 
     let mut command = Command::new("strace");
