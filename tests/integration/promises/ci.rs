@@ -10,13 +10,14 @@ fn the_link_to_a_ci_job_and_the_reason_show_to_others() {
     let redis = Redis::start();
     // Which variables each system has is tested in src/ci.rs.
     let url = "https://github.com/o/r/actions/runs/7";
-    let mut run = redis.run("--reason release-7 a", "echo ready; exec sleep 60");
-    run.env("GITHUB_ACTIONS", "true");
-    run.env("GITHUB_SERVER_URL", "https://github.com");
-    run.env("GITHUB_REPOSITORY", "o/r");
-    let _holder = Running::ready(run.env("GITHUB_RUN_ID", "7"));
-    let json = ends(&redis, "status --json").stdout;
-    assert!(json.contains(&format!("\"url\":\"{url}\"")), "{json}");
+    let mut run = redis.run("--reason release-7 a", IDLE);
+    let _holder = Running::ready(run.envs([
+        ("GITHUB_ACTIONS", "true"),
+        ("GITHUB_SERVER_URL", "https://github.com"),
+        ("GITHUB_REPOSITORY", "o/r"),
+        ("GITHUB_RUN_ID", "7"),
+    ]));
+    assert_eq!(json(&redis, "status --json")[0]["holders"][0]["url"], url);
     let table = ends(&redis, "status").stdout;
     assert!(table.contains(&format!("(release-7)  {url}")), "{table}");
     // It names the holder after a second, and when it gives up.
@@ -45,21 +46,21 @@ fn redlock_who_or_the_ci_job_shows_in_place_of_user_and_host() {
     ] {
         let redis = Redis::start();
         fs::write(redis.dir.path().join("redlock.env"), in_file).unwrap();
-        let mut holder = redis.run("a", "echo ready; exec sleep 60");
+        let mut holder = redis.run("a", IDLE);
         holder.envs(github).env("XDG_CONFIG_HOME", redis.dir.path());
         holder.envs(who.map(|who| ("REDLOCK_WHO", who)));
         let holder = Running::ready(&mut holder);
-        for words in [
-            words!("status"),
-            words!("status a"),
-            words!("run -n a -- true"),
-            words!("stop a"),
-            words!("history a"),
+        for line in [
+            "status",
+            "status a",
+            "run -n a -- true",
+            "stop a",
+            "history a",
         ] {
-            let end = outcome(&mut redis.redlock(words));
+            let end = ends(&redis, line);
             let text = end.stdout + &end.stderr;
-            assert!(text.contains(shown), "{words:?}: {text}");
-            assert!(!text.contains("hunter2"), "{words:?}: {text}");
+            assert!(text.contains(shown), "{line}: {text}");
+            assert!(!text.contains("hunter2"), "{line}: {text}");
         }
         holder.finish();
         let json = ends(&redis, "history --json a").stdout;
@@ -89,25 +90,6 @@ fn the_runner_of_github_is_told_to_mask_the_token() {
 }
 
 #[test]
-fn a_run_that_is_to_be_cancelled_is_stopped_and_says_by_whom() {
-    for mode in ["", "--shared", "--slots 2"] {
-        let redis = Redis::left_empty();
-        let script = "trap 'echo term; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
-        let mut holder = Running::ready(&mut redis.run(&format!("{mode} a"), script));
-        let newest = words!("run --supersede --cancel-in-progress a -- echo newest");
-        let newest = Running::start(&mut redis.redlock(newest));
-        let by = format!("(pid {})", newest.pid());
-        holder.expect_line("term");
-        let end = holder.finish_saying(79, "stopped by");
-        end.assert_says(&by);
-        newest.finish().assert_printed(0, "newest\n");
-        let history = ends(&redis, "history a").stdout;
-        let is_known = history.contains("stopped by") && history.contains(&by);
-        assert!(is_known, "{history}");
-    }
-}
-
-#[test]
 fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     let redis = Redis::left_empty();
     let script = "trap '' TERM; echo $$; while :; do sleep 0.01; done";
@@ -120,39 +102,17 @@ fn a_cancelled_run_keeps_its_lock_until_it_is_dead() {
     newest.finish().assert_code(0);
 }
 
-/// What runners do to a job that is cancelled, quicker: each signal after such a pause.
-fn cancel(run: &mut Running, pause: Duration) {
+/// Pause between the signals of a cancelled job, in ms, that makes each signal a request of its own.
+const SLOWLY: u64 = 600;
+
+/// Signals a job as runners do when they cancel it, quicker: each signal after such a pause, in ms.
+fn cancel(run: &mut Running, pause: u64) {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
-        std::thread::sleep(pause);
+        std::thread::sleep(Duration::from_millis(pause));
         if !run.has_ended() {
             let _ = kill(Pid::from_raw(run.pid()), signal);
         }
     }
-}
-
-/// Slowly enough for each signal to be a request of its own.
-const SLOWLY: Duration = Duration::from_millis(600);
-
-/// Neither child nor place nor lock is left, at the latest after a TTL.
-fn assert_gone(redis: &Redis, child: Option<i32>) {
-    wait_until("its child is gone", || {
-        child.is_none_or(|child| !is_alive(child))
-    });
-    redis.await_free("a");
-    assert_eq!(redis.queue("a"), [0; 0]);
-    ends(redis, "run -n a -- true").assert_code(0);
-    assert_nothing_left(redis);
-}
-
-#[test]
-fn a_job_that_is_cancelled_while_it_runs_leaves_nothing_even_if_it_ignores_all() {
-    let redis = Redis::start();
-    let script = "trap '' INT TERM; sleep 60 & echo $!; while :; do sleep 0.01; done";
-    let mut run = Running::start(&mut redis.run("--ttl 6s a", script));
-    let child = run.line().parse().unwrap();
-    cancel(&mut run, SLOWLY);
-    run.finish();
-    assert_gone(&redis, Some(child));
 }
 
 #[test]
@@ -165,7 +125,11 @@ fn a_job_that_is_cancelled_while_it_releases_leaves_nothing() {
     cancel(&mut run.run, SLOWLY);
     redis.resume();
     run.run.finish();
-    assert_gone(&redis, None);
+    // Neither place nor lock is left, at the latest after a TTL.
+    redis.await_free("a");
+    assert_eq!(redis.queue("a"), [0; 0]);
+    ends(&redis, "run -n a -- true").assert_code(0);
+    assert_nothing_left(&redis);
 }
 
 /// A deploy with a number that says so when it runs.
@@ -229,26 +193,35 @@ fn of_many_deploys_at_once_those_that_run_run_in_their_order_and_the_newest_is_t
 }
 
 #[test]
-fn all_holders_are_stopped_and_the_lock_goes_to_the_newest() {
-    let redis = Redis::left_empty();
-    let script =
-        "trap 'echo term; sleep 0.3; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
-    let holders = ["-s a", "-s a", "-s REDLOCK_ON_LOST=warn a"]
-        .map(|words| Running::ready(&mut redis.run(words, script)));
-    let newer = |name: &str| {
-        let command = words!("run --supersede --cancel-in-progress a -- echo", name);
-        queued(&redis, command)
-    };
-    let first = newer("first");
-    let newest = newer("newest");
-    let by = [&first, &newest].map(|run| format!("(pid {})", run.pid()));
-    first.finish_saying(75, "superseded by");
-    for holder in holders {
-        let end = holder.finish_saying(79, "stopped by");
-        assert!(by.iter().any(|by| end.stderr.contains(by)), "{end:?}");
-        assert_eq!(end.stdout, "ready\nterm\n");
+fn all_holders_are_stopped_and_say_by_whom_and_the_lock_goes_to_the_newest() {
+    let script = r#"trap 'echo term; until [ -e "$HOME/go" ]; do sleep 0.02; done; exit 0' TERM
+        echo ready; while :; do sleep 0.02; done"#;
+    for modes in [
+        &["a"][..],
+        &["--slots 2 a"],
+        &["-s a", "-s a", "-s REDLOCK_ON_LOST=warn a"],
+    ] {
+        let redis = Redis::left_empty();
+        let start = |words: &&str| Running::ready(&mut redis.run(words, script));
+        let holders: Vec<Running> = modes.iter().map(start).collect();
+        let newer = |name: &str| {
+            let command = words!("run --supersede --cancel-in-progress a -- echo", name);
+            queued(&redis, command)
+        };
+        let first = newer("first");
+        let newest = newer("newest");
+        fs::write(redis.dir.path().join("go"), "").unwrap();
+        let by = [&first, &newest].map(|run| format!("(pid {})", run.pid()));
+        first.finish_saying(75, "superseded by");
+        for holder in holders {
+            let end = holder.finish_saying(79, "stopped by");
+            assert!(by.iter().any(|by| end.stderr.contains(by)), "{end:?}");
+            assert_eq!(end.stdout, "ready\nterm\n");
+        }
+        newest.finish().assert_printed(0, "newest\n");
+        let history = ends(&redis, "history a").stdout;
+        assert!(history.contains("stopped by"), "{history}");
     }
-    newest.finish().assert_printed(0, "newest\n");
 }
 
 #[test]
@@ -274,13 +247,14 @@ fn a_cancelled_run_releases_all_that_it_holds_and_a_waiting_one_does_too() {
 
 #[test]
 fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
-    // The processes of each are known by the length of their sleep.
-    for step in 0..12 {
+    let quickly = (0..12).map(|pause| ("1s", pause));
+    for (ttl, pause) in quickly.chain([("6s", SLOWLY)]) {
         let redis = Redis::left_empty();
-        let mark = format!("{}.{step}", 500_000 + std::process::id());
+        // The processes of each are known by the length of their sleep.
+        let mark = format!("{}.{pause}", 500_000 + std::process::id());
         let script = format!("trap '' INT TERM; sleep {mark} & sleep {mark}; sleep {mark}");
-        let mut run = Running::start(&mut redis.run("-q --ttl 1s a", &script));
-        cancel(&mut run, Duration::from_millis(step));
+        let mut run = Running::start(&mut redis.run(&format!("-q --ttl {ttl} a"), &script));
+        cancel(&mut run, pause);
         wait_until("it has ended", || run.has_ended());
         // The waiter has it after a TTL, not after the usual one, and by then nothing of the job is left.
         ends(&redis, "run -q -w 20s a -- true").assert_code(0);
@@ -293,7 +267,7 @@ fn a_job_that_is_cancelled_and_killed_at_any_moment_leaves_nothing() {
         for (pid, line) in left.collect::<Vec<_>>() {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             // What the child has started is not the kernel's to kill.
-            assert!(line.starts_with("sleep"), "{step}: {line}");
+            assert!(line.starts_with("sleep"), "{pause}: {line}");
         }
     }
 }
