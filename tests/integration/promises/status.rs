@@ -49,20 +49,17 @@ fn no_token_is_ever_shown() {
     redis.cli(&["SET", "redlock:foreign", "secret-token", "PX", "60000"]);
     let token = redis.cli(&["GET", "redlock:deploy"]);
     let random = token.split(':').next().unwrap();
-    for words in [
-        "-v",
-        "--json deploy foreign",
-        "deploy foreign",
-        "--names-only",
+    for (line, code) in [
+        ("status -v", 0),
+        ("status --json deploy foreign", 0),
+        ("status deploy foreign", 0),
+        ("status --names-only", 0),
+        ("release deploy", 79),
     ] {
-        let text = status(&redis, words);
-        assert!(
-            !text.contains(random) && !text.contains("secret-token"),
-            "{text}"
-        );
+        let shown = format!("{:?}", ends(&redis, line).assert_code(code));
+        let is_secret = [random, "secret-token"].map(|token| shown.contains(token));
+        assert_eq!(is_secret, [false; 2], "{shown}");
     }
-    let refused = ends(&redis, "release deploy");
-    assert!(!format!("{refused:?}").contains(random));
 }
 
 #[test]
@@ -74,25 +71,6 @@ fn arguments_that_are_not_utf_8_reach_the_command_unchanged() {
     ));
     let end = outcome(command.arg(OsStr::from_bytes(b"\xff\xfe")));
     assert_eq!(end.stdout.trim(), "ff fe", "{end:?}");
-}
-
-#[test]
-fn a_crashed_holder_leaves_the_list_with_its_lease() {
-    let redis = Redis::left_empty();
-    let run = held(&redis, "--ttl 6s crashed");
-    run.signal(Signal::SIGKILL);
-    assert!(status(&redis, "--names-only").contains("crashed"));
-    redis.await_free("crashed");
-    assert_eq!(status(&redis, ""), "no lock is held\n");
-    // What the history knows about it expires, at the latest after 60 days; or with the next
-    // run, which writes it down.
-    for key in redis.cli(&["KEYS", "*"]).lines() {
-        let left: i64 = redis.cli(&["PTTL", key]).parse().unwrap();
-        let twice = key.ends_with(":index") || key.ends_with(":state");
-        let longest = if twice { 60 } else { 31 } * 24 * 3600 * 1000;
-        assert!((1..=longest).contains(&left), "{key}: {left}");
-    }
-    ends(&redis, "run crashed -- true").assert_code(0);
 }
 
 #[test]
@@ -129,13 +107,10 @@ fn watching_shows_it_again_until_a_signal_ends_it() {
     watch.signal(Signal::SIGINT);
     let end = watch.finish();
     end.assert_killed_by(libc::SIGINT).assert_silent();
-    let month = "M has no fixed length: write days as 30d, or minutes as 1m";
-    for (words, says) in [
-        (words!("status --watch=1M"), month),
-        (words!("status --watch 500ms"), "put --watch=500ms"),
-    ] {
-        outcome(&mut redis.redlock(words)).assert_said(64, says);
-    }
+    ends(&redis, "status --watch 500ms").assert_said(64, "put --watch=500ms");
+    // A reader that goes away is no error.
+    let end = outcome(&mut redis.run("a", "redlock status --watch=1ms | head -n 2"));
+    end.assert_code(0).assert_silent();
 }
 
 /// The last events that `status nightly` shows, without their times, and the line after them.
@@ -193,13 +168,6 @@ fn a_lock_by_its_name_ends_with_its_last_five_events_and_the_last_success() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
-    let redis = Redis::start();
-    let end = outcome(&mut redis.run("a", "redlock status --watch=1ms | head -n 2"));
-    end.assert_code(0).assert_silent();
-}
-
-#[test]
 fn a_pattern_shows_the_locks_in_use_that_match_sorted_as_people_count() {
     let redis = Redis::start();
     let _runs = ["deploy-10", "deploy-2", "nightly"].map(|name| held(&redis, name));
@@ -230,52 +198,30 @@ fn a_pattern_shows_the_locks_in_use_that_match_sorted_as_people_count() {
 fn a_lock_by_its_name_is_shown_with_lines_to_type_and_in_a_pipe_nothing_is_cut() {
     let redis = Redis::start();
     let long = "x".repeat(300);
-    let mut run = redis.redlock(words!(
-        "run --reason {} --ttl 1m a -- sh -c",
-        &long,
-        IDLE,
-        &long
-    ));
-    let link = "https://ci.example.com/jobs/4711";
-    let ci = [("USER", "ci"), ("BUILD_URL", link), ("JENKINS_URL", "x")];
-    let run = Running::ready(run.envs(ci));
-    let _waiter = queued(&redis, &["run", "a", "--", "true"]);
-    let json = as_json(&redis, "a");
-    let (lock, holder) = (&json[0], &json[0]["holders"][0]);
+    let options = words!("run --reason {} --ttl 1m a -- sh -c", &long, IDLE, &long);
+    let _run = Running::ready(redis.redlock(options).env("USER", "ci"));
+    let lock = &as_json(&redis, "a")[0];
+    let holder = &lock["holders"][0];
     for left in [&lock["ttl_ms"], &holder["ttl_ms"]] {
         let left = left.as_u64().unwrap();
         assert!((30_000..=60_000).contains(&left), "{lock}");
     }
     let fence = redis.cli(words!("HGET {redlock:a}:state fence"));
     assert_eq!(lock["fence"].to_string(), fence);
-    assert_eq!(holder["user"], "ci");
-    assert_eq!(holder["reason"], long);
-    let id = holder["id"].as_str().unwrap();
+    assert_eq!([&holder["user"], &holder["reason"]], ["ci", &long]);
+    // The screens of locks are in tests/golden.
     let text = status(&redis, "a free");
     for line in [
         &format!("command:       sh -c 'echo ready; exec sleep 60' {long}  ({long})"),
-        &format!("  {link}"),
-        &format!("to stop it:    redlock stop --id {id} a"),
-        &format!("to free it:    redlock release --force --id {id} a"),
-        "to freeze it:  redlock freeze --reason TEXT a",
         "free: never used, or not for 60 days",
     ] {
         let is_there = text.lines().any(|shown| shown == line);
         assert!(is_there, "no {line:?} in {text}");
     }
-    assert_has(
-        &text,
-        &[
-            "a: held, exclusive; 1 waiting; last fence ",
-            &format!("holder:        ci@{} (pid {}) for ", host(), run.pid()),
-            " left of 1m, renewed ",
-        ],
-    );
     // What it says can be typed.
     let mut lines = text.lines();
     let free = lines.find_map(|line| line.strip_prefix("to free it:    redlock "));
-    let words: Vec<&str> = free.unwrap().split(' ').collect();
-    outcome(&mut redis.redlock(&words)).assert_code(0);
+    ends(&redis, free.unwrap()).assert_code(0);
 }
 
 #[test]
@@ -289,16 +235,11 @@ fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_
         status(&redis, "s*").contains("s overdue  ")
     });
     let detail = status(&redis, "stuck script");
-    for (start, part) in [
-        ("lease:         renewal ", "s overdue: its host may be down"),
-        ("lease:         not renewed, expires in ", "s"),
-    ] {
-        let is_it = |line: &str| line.starts_with(start) && line.contains(part);
-        assert!(
-            detail.lines().any(is_it),
-            "no {start:?} {part:?} in {detail}"
-        );
-    }
+    let texts = [
+        "s overdue: its host may be down",
+        "not renewed, expires in ",
+    ];
+    assert_has(&detail, &texts);
     let row = status(&redis, "scr*");
     let is_alarm = row.contains("overdue");
     assert!(row.contains("(expires in ") && !is_alarm, "{row}");
@@ -311,7 +252,6 @@ fn a_holder_that_does_not_renew_is_seen_and_a_lock_that_no_process_renews_is_no_
 #[test]
 fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that_and_no_alarm() {
     let redis = Redis::start();
-    ends(&redis, "run --hold-at-least 1m kept -- true").assert_code(0);
     let holder = Gated::start(&redis, &["a"]).ready();
     let waiter = queued(&redis, words!("run --ttl 1m a -- sleep 60"));
     let _next = queued(&redis, &["run", "a", "--", "true"]);
@@ -319,59 +259,27 @@ fn a_waiter_that_was_handed_the_lock_is_no_holder_before_it_confirms_that_and_no
     holder.end();
     // The grant is over in a moment, and a busy machine takes longer.
     redis.cli(&["PEXPIRE", "redlock:a", "30000"]);
-    let json = as_json(&redis, "a kept");
-    let lock = &json[0];
-    assert_eq!(lock["holders"], json!([]), "{json}");
+    let lock = &as_json(&redis, "a")[0];
     // Nor is it free.
-    assert_eq!(lock["held"], true, "{json}");
-    let (first, second) = (&lock["waiters"][0], &lock["waiters"][1]);
+    assert!(
+        lock["holders"] == json!([]) && lock["held"] == true,
+        "{lock}"
+    );
+    let first = &lock["waiters"][0];
     assert_eq!(first["pid"], waiter.pid());
     assert!(first["granted"] == true && first["position"] == 0, "{lock}");
+    let second = &lock["waiters"][1];
     assert!(
         second["granted"] == false && second["position"] == 1,
         "{lock}"
     );
-    assert_eq!(json[1]["holders"][0]["renewed_at"], Value::Null, "{json}");
     let rows = status(&redis, "");
-    let row = rows.lines().nth(1).unwrap();
-    assert_has(row, &["granted", "not confirmed yet"]);
-    // And for the heading, the next waiter and the lock that is kept.
-    assert_eq!(rows.lines().count(), 4, "{rows}");
-    assert!(!rows.contains("overdue"), "{rows}");
-    let detail = status(&redis, "a");
-    assert_has(&detail, &["granted, not confirmed yet"]);
-    assert!(!detail.contains("holder:"), "{detail}");
+    assert!(
+        rows.contains("granted") && !rows.contains("overdue"),
+        "{rows}"
+    );
     waiter.resume();
     wait_until("it is a holder", || {
         as_json(&redis, "a")[0]["holders"][0]["pid"] == waiter.pid()
     });
-}
-
-#[test]
-fn how_long_a_hold_usually_lasts_is_shown_from_three_successes_on() {
-    let redis = Redis::start();
-    let succeed = || {
-        ends(&redis, "run a -- sleep 0.2").assert_code(0);
-    };
-    let usual = || as_json(&redis, "a")[0]["usual_ms"].clone();
-    succeed();
-    succeed();
-    ends(&redis, "run a -- false").assert_code(1);
-    let run = held(&redis, "a");
-    assert_eq!(usual(), Value::Null);
-    assert!(!status(&redis, "").contains("usually"));
-    run.signal(Signal::SIGTERM);
-    run.finish().assert_code(143);
-    succeed();
-    let _run = held(&redis, "a");
-    let usually = usual().as_u64().unwrap();
-    assert!((200..60_000).contains(&usually), "{usually}");
-    assert!(status(&redis, "").contains(" (usually "));
-    let detail = status(&redis, "a");
-    let expected = ["; usually done in ", "; over its usual "];
-    assert!(expected.iter().any(|it| detail.contains(it)), "{detail}");
-    // A history of another type is no reason for an error.
-    redis.cli(&["DEL", "{redlock:a}:history"]);
-    redis.cli(&["SET", "{redlock:a}:history", "x"]);
-    assert_eq!(usual(), Value::Null);
 }
