@@ -90,24 +90,22 @@ fn a_secret_that_is_known_by_its_form_is_not_stored() {
 #[test]
 fn with_redlock_show_name_only_the_programs_name_is_stored() {
     let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    let script = "echo ready; read go <~/gate";
-    let mut shown = |setting: &str| {
-        let line = format!("{setting}run a -- /bin/sh -c");
-        let run = Running::ready(&mut redis.redlock(&words(&line, &[script])));
-        let shown = first(&redis, "holders")["command"].to_string();
-        gate.open();
-        run.finish().assert_code(0);
-        shown
-    };
-    let (name, full) = (r#"["sh"]"#, format!(r#"["/bin/sh","-c","{script}"]"#));
-    assert_eq!(shown("REDLOCK_SHOW=name "), name);
-    assert_eq!(shown("REDLOCK_SHOW=full "), full);
-    assert_eq!(shown(""), full);
-    // As a rule of the house, in a file.
     let config = redis.dir.path().join(".config");
     fs::create_dir(&config).unwrap();
-    fs::write(config.join("redlock.env"), "REDLOCK_SHOW=name\n").unwrap();
-    assert_eq!(shown(""), name);
+    let full = format!(r#"["/bin/sh","-c","{IDLE}"]"#);
+    for (setting, file, expected) in [
+        ("REDLOCK_SHOW=name ", "", r#"["sh"]"#),
+        ("REDLOCK_SHOW=full ", "REDLOCK_SHOW=name\n", &full),
+        ("", "", &full),
+        ("", "REDLOCK_SHOW=name\n", r#"["sh"]"#),
+    ] {
+        fs::write(config.join("redlock.env"), file).unwrap();
+        let line = format!("{setting}run a -- /bin/sh -c");
+        let run = Running::ready(&mut redis.redlock(&words(&line, &[IDLE])));
+        let shown = first(&redis, "holders")["command"].to_string();
+        assert_eq!(shown, expected, "{setting}{file}");
+        run.signal(Signal::SIGTERM);
+        run.finish().assert_code(143);
+    }
     ends(&redis, "REDLOCK_SHOW=all status").assert_said(78, "REDLOCK_SHOW must be full or name");
 }
