@@ -5,11 +5,10 @@
 //! | `basics` | the uncontended run: environment, commands sent |
 //! | `exit` | every exit status, reached the way a user reaches it |
 //! | `supervision` | signals, process groups, streams: what COMMAND finds and what becomes of it |
-//! | `stop_requests` | one request to end that arrives in many ways is one; a second one kills |
+//! | `signals` | which signals reach COMMAND, and how often: keys, relays, groups, one request to end and a second one |
 //! | `by_signal` | how redlock ends where a signal ended COMMAND or the wait, and the script around it |
 //! | `blocked` | writing a message never delays redlock: a full pipe, a stopped terminal |
 //! | `terminal` | job control, reads and modes on a real terminal |
-//! | `keys` | keys, hang-up and Ctrl-Z reach a COMMAND that has left the job's group; which signals reach it once |
 //! | `untrusted` | servers, proxies and data that lie: no crash, no hang, no memory, no lock that isn't there |
 //! | `loss` | what happens when the lock is lost, or can't be renewed |
 //! | `survival` | failures that are over within the lease change nothing |
@@ -88,7 +87,6 @@ mod guards;
 mod history;
 mod hook;
 mod keeper;
-mod keys;
 mod local;
 mod loss;
 mod manual;
@@ -109,10 +107,10 @@ mod scripts;
 mod second_host;
 mod sentinel;
 mod services;
+mod signals;
 mod starting;
 mod status;
 mod stepping_in;
-mod stop_requests;
 mod supervision;
 mod survival;
 mod suspend;

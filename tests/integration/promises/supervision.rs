@@ -5,51 +5,22 @@
 use std::io::Write;
 use std::process::Stdio;
 
+use crate::promises::signals::{self, JOB, NoTerminal, check};
 use crate::promises::terminal::{hand_on, pid_in};
 use crate::support::prelude::*;
 use crate::support::proxy::{Action, Proxy};
 
-/// Signals that [`COUNTER`] handles.
-const SIGNALS: &str = "HUP INT QUIT TERM USR1 USR2 WINCH CONT ALRM PIPE";
-
-/// A Perl program that says `ready` and its pid, then the name of each signal that comes of those whose numbers are its
-/// arguments, and ends at RTMAX. The kernel queues real-time signals, and the program takes one at a time, so that none
-/// is missed.
-pub const TAKER: &str = r#"
-    use POSIX ();
-    use Config;
-    $| = 1;
-    my $end = 0;
-    my @names = split " ", $Config{sig_name};
-    for my $name (@names[@ARGV]) { $SIG{$name} = sub { print "child $name\n" } }
-    $SIG{RTMAX} = sub { $end = 1 };
-    POSIX::sigprocmask(POSIX::SIG_BLOCK, POSIX::SigSet->new(@ARGV, POSIX::SIGRTMAX));
-    print "child ready $$\n";
-    my $none = POSIX::SigSet->new;
-    POSIX::sigsuspend($none) until $end;
-    print "child end\n";
-"#;
-
 #[test]
 fn real_time_signals_reach_the_child_as_often_as_they_were_sent() {
-    let redis = Redis::start();
-    for signal in [libc::SIGRTMIN(), 40, libc::SIGRTMAX() - 1] {
-        let number = signal.to_string();
-        let words = words!("run a -- perl -e", TAKER, &number);
-        let mut running = Running::start(&mut redis.redlock(words));
-        running.line();
-        for _ in 0..3 {
-            send(running.pid(), signal);
-        }
-        let came = running.line();
-        running.expect_line(&came);
-        running.expect_line(&came);
-        send(running.pid(), libc::SIGRTMAX());
-        running.expect_line("child end");
-        let end = running.finish();
-        end.assert_code(0).assert_silent();
-        assert_eq!(end.stdout.lines().count(), 5, "{signal}: {end:?}");
+    let redis = signals::start();
+    for (number, name) in [(34, "RTMIN"), (40, "NUM40"), (63, "NUM63")] {
+        let line = format!("ONE ~/taker {number}");
+        let thrice = format!("{number}@redlock ").repeat(3) + &format!("~{name} ").repeat(3);
+        check(&redis, NoTerminal, &line, &(thrice + "64@redlock"));
     }
+    // One more than these would come first.
+    let five = "40@redlock ".repeat(5) + &"~NUM40 ".repeat(4) + "=NUM40";
+    check(&redis, JOB, "ONE ~/taker 40 60", &five);
 }
 
 /// The binaries to try: that of the tests and, where `REDLOCK_BIN` names one, another, which may be
@@ -117,51 +88,6 @@ fn without_a_terminal_the_child_leads_its_own_group() {
     let script = "print getpgrp() == $$ ? 1 : 0, getpgrp(getppid()) == getpgrp() ? 1 : 0, qq(\n)";
     let end = outcome(&mut redis.redlock(&["run", "a", "--", "perl", "-e", script]));
     assert_eq!(end.stdout, "10\n");
-}
-
-#[test]
-fn without_a_terminal_command_and_its_children_get_each_signal_once_and_as_itself() {
-    let redis = Redis::start();
-    let names: Vec<&str> = SIGNALS.split(' ').collect();
-    // The child becomes a counter itself after it has started another.
-    let script = r#"program=$1; shift; perl -e "$program" grandchild "$@" & exec perl -e "$program" child "$@""#;
-    let words = words!("run --ttl 120s -k 60s a -- sh -c {} sh", script, COUNTER);
-    let words = [words, &names].concat();
-    for name in names {
-        let mut running = Running::start(&mut redis.redlock(&words));
-        running.line();
-        running.line();
-        running.signal(signal(name));
-        let mut both = [running.line(), running.line()];
-        both.sort();
-        assert_eq!(
-            both,
-            [format!("child {name}"), format!("grandchild {name}")]
-        );
-        send(running.pid(), libc::SIGRTMAX());
-        let end = running.finish();
-        end.assert_code(0).assert_silent();
-        let mut lines: Vec<&str> = end.stdout.lines().collect();
-        lines[4..].sort_unstable();
-        assert_eq!(lines[4..], ["child end", "grandchild end"]);
-    }
-}
-
-#[test]
-fn under_nohup_a_hang_up_changes_nothing_for_both() {
-    let redis = Redis::start();
-    let script = "trap '' HUP; exec redlock run a -- perl -e \"$1\" child USR1";
-    let mut nohup = directly(&redis, &["sh", "-c", script, "sh", COUNTER]);
-    let mut running = Running::start(&mut nohup);
-    let child = pid_in(&running.line());
-    running.signal(Signal::SIGHUP);
-    // Not even when it comes to the child itself.
-    send(child, libc::SIGHUP);
-    running.signal(Signal::SIGUSR1);
-    running.expect_line("child USR1");
-    send(running.pid(), libc::SIGRTMAX());
-    running.expect_line("child end");
-    running.finish().assert_code(0).assert_silent();
 }
 
 #[test]
@@ -390,26 +316,6 @@ fn a_command_that_ignores_tstp_works_on_under_its_lock_as_redlock_does() {
     running.signal(Signal::SIGTSTP);
     redis.await_calls("evalsha", 4);
     gate.open();
-    running.finish().assert_code(0).assert_silent();
-}
-
-#[test]
-fn tstp_stops_both_and_cont_continues_both() {
-    let redis = Redis::start();
-    let arguments = words!("run --ttl 120s a -- perl -e", COUNTER, "child", "CONT");
-    let mut running = Running::start(&mut redis.redlock(arguments));
-    let child = pid_in(&running.line());
-    for _ in 0..2 {
-        running.signal(Signal::SIGTSTP);
-        wait_until("both are stopped", || {
-            state(child) == Some('T') && state(running.pid()) == Some('T')
-        });
-        running.signal(Signal::SIGCONT);
-        running.expect_line("child CONT");
-        assert_ne!(state(running.pid()), Some('T'));
-    }
-    send(running.pid(), libc::SIGRTMAX());
-    running.expect_line("child end");
     running.finish().assert_code(0).assert_silent();
 }
 

@@ -40,6 +40,10 @@ pub fn parent(pid: i32) -> i32 {
     stat(pid).0
 }
 
+pub fn group(pid: i32) -> i32 {
+    stat(pid).1
+}
+
 pub fn is_stopped(pid: i32) -> bool {
     state(pid) == Some('T')
 }
@@ -66,44 +70,6 @@ fn the_child_shares_the_foreground_group() {
     let mut terminal = on_terminal(&redis, words!("redlock run a -- perl -e", script));
     terminal.finish();
     assert_eq!(terminal.shown, "11\n");
-}
-
-#[test]
-fn an_alarm_set_before_redlock_was_executed_reaches_the_child() {
-    let redis = Redis::start();
-    // The kernel sends this one too, but to redlock alone.
-    let words = words!(
-        "perl -e {} redlock run --ttl 120s -k 60s a -- perl -e {} child ALRM",
-        "alarm 4; exec @ARGV",
-        COUNTER
-    );
-    let mut terminal = on_terminal(&redis, words);
-    terminal.line("child ready");
-    terminal.line("child ALRM");
-    send(terminal.pid(), libc::SIGRTMAX());
-    assert_eq!(terminal.finish().code(), Some(0));
-}
-
-#[test]
-fn a_term_stops_grandchildren_too() {
-    let redis = Redis::start();
-    let script = "perl -e \"$COUNTER\" grandchild TERM & exec perl -e \"$COUNTER\" child TERM";
-    let words = words!("redlock run --ttl 1m -k 30s a -c", script);
-    let mut terminal = on_terminal(&redis, words);
-    let pids = [(); 2].map(|()| {
-        let line = terminal.line("");
-        assert!(line.contains("ready"), "{line}");
-        pid_in(&line)
-    });
-    send(terminal.pid(), libc::SIGTERM);
-    let mut lines = [(); 2].map(|()| terminal.line(""));
-    lines.sort();
-    assert_eq!(lines, ["child TERM", "grandchild TERM"]);
-    // Both have been asked and didn't want to: the second time, half a second later, is the last.
-    std::thread::sleep(Duration::from_millis(550));
-    send(terminal.pid(), libc::SIGTERM);
-    assert_eq!(terminal.finish().code(), Some(137));
-    assert!(pids.into_iter().all(is_gone));
 }
 
 #[test]
@@ -171,36 +137,6 @@ fn a_child_of_command_that_is_stopped_stops_no_other_process() {
     assert!(!is_stopped(terminal.pid()));
     send(terminal.pid(), libc::SIGTERM);
     assert_eq!(seen_by_a_shell(terminal.finish()), Some(143));
-}
-
-#[test]
-fn tstp_that_is_sent_to_redlock_alone_stops_command_too_and_cont_continues_both() {
-    let redis = Redis::start();
-    let mut terminal = shell(&redis);
-    terminal
-        .type_in("redlock run --ttl 120s a -- perl -e \"$COUNTER\" child CONT; echo status:$?\n");
-    let child = pid_in(&terminal.line("child ready"));
-    let redlock = parent(child);
-    for round in 0..3 {
-        send(redlock, libc::SIGTSTP);
-        wait_until("both are stopped", || {
-            is_stopped(child) && is_stopped(redlock)
-        });
-        let status = terminal.line("status:");
-        assert!(["status:147", "status:148"].contains(&status.as_str()));
-        if round < 2 {
-            terminal.type_in("fg; echo status:$?\n");
-        } else {
-            // No shell tells the whole job this time.
-            send(redlock, libc::SIGCONT);
-        }
-        terminal.line("child CONT");
-        wait_until("both go on", || !is_stopped(child) && reads_stops(redlock));
-    }
-    send(redlock, libc::SIGRTMAX());
-    terminal.line("child end");
-    wait_until("both have ended", || !is_alive(child) && !is_alive(redlock));
-    assert!(is_free(&redis));
 }
 
 #[test]

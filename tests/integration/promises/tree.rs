@@ -9,7 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::promises::blocked::assert_renewed;
 use crate::promises::keeper::keeper;
-use crate::promises::terminal::parent;
+use crate::promises::terminal::{on_terminal, parent, pid_in};
 use crate::support::prelude::*;
 use crate::support::proxy::Proxy;
 
@@ -737,4 +737,18 @@ fn a_program_whose_name_is_cut_within_a_character_isnt_stopped_where_it_was_ther
     run.finish().assert_exited(124);
     assert!(is_alive(before));
     send(before, libc::SIGKILL);
+}
+
+#[test]
+fn an_inner_run_does_not_prolong_an_outer_one_that_waits_for_its_tree() {
+    let redis = Redis::left_empty();
+    let words = words!(
+        "redlock run --with-children a -- redlock run b -- perl -e {} child",
+        COUNTER
+    );
+    let mut terminal = on_terminal(&redis, words);
+    let child = pid_in(&terminal.line("child ready"));
+    await_watchdog(redis.holder("b").unwrap());
+    send(child, libc::SIGRTMAX());
+    assert_eq!(seen_by_a_shell(terminal.finish()), Some(0));
 }

@@ -186,17 +186,3 @@ fn with_children_a_script_holds_its_lock_for_one_without_any_environment_too() {
     gate.open();
     redis.await_free("a");
 }
-
-#[test]
-fn each_hang_up_that_asks_for_a_reload_reaches_the_child() {
-    let redis = Redis::start();
-    let words = words!("redlock run --ttl 120s a -- perl -e {} child HUP", COUNTER);
-    let mut run = start(&redis, words);
-    run.line();
-    for _ in 0..2 {
-        run.signal(nix::sys::signal::Signal::SIGHUP);
-        run.expect_line("child HUP");
-    }
-    send(run.pid(), libc::SIGRTMAX());
-    run.finish().assert_exited(0);
-}

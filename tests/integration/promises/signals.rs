@@ -1,0 +1,630 @@
+//! Which signals reach COMMAND, and how often: tables over the place of a run, the relays around it, and the senders. A
+//! request to end that arrives in many ways is one request; a second one kills.
+
+use crate::promises::terminal::{
+    CTRL_BACKSLASH, CTRL_C, CTRL_Z, group, is_stopped, on_terminal, parent, pid_in, reads_stops,
+};
+use crate::support::prelude::*;
+use crate::support::pty::Terminal;
+
+/// The time within which another signal is the same request.
+const SAME: Duration = Duration::from_millis(500);
+
+/// Place of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Place {
+    /// A session without a terminal.
+    NoTerminal,
+    /// The head of a session on a terminal, as in `ssh -t host …`.
+    Head,
+    /// A job of this interactive shell.
+    Job(&'static str),
+}
+
+pub use Place::NoTerminal;
+use Place::{Head, Job};
+
+/// Interactive shells with job control, that edit no lines and read no files.
+const SHELLS: [&str; 4] = [
+    "bash --norc --noprofile --noediting -i",
+    "dash -i",
+    "zsh -f -i +Z +o promptsp",
+    "ksh -i",
+];
+
+pub const JOB: Place = Job(SHELLS[0]);
+
+/// Perl programs in the home directory: one that runs its arguments in a process group of its own, and passes nothing on
+/// to it; and a COMMAND that takes its time to clean up when it is asked to end, however often: longer than signals may
+/// be apart that are one request, so that none of them comes only when redlock releases the lock.
+const APART: &str = "setpgrp; exec @ARGV";
+const CLEANS_UP: &str = r#"
+    $| = 1;
+    my $asked = 0;
+    $SIG{INT} = $SIG{TERM} = sub { $asked = 1 };
+    print "child ready $$\n";
+    my $limit = time + 60;
+    select(undef, undef, undef, 0.01) until $asked || time > $limit;
+    select(undef, undef, undef, 0.05) for 1 .. 12;
+    print "child cleaned\n";
+    exit 9;
+"#;
+
+/// A Perl program like [`COUNTER`] for the signals whose numbers are its arguments. The kernel queues real-time signals, and
+/// this program takes one at a time, so that none is missed.
+const TAKER: &str = r#"
+    use POSIX ();
+    use Config;
+    $| = 1;
+    my $end = 0;
+    my @names = split " ", $Config{sig_name};
+    for my $name (@names[@ARGV]) { $SIG{$name} = sub { print "child $name\n" } }
+    $SIG{RTMAX} = sub { $end = 1 };
+    POSIX::sigprocmask(POSIX::SIG_BLOCK, POSIX::SigSet->new(@ARGV, POSIX::SIGRTMAX));
+    print "child ready $$\n";
+    my $none = POSIX::SigSet->new;
+    POSIX::sigsuspend($none) until $end;
+    print "child end\n";
+"#;
+
+/// A server with these programs in the home directory.
+pub fn start() -> Redis {
+    let redis = Redis::start();
+    for (name, text) in [
+        ("counter", COUNTER),
+        ("apart", APART),
+        ("cleans-up", CLEANS_UP),
+        ("taker", TAKER),
+    ] {
+        let text = format!("#!/usr/bin/env perl\n{text}");
+        script(redis.dir.path(), name, &text);
+    }
+    redis
+}
+
+/// Writes out a line. `ONE` is a run, `TWO` are two, and `COUNTS` begins the counting program, which names signal 60, too.
+fn written_out(line: &str) -> String {
+    let one = "redlock run --ttl 120s -k 60s a --";
+    line.replace("TWO", &format!("{one} redlock run --ttl 120s -k 60s b --"))
+        .replace("ONE", one)
+        .replace("COUNTS", "~/counter child NUM60")
+}
+
+/// A signal of a high number, which is taken after others.
+const LAST: i32 = 60;
+
+/// A run of a program that says `child ready` with its pid, and perhaps of another one that says `grandchild`.
+struct Scene {
+    place: Place,
+    line: String,
+    terminal: Terminal,
+    labels: Vec<&'static str>,
+    /// The programs, by their labels.
+    programs: Vec<i32>,
+    /// The redlocks, the innermost first.
+    redlocks: Vec<i32>,
+    /// All from the first program up to the outermost redlock.
+    processes: Vec<i32>,
+    settled: usize,
+    columns: u16,
+}
+
+impl Scene {
+    fn start(redis: &Redis, place: Place, line: &str) -> Self {
+        let line = written_out(line);
+        let before = if place == NoTerminal {
+            "setsid -w "
+        } else {
+            ""
+        };
+        let at_head = format!("ulimit -c 0; exec {before}{line}");
+        let mut terminal = match place {
+            Job(shell) => on_terminal(redis, &words(shell, &[])),
+            NoTerminal | Head => on_terminal(redis, &["sh", "-c", &at_head]),
+        };
+        if let Job(_) = place {
+            terminal.type_in(&format!("{line}\n"));
+        }
+        let is_used = |label: &&str| *label == "child" || line.contains(*label);
+        let labels: Vec<_> = ["child", "grandchild"]
+            .into_iter()
+            .filter(is_used)
+            .collect();
+        let programs: Vec<i32> = labels
+            .iter()
+            .map(|label| ready(&mut terminal, label))
+            .collect();
+        let above = std::iter::successors(Some(programs[0]), |&pid| Some(parent(pid)));
+        let above: Vec<i32> = above.take_while(|&pid| pid > 1).collect();
+        let outermost = above
+            .iter()
+            .rposition(|&pid| name(pid) == "redlock")
+            .unwrap();
+        let processes = above[..=outermost].to_vec();
+        let is_redlock = |pid: &i32| name(*pid) == "redlock";
+        Self {
+            redlocks: processes.iter().copied().filter(is_redlock).collect(),
+            place,
+            line,
+            terminal,
+            labels,
+            programs,
+            processes,
+            settled: 0,
+            columns: 100,
+        }
+    }
+
+    fn outermost(&self) -> i32 {
+        *self.processes.last().unwrap()
+    }
+
+    /// Waits until each program has said this so often.
+    fn await_lines(&mut self, text: &str, count: usize) {
+        for label in &self.labels {
+            let line = format!("{label} {text}");
+            let what = format!("{count} of {line:?} ({:?}: {})", self.place, self.line);
+            let is_it = |shown: &&str| shown.trim_end() == line;
+            let has_all = |shown: &str| shown.lines().filter(is_it).count() >= count;
+            self.terminal.wait_until(&what, has_all);
+        }
+    }
+
+    /// Waits until each redlock has done what is to be done about its signals: two of a kind that come at once count as one.
+    fn settle(&mut self) {
+        for redlock in self.redlocks.clone() {
+            send(redlock, LAST);
+            self.settled += 1;
+            self.await_lines("NUM60", self.settled);
+        }
+    }
+
+    /// Sends a signal to the outermost redlock, to all, to the whole job, to COMMAND or to a timeout(1) around. Waits until
+    /// processes are stopped that this stops.
+    fn send(&self, name: &str, to: &str) {
+        let number = name.parse().unwrap_or_else(|_| signal(name) as i32);
+        let outermost = self.outermost();
+        let targets = match to {
+            "redlock" => vec![outermost],
+            "redlocks" => self.redlocks.clone(),
+            "job" => vec![-group(outermost)],
+            "command" => vec![self.programs[0]],
+            "timeout" => vec![parent(outermost)],
+            _ => panic!("{to}"),
+        };
+        if name == "TSTP" {
+            wait_until("it reads stops", || reads_stops(outermost));
+        }
+        for &target in &targets {
+            send(target, number);
+        }
+        let stopped = match name {
+            "TSTP" => &self.processes,
+            "STOP" if to == "job" => &self.processes,
+            "STOP" => &targets,
+            _ => return,
+        };
+        wait_until("they are stopped", || {
+            stopped.iter().all(|&pid| is_stopped(pid))
+        });
+    }
+
+    /// Does one of the steps of a row: a key; a new `size` of the window; `kill:URG`, a shell's kill of its job; `go`, a line
+    /// for a script; `TERM@redlock`, a signal ([`Self::send`]); waits for states of the job.
+    fn act(&mut self, step: &str) {
+        match step {
+            "^C" => self.terminal.type_in(CTRL_C),
+            "^\\" => self.terminal.type_in(CTRL_BACKSLASH),
+            "^Z" => self.terminal.type_in(CTRL_Z),
+            "go" => self.terminal.type_in("\n"),
+            "fg" => self.terminal.type_in("fg\n"),
+            "size" => {
+                self.columns += 1;
+                self.terminal.resize(50, self.columns);
+            }
+            "pause" => std::thread::sleep(SAME + Duration::from_millis(100)),
+            "prompt" => {
+                let shell = self.terminal.pid();
+                let has_it = || self.terminal.foreground() == shell;
+                wait_until("the shell has the terminal", has_it);
+            }
+            "stopped" => {
+                let stopped = || self.processes.iter().all(|&pid| is_stopped(pid));
+                wait_until("all are stopped", stopped);
+                // Longer than a redlock that is stopped alone would be left so.
+                std::thread::sleep(Duration::from_millis(1500));
+                assert!(stopped(), "{}", self.line);
+            }
+            "going" => {
+                let go_on = || !self.processes.iter().any(|&pid| is_stopped(pid));
+                wait_until("all go on", go_on);
+                let outermost = self.outermost();
+                assert_eq!(self.terminal.foreground(), outermost, "the job's group");
+                let read_stops = || self.redlocks.iter().all(|&pid| reads_stops(pid));
+                wait_until("they read stops", read_stops);
+            }
+            _ => match step.split_once(['@', ':']).unwrap() {
+                ("kill", name) => {
+                    // In two parts, so that the line that is typed isn't taken for what it shows.
+                    let line = format!("kill -{name} %1; wait %1; echo sta\"\"tus:$?\n");
+                    self.terminal.type_in(&line);
+                }
+                (name, to) => self.send(name, to),
+            },
+        }
+    }
+
+    /// Waits for the end of all. Returns the status of the run, which a shell doesn't say; there the next line has to be read.
+    fn finish(&mut self) -> Option<i32> {
+        let all = [&self.processes[..], &self.programs].concat();
+        wait_until("they have ended", || !all.iter().any(|&pid| is_alive(pid)));
+        if let Job(_) = self.place {
+            self.terminal.type_in("echo on:$((1 + 1))\n");
+            self.terminal.line("on:2");
+            return None;
+        }
+        seen_by_a_shell(self.terminal.finish())
+    }
+}
+
+/// Waits until a program says that it is ready. Returns its pid.
+fn ready(terminal: &mut Terminal, label: &str) -> i32 {
+    let beginning = format!("{label} ready ");
+    let line = |shown: &str| {
+        let mut lines = shown.split_inclusive('\n');
+        let line = lines.find(|line| line.starts_with(&beginning) && line.ends_with('\n'));
+        line.map(|line| pid_in(line.trim_end()))
+    };
+    terminal.wait_until(&beginning, |shown| line(shown).is_some());
+    line(&terminal.shown).unwrap()
+}
+
+fn name(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+/// Does the steps, and compares what the programs have said. Steps besides those of [`Scene::act`]: `=INT` waits until INT
+/// has come and all is settled, `~INT` only waits for it, and with `+INT` it may come several times. `>137` is the status
+/// of a run whose COMMAND is ended by the step before; others end when they are told to.
+pub fn check(redis: &Redis, place: Place, line: &str, steps: &str) {
+    let mut scene = Scene::start(redis, place, line);
+    let (mut names, mut status) = (Vec::new(), 0);
+    for step in steps.split_whitespace() {
+        match step.split_at(1) {
+            ("=" | "~" | "+", name) => {
+                names.push(name);
+                let count = names.iter().filter(|other| **other == name).count();
+                scene.await_lines(name, count);
+                if !step.starts_with('~') {
+                    scene.settle();
+                }
+            }
+            (">", code) => status = code.parse().unwrap(),
+            _ => scene.act(step),
+        }
+    }
+    if status == 0 {
+        names.push("end");
+        let programs = scene.programs.iter().filter(|_| !steps.contains("64@"));
+        programs.for_each(|&program| send(program, libc::SIGRTMAX()));
+        scene.await_lines("end", 1);
+    }
+    let row = format!("{place:?}: {line}: {steps}");
+    let code = scene.finish().unwrap_or(status);
+    let shown = &scene.terminal.shown;
+    assert_eq!(code, status, "{row}: {shown}");
+    let are_gone = scene.programs.iter().all(|&pid| is_gone(pid));
+    assert!(status == 0 || are_gone, "{row}");
+    assert!(status != 0 || !shown.contains("redlock:"), "{row}: {shown}");
+    for label in &scene.labels {
+        let lines = shown.lines().filter_map(|line| line.strip_prefix(*label));
+        let mut lines: Vec<&str> = lines.map(str::trim).collect();
+        lines.retain(|line| !line.starts_with("ready") && *line != "NUM60");
+        if steps.contains('+') {
+            lines.dedup();
+            names.dedup();
+        }
+        assert_eq!(lines, names, "{row}: {shown}");
+    }
+    assert_nothing_left(redis);
+}
+
+#[test]
+fn without_a_terminal_command_and_its_children_get_each_signal_once_and_as_itself() {
+    let redis = start();
+    let names = "HUP INT QUIT TERM USR1 USR2 WINCH CONT ALRM PIPE";
+    let line = format!("ONE sh -c '~/counter grandchild NUM60 {names} & exec COUNTS {names}'");
+    for name in names.split(' ') {
+        let steps = format!("{name}@redlock ={name} 64@redlock");
+        check(&redis, NoTerminal, &line, &steps);
+    }
+    // Each hang-up may ask for a reload.
+    let steps = "HUP@redlock =HUP HUP@redlock =HUP";
+    check(&redis, NoTerminal, "ONE COUNTS HUP", steps);
+}
+
+#[test]
+fn under_nohup_a_hang_up_changes_nothing_for_both() {
+    let line = "sh -c 'trap \"\" HUP; exec ONE COUNTS USR1'";
+    // Not even when it comes to COMMAND itself.
+    let steps = "HUP@redlock HUP@command USR1@redlock =USR1";
+    check(&start(), NoTerminal, line, steps);
+}
+
+#[test]
+fn a_key_and_a_new_window_size_reach_a_command_exactly_once_also_when_it_has_left_the_group() {
+    side_by_side(
+        [("^C", "INT"), ("^\\", "QUIT"), ("size", "WINCH")],
+        |(act, name)| {
+            let redis = start();
+            // redlock stands still until a COMMAND in its group has had the signal, as two at once count as one.
+            let within = format!("STOP@redlock {act} ~{name} CONT@redlock pause ").repeat(3);
+            let line = format!("ONE COUNTS {name}");
+            check(&redis, Head, &line, &(within + "64@redlock"));
+            // A typed key is never the request that kills.
+            let beyond = format!("{act} ~{name} pause ").repeat(3);
+            let line = format!("ONE ~/apart COUNTS {name}");
+            check(&redis, Head, &line, &(beyond + "64@redlock"));
+        },
+    );
+}
+
+#[test]
+fn a_key_that_command_does_not_handle_ends_it_and_the_lock_is_free() {
+    let redis = start();
+    for line in ["ONE COUNTS", "ONE timeout 60 COUNTS"] {
+        check(&redis, Head, line, "^C >130");
+        check(&redis, Head, line, "^\\ >131");
+    }
+}
+
+#[test]
+fn typed_ctrl_c_never_kills_a_command_that_goes_on_after_it_or_ignores_it_and_is_no_first_request()
+{
+    let redis = start();
+    // Shortly after another, and long after it.
+    let keys = |key: &str| [&key.repeat(5), "pause ", &key.repeat(3)].concat();
+    let asked_then = keys("^C =INT ") + "pause TERM@redlock =TERM";
+    check(&redis, Head, "ONE COUNTS INT TERM", &asked_then);
+    // Less than lies between the keys.
+    let hasty = "redlock run --ttl 120s -k 1ms a -- COUNTS INT";
+    check(&redis, Head, hasty, &keys("^C =INT "));
+    let ignores = "ONE sh -c \"trap '' INT; exec COUNTS WINCH\"";
+    check(&redis, Head, ignores, &keys("^C WINCH@redlock =WINCH "));
+}
+
+#[test]
+fn a_hang_up_ends_command_and_frees_the_lock_whoever_leads_the_session() {
+    let redis = start();
+    for (place, line, is_stopped) in [
+        // The kernel tells the head of the session alone, which has to pass it on.
+        (Head, "ONE COUNTS", false),
+        (JOB, "ONE COUNTS", false),
+        (JOB, "ONE COUNTS", true),
+        (Head, "ONE timeout 60 COUNTS", false),
+        (Head, "sh -c 'ONE timeout 60 COUNTS; true'", false),
+        (JOB, "ONE timeout 60 COUNTS", false),
+    ] {
+        let mut scene = Scene::start(&redis, place, line);
+        let steps: &[&str] = if is_stopped { &["^Z", "prompt"] } else { &[] };
+        steps.iter().for_each(|step| scene.act(step));
+        scene.terminal.hang_up();
+        wait_until(&format!("all have ended: {place:?}, {line}"), || {
+            !scene.processes.iter().any(|&pid| is_alive(pid))
+        });
+        assert_nothing_left(&redis);
+        if (place, line) == (Head, "ONE COUNTS") {
+            assert_eq!(scene.finish(), Some(129));
+        }
+    }
+}
+
+#[test]
+fn ctrl_z_stops_all_of_a_job_with_its_redlocks_and_fg_continues_it_in_each_shell() {
+    let redis = start();
+    let round = "^Z stopped prompt fg ~CONT going ";
+    for shell in SHELLS {
+        let words = words(shell, &[]);
+        if is_permitted(&[words[0], "-c", "true"]) {
+            let steps = round.repeat(2) + "^C ~INT";
+            check(&redis, Job(shell), "ONE COUNTS CONT INT", &steps);
+        }
+    }
+    let below = "ONE timeout 60 COUNTS CONT INT";
+    check(&redis, JOB, below, &round.repeat(2));
+    let repeated = round.replace('~', "+").repeat(2);
+    check(&redis, JOB, "TWO COUNTS CONT INT", &repeated);
+}
+
+#[test]
+fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
+    let steps = "^Z size ~WINCH ".repeat(2);
+    check(&start(), Head, "ONE timeout 60 COUNTS WINCH", &steps);
+}
+
+#[test]
+fn tstp_that_is_sent_to_redlock_alone_stops_command_too_and_cont_continues_both() {
+    let redis = start();
+    let line = "ONE COUNTS CONT";
+    // No shell tells the whole job the last time.
+    let steps = "TSTP@redlock prompt fg ~CONT ".repeat(2) + "TSTP@redlock CONT@redlock ~CONT";
+    check(&redis, JOB, line, &steps);
+    let steps = "TSTP@redlock CONT@redlock =CONT ".repeat(2);
+    check(&redis, NoTerminal, line, &steps);
+}
+
+#[test]
+fn a_signal_reaches_command_once_and_one_to_the_whole_job_at_least_once() {
+    let redis = start();
+    let all = "INT TERM HUP QUIT USR1 URG CONT WINCH ALRM";
+    let [one, two] = ["ONE", "TWO"].map(|way| format!("{way} COUNTS {all}"));
+    for name in "INT TERM HUP QUIT USR1 URG CONT".split(' ') {
+        check(&redis, JOB, &one, &format!("{name}@job +{name}"));
+    }
+    for name in "INT TERM HUP QUIT USR1 WINCH ALRM".split(' ') {
+        check(&redis, JOB, &one, &format!("{name}@redlock ={name}"));
+    }
+    // Other signals of the terminal change nothing about that, nor that the whole job was stopped.
+    let round = "USR1@redlock =USR1 size =WINCH size =WINCH WINCH@redlock =WINCH ".repeat(2);
+    let after_the_terminal = round + "HUP@redlock =HUP INT@redlock =INT";
+    for (line, steps) in [
+        (&*two, "USR1@job +USR1"),
+        (&one, "^C =INT"),
+        (&two, "^C =INT"),
+        (&one, "^\\ =QUIT"),
+        (&two, "^\\ =QUIT"),
+        (&one, &after_the_terminal),
+        (&two, &after_the_terminal),
+        (
+            "TWO COUNTS USR1",
+            "STOP@job USR1@redlock CONT@job =USR1 USR1@redlock =USR1",
+        ),
+        // They read the signal late, as on a busy machine. timeout(1) continues them.
+        (
+            "timeout 60 ONE COUNTS TERM",
+            "STOP@redlocks ALRM@timeout =TERM",
+        ),
+        (
+            "timeout 60 TWO COUNTS TERM",
+            "STOP@redlocks ALRM@timeout =TERM",
+        ),
+        // Both the shell and redlock send it.
+        ("ONE COUNTS URG | cat &", "kill:URG +URG"),
+    ] {
+        check(&redis, JOB, line, steps);
+    }
+    // The kernel sends this one too, but to redlock alone.
+    let alarm = "perl -e 'alarm 4; exec @ARGV' ONE COUNTS ALRM";
+    check(&redis, Head, alarm, "=ALRM");
+}
+
+#[test]
+fn a_script_that_signals_its_redlock_alone_reaches_command_once() {
+    let redis = start();
+    // The script is in the job's group. It may ignore the signal itself, so that another one doesn't disturb its cleanup.
+    for before in [":", "trap \"\" TERM HUP USR1"] {
+        for name in ["TERM", "HUP", "USR1"] {
+            let sends = format!("read go; {before}; kill -{name} $!; wait $!");
+            let line = format!("sh -c 'ONE COUNTS {name} & {sends}'");
+            check(&redis, JOB, &line, &format!("go ={name}"));
+        }
+    }
+    // Like timeout(1), it ignores the signal and then continues redlock, but COMMAND hasn't got the signal. redlock, which
+    // is stopped, takes both in at once.
+    let asks = "trap \"\" TERM; read line; kill -TERM $!; kill -CONT $!; wait $!";
+    let line = format!("sh -c 'ONE COUNTS TERM & {asks}'");
+    check(&redis, Head, &line, "STOP@redlock go =TERM");
+}
+
+#[test]
+fn a_second_request_that_is_sent_half_a_second_after_the_first_kills() {
+    let redis = start();
+    for (first, second) in [
+        ("TERM", "TERM"),
+        ("INT", "INT"),
+        ("TERM", "INT"),
+        ("INT", "TERM"),
+    ] {
+        let steps = format!("{first}@redlock ~{first} pause {second}@redlock >137");
+        // Long before its minute is over, or this would never end.
+        check(&redis, NoTerminal, "ONE COUNTS INT TERM", &steps);
+    }
+    // On a terminal what COMMAND has started is asked and killed, too.
+    let both = "ONE sh -c '~/counter grandchild NUM60 TERM & exec COUNTS TERM'";
+    let steps = "TERM@redlock ~TERM pause TERM@redlock >137";
+    check(&redis, Head, both, steps);
+}
+
+/// Sends two signals to a run within half a second, and then lets COMMAND end; what it prints after
+/// the first. If the machine was slower than that nothing is known, and this is repeated.
+fn lines_after(redis: &Redis, first: Signal, second: Signal) -> String {
+    let words = words!(
+        "run --ttl 120s -k 60s a -- perl -e {} child INT TERM WINCH",
+        COUNTER
+    );
+    for _ in 0..50 {
+        let mut run = Running::start(&mut redis.redlock(words));
+        run.line();
+        let began = Instant::now();
+        run.signal(first);
+        run.expect_line(&format!("child {}", &first.as_str()[3..]));
+        run.signal(second);
+        // The kernel gives the lower number first, to redlock and to COMMAND: when this one has
+        // arrived, so has all that comes of the others.
+        send(run.pid(), libc::SIGWINCH);
+        let mut lines = String::new();
+        while !lines.ends_with("WINCH\n") {
+            match run.next_line() {
+                Some(line) => lines += line.strip_prefix("child ").unwrap_or(&line),
+                None => break,
+            }
+        }
+        let took = began.elapsed();
+        let is_alive_then = lines.ends_with("WINCH\n");
+        assert!(
+            is_alive_then || took >= SAME,
+            "killed within {took:?} by {first} and {second}; it said {lines:?}"
+        );
+        if is_alive_then {
+            send(run.pid(), libc::SIGRTMAX());
+            run.finish().assert_exited(0);
+            if took < SAME {
+                return lines;
+            }
+        }
+    }
+    panic!("this machine never did it within {SAME:?}");
+}
+
+#[test]
+fn within_half_a_second_a_signal_is_the_same_request_and_only_another_one_is_passed_on() {
+    let redis = Redis::start();
+    let (term, int) = (Signal::SIGTERM, Signal::SIGINT);
+    for (first, second, lines) in [
+        (term, term, "WINCH\n"),
+        (int, int, "WINCH\n"),
+        (int, term, "TERM\nWINCH\n"),
+        (term, int, "INT\nWINCH\n"),
+    ] {
+        assert_eq!(lines_after(&redis, first, second), lines, "{first}");
+    }
+}
+
+/// How often each relay is tried: what decides is which of several signals comes first.
+const ROUNDS: usize = 12;
+
+#[test]
+fn one_key_or_signal_that_several_relay_lets_command_clean_up_and_all_end_with_its_status() {
+    let supervised = "timeout 60 redlock run -k 60s a -- ~/cleans-up";
+    let both = "timeout 60 redlock run -k 60s a -- timeout 60 redlock run -k 60s b -- ~/cleans-up";
+    let rows = [
+        (Head, supervised, "^C"),
+        (Head, "TWO ~/cleans-up", "^C"),
+        (Head, "TWO ~/cleans-up", "TERM@job"),
+        (JOB, "TWO ~/cleans-up &", "kill:TERM"),
+        (NoTerminal, supervised, "TERM@job"),
+        (NoTerminal, supervised, "INT@job"),
+        (NoTerminal, both, "TERM@job"),
+    ];
+    side_by_side(rows, |(place, line, ask)| {
+        let redis = start();
+        let mut clean = 0;
+        for _ in 0..ROUNDS {
+            let mut scene = Scene::start(&redis, place, line);
+            let began = Instant::now();
+            scene.act(ask);
+            let status = scene.finish();
+            let took = began.elapsed();
+            let terminal = &scene.terminal;
+            let is_status = status == Some(9) || terminal.count("status:9") == 1;
+            let is_clean = is_status && terminal.count("child cleaned") == 1;
+            // If the machine took so long, a relay may have been a second request.
+            let shown = &terminal.shown;
+            assert!(is_clean || took >= SAME, "within {took:?}: {line}: {shown}");
+            clean += usize::from(is_clean);
+            redis.await_free("a b");
+        }
+        assert!(clean > 0, "this machine never did it within {SAME:?}");
+    });
+}
