@@ -91,66 +91,34 @@ fn both(running: &mut Running) -> (i32, i32) {
 /// Options of a lock that is renewed every seven seconds, and of which a renewal may be 13 seconds late.
 const RENEWED_OFTEN: &str = "--ttl 22s -k 2s --with-children";
 
-/// A shell that becomes redlock while a logger of its own reads what redlock and COMMAND write; the
-/// logger writes what it has got into the file "log", when it has got all.
-fn logged(redis: &Redis, options: &str) -> Running {
-    let script = r#"exec redlock run --ttl 120s -k 60s OPTIONS > >(
-        trap 'echo killed >>"$HOME/log"' TERM HUP INT
-        while read -r line; do lines="$lines$line."; done; echo "$lines" >>"$HOME/log")"#;
-    let script = script.replace("OPTIONS", options);
-    Running::start(&mut directly(
-        redis,
-        &["bash", "-c", &script, "bash", CLEANER],
-    ))
-}
-
-/// What the logger has got.
-#[track_caller]
-fn log(redis: &Redis) -> String {
-    let path = redis.dir.path().join("log");
-    wait_until("the logger has got all", || {
-        fs::read_to_string(&path).is_ok_and(|text| text.ends_with(".\n"))
-    });
-    fs::read_to_string(&path).unwrap()
-}
+/// Runs a shell that becomes redlock while a logger of its own reads what COMMAND writes; the logger writes what it has got
+/// into the file "log", when it has got all.
+const LOGGED: &str = r#"exec redlock run --ttl 120s -k 60s OPTIONS > >(
+    trap 'echo killed >>"$HOME/log"' TERM HUP INT
+    while read -r line; do lines="$lines$line."; done; echo "$lines" >>"$HOME/log")"#;
 
 #[test]
-fn a_child_of_the_shell_before_is_not_stopped_with_command() {
-    let redis = Redis::left_empty();
-    let command = r#"a -- sh -c 'perl -e "$1" | tee "$HOME/heard"' sh "$1""#;
-    let run = logged(&redis, command);
-    let heard = redis.dir.path().join("heard");
-    wait_until("COMMAND is ready", || {
-        fs::read_to_string(&heard).is_ok_and(|text| text.starts_with("ready"))
-    });
-    run.signal(Signal::SIGTERM);
-    // Long before its minute is over, or this would never end.
-    run.finish();
-    let log = log(&redis);
-    assert!(log.starts_with("ready"), "{log}");
-    assert!(!log.contains("killed"), "{log}");
-}
-
-#[test]
-fn neither_a_timeout_nor_with_children_waits_for_a_child_of_the_shell_before() {
-    for (options, code, all) in [
-        ("-t 4s a -- sh -c 'echo out; exec sleep 50'", 124, "out.\n"),
-        ("--with-children a -- echo out", 0, "out.\n"),
-        ("--with-children a -c 'echo out; kill -9 $$'", 137, "out.\n"),
+fn a_child_of_the_shell_before_is_neither_stopped_with_command_nor_waited_for() {
+    for (options, code) in [
+        (r#"a -- sh -c 'echo out; >"$HOME/out"; exec sleep 50'"#, 143),
+        ("-t 4s a -- sh -c 'echo out; exec sleep 50'", 124),
+        ("--with-children a -- echo out", 0),
+        ("--with-children a -c 'echo out; kill -9 $$'", 137),
     ] {
         let redis = Redis::left_empty();
-        logged(&redis, options).finish().assert_code(code);
-        assert_eq!(log(&redis), all, "{options}");
+        let script = LOGGED.replace("OPTIONS", options);
+        let run = Running::start(&mut directly(&redis, &["bash", "-c", &script]));
+        if code == 143 {
+            let out = redis.dir.path().join("out");
+            wait_until("COMMAND is at work", || out.exists());
+            run.signal(Signal::SIGTERM);
+        }
+        // Long before its minute is over, or this would never end.
+        run.finish().assert_code(code);
+        let log = || fs::read_to_string(redis.dir.path().join("log")).unwrap_or_default();
+        wait_until("the logger has got all", || log().ends_with(".\n"));
+        assert_eq!(log(), "out.\n", "{options}");
     }
-}
-
-/// A shell that starts a daemon and becomes redlock with these options; the daemon, when the gate is opened, starts a
-/// process in this way whose parent ends at once, so that it becomes redlock's child, and says its pid.
-fn beside_a_daemon(redis: &Redis, options: &str, way: &str) -> Running {
-    let script = r#"(read go <"$HOME/gate"; (WAY sleep 50 >/dev/null 2>&1 & echo bystander $!)) &
-        exec redlock run OPTIONS a -- sh -c 'echo command $$; exec sleep 50' 2>&1"#;
-    let script = script.replace("OPTIONS", options).replace("WAY", way);
-    Running::start(&mut sh(redis, &script))
 }
 
 /// Waits until a process is redlock's child.
@@ -160,17 +128,31 @@ fn await_adoption(bystander: i32, run: &Running) {
 }
 
 #[test]
-fn a_process_that_an_earlier_daemon_starts_or_orphans_is_neither_killed_nor_waited_for() {
-    for (way, options, code) in [
-        ("", "-k 100ms", 143),
-        ("setsid", "-t 6s -k 100ms", 124),
-        ("setsid", "--with-children", 137),
-        ("env -i", "-t 6s -k 100ms", 124),
-        ("env -i", "--with-children", 137),
+fn a_process_from_before_or_one_that_an_earlier_daemon_starts_is_neither_killed_nor_waited_for() {
+    // When the gate is opened, a daemon starts a process in this way, and says its pid.
+    let daemon = r#"(read go <"$HOME/gate"; (WAY sleep 50 >/dev/null 2>&1 & echo bystander $!)) &"#;
+    let [plain, setsid, bare] = ["", "setsid", "env -i"].map(|way| daemon.replace("WAY", way));
+    // The process is there before, and its parent ends meanwhile.
+    let before = r#"(sleep 50 >/dev/null 2>&1 & read go <"$HOME/gate"; echo bystander $!) &"#;
+    // Its name is no text any more as the kernel cuts that.
+    let named = r#"cp /bin/sleep "$HOME/nettoyage-données"; "$HOME/nettoyage-données" 50 >/dev/null 2>&1 &
+        (read go <"$HOME/gate"; echo bystander $!) &"#;
+    for (starts, options, code) in [
+        (&*plain, "-k 100ms", 143),
+        (&setsid, "-t 6s -k 100ms", 124),
+        (&setsid, "--with-children", 137),
+        (&bare, "-t 6s -k 100ms", 124),
+        (&bare, "--with-children", 137),
+        (before, "", 143),
+        (named, "-t 300ms", 124),
     ] {
         let redis = Redis::start();
         let mut gate = Gate::new(&redis);
-        let mut run = beside_a_daemon(&redis, options, way);
+        // The kernel tells the starts of processes in hundredths of a second.
+        let script = format!(
+            "{starts}\nsleep 0.05; exec redlock run {options} a -- sh -c 'echo command $$; exec sleep 50' 2>&1"
+        );
+        let mut run = Running::start(&mut sh(&redis, &script));
         let command = run.pid_after("command");
         gate.open();
         let bystander = run.pid_after("bystander");
@@ -181,7 +163,7 @@ fn a_process_that_an_earlier_daemon_starts_or_orphans_is_neither_killed_nor_wait
             _ => {}
         }
         run.finish().assert_code(code);
-        assert!(is_alive(bystander), "{way} {options}");
+        assert!(is_alive(bystander), "{starts} {options}");
         assert!(!redis.is_held("a"));
         send(bystander, libc::SIGKILL);
     }
@@ -326,6 +308,8 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
         (own_group, false, 143),
         (own_session, true, 143),
         (own_session, false, 124),
+        // COMMAND itself.
+        (r#"exec perl -e "$1""#, true, 0),
     ] {
         let limit: &[&str] = if code == 124 { &["-t", "6s"] } else { &[] };
         let options = [words!("--ttl 120s -k 60s"), limit].concat();
@@ -336,21 +320,11 @@ fn without_a_terminal_a_descendant_in_its_own_session_gets_the_term_and_the_grac
             run.signal(Signal::SIGTERM);
         }
         run.expect_line("cleaned");
-        run.finish().assert_code(code);
+        let end = run.finish();
+        end.assert_code(code);
+        assert!(code == 124 || end.stderr.is_empty(), "{detached}: {end:?}");
         assert!(is_gone(descendant), "{detached} {is_stopped} {code}");
     }
-}
-
-#[test]
-fn a_stopped_command_goes_on_to_take_its_term() {
-    let redis = Redis::left_empty();
-    let arguments = words!("run --ttl 120s -k 60s a -- perl -e", CLEANER);
-    let mut run = Running::start(&mut redis.redlock(arguments));
-    let command = run.pid_after("ready");
-    let _stopped = Stopped::stop(command);
-    run.signal(Signal::SIGTERM);
-    run.expect_line("cleaned");
-    run.finish().assert_code(0).assert_silent();
 }
 
 #[test]
@@ -401,28 +375,47 @@ fn at_the_gate(redis: &Redis) -> i32 {
 }
 
 #[test]
-fn with_children_the_lock_is_held_until_the_last_descendant_has_ended() {
-    for how in [
-        format!("{AT_THE_GATE} &"),
-        format!("setsid {AT_THE_GATE} &"),
-        // A daemon: its parent has ended long before COMMAND.
-        format!("(cd / && setsid {AT_THE_GATE} & exit 0)"),
-        format!("env -i HOME=\"$HOME\" setsid {AT_THE_GATE} &"),
-    ] {
+fn with_children_the_lock_of_a_run_or_a_script_is_held_until_the_last_descendant_has_ended() {
+    crate::support::among_own_processes!();
+    let bare = format!("env -i HOME=\"$HOME\" {AT_THE_GATE} &");
+    let background = format!("{AT_THE_GATE} &");
+    // Its parent has ended long before COMMAND.
+    let daemon = format!("(cd / && setsid {AT_THE_GATE} & exit 0)");
+    let rows = [
+        (false, &background),
+        (false, &format!("setsid {AT_THE_GATE} &")),
+        (false, &daemon),
+        (false, &bare.replace("sh -c", "setsid sh -c")),
+        (true, &background),
+        (true, &daemon),
+        (true, &bare),
+    ];
+    side_by_side(rows, |(is_script, how)| {
         let redis = Redis::left_empty();
         let mut gate = Gate::new(&redis);
+        // What was there before the lock doesn't keep it.
+        let _before = Gate::at(&redis.dir.path().join("before"));
+        let first = "sh -c 'echo $$; read end <before' >&2 & disown";
         let command = format!("{how}\necho command $$; exit 3");
-        let mut run = Running::start(&mut redis.run(&format!("{RENEWED_OFTEN} a"), &command));
+        let mut run = if is_script {
+            keeping(&redis, RENEWED_OFTEN, first, &command)
+        } else {
+            Running::start(&mut redis.run(&format!("{RENEWED_OFTEN} a"), &command))
+        };
         let command = run.pid_after("command");
         let descendant = at_the_gate(&redis);
         wait_until("COMMAND has ended", || !is_alive(command));
         redis.await_renewals("a", 2);
         ends(&redis, "run -n a -- true").assert_code(75);
-        assert!(is_alive(descendant) && !run.has_ended(), "{how}");
+        let has_ended = run.has_ended();
+        assert!(is_alive(descendant) && has_ended == is_script, "{how}");
         gate.open();
-        run.finish().assert_code(3).assert_silent();
-        assert!(is_gone(descendant), "{how}");
-    }
+        redis.await_free("a");
+        assert!(!is_alive(descendant), "{how}");
+        if !is_script {
+            run.finish().assert_code(3).assert_silent();
+        }
+    });
 }
 
 #[test]
@@ -528,41 +521,20 @@ fn a_large_tree_is_dead_when_the_lease_ends() {
 }
 
 #[test]
-fn with_children_a_term_or_a_lost_lock_after_the_end_of_command_stops_what_is_left() {
-    let daemon = r#"(setsid perl -e "$1" & exit 0); echo command $$; exit 3"#;
-    for is_lost in [false, true] {
-        let redis = Redis::start();
-        let options = words!("--ttl 60s -k 30s --with-children");
-        let mut run = script(&redis, options, daemon, CLEANER);
-        let (command, descendant) = both(&mut run);
-        wait_until("COMMAND has ended", || !is_alive(command));
-        if is_lost {
-            redis.cli(&["DEL", "redlock:a"]);
-        } else {
-            run.signal(Signal::SIGTERM);
-        }
-        run.expect_line("cleaned");
-        let end = run.finish();
-        assert!(is_gone(descendant));
-        if is_lost {
-            end.assert_says("lock \"a\" was lost");
-        } else {
-            assert_nothing_left(&redis);
-        }
-    }
-}
-
-#[test]
-fn without_with_children_descendants_of_a_command_that_ended_by_itself_are_left_alone() {
-    for code in [0, 3] {
-        let redis = Redis::start();
+fn without_with_children_descendants_of_a_command_or_script_that_ended_by_itself_are_left_alone() {
+    for (is_script, code) in [(false, 0), (false, 3), (true, 0)] {
+        let redis = Redis::left_empty();
         let mut gate = Gate::new(&redis);
         let command = format!("setsid {AT_THE_GATE} & {AT_THE_GATE} & echo started; exit {code}");
-        let end = outcome(&mut redis.redlock(&["run", "a", "-c", &command]));
-        end.assert_code(code).assert_silent();
+        let run = if is_script {
+            keeping(&redis, "--ttl 60s", "", &command)
+        } else {
+            Running::start(&mut redis.run("a", &command))
+        };
+        run.finish().assert_code(code).assert_silent();
+        redis.await_free("a");
         let descendant = at_the_gate(&redis);
         assert!(is_alive(descendant));
-        assert_nothing_left(&redis);
         gate.open();
         gate.open();
         wait_until("it has exited", || !is_alive(descendant));
@@ -570,19 +542,45 @@ fn without_with_children_descendants_of_a_command_that_ended_by_itself_are_left_
 }
 
 #[test]
-fn leftovers_of_a_command_that_was_killed_are_asked_to_stop_before_the_lock_is_free() {
-    for how in [
-        r#"perl -e "$1" & echo command $$; wait"#,
-        r#"setsid perl -e "$1" & echo command $$; wait"#,
-        r#"(setsid perl -e "$1" & exit 0); echo command $$; sleep 50"#,
+fn what_a_command_has_left_is_asked_to_stop_when_it_was_killed_or_its_run_ends_with_children() {
+    let child = r#"perl -e "$1" & echo command $$; wait"#;
+    let session = r#"setsid perl -e "$1" & echo command $$; wait"#;
+    let orphan = r#"(setsid perl -e "$1" & exit 0); echo command $$; sleep 50"#;
+    let ended = r#"(setsid perl -e "$1" & exit 0); echo command $$; exit 3"#;
+    for (how, cause, code) in [
+        (child, "kill", 137),
+        (session, "kill", 137),
+        (orphan, "kill", 137),
+        (ended, "term", 3),
+        (ended, "loss", 79),
     ] {
-        let redis = Redis::left_empty();
-        let mut run = script(&redis, &["--ttl", "60s", "-k", "30s"], how, CLEANER);
+        let redis = Redis::start();
+        let with_children: &[&str] = if how == ended {
+            &["--with-children"]
+        } else {
+            &[]
+        };
+        let options = [words!("--ttl 60s -k 30s"), with_children].concat();
+        let mut run = script(&redis, &options, how, CLEANER);
         let (command, leftover) = both(&mut run);
-        send(command, libc::SIGKILL);
+        if cause == "kill" {
+            send(command, libc::SIGKILL);
+        }
+        wait_until("COMMAND has ended", || !is_alive(command));
+        match cause {
+            "term" => run.signal(Signal::SIGTERM),
+            "loss" => drop(redis.cli(&["DEL", "redlock:a"])),
+            _ => {}
+        }
         run.expect_line("cleaned");
-        run.finish().assert_code(137);
-        assert!(is_gone(leftover), "{how}");
+        let end = run.finish();
+        end.assert_code(code);
+        assert!(is_gone(leftover), "{how} {cause}");
+        if cause == "loss" {
+            end.assert_says("lock \"a\" was lost");
+        } else {
+            assert_nothing_left(&redis);
+        }
     }
 }
 
@@ -613,42 +611,6 @@ fn keeping(redis: &Redis, options: &str, first: &str, rest: &str) -> Running {
     let mut command = directly(redis, &["bash", "-c", &text, "bash", CLEANER]);
     command.current_dir(redis.dir.path());
     Running::start(&mut command)
-}
-
-#[test]
-fn with_children_a_script_holds_its_lock_until_all_that_it_started_has_ended() {
-    for how in [
-        format!("{AT_THE_GATE} &"),
-        format!("(setsid {AT_THE_GATE} & exit 0)"),
-    ] {
-        let redis = Redis::left_empty();
-        let mut gate = Gate::new(&redis);
-        // What was there before the lock doesn't keep it.
-        let first = "sh -c 'echo $$; read end <before' >&2 & disown";
-        let _before = Gate::at(&redis.dir.path().join("before"));
-        let mut script = keeping(&redis, RENEWED_OFTEN, first, &how);
-        let descendant = at_the_gate(&redis);
-        wait_until("the script has ended", || script.has_ended());
-        redis.await_renewals("a", 2);
-        ends(&redis, "run -n a -- true").assert_code(75);
-        assert!(is_alive(descendant), "{how}");
-        gate.open();
-        redis.await_free("a");
-        assert!(!is_alive(descendant), "{how}");
-    }
-}
-
-#[test]
-fn without_with_children_what_a_script_leaves_at_its_end_is_left_alone() {
-    let redis = Redis::left_empty();
-    let mut gate = Gate::new(&redis);
-    let rest = format!("{AT_THE_GATE} & echo started");
-    let mut script = keeping(&redis, "--ttl 60s", "", &rest);
-    script.expect_line("started");
-    script.finish().assert_code(0);
-    redis.await_free("a");
-    assert!(is_alive(at_the_gate(&redis)));
-    gate.open();
 }
 
 /// Runs a script as process 1 of a pid namespace whose /proc is still that of the outer one, which is new as well, so
@@ -722,21 +684,6 @@ fn a_lock_under_which_something_may_run_that_can_not_be_seen_is_kept() {
     let end = some_or_return!(below_foreign_proc(&redis, script));
     assert_eq!(end.stdout, "75\n124\n75\n", "{}", end.stderr);
     end.assert_says("may still be running, and redlock can't see them");
-}
-
-#[test]
-fn a_program_whose_name_is_cut_within_a_character_isnt_stopped_where_it_was_there_before() {
-    let redis = Redis::start();
-    // Like sleep(1), with a name that is no text any more as the kernel cuts it.
-    let program = redis.dir.path().join("nettoyage-données");
-    fs::copy("/bin/sleep", &program).unwrap();
-    let text = r#""$0" 60 >/dev/null 2>&1 & echo $!; exec redlock run -q -t 300ms a -- sleep 60"#;
-    let words = ["bash", "-c", text, program.to_str().unwrap()];
-    let mut run = Running::start(&mut directly(&redis, &words));
-    let before: i32 = run.line().parse().unwrap();
-    run.finish().assert_exited(124);
-    assert!(is_alive(before));
-    send(before, libc::SIGKILL);
 }
 
 #[test]

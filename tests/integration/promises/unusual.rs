@@ -4,7 +4,7 @@
 use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 
-use crate::promises::terminal::{is_stopped, on_terminal, parent, pid_in, shell};
+use crate::promises::terminal::{is_stopped, on_terminal, pid_in, shell};
 use crate::support::prelude::*;
 use crate::support::pty::Terminal;
 
@@ -33,30 +33,6 @@ fn under_a_limit_of_file_sizes_command_gets_no_signal_for_a_file_of_redlocks() {
     });
     gate.open();
     run.finish().assert_code(7);
-}
-
-#[test]
-fn a_process_from_before_the_run_is_no_part_of_the_tree_when_its_parent_ends() {
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    // The shell starts another one, and that a bystander; redlock takes the first shell's place.
-    let before = r#"(sleep 50 >/dev/null 2>&1 & echo bystander $!; read go <"$HOME/gate") &
-        read go <"$HOME/started"; exec "$0" run a -c 'echo ready; exec sleep 50'"#;
-    let mut started = Gate::at(&redis.dir.path().join("started"));
-    let mut run = start(&redis, &["sh", "-c", before, REDLOCK]);
-    let bystander = run.pid_after("bystander ");
-    // The kernel tells the starts of processes in hundredths of a second.
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    started.open();
-    run.expect_line("ready");
-    gate.open();
-    wait_until("the bystander is redlock's child", || {
-        parent(bystander) == run.pid()
-    });
-    run.signal(Signal::SIGTERM);
-    run.finish().assert_code(143);
-    assert!(is_alive(bystander), "it was stopped with COMMAND");
-    send(bystander, libc::SIGKILL);
 }
 
 #[test]
@@ -164,25 +140,4 @@ fn a_signal_ends_an_acquire_whose_output_is_not_read() {
     run.signal(Signal::SIGTERM);
     wait_until("it ends", || run.has_ended());
     run.finish();
-}
-
-#[test]
-fn with_children_a_script_holds_its_lock_for_one_without_any_environment_too() {
-    crate::support::among_own_processes!();
-    let redis = Redis::start();
-    let mut gate = Gate::new(&redis);
-    let text = r#"eval "$(redlock acquire --ttl 60s --with-children --while-pid $$ a)"
-        env -i sh -c 'read go <"$1"' sh "$HOME/gate" >/dev/null 2>&1 &
-        echo script $!"#;
-    let mut run = start(&redis, &["bash", "-c", text]);
-    let work = run.pid_after("script ");
-    wait_until("the script has ended", || run.has_ended());
-    // The keeper sees the end as soon as we do.
-    for _ in 0..50 {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        let is_held = redis.is_held("a");
-        assert!(is_held && is_alive(work), "it is free while it is at work");
-    }
-    gate.open();
-    redis.await_free("a");
 }
