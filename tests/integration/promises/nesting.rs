@@ -1,7 +1,7 @@
 //! Several names, runs within runs, and jobs that wait for each other.
 
 use crate::support::prelude::*;
-use crate::support::proxy::{Action, Proxy, Request, load_scripts};
+use crate::support::proxy::{Action, Proxy, load_scripts};
 
 /// A job of a shell script that calls redlock.
 fn job(redis: &Redis, script: &str) -> Running {
@@ -35,23 +35,16 @@ fn several_names_are_all_held_once_and_in_the_environment_as_they_were_typed() {
     let script = format!(
         r#"{CLI}
         echo "$REDLOCK_NAME"
-        echo "$REDLOCK_TOKEN"
-        echo "$(cli GET redlock:b) $(cli GET redlock:c) $(cli GET redlock:a)"
-        echo "$REDLOCK_FENCE"
-        echo "$(cli HGET '{{redlock:b}}:state' fence) $(cli HGET '{{redlock:c}}:state' fence) $(cli HGET '{{redlock:a}}:state' fence)"
+        tokens="$(cli GET redlock:b) $(cli GET redlock:c) $(cli GET redlock:a)"
+        fence() {{ cli HGET "{{redlock:$1}}:state" fence; }}
+        fences="$(fence b) $(fence c) $(fence a)"
+        [ "$REDLOCK_TOKEN $REDLOCK_FENCE" = "$tokens $fences" ] && set -- $tokens $fences && echo $#
         for held in $REDLOCK_HELD; do [ "$(cli GET "redlock:${{held%%=*}}")" = "${{held#*=}}" ] && echo "${{held%%=*}}"; done | sort
         "#
     );
     // One is given twice.
     let end = outcome(&mut redis.run("b c a b", &script));
-    end.assert_code(0).assert_silent();
-    let lines: Vec<&str> = end.stdout.lines().collect();
-    assert_eq!(lines[0], "b c a");
-    assert_eq!(lines[1].split(' ').count(), 3, "{end:?}");
-    assert_eq!(lines[1], lines[2]);
-    assert_eq!(lines[3].split(' ').count(), 3, "{end:?}");
-    assert_eq!(lines[3], lines[4]);
-    assert_eq!(lines[5..], ["a", "b", "c"]);
+    end.assert_silent().assert_printed(0, "b c a\n6\na\nb\nc\n");
 }
 
 #[test]
@@ -148,49 +141,69 @@ fn a_run_that_gives_up_on_one_name_releases_the_others() {
 }
 
 #[test]
-fn an_inner_run_reenters_a_lock_of_the_job_and_does_not_release_it() {
-    let redis = Redis::left_empty();
-    let script = format!(
-        r#"{CLI}
-        echo "$REDLOCK_TOKEN $REDLOCK_FENCE"
-        redlock run -n a -c 'echo "$REDLOCK_TOKEN $REDLOCK_FENCE"; redlock run -n a -c "exit 5"; echo "inner $?"'
-        echo "after $?"
-        echo "$(cli GET redlock:a) $REDLOCK_FENCE"
-        "#
-    );
-    let end = outcome(&mut redis.run("a", &script));
-    end.assert_code(0).assert_silent();
-    let lines: Vec<&str> = end.stdout.lines().collect();
-    let [outer, inner, "inner 5", "after 0", held] = lines[..] else {
-        panic!("{end:?}");
-    };
-    assert_eq!([inner, held], [outer; 2]);
-}
-
-#[test]
-fn an_inner_run_takes_only_what_is_not_held_yet_and_releases_only_what_it_took() {
-    let redis = Redis::start();
-    let (reentered, released) = ("a~\nb=\nc=\nb a c\n1\n", "0\n1\n");
-    let later =
-        "redlock run -n a b c -- true; cli EXISTS redlock:a redlock:c; cli EXISTS redlock:b";
-    for (outer, script, printed) in [
+fn an_inner_run_reenters_what_the_job_holds_unless_that_is_less_and_releases_only_what_it_took() {
+    for (outer, script, printed, says) in [
+        (
+            "a",
+            r#"held="$(cli GET redlock:a)"; export outer="$held $REDLOCK_FENCE"
+            redlock run -n a -c '[ "$REDLOCK_TOKEN $REDLOCK_FENCE" = "$outer" ] && redlock run -n a -c "exit 5"; echo "inner $?"'
+            [ "$(cli GET redlock:a)" = "$held" ] && echo "after $?""#,
+            "inner 5\nafter 0\n",
+            "",
+        ),
         (
             "a",
             r#"redlock run -n b a c -c 'for held in $REDLOCK_HELD; do echo "${held%%[0-9a-f][0-9a-f]*}"; done; echo "$REDLOCK_NAME"'
             cli EXISTS redlock:a redlock:b redlock:c"#,
-            reentered,
+            "a~\nb=\nc=\nb a c\n1\n",
+            "",
         ),
-        ("b", later, released),
+        (
+            "b",
+            "redlock run -n a b c -- true; cli EXISTS redlock:a redlock:c; cli EXISTS redlock:b",
+            "0\n1\n",
+            "",
+        ),
         (
             "a",
             r#"redlock run -n --shared a -c 'echo "shared ${REDLOCK_SLOT-none}"'
             redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'"#,
             "shared none\nslot 1\n",
+            "",
+        ),
+        // Its entry is gone.
+        (
+            "a",
+            r#"cli DEL {redlock:a}:meta >/dev/null
+            redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'"#,
+            "slot 1\n",
+            "",
+        ),
+        // The job holds less.
+        ("--shared a", "redlock run a -- echo ran", "", "shared"),
+        (
+            "--shared a",
+            "redlock run --slots 2 a -- echo ran",
+            "",
+            "shared",
+        ),
+        ("--slots 3 a", "redlock run a -- echo ran", "", "slots"),
+        (
+            "--slots 3 a",
+            "redlock run --slots 2 a -- echo ran",
+            "",
+            "slots",
         ),
     ] {
+        let redis = Redis::left_empty();
         let end = outcome(&mut redis.run(outer, &format!("{CLI}\n{script}")));
-        end.assert_silent().assert_printed(0, printed);
-        assert_nothing_left(&redis);
+        if says.is_empty() {
+            end.assert_silent().assert_printed(0, printed);
+        } else {
+            end.assert_printed(64, "")
+                .assert_says(says)
+                .assert_says("\"a\"");
+        }
     }
 }
 
@@ -212,34 +225,6 @@ fn an_inner_run_keeps_what_it_reuses_alive_and_sees_its_loss() {
 }
 
 #[test]
-fn slots_within_an_exclusive_lock_whose_entry_is_gone_have_the_first() {
-    let redis = Redis::start();
-    let script = format!(
-        r#"{CLI}
-        cli DEL {{redlock:a}}:meta >/dev/null
-        redlock run -n --slots 3 a -c 'echo "slot $REDLOCK_SLOT"'"#
-    );
-    outcome(&mut redis.run("a", &script)).assert_printed(0, "slot 1\n");
-}
-
-#[test]
-fn reentering_with_a_stricter_mode_is_refused() {
-    let redis = Redis::start();
-    for (outer, inner, word) in [
-        ("--shared", "", "shared"),
-        ("--shared", "--slots 2", "shared"),
-        ("--slots 3", "", "slots"),
-        ("--slots 3", "--slots 2", "slots"),
-    ] {
-        let script = format!("redlock run {outer} a -c 'redlock run {inner} a -- echo ran'");
-        let end = job(&redis, &script).finish();
-        end.assert_said(64, word).assert_says("\"a\"");
-        assert_eq!(end.stdout, "", "{outer}, {inner}");
-        assert_nothing_left(&redis);
-    }
-}
-
-#[test]
 fn a_held_lock_that_is_over_or_was_never_one_is_ignored() {
     let redis = Redis::start();
     for held in ["a=0123:host:1", "a=", "a", "=", "nonsense a=\u{fc} =b", " "] {
@@ -252,216 +237,149 @@ fn a_held_lock_that_is_over_or_was_never_one_is_ignored() {
         assert_eq!(lines[0].len() > 32, lines[0] != "0123:host:1", "{held:?}");
         assert_nothing_left(&redis);
     }
-}
-
-#[test]
-fn a_job_that_inherits_what_another_holds_now_waits_like_everybody() {
-    let redis = Redis::left_empty();
-    let holder = Gated::start(&redis, &["a"]).ready();
+    // Another one holds it now.
+    let _holder = Gated::start(&redis, &["a"]).ready();
     ends(&redis, "REDLOCK_HELD=a=0123:host:1 run -n a -- true").assert_code(75);
-    holder.end();
 }
 
-#[test]
-fn readers_around_an_exclusive_inner_lock_run_together_and_never_with_the_writer() {
-    let redis = Redis::left_empty();
-    // As in the manual: verify.sh for two tokens at once, never two for one, never beside prune.sh.
-    let verify = |token: &str| {
-        let script = format!(
-            r#"redlock run --shared prune -- redlock run verify.{token} -c '
-                mkdir "$HOME/{token}" || echo OVERLAP; [ ! -e "$HOME/prune" ] || echo PRUNED
-                echo "verifies {token}"
-                until [ -e "$HOME/go" ]; do sleep 0.02; done
-                rmdir "$HOME/{token}"'"#
-        );
-        job(&redis, &script)
-    };
-    let (mut first, mut second) = (verify("1"), verify("2"));
-    first.expect_line("verifies 1");
-    second.expect_line("verifies 2");
-    let mut again = verify("1");
-    wait_until("it waits for its inner lock", || {
-        redis.queue("verify.1").len() == 1
-    });
-    let script = r#"redlock run -q prune -c '
-        mkdir "$HOME/prune"; ls -d "$HOME"/[12] 2>/dev/null; echo pruned; rmdir "$HOME/prune"'"#;
-    let prune = job(&redis, script);
-    wait_until("the writer waits", || redis.queue("prune").len() == 1);
-    fs::write(redis.dir.path().join("go"), "").unwrap();
-    again.expect_line("verifies 1");
-    for verify in [first, second, again] {
-        let end = verify.finish();
-        end.assert_code(0);
-        assert!(!end.stdout.contains("OVERLAP") && !end.stdout.contains("PRUNED"));
-    }
-    prune.finish().assert_printed(0, "pruned\n");
-}
-
-/// Several circles at once of this many jobs, each of which holds one lock and then wants the next
-/// one's: in each exactly one gives up and the others finish.
-fn assert_circles_are_broken(members: usize) {
-    let redis = Redis::left_empty();
-    let name = |circle: usize, member: usize| format!("lock-{circle}-{}", member % members);
-    let mut circles: Vec<Vec<Running>> = (0..3)
-        .map(|circle| {
-            let job_of = |member| {
-                let (own, next) = (name(circle, member), name(circle, member + 1));
-                let script = format!(
-                    r#"redlock run {own} -c '
-                        echo ready
-                        until [ -e "$HOME/go" ]; do sleep 0.01; done
-                        date +%s%N
-                        redlock run {next} -- true; status=$?
-                        date +%s%N
-                        exit $status'"#
-                );
-                job(&redis, &script)
-            };
-            (0..members).map(job_of).collect()
-        })
-        .collect();
-    for job in circles.iter_mut().flatten() {
-        job.expect_line("ready");
-    }
-    fs::write(redis.dir.path().join("go"), "").unwrap();
-    for (circle, jobs) in circles.into_iter().enumerate() {
-        let ends: Vec<_> = jobs.into_iter().map(Running::finish).collect();
-        let (victims, others): (Vec<_>, Vec<_>) =
-            ends.iter().partition(|end| end.code() != Some(0));
-        assert_eq!((victims.len(), others.len()), (1, members - 1), "{ends:?}");
-        let victim = victims[0];
-        victim.assert_said(75, "deadlock").assert_says(&host());
-        for member in 0..members {
-            victim.assert_says(&format!("\"{}\"", name(circle, member)));
-        }
-        for end in others {
-            assert!(!end.stderr.contains("deadlock"), "{end:?}");
-        }
-        // From the moment when the last began to wait, at the latest, to the victim's end.
-        let stamps = |line: usize| {
-            ends.iter()
-                .map(move |end| moment(end.stdout.lines().nth(line).unwrap()))
-        };
-        let (closed, broken) = (stamps(1).max().unwrap(), stamps(2).min().unwrap());
-        let took = broken.saturating_sub(closed);
-        assert!(took < Duration::from_secs(15), "{took:?}: {ends:?}");
-    }
-}
-
-#[test]
-fn two_or_three_jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_and_one_gives_up() {
-    side_by_side([2, 3], assert_circles_are_broken);
-}
-
-#[test]
-fn readers_that_both_want_to_write_are_a_deadlock_too() {
-    let redis = Redis::left_empty();
-    // The inner lock is another one, which each wants alone while the other shares it.
-    let jobs = [("a", "b"), ("b", "a")];
-    let jobs = jobs.map(|(own, next)| link(&redis, &format!("--shared {own}"), next, "go"));
-    fs::write(redis.dir.path().join("go"), "").unwrap();
-    let mut codes = jobs.map(|job| job.finish().code());
-    codes.sort();
-    assert_eq!(codes, [Some(0), Some(75)]);
-}
-
-/// A job that holds `own`, says so, and then wants `next`.
-fn link(redis: &Redis, own: &str, next: &str, go: &str) -> Running {
+/// A job of this number that holds `own`, says so, and wants `next` when its file is there.
+fn link(redis: &Redis, own: &str, next: &str, number: usize) -> Running {
     let script = format!(
         r#"redlock run {own} -c '
             echo ready
-            until [ -e "$HOME/{go}" ]; do sleep 0.01; done
+            until [ -e "$HOME/go-{number}" ]; do sleep 0.01; done
             REDLOCK_REDIS_TIMEOUT=10s redlock run {next} -- true'"#
     );
     job(redis, &script).at_ready()
 }
 
-/// Has the jobs that wait for this file go on, and waits until so many are in the queue of a lock.
-fn go(redis: &Redis, go: &str, name: &str, waiters: usize) {
-    fs::write(redis.dir.path().join(go), "").unwrap();
-    wait_until("they wait", || redis.queue(name).len() == waiters);
+/// Has jobs wait for each other: `a > b` holds a and then wants b, and `a` only wants a. Steps: `2` has that job go on, `s=1`
+/// waits for that many waiters, and `2.` for the end of a job. In each circle exactly one gives up, and all the others
+/// finish. Returns their ends.
+fn await_ends(redis: &Redis, jobs: &str, steps: &str, circles: &str) -> Vec<Outcome> {
+    let jobs = jobs.split(", ").map(|job| match job.split_once(" > ") {
+        Some((own, next)) => (own, Some(next)),
+        None => (job, None),
+    });
+    let jobs: Vec<(&str, Option<&str>)> = jobs.collect();
+    let start = |(number, (own, next)): (usize, &(&str, Option<&str>))| {
+        next.map(|next| link(redis, own, next, number))
+    };
+    let mut runs: Vec<Option<Running>> = jobs.iter().enumerate().map(start).collect();
+    for step in steps.split(' ') {
+        if let Some((name, count)) = step.split_once('=') {
+            let count: usize = count.parse().unwrap();
+            wait_until(step, || redis.queue(name).len() == count);
+        } else if let Some(number) = step.strip_suffix('.') {
+            let run = runs[number.parse::<usize>().unwrap()].as_mut().unwrap();
+            wait_until(step, || run.has_ended());
+        } else if let Some(others) = step.strip_prefix("looks:") {
+            await_second_look(redis, others.parse().unwrap());
+        } else if let Ok(number) = step.parse::<usize>() {
+            let plain = || job(redis, &format!("redlock run -q {} -- true", jobs[number].0));
+            runs[number].get_or_insert_with(plain);
+            fs::write(redis.dir.path().join(format!("go-{number}")), "").unwrap();
+        } else {
+            ends(redis, &step.replace('_', " ")).assert_code(0);
+        }
+    }
+    let began = Instant::now();
+    let ends = runs.into_iter().map(|run| run.unwrap().finish());
+    let ends: Vec<Outcome> = ends.collect();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}: {ends:?}");
+    let mut victims = Vec::new();
+    for circle in circles.split_terminator(", ") {
+        let members = circle.split(' ').map(|member| member.parse().unwrap());
+        let members: Vec<usize> = members.collect();
+        let gave_up = |member: &usize| ends[*member].code() != Some(0);
+        let all: Vec<usize> = members.iter().copied().filter(gave_up).collect();
+        assert_eq!(all.len(), 1, "{circle}: {ends:?}");
+        let end = &ends[all[0]];
+        end.assert_said(75, "deadlock").assert_says(&host());
+        for member in members {
+            let name = jobs[member].0.rsplit(' ').next().unwrap();
+            end.assert_says(&format!("\"{name}\""));
+        }
+        victims.extend(all);
+    }
+    for (number, end) in ends.iter().enumerate() {
+        if !victims.contains(&number) {
+            assert!(!end.assert_code(0).stderr.contains("deadlock"), "{end:?}");
+        }
+    }
+    ends
+}
+
+#[test]
+fn jobs_that_wait_for_each_other_in_a_circle_are_a_deadlock_in_which_exactly_one_gives_up() {
+    let rows = [
+        (
+            "a > b, b > a, c > d, d > c, e > f, f > e",
+            "0 1 2 3 4 5",
+            "0 1, 2 3, 4 5",
+        ),
+        (
+            "a > b, b > c, c > a, d > e, e > f, f > d",
+            "0 1 2 3 4 5",
+            "0 1 2, 3 4 5",
+        ),
+        // The inner lock is another one, which each wants alone while the other shares it.
+        ("--shared a > b, --shared b > a", "0 1", "0 1"),
+        // The third holds something that no job wants, and the last one nothing.
+        ("a > b, b > a, c > a, a", "3 a=1 0 1 2", "0 1"),
+        ("b > a, a b", "1 b=1 0", "0"),
+        ("b > a, z -- redlock run -q a b", "1 b=1 0", "0"),
+        // Behind a request for the lock alone.
+        (
+            "--slots 3 s > x, --slots 3 s > y, x > --slots 3 s, s",
+            "3 s=1 0 x=1 2 2. 0. 1",
+            "2",
+        ),
+    ];
+    side_by_side(rows, |(jobs, steps, circles)| {
+        await_ends(&Redis::left_empty(), jobs, steps, circles);
+    });
+}
+
+#[test]
+fn jobs_whose_wait_another_job_may_end_are_no_deadlock() {
+    // A freeze keeps one out, and is ignored by the one behind it.
+    let frozen = "--slots 2 s > x, --slots 2 s > y, s, x > --slots 2 --ignore-freeze s";
+    let freeze = "2 s=1 freeze_-q_--reason_x_s 0 x=1 3 s=2 looks:1 1 3. thaw_-q_s";
+    let readers = "--shared s > x, --shared s > y, x > --slots 2 s";
+    let rows = [
+        (frozen, freeze),
+        (readers, "0 x=1 2 s=1 looks:0 1"),
+        // The frozen lock has no holders.
+        (
+            "a > --slots 2 s",
+            "freeze_-q_--reason_x_s 0 s=1 looks:0 thaw_-q_s",
+        ),
+    ];
+    side_by_side(rows, |(jobs, steps)| {
+        await_ends(&Redis::left_empty(), jobs, steps, "");
+    });
 }
 
 #[test]
 fn a_deadlock_in_which_two_paths_lead_to_one_job_is_found_by_the_last_one() {
     let redis = Redis::left_empty();
-    let crossing = link(&redis, "l", "x", "first");
-    let slots = [(); 2].map(|()| link(&redis, "--slots 2 s", "l", "second"));
-    let last = link(&redis, "x", "--slots 2 s", "third");
-    go(&redis, "first", "x", 1);
-    go(&redis, "second", "l", 2);
-    go(&redis, "third", "s", 1);
-    let end = last.finish_saying(75, "this job holds \"x\" and waits for \"s\"");
-    let named = end.stderr.matches("holds \"l\" and waits for \"x\"");
-    assert_eq!(named.count(), 1, "{end:?}");
-    all_end([crossing].into_iter().chain(slots), 0);
+    let jobs = "l > x, --slots 2 s > l, --slots 2 s > l, x > --slots 2 s";
+    let ends = await_ends(&redis, jobs, "0 x=1 1 2 l=2 3", "3");
+    ends[3].assert_says("this job holds \"x\" and waits for \"s\"");
+    let named = ends[3].stderr.matches("holds \"l\" and waits for \"x\"");
+    assert_eq!(named.count(), 1, "{ends:?}");
 }
 
 #[test]
 fn of_jobs_that_wait_for_each_other_the_one_that_began_to_wait_last_gives_up() {
     let redis = Redis::left_empty();
     // The others know that it waits, and look several times before it does.
-    let proxy = Proxy::once(
-        &redis,
-        "inspect",
-        0,
-        Action::Stall(Duration::from_millis(2500)),
-    );
-    let slowly = format!("-u {} a", proxy.url());
-    let first = link(&redis, "a", "b", "first");
-    let second = link(&redis, "b", "c", "second");
-    let third = link(&redis, "c", &slowly, "third");
-    go(&redis, "first", "b", 1);
-    go(&redis, "second", "c", 1);
-    go(&redis, "third", "a", 1);
-    third.finish().assert_code(75);
-    all_end([first, second], 0);
-}
-
-#[test]
-fn a_wait_for_a_slot_of_a_frozen_lock_without_holders_is_no_deadlock() {
-    let redis = Redis::left_empty();
-    ends(&redis, "freeze -q --reason x b").assert_code(0);
-    let nested = "redlock run a -- redlock run -q --slots 2 b -- echo ran";
-    let mut nested = job(&redis, nested);
-    // It notes that it waits with each look for a deadlock.
-    let is_noted = || redis.keys().iter().any(|key| key.contains("blocked:"));
-    wait_until("it looks", || nested.has_ended() || is_noted());
-    let notes = redis.calls("set");
-    wait_until("it looks once more", || {
-        nested.has_ended() || redis.calls("set") > notes
-    });
-    ends(&redis, "thaw -q b").assert_code(0);
-    nested.finish().assert_silent().assert_printed(0, "ran\n");
-}
-
-#[test]
-fn a_run_of_several_names_is_part_of_a_deadlock_by_each_that_it_holds() {
-    for outer in ["", "redlock run z -- "] {
-        let redis = Redis::left_empty();
-        let other = link(&redis, "b", "a", "go");
-        let several = job(&redis, &format!("{outer}redlock run a b -- true"));
-        wait_until("it waits", || redis.queue("b").len() == 1);
-        go(&redis, "go", "a", 1);
-        other.finish_saying(75, "deadlock");
-        all_end([several], 0);
-    }
-}
-
-#[test]
-fn a_request_for_a_slot_behind_one_for_the_lock_alone_waits_for_each_holder() {
-    let redis = Redis::left_empty();
-    let stuck = link(&redis, "--slots 3 s", "x", "first");
-    let works = link(&redis, "--slots 3 s", "free", "end");
-    let last = link(&redis, "x", "--slots 3 s", "last");
-    let alone = job(&redis, "redlock run s -- true");
-    wait_until("it waits", || redis.queue("s").len() == 1);
-    go(&redis, "first", "x", 1);
-    go(&redis, "last", "s", 2);
-    last.finish_saying(75, "deadlock");
-    stuck.finish().assert_code(0);
-    go(&redis, "end", "free", 0);
-    all_end([works, alone], 0);
+    let stall = Action::Stall(Duration::from_millis(2500));
+    let proxy = Proxy::once(&redis, "inspect", 0, stall);
+    let jobs = format!("a > b, b > c, c > -u {} a", proxy.url());
+    await_ends(&redis, &jobs, "0 b=1 1 c=1 2", "2");
 }
 
 /// Waits until a job that waits for "s" has looked for a deadlock, or has left the queue to so many others.
@@ -480,37 +398,6 @@ fn await_second_look(redis: &Redis, others: usize) {
 }
 
 #[test]
-fn a_run_that_ignores_a_freeze_does_not_wait_for_those_that_the_freeze_keeps_out() {
-    let redis = Redis::left_empty();
-    let stuck = link(&redis, "--slots 2 s", "x", "first");
-    let works = link(&redis, "--slots 2 s", "free", "end");
-    let kept_out = job(&redis, "redlock run -q s -- true");
-    wait_until("it waits", || redis.queue("s").len() == 1);
-    ends(&redis, "freeze -q --reason x s").assert_code(0);
-    let last = link(&redis, "x", "--slots 2 --ignore-freeze s", "last");
-    go(&redis, "first", "x", 1);
-    go(&redis, "last", "s", 2);
-    await_second_look(&redis, 1);
-    go(&redis, "end", "free", 0);
-    last.finish().assert_code(0);
-    ends(&redis, "thaw -q s").assert_code(0);
-    all_end([stuck, works, kept_out], 0);
-}
-
-#[test]
-fn a_slot_that_one_of_several_readers_may_free_is_no_deadlock() {
-    let redis = Redis::left_empty();
-    let stuck = link(&redis, "--shared s", "x", "first");
-    let works = link(&redis, "--shared s", "free", "end");
-    let last = link(&redis, "x", "--slots 2 s", "last");
-    go(&redis, "first", "x", 1);
-    go(&redis, "last", "s", 1);
-    await_second_look(&redis, 0);
-    go(&redis, "end", "free", 0);
-    all_end([last, stuck, works], 0);
-}
-
-#[test]
 fn the_wait_for_several_names_is_limited_as_a_whole() {
     let redis = Redis::start();
     redis.cli(&["SET", "redlock:a", "theirs", "PX", "4500"]);
@@ -520,21 +407,6 @@ fn the_wait_for_several_names_is_limited_as_a_whole() {
     outcome(&mut run).assert_said(75, "\"b\"");
     // It began to wait for b after 4.5 s, so that a wait of its own would end after 10.5 s.
     assert!(began.elapsed() < Duration::from_secs(10));
-}
-
-#[test]
-fn a_job_that_only_waits_behind_a_deadlock_is_not_part_of_it() {
-    let redis = Redis::left_empty();
-    let jobs = [("a", "b"), ("b", "a")].map(|(own, next)| link(&redis, own, next, "go"));
-    // It holds something that no job wants.
-    let third = link(&redis, "c", "a", "go");
-    // And one that holds nothing.
-    let fourth = queued(&redis, &["run", "a", "--", "true"]);
-    fs::write(redis.dir.path().join("go"), "").unwrap();
-    let mut codes = jobs.map(|job| job.finish().code());
-    codes.sort();
-    assert_eq!(codes, [Some(0), Some(75)]);
-    all_end([third, fourth], 0);
 }
 
 #[test]
@@ -571,94 +443,6 @@ fn no_deadlock_is_reported_in_a_thousand_nested_runs_without_a_circle() {
     for job in jobs {
         job.finish().assert_silent().assert_printed(0, "");
     }
-}
-
-/// Says what becomes of a request.
-type Hook = fn(&Request) -> Action;
-
-/// Shell commands that say when they were alive last, whatever they are asked.
-const DEAF: &str = "trap '' TERM; while :; do date +%s%N; sleep 0.01; done";
-
-#[test]
-fn a_late_answer_gives_a_lock_no_more_time_than_its_own_request() {
-    // The answer to the request for b comes when the second renewal of a alone is under way, whose answer comes
-    // after it; or that to a question for a lock that no run around renews comes late. Then nothing comes any more.
-    let meanwhile = |request: &Request| match (request.operation.as_str(), request.before) {
-        ("acquire", 1) => Action::StallReply(Duration::from_millis(2100)),
-        ("renew", 1) => Action::StallReply(Duration::from_millis(700)),
-        ("renew", 2..) => Action::LoseRequest,
-        _ => Action::Pass,
-    };
-    let reused = |request: &Request| match (request.operation.as_str(), request.before) {
-        ("renew", 0) => Action::StallReply(Duration::from_millis(900)),
-        ("renew", 1..) => Action::LoseRequest,
-        _ => Action::Pass,
-    };
-    let hooks: [(&str, &str, &str, Hook); 2] = [
-        ("b", "", "--ttl 5s a b", meanwhile),
-        (
-            "a",
-            r#"eval "$(redlock acquire --ttl 4s a)""#,
-            "--ttl 4s a",
-            reused,
-        ),
-    ];
-    side_by_side(hooks, |(name, before, options, hook)| {
-        let redis = Redis::start();
-        load_scripts(&redis);
-        let proxy = Proxy::with(&redis, hook);
-        let url = proxy.url();
-        let run = format!(r#"exec redlock -u {url} run -q -k 100ms {options} -c "$0""#);
-        let script = format!("{before}\nexport REDLOCK_REDIS_TIMEOUT=10s; {run}");
-        let first = Running::start(&mut directly(&redis, &["sh", "-c", &script, DEAF]));
-        wait_until("it is held", || redis.is_held(name));
-        let second = outcome(&mut redis.redlock(words!("run -q {} -c", name, "date +%s%N")));
-        let first = first.finish();
-        first.assert_exited(79);
-        let alive = moment(first.stdout.lines().last().unwrap());
-        assert!(alive < moment(&second.stdout), "{name}: {proxy:?}");
-    });
-}
-
-#[test]
-fn a_renewal_that_finds_its_only_lock_released_is_followed_by_one_of_the_others() {
-    let redis = Redis::start();
-    load_scripts(&redis);
-    // The answer to the request for b comes when a renewal of a alone is under way, which comes to the server when the
-    // job has released a.
-    let proxy = Proxy::with(&redis, |request| {
-        match (request.operation.as_str(), request.before) {
-            ("acquire", 1) => Action::StallReply(Duration::from_millis(300)),
-            ("renew", 0) => Action::Stall(Duration::from_millis(1200)),
-            _ => Action::Pass,
-        }
-    });
-    let url = proxy.url();
-    let mut gate = Gate::new(&redis);
-    let script = r#"redlock release -q a; echo released; read go <"$HOME/gate""#;
-    let words = words!("-u {} run --ttl 10s a b -c", &url, script);
-    let mut run = Running::start(&mut redis.redlock(words));
-    run.expect_line("released");
-    redis.await_renewals("b", 1);
-    gate.open();
-    run.finish().assert_exited(0).assert_silent();
-}
-
-#[test]
-fn with_on_lost_warn_the_loss_of_one_of_several_locks_leaves_the_others_held() {
-    let redis = Redis::start();
-    let mut run = Gated::start(&redis, words!("REDLOCK_ON_LOST=warn --ttl 6s a b c")).ready();
-    for lost in ["b", "a"] {
-        outcome(&mut redis.redlock(&["release", "-q", "--force", lost])).assert_code(0);
-        // The second renewal begins after the loss.
-        redis.await_renewals("c", 2);
-    }
-    ends(&redis, "run -n c -- true").assert_code(75);
-    run.open();
-    run.run
-        .finish_saying(79, "lock \"b\" was forced free")
-        .assert_says("lock \"a\" was forced free");
-    assert!(!redis.is_held("c"));
 }
 
 #[test]
