@@ -14,13 +14,6 @@ fn run(redis: &Redis, options: &str) -> Running {
     Running::ready(&mut redis.run(&format!("{options} a"), UNTIL_GO))
 }
 
-/// Waits until a script was called once more.
-fn wait_for_renewal(redis: &Redis) {
-    let calls = || redis.scripts();
-    let before = calls();
-    wait_until("a renewal", || calls() > before);
-}
-
 /// Lets the commands end.
 fn go(redis: &Redis) {
     std::fs::write(redis.dir.path().join("go"), "").unwrap();
@@ -29,7 +22,7 @@ fn go(redis: &Redis) {
 /// The run renews at least once more, still has its token, and ends well and silently.
 #[track_caller]
 fn assert_goes_on(redis: &Redis, run: Running, token: &str) {
-    wait_for_renewal(redis);
+    redis.await_renewals("a", 1);
     let left = redis.cli(&["GET", "redlock:a"]);
     assert_eq!(left, token, "{}", redis.describe_key("a"));
     go(redis);
@@ -81,13 +74,17 @@ fn a_silent_redis_is_reported_once_an_outage_with_when_the_command_is_stopped() 
     let redis = Redis::start();
     let mut run = heard(&redis, "", "--ttl 10s -k 100ms");
     for _ in 0..2 {
-        wait_for_renewal(&redis);
+        redis.await_renewals("a", 1);
         redis.stall();
         let line = run.line();
-        let begins = line.starts_with("redlock: Redis hasn't answered for ");
-        let ends = "s, the command is stopped, as lock \"a\" may be lost";
-        let says_when = line.contains("s; if it doesn't within ");
-        assert!(begins && says_when && line.ends_with(ends), "{line}");
+        assert_has(
+            &line,
+            &[
+                "redlock: Redis hasn't answered for ",
+                "s; if it doesn't within ",
+            ],
+        );
+        assert!(line.ends_with("s, the command is stopped, as lock \"a\" may be lost"));
         redis.resume();
         run.expect_line("redlock: Redis answers again");
     }
@@ -129,17 +126,25 @@ fn dropped_connections_and_flushed_scripts_are_not_noticed() {
 }
 
 #[test]
-fn a_network_that_stalls_for_60_ms_or_3_s_is_not_noticed() {
+fn a_renewal_that_is_held_up_or_lost_is_not_noticed_however_long_the_connect_timeout_is() {
     // Half of a lease without an answer is worth a word.
-    for (stall, quiet, ttl) in [(60, "", "18s"), (3_000, "-q", "12s")] {
+    for (action, options) in [
+        (Action::Stall(Duration::from_millis(60)), "--ttl 18s"),
+        (Action::Stall(Duration::from_secs(3)), "-q --ttl 12s"),
+        // Its connection stays open.
+        (
+            Action::LoseRequest,
+            "-q --ttl 12s REDLOCK_REDIS_TIMEOUT=24s",
+        ),
+    ] {
         let redis = Redis::start();
         load_scripts(&redis);
-        let stall = Action::Stall(Duration::from_millis(stall));
-        let proxy = Proxy::once(&redis, "renew", 0, stall);
-        let url = proxy.url();
-        let run = run(&redis, &format!("{quiet} --url {url} --ttl {ttl} -k 200ms"));
+        let proxy = Proxy::once(&redis, "renew", 0, action);
+        let mut run = run(&redis, &format!("--url {} {options} -k 200ms", proxy.url()));
         let token = redis.cli(&["GET", "redlock:a"]);
-        wait_until("a renewal is held up", || proxy.count("renew") > 0);
+        wait_until("it is renewed, or has ended", || {
+            proxy.answered("renew") > 0 || run.has_ended()
+        });
         assert_goes_on(&redis, run, &token);
     }
 }
@@ -210,23 +215,6 @@ fn a_renewal_that_is_due_while_the_lock_is_being_checked_comes_after_that() {
     wait_until("it is renewed all the same", || {
         redis.cli(&["SET", "redlock:a", &token, "XX", "KEEPTTL"]);
         proxy.answered("renew") >= renewals + 3
-    });
-    assert_goes_on(&redis, run, &token);
-}
-
-#[test]
-fn a_renewal_without_an_answer_is_sent_again_within_the_lease_however_long_the_connect_timeout_is()
-{
-    let redis = Redis::start();
-    load_scripts(&redis);
-    // The first one is lost, and its connection stays open.
-    let proxy = Proxy::once(&redis, "renew", 0, Action::LoseRequest);
-    let url = proxy.url();
-    let patient = format!("-q -u {url} --ttl 12s -k 200ms REDLOCK_REDIS_TIMEOUT=24s");
-    let mut run = run(&redis, &patient);
-    let token = redis.cli(&["GET", "redlock:a"]);
-    wait_until("it is renewed, or has ended", || {
-        proxy.answered("renew") > 0 || run.has_ended()
     });
     assert_goes_on(&redis, run, &token);
 }
